@@ -1,0 +1,81 @@
+"""Every knob of an experiment, once, with its unit or its reason.
+
+`hard.py` and `easy.py` start from here; this file is not run by itself.
+"""
+
+from ml_collections import config_dict
+
+
+def get_config():
+  return config_dict.create(
+      name="base",  # of the experiment, in the default workdir
+      seed=0,  # of every random number and of the data order
+      model=dict(
+          path="isojax/assets/countdown-tiny",  # Hugging Face folder
+      ),
+      task=dict(
+          name="countdown",  # a key of isojax.tasks.TASKS
+          stratum="isojax/assets/countdown-tiny-hard.jsonl",  # launch.split
+          prompt="{question}:",  # template around the question
+      ),
+      alloc=dict(
+          Bp=32,  # problems a step
+          n=8,  # rollouts a problem
+          M=config_dict.placeholder(int),  # updates; or C
+          C=131_072,  # rollouts in all; or M (the other one is None)
+      ),
+      sampler=dict(
+          rows=256,  # decoded at once: bounds cache memory, not n
+          max_prompt_tokens=15,  # "13 13 13 13=99:"
+          max_new_tokens=16,  # "13-(12-(11-10))" and EOS
+          temperature=1.0,  # of training rollouts; 0 is greedy
+          top_p=1.0,  # of training rollouts; 1 keeps all tokens
+          dtype="float32",  # while sampling; CPUs run bf16 slower
+      ),
+      recipe=dict(
+          loss=dict(
+              aggregation="token_mean",  # or sample_mean, prompt_mean
+              zero_variance="off",  # or policy, regularizers, all
+              advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
+              advantage_eps=1e-6,  # added to the group std, reward units
+              clip_low=0.2,  # PPO clip, inert while strictly on-policy
+              clip_high=0.2,
+              importance_cap=2.0,  # on trainer / sampler; None: no weights
+              kl_coef=0.0,  # of k3 to the base policy; 0: not computed
+              entropy_coef=0.0,  # of the bonus, per nat
+              microbatches=1,  # memory only, the update is the same
+              dtype="float32",  # of activations; masters are float32
+          ),
+          optimizer=dict(
+              base_lr=1e-4,  # at B = base_batch, after warm-up
+              base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)
+              warmup_steps=10,  # updates, linear; then constant
+              b1=0.9,  # AdamW
+              b2=0.95,  # AdamW; forgets in 20 updates, rewards drift
+              eps=1e-8,  # AdamW
+              weight_decay=0.0,  # AdamW; the paper does not state its own
+              clip_norm=1.0,  # global norm of the gradient
+          ),
+      ),
+      eval=dict(
+          k=8,  # samples of each validation problem
+          temperature=1.0,  # of evaluation
+          top_p=1.0,
+          first=8192,  # rollouts before the first evaluation after step 0
+          growth=1.5,  # of C between evaluations; 1: every `first` rollouts
+      ),
+      checkpoint=dict(
+          every_steps=100,  # updates
+          every_minutes=10.0,  # or this long since the last, what comes first
+          keep=3,  # newest ones kept
+      ),
+      log=dict(
+          every_seconds=10.0,  # between progress lines without a terminal
+          tensorboard=False,  # also write summaries; needs isojax[tb]
+      ),
+      mesh=dict(
+          data=1,  # devices that share rows and hold whole parameters
+          fsdp=1,  # devices that share rows and parameters
+          tensor=1,  # devices that share heads, mlp and vocabulary
+      ),
+  )

@@ -1,0 +1,43 @@
+"""Hard problems: the base policy solves 0 or 1 of 16 (avg@16 <= 0.0625).
+
+Reproduces in small the Hard setting of the IsoCompute Playbook (arXiv
+2603.12151): binary reward, no KL, no entropy bonus, lr ~ sqrt(B).
+
+  python -m isojax.main --config=configs/hard.py
+
+The embedded policy, C = 131,072 rollouts: see the README for the wall-clock
+and the reward that was measured.
+
+  python -m isojax.main --config=configs/hard.py:qwen2.5-7b \
+      --config.model.path=FOLDER --config.task.stratum=FILE
+
+The same at the paper's scale: a Qwen2.5-7B-Instruct folder, a stratum made by
+that model, a mesh of 64 devices. Not run by us: its shapes are traced in the
+tests.
+"""
+
+from configs import base
+
+
+def get_config(size="tiny"):
+  config = base.get_config()
+  config.name = "hard"
+  if size == "tiny":
+    return config
+  if size == "qwen2.5-7b":
+    config.name = "hard-qwen2.5-7b"
+    config.model.path = "Qwen2.5-7B-Instruct"  # a local folder
+    config.task.stratum = "qwen2.5-7b-hard.jsonl"  # of launch.split
+    config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
+    config.sampler.update(
+        rows=1024,  # 16 on each of 64 devices
+        max_prompt_tokens=2048,
+        max_new_tokens=8192,  # the paper's longest answer
+        temperature=0.6,  # the paper's, training and evaluation
+        dtype="bfloat16")
+    config.recipe.loss.update(microbatches=16, dtype="bfloat16")
+    config.recipe.optimizer.base_lr = 1e-6  # at B = 1024, the paper's anchor
+    config.eval.update(k=4, temperature=0.6, first=65_536)  # the paper's avg@4
+    config.mesh.update(data=2, fsdp=8, tensor=4)  # 64 devices
+    return config
+  raise ValueError(f"configs/hard.py:{size}: expected tiny or qwen2.5-7b")

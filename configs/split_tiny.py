@@ -1,0 +1,36 @@
+"""The strata of the embedded policy: avg@16 over a pool of 4-number problems.
+
+  python -m launch.split --config=configs/split_tiny.py
+
+about 2 minutes on 2 cores; writes `isojax/assets/countdown-tiny-*.jsonl`.
+"""
+
+from ml_collections import config_dict
+
+
+def get_config():
+  return config_dict.create(
+      seed=1,  # of the pool and of the samples; pretraining used 0
+      model="isojax/assets/countdown-tiny",  # Hugging Face folder
+      out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
+      task="countdown",  # a key of isojax.tasks.TASKS
+      prompt="{question}:",  # template around the question
+      n=16,  # samples of each problem: avg@16
+      pool=dict(
+          numbers=4,  # numbers of a problem
+          train=12_000,  # problems measured for the train splits
+          validation=3_000,  # problems measured for the validation splits
+      ),
+      strata=dict(  # avg@n between low and high, both included; at most so many
+          hard=dict(low=0.0, high=0.0625, train=3000, validation=300),
+          easy=dict(low=0.3, high=0.6, train=2000, validation=300),
+      ),
+      sampler=dict(
+          rows=512,  # decoded at once
+          max_prompt_tokens=15,  # "13 13 13 13=99:"
+          max_new_tokens=16,  # "13-(12-(11-10))" and EOS
+          temperature=1.0,  # as the experiments sample
+          top_p=1.0,
+          dtype="float32",
+      ),
+  )

@@ -1,0 +1,83 @@
+"""avg@k, best@k, worst@k and maj@k, each with a standard error over problems."""
+
+import collections
+
+import numpy as np
+
+
+def best_at_k(correct_Q, *, stored: int, k: int):
+  """Chance that k of the stored samples hold a correct one, per problem.
+
+  1 - C(stored - c, k) / C(stored, k): unbiased, without replacement.
+  """
+  return 1.0 - worst_at_k(stored - np.asarray(correct_Q), stored=stored, k=k)
+
+
+def worst_at_k(correct_Q, *, stored: int, k: int):
+  """Chance that k of the stored samples are all correct, per problem.
+
+  C(c, k) / C(stored, k), as a product that never overflows.
+  """
+  c = np.asarray(correct_Q, np.float64)[..., None]
+  i = np.arange(k)
+  return np.prod(np.clip(c - i, 0, None) / (stored - i), axis=-1)
+
+
+def majority(votes, reward) -> float:
+  """Whether the commonest vote is right; tied votes share the verdict.
+
+  Args:
+    votes: one answer a sample, "" for none.
+    reward: its reward; samples with one answer have one reward.
+
+  Returns:
+    The share of the commonest answers that are right; 0 without any vote.
+  """
+  count = collections.Counter(vote for vote in votes if vote)
+  if not count:
+    return 0.0
+  top = max(count.values())
+  right = {vote for vote, r in zip(votes, reward, strict=True) if r == 1.0}
+  tied = [vote for vote, c in count.items() if c == top]
+  return sum(vote in right for vote in tied) / len(tied)
+
+
+def mean_and_se(value_Q) -> tuple[float, float]:
+  """Mean over problems and its standard error (ddof 1; 0 for one problem)."""
+  value = np.asarray(value_Q, np.float64)
+  if len(value) < 2:
+    return float(value.mean()), 0.0
+  return float(value.mean()), float(value.std(ddof=1) / np.sqrt(len(value)))
+
+
+def at_k(reward_Qxk, votes_Qxk) -> dict:
+  """The evaluation fields of a record from binary rewards and votes [Q, k]."""
+  reward = np.asarray(reward_Qxk)
+  k = reward.shape[1]
+  correct = (reward == 1.0).sum(axis=1)
+  per_problem = {
+      "avg": reward.mean(axis=1),
+      "best": best_at_k(correct, stored=k, k=k),
+      "worst": worst_at_k(correct, stored=k, k=k),
+      "maj": [majority(votes, r)
+              for votes, r in zip(votes_Qxk, reward, strict=True)],
+  }
+  fields = {"k": k, "correct": correct.tolist()}
+  for name, value_Q in per_problem.items():
+    fields[name], fields[f"{name}_se"] = mean_and_se(value_Q)
+  return fields
+
+
+def due_steps(*, M: int, B: int, first: int, growth: float) -> frozenset[int]:
+  """The updates after which to evaluate: 0, M, and by rollouts spent.
+
+  After an evaluation at C rollouts the next is due at max(C + first,
+  growth * C): every `first` rollouts for growth = 1, geometric later on for
+  growth > 1. It falls on the first step that has spent them, so runs of
+  different n are measured at the same C.
+  """
+  steps, due = {0, M}, first
+  while due <= M * B:
+    steps.add(-(-due // B))
+    due = max(due + first, int(growth * due))
+  return frozenset(steps)

@@ -1,0 +1,216 @@
+"""An experiment as frozen values, and every check that can come before compiling.
+
+Each section of a config file is the arguments of one dataclass: unknown,
+missing and mistyped keys are errors here, with the nearest name.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+
+from isojax.errors import InputError
+from isojax.mesh import MeshConfig
+from isojax.planner.allocation import Allocation, allocate, sqrt_lr
+from isojax.rl.update import LossConfig, OptimizerConfig
+from isojax.sampling.sampler import SamplerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSection:
+  path: str  # Hugging Face checkpoint folder
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSection:
+  name: str  # a key of tasks.TASKS
+  stratum: str  # file of launch.split
+  prompt: str  # template with {question}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSection:
+  k: int  # samples of each validation problem
+  temperature: float
+  top_p: float
+  first: int  # rollouts before the first evaluation after step 0
+  growth: float  # of the rollouts between evaluations; 1 is linear
+
+  def __post_init__(self):
+    if self.k < 1 or self.first < 1:
+      raise InputError(f"eval: k={self.k}, first={self.first}: expected at "
+                       "least 1")
+    if self.growth < 1:
+      raise InputError(f"eval.growth={self.growth}: expected at least 1")
+    if self.temperature < 0 or not 0 < self.top_p <= 1:
+      raise InputError(
+          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
+          "temperature >= 0 and top_p in (0, 1]")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSection:
+  every_steps: int  # updates between checkpoints
+  every_minutes: float  # or this long since the last one, what comes first
+  keep: int  # newest checkpoints kept
+
+  def __post_init__(self):
+    if self.every_steps < 1 or self.every_minutes <= 0 or self.keep < 1:
+      raise InputError(f"{self}: expected positive numbers")
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSection:
+  every_seconds: float  # between progress lines where there is no terminal
+  tensorboard: bool  # also write summaries; needs isojax[tb]
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeSection:
+  loss: LossConfig
+  optimizer: OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+  name: str  # of the config file, for the default workdir
+  seed: int
+  model: ModelSection
+  task: TaskSection
+  alloc: Allocation
+  sampler: SamplerConfig
+  recipe: RecipeSection
+  eval: EvalSection
+  checkpoint: CheckpointSection
+  log: LogSection
+  mesh: MeshConfig
+
+  @property
+  def lr(self) -> float:
+    """The learning rate after warm-up, from the square-root rule."""
+    optimizer = self.recipe.optimizer
+    return sqrt_lr(optimizer.base_lr, optimizer.base_batch, self.alloc.B)
+
+  @property
+  def rows(self) -> int:
+    """Rows of one sampler call: a small batch needs no more than itself."""
+    return min(self.sampler.rows, self.alloc.B)
+
+
+def _fits(value, annotation) -> bool:
+  """Whether a config value may stand for an annotated field; int is a float."""
+  if isinstance(annotation, types.UnionType):
+    return any(_fits(value, a) for a in typing.get_args(annotation))
+  if annotation is float:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+  if annotation is int:
+    return isinstance(value, int) and not isinstance(value, bool)
+  return isinstance(value, annotation)
+
+
+def section(cls, values, name: str):
+  """cls(**values); InputError for unknown, missing or mistyped keys.
+
+  Args:
+    cls: a dataclass or a function whose annotations say the types.
+    values: a mapping; a mapping inside becomes the dataclass of its field.
+    name: where the keys stand, such as "config.sampler".
+  """
+  wanted = {key: hint for key, hint in typing.get_type_hints(cls).items()
+            if key != "return"}
+  unknown = [key for key in values if key not in wanted]
+  missing = [key for key in wanted if key not in values]
+  if unknown:
+    near = difflib.get_close_matches(unknown[0], wanted, n=1, cutoff=0)
+    raise InputError(f"{name}.{unknown[0]}: no such key; the nearest is "
+                     f"{name}.{near[0]} (there are: {', '.join(wanted)})")
+  if missing:
+    raise InputError(f"{name}.{missing[0]} is missing; {name} needs "
+                     f"{', '.join(wanted)}")
+  arguments = {}
+  for key, hint in wanted.items():
+    value = values[key]
+    if dataclasses.is_dataclass(hint):
+      value = section(SOURCES[hint] if hint in SOURCES else hint, value,
+                      f"{name}.{key}")
+    elif not _fits(value, hint):
+      expected = hint.__name__ if isinstance(hint, type) else str(hint)
+      raise InputError(f"{name}.{key}={value!r}: expected {expected}, not "
+                       f"{type(value).__name__}")
+    arguments[key] = value
+  return cls(**arguments)
+
+
+SOURCES = {Allocation: allocate}  # a section that is not its own constructor
+
+
+def load(config) -> Experiment:
+  """The experiment of a config (ConfigDict or dict); InputError if it is ill."""
+  return section(Experiment, config.to_dict(), "config")
+
+
+def identity(config) -> dict:
+  """The part of a config that decides the results, for the run id.
+
+  Where a run computes, saves and reports may change when it is continued.
+  """
+  elsewhere = ("mesh", "checkpoint", "log")
+  return {key: value for key, value in config.to_dict().items()
+          if key not in elsewhere}
+
+
+def nearest_multiples(value: int, unit: int) -> list[int]:
+  """The multiples of `unit` next to `value`, below (if any) and above."""
+  below = value // unit * unit
+  return [x for x in (below, below + unit) if x > 0]
+
+
+def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
+  """Refuses what could not run, before anything is compiled or written.
+
+  Args:
+    e: the experiment.
+    G: shards of the rows on the mesh.
+    problems: D, training problems in the stratum.
+    max_positions: longest sequence of the model, tokens.
+  """
+  a, k = e.alloc, e.recipe.loss.microbatches
+  parts = G * k
+  if a.B % parts:
+    legal = [f"Bp={Bp}" for Bp in range(1, 2 * a.Bp + parts)
+             if Bp * a.n % parts == 0]
+    legal.sort(key=lambda text: abs(int(text[3:]) - a.Bp))
+    also = [f"n={n}" for n in range(2, 2 * a.n + parts)
+            if a.Bp * n % parts == 0]
+    also.sort(key=lambda text: abs(int(text[2:]) - a.n))
+    raise InputError(
+        f"alloc: Bp * n = {a.Bp} * {a.n} = {a.B} rollouts a step do not divide "
+        f"over {G} row shards (mesh data={e.mesh.data} * fsdp={e.mesh.fsdp}) * "
+        f"{k} microbatches = {parts}; the nearest that do: "
+        f"{', '.join(legal[:2])} at n={a.n}, or {', '.join(also[:2])} at "
+        f"Bp={a.Bp}")
+  if e.rows % G:
+    near = " or ".join(map(str, nearest_multiples(e.rows, G)))
+    raise InputError(f"sampler.rows={e.rows} do not divide over {G} row shards "
+                     f"(mesh data={e.mesh.data} * fsdp={e.mesh.fsdp}); use "
+                     f"{near}")
+  if a.n < 2:
+    raise InputError(
+        "alloc.n=1: group-normalised advantages compare the rollouts of one "
+        "problem, a group of one has none; use n >= 2")
+  if e.recipe.loss.advantage_ddof >= a.n:
+    raise InputError(
+        f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
+        f"groups larger than that, not n={a.n}")
+  if e.sampler.temperature == 0:
+    raise InputError("sampler.temperature=0: greedy rollouts of one problem "
+                     "are all the same, nothing can be learned; use > 0")
+  if a.Bp > problems:
+    raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
+                     f"{e.task.stratum} has {problems} training problems; "
+                     "lower Bp or make a larger stratum")
+  longest = e.sampler.max_prompt_tokens + e.sampler.max_new_tokens
+  if longest > max_positions:
+    raise InputError(
+        f"sampler: max_prompt_tokens + max_new_tokens = {longest} is longer "
+        f"than the model's {max_positions} positions; lower one of them")

@@ -1,0 +1,124 @@
+"""What stays the same from step to step, and every check before it exists."""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import numpy as np
+
+from isojax import experiment as experiment_lib
+from isojax import mesh as mesh_lib
+from isojax import workdir
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf
+from isojax.rl import advantage
+from isojax.sampling import blocks
+from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import TASKS
+from isojax.tasks import Task
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import stratum as stratum_lib
+from isojax.types import Prompts
+from isojax.types import Rollouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+  """What stays the same from step to step."""
+
+  e: experiment_lib.Experiment
+  run_id: str
+  task: Task
+  tokenizer: object  # transformers' fast tokenizer
+  stratum: stratum_lib.Stratum
+  train: Prompts  # of stratum.train, host arrays
+  validation: Prompts
+  model: decoder.Transformer
+  sampler: typing.Callable
+
+
+def prepare(config) -> Lab:
+  """Config to a lab; every InputError comes from here, nothing is written."""
+  e = experiment_lib.load(config)
+  if e.task.name not in TASKS:
+    raise InputError(f"task.name={e.task.name!r}: expected one of "
+                     f"{', '.join(TASKS)}")
+  mesh = mesh_lib.make_mesh(e.mesh)
+  tokenizer = hf.load_tokenizer(e.model.path)
+  model = decoder.Transformer(hf.read_config(e.model.path), mesh)
+  if len(tokenizer) > model.cfg.V:
+    raise InputError(
+        f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
+        f"only {model.cfg.V}; they are not of one checkpoint")
+  stratum = stratum_lib.read(e.task.stratum)
+  experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
+                       max_positions=model.cfg.max_positions)
+  encode = functools.partial(prompts_lib.encode, tokenizer,
+                             template=e.task.prompt,
+                             S=e.sampler.max_prompt_tokens)
+  return Lab(
+      e=e, run_id=workdir.run_id(experiment_lib.identity(config)),
+      task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
+      train=encode(stratum.train), validation=encode(stratum.validation),
+      model=model, sampler=sampler_lib.make_sampler(
+          model, e.sampler, hf.eos_ids(e.model.path, tokenizer)))
+
+
+def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:
+  """n rollouts of each prompt, at the temperature and top_p of a section."""
+  e, mesh = lab.e, lab.model.mesh
+  rows = e.rows // mesh_lib.blocks(mesh)
+  slots = max(blocks.slots_for(rows, each) for each in (e.alloc.n, e.eval.k))
+  return sampler_lib.sample_all(
+      lab.sampler, params, prompts, n, key, mesh=mesh, R=e.rows, slots=slots,
+      temperature=np.float32(section.temperature),
+      top_p=np.float32(section.top_p))
+
+
+TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
+          "device_seconds")
+
+
+def identity_fields(lab: Lab, step: int) -> dict:
+  """The fields that every record has, but for the cumulative totals."""
+  e = lab.e
+  return {"run_id": lab.run_id, "seed": e.seed, "model": e.model.path,
+          "task": e.task.name, "split": lab.stratum.header["stratum"],
+          "Bp": e.alloc.Bp, "n": e.alloc.n, "step": step,
+          "rollouts": step * e.alloc.B,
+          "epoch": step * e.alloc.Bp / len(lab.stratum.train)}
+
+
+def totals_of(kept: list[dict]) -> dict:
+  """The cumulative totals at the last record: the ledger is the state."""
+  if not kept:
+    return dict.fromkeys(TOTALS, 0)
+  return {name: kept[-1][name] for name in TOTALS}
+
+
+def measured(lab: Lab, prompts, rollouts, reward_Bpxn, weights, metrics,
+             seconds) -> dict:
+  """The fields of a train record that one step measures."""
+  informative_Bp = advantage.informative(reward_Bpxn)
+  first_Bp = reward_Bpxn[:, 0]
+  in_loss = (weights[0] > 0).reshape(-1)
+  if lab.e.recipe.loss.kl_coef or lab.e.recipe.loss.entropy_coef:
+    in_loss |= (weights[1] > 0).reshape(-1)
+  sampled = int(rollouts.len_R.sum())
+  return {
+      "prompt_tokens": int(prompts.len_P.sum()),
+      "sampled_tokens": sampled,
+      "trained_tokens": int(rollouts.len_R[in_loss].sum()),
+      "device_seconds": sum(seconds) * lab.model.mesh.size,
+      "reward": float(reward_Bpxn.mean()),
+      "all_wrong": float(np.mean(~informative_Bp & (first_Bp == 0.0))),
+      "all_right": float(np.mean(~informative_Bp & (first_Bp == 1.0))),
+      "kl": None,
+      "response_length": sampled / len(rollouts.len_R),
+      "truncated": float(np.mean(~rollouts.ended_R)),
+      **dict(zip(("seconds_sample", "seconds_score", "seconds_update"),
+                 seconds, strict=True)),
+      **metrics,
+  }

@@ -1,0 +1,251 @@
+"""One experiment, read from top to bottom.
+
+  python -m isojax.main --config=configs/hard.py
+
+problems -> prompts -> rollouts (Bp x n) -> rewards -> advantages -> batch ->
+update -> record. Every draw and the data order are functions of (seed, step),
+so a run that was killed continues to the same bits.
+"""
+
+import os
+
+# jax 0.10 deadlocks when several forced CPU devices share fewer threads than
+# they have collectives in flight; read once, before jax is imported.
+os.environ.setdefault("NPROC", "32")
+
+import contextlib
+import math
+import signal
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+from absl import app
+from absl import flags
+from absl import logging
+from ml_collections import config_flags
+
+from isojax import checkpoint
+from isojax import evaluate
+from isojax import lab as lab_lib
+from isojax import mesh as mesh_lib
+from isojax import progress
+from isojax import records
+from isojax import rng
+from isojax import workdir
+from isojax.errors import InputError
+from isojax.lab import Lab
+from isojax.models import decoder
+from isojax.models import hf
+from isojax.rl import advantage
+from isojax.rl import reward
+from isojax.rl import update as update_lib
+from isojax.tasks import prompts as prompts_lib
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", lock_config=True, help_string="Experiment, such as "
+    "configs/hard.py; --config.alloc.n=64 overrides a field.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Where records and checkpoints go; by default a folder "
+    "under runs/ named by config and run id.")
+_MODE = flags.DEFINE_enum(
+    "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
+    "checkpoint of the workdir (the base policy if there is none).")
+
+PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
+DIVERGED = 76  # exit code after a NaN or infinite loss
+BAD_INPUT = 2  # exit code of every InputError
+
+
+def train_step(lab: Lab, update, state, ref_params, step: int):
+  """One step of the paper's algorithm: (state, what it measured)."""
+  e, a = lab.e, lab.e.alloc
+  clock = [time.perf_counter()]
+  tick = lambda: clock.append(time.perf_counter())
+
+  index = prompts_lib.indices_at(
+      seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
+  problems = [lab.stratum.train[i] for i in index]
+  prompts = jax.tree.map(lambda x: x[index], lab.train)
+  rollouts = lab_lib.sample(lab, state.params, prompts, a.n,
+                    rng.stream(e.seed, "rollout", step), e.sampler)
+  tick()
+  texts = reward.texts(lab.tokenizer, rollouts)
+  reward_Bpxn = reward.score(problems, texts, lab.task.verify)
+  loss = e.recipe.loss
+  advantage_Bpxn = advantage.group_norm(
+      reward_Bpxn, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
+  weights = advantage.row_weights(
+      rollouts.len_R.reshape(a.Bp, a.n), reward_Bpxn,
+      aggregation=loss.aggregation, zero_variance=loss.zero_variance)
+  tick()
+  batch = update_lib.assemble(
+      prompts, rollouts, advantage_Bpxn, *weights, n=a.n,
+      G=mesh_lib.blocks(lab.model.mesh), microbatches=loss.microbatches)
+  batch = mesh_lib.place(batch, mesh_lib.row_sharding(lab.model.mesh, 1))
+  state, metrics = update(state, ref_params, batch,
+                          np.float32(e.sampler.temperature))
+  metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
+  jax.block_until_ready(state)
+  tick()
+  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, weights, metrics,
+                         np.diff(clock).tolist())
+
+
+def evaluation(lab: Lab, params, step: int) -> dict:
+  """The fields of an eval record that an evaluation measures."""
+  e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
+  rollouts = lab_lib.sample(lab, params, lab.validation, k,
+                    rng.stream(e.seed, "eval", step), e.eval)
+  texts = reward.texts(lab.tokenizer, rollouts)
+  reward_Qxk = reward.score(problems, texts, lab.task.verify)
+  votes = np.reshape([lab.task.vote(problems[i // k], text)
+                      for i, text in enumerate(texts)], (-1, k)).tolist()
+  return {"eval_set": f"{lab.stratum.header['stratum']}/validation",
+          **evaluate.at_k(reward_Qxk, votes)}
+
+
+def make_optimizer(lab: Lab):
+  """The optimizer, and its learning rate as a function of the step."""
+  cfg = lab.e.recipe.optimizer
+  schedule = update_lib.warmup_then_constant(lab.e.lr, cfg.warmup_steps)
+  return update_lib.make_optimizer(cfg, schedule), schedule
+
+
+def base_params(lab: Lab):
+  return hf.load_params(lab.e.model.path, decoder.abstract_params(lab.model))
+
+
+def catch_signals() -> threading.Event:
+  """An event that the first SIGTERM or SIGINT sets; a second one kills."""
+  stop = threading.Event()
+
+  def handle(number, frame):
+    del frame
+    stop.set()
+    signal.signal(number, signal.SIG_DFL)
+
+  for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, handle)
+  return stop
+
+
+def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
+  last = f"the last good checkpoint is of step {saved}" if saved else (
+      "there is no checkpoint yet")
+  return (
+      f"stopped: the loss or its gradient is not finite at step {step} "
+      f"(grad_norm {fields['grad_norm']}, logp_gap {fields['logp_gap']}); "
+      f"{last}, and nothing of this step was recorded. Try a lower "
+      f"recipe.optimizer.base_lr (now {lab.e.recipe.optimizer.base_lr}), a "
+      "smaller clip_norm, or float32 for recipe.loss.dtype")
+
+
+def train(lab: Lab, folder: str) -> int:
+  """Runs or continues the experiment in a claimed workdir; the exit code."""
+  e, M, B = lab.e, lab.e.alloc.M, lab.e.alloc.B
+  ledger = os.path.join(folder, "records.jsonl")
+  store = os.path.join(folder, "checkpoints")
+  stop = catch_signals()
+
+  # --- state: (1) the newest sound checkpoint, else (2) the base policy -------
+  tx, schedule = make_optimizer(lab)
+  restored = checkpoint.restore_newest(
+      store, update_lib.abstract_state(lab.model, tx))
+  start, state = restored or (
+      0, update_lib.init_state(lab.model, tx, base_params(lab)))
+  kept = records.truncate_after(ledger, start if restored else None)
+  totals = lab_lib.totals_of(kept)
+  evaluated = {r["step"] for r in kept if r["kind"] == "eval"}
+  if restored:
+    progress.say(f"continuing from step {start} of {M}")
+
+  # --- what the loop calls ----------------------------------------------------
+  ref_params = base_params(lab) if e.recipe.loss.kl_coef else None
+  update = update_lib.make_update(lab.model, tx, e.recipe.loss)
+  due = evaluate.due_steps(M=M, B=B, first=e.eval.first, growth=e.eval.growth)
+  report = progress.reporter(start=start, total=M, rollouts_per_step=B,
+                             every_seconds=e.log.every_seconds)
+
+  def record(kind: str, step: int, fields: dict) -> dict:
+    line = {"kind": kind, **lab_lib.identity_fields(lab, step), **totals,
+            **fields}
+    records.append(ledger, line)
+    summaries.add(line)
+    return line
+
+  # --- the loop: evaluate and save what is due at a step, then take the next --
+  saved, saved_at = start, time.monotonic()
+  manager = checkpoint.open_manager(store, keep=e.checkpoint.keep)
+  with progress.summaries(folder, on=e.log.tensorboard, start=start
+                          ) as summaries, contextlib.closing(manager):
+    for step in range(start, M + 1):
+      if step in due and step not in evaluated:
+        line = record("eval", step, evaluation(lab, state.params, step))
+        progress.say(progress.evaluation_line(line))
+      minutes = (time.monotonic() - saved_at) / 60
+      if step > saved and (
+          step == M or stop.is_set() or step % e.checkpoint.every_steps == 0
+          or minutes >= e.checkpoint.every_minutes):
+        records.sync(ledger)
+        checkpoint.save(manager, step, state)
+        saved, saved_at = step, time.monotonic()
+      if step == M:
+        break
+      if stop.is_set():
+        checkpoint.finish(manager)
+        progress.say(f"stopped by a signal, saved at step {step}; the same "
+                     "command goes on from there")
+        return PREEMPTED
+      state, fields = train_step(lab, update, state, ref_params, step)
+      if not math.isfinite(fields.pop("loss") + fields["grad_norm"]):
+        checkpoint.finish(manager)
+        progress.say(diverged(lab, step + 1, saved, fields))
+        return DIVERGED
+      for name in lab_lib.TOTALS:
+        totals[name] += fields.pop(name)
+      record("train", step + 1, {"lr": float(schedule(step)), **fields})
+      report(step + 1, fields["reward"])
+    checkpoint.finish(manager)
+  print(progress.table(records.read(ledger), ledger))
+  return 0
+
+
+def evaluate_only(lab: Lab, folder: str) -> int:
+  """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
+  tx, _ = make_optimizer(lab)
+  restored = checkpoint.restore_newest(
+      os.path.join(folder, "checkpoints"),
+      update_lib.abstract_state(lab.model, tx))
+  step, params = (restored[0], restored[1].params) if restored else (
+      0, base_params(lab))
+  known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
+           if r["step"] <= step]
+  line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
+          **lab_lib.totals_of(known), **evaluation(lab, params, step)}
+  records.append(os.path.join(folder, "eval.jsonl"), line)
+  print(progress.evaluation_line(line))
+  return 0
+
+
+def main(_) -> None:
+  if not flags.FLAGS["verbosity"].present:
+    logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
+  try:
+    lab = lab_lib.prepare(_CONFIG.value)
+    folder = _WORKDIR.value or os.path.join(
+        "runs", f"{lab.e.name}-{lab.run_id}")
+    run = {"train": train, "eval": evaluate_only}[_MODE.value]
+    with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):
+      code = run(lab, folder)
+  except InputError as error:
+    print(f"isojax: {error}", file=sys.stderr)
+    code = BAD_INPUT
+  sys.exit(code)
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("config")
+  app.run(main)

@@ -1,0 +1,88 @@
+"""The device mesh, and how names of parameter axes become shardings.
+
+Rows of a batch are sharded over ("data", "fsdp"), parameters over "fsdp" and
+"tensor". `jax.jit` with `NamedSharding` is today's pjit.
+"""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from isojax.errors import InputError
+
+ROWS = ("data", "fsdp")
+
+RULES = {  # logical axis of a parameter -> mesh axis
+    "embed": "fsdp",
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Devices along each axis; their product is the number of devices used."""
+
+  data: int
+  fsdp: int
+  tensor: int
+
+  def __post_init__(self):
+    for axis, size in dataclasses.asdict(self).items():
+      if size < 1:
+        raise InputError(f"mesh.{axis}={size}: expected at least 1 device")
+
+
+def make_mesh(cfg: MeshConfig) -> Mesh:
+  """A mesh over the first devices; InputError if there are too few of them."""
+  shape = dataclasses.asdict(cfg)
+  size, found = math.prod(shape.values()), jax.device_count()
+  if size > found:
+    wanted = " x ".join(f"{axis}={n}" for axis, n in shape.items())
+    raise InputError(
+        f"mesh {wanted} needs {size} devices, but {found} "
+        f"{jax.default_backend()} device(s) were found; make the mesh smaller, "
+        "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
+        f"{size}")
+  # Auto, because jax.make_mesh defaults to Explicit axes, under which einsums
+  # on fsdp-sharded weights are ambiguous.
+  return jax.make_mesh(
+      tuple(shape.values()), tuple(shape),
+      axis_types=(AxisType.Auto,) * len(shape), devices=jax.devices()[:size])
+
+
+def blocks(mesh: Mesh) -> int:
+  """G: the number of shards of the rows."""
+  return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+  """Rows sharded along array axis `axis`, everything else replicated."""
+  return NamedSharding(mesh, P(*(None,) * axis, ROWS))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  return NamedSharding(mesh, P())
+
+
+def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
+  """The sharding of a parameter from the logical names of its axes.
+
+  An axis that its mesh axis does not divide (2 key heads over tensor=4, say)
+  is replicated instead.
+  """
+  axes = [RULES[name] if name is not None else None for name in names]
+  return NamedSharding(mesh, P(*(
+      axis if axis and size % mesh.shape[axis] == 0 else None
+      for axis, size in zip(axes, shape, strict=True))))
+
+
+def place(tree, sharding: NamedSharding):
+  """Host arrays onto the devices under one sharding."""
+  return jax.device_put(jax.tree.map(np.asarray, tree), sharding)

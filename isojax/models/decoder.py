@@ -1,0 +1,213 @@
+"""One decoder with an explicit key/value cache: a value goes in, a value out.
+
+Weights carry their shape in the comment beside them. Cache slots are the same
+for every row of a batch: prompts stand in slots [0, S), new tokens in
+[S, S + T); what a row may look at is said by positions and a mask, never by
+token ids.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from isojax import mesh as mesh_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """The shape of a Qwen2-type decoder, as read from its config.json."""
+
+  V: int  # vocabulary
+  D: int  # width
+  Z: int  # layers
+  N: int  # query heads
+  K: int  # key/value heads
+  H: int  # head width
+  F: int  # mlp width
+  rope_theta: float  # base of the rotary frequencies
+  norm_eps: float  # epsilon of RMSNorm
+  tied: bool  # the output head is the embedding
+  max_positions: int  # longest sequence the checkpoint allows, tokens
+
+
+@flax.struct.dataclass
+class KVCache:
+  """Keys and values of each layer: Z arrays of [B, L, K, H]."""
+
+  k: tuple
+  v: tuple
+
+
+def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
+  zeros = lambda: tuple(
+      jnp.zeros((B, L, cfg.K, cfg.H), dtype) for _ in range(cfg.Z))
+  return KVCache(zeros(), zeros())
+
+
+def rms_norm(x, weight_D, eps: float):
+  """x / rms(x) * weight, in float32, returned in x's dtype."""
+  y = x.astype(jnp.float32)
+  y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
+  return (y * weight_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+def rotate(x_BxTxNxH, position_BxT, theta: float):
+  """Rotary position embedding; halves of the head are the pair (Qwen, Llama)."""
+  half = x_BxTxNxH.shape[-1] // 2
+  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  angle = (position_BxT[..., None, None].astype(jnp.float32)
+           * frequency[None, None, None])
+  cos, sin = jnp.cos(angle), jnp.sin(angle)
+  a, b = jnp.split(x_BxTxNxH.astype(jnp.float32), 2, axis=-1)
+  rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+  return rotated.astype(x_BxTxNxH.dtype)
+
+
+def attend(q_BxTxNxH, k_BxLxKxH, v_BxLxKxH, mask_BxTxL):
+  """Grouped-query attention over cache slots; softmax in float32."""
+  B, T, N, H = q_BxTxNxH.shape
+  K = k_BxLxKxH.shape[2]
+  q = (q_BxTxNxH * H**-0.5).reshape(B, T, K, N // K, H)
+  score = jnp.einsum("btkgh,blkh->bkgtl", q, k_BxLxKxH,
+                     preferred_element_type=jnp.float32)
+  score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
+  weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)
+  out = jnp.einsum("bkgtl,blkh->btkgh", weight, v_BxLxKxH)
+  return out.reshape(B, T, N, H)
+
+
+class Block(nn.Module):
+  cfg: ModelConfig
+
+  @nn.compact
+  def __call__(self, x_BxTxD, position_BxT, mask_BxTxL, k_BxLxKxH, v_BxLxKxH,
+               slot):
+    c, dtype = self.cfg, x_BxTxD.dtype
+
+    def weight(name, shape, axes, fan_in):
+      init = nn.initializers.normal(fan_in**-0.5)
+      boxed = nn.with_logical_partitioning(init, axes)
+      return self.param(name, boxed, shape, jnp.float32).astype(dtype)
+
+    def bias(name, heads, axis):
+      boxed = nn.with_logical_partitioning(
+          nn.initializers.zeros, (axis, None))
+      value = self.param(name, boxed, (heads, c.H), jnp.float32)
+      return value.astype(dtype)[None, None]
+
+    def norm(name, x):
+      boxed = nn.with_logical_partitioning(nn.initializers.ones, (None,))
+      return rms_norm(x, self.param(name, boxed, (c.D,), jnp.float32),
+                      c.norm_eps)
+
+    wq = weight("q", (c.D, c.N, c.H), ("embed", "heads", None), c.D)
+    wk = weight("k", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
+    wv = weight("v", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
+    wo = weight("o", (c.N, c.H, c.D), ("heads", None, "embed"), c.N * c.H)
+    w_gate = weight("gate", (c.D, c.F), ("embed", "mlp"), c.D)
+    w_up = weight("up", (c.D, c.F), ("embed", "mlp"), c.D)
+    w_down = weight("down", (c.F, c.D), ("mlp", "embed"), c.F)
+
+    h = norm("attn_norm", x_BxTxD)
+    q = jnp.einsum("btd,dnh->btnh", h, wq) + bias("q_bias", c.N, "heads")
+    k = jnp.einsum("btd,dkh->btkh", h, wk) + bias("k_bias", c.K, "kv_heads")
+    v = jnp.einsum("btd,dkh->btkh", h, wv) + bias("v_bias", c.K, "kv_heads")
+    q = rotate(q, position_BxT, c.rope_theta)
+    k = rotate(k, position_BxT, c.rope_theta)
+    put = jax.lax.dynamic_update_slice_in_dim
+    k_BxLxKxH = put(k_BxLxKxH, k.astype(k_BxLxKxH.dtype), slot, axis=1)
+    v_BxLxKxH = put(v_BxLxKxH, v.astype(v_BxLxKxH.dtype), slot, axis=1)
+    attended = attend(q, k_BxLxKxH, v_BxLxKxH, mask_BxTxL)
+    x = x_BxTxD + jnp.einsum("btnh,nhd->btd", attended, wo)
+
+    h = norm("mlp_norm", x)
+    gated = jax.nn.silu(h @ w_gate) * (h @ w_up)
+    return x + gated @ w_down, k_BxLxKxH, v_BxLxKxH
+
+
+class Transformer(nn.Module):
+  """Tokens and a cache to hidden states and the cache; `head` gives logits."""
+
+  cfg: ModelConfig
+  mesh: Mesh
+
+  def setup(self):
+    c = self.cfg
+    boxed = nn.with_logical_partitioning
+    self.embed_VxD = self.param(
+        "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
+        (c.V, c.D), jnp.float32)
+    self.layers = [Block(c) for _ in range(c.Z)]
+    self.norm_D = self.param(
+        "norm", boxed(nn.initializers.ones, (None,)), (c.D,), jnp.float32)
+    if not c.tied:
+      self.head_VxD = self.param(
+          "head", boxed(nn.initializers.normal(c.D**-0.5), ("vocab", "embed")),
+          (c.V, c.D), jnp.float32)
+
+  def __call__(self, tokens_BxT, position_BxT, mask_BxTxL, cache: KVCache,
+               slot):
+    """Writes the tokens' keys and values at [slot, slot + T) of the cache.
+
+    Args:
+      tokens_BxT: int32.
+      position_BxT: int32, position of each token in its own sequence.
+      mask_BxTxL: bool, which cache slots each token attends to (its own too).
+      cache: its dtype is the compute dtype.
+      slot: int32 scalar.
+
+    Returns:
+      Hidden states [B, T, D] after the last norm, and the cache.
+    """
+    x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
+    keys, values = [], []
+    for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
+      x, k, v = layer(self.by_rows(x), position_BxT, mask_BxTxL, k, v, slot)
+      keys.append(k)
+      values.append(v)
+    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg.norm_eps)
+    return hidden, KVCache(tuple(keys), tuple(values))
+
+  def by_rows(self, x_BxTxD):
+    """Activations stay sharded by rows; weights move, not activations."""
+    return jax.lax.with_sharding_constraint(
+        x_BxTxD, mesh_lib.row_sharding(self.mesh))
+
+  def head(self, hidden_BxTxD):
+    """Logits [B, T, V] in float32."""
+    weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
+    return jnp.einsum("btd,vd->btv", hidden_BxTxD,
+                      weight_VxD.astype(hidden_BxTxD.dtype),
+                      preferred_element_type=jnp.float32)
+
+  def initialize(self):
+    """Touches every parameter once, for `init`."""
+    G = mesh_lib.blocks(self.mesh)
+    tokens = jnp.zeros((G, 1), jnp.int32)
+    hidden, _ = self(tokens, tokens, jnp.ones((G, 1, 1), bool),
+                     init_cache(self.cfg, G, 1, jnp.float32), 0)
+    return self.head(hidden)
+
+
+def abstract_params(model: Transformer):
+  """Shapes and shardings of the parameters; nothing is allocated."""
+  boxed = jax.eval_shape(
+      lambda key: model.init(key, method="initialize"),
+      jax.random.key(0))["params"]
+  def leaf(box):
+    shape, dtype = box.value.shape, box.value.dtype
+    sharding = mesh_lib.param_sharding(box.names, shape, model.mesh)
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+  is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)
+  return jax.tree.map(leaf, boxed, is_leaf=is_box)
+
+
+def init_params(model: Transformer, key):
+  """Random parameters, sharded at birth."""
+  shardings = jax.tree.map(lambda x: x.sharding, abstract_params(model))
+  init = lambda key: nn.unbox(model.init(key, method="initialize"))["params"]
+  return jax.jit(init, out_shardings=shardings)(key)

@@ -1,0 +1,171 @@
+"""The ledger: append-only JSON lines, with the compute axis inside.
+
+One flat object a line. The names below are a contract that other tools rely
+on. Standard library only, so that anyone can read a run without jax.
+"""
+
+import json
+import math
+import os
+
+from isojax.errors import InputError
+
+COMMON = (
+    "kind",  # "train" or "eval"
+    "run_id",  # content hash of what decides the results
+    "seed",
+    "model",  # the base policy's folder
+    "task",
+    "split",  # the stratum trained on
+    "Bp",  # problems a step
+    "n",  # rollouts a problem
+    "step",  # updates made
+    "rollouts",  # cumulative C: every rollout sampled for training
+    "prompt_tokens",  # cumulative; a prompt counts once, not n times
+    "sampled_tokens",  # cumulative, EOS included
+    "trained_tokens",  # cumulative; tokens with a weight in the loss
+    "epoch",  # passes over the stratum's training problems
+    "device_seconds",  # cumulative, devices x seconds of training steps
+)
+TRAIN = (
+    "lr",  # of this update
+    "reward",  # mean over the step's rollouts
+    "all_wrong",  # fraction of groups with only reward 0
+    "all_right",  # fraction of groups with only reward 1
+    "entropy",  # nats, mean over tokens
+    "kl",  # k3 to the base policy, mean over tokens; null if not computed
+    "grad_norm",  # global, before clipping
+    "clip_fraction",  # of tokens that a clip or the importance cap bounds
+    "logp",  # mean over tokens, of the trainer
+    "logp_gap",  # mean over tokens of |trainer - sampler|
+    "response_length",  # tokens, mean over rollouts, EOS included
+    "truncated",  # fraction of rollouts without EOS
+    "seconds_sample",
+    "seconds_score",
+    "seconds_update",
+)
+EVAL = (
+    "eval_set",  # stratum/split
+    "k",  # samples of each problem
+    "avg", "avg_se",  # avg@k and its standard error over problems
+    "best", "best_se",  # best@k: at least one of k correct
+    "worst", "worst_se",  # worst@k: all k correct
+    "maj", "maj_se",  # maj@k: the commonest answer is correct
+    "correct",  # list: correct samples out of k, per problem
+)
+FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
+TIME_FIELDS = frozenset(
+    ("device_seconds", "seconds_sample", "seconds_score", "seconds_update"))
+
+
+def append(path: str, record: dict) -> None:
+  """Adds one line, in one write.
+
+  A torn last line of a killed run must be gone before: `truncate_after` sees
+  to it at the start of a run.
+
+  Raises:
+    InputError: the record has other fields than its kind, or NaN or infinity,
+      which JSON has not; or the line could not be written (full disk).
+  """
+  wanted = FIELDS[record["kind"]]
+  if record.keys() != wanted:
+    raise InputError(
+        f"record of kind {record['kind']}: unknown fields "
+        f"{sorted(record.keys() - wanted)}, missing fields "
+        f"{sorted(wanted - record.keys())}")
+  for name, value in record.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise InputError(f"record field {name}={value}: expected a finite number")
+  line = (json.dumps(record) + "\n").encode()
+  with _writing(path):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+      if os.write(fd, line) != len(line):
+        raise OSError("only a part of the line could be written")
+    finally:
+      os.close(fd)
+
+
+class _writing:
+  """Names the file and the remedy when the disk refuses."""
+
+  def __init__(self, path: str):
+    self.path = path
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, trace):
+    if isinstance(error, OSError):
+      raise InputError(
+          f"{self.path}: cannot be written ({error}); nothing that was written "
+          "before is lost: make room, then run the same command again"
+      ) from error
+
+
+def sync(path: str) -> None:
+  """On disk, not only in memory: called before a checkpoint is started."""
+  with _writing(path):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+      os.fsync(fd)
+    finally:
+      os.close(fd)
+
+
+def read(path: str) -> list[dict]:
+  """All whole records; a torn last line is dropped, a missing file is empty.
+
+  Raises:
+    InputError: a line before the last is not a record: names file and line.
+  """
+  if not os.path.exists(path):
+    return []
+  with open(path, "rb") as file:
+    *lines, torn = file.read().split(b"\n")
+  del torn  # b"" after a whole last line
+  kept = []
+  for number, line in enumerate(lines, 1):
+    try:
+      record = json.loads(line)
+      if not isinstance(record, dict):
+        raise ValueError("not an object")
+    except ValueError as error:
+      raise InputError(
+          f"{path}:{number}: not a record ({error}); expected one JSON object "
+          "a line; restore the file, or start again in another workdir"
+      ) from error
+    kept.append(record)
+  return kept
+
+
+def truncate_after(path: str, step: int | None) -> list[dict]:
+  """Keeps the records of steps up to `step` (None: of no step); returns them.
+
+  What a killed run wrote after its checkpoint is made again, to the same
+  values, so that no record is missing and none is there twice. The file is
+  replaced atomically, and only if something goes.
+  """
+  kept = [r for r in read(path) if step is not None and r["step"] <= step]
+  text = "".join(json.dumps(r) + "\n" for r in kept).encode()
+  if os.path.exists(path) and os.path.getsize(path) != len(text):
+    with _writing(path):
+      replace(path, text)
+  return kept
+
+
+def replace(path: str, text: bytes) -> None:
+  """Writes a whole file so that a reader sees the old one or the new one."""
+  beside = path + ".tmp"
+  with open(beside, "wb") as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(beside, path)
+
+
+def comparable(kept: list[dict]) -> list[dict]:
+  """The records without the fields that measure time."""
+  return [{name: value for name, value in record.items()
+           if name not in TIME_FIELDS} for record in kept]

@@ -1,0 +1,82 @@
+"""The legend of shapes, and the frozen structs that cross a boundary.
+
+A name says its shape: `tokens_RxT` is an array of R rows and T columns.
+
+  Bp  problems in a step           n   rollouts per problem     B = Bp * n
+  G   blocks (one per data shard)  P   prompt slots, all blocks
+  R   rows decoded or trained at once, all blocks
+  S   prompt tokens, padded        T   new tokens, padded       L = S + T
+  V   vocabulary   D  width        Z   layers                   F  mlp width
+  N   query heads  K  key/value heads                           H  head width
+  Q   problems of an evaluation    k   samples of each
+
+A *block* is what one data shard holds: some prompts, and the rows that
+continue them. A row names its prompt by the slot inside its own block, so the
+prompt's cache is cloned without any traffic between devices.
+"""
+
+import dataclasses
+
+import flax.struct
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """A question with a reference answer; `id` is its address in `rng`."""
+
+  id: int
+  question: str
+  answer: str
+
+
+@flax.struct.dataclass
+class Prompts:
+  """Right-padded prompts; slots beyond the last real one have length 1."""
+
+  tokens_PxS: Array  # int32
+  len_P: Array  # int32, at least 1
+  id_P: Array  # uint32, Problem.id
+
+
+@flax.struct.dataclass
+class Rows:
+  """Which rollout of which prompt each row is."""
+
+  slot_R: Array  # int32, prompt slot inside the row's own block
+  rollout_R: Array  # uint32, index of the rollout within its problem
+  active_R: Array  # bool, False for rows that only fill the shape
+
+
+@flax.struct.dataclass
+class Rollouts:
+  """What the sampler drew. The EOS token, if drawn, is the last one counted."""
+
+  tokens_RxT: Array  # int32, 0 beyond the length
+  len_R: Array  # int32, new tokens including EOS; 0 for inactive rows
+  ended_R: Array  # bool, True if EOS was drawn within T tokens
+  behavior_logp_RxT: Array  # float32, log-prob under what was drawn from
+
+
+@flax.struct.dataclass
+class Batch:
+  """One update's rows; leading axis: microbatches, then as in Prompts, Rows."""
+
+  prompts: Prompts
+  slot_R: Array  # int32
+  tokens_RxT: Array  # int32
+  len_R: Array  # int32
+  behavior_logp_RxT: Array  # float32
+  advantage_R: Array  # float32
+  policy_weight_R: Array  # float32, weight of each token in the policy term
+  regularizer_weight_R: Array  # float32, the same for KL and entropy
+
+
+@flax.struct.dataclass
+class TrainState:
+  step: Array  # int32, updates made
+  params: dict
+  opt_state: tuple

@@ -1,0 +1,96 @@
+"""One run, one folder: a lock, and the config that the folder belongs to."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+
+from isojax import records
+from isojax.errors import InputError
+
+
+def run_id(identity: dict) -> str:
+  """12 hex digits of the hash of what decides a run's results."""
+  canonical = json.dumps(identity, sort_keys=True)
+  return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+  out = {}
+  for key, value in tree.items():
+    name = f"{prefix}{key}"
+    out.update(_flat(value, f"{name}.") if isinstance(value, dict)
+               else {name: value})
+  return out
+
+
+def _differences(here: dict, there: dict) -> str:
+  a, b = _flat(here), _flat(there)
+  return "; ".join(
+      f"{key}: {a[key] if key in a else 'absent'} here, "
+      f"{b[key] if key in b else 'absent'} there"
+      for key in sorted(a.keys() | b.keys())
+      if key not in a or key not in b or a[key] != b[key])
+
+
+def _check_config(folder: str, config: dict, this_id: str) -> None:
+  """Writes config.json into a new folder, or checks it in an old one."""
+  path = os.path.join(folder, "config.json")
+  if not os.path.exists(path):
+    foreign = sorted(set(os.listdir(folder)) - {"lock", "config.json.tmp"})
+    if foreign:
+      raise InputError(
+          f"--workdir={folder}: holds {', '.join(foreign[:3])} but no "
+          "config.json, so it is no run's folder; choose another one")
+    text = json.dumps({"run_id": this_id, "config": config}, indent=2)
+    records.replace(path, (text + "\n").encode())
+    return
+  try:
+    with open(path, encoding="utf-8") as file:
+      found = json.load(file)
+    found_id, found_config = found["run_id"], found["config"]
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(f"{path}: damaged ({error}); restore it or choose another "
+                     "--workdir") from error
+  if found_id != this_id:
+    raise InputError(
+        f"--workdir={folder} belongs to run {found_id}, this one is {this_id}: "
+        f"{_differences(config, found_config)}; choose another --workdir, or "
+        "give the same config to continue that run")
+
+
+@contextlib.contextmanager
+def claim(folder: str, config: dict, this_id: str):
+  """Holds a folder for one run and one process; makes it if need be.
+
+  The lock is the kernel's, so a killed process leaves none behind.
+
+  Raises:
+    InputError: the folder can not be made or written, another process holds
+      it, or it belongs to another config. Nothing in it was changed.
+  """
+  try:
+    os.makedirs(folder, exist_ok=True)
+    lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
+  except OSError as error:
+    raise InputError(f"--workdir={folder}: cannot be made or written ({error}); "
+                     "choose another one") from error
+  with lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      lock.seek(0)
+      raise InputError(
+          f"--workdir={folder}: in use by {lock.read().strip()}; wait for it, "
+          "or choose another one") from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    lock.flush()
+    try:
+      _check_config(folder, config, this_id)
+    except OSError as error:
+      raise InputError(f"--workdir={folder}: cannot be written ({error}); make "
+                       "room or choose another one") from error
+    yield

@@ -1,0 +1,151 @@
+"""Makes a small policy from a seed: python -m launch.pretrain --config=FILE.
+
+Supervised next-token training is the GRPO update with advantage 1, one rollout
+a problem and the reference answer in its place.
+"""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import optax
+import tqdm
+import transformers
+from absl import app
+from absl import flags
+from ml_collections import config_flags
+
+from isojax import evaluate
+from isojax import experiment
+from isojax import mesh as mesh_lib
+from isojax import rng
+from isojax.models import decoder
+from isojax.models import hf
+from isojax.rl import reward
+from isojax.rl import update as update_lib
+from isojax.sampling import blocks
+from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import TASKS
+from isojax.tasks import countdown
+from isojax.tasks import prompts as prompts_lib
+from isojax.types import Rollouts
+
+_CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+
+
+def make_tokenizer(characters: str):
+  """A token a character; <eos> ends a text.
+
+  Qwen2's own class, because AutoTokenizer takes it for every qwen2 folder,
+  with its byte-level alphabet, in which a space is written Ġ.
+  """
+  letters = ["Ġ" if c == " " else c for c in characters]
+  vocabulary = {c: i for i, c in enumerate(("<unk>", "<eos>", *letters))}
+  return transformers.Qwen2Tokenizer(
+      vocab=vocabulary, merges=[], unk_token="<unk>", eos_token="<eos>",
+      pad_token="<eos>")
+
+
+def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
+                 eos: int) -> None:
+  """The config.json and generation_config.json of a Qwen2 checkpoint."""
+  config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+            "vocab_size": vocabulary, "hidden_act": "silu",
+            "use_sliding_window": False, "dtype": "float32",
+            "eos_token_id": eos, **shape}
+  for name, fields in (("config.json", config),
+                       ("generation_config.json", {"eos_token_id": eos})):
+    text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def solved(seed: int, first: int, count: int, *, numbers, split: str):
+  """Problems first .. first + count, kinds of `numbers` taking turns."""
+  return [countdown.problem(seed, i, numbers=numbers[i % len(numbers)],
+                            split=split) for i in range(first, first + count)]
+
+
+def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
+  """Reference answers in the place of rollouts."""
+  ids = tokenizer([p.answer for p in problems])["input_ids"]
+  tokens = np.zeros((len(ids), T), np.int32)
+  for row, x in zip(tokens, ids, strict=True):
+    row[:len(x) + 1] = [*x, eos]
+  length = np.array([len(x) + 1 for x in ids], np.int32)
+  return Rollouts(tokens, length, np.ones(len(ids), bool),
+                  np.zeros(tokens.shape, np.float32))
+
+
+def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
+  """The final table: pass@1 and pass@k on unseen problems of each kind."""
+  k, lines = cfg.table.k, []
+  verify = TASKS["countdown"].verify
+  for numbers in cfg.numbers:
+    problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),
+                      split="validation")
+    prompts = prompts_lib.encode(
+        tokenizer, problems, template=cfg.prompt, S=sampling.max_prompt_tokens)
+    rollouts = sampler_lib.sample_all(
+        sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
+        mesh=mesh, R=sampling.rows, slots=blocks.slots_for(sampling.rows, k),
+        temperature=sampling.temperature, top_p=sampling.top_p)
+    texts = reward.texts(tokenizer, rollouts)
+    correct = reward.score(problems, texts, verify).sum(axis=1)
+    one, one_se = evaluate.mean_and_se(correct / k)
+    best, best_se = evaluate.mean_and_se(
+        evaluate.best_at_k(correct, stored=k, k=k))
+    lines.append(f"{numbers:7d}   {one:.3f} ± {one_se:.3f}   "
+                 f"{best:.3f} ± {best_se:.3f}")
+  return "\n".join([f"numbers          pass@1         pass@{k}", *lines])
+
+
+def main(_) -> None:
+  cfg = _CONFIG.value
+  sampling = sampler_lib.SamplerConfig(**cfg.sampler)
+  loss = experiment.section(update_lib.LossConfig, cfg.loss, "config.loss")
+  optimizer = update_lib.OptimizerConfig(**cfg.optimizer)
+  folder = pathlib.Path(cfg.out)
+  folder.mkdir(parents=True, exist_ok=True)
+  tokenizer = make_tokenizer(cfg.characters)
+  tokenizer.save_pretrained(folder)
+  eos = tokenizer.eos_token_id
+  write_config(folder, cfg.shape.to_dict(), len(tokenizer), eos)
+
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
+  model = decoder.Transformer(hf.read_config(cfg.out), mesh)
+  schedule = optax.warmup_cosine_decay_schedule(
+      0.0, optimizer.base_lr, optimizer.warmup_steps, cfg.steps,
+      optimizer.base_lr / 10)
+  tx = update_lib.make_optimizer(optimizer, schedule)
+  params = decoder.init_params(model, rng.stream(cfg.seed, "init"))
+  state = update_lib.init_state(model, tx, params)
+  update = update_lib.make_update(model, tx, loss)
+
+  one = np.ones(cfg.batch)
+  bar = tqdm.trange(cfg.steps, mininterval=2.0, desc="pretrain")
+  for step in bar:
+    problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
+                      numbers=cfg.numbers, split="train")
+    prompts = prompts_lib.encode(
+        tokenizer, problems, template=cfg.prompt, S=sampling.max_prompt_tokens)
+    data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
+    weight = one / data.len_R.sum()
+    batch = update_lib.assemble(prompts, data, one, weight, weight, n=1,
+                                G=1, microbatches=1)
+    jax.block_until_ready(state)
+    state, metrics = update(
+        state, None, mesh_lib.place(batch, mesh_lib.row_sharding(mesh, 1)), 1.0)
+    if step % 50 == 49:
+      bar.set_postfix(nats_per_token=f"{-float(metrics['logp']):.4f}")
+
+  hf.save_params(cfg.out, state.params)
+  sampler = sampler_lib.make_sampler(model, sampling, (eos,))
+  print(pass_rates(sampler, state.params, tokenizer, cfg, sampling, mesh))
+  print(f"wrote {folder}: "
+        f"{sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("config")
+  app.run(main)

@@ -1,0 +1,38 @@
+"""The only metadata of the package."""
+
+import setuptools
+
+JAX = ">=0.10.2,<0.13"  # 0.10.2 is the last for Python 3.11; 0.12 was tried
+
+setuptools.setup(
+    name="isojax",
+    version="0.1.0",
+    description="Decides how to spend the sampling compute of LLM "
+    "reinforcement learning, spends it, and learns from what it spent.",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["isojax", "isojax.*"]),
+    package_data={"isojax": ["assets/*.jsonl", "assets/*/*"]},
+    install_requires=[
+        "absl-py>=2.3.1",  # flags of isojax.main and launch
+        "chex>=0.1.91",  # shape contracts of the losses
+        "flax>=0.12.8,<0.13",  # linen and struct only
+        f"jax{JAX}",
+        "ml-collections>=1.1",  # config files
+        "numpy>=2.1",
+        "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
+        "orbax-checkpoint>=0.12.8,<0.13",  # the v0 manager; 1.0 changes it
+        "safetensors>=0.8",  # reads bfloat16 without torch
+        "tqdm>=4.66",  # progress bars
+        "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
+    ],
+    extras_require={
+        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"],
+        "plot": ["matplotlib>=3.9"],  # figures of the frontier, to come
+        "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
+        # The range again, or a resolver takes the newest libtpu and an old jax.
+        "tpu": [f"jax[tpu]{JAX}"],
+        "cuda12": [f"jax[cuda12]{JAX}"],
+        "cuda13": [f"jax[cuda13]{JAX}"],
+    },
+)

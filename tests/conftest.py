@@ -1,0 +1,43 @@
+"""Four fake CPU devices, no implicit rank promotion, our warnings are errors."""
+
+import os
+
+# Before jax is imported: more threads than collectives in flight, and devices.
+os.environ["NPROC"] = "32"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+import pytest
+
+from isojax import mesh as mesh_lib
+from isojax.models import decoder
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Pairwise different sizes, so that a swapped axis can not go unseen.
+TINY = decoder.ModelConfig(
+    V=23, D=20, Z=2, N=6, K=2, H=10, F=28, rope_theta=100.0, norm_eps=1e-5,
+    tied=False, max_positions=64)
+
+
+def make_model(cfg=TINY, **axes):
+  shape = {"data": 1, "fsdp": 1, "tensor": 1} | axes
+  return decoder.Transformer(
+      cfg, mesh_lib.make_mesh(mesh_lib.MeshConfig(**shape)))
+
+
+@pytest.fixture(scope="session")
+def model():
+  return make_model()
+
+
+@pytest.fixture(scope="session")
+def params(model):
+  """Random, and large enough that distributions are far from uniform."""
+  params = decoder.init_params(model, jax.random.key(3))
+  bump = lambda path, x: x + 0.3 * jax.random.normal(
+      jax.random.key(len(str(path))), x.shape) if x.ndim < 2 or (
+          "bias" in str(path)) else x
+  return jax.tree.map_with_path(bump, params)
