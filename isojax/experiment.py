@@ -27,6 +27,10 @@ class TaskSection:
   stratum: str  # file of launch.split
   prompt: str  # template with {question}
 
+  def __post_init__(self):
+    if "{question}" not in self.prompt:
+      raise InputError(f"task.prompt={self.prompt!r} has no {{question}}")
+
 
 @dataclasses.dataclass(frozen=True)
 class EvalSection:
@@ -113,9 +117,11 @@ def section(cls, values, name: str):
 
   Args:
     cls: a dataclass or a function whose annotations say the types.
-    values: a mapping; a mapping inside becomes the dataclass of its field.
+    values: a dict; a dict inside becomes the dataclass of its field.
     name: where the keys stand, such as "config.sampler".
   """
+  if not isinstance(values, dict):
+    raise InputError(f"{name}={values!r}: expected a section of fields")
   wanted = {key: hint for key, hint in typing.get_type_hints(cls).items()
             if key != "return"}
   unknown = [key for key in values if key not in wanted]

@@ -102,9 +102,11 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
 
 def main(_) -> None:
   cfg = _CONFIG.value
-  sampling = sampler_lib.SamplerConfig(**cfg.sampler)
-  loss = experiment.section(update_lib.LossConfig, cfg.loss, "config.loss")
-  optimizer = update_lib.OptimizerConfig(**cfg.optimizer)
+  sampling = experiment.section(
+      sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
+  loss = experiment.section(update_lib.LossConfig, cfg.loss.to_dict(), "config.loss")
+  optimizer = experiment.section(
+      update_lib.OptimizerConfig, cfg.optimizer.to_dict(), "config.optimizer")
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)

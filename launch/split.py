@@ -118,7 +118,7 @@ def main(_) -> None:
   cfg = _CONFIG.value
   try:
     sampling = experiment.section(
-        sampler_lib.SamplerConfig, cfg.sampler, "config.sampler")
+        sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
     measure = measurement(cfg, sampling)
     pools = {split: make_pool(cfg, split) for split in stratum_lib.SPLITS}
     counts = {split: count_correct(cfg, measure, pool, split)

@@ -111,11 +111,9 @@ def test_gradient_is_the_derivative(params, whole):
   def loss_at(scale):
     moved = jax.tree.map(lambda x, g: np.asarray(x) + scale * g / length,
                          params, change)
-    # REINFORCE: the value whose slope the policy term has is A * logp, so the
-    # surrogate with the old log-probs held is what is differentiated.
     return surrogate(moved, params)
 
-  slope = (loss_at(1e-2) - loss_at(-1e-2)) / 2e-2
+  slope = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3
   assert slope == pytest.approx(-length, rel=2e-2)
 
 

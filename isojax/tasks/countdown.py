@@ -12,12 +12,14 @@ from isojax.types import Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
+MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
 VALIDATION_SHARE = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # longer texts are wrong answers, unread
 
 _MASK = (1 << 64) - 1
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2}
 _DIGITS = frozenset("0123456789")
+_ASCII_SPACE = " \t\n\r\v\f"
 
 
 def _splitmix64(state: int) -> tuple[int, int]:
@@ -60,6 +62,10 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
   Random numbers are joined in random places by random operators until the
   value is a target of that split.
   """
+  if split not in ("train", "validation"):  # else the loop would not end
+    raise ValueError(f"split={split!r} is neither train nor validation")
+  if not 1 <= numbers <= MOST_NUMBERS:
+    raise ValueError(f"numbers={numbers} is not in 1 .. {MOST_NUMBERS}")
   key = f"{seed}/{numbers}/{split}/{index}".encode()
   state = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
   while True:
@@ -151,11 +157,12 @@ def _evaluate(tokens: list) -> int | None:
 def value(problem: Problem, text: str) -> int | None:  # pylint: disable=redefined-outer-name
   """What a legal expression over the problem's numbers is worth, else None.
 
+  ASCII space may surround it, plain spaces may stand between its tokens.
   Total: no text makes it raise, hang or use much memory.
   """
   if len(text) > MAX_CHARACTERS:
     return None
-  tokens = _tokens(text)
+  tokens = _tokens(text.strip(_ASCII_SPACE))
   if tokens is None:
     return None
   numbers = problem.question.split("=")[0].split()

@@ -1,0 +1,247 @@
+"""The verifier is exact and total; problems are pure, solvable and disjoint."""
+
+import ast
+import json
+import operator
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isojax.tasks import countdown
+from isojax.types import Problem
+
+P = Problem(0, "3 8 2 5=24", "(3+5)*2+8")
+ASSETS = pathlib.Path(countdown.__file__).parents[1] / "assets"
+
+TABLE = [
+    # 3 8 2 5 = 24
+    ("3*8*(5-2)", 0.0),  # 72
+    ("8*(5-2)", 0.0),  # right value, 3 unused
+    ("3*5+8+2", 0.0),  # 25
+    ("3*2*5-8", 0.0),  # 22
+    ("8*3*(5-2)", 0.0),
+    ("(8-2)*3+5", 0.0),  # 23
+    ("8+5*3+2", 0.0),  # 25
+    ("2*8+5+3", 1.0),  # 16 + 8
+    ("8+(3+5)*2", 1.0),
+    (" 8 + (3 + 5) * 2 ", 1.0),
+    ("((8))+((3+5)*2)", 1.0),
+    ("8+(3+5)*2=24", 0.0),
+    ("\t\r\n 8+(3+5)*2\v\f\n", 1.0),  # any ASCII space may surround it
+    ("8+\t(3+5)*2", 0.0), ("8+\n(3+5)*2", 0.0),  # only " " stands between
+    ("\xa08+(3+5)*2", 0.0), ("8+(3+5)*2\u2003", 0.0), ("\x1c8+(3+5)*2", 0.0),
+    ("8+(3+5)*2" + " " * 247, 1.0), ("8+(3+5)*2" + " " * 248, 0.0),  # 256
+    ("(3+5)*2+8", 1.0), ("3-5+2*(8+5)", 0.0),  # 5 twice: 24, but a 5 too many
+    ("8*3*(5-2*2)", 0.0),  # 24 with 2 twice
+    ("2-(3-5)*8", 0.0),  # 2 + 16 = 18
+    ("5-8+3*2", 0.0), ("(8-3*5)*2", 0.0),  # 3; negative: -14
+    ("2*5+8+3+0", 0.0), ("8 + ( 3 + 5 ) * 2", 1.0), ("8+(3+ 5)*2 ;", 0.0),
+    ("(8+(3+5)*2)", 1.0), (")8+(3+5)*2(", 0.0), ("8+(3+5)*2+", 0.0),
+    ("8+(3+5)*(+2)", 0.0), ("8+(3+5)*2#", 0.0), ("8+(3+5)*2_", 0.0),
+    ("8+(3+5)*2<eos>", 0.0), ("8+(3+5)\u2217" + "2", 0.0), ("8+(3,5)*2", 0.0),
+    ("8+(3+5)*2.", 0.0),
+    ("8+(3+5)*02", 0.0),  # leading zero
+    ("8+(3+5)*2*1", 0.0),  # a number too many
+    ("8+(3+5)*(2)", 1.0),
+    ("8+(3+5)2", 0.0),  # no operator
+    ("8+(3+5)*2)", 0.0),
+    ("(8+(3+5)*2", 0.0),
+    ("8+()(3+5)*2", 0.0),
+    ("-8+(3+5)*2", 0.0),  # no unary minus
+    ("8--(3+5)*2", 0.0),
+    ("8+(3+5)/2", 0.0),
+    ("8+(3+5)**2", 0.0),
+    ("8+3 5*2", 0.0),
+    ("82+35", 0.0),
+    ("", 0.0), (" ", 0.0), ("()", 0.0), ("+", 0.0), ("24", 0.0),
+    ("٨+(٣+٥)*٢", 0.0),  # Arabic-Indic digits
+    ("8+(3+5)*²", 0.0), ("８+(3+5)*2", 0.0), ("8+(3+5)×2", 0.0),
+    ("8\x00+(3+5)*2", 0.0), ("\ud800", 0.0), ("nan", 0.0), ("1e1", 0.0),
+    ("__import__('os')", 0.0),
+]
+
+
+@pytest.mark.parametrize("text, want", TABLE)
+def test_verdicts(text, want):
+  assert countdown.verify(P, text) == want
+
+
+@pytest.mark.parametrize("text", [
+    "(" * 100_000, ")" * 100_000, "(" * 100_000 + "1" + ")" * 100_000,
+    "9" * 10_000_000, "9*" * 100_000, "1" * 255, "(" * 255, "8-" * 128,
+    "\U0001d7d8" * 1000, "\x00" * 10_000, " " * 10_000_000,
+    "\ud800" * 5_000_000, "(" * 127 + "8" + ")" * 127, "(8+3+5)*2)" * 25])
+def test_torture_is_quick(text):
+  start = time.process_time()  # others may use the machine
+  assert countdown.verify(P, text) == 0.0
+  assert countdown.vote(P, text) == ""
+  assert time.process_time() - start < 0.1
+
+
+def test_any_bytes_are_a_verdict():
+  source = random.Random(0)
+  for _ in range(2000):
+    raw = source.randbytes(2 * source.randrange(40))
+    for text in (raw.decode("latin-1"),
+                 raw.decode("utf-16-le", errors="surrogatepass")):
+      assert countdown.verify(P, text) in (0.0, 1.0)
+      assert isinstance(countdown.vote(P, text), str)
+
+
+def by_ast(text):
+  """Python's own grammar, where it and ours agree: None if unlike ours."""
+  ops = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+  def walk(node):
+    if isinstance(node, ast.BinOp) and type(node.op) in ops:
+      return ops[type(node.op)](walk(node.left), walk(node.right))
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+      return node.value
+    raise SyntaxError
+
+  try:
+    return walk(ast.parse(text.strip(), mode="eval").body)
+  except SyntaxError:
+    return None
+
+
+def random_expression(source, leaves):
+  """A legal text over `leaves`, with needless brackets and spaces."""
+  if leaves == 1:
+    text = str(source.randint(1, 13))
+  else:
+    left = source.randrange(1, leaves)
+    text = (random_expression(source, left) + source.choice("+-*")
+            + random_expression(source, leaves - left))
+  text = f"({text})" if source.random() < 0.3 else text
+  return f" {text}" if source.random() < 0.2 else text
+
+
+def test_value_agrees_with_python():
+  """Legal texts and their damaged copies: precedence, brackets, left to right.
+
+  Python also refuses leading zeros and an operator too many or too few.
+  """
+  source, legal, illegal = random.Random(1), 0, 0
+  for _ in range(12_000):
+    text = random_expression(source, source.randrange(1, 7))
+    for _ in range(source.randrange(3)):
+      i = source.randrange(len(text) + 1)
+      text = (text[:i] + source.choice(["", *"0123456789+-*() "])
+              + text[i + source.randrange(2):])
+    numbers = [int(x) for x in re.findall("[0-9]+", text)]
+    if not all(1 <= x <= 99 for x in numbers):
+      continue  # no question has such a number
+    problem = Problem(0, " ".join(map(str, numbers)) + "=1", "")
+    want = by_ast(text)
+    assert countdown.value(problem, text) == want, text
+    legal, illegal = legal + (want is not None), illegal + (want is None)
+  assert legal > 3000 and illegal > 2000
+
+
+@pytest.mark.parametrize("numbers", [3, 4])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_problems_are_solved_and_in_range(numbers, split):
+  for index in range(500):
+    p = countdown.problem(7, index, numbers=numbers, split=split)
+    given, target = p.question.split("=")
+    assert countdown.verify(p, p.answer) == 1.0
+    assert len(given.split()) == numbers
+    assert all(1 <= int(x) <= 13 for x in given.split())
+    assert 1 <= int(target) <= 99 and p.id == index
+    assert countdown.split_of(p.question) == split
+    assert p == countdown.problem(7, index, numbers=numbers, split=split)
+
+
+def test_reference_answers_have_no_needless_brackets():
+  """Without any pair of them the value is another, for almost all numbers."""
+  source = random.Random(2)
+  for index in range(1000):
+    answer = countdown.problem(3, index, numbers=5, split="train").answer
+    text = re.sub("[0-9]+", lambda _: str(source.randint(10**6, 10**7)), answer)
+    opened = []
+    for end, c in enumerate(text):
+      if c == "(":
+        opened.append(end)
+      elif c == ")":
+        start = opened.pop()
+        bare = text[:start] + text[start + 1:end] + text[end + 1:]
+        assert by_ast(bare) != by_ast(text), answer
+
+
+def test_splits_share_no_problem_in_any_order():
+  content = {split: {countdown.content(countdown.problem(
+      seed, i, numbers=3, split=split).question)
+                     for seed in (0, 1) for i in range(2000)}
+             for split in ("train", "validation")}
+  assert not content["train"] & content["validation"]
+  assert len(content["train"]) > 1000
+  assert countdown.content("5 2 13=7") == countdown.content("13 5 2=7")
+
+
+GOLDEN = [  # seed, index, numbers, split, question, answer
+    (0, 0, 3, "train", "5 12 9=16", "12+9-5"),
+    (0, 999_999, 3, "validation", "6 7 12=11", "12-7+6"),
+    (0, 0, 4, "train", "1 4 7 1=11", "4*1+7*1"),
+    (0, 1, 4, "train", "8 3 5 12=22", "12+5-(3-8)"),
+    (1, 10, 4, "train", "1 4 8 11=24", "8+11+1+4"),
+    (1_099_511_627_776, 7, 4, "validation", "7 7 12 10=81", "7+7*12-10"),
+    (5, 3, 6, "train", "4 4 8 7 9 1=58", "8*9-4-(7+4-1)"),
+]
+GOLDEN_DIGEST = "238ddc4d86c4a30b"
+
+
+@pytest.mark.parametrize(
+    "seed, index, numbers, split, question, answer", GOLDEN)
+def test_problems_are_golden(seed, index, numbers, split, question, answer):
+  """A change of these changes every stratum and the embedded policy."""
+  assert countdown.problem(seed, index, numbers=numbers, split=split) == (
+      Problem(index, question, answer))
+
+
+def test_problems_are_golden_whatever_the_hash_seed():
+  """A thousand of them, in other processes."""
+  code = ("import hashlib; from isojax.tasks import countdown as c; print("
+          "hashlib.sha256(repr([(p.question, p.answer) for p in (c.problem("
+          "0, i, numbers=3 + i % 2, split='train') for i in range(1000))])"
+          ".encode()).hexdigest()[:16])")
+  for seed in ("0", "1"):
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True,
+        check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+    assert out.stdout.strip() == GOLDEN_DIGEST
+
+
+@pytest.mark.parametrize("name", ["easy", "hard"])
+def test_committed_strata_are_of_this_stream(name):
+  path = ASSETS / f"countdown-tiny-{name}.jsonl"
+  head, *rows = map(json.loads, path.read_text("utf-8").splitlines())
+  for row in rows[::7]:
+    assert countdown.problem(
+        head["seed"], row["id"], numbers=4, split=row["split"]) == Problem(
+            row["id"], row["question"], row["answer"])
+
+
+@pytest.mark.parametrize("numbers, split", [
+    (4, "val"), (4, ""), (0, "train"), (-1, "train"), (9, "train")])
+def test_impossible_requests_are_refused(numbers, split):
+  with pytest.raises(ValueError, match="numbers=|split="):
+    countdown.problem(0, 0, numbers=numbers, split=split)
+
+
+def test_seed_index_and_numbers_matter():
+  questions = {countdown.problem(s, i, numbers=k, split="train").question
+               for s in range(3) for i in range(3) for k in (3, 4)}
+  assert len(questions) == 18
+
+
+def test_vote_is_the_value():
+  assert countdown.vote(P, "2*8+5+3") == "24"
+  assert countdown.vote(P, "3*8*(5-2)") == "72"
+  assert countdown.vote(P, "8*(5-2)") == ""

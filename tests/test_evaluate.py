@@ -1,0 +1,70 @@
+"""avg, best, worst, maj@k against combinatorics and by hand."""
+
+import csv
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+
+from isojax import evaluate
+
+ROWS = list(csv.DictReader(
+    (pathlib.Path(__file__).parent / "data/at_k_cases.csv").open()))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_published_cases(row):
+  stored, correct, k = (int(row[c]) for c in ("stored", "correct", "k"))
+  best = evaluate.best_at_k([correct], stored=stored, k=k)[0]
+  worst = evaluate.worst_at_k([correct], stored=stored, k=k)[0]
+  assert best == pytest.approx(float(row["best_at_k"]), abs=1e-9)
+  assert worst == pytest.approx(float(row["worst_at_k"]), abs=1e-9)
+
+
+def test_estimators_are_the_mean_over_all_subsets():
+  reward = np.array([1, 0, 0, 1, 0, 0, 0])
+  for k in range(1, 8):
+    subsets = np.array(list(itertools.combinations(reward, k)))
+    assert evaluate.best_at_k([2], stored=7, k=k)[0] == pytest.approx(
+        subsets.any(axis=1).mean())
+    assert evaluate.worst_at_k([2], stored=7, k=k)[0] == pytest.approx(
+        subsets.all(axis=1).mean())
+
+
+@pytest.mark.parametrize("votes, reward, want", [
+    (["24", "24", "7"], [1, 1, 0], 1.0),
+    (["7", "7", "24"], [0, 0, 1], 0.0),
+    (["24", "7", ""], [1, 0, 0], 0.5),  # a tie of two, one is right
+    (["24", "7", "8", ""], [1, 0, 0, 0], 1 / 3),
+    (["", "", "24"], [0, 0, 1], 1.0),  # no vote is not an answer
+    (["", ""], [0, 0], 0.0)])
+def test_majority(votes, reward, want):
+  assert evaluate.majority(votes, reward) == pytest.approx(want)
+
+
+def test_fields_by_hand():
+  """Two problems, k = 2: 2 of 2 and 1 of 2 correct."""
+  fields = evaluate.at_k(np.array([[1.0, 1.0], [0.0, 1.0]]),
+                         [["24", "24"], ["7", "24"]])
+  assert fields["correct"] == [2, 1] and fields["k"] == 2
+  assert (fields["avg"], fields["best"], fields["worst"], fields["maj"]) == (
+      0.75, 1.0, 0.5, 0.75)
+  # per problem 1 and 1/2: standard deviation sqrt(1/8), over sqrt(2): 1/4
+  assert fields["avg_se"] == pytest.approx(0.25)
+  assert fields["best_se"] == 0.0
+  assert fields["worst_se"] == pytest.approx(0.5)
+
+
+def test_due_steps_line_up_in_rollouts():
+  """growth 1: every 100 rollouts, at the first step that has spent them."""
+  assert evaluate.due_steps(M=10, B=30, first=100, growth=1.0) == {
+      0, 4, 7, 10}
+  assert evaluate.due_steps(M=50, B=20, first=100, growth=1.0) == {
+      0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50}
+  # growth 2: 100, 200, 400, 800
+  assert evaluate.due_steps(M=50, B=20, first=100, growth=2.0) == {
+      0, 5, 10, 20, 40, 50}
+  small = evaluate.due_steps(M=512, B=64, first=4096, growth=1.5)
+  large = evaluate.due_steps(M=128, B=256, first=4096, growth=1.5)
+  assert {s * 64 // 4096 for s in small} == {s * 256 // 4096 for s in large}

@@ -1,0 +1,231 @@
+"""Bad input gets one readable error before anything is compiled or written."""
+
+import copy
+import importlib
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from configs import easy
+from configs import hard
+from isojax import experiment
+from isojax import lab as lab_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf
+from isojax.rl import update as update_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import stratum as stratum_lib
+from isojax.types import Problem
+from isojax.types import Prompts
+from isojax.types import Rows
+
+DATA = pathlib.Path(__file__).parent / "data"
+
+
+def changed(**fields):
+  """The hard config with dotted fields replaced (__ for a dot)."""
+  config = hard.get_config()
+  with config.ignore_type():
+    for name, value in fields.items():
+      *path, last = name.split("__")
+      section = config
+      for part in path:
+        section = section[part]
+      section[last] = value
+  return config
+
+
+@pytest.mark.parametrize("config", [
+    hard.get_config(), easy.get_config(), hard.get_config("qwen2.5-7b")],
+                         ids=lambda c: c.name)
+def test_configs_build(config):
+  e = experiment.load(config)
+  assert e.name == config.name and e.alloc.n == config.alloc.n
+
+
+def test_default_hard_is_what_the_readme_says():
+  e = experiment.load(hard.get_config())
+  assert (e.alloc.Bp, e.alloc.n, e.alloc.M, e.alloc.C) == (32, 8, 512, 131_072)
+  assert e.lr == pytest.approx(e.recipe.optimizer.base_lr / 2)  # sqrt(256/1024)
+  assert e.recipe.loss.kl_coef == e.recipe.loss.entropy_coef == 0.0
+  easy_loss = experiment.load(easy.get_config()).recipe.loss
+  assert easy_loss.kl_coef > 0 and easy_loss.entropy_coef > 0
+
+
+@pytest.mark.parametrize("name", ["hard", "easy"])
+def test_unknown_size_is_refused(name):
+  with pytest.raises(ValueError, match="expected tiny"):
+    importlib.import_module(f"configs.{name}").get_config("13b")
+
+
+def test_qwen_7b_traces():
+  """Sampler and update of the paper's scale, as shapes: no memory, no mesh."""
+  config = hard.get_config("qwen2.5-7b")
+  e = experiment.load(config)
+  cfg = hf.read_config(str(DATA / "qwen2.5-7b"))
+  mesh = jax.sharding.Mesh(
+      np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "tensor"))
+  model = decoder.Transformer(cfg, mesh)
+  params = decoder.abstract_params(model)
+  assert sum(x.size for x in jax.tree.leaves(params)) == 7_615_616_512
+  shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.rows
+  P = R // e.alloc.n
+  prompts = Prompts(shape("int32", P, S), shape("int32", P), shape("uint32", P))
+  rows = Rows(shape("int32", R), shape("uint32", R), shape("bool", R))
+  rollouts = jax.eval_shape(
+      sampler_lib.make_sampler(model, e.sampler, (151645, 151643)), params,
+      prompts, rows, jax.eval_shape(lambda: jax.random.key(0)),
+      shape("float32"), shape("float32"))
+  assert rollouts.tokens_RxT.shape == (R, T)
+  tx = update_lib.make_optimizer(
+      e.recipe.optimizer, update_lib.warmup_then_constant(e.lr, 10))
+  k = e.recipe.loss.microbatches
+  micro = e.alloc.B // k
+  lead = lambda dtype, *dims: shape(dtype, k, *dims)
+  batch = update_lib.Batch(
+      Prompts(lead("int32", micro // e.alloc.n, S),
+              lead("int32", micro // e.alloc.n),
+              lead("uint32", micro // e.alloc.n)),
+      lead("int32", micro), lead("int32", micro, T), lead("int32", micro),
+      lead("float32", micro, T), *(lead("float32", micro) for _ in range(3)))
+  state, metrics = jax.eval_shape(
+      update_lib.make_update(model, tx, e.recipe.loss),
+      update_lib.abstract_state(model, tx), None, batch, shape("float32"))
+  assert {x.dtype for x in jax.tree.leaves(state.params)} == {
+      np.dtype("float32")}
+  assert metrics["grad_norm"].shape == ()
+
+
+@pytest.mark.parametrize("spoil, message", [
+    (lambda c: c["alloc"].update(nn=3),
+     "config.alloc.nn: no such key; the nearest is config.alloc.n "),
+    (lambda c: c["recipe"]["loss"].update(kl_coeff=0.1),
+     "the nearest is config.recipe.loss.kl_coef "),
+    (lambda c: c["sampler"].pop("rows"), "config.sampler.rows is missing"),
+    (lambda c: c.pop("mesh"), "config.mesh is missing"),
+    (lambda c: c["alloc"].update(n="8"),
+     "config.alloc.n='8': expected int, not str"),
+    (lambda c: c["alloc"].update(n=8.0), "expected int, not float"),
+    (lambda c: c["log"].update(tensorboard=1), "expected bool, not int"),
+    (lambda c: c.update(mesh=4), "config.mesh=4: expected a section"),
+])
+def test_keys_and_types(spoil, message):
+  values = copy.deepcopy(hard.get_config().to_dict())
+  spoil(values)
+  with pytest.raises(InputError, match=message):
+    experiment.section(experiment.Experiment, values, "config")
+
+
+@pytest.mark.parametrize("fields, message", [
+    # 6 * 5 = 30 rollouts over 4 shards: 8 * 5 or 4 * 5; 6 * 6 or 6 * 4
+    (dict(alloc__Bp=6, alloc__n=5, mesh__data=4),
+     r"6 \* 5 = 30 .* 4 row shards .* Bp=4, Bp=8 at n=5, or n=4, n=6 at Bp=6"),
+    (dict(recipe__loss__microbatches=3, mesh__fsdp=2),
+     r"32 \* 8 = 256 .* 2 row shards .* 3 microbatches = 6; .* Bp=33, Bp=30"),
+    (dict(sampler__rows=255, mesh__data=2), "use 254 or 256"),
+    (dict(alloc__n=1), "use n >= 2"),
+    (dict(alloc__n=2, recipe__loss__advantage_ddof=2), "advantage_ddof=2"),
+    (dict(alloc__C=255), "raise C to at least 256"),
+    (dict(alloc__M=3), "exactly one of M and C"),
+    (dict(alloc__Bp=4096, alloc__C=10**6), "4096 distinct problems"),
+    (dict(mesh__tensor=16), "needs 16 devices, but 4 cpu"),
+    (dict(mesh__data=0), "mesh.data=0"),
+    (dict(sampler__temperature=0.0), "greedy rollouts"),
+    (dict(sampler__max_new_tokens=60), "75 is longer than the model's 64"),
+    (dict(sampler__max_prompt_tokens=9), "longer than .*=9"),
+    (dict(model__path="nowhere"), "'nowhere': no such folder"),
+    (dict(task__stratum="nowhere.jsonl"), "no such file; make it with"),
+    (dict(task__name="chess"), "expected one of countdown"),
+    (dict(eval__k=0), "k=0"),
+    (dict(eval__growth=0.5), "eval.growth=0.5"),
+    (dict(checkpoint__keep=0), "keep=0"),
+    (dict(task__prompt="solve:"), "has no {question}"),
+])
+def test_experiments_that_cannot_run(fields, message):
+  with pytest.raises(InputError, match=message):
+    lab_lib.prepare(changed(**fields))
+
+
+def test_a_tokenizer_of_another_checkpoint(tmp_path):
+  """One token more than the model's 20 is refused."""
+  shutil.copytree("isojax/assets/countdown-tiny", tmp_path / "m")
+  tokenizer = hf.load_tokenizer(str(tmp_path / "m"))
+  tokenizer.add_tokens(["?"])
+  tokenizer.save_pretrained(tmp_path / "m")
+  with pytest.raises(InputError, match="21 tokens, the model only 20"):
+    lab_lib.prepare(changed(model__path=str(tmp_path / "m")))
+
+
+PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
+             "correct": 0} for i, split in enumerate(("train", "validation"))]
+
+
+def test_stratum_round_trip(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  stratum_lib.write(path, {"stratum": "hard"}, PROBLEMS)
+  got = stratum_lib.read(path)
+  assert got.train == [Problem(0, "1 2 3=6", "1+2+3")]
+  assert got.validation[0].id == 1
+  assert (got.header["train"], got.header["validation"]) == (1, 1)
+
+
+@pytest.mark.parametrize("spoil, message", [
+    (lambda text: text[:-30] + "\n", "cut or edited"),
+    (lambda text: text.replace("1+2+3", "3+2+1"), "cut or edited"),
+    (lambda text: "", "not a stratum file"),
+    (lambda text: '{"a": 1}\n', "not a stratum file"),
+    (lambda text: "\x00\x01", "not a stratum file")])
+def test_damaged_stratum(tmp_path, spoil, message):
+  path = tmp_path / "s.jsonl"
+  stratum_lib.write(str(path), {"stratum": "hard"}, PROBLEMS)
+  path.write_text(spoil(path.read_text()))
+  with pytest.raises(InputError, match=message):
+    stratum_lib.read(str(path))
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_empty_split(tmp_path, split):
+  path = str(tmp_path / "s.jsonl")
+  stratum_lib.write(path, {"stratum": "hard"}, [PROBLEMS[split]])
+  with pytest.raises(InputError, match="split is empty"):
+    stratum_lib.read(path)
+
+
+@pytest.mark.parametrize("name", ["hard", "easy"])
+def test_committed_strata_hold_what_they_say(name):
+  got = stratum_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+  assert len(got.validation) == 300 and len(got.train) >= 2000
+  from isojax.tasks import countdown  # pylint: disable=g-import-not-at-top
+  content = {split: {countdown.content(p.question) for p in problems}
+             for split, problems in (("train", got.train),
+                                     ("validation", got.validation))}
+  assert not content["train"] & content["validation"]
+  assert len(content["train"]) == len(got.train)
+  for p in got.train[:200] + got.validation[:200]:
+    assert countdown.verify(p, p.answer) == 1.0
+  assert got.header["command"].startswith("python -m launch.split")
+
+
+def test_data_order_is_a_pure_function():
+  at = lambda **kw: prompts_lib.indices_at(
+      **(dict(seed=0, step=0, Bp=4, D=11) | kw)).tolist()
+  assert at() == at() and at() != at(seed=1) and at() != at(step=1)
+  for epoch in (0, 1):  # 11 // 4 = 2 steps of an epoch, 3 problems sit out
+    drawn = at(step=2 * epoch) + at(step=2 * epoch + 1)
+    assert len(set(drawn)) == 8 and max(drawn) < 11
+  assert at(step=0) != at(step=2)
+  assert sorted(at(Bp=11)) == list(range(11))
+
+
+def test_identity_ignores_where_a_run_computes_and_reports():
+  base = experiment.identity(changed())
+  assert base == experiment.identity(changed(
+      mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0))
+  assert base != experiment.identity(changed(seed=1))
+  assert base != experiment.identity(changed(alloc__n=16))

@@ -1,0 +1,83 @@
+"""The architecture as a test: who may import whom."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# module or folder -> what it may import from isojax
+ALLOWED = {
+    "errors": set(),
+    "types": set(),
+    "rng": set(),
+    "records": {"errors"},
+    "workdir": {"errors", "records"},
+    "progress": {"errors"},
+    "planner": {"errors"},
+    "mesh": {"errors"},
+    "evaluate": set(),
+    "tasks": {"errors", "types"},
+    "models": {"errors", "mesh", "types"},
+    "sampling": {"errors", "mesh", "models", "rng", "types"},
+    "rl": {"errors", "mesh", "models", "sampling", "types"},
+    "checkpoint": {"errors", "types"},
+    "experiment": {"errors", "mesh", "planner", "rl", "sampling"},
+    "lab": {"errors", "experiment", "mesh", "models", "rl", "sampling", "tasks",
+            "types", "workdir"},
+    "main": {"checkpoint", "errors", "evaluate", "lab", "mesh", "models",
+             "progress", "records", "rl", "rng", "tasks", "workdir"},
+}
+WITHOUT_JAX = ("errors", "records", "workdir", "progress", "planner",
+               "evaluate")
+FILES = sorted((ROOT / "isojax").rglob("*.py"))
+
+
+def room(path):
+  return path.relative_to(ROOT / "isojax").parts[0].removesuffix(".py")
+
+
+def imported(path):
+  """Dotted names that a file imports, module and name of `from` joined."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_room_is_in_the_table():
+  assert {room(f) for f in FILES} == set(ALLOWED) | {"__init__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports(path):
+  if room(path) == "__init__":
+    return
+  names = list(imported(path))
+  ours = {name.split(".")[1] for name in names if name.startswith("isojax.")}
+  assert ours - {room(path)} <= ALLOWED[room(path)]
+  libraries = {name.split(".")[0] for name in names}
+  if room(path) in WITHOUT_JAX:
+    assert not libraries & {"jax", "flax", "optax", "orbax"}
+  if room(path) != "models":
+    assert not any(name.startswith("flax.linen") for name in names)
+  if room(path) != "main":
+    assert not libraries & {"ml_collections"}
+  assert not libraries & {"torch", "tensorflow"}
+
+
+def test_no_cycles():
+  done, left = set(), dict(ALLOWED)
+  while left:
+    free = {name for name, needs in left.items() if needs <= done}
+    assert free, f"a cycle among {sorted(left)}"
+    done |= free
+    left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def test_configs_import_nothing_of_ours_but_configs():
+  for path in (ROOT / "configs").glob("*.py"):
+    libraries = {name.split(".")[0] for name in imported(path)}
+    assert libraries <= {"ml_collections", "configs"}
