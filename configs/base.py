@@ -21,8 +21,8 @@ def get_config():
       alloc=dict(
           Bp=32,  # problems a step
           n=8,  # rollouts a problem
-          M=config_dict.placeholder(int),  # updates; or C
-          C=131_072,  # rollouts in all; or M (the other one is None)
+          M=config_dict.placeholder(int),  # updates; None: what C pays for
+          C=131_072,  # rollouts in all; not read if M is given
       ),
       sampler=dict(
           rows=256,  # decoded at once: bounds cache memory, not n
@@ -43,11 +43,11 @@ def get_config():
               importance_cap=2.0,  # on trainer / sampler; None: no weights
               kl_coef=0.0,  # of k3 to the base policy; 0: not computed
               entropy_coef=0.0,  # of the bonus, per nat
-              microbatches=1,  # memory only, the update is the same
+              microbatches=4,  # less memory; groups without gradient skip
               dtype="float32",  # of activations; masters are float32
           ),
           optimizer=dict(
-              base_lr=1e-4,  # at B = base_batch, after warm-up
+              base_lr=2e-4,  # at B = base_batch, after warm-up
               base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)
               warmup_steps=10,  # updates, linear; then constant
               b1=0.9,  # AdamW

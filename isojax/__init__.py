@@ -1,0 +1,9 @@
+"""isojax: decides how to spend sampling compute, spends it, and learns from it."""
+
+import os
+
+# Read once by jaxlib 0.10, which deadlocks when several forced CPU devices have
+# fewer threads than collectives in flight. Harmless elsewhere.
+os.environ.setdefault("NPROC", "32")
+# transformers says at import that it found no PyTorch; we need none.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

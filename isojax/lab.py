@@ -20,6 +20,7 @@ from isojax.tasks import TASKS
 from isojax.tasks import Task
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
+from isojax.types import Batch
 from isojax.types import Prompts
 from isojax.types import Rollouts
 
@@ -98,23 +99,21 @@ def totals_of(kept: list[dict]) -> dict:
   return {name: kept[-1][name] for name in TOTALS}
 
 
-def measured(lab: Lab, prompts, rollouts, reward_Bpxn, weights, metrics,
-             seconds) -> dict:
+def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts, reward_Bpxn,
+             batch: Batch, metrics: dict, seconds: list[float]) -> dict:
   """The fields of a train record that one step measures."""
   informative_Bp = advantage.informative(reward_Bpxn)
   first_Bp = reward_Bpxn[:, 0]
-  in_loss = (weights[0] > 0).reshape(-1)
-  if lab.e.recipe.loss.kl_coef or lab.e.recipe.loss.entropy_coef:
-    in_loss |= (weights[1] > 0).reshape(-1)
   sampled = int(rollouts.len_R.sum())
   return {
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
-      "trained_tokens": int(rollouts.len_R[in_loss].sum()),
+      "trained_tokens": int(batch.len_R[batch.used_R].sum()),
       "device_seconds": sum(seconds) * lab.model.mesh.size,
       "reward": float(reward_Bpxn.mean()),
       "all_wrong": float(np.mean(~informative_Bp & (first_Bp == 0.0))),
       "all_right": float(np.mean(~informative_Bp & (first_Bp == 1.0))),
+      "entropy": float(rollouts.entropy_R.sum()) / sampled,
       "kl": None,
       "response_length": sampled / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),

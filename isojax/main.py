@@ -22,12 +22,10 @@ import time
 
 import jax
 import numpy as np
-from absl import app
 from absl import flags
-from absl import logging
-from ml_collections import config_flags
 
 from isojax import checkpoint
+from isojax import cli
 from isojax import evaluate
 from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
@@ -35,7 +33,6 @@ from isojax import progress
 from isojax import records
 from isojax import rng
 from isojax import workdir
-from isojax.errors import InputError
 from isojax.lab import Lab
 from isojax.models import decoder
 from isojax.models import hf
@@ -44,9 +41,7 @@ from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.tasks import prompts as prompts_lib
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", lock_config=True, help_string="Experiment, such as "
-    "configs/hard.py; --config.alloc.n=64 overrides a field.")
+_CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go; by default a folder "
     "under runs/ named by config and run id.")
@@ -56,7 +51,6 @@ _MODE = flags.DEFINE_enum(
 
 PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
 DIVERGED = 76  # exit code after a NaN or infinite loss
-BAD_INPUT = 2  # exit code of every InputError
 
 
 def train_step(lab: Lab, update, state, ref_params, step: int):
@@ -82,16 +76,17 @@ def train_step(lab: Lab, update, state, ref_params, step: int):
       aggregation=loss.aggregation, zero_variance=loss.zero_variance)
   tick()
   batch = update_lib.assemble(
-      prompts, rollouts, advantage_Bpxn, *weights, n=a.n,
-      G=mesh_lib.blocks(lab.model.mesh), microbatches=loss.microbatches)
-  batch = mesh_lib.place(batch, mesh_lib.row_sharding(lab.model.mesh, 1))
-  state, metrics = update(state, ref_params, batch,
+      prompts, rollouts, advantage_Bpxn.reshape(-1),
+      *(w.reshape(-1) for w in weights), n=a.n,
+      G=mesh_lib.blocks(lab.model.mesh), cfg=loss)
+  state, metrics = update(state, ref_params,
+                          update_lib.place(batch, lab.model.mesh),
                           np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
   tick()
-  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, weights, metrics,
-                         np.diff(clock).tolist())
+  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, batch, metrics,
+                                 np.diff(clock).tolist())
 
 
 def evaluation(lab: Lab, params, step: int) -> dict:
@@ -230,22 +225,13 @@ def evaluate_only(lab: Lab, folder: str) -> int:
   return 0
 
 
-def main(_) -> None:
-  if not flags.FLAGS["verbosity"].present:
-    logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
-  try:
-    lab = lab_lib.prepare(_CONFIG.value)
-    folder = _WORKDIR.value or os.path.join(
-        "runs", f"{lab.e.name}-{lab.run_id}")
-    run = {"train": train, "eval": evaluate_only}[_MODE.value]
-    with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):
-      code = run(lab, folder)
-  except InputError as error:
-    print(f"isojax: {error}", file=sys.stderr)
-    code = BAD_INPUT
-  sys.exit(code)
+def main(_) -> int:
+  lab = lab_lib.prepare(_CONFIG.value)
+  folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
+  run = {"train": train, "eval": evaluate_only}[_MODE.value]
+  with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):
+    return run(lab, folder)
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  cli.run(main)

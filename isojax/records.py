@@ -23,7 +23,7 @@ COMMON = (
     "rollouts",  # cumulative C: every rollout sampled for training
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
-    "trained_tokens",  # cumulative; tokens with a weight in the loss
+    "trained_tokens",  # cumulative; tokens with a gradient
     "epoch",  # passes over the stratum's training problems
     "device_seconds",  # cumulative, devices x seconds of training steps
 )
@@ -32,12 +32,12 @@ TRAIN = (
     "reward",  # mean over the step's rollouts
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
-    "entropy",  # nats, mean over tokens
-    "kl",  # k3 to the base policy, mean over tokens; null if not computed
+    "entropy",  # nats, mean over sampled tokens, of the sampler
+    "kl",  # k3 to the base policy, mean over trained tokens; null if off
     "grad_norm",  # global, before clipping
-    "clip_fraction",  # of tokens that a clip or the importance cap bounds
-    "logp",  # mean over tokens, of the trainer
-    "logp_gap",  # mean over tokens of |trainer - sampler|
+    "clip_fraction",  # of trained tokens, bounded by a clip or the cap
+    "logp",  # mean over trained tokens, of the trainer
+    "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
     "seconds_sample",

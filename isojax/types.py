@@ -59,17 +59,24 @@ class Rollouts:
   len_R: Array  # int32, new tokens including EOS; 0 for inactive rows
   ended_R: Array  # bool, True if EOS was drawn within T tokens
   behavior_logp_RxT: Array  # float32, log-prob under what was drawn from
+  entropy_R: Array  # float32, nats, summed over tokens; before top_p
 
 
 @flax.struct.dataclass
 class Batch:
-  """One update's rows; leading axis: microbatches, then as in Prompts, Rows."""
+  """One update's rows; leading axis: microbatches, then as in Prompts, Rows.
+
+  Rows with a gradient come first; only the first `count` microbatches are run.
+  """
+
+  count: Array  # int32, no leading axis
 
   prompts: Prompts
   slot_R: Array  # int32
   tokens_RxT: Array  # int32
   len_R: Array  # int32
   behavior_logp_RxT: Array  # float32
+  used_R: Array  # bool, the row has a gradient
   advantage_R: Array  # float32
   policy_weight_R: Array  # float32, weight of each token in the policy term
   regularizer_weight_R: Array  # float32, the same for KL and entropy

@@ -12,10 +12,8 @@ import numpy as np
 import optax
 import tqdm
 import transformers
-from absl import app
-from absl import flags
-from ml_collections import config_flags
 
+from isojax import cli
 from isojax import evaluate
 from isojax import experiment
 from isojax import mesh as mesh_lib
@@ -31,7 +29,7 @@ from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
 
-_CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+_CONFIG = cli.define_config("configs/pretrain_tiny.py")
 
 
 def make_tokenizer(characters: str):
@@ -74,7 +72,8 @@ def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
     row[:len(x) + 1] = [*x, eos]
   length = np.array([len(x) + 1 for x in ids], np.int32)
   return Rollouts(tokens, length, np.ones(len(ids), bool),
-                  np.zeros(tokens.shape, np.float32))
+                  np.zeros(tokens.shape, np.float32),
+                  np.zeros(len(ids), np.float32))
 
 
 def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
@@ -133,11 +132,10 @@ def main(_) -> None:
         tokenizer, problems, template=cfg.prompt, S=sampling.max_prompt_tokens)
     data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
     weight = one / data.len_R.sum()
-    batch = update_lib.assemble(prompts, data, one, weight, weight, n=1,
-                                G=1, microbatches=1)
+    batch = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,
+                                cfg=loss)
     jax.block_until_ready(state)
-    state, metrics = update(
-        state, None, mesh_lib.place(batch, mesh_lib.row_sharding(mesh, 1)), 1.0)
+    state, metrics = update(state, None, update_lib.place(batch, mesh), 1.0)
     if step % 50 == 49:
       bar.set_postfix(nats_per_token=f"{-float(metrics['logp']):.4f}")
 
@@ -149,5 +147,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  cli.run(main)

@@ -11,10 +11,8 @@ import sys
 
 import numpy as np
 import tqdm
-from absl import app
-from absl import flags
-from ml_collections import config_flags
 
+from isojax import cli
 from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import rng
@@ -29,7 +27,7 @@ from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
 
-_CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+_CONFIG = cli.define_config("configs/split_tiny.py")
 _SLICE = 256  # problems between two movements of the progress bar
 
 
@@ -116,20 +114,16 @@ def write_stratum(cfg, name: str, pools, counts) -> None:
 
 def main(_) -> None:
   cfg = _CONFIG.value
-  try:
-    sampling = experiment.section(
-        sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
-    measure = measurement(cfg, sampling)
-    pools = {split: make_pool(cfg, split) for split in stratum_lib.SPLITS}
-    counts = {split: count_correct(cfg, measure, pool, split)
-              for split, pool in pools.items()}
-    print(histogram(counts["train"], cfg.n))
-    for name in cfg.strata:
-      write_stratum(cfg, name, pools, counts)
-  except InputError as error:
-    sys.exit(f"isojax: {error}")
+  sampling = experiment.section(
+      sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
+  measure = measurement(cfg, sampling)
+  pools = {split: make_pool(cfg, split) for split in stratum_lib.SPLITS}
+  counts = {split: count_correct(cfg, measure, pool, split)
+            for split, pool in pools.items()}
+  print(histogram(counts["train"], cfg.n))
+  for name in cfg.strata:
+    write_stratum(cfg, name, pools, counts)
 
 
 if __name__ == "__main__":
-  flags.mark_flag_as_required("config")
-  app.run(main)
+  cli.run(main)

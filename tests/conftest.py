@@ -41,3 +41,7 @@ def params(model):
       jax.random.key(len(str(path))), x.shape) if x.ndim < 2 or (
           "bias" in str(path)) else x
   return jax.tree.map_with_path(bump, params)
+
+
+def pytest_configure(config):
+  config.addinivalue_line("filterwarnings", "error:::isojax")

@@ -89,11 +89,12 @@ def test_qwen_7b_traces():
   micro = e.alloc.B // k
   lead = lambda dtype, *dims: shape(dtype, k, *dims)
   batch = update_lib.Batch(
-      Prompts(lead("int32", micro // e.alloc.n, S),
+      shape("int32"), Prompts(lead("int32", micro // e.alloc.n, S),
               lead("int32", micro // e.alloc.n),
               lead("uint32", micro // e.alloc.n)),
       lead("int32", micro), lead("int32", micro, T), lead("int32", micro),
-      lead("float32", micro, T), *(lead("float32", micro) for _ in range(3)))
+      lead("float32", micro, T), lead("bool", micro),
+      *(lead("float32", micro) for _ in range(3)))
   state, metrics = jax.eval_shape(
       update_lib.make_update(model, tx, e.recipe.loss),
       update_lib.abstract_state(model, tx), None, batch, shape("float32"))
@@ -132,7 +133,6 @@ def test_keys_and_types(spoil, message):
     (dict(alloc__n=1), "use n >= 2"),
     (dict(alloc__n=2, recipe__loss__advantage_ddof=2), "advantage_ddof=2"),
     (dict(alloc__C=255), "raise C to at least 256"),
-    (dict(alloc__M=3), "exactly one of M and C"),
     (dict(alloc__Bp=4096, alloc__C=10**6), "4096 distinct problems"),
     (dict(mesh__tensor=16), "needs 16 devices, but 4 cpu"),
     (dict(mesh__data=0), "mesh.data=0"),

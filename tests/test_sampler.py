@@ -21,6 +21,10 @@ S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     rows=30, max_prompt_tokens=S, max_new_tokens=T, temperature=1.0, top_p=1.0,
     dtype="float32")
+LOSS = update_lib.LossConfig(
+    aggregation="token_mean", zero_variance="off", advantage_ddof=0,
+    advantage_eps=0.0, clip_low=0.2, clip_high=0.2, importance_cap=None,
+    kl_coef=0.0, entropy_coef=0.0, microbatches=1, dtype="float32")
 
 
 def make_prompts(count):
@@ -47,11 +51,9 @@ def rollouts(model, params):
 
 def teacher_forced(model, params, prompts, rollouts, n, temperature=1.0):
   batch = update_lib.assemble(
-      prompts, rollouts, np.zeros(len(rollouts.len_R)),
-      np.zeros(len(rollouts.len_R)), np.zeros(len(rollouts.len_R)), n=n, G=1,
-      microbatches=1)
-  first = jax.tree.map(lambda x: x[0], batch)
-  logp, _ = jax.jit(
+      prompts, rollouts, *np.zeros((3, len(rollouts.len_R))), n=n, G=1, cfg=LOSS)
+  first = jax.tree.map(lambda x: x[0], batch.replace(count=None))
+  logp, entropy = jax.jit(
       lambda params, batch: update_lib.score_tokens(
           model, params, batch, temperature=temperature,
           dtype=jnp.float32))(params, first)
@@ -68,11 +70,14 @@ def test_some_rows_end_early_and_some_do_not(rollouts):
 def test_behavior_logp_is_the_trainers_logp(model, params, temperature):
   prompts = make_prompts(5)
   got = run(model, params, prompts, 6, R=30, temperature=temperature)
-  want = teacher_forced(model, params, prompts, got, 6, temperature)
+  want, entropy = teacher_forced(
+      model, params, prompts, got, 6, temperature)
   mask = np.arange(T) < got.len_R[:, None]
   np.testing.assert_allclose(
       got.behavior_logp_RxT[mask], want[mask], atol=2e-5)
   assert np.std(want[mask]) > 0.3
+  np.testing.assert_allclose(
+      got.entropy_R, np.where(mask, entropy, 0).sum(axis=1), rtol=1e-4)
 
 
 def test_logp_without_any_cache(model, params, rollouts):
@@ -161,19 +166,21 @@ def test_draw_by_hand():
   """p = 1/2, 1/4, 1/8, 1/8: the uniform number names the token."""
   logits = np.log([[4.0, 2.0, 1.0, 1.0]]).repeat(6, 0).astype(np.float32)
   uniform = np.float32([0.0, 0.49, 0.51, 0.74, 0.76, 0.9999999])
-  token, logp = sampler_lib.draw(logits, uniform, 1.0, 1.0)
+  token, logp, entropy = sampler_lib.draw(logits, uniform, 1.0, 1.0)
   assert token.tolist() == [0, 0, 1, 1, 2, 3]
   np.testing.assert_allclose(
       np.exp(logp), [0.5, 0.5, 0.25, 0.25, 0.125, 0.125], rtol=1e-6)
+  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # 7/4 bits
 
 
 def test_top_p_by_hand():
   """top_p = 0.6 keeps 1/2 and 1/4, renormalised to 2/3 and 1/3."""
   logits = np.log([[1.0, 4.0, 1.0, 2.0]]).repeat(3, 0).astype(np.float32)
-  token, logp = sampler_lib.draw(
+  token, logp, entropy = sampler_lib.draw(
       logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6)
   assert token.tolist() == [1, 1, 3]
   np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
+  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # of all four
 
 
 def test_draw_follows_the_distribution():
@@ -183,7 +190,7 @@ def test_draw_follows_the_distribution():
                       jnp.zeros(20_000, jnp.uint32))
   uniform = rng.uniform_at(keys, 3)
   logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))
-  token, _ = sampler_lib.draw(logits, uniform, 1.0, 1.0)
+  token, _, _ = sampler_lib.draw(logits, uniform, 1.0, 1.0)
   count = np.bincount(token, minlength=5)
   assert ((count - 20_000 * p)**2 / (20_000 * p)).sum() < 23.5
 

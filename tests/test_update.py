@@ -34,12 +34,14 @@ def make_data():
   rollouts = Rollouts(random.integers(0, TINY.V, (B, T)).astype(np.int32),
                       random.integers(1, T + 1, B).astype(np.int32),
                       np.ones(B, bool),
-                      random.normal(-3, 0.5, (B, T)).astype(np.float32))
+                      random.normal(-3, 0.5, (B, T)).astype(np.float32),
+                      np.zeros(B, np.float32))
   weight = np.full(B, 1 / rollouts.len_R.sum())
   return prompts, rollouts, random.normal(size=B), weight
 
 
-def step(params, *, microbatches=1, tx=SGD, cfg=LOSS, **axes):
+def step(params, *, microbatches=1, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
+         **axes):
   """(change of the parameters, metrics) of one update on a mesh."""
   model = make_model(**axes)
   on_mesh = jax.tree.map(
@@ -50,13 +52,15 @@ def step(params, *, microbatches=1, tx=SGD, cfg=LOSS, **axes):
       lambda x: jax.device_put(0.9 * np.asarray(x), x.sharding), on_mesh)
   state = update_lib.init_state(model, tx, on_mesh)
   prompts, rollouts, advantage, weight = make_data()
+  cfg = dataclasses.replace(cfg, microbatches=microbatches)
+  advantage = advantage * keep.repeat(n)
   batch = update_lib.assemble(
       prompts, rollouts, advantage, weight, weight, n=n,
-      G=mesh_lib.blocks(model.mesh), microbatches=microbatches)
-  batch = mesh_lib.place(batch, mesh_lib.row_sharding(model.mesh, 1))
-  update = update_lib.make_update(model, tx, dataclasses.replace(
-      cfg, microbatches=microbatches))
-  after, metrics = update(state, ref, batch, np.float32(0.8))
+      G=mesh_lib.blocks(model.mesh), cfg=cfg)
+  update = update_lib.make_update(model, tx, cfg)
+  after, metrics = update(
+      state, ref if cfg.kl_coef else None, update_lib.place(batch, model.mesh),
+      np.float32(0.8))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
                       update_lib.abstract_state(model, tx))
@@ -102,6 +106,45 @@ def test_devices_and_microbatches_together(params, whole):
   assert_same(step(params, microbatches=3, fsdp=2, data=2), whole)
 
 
+PLAIN = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)
+KEEP = np.array([0, 1, 0, 0, 1, 0])
+
+
+@pytest.fixture(scope="module")
+def sparse(params):
+  """Two groups of six have an advantage: all computed, in one microbatch."""
+  return step(params, cfg=PLAIN, keep=KEEP)
+
+
+@pytest.mark.parametrize("k, axes", [
+    (3, {}), (6, {}), (8, {}), (3, {"fsdp": 2, "tensor": 2})], ids=str)
+def test_groups_without_gradient_are_skipped(params, sparse, k, axes):
+  """They come last and are not run; neither gradient nor metrics notice."""
+  prompts, rollouts, advantage, weight = make_data()
+  cfg = dataclasses.replace(PLAIN, microbatches=k)
+  batch = update_lib.assemble(
+      prompts, rollouts, advantage * KEEP.repeat(n), weight, weight, n=n, G=1,
+      cfg=cfg)
+  assert batch.count == -(-8 * k // 24)  # 8 rows of 24, rounded up
+  assert batch.used_R.sum() == 8
+  assert not batch.used_R.reshape(k, -1)[batch.count:].any()
+  assert_same(step(params, cfg=PLAIN, keep=KEEP, microbatches=k, **axes), sparse)
+
+
+def test_no_group_with_gradient_is_no_step(params):
+  change, metrics = step(params, cfg=PLAIN, keep=np.zeros(Bp), microbatches=2)
+  assert all((x == 0).all() for x in jax.tree.leaves(change))
+  assert metrics["grad_norm"] == 0 and metrics["logp_gap"] == 0
+
+
+def test_regularizers_keep_every_group(params):
+  prompts, rollouts, _, weight = make_data()
+  batch = update_lib.assemble(
+      prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
+      cfg=dataclasses.replace(LOSS, microbatches=4))
+  assert batch.count == 4 and batch.used_R.all()
+
+
 def test_gradient_is_the_derivative(params, whole):
   """Central difference of the loss along the gradient's own direction."""
   change, metrics = whole
@@ -122,7 +165,8 @@ def surrogate(params, old_params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch = jax.tree.map(lambda x: x[0], update_lib.assemble(
-      prompts, rollouts, advantage, weight, weight, n=n, G=1, microbatches=1))
+      prompts, rollouts, advantage, weight, weight, n=n, G=1,
+      cfg=LOSS).replace(count=None))
   score = lambda p: [np.asarray(x, np.float64) for x in
                      update_lib.score_tokens(model, p, batch, temperature=0.8,
                                              dtype=jnp.float32)]
@@ -145,11 +189,12 @@ def test_one_compilation_for_prompts_and_lengths(params):
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
   for groups, temperature in ((4, 1.0), (4, 0.5), (4, 0.9)):
     shorter = dataclasses.replace(rollouts, len_R=rollouts.len_R // 2 + 1)
-    batch = update_lib.assemble(prompts, shorter, advantage, weight, weight,
-                                n=groups, G=1, microbatches=1)
+    batch = update_lib.assemble(
+        prompts, shorter, advantage * (temperature < 1), weight, weight,
+        n=groups, G=1, cfg=LOSS)
     old = state
-    state, _ = update(state, None, mesh_lib.place(
-        batch, mesh_lib.row_sharding(model.mesh, 1)), np.float32(temperature))
+    state, _ = update(state, None, update_lib.place(batch, model.mesh),
+                      np.float32(temperature))
     assert old.params["embed"].is_deleted()  # donated
   assert update._cache_size() == 1
 

@@ -30,14 +30,12 @@ class Allocation:
     return self.B * self.M
 
 
-def allocate(*, Bp: int, n: int, M: int | None, C: int | None) -> Allocation:
-  """From (Bp, n) and either M, or a budget C that is never exceeded.
+def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
+  """(Bp, n, M), or if M is None as many updates as a budget of C pays for.
 
   M = C // (Bp * n): what is left of C, less than one step, is not spent.
   """
-  if (M is None) == (C is None):
-    raise InputError(f"alloc: give exactly one of M and C, not {M=} and {C=}")
-  if C is None:
+  if M is not None:
     return Allocation(Bp, n, M)
   if Bp < 1 or n < 1:
     return Allocation(Bp, n, 1)  # raises, naming which

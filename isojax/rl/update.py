@@ -33,7 +33,7 @@ class LossConfig:
   importance_cap: float | None  # of trainer / sampler; None: no weights
   kl_coef: float  # of k3 to the base policy; 0 drops the reference forward
   entropy_coef: float  # of the entropy bonus
-  microbatches: int  # gradient accumulation steps; changes memory only
+  microbatches: int  # gradient accumulation steps; memory and speed only
   dtype: str  # of weights and activations in the update; masters are float32
 
   def __post_init__(self):
@@ -95,28 +95,45 @@ def init_state(model: decoder.Transformer, tx, params) -> TrainState:
       out_shardings=shardings, donate_argnums=0)(params)
 
 
-def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B,
-             policy_weight_B, regularizer_weight_B, *, n: int, G: int,
-             microbatches: int) -> Batch:
+def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
+             regularizer_weight_B, *, n: int, G: int, cfg: LossConfig) -> Batch:
   """Problem-major host rows cut into microbatches of G blocks each.
 
+  Groups without any gradient, such as all-wrong ones where neither KL nor
+  entropy bonus is on, come last, so that they need not be computed.
   B must divide by G * microbatches; `experiment` has checked it.
   """
-  B = len(rollouts.len_R)
-  rows = B // (G * microbatches)
+  B, k = len(rollouts.len_R), cfg.microbatches
+  used = (np.asarray(advantage_B) != 0) & (np.asarray(policy_weight_B) > 0)
+  if cfg.kl_coef or cfg.entropy_coef:
+    used |= np.asarray(regularizer_weight_B) > 0
+  useful = used.reshape(-1, n).any(axis=1)
+  order = np.argsort(~useful, kind="stable")
+  row_order = (order[:, None] * n + np.arange(n)).reshape(-1)
   problem, slot, _, _ = blocks.cut(
-      n, B, rows=rows, slots=blocks.slots_for(rows, n))
-  by_micro = lambda x: np.reshape(x, (microbatches, -1, *np.shape(x)[1:]))
-  index = by_micro(problem.reshape(-1))
-  f32 = lambda x: by_micro(np.asarray(x, np.float32).reshape(-1))
+      n, B, rows=B // (G * k), slots=blocks.slots_for(B // (G * k), n))
+  prompt_order = order[problem].reshape(k, -1)
+  by_micro = lambda x, dtype: np.asarray(x, dtype)[row_order].reshape(
+      k, -1, *np.shape(x)[1:])
   return Batch(
-      prompts=jax.tree.map(lambda x: np.asarray(x)[index], prompts),
-      slot_R=by_micro(slot.reshape(-1)),
-      tokens_RxT=by_micro(rollouts.tokens_RxT),
-      len_R=by_micro(rollouts.len_R),
-      behavior_logp_RxT=by_micro(rollouts.behavior_logp_RxT),
-      advantage_R=f32(advantage_B), policy_weight_R=f32(policy_weight_B),
-      regularizer_weight_R=f32(regularizer_weight_B))
+      count=np.int32(-(-useful.sum() * n * k // B)),
+      prompts=jax.tree.map(lambda x: np.asarray(x)[prompt_order], prompts),
+      slot_R=slot.reshape(k, -1),
+      tokens_RxT=by_micro(rollouts.tokens_RxT, np.int32),
+      len_R=by_micro(rollouts.len_R, np.int32),
+      behavior_logp_RxT=by_micro(rollouts.behavior_logp_RxT, np.float32),
+      used_R=by_micro(used, bool),
+      advantage_R=by_micro(advantage_B, np.float32),
+      policy_weight_R=by_micro(policy_weight_B, np.float32),
+      regularizer_weight_R=by_micro(regularizer_weight_B, np.float32))
+
+
+def place(batch: Batch, mesh) -> Batch:
+  """A batch on the devices: rows sharded, the count replicated."""
+  count = mesh_lib.place(batch.count, mesh_lib.replicated(mesh))
+  rows = mesh_lib.place(batch.replace(count=None),
+                        mesh_lib.row_sharding(mesh, 1))
+  return rows.replace(count=count)
 
 
 def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
@@ -144,14 +161,15 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
 
   Returns:
     update(state, ref_params, batch, temperature) -> (state, metrics), where
-    ref_params is None if kl_coef is 0. Metrics are means over tokens of the
-    whole batch, on device.
+    ref_params is None if kl_coef is 0. Metrics are means over the tokens that
+    have a gradient, on device.
   """
   dtype = jnp.dtype(cfg.dtype)
 
   def microbatch_loss(params, ref_params, batch: Batch, temperature):
     T = batch.tokens_RxT.shape[1]
-    mask = jnp.arange(T)[None] < batch.len_R[:, None]
+    mask = ((jnp.arange(T)[None] < batch.len_R[:, None])
+            & batch.used_R[:, None])
     total = lambda x: jnp.sum(jnp.where(mask, x, 0.0))
     logp, entropy = score_tokens(
         model, params, batch, temperature=temperature, dtype=dtype)
@@ -165,7 +183,6 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
     regularizer = -cfg.entropy_coef * entropy
     sums = {
         "tokens": jnp.sum(mask, dtype=jnp.float32),
-        "entropy": total(entropy),
         "logp": total(logp),
         "logp_gap": total(jnp.abs(old - batch.behavior_logp_RxT)),
         "clip_fraction": total(clipped.astype(jnp.float32)),
@@ -181,17 +198,21 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
     return value, sums | {"loss": value}
 
   def update(state: TrainState, ref_params, batch: Batch, temperature):
-    def accumulate(carry, batch):
-      grads, sums = jax.grad(microbatch_loss, has_aux=True)(
-          state.params, ref_params, batch, temperature)
-      return jax.tree.map(jnp.add, carry, (grads, sums)), None
+    count, micro = batch.count, batch.replace(count=None)
+    gradient = jax.grad(microbatch_loss, has_aux=True)
 
-    first = jax.tree.map(lambda x: x[0], batch)
+    def accumulate(i, carry):
+      part = jax.tree.map(
+          lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micro)
+      return jax.tree.map(
+          jnp.add, carry,
+          gradient(state.params, ref_params, part, temperature))
+
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
-        jax.eval_shape(jax.grad(microbatch_loss, has_aux=True),
-                       state.params, ref_params, first, temperature))
-    (grads, sums), _ = jax.lax.scan(accumulate, zeros, batch)
+        jax.eval_shape(gradient, state.params, ref_params,
+                       jax.tree.map(lambda x: x[0], micro), temperature))
+    grads, sums = jax.lax.fori_loop(0, count, accumulate, zeros)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     tokens, value = sums.pop("tokens"), sums.pop("loss")

@@ -9,6 +9,7 @@
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -56,21 +57,23 @@ def nucleus(logp_RxV, top_p):
 
 
 def draw(logits_RxV, uniform_R, temperature, top_p):
-  """A token per row by inverse CDF, and the log-prob of drawing it.
+  """A token per row by inverse CDF: (token, its log-prob, entropy), [R] each.
 
-  Temperature 0 takes the most likely token, whose log-prob is then 0. The
-  vocabulary is sorted only when top_p < 1.
+  The log-prob is of the distribution drawn from, the entropy (nats) of that
+  before top_p. Temperature 0 takes the most likely token, whose log-prob is
+  then 0. The vocabulary is sorted only when top_p < 1.
   """
   greedy = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
   scale = jnp.where(temperature > 0, temperature, 1.0)
   logp = jax.nn.log_softmax(logits_RxV / scale, axis=-1)
+  entropy = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
   logp = jax.lax.cond(top_p < 1, nucleus, lambda x, _: x, logp, top_p)
   cdf = jnp.cumsum(jnp.exp(logp), axis=-1)
   below = cdf <= uniform_R[:, None] * cdf[:, -1:]
   token = jnp.sum(below, axis=-1, dtype=jnp.int32)
   logp = jnp.take_along_axis(logp, token[:, None], axis=-1)[:, 0]
   return (jnp.where(temperature > 0, token, greedy),
-          jnp.where(temperature > 0, logp, 0.0))
+          jnp.where(temperature > 0, logp, 0.0), entropy)
 
 
 def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
@@ -84,11 +87,29 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
   return cache
 
 
-def clone(x_Px, slot_R, *, G: int):
-  """Row r takes slot_R[r] of its own block: [P, ...] -> [R, ...]."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def clone(x_Px, slot_R, G: int):
+  """Row r takes slot_R[r] of its own block of G: [P, ...] -> [R, ...]."""
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])
+
+
+def _clone_forward(x_Px, slot_R, G):
+  return clone(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)
+
+
+def _clone_backward(G, saved, grad_Rx):
+  """Sums over each slot's rows as a product: a scatter is slow on CPUs."""
+  slot_R, slots = saved
+  took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
+  grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),
+                    grad_Rx.reshape(*took.shape[:2], -1),
+                    precision=jax.lax.Precision.HIGHEST)
+  return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
+
+
+clone.defvjp(_clone_forward, _clone_backward)
 
 
 def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
@@ -103,15 +124,15 @@ def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
   last_P = prompts.len_P - 1
   token_P = jnp.take_along_axis(
       prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
-  grow = lambda x: jnp.pad(clone(x, slot_R, G=G),
+  grow = lambda x: jnp.pad(clone(x, slot_R, G),
                            ((0, 0), (0, T), (0, 0), (0, 0)))
   cache = jax.tree.map(grow, cache)
-  last_R = clone(last_P, slot_R, G=G)
+  last_R = clone(last_P, slot_R, G)
   slot_L = jnp.arange(S + T)
   in_prompt = slot_L[None, None] < last_R[:, None, None]
   t = jnp.arange(T)[:, None]
   is_new = ((slot_L[None] >= S) & (slot_L[None] <= S + t))[None]
-  return cache, clone(token_P, slot_R, G=G), last_R, in_prompt | is_new
+  return cache, clone(token_P, slot_R, G), last_R, in_prompt | is_new
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
@@ -130,7 +151,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     cache = prompt_cache(model, params, prompts, dtype)
     cache, token_R, last_R, mask_RxTxL = start_rows(
         prompts, row.slot_R, cache, T, G=G)
-    key_R = rng.row_keys(key, clone(prompts.id_P, row.slot_R, G=G),
+    key_R = rng.row_keys(key, clone(prompts.id_P, row.slot_R, G),
                          row.rollout_R)
     S = prompts.tokens_PxS.shape[1]
     R = token_R.shape[0]
@@ -143,14 +164,15 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
           {"params": params}, token_R[:, None], (last_R + t)[:, None], mask,
           cache, S + t)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      token_R, logp_R = draw(
+      token_R, logp_R, entropy_R = draw(
           logits, rng.uniform_at(key_R, t), temperature, top_p)
       token_R = jnp.where(done_R, 0, token_R)
       out = Rollouts(
           out.tokens_RxT.at[:, t].set(token_R),
           out.len_R + ~done_R,
           out.ended_R,
-          out.behavior_logp_RxT.at[:, t].set(jnp.where(done_R, 0.0, logp_R)))
+          out.behavior_logp_RxT.at[:, t].set(jnp.where(done_R, 0.0, logp_R)),
+          out.entropy_R + jnp.where(done_R, 0.0, entropy_R))
       is_eos = jnp.any(token_R[:, None] == eos_E[None], axis=1) & ~done_R
       out = out.replace(ended_R=out.ended_R | is_eos)
       return t + 1, token_R, done_R | is_eos, cache, out
@@ -161,7 +183,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
     nothing = Rollouts(
         jnp.zeros((R, T), jnp.int32), jnp.zeros(R, jnp.int32),
-        jnp.zeros(R, bool), jnp.zeros((R, T), jnp.float32))
+        jnp.zeros(R, bool), jnp.zeros((R, T), jnp.float32),
+        jnp.zeros(R, jnp.float32))
     carry = (jnp.int32(0), token_R, ~row.active_R, cache, nothing)
     return jax.lax.while_loop(running, advance, carry)[-1]
 

@@ -1,0 +1,68 @@
+"""The command line: a config file, overrides, and errors in one line."""
+
+import difflib
+import sys
+
+from absl import app
+from absl import flags
+from absl import logging
+from ml_collections import config_flags
+from ml_collections.config_flags import config_flags as config_flags_lib
+
+from isojax.errors import InputError
+
+BAD_INPUT = 2  # exit code of every InputError
+
+
+def define_config(example: str):
+  """The flag --config=FILE, with --config.section.field=value overrides."""
+  holder = config_flags.DEFINE_config_file(
+      "config", lock_config=True, help_string=f"Config file, such as {example};"
+      " --config.seed=3 overrides a field.")
+  flags.mark_flag_as_required("config")
+  return holder
+
+
+def _unknown_key(argv: list[str]) -> str | None:
+  """Names the first override that the config has no field for."""
+  values = dict(a.lstrip("-").split("=", 1) for a in argv if "=" in a)
+  config = config_flags_lib.ConfigFileFlagParser("config").parse(values["config"])
+  for name in values:
+    node, path = config, "config"
+    for key in name.split(".")[1:] if name.startswith("config.") else ():
+      if not hasattr(node, "keys"):
+        return f"--{name}: {path} is a value, not a section"
+      if key not in node:
+        near = difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)
+        return (f"--{name}: no such key; the nearest is {path}.{near[0]} "
+                f"(there are: {', '.join(sorted(node.keys()))})")
+      node, path = node[key], f"{path}.{key}"
+  return None
+
+
+def _parse(argv: list[str]) -> list[str]:
+  try:
+    rest = flags.FLAGS(argv)
+    flags.FLAGS["config"].value.keys()  # a missing file is noticed here
+    return rest
+  except flags.Error as error:
+    message = str(error).strip().splitlines()[-1]
+  except (AttributeError, KeyError) as error:  # from ml_collections
+    message = _unknown_key(argv) or str(error)
+  except OSError as error:  # the config file
+    message = str(error).strip().splitlines()[-1].strip()
+  sys.stderr.write(f"isojax: {message}\n")
+  sys.exit(BAD_INPUT)
+
+
+def run(main) -> None:
+  """app.run(main), with an InputError as one line and exit code 2."""
+  def guarded(argv):
+    if not flags.FLAGS["verbosity"].present:
+      logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
+    try:
+      return main(argv)
+    except InputError as error:
+      sys.stderr.write(f"isojax: {error}\n")
+      return BAD_INPUT
+  app.run(guarded, flags_parser=_parse)

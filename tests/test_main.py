@@ -1,0 +1,232 @@
+"""The whole experiment: learns, records, resumes to the bit, fails in words."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from configs import easy
+from configs import hard
+from isojax import cli
+from isojax import experiment
+from isojax import lab as lab_lib
+from isojax import main as main_lib
+from isojax import records
+from isojax import workdir
+from isojax.rl import update as update_lib
+
+SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
+             sampler=dict(rows=24), checkpoint=dict(every_steps=2),
+             log=dict(every_seconds=1e-3))
+FLAGS = ["--config=configs/hard.py"] + [
+    f"--config.{section}.{name}={value}" for section, fields in SMALL.items()
+    for name, value in fields.items()]
+
+
+def small(base=hard, **more):
+  config = base.get_config()
+  config.update(SMALL)
+  config.update(more)
+  return config
+
+
+def run(config, folder) -> list[dict]:
+  """Trains in this process; the records."""
+  lab = lab_lib.prepare(config)
+  with workdir.claim(str(folder), config.to_dict(), lab.run_id):
+    assert main_lib.train(lab, str(folder)) == 0
+  return records.read(str(folder / "records.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("calm")
+  return folder, run(small(), folder)
+
+
+def test_what_a_run_writes(calm):
+  folder, kept = calm
+  assert [(r["kind"], r["step"]) for r in kept] == [
+      ("eval", 0), ("train", 1), ("train", 2), ("eval", 2), ("train", 3),
+      ("train", 4), ("eval", 4), ("train", 5), ("eval", 5)]
+  train = [r for r in kept if r["kind"] == "train"]
+  assert [r["rollouts"] for r in train] == [24, 48, 72, 96, 120]
+  for name in lab_lib.TOTALS:
+    totals = [r[name] for r in train]
+    assert totals == sorted(totals) and totals[0] > 0
+    assert kept[-1][name] == totals[-1] and kept[0][name] == 0
+  for r in train:
+    assert r["logp_gap"] < 1e-5  # the sampler's and the trainer's are one
+    assert r["kl"] is None and 0 < r["entropy"] < 1
+    assert r["lr"] == pytest.approx(
+        1e-1 * r["step"] * experiment.load(small()).lr)  # warm-up of 10
+  last = kept[-1]
+  assert len(last["correct"]) == 300 and last["k"] == 2
+  assert last["avg"] == pytest.approx(sum(last["correct"]) / 600)
+  assert last["eval_set"] == "hard/validation" and last["split"] == "hard"
+  assert last["epoch"] == pytest.approx(20 / 3000)
+  assert sorted(os.listdir(folder)) == [
+      "checkpoints", "config.json", "lock", "records.jsonl"]
+
+
+def test_sampled_tokens_are_the_sum_of_lengths(calm):
+  _, kept = calm
+  train = [r for r in kept if r["kind"] == "train"]
+  spent = np.diff([0] + [r["sampled_tokens"] for r in train])
+  np.testing.assert_allclose(spent, [24 * r["response_length"] for r in train])
+
+
+def test_a_finished_run_does_nothing_again(calm):
+  folder, kept = calm
+  assert run(small(), folder) == kept
+
+
+@pytest.mark.parametrize("mesh", [
+    dict(data=4), dict(fsdp=4), dict(fsdp=2, tensor=2)], ids=str)
+def test_meshes_give_the_same_records(calm, tmp_path, mesh):
+  _, kept = calm
+  got = run(small(mesh=mesh), tmp_path)
+  assert [r["reward"] for r in got if r["kind"] == "train"] == [
+      r["reward"] for r in kept if r["kind"] == "train"]
+  for a, b in zip(records.comparable(got), records.comparable(kept)):
+    for name in a:
+      if name == "logp_gap":
+        assert a[name] < 1e-5
+      elif isinstance(a[name], float):
+        assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-6), name
+      else:
+        assert a[name] == b[name], name
+
+
+def test_microbatches_give_the_same_records(calm, tmp_path):
+  _, kept = calm
+  config = small()
+  config.recipe.loss.microbatches = 4
+  got = run(config, tmp_path)
+  for a, b in zip(got, kept):
+    if a["kind"] == "train":
+      assert a["reward"] == b["reward"]
+      assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_sampler_and_update_compile_once(tmp_path, caplog):
+  """Training and evaluation, five steps: one program each."""
+  with jax.log_compiles():
+    run(small(seed=5), tmp_path)
+  compiled = [m.split()[2] for m in caplog.messages
+              if m.startswith("Finished XLA compilation of jit(")]
+  assert compiled.count("of") == 0
+  for name in ("sample", "update"):
+    count = sum(f"jit({name})" in m for m in caplog.messages
+                if m.startswith("Finished XLA compilation"))
+    assert count == 1, (name, count)
+
+
+def test_easy_has_kl_and_entropy(tmp_path):
+  kept = run(small(easy), tmp_path)
+  kl = [r["kl"] for r in kept if r["kind"] == "train"]
+  assert kl[0] == pytest.approx(0.0, abs=1e-9) and kl[-1] > 0
+
+
+def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
+  config = small(checkpoint=dict(every_steps=1))
+  config.recipe.optimizer.base_lr = 1e30
+  lab = lab_lib.prepare(config)
+  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id):
+    assert main_lib.train(lab, str(tmp_path)) == main_lib.DIVERGED
+  said = capfd.readouterr().err
+  assert "not finite at step" in said and "base_lr" in said
+  kept = records.read(str(tmp_path / "records.jsonl"))
+  assert all(np.isfinite(r["reward"]) for r in kept if r["kind"] == "train")
+
+
+# --- real processes -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+  """One device, and one compilation for all processes of this file."""
+  return os.environ | {
+      "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(
+          tmp_path_factory.mktemp("cache")),
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+def command(folder, *more):
+  return [sys.executable, "-m", "isojax.main", *FLAGS, f"--workdir={folder}",
+          *more]
+
+
+def test_killed_runs_end_in_the_same_bits(environment):
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.kill_and_resume", *FLAGS,
+       "--config.alloc.C=1200", "--config.checkpoint.every_steps=7",
+       "--config.eval.first=300", "--kills=4"],
+      env=environment, capture_output=True, text=True, timeout=400)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert done.stdout.count(" same") == 2 and "kill 1" in done.stdout
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(
+    environment, calm, tmp_path):
+  long = command(tmp_path, "--config.alloc.C=24000",
+                 "--config.checkpoint.every_steps=1000")
+  ledger = tmp_path / "records.jsonl"
+  with subprocess.Popen(long, env=environment, stderr=subprocess.PIPE,
+                        text=True) as process:
+    while not ledger.exists() or ledger.read_text().count("train") < 3:
+      assert process.poll() is None
+      time.sleep(0.05)
+    second = subprocess.run(long, env=environment, capture_output=True,
+                            text=True, timeout=100)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+  assert second.returncode == cli.BAD_INPUT
+  assert f"in use by process {process.pid}" in second.stderr
+  assert process.returncode == main_lib.PREEMPTED, said
+  step = records.read(str(ledger))[-1]["step"]
+  assert f"saved at step {step}" in said
+  assert (tmp_path / "checkpoints" / str(step)).is_dir()
+  mode = subprocess.run(long + ["--mode=eval"], env=environment,
+                        capture_output=True, text=True, timeout=100)
+  assert mode.returncode == 0 and f"eval at step {step}," in mode.stdout
+  assert records.read(str(tmp_path / "eval.jsonl"))[0]["step"] == step
+  # Another allocation is another run: refused, nothing overwritten.
+  before = ledger.read_bytes()
+  other = subprocess.run(command(tmp_path), env=environment,
+                         capture_output=True, text=True, timeout=100)
+  assert other.returncode == cli.BAD_INPUT
+  assert "alloc.C: 120 here, 24000 there" in other.stderr
+  assert ledger.read_bytes() == before
+  # The first steps are those of the shorter run: C is not part of a draw.
+  fields = ("step", "reward", "grad_norm", "sampled_tokens")
+  same = lambda kept: [[r[f] for f in fields] for r in kept
+                       if r["kind"] == "train"][:3]
+  np.testing.assert_allclose(
+      same(records.read(str(ledger))), same(calm[1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("more, message", [
+    (["--config.alloc.nn=3"], "no such key; the nearest is config.alloc.n "),
+    (["--config.recipe.los.kl_coef=1"], "the nearest is config.recipe.loss "),
+    (["--config.alloc.n=many"], "many"),
+    (["--config=configs/hrd.py"], "hrd.py"),
+    (["--config=configs/hard.py:13b"], "expected tiny or qwen2.5-7b"),
+    (["--cofnig.seed=3"], "cofnig"),
+    (["--config.alloc.n=1"], "use n >= 2"),
+    (["--config.mesh.data=4"], "needs 4 devices, but 1 cpu"),
+    (["--workdir=/proc/isojax"], "cannot be made or written")])
+def test_errors_are_one_line_and_leave_nothing(
+    environment, tmp_path, more, message):
+  folder = tmp_path / "w"
+  done = subprocess.run(command(folder, *more), env=environment,
+                        capture_output=True, text=True, timeout=100)
+  assert done.returncode != 0 and message in done.stderr
+  assert not folder.exists() and "Traceback" not in done.stderr
