@@ -27,7 +27,8 @@ setuptools.setup(
         "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100"],
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
+                 "tensorboardX>=2.6.2"],
         "plot": ["matplotlib>=3.9"],  # figures of the frontier, to come
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         # The range again, or a resolver takes the newest libtpu and an old jax.

@@ -39,7 +39,7 @@ def get_config():
               advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip, inert while strictly on-policy
-              clip_high=0.2,
+              clip_high=0.2,  # upper bound is 1 + this
               importance_cap=2.0,  # on trainer / sampler; None: no weights
               kl_coef=0.0,  # of k3 to the base policy; 0: not computed
               entropy_coef=0.0,  # of the bonus, per nat
@@ -47,12 +47,12 @@ def get_config():
               dtype="float32",  # of activations; masters are float32
           ),
           optimizer=dict(
-              base_lr=2e-4,  # at B = base_batch, after warm-up
+              base_lr=3e-4,  # at B = base_batch, after warm-up
               base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)
               warmup_steps=10,  # updates, linear; then constant
-              b1=0.9,  # AdamW
-              b2=0.95,  # AdamW; forgets in 20 updates, rewards drift
-              eps=1e-8,  # AdamW
+              b1=0.9,  # AdamW, mean of gradients
+              b2=0.99,  # AdamW, mean of squares; 0.95 is noisier here
+              eps=1e-8,  # AdamW, added to the root of the mean square
               weight_decay=0.0,  # AdamW; the paper does not state its own
               clip_norm=1.0,  # global norm of the gradient
           ),
@@ -60,7 +60,7 @@ def get_config():
       eval=dict(
           k=8,  # samples of each validation problem
           temperature=1.0,  # of evaluation
-          top_p=1.0,
+          top_p=1.0,  # of evaluation; 1 keeps all tokens
           first=8192,  # rollouts before the first evaluation after step 0
           growth=1.5,  # of C between evaluations; 1: every `first` rollouts
       ),

@@ -12,8 +12,8 @@ and the reward that was measured.
       --config.model.path=FOLDER --config.task.stratum=FILE
 
 The same at the paper's scale: a Qwen2.5-7B-Instruct folder, a stratum made by
-that model, a mesh of 64 devices. Not run by us: its shapes are traced in the
-tests.
+that model, a mesh of 64 devices. Never run: the tests only trace its shapes,
+and the update's whole logits would not fit before the head is chunked.
 """
 
 from configs import base

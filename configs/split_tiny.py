@@ -23,7 +23,7 @@ def get_config():
       ),
       strata=dict(  # avg@n between low and high, both included; at most so many
           hard=dict(low=0.0, high=0.0625, train=3000, validation=300),
-          easy=dict(low=0.3, high=0.6, train=2000, validation=300),
+          easy=dict(low=0.3, high=0.6, train=1000, validation=300),
       ),
       sampler=dict(
           rows=512,  # decoded at once

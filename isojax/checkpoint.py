@@ -5,11 +5,11 @@ carries a checksum, because a flipped byte in a compressed chunk would
 otherwise load in silence.
 """
 
+import contextlib
 import os
-import zlib
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 
@@ -17,22 +17,41 @@ from isojax.errors import InputError
 from isojax.types import TrainState
 
 
-def open_manager(store: str, *, keep: int) -> ocp.CheckpointManager:
-  """A manager of the newest `keep` steps; close it to finish what is saving."""
-  return ocp.CheckpointManager(
+@contextlib.contextmanager
+def open_manager(store: str, *, keep: int):
+  """A manager of the newest `keep` steps; at the end what is saving is done.
+
+  Raises:
+    InputError: at the end, if the disk refused; but not over another error.
+  """
+  manager = ocp.CheckpointManager(
       os.path.abspath(store), options=ocp.CheckpointManagerOptions(
           max_to_keep=keep, cleanup_tmp_directories=True))
+  try:
+    yield manager
+    finish(manager)
+  finally:
+    with contextlib.suppress(OSError, ValueError):  # `finish` has said it
+      manager.close()
 
 
-def _crc(x) -> int:
-  return zlib.crc32(np.ascontiguousarray(x).tobytes())
+@jax.jit
+def _checksums(leaves):
+  """Of each leaf's bits, on device and in place: uint32, for any sharding."""
+  def checksum(x):
+    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+    odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
+    for axis in range(x.ndim):
+      index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+      odd = odd * jnp.uint32(2654435761) + 2 * index
+    return jnp.sum(bits.astype(jnp.uint32) * odd, dtype=jnp.uint32)
+  return [checksum(x) for x in leaves]
 
 
-def _checksums(state: TrainState) -> dict:
-  """A checksum for each leaf that this process holds whole."""
-  return {jax.tree_util.keystr(path): _crc(jax.device_get(x))
-          for path, x in jax.tree.leaves_with_path(state)
-          if x.is_fully_addressable}
+def _named_checksums(state: TrainState) -> dict:
+  paths, leaves = zip(*jax.tree.leaves_with_path(state))
+  return {jax.tree_util.keystr(path): int(value) for path, value in zip(
+      paths, jax.device_get(_checksums(list(leaves))), strict=True)}
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
@@ -45,7 +64,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
   with _disk(manager):
     accepted = manager.save(step, args=ocp.args.Composite(
         state=ocp.args.StandardSave(state),
-        meta=ocp.args.JsonSave({"crc32": _checksums(state)})))
+        meta=ocp.args.JsonSave({"checksum": _named_checksums(state)})))
   if not accepted:
     raise RuntimeError(f"step {step} was not saved: {manager.directory} holds "
                        f"steps {manager.all_steps()}")
@@ -57,34 +76,63 @@ def finish(manager: ocp.CheckpointManager) -> None:
     manager.wait_until_finished()
 
 
-class _disk:
+@contextlib.contextmanager
+def _disk(manager: ocp.CheckpointManager):
   """What a refusing disk means for the run."""
+  try:
+    yield
+  except (OSError, ValueError) as error:
+    # tensorstore reports a full disk as a ValueError that names the reason.
+    if isinstance(error, ValueError) and "os_error_code" not in str(error):
+      raise
+    manager.reload()
+    steps = manager.all_steps()
+    last = f"step {max(steps)} is safe" if steps else "none is there yet"
+    raise InputError(
+        f"{manager.directory}: a checkpoint could not be written "
+        f"({repr(error)[-120:]}); {last}: make room, then run the same command "
+        "again") from error
 
-  def __init__(self, manager):
-    self.manager = manager
 
-  def __enter__(self):
-    return self
+def _leaves(tree) -> dict:
+  """Name to (shape, dtype) of each leaf; empty containers have none."""
+  return {jax.tree_util.keystr(path, simple=True, separator="."):
+          (tuple(x.shape), jnp.dtype(x.dtype).name)
+          for path, x in jax.tree.leaves_with_path(tree)}
 
-  def __exit__(self, kind, error, trace):
-    # tensorstore reports a full disk as a ValueError that carries errno's name
-    if isinstance(error, (OSError, ValueError)):
-      steps = self.manager.all_steps(read=True)
-      last = f"step {max(steps)} is safe" if steps else "none is there yet"
-      raise InputError(
-          f"{self.manager.directory}: a checkpoint could not be written "
-          f"({str(error).splitlines()[0]}); {last}: make room, then run the "
-          "same command again") from error
+
+def _check_fits(folder: str, found: dict, wanted: dict) -> None:
+  """Another model or optimizer is not damage; orbax would cast dtypes silently.
+
+  Raises:
+    InputError: names the first leaf that differs, and how many do.
+  """
+  differ = sorted(name for name in found.keys() | wanted.keys()
+                  if name not in found or name not in wanted
+                  or found[name] != wanted[name])
+  if not differ:
+    return
+  name = differ[0]
+  say = lambda leaves: (f"{leaves[name][1]}{list(leaves[name][0])}"
+                        if name in leaves else "absent")
+  raise InputError(
+      f"{folder}: of another model or optimizer: {name} is {say(found)} there, "
+      f"{say(wanted)} here ({len(differ)} leaves differ); nothing was changed: "
+      "give the model of that run, or choose another --workdir")
 
 
 def _restore(store: str, step: int, abstract: TrainState) -> TrainState:
-  with ocp.CheckpointManager(os.path.abspath(store)) as manager:
+  with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
+      "state": ocp.StandardCheckpointHandler(),
+      "meta": ocp.JsonCheckpointHandler()}) as manager:
+    _check_fits(os.path.join(store, str(step)),
+                _leaves(manager.item_metadata(step).state.tree),
+                _leaves(abstract))
     restored = manager.restore(step, args=ocp.args.Composite(
         state=ocp.args.StandardRestore(abstract),
         meta=ocp.args.JsonRestore()))
-  found = _checksums(restored.state)
-  wanted = restored.meta["crc32"]
-  wrong = [key for key in found if key in wanted and found[key] != wanted[key]]
+  found, wanted = _named_checksums(restored.state), restored.meta["checksum"]
+  wrong = [key for key in found if found[key] != wanted[key]]
   if wrong:
     raise ValueError(f"checksum of {wrong[0]} differs")
   return restored.state
@@ -100,7 +148,8 @@ def restore_newest(store: str, abstract: TrainState):
     abstract: shapes, dtypes and shardings wanted, on any mesh.
 
   Raises:
-    InputError: none of them could be read; nothing was moved.
+    InputError: none of them could be read, or the newest readable one is of
+      another model; nothing was moved.
   """
   if not os.path.isdir(store):
     return None
@@ -110,9 +159,13 @@ def restore_newest(store: str, abstract: TrainState):
   for step in steps:
     try:
       state = _restore(store, step, abstract)
+    except (MemoryError, jax.errors.JaxRuntimeError):
+      raise  # no fault of the file
+    except InputError:  # of another model
+      raise
     except Exception as error:  # pylint: disable=broad-except
       # orbax, tensorstore and json raise all kinds for a damaged file
-      damaged[step] = str(error).splitlines()[0]
+      damaged[step] = repr(error)[:200]
       continue
     for worse, reason in damaged.items():
       aside = f"{store.rstrip('/')}-damaged-{worse}"

@@ -1,6 +1,7 @@
 """The command line: a config file, overrides, and errors in one line."""
 
 import difflib
+import logging as std_logging
 import sys
 
 from absl import app
@@ -25,9 +26,12 @@ def define_config(example: str):
 
 def _unknown_key(argv: list[str]) -> str | None:
   """Names the first override that the config has no field for."""
-  values = dict(a.lstrip("-").split("=", 1) for a in argv if "=" in a)
-  config = config_flags_lib.ConfigFileFlagParser("config").parse(values["config"])
-  for name in values:
+  split = [a.lstrip("-").split("=", 1) for a in argv]  # --config FILE, or =FILE
+  path = next((part[1] if len(part) > 1 else after[0]
+               for part, after in zip(split, split[1:] + [[""]])
+               if part[0] == "config"), "")
+  config = config_flags_lib.ConfigFileFlagParser("config").parse(path)
+  for name, *_ in split:
     node, path = config, "config"
     for key in name.split(".")[1:] if name.startswith("config.") else ():
       if not hasattr(node, "keys"):
@@ -60,6 +64,8 @@ def run(main) -> None:
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
+      # A full disk fails every array of a checkpoint; orbax raises the first.
+      std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
     try:
       return main(argv)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""avg@k, best@k, worst@k and maj@k, each with a standard error over problems."""
+"""avg, best, worst and maj@k, each with a standard error over problems."""
 
 import collections
 

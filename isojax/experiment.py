@@ -1,4 +1,4 @@
-"""An experiment as frozen values, and every check that can come before compiling.
+"""An experiment as frozen values, and the checks that come before compiling.
 
 Each section of a config file is the arguments of one dataclass: unknown,
 missing and mistyped keys are errors here, with the nearest name.
@@ -6,6 +6,7 @@ missing and mistyped keys are errors here, with the nearest name.
 
 import dataclasses
 import difflib
+import importlib.util
 import types
 import typing
 
@@ -68,6 +69,11 @@ class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
 
+  def __post_init__(self):
+    if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
+      raise InputError("log.tensorboard needs the extra: pip install "
+                       "'isojax[tb]', or set it to False")
+
 
 @dataclasses.dataclass(frozen=True)
 class RecipeSection:
@@ -88,6 +94,11 @@ class Experiment:
   checkpoint: CheckpointSection
   log: LogSection
   mesh: MeshConfig
+
+  def __post_init__(self):
+    if not 0 <= self.seed < 2**31:
+      raise InputError(f"seed={self.seed}: expected 0 <= seed < 2**31, beyond "
+                       "which seeds coincide")
 
   @property
   def lr(self) -> float:
@@ -151,7 +162,7 @@ SOURCES = {Allocation: allocate}  # a section that is not its own constructor
 
 
 def load(config) -> Experiment:
-  """The experiment of a config (ConfigDict or dict); InputError if it is ill."""
+  """The experiment of a ConfigDict; InputError if anything is wrong with it."""
   return section(Experiment, config.to_dict(), "config")
 
 
@@ -211,6 +222,11 @@ def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
   if e.sampler.temperature == 0:
     raise InputError("sampler.temperature=0: greedy rollouts of one problem "
                      "are all the same, nothing can be learned; use > 0")
+  if e.sampler.top_p < 1:
+    raise InputError(
+        f"sampler.top_p={e.sampler.top_p}: training rollouts must come from "
+        "the whole distribution, or the trainer's log-probs are of another one; "
+        "use 1.0 (eval.top_p is free)")
   if a.Bp > problems:
     raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
                      f"{e.task.stratum} has {problems} training problems; "

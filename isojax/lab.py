@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import typing
 
-import jax
 import numpy as np
 
 from isojax import experiment as experiment_lib
@@ -14,6 +13,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf
 from isojax.rl import advantage
+from isojax.rl import update as update_lib
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import TASKS
@@ -59,12 +59,27 @@ def prepare(config) -> Lab:
   encode = functools.partial(prompts_lib.encode, tokenizer,
                              template=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
+  hf.check_weights(e.model.path, decoder.abstract_params(model))
+  identity = experiment_lib.identity(config) | {
+      "stratum_sha256": stratum.header["sha256"]}
   return Lab(
-      e=e, run_id=workdir.run_id(experiment_lib.identity(config)),
+      e=e, run_id=workdir.run_id(identity),
       task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
       train=encode(stratum.train), validation=encode(stratum.validation),
       model=model, sampler=sampler_lib.make_sampler(
           model, e.sampler, hf.eos_ids(e.model.path, tokenizer)))
+
+
+def make_optimizer(lab: Lab):
+  """The optimizer, and its learning rate as a function of the step."""
+  cfg = lab.e.recipe.optimizer
+  schedule = update_lib.warmup_then_constant(lab.e.lr, cfg.warmup_steps)
+  return update_lib.make_optimizer(cfg, schedule), schedule
+
+
+def base_params(lab: Lab):
+  """The base policy's parameters, on the mesh."""
+  return hf.load_params(lab.e.model.path, decoder.abstract_params(lab.model))
 
 
 def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:

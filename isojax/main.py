@@ -16,7 +16,6 @@ os.environ.setdefault("NPROC", "32")
 import contextlib
 import math
 import signal
-import sys
 import threading
 import time
 
@@ -33,9 +32,8 @@ from isojax import progress
 from isojax import records
 from isojax import rng
 from isojax import workdir
+from isojax.errors import InputError
 from isojax.lab import Lab
-from isojax.models import decoder
-from isojax.models import hf
 from isojax.rl import advantage
 from isojax.rl import reward
 from isojax.rl import update as update_lib
@@ -63,8 +61,9 @@ def train_step(lab: Lab, update, state, ref_params, step: int):
       seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
   problems = [lab.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], lab.train)
-  rollouts = lab_lib.sample(lab, state.params, prompts, a.n,
-                    rng.stream(e.seed, "rollout", step), e.sampler)
+  rollouts = lab_lib.sample(
+      lab, state.params, prompts, a.n, rng.stream(e.seed, "rollout", step),
+      e.sampler)
   tick()
   texts = reward.texts(lab.tokenizer, rollouts)
   reward_Bpxn = reward.score(problems, texts, lab.task.verify)
@@ -85,15 +84,15 @@ def train_step(lab: Lab, update, state, ref_params, step: int):
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
   tick()
-  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, batch, metrics,
-                                 np.diff(clock).tolist())
+  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, batch,
+                                 metrics, np.diff(clock).tolist())
 
 
 def evaluation(lab: Lab, params, step: int) -> dict:
   """The fields of an eval record that an evaluation measures."""
   e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
-  rollouts = lab_lib.sample(lab, params, lab.validation, k,
-                    rng.stream(e.seed, "eval", step), e.eval)
+  rollouts = lab_lib.sample(
+      lab, params, lab.validation, k, rng.stream(e.seed, "eval", step), e.eval)
   texts = reward.texts(lab.tokenizer, rollouts)
   reward_Qxk = reward.score(problems, texts, lab.task.verify)
   votes = np.reshape([lab.task.vote(problems[i // k], text)
@@ -102,18 +101,8 @@ def evaluation(lab: Lab, params, step: int) -> dict:
           **evaluate.at_k(reward_Qxk, votes)}
 
 
-def make_optimizer(lab: Lab):
-  """The optimizer, and its learning rate as a function of the step."""
-  cfg = lab.e.recipe.optimizer
-  schedule = update_lib.warmup_then_constant(lab.e.lr, cfg.warmup_steps)
-  return update_lib.make_optimizer(cfg, schedule), schedule
-
-
-def base_params(lab: Lab):
-  return hf.load_params(lab.e.model.path, decoder.abstract_params(lab.model))
-
-
-def catch_signals() -> threading.Event:
+@contextlib.contextmanager
+def stop_signals():
   """An event that the first SIGTERM or SIGINT sets; a second one kills."""
   stop = threading.Event()
 
@@ -122,20 +111,54 @@ def catch_signals() -> threading.Event:
     stop.set()
     signal.signal(number, signal.SIG_DFL)
 
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, handle)
-  return stop
+  before = {number: signal.signal(number, handle)
+            for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield stop
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def start_or_continue(lab: Lab, tx, ledger: str, store: str):
+  """(step, state, records up to it): of the newest checkpoint, else step 0.
+
+  Raises:
+    InputError: ledger and checkpoints do not belong together.
+  """
+  restored = checkpoint.restore_newest(
+      store, update_lib.abstract_state(lab.model, tx))
+  steps = [r["step"] for r in records.read(ledger) if r["kind"] == "train"]
+  if restored is None:
+    # A first save may still have been under way when the second one was due.
+    if steps and steps[-1] > 2 * lab.e.checkpoint.every_steps:
+      raise InputError(
+          f"{ledger} goes up to step {steps[-1]}, but {store} holds no "
+          "checkpoint; put the checkpoints back, or choose another --workdir "
+          "to start again")
+    state = update_lib.init_state(lab.model, tx, lab_lib.base_params(lab))
+    return 0, state, records.truncate_after(ledger, -1)
+  start, state = restored
+  if steps[:start] != list(range(1, start + 1)):
+    raise InputError(
+        f"{store} holds step {start}, but {ledger} does not hold each step up "
+        "to it; put the records back, or choose another --workdir to start "
+        "again")
+  if start < lab.e.alloc.M:
+    progress.say(f"continuing from step {start} of {lab.e.alloc.M}")
+  return start, state, records.truncate_after(ledger, start)
 
 
 def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
   last = f"the last good checkpoint is of step {saved}" if saved else (
       "there is no checkpoint yet")
   return (
-      f"stopped: the loss or its gradient is not finite at step {step} "
-      f"(grad_norm {fields['grad_norm']}, logp_gap {fields['logp_gap']}); "
-      f"{last}, and nothing of this step was recorded. Try a lower "
-      f"recipe.optimizer.base_lr (now {lab.e.recipe.optimizer.base_lr}), a "
-      "smaller clip_norm, or float32 for recipe.loss.dtype")
+      f"stopped: loss, gradient or parameters are not finite after step {step} "
+      f"(loss {fields['loss']}, grad_norm {fields['grad_norm']}, logp_gap "
+      f"{fields['logp_gap']}); {last}, nothing of this step was kept. Try, in "
+      "another --workdir, a lower recipe.optimizer.base_lr (now "
+      f"{lab.e.recipe.optimizer.base_lr}), a smaller clip_norm, or float32 for "
+      "recipe.loss.dtype")
 
 
 def train(lab: Lab, folder: str) -> int:
@@ -143,22 +166,11 @@ def train(lab: Lab, folder: str) -> int:
   e, M, B = lab.e, lab.e.alloc.M, lab.e.alloc.B
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
-  stop = catch_signals()
-
-  # --- state: (1) the newest sound checkpoint, else (2) the base policy -------
-  tx, schedule = make_optimizer(lab)
-  restored = checkpoint.restore_newest(
-      store, update_lib.abstract_state(lab.model, tx))
-  start, state = restored or (
-      0, update_lib.init_state(lab.model, tx, base_params(lab)))
-  kept = records.truncate_after(ledger, start if restored else None)
+  tx, schedule = lab_lib.make_optimizer(lab)
+  start, state, kept = start_or_continue(lab, tx, ledger, store)
   totals = lab_lib.totals_of(kept)
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}
-  if restored:
-    progress.say(f"continuing from step {start} of {M}")
-
-  # --- what the loop calls ----------------------------------------------------
-  ref_params = base_params(lab) if e.recipe.loss.kl_coef else None
+  ref_params = lab_lib.base_params(lab) if e.recipe.loss.kl_coef else None
   update = update_lib.make_update(lab.model, tx, e.recipe.loss)
   due = evaluate.due_steps(M=M, B=B, first=e.eval.first, growth=e.eval.growth)
   report = progress.reporter(start=start, total=M, rollouts_per_step=B,
@@ -171,56 +183,59 @@ def train(lab: Lab, folder: str) -> int:
     summaries.add(line)
     return line
 
-  # --- the loop: evaluate and save what is due at a step, then take the next --
+  # At each step: evaluate and save what is due, then take the next one.
   saved, saved_at = start, time.monotonic()
-  manager = checkpoint.open_manager(store, keep=e.checkpoint.keep)
-  with progress.summaries(folder, on=e.log.tensorboard, start=start
-                          ) as summaries, contextlib.closing(manager):
+  with (progress.summaries(folder, on=e.log.tensorboard, start=start)
+        as summaries,
+        checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
+        stop_signals() as stop):
     for step in range(start, M + 1):
-      if step in due and step not in evaluated:
+      stopping = stop.is_set() and step < M
+      if step in due and step not in evaluated and not stopping:
         line = record("eval", step, evaluation(lab, state.params, step))
         progress.say(progress.evaluation_line(line))
       minutes = (time.monotonic() - saved_at) / 60
       if step > saved and (
-          step == M or stop.is_set() or step % e.checkpoint.every_steps == 0
+          step == M or stopping or step % e.checkpoint.every_steps == 0
           or minutes >= e.checkpoint.every_minutes):
         records.sync(ledger)
         checkpoint.save(manager, step, state)
         saved, saved_at = step, time.monotonic()
       if step == M:
         break
-      if stop.is_set():
+      if stopping:
         checkpoint.finish(manager)
-        progress.say(f"stopped by a signal, saved at step {step}; the same "
-                     "command goes on from there")
+        progress.say(f"stopped by a signal at step {step}, which is saved; the "
+                     "same command goes on from there")
         return PREEMPTED
       state, fields = train_step(lab, update, state, ref_params, step)
-      if not math.isfinite(fields.pop("loss") + fields["grad_norm"]):
-        checkpoint.finish(manager)
+      if not fields.pop("finite"):
         progress.say(diverged(lab, step + 1, saved, fields))
         return DIVERGED
+      del fields["loss"]  # of no meaning on-policy: its gradient is the point
       for name in lab_lib.TOTALS:
         totals[name] += fields.pop(name)
       record("train", step + 1, {"lr": float(schedule(step)), **fields})
       report(step + 1, fields["reward"])
-    checkpoint.finish(manager)
   print(progress.table(records.read(ledger), ledger))
   return 0
 
 
 def evaluate_only(lab: Lab, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  tx, _ = make_optimizer(lab)
+  tx, _ = lab_lib.make_optimizer(lab)
   restored = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
       update_lib.abstract_state(lab.model, tx))
   step, params = (restored[0], restored[1].params) if restored else (
-      0, base_params(lab))
+      0, lab_lib.base_params(lab))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
   line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
           **lab_lib.totals_of(known), **evaluation(lab, params, step)}
-  records.append(os.path.join(folder, "eval.jsonl"), line)
+  path = os.path.join(folder, "eval.jsonl")
+  records.truncate_after(path, math.inf)  # drops a torn last line
+  records.append(path, line)
   print(progress.evaluation_line(line))
   return 0
 

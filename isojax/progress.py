@@ -8,8 +8,6 @@ import time
 
 import tqdm
 
-from isojax.errors import InputError
-
 
 def reporter(*, start: int, total: int, rollouts_per_step: int,
              every_seconds: float):
@@ -63,11 +61,7 @@ def summaries(folder: str, *, on: bool, start: int):
   if not on:
     yield Summaries(None)
     return
-  try:
-    import tensorboardX  # pylint: disable=g-import-not-at-top
-  except ImportError as error:
-    raise InputError("log.tensorboard needs the extra: pip install "
-                     "'isojax[tb]', or set it to False") from error
+  import tensorboardX  # pylint: disable=g-import-not-at-top  # an extra
   with tensorboardX.SummaryWriter(
       os.path.join(folder, "tensorboard"), purge_step=start + 1) as writer:
     yield Summaries(writer)
@@ -87,6 +81,19 @@ class Summaries:
                                record["step"])
 
 
+def rates(train: list[dict]) -> list[str]:
+  """Rollouts a second of each phase; the first step, which compiles, apart."""
+  phases = ("sample", "score", "update")
+  first, *rest = ([r[f"seconds_{phase}"] for phase in phases] for r in train)
+  seconds = [sum(column) for column in zip(*rest)]
+  rollouts = len(rest) * train[0]["Bp"] * train[0]["n"]
+  lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
+  for phase, spent in zip((*phases, "step"), (*seconds, sum(seconds))):
+    lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
+                 f"{rollouts / spent:12.0f}")
+  return [*lines, f"and the first step, with compilation, {sum(first):.1f} s"]
+
+
 def table(kept: list[dict], path: str) -> str:
   """Start against end, where the time went, and where the records lie."""
   evals = [r for r in kept if r["kind"] == "eval"]
@@ -98,13 +105,7 @@ def table(kept: list[dict], path: str) -> str:
   for name in ("avg", "best", "worst", "maj"):
     cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}" for r in (start, end)]
     lines.append(f"{name + '@' + str(k):10}{cells[0]:>19}{cells[1]:>19}")
-  if train:
-    spent = {part: sum(r[f"seconds_{part}"] for r in train)
-             for part in ("sample", "score", "update")}
-    whole = sum(spent.values())
-    split = ", ".join(f"{part} {seconds:.1f} s ({seconds / whole:.0%})"
-                      for part, seconds in spent.items())
-    lines.append(f"{train[-1]['rollouts']} rollouts in {whole:.1f} s of steps: "
-                 f"{split}")
+  if len(train) > 1:
+    lines.extend(rates(train))
   lines.append(f"records: {path}")
   return "\n".join(lines)

@@ -4,6 +4,7 @@ One flat object a line. The names below are a contract that other tools rely
 on. Standard library only, so that anyone can read a run without jax.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -24,7 +25,7 @@ COMMON = (
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
     "trained_tokens",  # cumulative; tokens with a gradient
-    "epoch",  # passes over the stratum's training problems
+    "epoch",  # problems drawn over training problems, M * Bp / D
     "device_seconds",  # cumulative, devices x seconds of training steps
 )
 TRAIN = (
@@ -68,6 +69,8 @@ def append(path: str, record: dict) -> None:
     InputError: the record has other fields than its kind, or NaN or infinity,
       which JSON has not; or the line could not be written (full disk).
   """
+  if "kind" not in record or record["kind"] not in FIELDS:
+    raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
   wanted = FIELDS[record["kind"]]
   if record.keys() != wanted:
     raise InputError(
@@ -77,7 +80,7 @@ def append(path: str, record: dict) -> None:
   for name, value in record.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise InputError(f"record field {name}={value}: expected a finite number")
-  line = (json.dumps(record) + "\n").encode()
+  line = (json.dumps(record, allow_nan=False) + "\n").encode()
   with _writing(path):
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -87,21 +90,15 @@ def append(path: str, record: dict) -> None:
       os.close(fd)
 
 
-class _writing:
+@contextlib.contextmanager
+def _writing(path: str):
   """Names the file and the remedy when the disk refuses."""
-
-  def __init__(self, path: str):
-    self.path = path
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, kind, error, trace):
-    if isinstance(error, OSError):
-      raise InputError(
-          f"{self.path}: cannot be written ({error}); nothing that was written "
-          "before is lost: make room, then run the same command again"
-      ) from error
+  try:
+    yield
+  except OSError as error:
+    raise InputError(
+        f"{path}: cannot be written ({error}); nothing that was written before "
+        "is lost: make room, then run the same command again") from error
 
 
 def sync(path: str) -> None:
@@ -140,14 +137,14 @@ def read(path: str) -> list[dict]:
   return kept
 
 
-def truncate_after(path: str, step: int | None) -> list[dict]:
-  """Keeps the records of steps up to `step` (None: of no step); returns them.
+def truncate_after(path: str, step: float) -> list[dict]:
+  """Keeps and returns the records of steps up to `step` (inf: all whole ones).
 
   What a killed run wrote after its checkpoint is made again, to the same
   values, so that no record is missing and none is there twice. The file is
   replaced atomically, and only if something goes.
   """
-  kept = [r for r in read(path) if step is not None and r["step"] <= step]
+  kept = [r for r in read(path) if r["step"] <= step]
   text = "".join(json.dumps(r) + "\n" for r in kept).encode()
   if os.path.exists(path) and os.path.getsize(path) != len(text):
     with _writing(path):

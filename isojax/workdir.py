@@ -35,15 +35,20 @@ def _differences(here: dict, there: dict) -> str:
       if key not in a or key not in b or a[key] != b[key])
 
 
+def _check_ours(folder: str) -> None:
+  """Refuses a folder that holds other things and no config.json."""
+  names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
+  foreign = sorted(names - {"lock", "config.json.tmp"})
+  if foreign and "config.json" not in names:
+    raise InputError(
+        f"--workdir={folder}: holds {', '.join(foreign[:3])} but no "
+        "config.json, so it is no run's folder; choose another one")
+
+
 def _check_config(folder: str, config: dict, this_id: str) -> None:
   """Writes config.json into a new folder, or checks it in an old one."""
   path = os.path.join(folder, "config.json")
   if not os.path.exists(path):
-    foreign = sorted(set(os.listdir(folder)) - {"lock", "config.json.tmp"})
-    if foreign:
-      raise InputError(
-          f"--workdir={folder}: holds {', '.join(foreign[:3])} but no "
-          "config.json, so it is no run's folder; choose another one")
     text = json.dumps({"run_id": this_id, "config": config}, indent=2)
     records.replace(path, (text + "\n").encode())
     return
@@ -51,6 +56,8 @@ def _check_config(folder: str, config: dict, this_id: str) -> None:
     with open(path, encoding="utf-8") as file:
       found = json.load(file)
     found_id, found_config = found["run_id"], found["config"]
+    if not isinstance(found_config, dict):
+      raise ValueError("config is not an object")
   except (ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: damaged ({error}); restore it or choose another "
                      "--workdir") from error
@@ -69,9 +76,10 @@ def claim(folder: str, config: dict, this_id: str):
 
   Raises:
     InputError: the folder can not be made or written, another process holds
-      it, or it belongs to another config. Nothing in it was changed.
+      it, or it belongs to another config. Nothing of a run in it was changed.
   """
   try:
+    _check_ours(folder)
     os.makedirs(folder, exist_ok=True)
     lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
   except OSError as error:
@@ -80,15 +88,18 @@ def claim(folder: str, config: dict, this_id: str):
   with lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
       lock.seek(0)
       raise InputError(
           f"--workdir={folder}: in use by {lock.read().strip()}; wait for it, "
           "or choose another one") from error
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    lock.flush()
+    except OSError as error:  # a file system without locks
+      raise InputError(f"--workdir={folder}: cannot be locked ({error}); "
+                       "choose one on another file system") from error
     try:
+      os.truncate(lock.fileno(), 0)
+      holder = f"process {os.getpid()} on {socket.gethostname()}\n"
+      os.write(lock.fileno(), holder.encode())
       _check_config(folder, config, this_id)
     except OSError as error:
       raise InputError(f"--workdir={folder}: cannot be written ({error}); make "

@@ -24,6 +24,8 @@ def compare(one: list[dict], other: list[dict]) -> str:
   """What the two ledgers agree on, as text."""
   pairs = list(zip(records.comparable(one), records.comparable(other)))
   train = [(a, b) for a, b in pairs if a["kind"] == b["kind"] == "train"]
+  if not train:
+    return f"{len(one)} and {len(other)} records, none of training in common"
   same = 0
   for a, b in train:
     if a["reward"] != b["reward"]:

@@ -40,11 +40,8 @@ def start(folder: str) -> subprocess.Popen:
       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def kill_at(run, folder: str, target: int, delay: float) -> int:
-  """Kills a run `delay` seconds after its records reach a step; the last step.
-
-  If an earlier kill left them beyond it, the delay counts from the start.
-  """
+def kill_at(run, folder: str, target: float, delay: float) -> int:
+  """Kills a run `delay` seconds after its records reach a step; the last step."""
   path = os.path.join(folder, "records.jsonl")
   last = lambda: max((r["step"] for r in records.read(path)), default=-1)
   while last() < target and run.poll() is None:
@@ -59,9 +56,7 @@ def kill_at(run, folder: str, target: int, delay: float) -> int:
 
 def hashes(lab, folder: str) -> tuple[str, str]:
   """Of the final state, and of the records."""
-  tx = update_lib.make_optimizer(
-      lab.e.recipe.optimizer, update_lib.warmup_then_constant(
-          lab.e.lr, lab.e.recipe.optimizer.warmup_steps))
+  tx, _ = lab_lib.make_optimizer(lab)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
       update_lib.abstract_state(lab.model, tx))
@@ -86,10 +81,11 @@ def main(_) -> None:
     seconds = time.monotonic() - began
     print(f"undisturbed: {seconds:.1f} s")
     for kill in range(1, _KILLS.value + 1):
-      target = moments.randrange(lab.e.alloc.M)
+      # Spread over the run; a delay of up to a second may fall on a save.
+      target = lab.e.alloc.M * (kill - moments.random()) / (_KILLS.value + 1)
       step = kill_at(start(disturbed), disturbed, target,
-                     moments.uniform(0.0, 1.0))
-      print(f"kill {kill}: records up to step {step}")
+                     moments.uniform(0.0, 0.5) * seconds / lab.e.alloc.M)
+      print(f"kill {kill}: records up to step {step} of {lab.e.alloc.M}")
     code = start(disturbed).wait()
     if code:
       sys.exit(f"the disturbed run ended with exit code {code}")

@@ -103,7 +103,8 @@ def main(_) -> None:
   cfg = _CONFIG.value
   sampling = experiment.section(
       sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
-  loss = experiment.section(update_lib.LossConfig, cfg.loss.to_dict(), "config.loss")
+  loss = experiment.section(
+      update_lib.LossConfig, cfg.loss.to_dict(), "config.loss")
   optimizer = experiment.section(
       update_lib.OptimizerConfig, cfg.optimizer.to_dict(), "config.optimizer")
   folder = pathlib.Path(cfg.out)

@@ -41,19 +41,19 @@ def make_pool(cfg, split: str):
   return list(distinct.values())
 
 
-def count_correct(cfg, measure, problems, split: str) -> np.ndarray:
+def count_correct(measure, problems, split: str) -> np.ndarray:
   """How many of n samples of each problem are correct: [problems]."""
   counts = []
   with tqdm.tqdm(total=len(problems), desc=split, unit="problem") as bar:
     for start in range(0, len(problems), _SLICE):
       part = problems[start:start + _SLICE]
-      counts.append(measure(part).sum(axis=1))
+      counts.append(measure(part, split).sum(axis=1))
       bar.update(len(part))
   return np.concatenate(counts).astype(int)
 
 
 def measurement(cfg, sampling):
-  """A function from problems to rewards [problems, n] under the policy."""
+  """A function (problems, split) -> rewards [problems, n] of the policy."""
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
   tokenizer = hf.load_tokenizer(cfg.model)
   model = decoder.Transformer(hf.read_config(cfg.model), mesh)
@@ -61,11 +61,11 @@ def measurement(cfg, sampling):
   sampler = sampler_lib.make_sampler(
       model, sampling, hf.eos_ids(cfg.model, tokenizer))
 
-  def measure(problems):
+  def measure(problems, split):
     prompts = prompts_lib.encode(tokenizer, problems, template=cfg.prompt,
                                  S=sampling.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
-        sampler, params, prompts, cfg.n, rng.stream(cfg.seed, "split"),
+        sampler, params, prompts, cfg.n, rng.stream(cfg.seed, split),
         mesh=mesh, R=sampling.rows,
         slots=blocks.slots_for(sampling.rows, cfg.n),
         temperature=np.float32(sampling.temperature),
@@ -118,7 +118,7 @@ def main(_) -> None:
       sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
   measure = measurement(cfg, sampling)
   pools = {split: make_pool(cfg, split) for split in stratum_lib.SPLITS}
-  counts = {split: count_correct(cfg, measure, pool, split)
+  counts = {split: count_correct(measure, pool, split)
             for split, pool in pools.items()}
   print(histogram(counts["train"], cfg.n))
   for name in cfg.strata:

@@ -1,10 +1,16 @@
 """What is saved is restored to the bit, on any mesh; damage is seen."""
 
+import dataclasses
 import os
 import pathlib
+import random
 import shutil
+import subprocess
+import sys
+import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,6 +19,8 @@ from isojax import checkpoint
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import update as update_lib
+from isojax.types import TrainState
+from tests.conftest import TINY
 from tests.conftest import make_model
 
 TX = optax.adamw(1e-3)
@@ -43,11 +51,9 @@ def states(model):
 @pytest.fixture(scope="module")
 def saved(states, tmp_path_factory):
   store = str(tmp_path_factory.mktemp("run") / "checkpoints")
-  manager = checkpoint.open_manager(store, keep=2)
-  for step, state in states.items():
-    checkpoint.save(manager, step, state)
-  checkpoint.finish(manager)
-  manager.close()
+  with checkpoint.open_manager(store, keep=2) as manager:
+    for step, state in states.items():
+      checkpoint.save(manager, step, state)
   return store
 
 
@@ -104,10 +110,8 @@ def test_damaged_newest_falls_back_and_is_kept_aside(
   assert_bits(state, states[3])
   assert os.path.isdir(f"{store}-damaged-5")
   assert "step 5 is damaged" in caplog.text
-  manager = checkpoint.open_manager(store, keep=2)
-  checkpoint.save(manager, 5, states[5])  # the place is free again
-  checkpoint.finish(manager)
-  manager.close()
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 5, states[5])  # the place is free again
   assert restore(store, model)[0] == 5
 
 
@@ -119,18 +123,82 @@ def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
   assert {"3", "5"} <= set(os.listdir(store))
 
 
+def bfloat16(abstract):
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+      x.shape, jnp.bfloat16 if x.dtype == jnp.float32 else x.dtype,
+      sharding=x.sharding), abstract)
+
+
+@pytest.mark.parametrize("other, difference", [
+    (lambda model: update_lib.abstract_state(
+        make_model(dataclasses.replace(TINY, F=30)), TX),
+     r"down is float32\[28, 20\] there, float32\[30, 20\] here"),
+    (lambda model: update_lib.abstract_state(model, optax.sgd(1e-3)),
+     "opt_state.0.count is int32.* there, absent here"),
+    (lambda model: bfloat16(update_lib.abstract_state(model, TX)),
+     "float32.* there, bfloat16.* here"),
+], ids=["shape", "optimizer", "dtype"])
+def test_another_model_is_not_damage(store, model, other, difference):
+  before = sorted(os.listdir(store))
+  with pytest.raises(InputError, match=difference):
+    checkpoint.restore_newest(store, other(model))
+  assert sorted(os.listdir(store)) == before
+  assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
+
+
+SAVING = """
+import sys
+import jax, jax.numpy as jnp
+from isojax import checkpoint
+from isojax.types import TrainState
+with checkpoint.open_manager(sys.argv[1], keep=2) as manager:
+  for step in range(1, 1000):
+    key = jax.random.key(step)
+    state = TrainState(step=jnp.int32(step), opt_state=(), params={
+        name: jax.random.normal(jax.random.fold_in(key, i), (256, 512))
+        for i, name in enumerate("abcd")})
+    checkpoint.save(manager, step, state)
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
+  store = str(tmp_path / "checkpoints")
+  with subprocess.Popen([sys.executable, "-c", SAVING, store],
+                        stdout=subprocess.PIPE, text=True) as process:
+    seen = int(process.stdout.readline())
+    time.sleep(random.Random(seed).uniform(0.1, 0.6))
+    process.kill()
+    seen = max([seen, *map(int, process.stdout.read().split())])
+  leaf = jax.ShapeDtypeStruct((256, 512), jnp.float32,
+                              sharding=jax.sharding.SingleDeviceSharding(
+                                  jax.devices()[0]))
+  found = checkpoint.restore_newest(store, TrainState(
+      step=jax.ShapeDtypeStruct((), jnp.int32, sharding=leaf.sharding),
+      params=dict.fromkeys("abcd", leaf), opt_state=()))
+  if found is None:
+    assert seen == 1  # a step is safe once the next save has begun
+    return
+  step, state = found
+  assert step in (seen - 1, seen, seen + 1)
+  assert state.step == step
+  for i, name in enumerate("abcd"):
+    key = jax.random.fold_in(jax.random.key(step), i)
+    np.testing.assert_array_equal(state.params[name],
+                                  jax.random.normal(key, (256, 512)))
+  assert sorted(os.listdir(tmp_path)) == ["checkpoints"]  # none was damaged
+
+
 def test_a_declined_save_is_an_error(store, states):
   """orbax returns False and writes nothing for a step it has passed."""
-  manager = checkpoint.open_manager(store, keep=2)
-  with pytest.raises(RuntimeError, match="step 4 was not saved"):
-    checkpoint.save(manager, 4, states[3])
-  manager.close()
+  with checkpoint.open_manager(store, keep=2) as manager:
+    with pytest.raises(RuntimeError, match="step 4 was not saved"):
+      checkpoint.save(manager, 4, states[3])
 
 
 def test_only_the_last_few_are_kept(store, states):
-  manager = checkpoint.open_manager(store, keep=2)
-  checkpoint.save(manager, 9, states[5])
-  checkpoint.finish(manager)
-  manager.close()
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 9, states[5])
   assert {"5", "9"} <= set(os.listdir(store)) and not os.path.exists(
       os.path.join(store, "3"))

@@ -125,7 +125,8 @@ def test_keys_and_types(spoil, message):
 
 @pytest.mark.parametrize("fields, message", [
     # 6 * 5 = 30 rollouts over 4 shards: 8 * 5 or 4 * 5; 6 * 6 or 6 * 4
-    (dict(alloc__Bp=6, alloc__n=5, mesh__data=4),
+    (dict(alloc__Bp=6, alloc__n=5, mesh__data=4,
+          recipe__loss__microbatches=1),
      r"6 \* 5 = 30 .* 4 row shards .* Bp=4, Bp=8 at n=5, or n=4, n=6 at Bp=6"),
     (dict(recipe__loss__microbatches=3, mesh__fsdp=2),
      r"32 \* 8 = 256 .* 2 row shards .* 3 microbatches = 6; .* Bp=33, Bp=30"),
@@ -142,6 +143,14 @@ def test_keys_and_types(spoil, message):
     (dict(model__path="nowhere"), "'nowhere': no such folder"),
     (dict(task__stratum="nowhere.jsonl"), "no such file; make it with"),
     (dict(task__name="chess"), "expected one of countdown"),
+    (dict(sampler__top_p=0.9), "whole distribution"),
+    (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
+    (dict(recipe__loss__dtype="int32"), "expected one of float32, bfloat16"),
+    (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
+    (dict(recipe__optimizer__base_batch=0), "base_batch=0"),
+    (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
+    (dict(seed=2**32), "seed=4294967296"),
+    (dict(seed=-1), "seed=-1"),
     (dict(eval__k=0), "k=0"),
     (dict(eval__growth=0.5), "eval.growth=0.5"),
     (dict(checkpoint__keep=0), "keep=0"),
@@ -187,6 +196,22 @@ def test_damaged_stratum(tmp_path, spoil, message):
   path.write_text(spoil(path.read_text()))
   with pytest.raises(InputError, match=message):
     stratum_lib.read(str(path))
+
+
+def test_ids_are_addresses(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  for ids in ((0, 0), (0, -1), (0, 2**32)):
+    rows = [PROBLEMS[0] | {"id": i} for i in ids] + [PROBLEMS[1]]
+    stratum_lib.write(path, {"stratum": "hard"}, rows)
+    with pytest.raises(InputError, match="ids of the train split"):
+      stratum_lib.read(path)
+
+
+def test_braces_in_a_prompt_are_text():
+  tokenizer = hf.load_tokenizer("isojax/assets/countdown-tiny")
+  prompts = prompts_lib.encode(
+      tokenizer, [Problem(0, "1 2=3", "")], template="{}{question}:", S=15)
+  assert prompts.len_P == [6]
 
 
 @pytest.mark.parametrize("split", [0, 1])

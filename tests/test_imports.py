@@ -27,7 +27,7 @@ ALLOWED = {
     "experiment": {"errors", "mesh", "planner", "rl", "sampling"},
     "lab": {"errors", "experiment", "mesh", "models", "rl", "sampling", "tasks",
             "types", "workdir"},
-    "main": {"checkpoint", "cli", "evaluate", "lab", "mesh", "models",
+    "main": {"checkpoint", "cli", "errors", "evaluate", "lab", "mesh", "models",
              "progress", "records", "rl", "rng", "tasks", "workdir"},
 }
 WITHOUT_JAX = ("errors", "records", "workdir", "progress", "planner",

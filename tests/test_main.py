@@ -1,8 +1,7 @@
 """The whole experiment: learns, records, resumes to the bit, fails in words."""
 
-import json
 import os
-import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +13,14 @@ import pytest
 
 from configs import easy
 from configs import hard
+from isojax import checkpoint
 from isojax import cli
 from isojax import experiment
 from isojax import lab as lab_lib
 from isojax import main as main_lib
 from isojax import records
 from isojax import workdir
+from isojax.errors import InputError
 from isojax.rl import update as update_lib
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
@@ -120,9 +121,6 @@ def test_sampler_and_update_compile_once(tmp_path, caplog):
   """Training and evaluation, five steps: one program each."""
   with jax.log_compiles():
     run(small(seed=5), tmp_path)
-  compiled = [m.split()[2] for m in caplog.messages
-              if m.startswith("Finished XLA compilation of jit(")]
-  assert compiled.count("of") == 0
   for name in ("sample", "update"):
     count = sum(f"jit({name})" in m for m in caplog.messages
                 if m.startswith("Finished XLA compilation"))
@@ -135,6 +133,13 @@ def test_easy_has_kl_and_entropy(tmp_path):
   assert kl[0] == pytest.approx(0.0, abs=1e-9) and kl[-1] > 0
 
 
+def test_tensorboard_summaries(tmp_path):
+  run(small(log=dict(tensorboard=True)), tmp_path)
+  (events,) = (tmp_path / "tensorboard").iterdir()
+  for tag in (b"train/reward", b"train/seconds_update", b"eval/avg_se"):
+    assert tag in events.read_bytes()
+
+
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
@@ -144,7 +149,53 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   said = capfd.readouterr().err
   assert "not finite at step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
-  assert all(np.isfinite(r["reward"]) for r in kept if r["kind"] == "train")
+  assert all(np.isfinite(r["entropy"]) for r in kept if r["kind"] == "train")
+  lab = lab_lib.prepare(config)
+  step, state = checkpoint.restore_newest(
+      str(tmp_path / "checkpoints"),
+      update_lib.abstract_state(lab.model, lab_lib.make_optimizer(lab)[0])) or (
+          0, None)
+  assert step == (kept[-1]["step"] if kept else 0) or step == 0
+  for leaf in jax.tree.leaves(state):
+    assert np.isfinite(leaf).all()
+
+
+def test_records_and_checkpoints_belong_together(calm, tmp_path):
+  """Neither may be missing: nothing is started again in silence."""
+  source, _ = calm
+  shutil.copytree(source, tmp_path / "a")
+  (tmp_path / "a/records.jsonl").unlink()
+  with pytest.raises(InputError, match="put the records back"):
+    run(small(), tmp_path / "a")
+  shutil.copytree(source, tmp_path / "b")
+  shutil.rmtree(tmp_path / "b/checkpoints")
+  before = (tmp_path / "b/records.jsonl").read_bytes()
+  with pytest.raises(InputError, match="put the checkpoints back"):
+    run(small(), tmp_path / "b")
+  assert (tmp_path / "b/records.jsonl").read_bytes() == before
+
+
+def test_damaged_newest_checkpoint_ends_in_the_same_records(calm, tmp_path):
+  source, kept = calm
+  folder = tmp_path / "a"
+  shutil.copytree(source, folder)
+  newest = max(int(p) for p in os.listdir(folder / "checkpoints")
+               if p.isdigit())
+  shutil.rmtree(folder / "checkpoints" / str(newest) / "state")
+  got = run(small(), folder)
+  assert records.comparable(got) == records.comparable(kept)
+  assert (folder / f"checkpoints-damaged-{newest}").is_dir()
+
+
+def test_goes_on_on_another_mesh(calm, tmp_path):
+  source, kept = calm
+  folder = tmp_path / "a"
+  shutil.copytree(source, folder)
+  shutil.rmtree(folder / "checkpoints" / "5")  # back to step 4
+  got = run(small(mesh=dict(fsdp=2, tensor=2)), folder)
+  assert got[:-2] == kept[:-2]
+  assert got[-1]["correct"] == kept[-1]["correct"]
+  assert got[-2]["grad_norm"] == pytest.approx(kept[-2]["grad_norm"], rel=1e-3)
 
 
 # --- real processes -----------------------------------------------------------
@@ -181,7 +232,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
   ledger = tmp_path / "records.jsonl"
   with subprocess.Popen(long, env=environment, stderr=subprocess.PIPE,
                         text=True) as process:
-    while not ledger.exists() or ledger.read_text().count("train") < 3:
+    while not ledger.exists() or ledger.read_text().count('"kind": "train"') < 3:
       assert process.poll() is None
       time.sleep(0.05)
     second = subprocess.run(long, env=environment, capture_output=True,
@@ -192,7 +243,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
   assert f"in use by process {process.pid}" in second.stderr
   assert process.returncode == main_lib.PREEMPTED, said
   step = records.read(str(ledger))[-1]["step"]
-  assert f"saved at step {step}" in said
+  assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()
   mode = subprocess.run(long + ["--mode=eval"], env=environment,
                         capture_output=True, text=True, timeout=100)
@@ -222,6 +273,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(
     (["--cofnig.seed=3"], "cofnig"),
     (["--config.alloc.n=1"], "use n >= 2"),
     (["--config.mesh.data=4"], "needs 4 devices, but 1 cpu"),
+    (["--config.model.path=isojax"], "config.json is missing"),
+    (["--config.seed=-1"], "0 <= seed"),
     (["--workdir=/proc/isojax"], "cannot be made or written")])
 def test_errors_are_one_line_and_leave_nothing(
     environment, tmp_path, more, message):

@@ -166,6 +166,12 @@ def folder(tmp_path):
     (lambda f: edit(f, quantization_config={"quant_method": "awq"}),
      "quantization_config"),
     (lambda f: (f / "config.json").write_text("{"), "config.json.*valid JSON"),
+    (lambda f: edit(f, hidden_size="64"), "hidden_size"),
+    (lambda f: edit(f, num_attention_heads=3), "heads of an even, equal width"),
+    (lambda f: edit(f, num_key_value_heads=3), "whole number of query heads"),
+    (lambda f: edit(f, head_dim=32), "head_dim=32 is not supported"),
+    (lambda f: edit(f, layer_types=["sliding_attention"] * 3), "sliding"),
+    (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read"),
     (lambda f: edit(f, intermediate_size=180), r"shape .* asks for"),
     (lambda f: edit(f, num_hidden_layers=4), "model.layers.3.* is missing"),
     (lambda f: (f / "model.safetensors").unlink(), "missing or damaged"),
@@ -182,6 +188,27 @@ def test_bad_folders_are_refused_by_name(folder, spoil, message):
     hf.load_tokenizer(str(folder))
     model = make_model(hf.read_config(str(folder)))
     hf.load_params(str(folder), decoder.abstract_params(model))
+
+
+@pytest.mark.parametrize("text", ["{", '{"eos_token_id": "x"}'])
+def test_damaged_generation_config(folder, text):
+  (folder / "generation_config.json").write_text(text)
+  tokenizer = hf.load_tokenizer(str(folder))
+  with pytest.raises(InputError, match="generation_config.json"):
+    hf.eos_ids(str(folder), tokenizer)
+  (folder / "generation_config.json").write_text('{"eos_token_id": null}')
+  assert hf.eos_ids(str(folder), tokenizer) == (1,)
+
+
+def test_a_transposed_tensor_is_refused(folder):
+  file = folder / "model.safetensors"
+  tensors = safetensors.numpy.load_file(file)
+  name = "model.layers.1.mlp.up_proj.weight"
+  tensors[name] = np.ascontiguousarray(tensors[name].T)
+  safetensors.numpy.save_file(tensors, file)
+  model = make_model(hf.read_config(str(folder)))
+  with pytest.raises(InputError, match=r"shape \(64, 176\).*\(176, 64\)"):
+    hf.check_weights(str(folder), decoder.abstract_params(model))
 
 
 def test_a_tokenizer_without_eos_is_refused(folder):

@@ -36,10 +36,10 @@ def test_never_more_than_the_budget_and_less_than_a_step_is_left(C, Bp, n):
     (dict(Bp=0, n=4, M=3, C=99), "Bp=0"),
     (dict(Bp=2, n=-1, M=None, C=8), "n=-1"),
     (dict(Bp=2, n=4, M=0, C=99), "M=0")])
+def test_refusals_name_the_number(kwargs, message):
+  with pytest.raises(InputError, match=message):
+    allocate(**kwargs)
 
 
 def test_M_is_taken_as_it_is():
   assert allocate(Bp=2, n=4, M=3, C=5).C == 24
-def test_refusals_name_the_number(kwargs, message):
-  with pytest.raises(InputError, match=message):
-    allocate(**kwargs)

@@ -30,7 +30,7 @@ def test_what_is_appended_is_read(path):
 
 def test_missing_file_is_empty(path):
   assert records.read(path) == []
-  assert records.truncate_after(path, None) == []
+  assert records.truncate_after(path, -1) == []
   assert not os.path.exists(path)
 
 
@@ -67,7 +67,7 @@ def test_truncate_keeps_up_to_a_step(path):
   assert [(r["kind"], r["step"]) for r in kept] == [
       ("eval", 0), ("train", 1), ("train", 2), ("eval", 2)]
   assert records.read(path) == kept
-  assert records.truncate_after(path, None) == records.read(path) == []
+  assert records.truncate_after(path, -1) == records.read(path) == []
 
 
 def test_fields_are_a_contract(path):
@@ -78,6 +78,12 @@ def test_fields_are_a_contract(path):
   del less["reward"]
   with pytest.raises(InputError, match=r"missing fields \['reward'\]"):
     records.append(path, less)
+
+
+@pytest.mark.parametrize("record", [{}, {"kind": "trian"}])
+def test_a_record_has_a_known_kind(path, record):
+  with pytest.raises(InputError, match=r"one of \['eval', 'train'\]"):
+    records.append(path, record)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

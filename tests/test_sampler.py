@@ -53,11 +53,9 @@ def teacher_forced(model, params, prompts, rollouts, n, temperature=1.0):
   batch = update_lib.assemble(
       prompts, rollouts, *np.zeros((3, len(rollouts.len_R))), n=n, G=1, cfg=LOSS)
   first = jax.tree.map(lambda x: x[0], batch.replace(count=None))
-  logp, entropy = jax.jit(
-      lambda params, batch: update_lib.score_tokens(
-          model, params, batch, temperature=temperature,
-          dtype=jnp.float32))(params, first)
-  return np.asarray(logp)
+  score = lambda params, batch: update_lib.score_tokens(
+      model, params, batch, temperature=temperature, dtype=jnp.float32)
+  return tuple(map(np.asarray, jax.jit(score)(params, first)))
 
 
 def test_some_rows_end_early_and_some_do_not(rollouts):

@@ -11,6 +11,7 @@ import pytest
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.rl import update as update_lib
+from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from tests.conftest import TINY
@@ -143,6 +144,45 @@ def test_regularizers_keep_every_group(params):
       prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
       cfg=dataclasses.replace(LOSS, microbatches=4))
   assert batch.count == 4 and batch.used_R.all()
+
+
+def test_what_is_masked_can_not_poison_the_gradient(params):
+  """Padding so unlikely that exp(ref - logp) is inf; real tokens are greedy."""
+  model = make_model()
+  prompts, _, advantage, weight = make_data()
+  sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
+      rows=24, max_prompt_tokens=S, max_new_tokens=T, temperature=0.0,
+      top_p=1.0, dtype="float32"), eos=(10,))
+  rollouts = sampler_lib.sample_all(
+      sampler, params, prompts, n, jax.random.key(0), mesh=model.mesh, R=24,
+      slots=Bp, temperature=0.0, top_p=1.0)
+  assert (rollouts.len_R < T).any()
+  batch = update_lib.assemble(prompts, rollouts, advantage, weight, weight, n=n,
+                              G=1, cfg=LOSS)
+  ref = jax.tree.map(lambda x: 0.5 * x, params)
+  cold = np.float32(1e-4)
+  one = jax.tree.map(lambda x: x[0], batch.replace(count=None))
+  logp, ref_logp = (update_lib.score_tokens(
+      model, p, one, temperature=cold, dtype=jnp.float32)[0]
+                    for p in (params, ref))
+  padding = np.arange(T) >= rollouts.len_R[:, None]
+  assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
+  assert (ref_logp - logp)[~padding].max() < 80
+  state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
+  _, metrics = update_lib.make_update(model, SGD, LOSS)(state, ref, batch, cold)
+  assert metrics["finite"]
+
+
+def test_overflow_is_reported(params):
+  model = make_model()
+  prompts, rollouts, advantage, weight = make_data()
+  tx = optax.sgd(1e38)
+  state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+  batch = update_lib.assemble(prompts, rollouts, 1e9 * advantage, weight, weight,
+                              n=n, G=1, cfg=PLAIN)
+  _, metrics = update_lib.make_update(model, tx, PLAIN)(
+      state, None, batch, np.float32(0.8))
+  assert not metrics["finite"]
 
 
 def test_gradient_is_the_derivative(params, whole):

@@ -69,10 +69,32 @@ def test_foreign_files_are_left_alone(tmp_path):
   with pytest.raises(InputError, match="thesis.tex"):
     with claim(tmp_path, CONFIG):
       pass
-  assert sorted(os.listdir(tmp_path)) == ["lock", "thesis.tex"]
+  assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"config": {}}'])
+def test_records_without_a_config_are_refused(tmp_path):
+  (tmp_path / "lock").write_text("")
+  (tmp_path / "records.jsonl").write_text("{}\n")
+  with pytest.raises(InputError, match="records.jsonl but no config.json"):
+    with claim(tmp_path, CONFIG):
+      pass
+  assert (tmp_path / "records.jsonl").read_text() == "{}\n"
+
+
+def test_no_room_for_the_lock_is_a_message(tmp_path):
+  """A process that may not write a byte, in place of a full disk."""
+  code = ("import resource\nfrom isojax import workdir\n"
+          "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+          f"with workdir.claim({str(tmp_path)!r}, {{}}, 'x'):\n  pass\n")
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True,
+                        text=True)
+  last = done.stderr.splitlines()[-1]
+  assert "InputError" in last and "File too large" in last
+  assert "make room" in last
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'])
 def test_damaged_config_is_refused(tmp_path, text):
   (tmp_path / "config.json").write_text(text)
   with pytest.raises(InputError, match="config.json: damaged"):

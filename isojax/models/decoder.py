@@ -17,6 +17,9 @@ from jax.sharding import Mesh
 from isojax import mesh as mesh_lib
 
 
+DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
   """The shape of a Qwen2-type decoder, as read from its config.json."""
@@ -56,7 +59,7 @@ def rms_norm(x, weight_D, eps: float):
 
 
 def rotate(x_BxTxNxH, position_BxT, theta: float):
-  """Rotary position embedding; halves of the head are the pair (Qwen, Llama)."""
+  """Rotary position embedding; the halves of a head are the pair, as in Qwen."""
   half = x_BxTxNxH.shape[-1] // 2
   frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   angle = (position_BxT[..., None, None].astype(jnp.float32)

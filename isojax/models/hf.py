@@ -3,6 +3,7 @@
 One table (`WEIGHTS`) is read both ways. Neither torch nor a network is used.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -52,7 +53,11 @@ def read_config(path: str) -> decoder.ModelConfig:
     raise InputError(f"{file}: model_type {kind!r} is not supported; "
                      "expected 'qwen2' (Qwen2 and Qwen2.5, dense)")
   # AutoConfig also understands the older spelling of the rope fields.
-  config = transformers.AutoConfig.from_pretrained(path).to_dict()
+  try:
+    config = transformers.AutoConfig.from_pretrained(path).to_dict()
+  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    raise InputError(f"{file}: not a valid Qwen2 configuration "
+                     f"({' '.join(str(error).split())[:300]})") from error
   for field, assumed in ASSUMED.items():
     if field in config and config[field] != assumed:
       raise InputError(f"{file}: {field}={config[field]!r} is not supported; "
@@ -61,11 +66,24 @@ def read_config(path: str) -> decoder.ModelConfig:
   if rope["rope_type"] != "default":
     raise InputError(f"{file}: rope_type {rope['rope_type']!r} is not "
                      "supported; expected 'default'")
-  heads = config["num_attention_heads"]
+  if "sliding_attention" in config["layer_types"]:
+    raise InputError(f"{file}: layer_types holds sliding_attention, which is "
+                     "not supported; expected only full_attention")
+  heads, width = config["num_attention_heads"], config["hidden_size"]
+  groups = config["num_key_value_heads"]
+  if min(heads, groups, width) < 1 or width % heads or heads % groups or (
+      width // heads % 2):
+    raise InputError(
+        f"{file}: hidden_size={width}, num_attention_heads={heads}, "
+        f"num_key_value_heads={groups}: expected heads of an even, equal width "
+        "and a whole number of query heads to each key head")
+  if "head_dim" in config and config["head_dim"] not in (None, width // heads):
+    raise InputError(f"{file}: head_dim={config['head_dim']} is not supported; "
+                     f"expected hidden_size / heads = {width // heads}")
   return decoder.ModelConfig(
-      V=config["vocab_size"], D=config["hidden_size"],
-      Z=config["num_hidden_layers"], N=heads, K=config["num_key_value_heads"],
-      H=config["hidden_size"] // heads, F=config["intermediate_size"],
+      V=config["vocab_size"], D=width,
+      Z=config["num_hidden_layers"], N=heads, K=groups,
+      H=width // heads, F=config["intermediate_size"],
       rope_theta=float(rope["rope_theta"]),
       norm_eps=float(config["rms_norm_eps"]),
       tied=config["tie_word_embeddings"],
@@ -129,6 +147,42 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         "copy the checkpoint again") from error
 
 
+def _stored_shape(tree_path, shape) -> tuple[int, ...]:
+  """The shape in the checkpoint of one of our parameters."""
+  name = tree_path[-1].key
+  if name.endswith("_bias"):
+    return (shape[0] * shape[1],)
+  if len(shape) == 3:  # heads are one axis in the checkpoint
+    shape = (shape[0] * shape[1], shape[2]) if name == "o" else (
+        shape[0], shape[1] * shape[2])
+  return tuple(shape[::-1]) if _weight(tree_path).transpose else tuple(shape)
+
+
+def check_weights(path: str, abstract) -> None:
+  """InputError if a tensor is missing or has another shape; reads headers."""
+  files = _tensor_files(_folder(path))
+  for tree_path, leaf in jax.tree.leaves_with_path(abstract):
+    name = _weight(tree_path).name
+    if name not in files:
+      raise InputError(f"{path}: tensor {name} is missing")
+    with _reading(files[name], name) as tensors:
+      found = tuple(tensors.get_slice(name).get_shape())
+    if found != _stored_shape(tree_path, leaf.shape):
+      raise InputError(
+          f"{path}: tensor {name} has shape {found}, config.json asks for "
+          f"{_stored_shape(tree_path, leaf.shape)}")
+
+
+@contextlib.contextmanager
+def _reading(file: pathlib.Path, name: str):
+  try:
+    with safetensors.safe_open(file, framework="np") as tensors:
+      yield tensors
+  except (OSError, safetensors.SafetensorError) as error:
+    raise InputError(f"{file}: cannot read {name} ({error}); copy the "
+                     "checkpoint again") from error
+
+
 def load_params(path: str, abstract):
   """Parameters of the folder, each put straight into its sharding.
 
@@ -140,24 +194,16 @@ def load_params(path: str, abstract):
   Raises:
     InputError: a tensor is missing, has another shape, or cannot be read.
   """
+  check_weights(path, abstract)
   files = _tensor_files(_folder(path))
 
   def load(tree_path, leaf):
     weight = _weight(tree_path)
-    if weight.name not in files:
-      raise InputError(f"{path}: tensor {weight.name} is missing")
-    try:
-      with safetensors.safe_open(files[weight.name], framework="np") as file:
-        value = file.get_tensor(weight.name)
-    except (OSError, safetensors.SafetensorError) as error:
-      raise InputError(f"{files[weight.name]}: cannot read {weight.name} "
-                       f"({error}); copy the checkpoint again") from error
+    with _reading(files[weight.name], weight.name) as tensors:
+      value = tensors.get_tensor(weight.name)
     value = value.T if weight.transpose else value
-    if value.size != leaf.size:
-      raise InputError(f"{path}: tensor {weight.name} has shape {value.shape}, "
-                       f"config.json asks for {leaf.shape}")
-    value = value.reshape(leaf.shape).astype(leaf.dtype)
-    return jax.device_put(value, leaf.sharding)
+    return jax.device_put(value.reshape(leaf.shape).astype(leaf.dtype),
+                          leaf.sharding)
 
   return jax.tree.map_with_path(load, abstract)
 
@@ -165,14 +211,9 @@ def load_params(path: str, abstract):
 def save_params(path: str, params) -> None:
   """Writes model.safetensors, float32, under the checkpoint's names."""
   tensors = {}
-  for tree_path, value in jax.tree.leaves_with_path(params):
-    weight, value = _weight(tree_path), np.asarray(value)
-    if value.ndim == 3:  # heads are one axis in the checkpoint
-      inward = tree_path[-1].key == "o"
-      value = value.reshape(-1, value.shape[-1]) if inward else value.reshape(
-          value.shape[0], -1)
-    if tree_path[-1].key.endswith("_bias"):
-      value = value.reshape(-1)
+  for tree_path, leaf in jax.tree.leaves_with_path(params):
+    weight, shape = _weight(tree_path), _stored_shape(tree_path, leaf.shape)
+    value = np.asarray(leaf).reshape(shape[::-1] if weight.transpose else shape)
     tensors[weight.name] = np.ascontiguousarray(
         value.T if weight.transpose else value)
   safetensors.numpy.save_file(
@@ -186,7 +227,7 @@ def load_tokenizer(path: str):
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         path, local_files_only=True)
-  except (OSError, ValueError) as error:
+  except Exception as error:  # pylint: disable=broad-except  # of many kinds
     raise InputError(f"{path}: tokenizer files cannot be read "
                      f"({type(error).__name__}: {error})") from error
   if tokenizer.eos_token_id is None:
@@ -197,11 +238,17 @@ def load_tokenizer(path: str):
 
 
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
-  """Every token that ends a rollout: the tokenizer's and generation_config's."""
+  """Every token that ends a rollout, of tokenizer and generation_config."""
   ids = {tokenizer.eos_token_id}
   file = pathlib.Path(path) / "generation_config.json"
   if file.is_file():
-    declared = json.loads(file.read_text(encoding="utf-8"))
-    more = declared["eos_token_id"] if "eos_token_id" in declared else []
-    ids.update(more if isinstance(more, list) else [more])
+    try:
+      declared = json.loads(file.read_text(encoding="utf-8"))
+      more = declared["eos_token_id"] if "eos_token_id" in declared else []
+      ids.update([] if more is None else np.atleast_1d(more).tolist())
+    except (OSError, ValueError, TypeError) as error:
+      raise InputError(f"{file}: not readable ({error})") from error
+  if not all(type(i) is int and i >= 0 for i in ids):
+    raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "
+                     "expected token ids")
   return tuple(sorted(ids))

@@ -44,6 +44,16 @@ class LossConfig:
                          f"of {', '.join(table)}")
     if self.microbatches < 1:
       raise InputError(f"loss.microbatches={self.microbatches}: expected >= 1")
+    if self.dtype not in decoder.DTYPES:
+      raise InputError(f"loss.dtype={self.dtype!r}: expected one of "
+                       f"{', '.join(decoder.DTYPES)}")
+    if self.importance_cap is not None and self.importance_cap <= 0:
+      raise InputError(f"loss.importance_cap={self.importance_cap}: expected "
+                       "> 0, or None for no weights")
+    for name in ("kl_coef", "entropy_coef", "clip_low", "clip_high",
+                 "advantage_eps"):
+      if getattr(self, name) < 0:
+        raise InputError(f"loss.{name}={getattr(self, name)}: expected >= 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +68,15 @@ class OptimizerConfig:
   eps: float
   weight_decay: float
   clip_norm: float  # global gradient norm
+
+  def __post_init__(self):
+    for name in ("base_lr", "base_batch", "eps", "clip_norm"):
+      if getattr(self, name) <= 0:
+        raise InputError(f"optimizer.{name}={getattr(self, name)}: expected "
+                         "> 0")
+    if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1):
+      raise InputError(f"optimizer: b1={self.b1}, b2={self.b2}: expected in "
+                       "[0, 1)")
 
 
 def make_optimizer(cfg: OptimizerConfig, schedule):
@@ -143,13 +162,14 @@ def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
   G = mesh_lib.blocks(model.mesh)
   params = jax.tree.map(lambda x: x.astype(dtype), params)
   cache = sampler.prompt_cache(model, params, batch.prompts, dtype)
-  cache, token_R, last_R, mask = sampler.start_rows(
+  cache, token_R, last_R = sampler.start_rows(
       batch.prompts, batch.slot_R, cache, T, G=G)
   inputs_RxT = jnp.concatenate(
       [token_R[:, None], batch.tokens_RxT[:, :-1]], axis=1)
-  S = batch.prompts.tokens_PxS.shape[1]
+  S, t_T = batch.prompts.tokens_PxS.shape[1], jnp.arange(T)
+  mask = sampler.new_token_mask(last_R, t_T, S=S, L=S + T)
   hidden, _ = model.apply(
-      {"params": params}, inputs_RxT, last_R[:, None] + jnp.arange(T)[None],
+      {"params": params}, inputs_RxT, last_R[:, None] + t_T[None],
       mask, cache, S)
   logits = model.apply({"params": params}, hidden, method="head")
   return loss.logp_and_entropy(
@@ -162,35 +182,40 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
   Returns:
     update(state, ref_params, batch, temperature) -> (state, metrics), where
     ref_params is None if kl_coef is 0. Metrics are means over the tokens that
-    have a gradient, on device.
+    have a gradient, on device; `finite` says whether loss, gradient and new
+    parameters are.
   """
   dtype = jnp.dtype(cfg.dtype)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract_state(model, tx))
 
   def microbatch_loss(params, ref_params, batch: Batch, temperature):
     T = batch.tokens_RxT.shape[1]
     mask = ((jnp.arange(T)[None] < batch.len_R[:, None])
             & batch.used_R[:, None])
     total = lambda x: jnp.sum(jnp.where(mask, x, 0.0))
+    # Masked before any exp: 0 * inf would be NaN on the way back.
+    masked = lambda x: jnp.where(mask, x, 0.0)
     logp, entropy = score_tokens(
         model, params, batch, temperature=temperature, dtype=dtype)
+    logp, behavior_logp = masked(logp), masked(batch.behavior_logp_RxT)
     old = jax.lax.stop_gradient(logp)
     policy, clipped = loss.grpo(logp, old, batch.advantage_R,
                                 clip_low=cfg.clip_low, clip_high=cfg.clip_high)
     if cfg.importance_cap is not None:
-      weight, capped = loss.importance(old, batch.behavior_logp_RxT,
+      weight, capped = loss.importance(old, behavior_logp,
                                        cap=cfg.importance_cap)
       policy, clipped = policy * weight, clipped | capped
     regularizer = -cfg.entropy_coef * entropy
     sums = {
         "tokens": jnp.sum(mask, dtype=jnp.float32),
         "logp": total(logp),
-        "logp_gap": total(jnp.abs(old - batch.behavior_logp_RxT)),
+        "logp_gap": total(jnp.abs(old - behavior_logp)),
         "clip_fraction": total(clipped.astype(jnp.float32)),
     }
     if ref_params is not None:
       ref_logp, _ = score_tokens(
           model, ref_params, batch, temperature=temperature, dtype=dtype)
-      kl = loss.kl_k3(logp, jax.lax.stop_gradient(ref_logp))
+      kl = loss.kl_k3(logp, masked(jax.lax.stop_gradient(ref_logp)))
       regularizer += cfg.kl_coef * kl
       sums["kl"] = total(kl)
     value = total(policy * batch.policy_weight_R[:, None]
@@ -208,18 +233,22 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
           jnp.add, carry,
           gradient(state.params, ref_params, part, temperature))
 
-    zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
-        jax.eval_shape(gradient, state.params, ref_params,
-                       jax.tree.map(lambda x: x[0], micro), temperature))
-    grads, sums = jax.lax.fori_loop(0, count, accumulate, zeros)
+    zeros = lambda tree: jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), tree)
+    _, sums = jax.eval_shape(
+        gradient, state.params, ref_params,
+        jax.tree.map(lambda x: x[0], micro), temperature)
+    start = jax.lax.with_sharding_constraint(
+        zeros(state.params), shardings.params), zeros(sums)
+    grads, sums = jax.lax.fori_loop(0, count, accumulate, start)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
     metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
-    metrics |= {"loss": value, "grad_norm": optax.tree.norm(grads)}
+    grad_norm = optax.tree.norm(grads)
+    metrics |= {"loss": value, "grad_norm": grad_norm, "finite": jnp.isfinite(
+        value + grad_norm + optax.tree.norm(params))}
     return TrainState(state.step + 1, params, opt_state), metrics
 
-  shardings = jax.tree.map(lambda x: x.sharding, abstract_state(model, tx))
   return jax.jit(update, donate_argnums=0,
                  out_shardings=(shardings, mesh_lib.replicated(model.mesh)))

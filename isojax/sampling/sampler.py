@@ -39,6 +39,9 @@ class SamplerConfig:
       if getattr(self, name) < 1:
         raise InputError(
             f"sampler.{name}={getattr(self, name)}: expected at least 1")
+    if self.dtype not in decoder.DTYPES:
+      raise InputError(f"sampler.dtype={self.dtype!r}: expected one of "
+                       f"{', '.join(decoder.DTYPES)}")
     if self.temperature < 0:
       raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
     if not 0 < self.top_p <= 1:
@@ -113,26 +116,31 @@ clone.defvjp(_clone_forward, _clone_backward)
 
 
 def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
-  """What rows need to continue their prompts: cache [R, L], last token, mask.
+  """What rows need to continue their prompts.
 
   Returns:
-    The cloned cache with T more slots; the prompt's last token [R]; its
-    position [R]; the mask [R, T, L] under which new token t (slot S + t)
-    attends to the prompt before its last token and to slots S .. S + t.
+    The cloned cache with T more slots, [R, S + T]; the prompt's last token
+    [R]; its position [R].
   """
-  S = prompts.tokens_PxS.shape[1]
   last_P = prompts.len_P - 1
   token_P = jnp.take_along_axis(
       prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
   grow = lambda x: jnp.pad(clone(x, slot_R, G),
                            ((0, 0), (0, T), (0, 0), (0, 0)))
-  cache = jax.tree.map(grow, cache)
-  last_R = clone(last_P, slot_R, G)
-  slot_L = jnp.arange(S + T)
+  return (jax.tree.map(grow, cache), clone(token_P, slot_R, G),
+          clone(last_P, slot_R, G))
+
+
+def new_token_mask(last_R, t_T, *, S: int, L: int):
+  """What new token t (slot S + t) attends to: bool [R, T, L].
+
+  The prompt before its last token, which is fed again as new token 0, and the
+  slots S .. S + t.
+  """
+  slot_L = jnp.arange(L)
   in_prompt = slot_L[None, None] < last_R[:, None, None]
-  t = jnp.arange(T)[:, None]
-  is_new = ((slot_L[None] >= S) & (slot_L[None] <= S + t))[None]
-  return cache, clone(token_P, slot_R, G), last_R, in_prompt | is_new
+  is_new = (slot_L[None] >= S) & (slot_L[None] <= S + t_T[:, None])
+  return in_prompt | is_new[None]
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
@@ -149,8 +157,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   def sample(params, prompts, row: Rows, key, temperature, top_p):
     params = jax.tree.map(lambda x: x.astype(dtype), params)
     cache = prompt_cache(model, params, prompts, dtype)
-    cache, token_R, last_R, mask_RxTxL = start_rows(
-        prompts, row.slot_R, cache, T, G=G)
+    cache, token_R, last_R = start_rows(prompts, row.slot_R, cache, T, G=G)
     key_R = rng.row_keys(key, clone(prompts.id_P, row.slot_R, G),
                          row.rollout_R)
     S = prompts.tokens_PxS.shape[1]
@@ -159,7 +166,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
     def advance(carry):
       t, token_R, done_R, cache, out = carry
-      mask = jax.lax.dynamic_slice_in_dim(mask_RxTxL, t, 1, axis=1)
+      mask = new_token_mask(last_R, t[None], S=S, L=S + T)
       hidden, cache = model.apply(
           {"params": params}, token_R[:, None], (last_R + t)[:, None], mask,
           cache, S + t)

@@ -1,4 +1,4 @@
-"""Tasks: problems with answers, and verifiers that are pure functions of text."""
+"""Tasks: problems with answers, and verifiers, pure functions of text."""
 
 import dataclasses
 from typing import Callable

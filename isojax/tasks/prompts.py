@@ -9,7 +9,8 @@ from isojax.types import Problem, Prompts
 def encode(tokenizer, problems: list[Problem], *, template: str,
            S: int) -> Prompts:
   """Prompts [len(problems), S], host arrays; InputError if one is too long."""
-  texts = [template.format(question=p.question) for p in problems]
+  # Not str.format: prompts of mathematics are full of braces.
+  texts = [template.replace("{question}", p.question) for p in problems]
   ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
   lengths = np.array([len(x) for x in ids], np.int32)
   worst = int(lengths.argmax())

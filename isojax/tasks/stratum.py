@@ -43,6 +43,7 @@ def read(path: str) -> Stratum:
   try:
     head, *lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
     header = json.loads(head)
+    header["stratum"]  # pylint: disable=pointless-statement  # must be there
     found = digest(lines)
     if header["sha256"] != found:
       raise InputError(f"{path}: the content hash is {found[:12]}, the header "
@@ -63,4 +64,9 @@ def read(path: str) -> Stratum:
   for split, problems in splits.items():
     if not problems:
       raise InputError(f"{path}: the {split} split is empty; {remedy}")
+    ids = {p.id for p in problems}
+    if len(ids) < len(problems) or min(ids) < 0 or max(ids) >= 2**32:
+      raise InputError(
+          f"{path}: the ids of the {split} split are not distinct numbers in "
+          f"[0, 2**32), so rollouts would share their randomness; {remedy}")
   return Stratum(header, splits["train"], splits["validation"])
