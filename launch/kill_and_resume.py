@@ -41,7 +41,7 @@ def start(folder: str) -> subprocess.Popen:
 
 
 def kill_at(run, folder: str, target: float, delay: float) -> int:
-  """Kills a run `delay` seconds after its records reach a step; the last step."""
+  """Kills a run `delay` seconds after its records reach a step; their last."""
   path = os.path.join(folder, "records.jsonl")
   last = lambda: max((r["step"] for r in records.read(path)), default=-1)
   while last() < target and run.poll() is None:
@@ -72,6 +72,7 @@ def hashes(lab, folder: str) -> tuple[str, str]:
 
 def main(_) -> None:
   lab = lab_lib.prepare(_CONFIG.value)
+  M = lab.e.alloc.M
   moments = random.Random(_SEED.value)
   with tempfile.TemporaryDirectory() as root:
     calm, disturbed = (os.path.join(root, x) for x in ("calm", "disturbed"))
@@ -81,11 +82,13 @@ def main(_) -> None:
     seconds = time.monotonic() - began
     print(f"undisturbed: {seconds:.1f} s")
     for kill in range(1, _KILLS.value + 1):
-      # Spread over the run; a delay of up to a second may fall on a save.
-      target = lab.e.alloc.M * (kill - moments.random()) / (_KILLS.value + 1)
+      # The first one while it starts, the others spread over the run, some
+      # time within a step or two after a record.
+      target = M * (kill - 1 - moments.random()) / _KILLS.value
+      delay = 4.0 if kill == 1 else seconds / M
       step = kill_at(start(disturbed), disturbed, target,
-                     moments.uniform(0.0, 0.5) * seconds / lab.e.alloc.M)
-      print(f"kill {kill}: records up to step {step} of {lab.e.alloc.M}")
+                     delay * moments.random())
+      print(f"kill {kill}: records up to step {step} of {M}")
     code = start(disturbed).wait()
     if code:
       sys.exit(f"the disturbed run ended with exit code {code}")
