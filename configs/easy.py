@@ -6,8 +6,8 @@ bonus, lr ~ sqrt(B).
 
   python -m isojax.main --config=configs/easy.py
 
-The embedded policy, C = 65,536 rollouts: see the README for the wall-clock and
-the reward that was measured.
+The embedded policy, C = 65,536 rollouts: 1 minute on 2 cores; avg@8 on the
+held-out problems goes from 0.34 to 0.67.
 """
 
 from configs import base
@@ -21,6 +21,6 @@ def get_config(size="tiny"):
   config.task.stratum = "isojax/assets/countdown-tiny-easy.jsonl"
   config.alloc.C = 65_536  # easy problems saturate sooner
   config.recipe.loss.update(
-      kl_coef=0.01,  # the paper gives none; holds KL below about 0.1 nat
+      kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat a token
       entropy_coef=0.003)  # the paper gives none; always paired with KL
   return config

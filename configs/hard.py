@@ -5,8 +5,8 @@ Reproduces in small the Hard setting of the IsoCompute Playbook (arXiv
 
   python -m isojax.main --config=configs/hard.py
 
-The embedded policy, C = 131,072 rollouts: see the README for the wall-clock
-and the reward that was measured.
+The embedded policy, C = 131,072 rollouts: 1 minute on 2 cores; avg@8 on the
+held-out problems goes from 0.06 to 0.12 (seeds 0, 1, 2: 0.121, 0.130, 0.117).
 
   python -m isojax.main --config=configs/hard.py:qwen2.5-7b \
       --config.model.path=FOLDER --config.task.stratum=FILE
