@@ -159,10 +159,8 @@ def restore_newest(store: str, abstract: TrainState):
   for step in steps:
     try:
       state = _restore(store, step, abstract)
-    except (MemoryError, jax.errors.JaxRuntimeError):
-      raise  # no fault of the file
-    except InputError:  # of another model
-      raise
+    except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+      raise  # of another model, or no fault of the file
     except Exception as error:  # pylint: disable=broad-except
       # orbax, tensorstore and json raise all kinds for a damaged file
       damaged[step] = repr(error)[:200]
