@@ -23,13 +23,14 @@ setuptools.setup(
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
         "orbax-checkpoint>=0.12.8,<0.13",  # the v0 manager; 1.0 changes it
         "safetensors>=0.8",  # reads bfloat16 without torch
+        "scipy>=1.15",  # bounded least squares and Beta quantiles of the fits
         "tqdm>=4.66",  # progress bars
         "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
-                 "tensorboardX>=2.6.2"],
-        "plot": ["matplotlib>=3.9"],  # figures of the frontier, to come
+                 "matplotlib>=3.9", "tensorboardX>=2.6.2"],
+        "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         # The range again, or a resolver takes the newest libtpu and an old jax.
         "tpu": [f"jax[tpu]{JAX}"],

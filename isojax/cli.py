@@ -15,13 +15,26 @@ from isojax.errors import InputError
 BAD_INPUT = 2  # exit code of every InputError
 
 
-def define_config(example: str):
+def define_config(example: str, *, required: bool = True):
   """The flag --config=FILE, with --config.section.field=value overrides."""
   holder = config_flags.DEFINE_config_file(
       "config", lock_config=True, help_string=f"Config file, such as {example};"
       " --config.seed=3 overrides a field.")
-  flags.mark_flag_as_required("config")
+  if required:
+    flags.mark_flag_as_required("config")
   return holder
+
+
+def pairs(flag: str, items: list[str]) -> dict[str, str]:
+  """A list flag of name=value pairs as a dict; InputError for others."""
+  out = {}
+  for item in items:
+    name, equals, value = item.partition("=")
+    if not equals or not name or not value or name in out:
+      raise InputError(f"--{flag}={item}: expected distinct NAME=VALUE, "
+                       "separated by commas")
+    out[name] = value
+  return out
 
 
 def _unknown_key(argv: list[str]) -> str | None:
@@ -47,7 +60,8 @@ def _unknown_key(argv: list[str]) -> str | None:
 def _parse(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS(argv)
-    flags.FLAGS["config"].value.keys()  # a missing file is noticed here
+    if "config" in flags.FLAGS and flags.FLAGS["config"].present:
+      flags.FLAGS["config"].value.keys()  # a missing file is noticed here
     return rest
   except flags.Error as error:
     message = str(error).strip().splitlines()[-1]

@@ -34,6 +34,7 @@ from isojax import rng
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.lab import Lab
+from isojax.planner import plan as plan_lib
 from isojax.rl import advantage
 from isojax.rl import reward
 from isojax.rl import update as update_lib
@@ -43,6 +44,11 @@ _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where records and checkpoints go; by default a folder "
     "under runs/ named by config and run id.")
+_PLAN = flags.DEFINE_string(
+    "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
+    "allocation.")
+_ROW = flags.DEFINE_integer(
+    "row", None, "Which row of --plan, counted from 0.")
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
@@ -240,7 +246,33 @@ def evaluate_only(lab: Lab, folder: str) -> int:
   return 0
 
 
+def planned(config, path: str, row: int | None):
+  """Sets what a row of a plan says in the config.
+
+  Raises:
+    InputError: no such file or row, or a key that the config has not.
+  """
+  if row is None:
+    raise InputError(f"--plan={path}: say which row, --row=0 for the first")
+  try:
+    with open(path, encoding="utf-8") as file:
+      lines = file.read().splitlines()
+    config.update(plan_lib.read_row(lines, row, path=path))
+  except OSError as error:
+    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
+                     "python -m launch.plan") from error
+  except (KeyError, TypeError, ValueError) as error:
+    if isinstance(error, InputError):
+      raise
+    raise InputError(f"{path}:{row + 1}: the config has no such key or another "
+                     f"type ({error})") from error
+
+
 def main(_) -> int:
+  if _PLAN.value is not None:
+    planned(_CONFIG.value, _PLAN.value, _ROW.value)
+  elif _ROW.value is not None:
+    raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
   lab = lab_lib.prepare(_CONFIG.value)
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
   run = {"train": train, "eval": evaluate_only}[_MODE.value]

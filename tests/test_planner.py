@@ -12,7 +12,8 @@ from isojax.planner.allocation import allocate
 from isojax.planner.allocation import sqrt_lr
 
 ROWS = list(csv.DictReader(
-    (pathlib.Path(__file__).parent / "data/planner_cases.csv").open()))
+    (pathlib.Path(__file__).parents[1]
+     / "isojax/assets/published/planner_cases.csv").open()))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)

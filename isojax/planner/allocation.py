@@ -46,6 +46,78 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
   return Allocation(Bp, n, C // (Bp * n))
 
 
-def sqrt_lr(base_lr: float, base_batch: int, B: int) -> float:
-  """base_lr * sqrt(B / base_batch): IsoCompute Playbook, section 6."""
-  return base_lr * math.sqrt(B / base_batch)
+# The playbook's sweep (section 4): 39 cells at 65,536 rollouts a step (Easy),
+# 27 at 16,384 (Hard).
+PAPER_BP = (32, 64, 128, 256, 512, 1024)
+PAPER_N = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+# The anchor of the square-root rule: 1e-6 at 1024 rollouts a step, AdamW.
+PAPER_LR, PAPER_BATCH = 1e-6, 1024
+
+
+def cells(Bps, ns, *, B_max: int) -> tuple[tuple[int, int], ...]:
+  """Every (Bp, n) with Bp * n <= B_max, in order."""
+  return tuple((Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max)
+
+
+def fixed_batch(B: int, Bps) -> tuple[tuple[int, int], ...]:
+  """Every (Bp, B / Bp) of whole numbers: B fixed, Bp traded against n."""
+  return tuple((Bp, B // Bp) for Bp in Bps if B % Bp == 0)
+
+
+def nearest_power(value: float, *, low: int, high: int) -> int:
+  """The power of two nearest to value in log2, within [low, high]."""
+  lowest, highest = math.ceil(math.log2(low)), math.floor(math.log2(high))
+  return 2 ** min(max(round(math.log2(value)), lowest), highest)
+
+
+def admitted(Bp: int, n: int, *, unit: int, B_max: int,
+             D: int) -> tuple[int, int, tuple[str, ...]]:
+  """The nearest (Bp, n) that a mesh and a problem set admit, and why.
+
+  n is kept as long as it can be: the playbook tunes n first.
+
+  Args:
+    Bp, n: the wish.
+    unit: Bp * n must be a multiple: row shards times microbatches.
+    B_max: most rollouts in a step.
+    D: training problems; Bp distinct ones make a step.
+
+  Raises:
+    InputError: nothing is admitted.
+  """
+  why = []
+  if n > B_max // Bp and n <= B_max:
+    why.append(f"Bp {Bp} -> {B_max // n}: Bp * n is at most {B_max}")
+    Bp = B_max // n
+  if Bp > D:
+    why.append(f"Bp {Bp} -> {D}: the problem set has no more")
+    Bp = D
+  legal = [x for x in range(1, min(D, B_max // max(n, 1)) + 1)
+           if x * n % unit == 0]
+  if n >= 2 and legal:
+    near = min(legal, key=lambda x: (abs(math.log(x / Bp)), x))
+    if near != Bp:
+      why.append(f"Bp {Bp} -> {near}: Bp * n must be a multiple of {unit}, "
+                 "row shards times microbatches")
+    return near, n, tuple(why)
+  both = [(x, y) for y in range(2, B_max + 1)
+          for x in {Bp, min(D, B_max // y)} if x and x * y <= B_max
+          and x * y % unit == 0]
+  if not both:
+    raise InputError(
+        f"no Bp <= {D} and 2 <= n with Bp * n <= {B_max} a multiple of {unit} "
+        "(row shards times microbatches); use a smaller mesh or fewer "
+        "microbatches, or raise B_max")
+  near = min(both, key=lambda c: abs(math.log(c[1] / max(n, 1))) + 0.5 * abs(
+      math.log(c[0] / Bp)))
+  why.append(f"(Bp, n) ({Bp}, {n}) -> {near}: Bp * n must be a multiple of "
+             f"{unit} up to {B_max}, and n at least 2")
+  return *near, tuple(why)
+
+
+def sqrt_lr(base_lr: float, base_batch: int, B):
+  """base_lr * sqrt(B / base_batch): IsoCompute Playbook, section 6.
+
+  B may be an array.
+  """
+  return base_lr * (B / base_batch) ** 0.5

@@ -1,0 +1,258 @@
+"""From a study to a law with its uncertainty: the whole pipeline.
+
+Draw 0 is the data itself, the others are bootstrap draws: problems are
+resampled for all runs alike, so that the luck which the runs share cancels,
+and seeds within a configuration.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.frontier import curves as curves_lib
+from isojax.frontier import envelope as envelope_lib
+from isojax.frontier.curves import Curves
+from isojax.frontier.curves import Points
+from isojax.frontier.envelope import Envelope
+from isojax.frontier.envelope import LawFits
+from isojax.frontier.study import Run
+from isojax.frontier.study import Study
+from isojax.planner.laws import FixedBatch
+from isojax.planner.laws import Sigmoid
+
+QUANTILES = (0.025, 0.975)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  points: Points
+  form: str  # key of curves.FORMS
+  A_max: float  # bound on asymptotes
+  b_min: float  # bound on the reward at C = 0
+  draws: int  # bootstrap
+  seed: int  # of the bootstrap
+  grid: int  # compute values on the frontier, equal steps in log C
+  rounds: int  # refinements of each fit, by 3
+
+
+# The playbook states some of its steps; launch.calibrate shows what each does.
+DEFAULT = Options(
+    points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
+    form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
+    grid=60, rounds=6)
+PAPER = dataclasses.replace(
+    DEFAULT, points=Points(select="records", ema=0.0, min_C=0.0,
+                           bin_width=0.01))
+
+
+def interval(value_D) -> tuple[float, float]:
+  """The 95 % interval of draws 1.. (draw 0 is the data)."""
+  low, high = np.quantile(value_D[1:], QUANTILES)
+  return float(low), float(high)
+
+
+def runs_of(study: Study, Bp: int, n: int) -> list[Run]:
+  return [r for r in study.runs if (r.Bp, r.n) == (Bp, n)]
+
+
+def resamples(study: Study, options: Options):
+  """(problem weights [1 + D, Q], per configuration seed weights [1 + D, S])."""
+  rng = np.random.default_rng(options.seed)
+  D = options.draws
+  Q = study.runs[0].value_ExQ.shape[1] if study.per_problem else 1
+  problems = np.concatenate(
+      [np.ones((1, Q)), rng.multinomial(Q, np.full(Q, 1 / Q), size=D)]) / Q
+  seeds = []
+  for cell in study.configurations:
+    S = len(runs_of(study, *cell))
+    # S - 1 of S: with few seeds, S of S would halve the variance (Rao and Wu,
+    # JASA 83, 1988).
+    seeds.append(np.concatenate([np.ones((1, S)), rng.multinomial(
+        max(S - 1, 1), np.full(S, 1 / S), size=D)]))
+  return problems, seeds
+
+
+def _prepared(run: Run, points: Points):
+  """(C_E, value_ExQ) after the moving average and the cut."""
+  value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
+  if points.ema:
+    value = curves_lib.ema_matrix(len(value), points.ema) @ value
+  keep = run.C_E >= points.min_C
+  if keep.sum() < 3:
+    raise InputError(
+        f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
+        f"min_C={points.min_C:g} on, a curve needs 3; lower min_C or leave the "
+        "run out")
+  return run.C_E[keep], value[keep]
+
+
+def fit_curves(study: Study, options: Options) -> list[Curves]:
+  """1 + draws fits of every configuration, in the study's order.
+
+  Without counts per problem, a draw is the fitted curve with normal noise of
+  the residuals' size: what the runs share is then not known to be shared.
+  """
+  problems, seeds = resamples(study, options)
+  rng = np.random.default_rng(options.seed + 1)
+  points = options.points
+  fits = []
+  for cell, seeds_DxS in zip(study.configurations, seeds, strict=True):
+    data = [_prepared(run, points) for run in runs_of(study, *cell)]
+    x = np.concatenate([C for C, _ in data])
+    weigh = lambda rewards: np.concatenate([
+        (curves_lib.record_breaking(r, bin_width=points.bin_width)
+         if points.select == "records" else np.ones_like(r)) * seeds_DxS[:, [i]]
+        for i, r in enumerate(rewards)], 1)
+    fit = lambda rewards, w: curves_lib.fit(
+        x, np.concatenate(rewards, 1), w, form=options.form,
+        A_max=options.A_max, b_min=options.b_min, rounds=options.rounds)
+    if study.per_problem:
+      rewards = [problems @ value.T for _, value in data]
+    else:
+      means = [value.mean(1)[None] for _, value in data]
+      first = fit(means, weigh(means)[:1])
+      free = max(len(x) - 1 - first.theta_DxP.shape[1] - 1, 1)
+      sd = np.sqrt(((np.concatenate(means, 1) - first(x)) ** 2).sum() / free)
+      rewards = [np.concatenate([mean, first(C) + sd * rng.normal(
+          size=(options.draws, len(C)))]) for (C, _), mean in zip(data, means)]
+    fits.append(fit(rewards, weigh(rewards)))
+  return fits
+
+
+def frontier_grid(study: Study, points: int) -> np.ndarray:
+  """Log-spaced C, from where two configurations were measured to the end."""
+  firsts = sorted(min(r.C_E[r.C_E > 0].min() for r in runs_of(study, *cell))
+                  for cell in study.configurations)
+  end = max(r.C_E.max() for r in study.runs)
+  return np.geomspace(firsts[min(1, len(firsts) - 1)], end, points)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """What a study says; arrays have 1 + draws rows, the first is the data."""
+
+  study: Study
+  options: Options
+  curves: list[Curves]
+  frontier: Envelope
+  log2_n_DxG: np.ndarray  # of the best configuration
+  law: LawFits | None  # None: a single n
+  law_DxG: np.ndarray | None  # log2 n* of the law on the frontier's grid
+  identified: bool
+  reasons: tuple[str, ...]  # why it is not identified
+  cautions: tuple[str, ...]  # what to keep in mind even so
+
+
+def grid_step(study: Study) -> float:
+  """The widest gap between neighbouring n tested, in log2."""
+  n = np.log2(sorted({n for _, n in study.configurations}))
+  return float(np.diff(n).max()) if len(n) > 1 else np.inf
+
+
+def law_values(law: LawFits, x_G) -> np.ndarray:
+  """log2 n* [D, G] at x = log10 C (or M)."""
+  z = law.k_D[:, None] * (np.asarray(x_G) - law.x0_D[:, None])
+  return law.b_D[:, None] + law.L_D[:, None] * 0.5 * (1 + np.tanh(0.5 * z))
+
+
+def analyse(study: Study, options: Options) -> Fit:
+  """Curves, frontier, law and verdict of one study."""
+  curves = fit_curves(study, options)
+  C_G = frontier_grid(study, options.grid)
+  frontier = envelope_lib.envelope(curves, C_G)
+  log2_n = np.log2([n for _, n in study.configurations])
+  tested = sorted(set(log2_n))
+  log2_n_DxG = log2_n[frontier.best_DxG]
+  law = law_DxG = None
+  weight = frontier.resolved_DxG.astype(float)
+  # Nothing to fit in a draw whose frontier is hardly known: the data's stands.
+  weight = np.where(weight.sum(1, keepdims=True) >= 5, weight, weight[:1])
+  if len(tested) > 1 and weight[0].sum() >= 5:
+    x_G = C_G if study.axis == "updates" else np.log10(C_G)
+    width = x_G[-1] - x_G[0]
+    steep = ((1 / width, 100 / width) if study.axis == "updates"
+             else (0.5, envelope_lib.K_MAX))
+    law = envelope_lib.fit_law(
+        x_G, log2_n_DxG, weight, low=tested[0] - 1, high=tested[-1], k=steep,
+        rounds=5)
+    law_DxG = law_values(law, x_G)
+  fit = Fit(study, options, curves, frontier, log2_n_DxG, law, law_DxG, False,
+            (), ())
+  reasons, cautions = verdict(fit)
+  return dataclasses.replace(fit, identified=not reasons, reasons=reasons,
+                             cautions=cautions)
+
+
+def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """(reasons why the law is not identified, cautions), in sentences."""
+  study, frontier, law = fit.study, fit.frontier, fit.law
+  tested = sorted({n for _, n in study.configurations})
+  resolved = frontier.resolved_DxG[0]
+  on = sorted({int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]})
+  reasons, cautions = [], []
+  if len(on) < 3:
+    reasons.append(
+        f"{len(on)} values of n on the frontier ({', '.join(map(str, on))}) "
+        f"out of {len(tested)} tested; a law of four parameters needs at "
+        "least 3: test more n, or larger C")
+  if len(tested) > 1 and resolved.any() and (
+      fit.log2_n_DxG[0][resolved][-1] == np.log2(tested[-1])):
+    reasons.append(
+        f"saturation unseen: n = {tested[-1]}, the largest tested, is best at "
+        f"the largest C; test n = {2 * tested[-1]} and beyond")
+  if law is not None:
+    for name in law.at_bound:
+      text = f"the fit of the law stands at the bound of its {name}"
+      (cautions if name in ("k", "floor") else reasons).append(text)
+    if fit.options.draws:
+      low, high = np.quantile(fit.law_DxG[1:], QUANTILES, axis=0)
+      wide = float(np.median((high - low)[resolved]))
+      if wide > grid_step(study):
+        reasons.append(
+            f"the 95% interval of n*(C) spans a factor of {2**wide:.3g} in the "
+            f"middle of the data, more than the step of {2**grid_step(study):.3g}"
+            " between tested n: more seeds, problems or evaluations")
+      k_low, k_high = interval(law.k_D)
+      if k_high > 3 * k_low:
+        cautions.append(f"k is weakly identified: {k_low:.3g} to {k_high:.3g}")
+  elif len(tested) > 1:
+    reasons.append("the frontier is resolved at fewer than 5 compute values: "
+                   "runs must overlap in C")
+  seeds = min(len(runs_of(study, *cell)) for cell in study.configurations)
+  if seeds < 2:
+    cautions.append(
+        "one seed in some configurations: intervals hold the luck of the "
+        "validation problems and samples, not that of the run; when runs differ "
+        "by half a point they cover about 60% instead of 95% (launch.calibrate)")
+  if not study.per_problem:
+    cautions.append(
+        "no counts per problem: intervals come from the scatter around each "
+        "curve, what the runs share is not known to be shared")
+  if not resolved.all():
+    cautions.append(
+        f"{np.sum(~resolved)} of {len(resolved)} frontier points rest on runs "
+        "that ended earlier; they are drawn and not fitted")
+  caps = {Bp: max(n for b, n in study.configurations if b == Bp)
+          for Bp, _ in study.configurations}
+  if len(caps) > 1 and len(set(caps.values())) > 1:
+    cautions.append(
+        "the largest n tested falls with Bp (" + ", ".join(
+            f"Bp {Bp}: {n}" for Bp, n in sorted(caps.items())) + "): a cap on "
+        "Bp * n can look like saturation")
+  flat = [cell for cell, c in zip(study.configurations, fit.curves)
+          if "flat" in c.at_bound]
+  if flat:
+    cautions.append("no rise was found at (Bp, n) = "
+                    + ", ".join(map(str, flat)))
+  return tuple(reasons), tuple(cautions)
+
+
+def sigmoid_of(fit: Fit, draw: int) -> Sigmoid | FixedBatch:
+  """The law of one draw, as the planner knows it."""
+  law = fit.law
+  L, k, x0, b = (float(v[draw]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
+  if fit.study.axis == "updates":
+    B, = {Bp * n for Bp, n in fit.study.configurations}
+    return FixedBatch(B, L, k, x0, b)
+  return Sigmoid(L, k, x0, b)

@@ -1,0 +1,122 @@
+"""One rising curve a configuration: R(C) = b + (A - b) g(C; theta).
+
+IsoCompute Playbook, section 2: which points are fitted, and the forms.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.frontier import separable
+
+
+def saturating_exponential(theta, x):
+  """1 - exp(-k C): the authors' drawn curves; theta = log k."""
+  return -np.expm1(-np.exp(theta[..., :1]) * x)
+
+
+def logistic(theta, x):
+  """Logistic in linear C, rescaled to 0 at C = 0; theta = (log k, C half).
+
+  With C half far below 0 it is the saturating exponential.
+  """
+  k, half = np.exp(theta[..., :1]), theta[..., 1:]
+  with np.errstate(over="ignore"):
+    return -np.expm1(-k * x) / (1 + np.exp(-k * (x - half)))
+
+
+def hill(theta, x):
+  """1 / (1 + (C_mid / C)^B), a logistic in log C; theta = log C_mid, log B."""
+  mid, B = theta[..., :1], np.exp(theta[..., 1:])
+  with np.errstate(divide="ignore"):
+    return 0.5 * (1 + np.tanh(0.5 * B * (np.log(x) - mid)))
+
+
+FORMS = {"saturating_exponential": saturating_exponential,
+         "logistic": logistic, "hill": hill}
+
+
+def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
+  """Candidates for theta; the ends are its bounds, wide of any real run."""
+  rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)  # straight .. a step
+  if form == "saturating_exponential":
+    return (rate,)
+  if form == "logistic":
+    return rate[::4], np.linspace(-1.0, 1.5, 26) * C_max
+  return (np.log(np.geomspace(0.003, 30.0, 41) * C_max),
+          np.log(np.geomspace(0.2, 8.0, 24)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Points:
+  """Which evaluations are fitted, and how they are treated first."""
+
+  select: str  # all, or records: only those that break the run's record
+  ema: float  # weight of the past in a moving average, 0 is off
+  min_C: float  # earlier evaluations are not fitted
+  bin_width: float  # reward; a record must reach a higher bin; 0: any rise
+
+
+def ema_matrix(E: int, decay: float) -> np.ndarray:
+  """[E, E] with s_i = decay s_(i-1) + (1 - decay) r_i and s_0 = r_0."""
+  power = decay ** (np.arange(E)[:, None] - np.arange(E))
+  rows = np.tril(power * (1 - decay))
+  rows[:, 0] = decay ** np.arange(E)
+  return rows
+
+
+def record_breaking(reward_DxE, *, bin_width: float):
+  """True where a run, in order of C, first reaches a higher reward (bin)."""
+  height = np.asarray(reward_DxE, float)
+  if bin_width:
+    height = np.floor(height / bin_width + 1e-9)
+  past = np.maximum.accumulate(height, axis=-1)
+  first = np.ones(height.shape[:-1] + (1,), bool)
+  return np.concatenate([first, height[..., 1:] > past[..., :-1]], -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curves:
+  """D fits of one configuration; D = 1 is the fit of the data itself."""
+
+  form: str
+  theta_DxP: np.ndarray
+  b_D: np.ndarray
+  s_D: np.ndarray  # A - b
+  sse_D: np.ndarray
+  C_lo: float  # range of the fitted points
+  C_hi: float
+  points: int
+  at_bound: tuple[str, ...]  # of the first fit
+
+  def __call__(self, C_G) -> np.ndarray:
+    """[D, G] rewards."""
+    g = FORMS[self.form](self.theta_DxP, np.asarray(C_G, float))
+    return self.b_D[:, None] + self.s_D[:, None] * g
+
+
+def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
+        rounds: int) -> Curves:
+  """Least squares of one configuration for every draw.
+
+  Args:
+    x_E: compute of each point, >= 0.
+    y_DxE, w_DxE: reward and weight of each point, in each draw.
+    form: key of FORMS.
+    A_max: bound on the asymptote.
+    b_min: bound on the reward at C = 0.
+    rounds: refinements of theta by 3.
+  """
+  grid = first_grid(form, float(x_E.max()))
+  bounds = separable.Bounds(floor=b_min, ceiling=A_max)
+  theta, b, s, sse = separable.fit(
+      x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid, bounds=bounds,
+      rounds=rounds)
+  used = x_E[w_DxE[0] > 0]
+  hits = [name for name, hit in (
+      ("A", b[0] + s[0] >= A_max - 1e-9), ("b", b[0] <= b_min + 1e-9),
+      ("flat", s[0] <= 1e-9),
+      ("straight line", theta[0, 0] <= grid[0][0] + 1e-9
+       and form == "saturating_exponential")) if hit]
+  return Curves(form, theta, b, s, sse, float(used.min()), float(used.max()),
+                len(used), tuple(hits))

@@ -1,0 +1,169 @@
+"""A fit as one JSON document: what the planner, the figures and people read.
+
+Every number that is drawn or advised from stands in it; nothing is refitted.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.frontier import analysis
+from isojax.frontier import diagnostics
+from isojax.frontier import scalerl
+from isojax.frontier.analysis import Fit
+from isojax.frontier.study import Study
+from isojax.planner.laws import FixedBatch
+
+VERSION = 1
+BEYOND = 2.0  # curves are tabulated up to this many times the data's end
+
+
+def _round(value, digits: int = 6):
+  """Nested lists with a few significant digits; NaN and infinity are null."""
+  if isinstance(value, dict):
+    return {k: _round(v, digits) for k, v in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_round(v, digits) for v in value]
+  if isinstance(value, np.ndarray):
+    return _round(value.tolist(), digits)
+  if isinstance(value, (float, np.floating)):
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+  if isinstance(value, np.generic):
+    return value.item()
+  return value
+
+
+def _band(value_DxG):
+  low, high = np.quantile(value_DxG[1:], analysis.QUANTILES, axis=0)
+  return {"low": low, "high": high}
+
+
+def study_fields(study: Study) -> dict:
+  Bps = sorted({Bp for Bp, _ in study.configurations})
+  return {
+      "axis": study.axis, "metric": study.metric, "split": study.split,
+      "eval_set": study.eval_set, "model": study.model, "D": study.D,
+      "k": study.k, "per_problem": study.per_problem,
+      "regime": ("fixed_B" if study.axis == "updates"
+                 else "fixed_Bp" if len(Bps) == 1 else "joint"),
+      "Bp": Bps, "n": sorted({n for _, n in study.configurations}),
+      "runs": [{"run_id": r.run_id, "seed": r.seed, "Bp": r.Bp, "n": r.n,
+                "where": r.where, "C": r.C_E, "reward": r.reward_E}
+               for r in study.runs]}
+
+
+def curve_fields(fit: Fit) -> list[dict]:
+  """One entry a configuration, tabulated on a common grid of C."""
+  C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * fit.frontier.C_G[-1], 80)
+  out = []
+  for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
+    reward = curve(C_G)
+    out.append({
+        "Bp": Bp, "n": n, "form": curve.form, "A": curve.b_D[0] + curve.s_D[0],
+        "A_interval": analysis.interval(curve.b_D + curve.s_D),
+        "b": curve.b_D[0], "theta": curve.theta_DxP[0],
+        "C_lo": curve.C_lo, "C_hi": curve.C_hi, "points": curve.points,
+        "rmse": np.sqrt(curve.sse_D[0] / curve.points),
+        "at_bound": list(curve.at_bound),
+        "C": C_G, "reward": reward[0], **_band(reward)})
+  return out
+
+
+def frontier_fields(fit: Fit) -> dict:
+  cells = np.array(fit.study.configurations)[fit.frontier.best_DxG[0]]
+  return {"C": fit.frontier.C_G, "reward": fit.frontier.reward_DxG[0],
+          "Bp": cells[:, 0], "n": cells[:, 1],
+          "resolved": fit.frontier.resolved_DxG[0],
+          **_band(fit.frontier.reward_DxG)}
+
+
+def law_fields(fit: Fit) -> dict | None:
+  """The law, its band on the frontier's grid, and every draw's parameters."""
+  if fit.law is None:
+    return None
+  law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
+  best = analysis.sigmoid_of(fit, 0)
+  columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
+  band = _band(2.0 ** fit.law_DxG)
+  return {
+      **dataclasses.asdict(best), "kind": (
+          "fixed_batch" if isinstance(best, FixedBatch) else "sigmoid"),
+      "rmse_log2": law.rmse_D[0], "at_bound": list(law.at_bound),
+      "C_seen": [seen[0], seen[-1]],
+      "intervals": {
+          "x0": analysis.interval(law.x0_D), "k": analysis.interval(law.k_D),
+          "floor": analysis.interval(2.0 ** law.b_D),
+          "ceiling": analysis.interval(2.0 ** (law.b_D + law.L_D))},
+      "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0], **band,
+      "draws": np.stack(columns, 1)[1:]}
+
+
+def scalerl_fields(study: Study, *, min_C: float,
+                   notes: list[str]) -> list[dict]:
+  """ScaleRL's law for each run: all of it, and its first half extrapolated.
+
+  A run that no such law fits goes to `notes`.
+  """
+  out = []
+  for run in study.runs:
+    R0 = None if run.C_E[0] == 0 else float(run.reward_E[0])
+    points = dict(R0=R0, min_C=min_C)
+    end = float(run.C_E[-1])
+    try:
+      fit = scalerl.fit(run.C_E, run.reward_E, A_bounds=(0.0, 1.0), **points)
+      power = scalerl.fit_power_law(run.C_E, run.reward_E, min_C=min_C)
+      half = scalerl.extrapolate(run.C_E, run.reward_E, fit_below=end / 2,
+                                 **points)
+    except InputError as error:
+      notes.append(f"{run.where}: run {run.run_id}: no ScaleRL law: {error}")
+      continue
+    C = np.geomspace(fit.C_lo, BEYOND * end, 60)
+    out.append({
+        "run_id": run.run_id, "Bp": run.Bp, "n": run.n,
+        **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
+        "C": run.C_E, "reward": run.reward_E, "curve_C": C,
+        "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
+        "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
+        "A_interval": (None if "A" in fit.at_bound else
+                       [fit.law.A - scalerl.A_MARGIN,
+                        fit.law.A + scalerl.A_MARGIN]),
+        "half": {"A": half.fit.law.A, "mean_error": half.mean_error,
+                 "max_error": half.max_error,
+                 "within_margin": half.within_margin}})
+  return out
+
+
+def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
+             next_plan: dict, notes: list[str]) -> dict:
+  """fit.json.
+
+  Args:
+    fit: the study's metric.
+    others: metric -> fit of the same runs, for the best n of each metric.
+    hill: rows of `scalerl_fields`.
+    next_plan: of proposal.next_plan.
+    notes: what the readers left out, and why.
+  """
+  end = float(fit.frontier.C_G[-1])
+  as_dicts = lambda items: [dataclasses.asdict(i) for i in items if i]
+  study = fit.study
+  frames = [diagnostics.interference(r, study.k, frames=4, draws=100, seed=0)
+            for r in study.runs] if study.per_problem and (
+                study.k and study.metric == "avg") else []
+  return _round({
+      "version": VERSION, "study": study_fields(study),
+      "options": dataclasses.asdict(fit.options),
+      "curves": curve_fields(fit), "frontier": frontier_fields(fit),
+      "switches": diagnostics.switches(fit), "law": law_fields(fit),
+      "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
+                  "cautions": list(fit.cautions)},
+      "variants": as_dicts(diagnostics.variants(study, fit.options)),
+      "extrapolation": as_dicts(diagnostics.extrapolation(fit, end / part)
+                                for part in (2, 4)),
+      "sensitivity": as_dicts(diagnostics.sensitivity(fit)),
+      "best_n": as_dicts(row for each in others.values()
+                         for row in diagnostics.best_n(each)),
+      "interference": as_dicts(frames), "scalerl": hill,
+      "next": next_plan, "notes": notes})

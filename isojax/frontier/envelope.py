@@ -1,0 +1,89 @@
+"""Which configuration is best at each C, and the law that goes through it.
+
+IsoCompute Playbook, sections 2.3 and 3.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.frontier import separable
+from isojax.frontier.curves import Curves
+
+K_MAX = 50.0  # a decade; the paper's own joint Hard fit stands at this bound
+SLACK = 1.05  # runs of different B end at slightly different C
+
+
+@dataclasses.dataclass(frozen=True)
+class Envelope:
+  """D frontiers on a grid of G compute values over K configurations."""
+
+  C_G: np.ndarray
+  reward_DxG: np.ndarray
+  best_DxG: np.ndarray  # index of the configuration
+  resolved_DxG: np.ndarray  # bool: no curve beyond its data could change it
+
+
+def envelope(curves_K: list[Curves], C_G) -> Envelope:
+  """The upper envelope, clipped to what each configuration was seen at.
+
+  A run that ended before C keeps the reward it had reached. Where its curve,
+  continued, would be the best, the point is marked as not resolved.
+  """
+  C_G = np.asarray(C_G, float)
+  continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
+  clipped = np.stack([c(np.minimum(C_G, c.C_hi)) for c in curves_K], 1)
+  begun = np.array([c.C_lo for c in curves_K])[:, None] <= C_G
+  ended = np.array([c.C_hi for c in curves_K])[:, None] * SLACK < C_G
+  seen = np.where(begun, clipped, -np.inf)
+  best = seen.argmax(1)
+  could = np.where(begun, np.where(ended, continued, clipped), -np.inf)
+  best_ended = np.take_along_axis(
+      np.broadcast_to(ended, seen.shape), best[:, None], 1)[:, 0]
+  resolved = (could.argmax(1) == best) & ~best_ended & begun.any(0)
+  return Envelope(C_G, seen.max(1), best, resolved)
+
+
+def _sigmoid(theta, x):
+  return 0.5 * (1 + np.tanh(
+      0.5 * np.exp(theta[..., 1:]) * (x - theta[..., :1])))
+
+
+@dataclasses.dataclass(frozen=True)
+class LawFits:
+  """D fits of log2 n = L sigmoid(k (x - x0)) + b."""
+
+  L_D: np.ndarray
+  k_D: np.ndarray
+  x0_D: np.ndarray
+  b_D: np.ndarray
+  rmse_D: np.ndarray
+  at_bound: tuple[str, ...]  # of the first
+
+
+def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
+            k: tuple[float, float], rounds: int) -> LawFits:
+  """Least squares of the law for every draw.
+
+  Args:
+    x_G: log10 C, or M for a fixed batch.
+    log2_n_DxG: log2 of the best n.
+    w_DxG: 1, or 0 where it is not resolved.
+    low: bound on the floor b; section 3.3: log2 of half the smallest n tested.
+    high: bound on the ceiling b + L: log2 of the largest n tested.
+    k: bounds on the steepness, per unit of x.
+    rounds: refinements of (x0, k) by 3.
+  """
+  grid = (np.linspace(x_G[0], x_G[-1], 49),
+          np.linspace(np.log(k[0]), np.log(k[1]), 25))
+  theta, b, L, sse = separable.fit(
+      x_G, log2_n_DxG, w_DxG, basis=_sigmoid, grid=grid,
+      bounds=separable.Bounds(floor=low, ceiling=high), rounds=rounds)
+  near = lambda value, bound: abs(value - bound) < 1e-6
+  hits = [name for name, hit in (
+      ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),
+      ("C0", near(theta[0, 0], grid[0][0]) or near(theta[0, 0], grid[0][-1])),
+      ("k", near(theta[0, 1], grid[1][0]) or near(theta[0, 1], grid[1][-1])),
+  ) if hit]
+  return LawFits(L, np.exp(theta[:, 1]), theta[:, 0], b,
+                 np.sqrt(sse / w_DxG.sum(1)), tuple(hits))

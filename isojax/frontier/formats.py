@@ -1,0 +1,89 @@
+"""The names under which other projects log their evaluations.
+
+What a name means, and the file that writes it, is in
+tests/data/logs/README.md. Standard library only.
+"""
+
+import dataclasses
+
+from isojax import records
+
+METRICS = ("avg", "best", "worst")
+KNOWN = records.FIELDS["eval"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+  """The names of one project; of alternatives, the first that is there."""
+  step: tuple[str, ...]
+  metrics: tuple[dict[str, str], ...]  # our field -> pattern with set, who, k
+  names: tuple[tuple[str, str], ...] = ()  # our field, further names
+  prompts: str | None = None  # the option that is Bp
+  batch: str | None = None  # or the one that is Bp * n
+  group: str | None = None  # the option that is n
+  options: tuple[str, ...] = ()  # further ones that `fixed` may hold
+  sampled_by_n: bool = False  # an evaluation draws n a problem: k = n
+  set_key: str | None = None  # a name of the line that holds the eval_set
+  version: str | None = None  # updates of the policy that was evaluated
+  repeats: bool = True  # a resumed run logs steps again: the later counts
+  caveat: str | None = None
+
+
+def _verl(variable: str) -> dict[str, str]:
+  start = rf"val-(?:core|aux)/(?P<set>.+)/{variable}/"
+  return {"avg": start + r"mean@(?P<k>\d+)",
+          "best": start + r"best@(?P<k>\d+)/mean",
+          "worst": start + r"worst@(?P<k>\d+)/mean"}
+
+
+def _prime(start: str) -> dict[str, str]:
+  return {"avg": start + r"avg@(?P<k>\d+)", "best": start + r"pass@(?P<k>\d+)",
+          "worst": start + r"pass\^(?P<k>\d+)"}
+
+
+OURS = {"metrics": ({name: name for name in METRICS},), "repeats": False,
+        "names": tuple((name, name) for name in sorted(
+            KNOWN - {"step", *METRICS}))}
+FORMATS = {
+    "isojax": Format(step=("step",), **OURS),
+    "verl": Format(
+        # its step goes to every tracker, so W&B's _step is the step
+        step=("step", "_step", "Step", "training/global_step"),
+        metrics=(_verl("acc"), _verl("reward"),
+                 {"avg": "val/test_score/(?P<set>.+)"}),  # before val-core
+        prompts="data.train_batch_size", group="actor_rollout_ref.rollout.n",
+        caveat="best@k and worst@k of verl are bootstrapped with replacement "
+        "from the stored samples: best is too low, worst too high."),
+    "trl": Format(
+        step=("step", "train/global_step"),  # W&B's _step counts log calls
+        metrics=({"avg": "eval[_/]reward"},),
+        names=(("epoch", "epoch"), ("epoch", "train/epoch")),
+        batch="generation_batch_size", group="num_generations",
+        options=("num_generations_eval", "gradient_accumulation_steps",
+                 "steps_per_generation", "num_iterations"),
+        sampled_by_n=True, set_key="eval[_/](.+)_runtime",
+        caveat="avg is TRL's eval_reward, the weighted sum of its reward "
+        "functions; one alone: --columns=avg=eval_rewards/NAME/mean."),
+    "tunix": Format(
+        step=("step", "_step", "Step"),
+        metrics=({"avg": "rewards/eval/score/mean"},
+                 {"avg": "rewards/eval/sum"}),
+        prompts="batch_size", group="num_generations", sampled_by_n=True,
+        caveat="avg is Tunix's reward, the sum of its reward functions; one "
+        "alone: --columns=avg=rewards/eval/NAME."),
+    "prime-rl": Format(
+        step=("step",),
+        metrics=(_prime("eval/(?P<set>.+)/effective/(?P<who>[^/]+)/"),
+                 _prime("eval/(?P<set>.+)/all/(?P<who>[^/]+)/"),
+                 _prime("eval/(?P<set>[^/]+)/"),
+                 {"avg": "eval/(?P<set>.+)/effective/(?P<who>[^/]+)/"
+                  "reward/mean"}),
+        batch="batch_size", group="group_size",
+        version="eval/{set}/policy_version",
+        caveat="avg, best and worst are over the rollouts without an error, "
+        "prime-rl's effective ones, where it logs them."),
+    "table": Format(
+        step=("step", "global_step", "train/global_step",
+              "training/global_step", "trainer/global_step", "_step", "Step"),
+        **OURS),
+}

@@ -1,0 +1,188 @@
+"""Text files as flat lines of names and values, each with its line number.
+
+CSV, JSON lines, one JSON document, or verl's console. A torn last line is
+dropped and a few broken ones are skipped, both with a note; a file of another
+kind is an error. Standard library only.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+
+from isojax.errors import InputError
+
+BROKEN_SHARE = 0.1  # of the lines; more is a file of another kind
+CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (?=\S+:)", re.M)
+
+
+def load(path: str) -> tuple[list[tuple[int, dict]], list[str]]:
+  """(number, line) of a file, and notes on what was left out.
+
+  Raises:
+    InputError: cannot be read, or is neither table, JSON nor console.
+  """
+  text = _text(path)
+  if (text.lstrip()[0] in "{["
+      or path.lower().endswith((".json", ".jsonl", ".ndjson"))):
+    try:
+      return _document(text), []
+    except (ValueError, RecursionError):
+      return _json_lines(path, text)
+  if CONSOLE.search(text):
+    return list(_console(text)), []
+  return _csv(path, text)
+
+
+def there(line: dict, name: str) -> bool:
+  """Whether the line holds a value of that name; NaN is one."""
+  return name in line and line[name] is not None and line[name] != ""
+
+
+def _text(path: str) -> str:
+  if os.path.isdir(path):
+    raise InputError(f"{path}: a folder; expected a file, as metrics.jsonl or "
+                     f"trainer_state.json; it holds {sorted(os.listdir(path))}")
+  try:
+    with open(path, "rb") as file:
+      text = file.read().decode("utf-8-sig")
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror}); expected the "
+                     "path of a log or a table") from error
+  except UnicodeDecodeError:
+    text = "\0"
+  if "\0" in text:
+    raise InputError(
+        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
+        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
+  if not text.strip():
+    raise InputError(f"{path}: empty; expected one evaluation a line")
+  if text.lstrip().startswith("<"):
+    raise InputError(f"{path}: a web page or XML; expected CSV or JSON lines: "
+                     "download the file itself")
+  return text
+
+
+def _console(text: str):
+  """verl's console lines, `step:12 - name:value - ...`, behind any prefix."""
+  for number, line in enumerate(text.split("\n"), 1):
+    if start := CONSOLE.search(line):
+      pairs = (part.rsplit(":", 1) for part in line[start.end():].split(" - ")
+               if ":" in part)
+      # numpy 2 prints a float64 as np.float64(0.5)
+      yield number, {"step": start[1]} | {
+          name: re.sub(r"^np\.\w+\((.*)\)$", r"\1", value.strip())
+          for name, value in pairs}
+
+
+def _document(text: str) -> list[tuple[int, dict]]:
+  """One JSON value: a list of lines, or a trainer_state.json with one.
+
+  Raises:
+    ValueError: it is not that.
+  """
+  state = isinstance(json.loads(text), dict)
+  at = text.index("[", text.index('"log_history"') if state else 0) + 1
+  decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
+  lines, number, counted = [], 1, 0
+  while text[at := between.match(text, at).end()] != "]":
+    number, counted = number + text.count("\n", counted, at), at
+    line, at = decoder.raw_decode(text, at)
+    if not isinstance(line, dict):
+      raise ValueError("not a list of objects")
+    # a mean over nothing but NaN is null in a trainer's state
+    lines.append((number, _flat(line, null=math.nan if state else None)))
+  return lines
+
+
+def _json_lines(path: str, text: str):
+  *whole, last = text.split("\n")
+  lines, broken, notes = [], [], []
+  for number, line in enumerate((*whole, last), 1):
+    if not line.strip():
+      continue
+    try:
+      value = json.loads(line)
+      if not isinstance(value, dict):
+        raise ValueError("not an object")
+    except (ValueError, RecursionError):
+      if number > len(whole) > 0:
+        notes.append(f"{path}:{number}: the last line is torn: dropped.")
+      else:
+        broken.append((number, 1, "not a JSON object"))
+      continue
+    if value.keys() == {"step", "data"} and isinstance(value["data"], dict):
+      # verl's file logger, which writes NaN as null
+      value = {"step": value["step"], **_flat(value["data"], null=math.nan)}
+    lines.append((number, _flat(value, null=None)))
+  total = len(lines) + len(broken)
+  return lines, _judge(path, broken, total, notes)
+
+
+def _flat(value: dict, *, null) -> dict:
+  """Nested objects become names with slashes, nulls become `null`."""
+  line = {}
+  for name, part in value.items():
+    if isinstance(part, dict):
+      line |= {f"{name}/{k}": v for k, v in _flat(part, null=null).items()}
+    else:
+      line[name] = null if part is None else part
+  return line
+
+
+def _csv(path: str, text: str):
+  first = text.lstrip().split("\n", 1)[0]
+  reader = csv.reader(io.StringIO(text, newline=""),
+                      delimiter=max(",\t;", key=first.count))
+  rows, end = [], 0
+  try:
+    for row in reader:
+      if row:
+        rows.append((end + 1, reader.line_num, row))
+      end = reader.line_num
+  except csv.Error as error:
+    raise InputError(f"{path}:{end + 1}: not CSV ({error}); expected a header "
+                     "and one row a line") from error
+  header = [name.strip() for name in rows[0][2]]
+  if twice := sorted({name for name in header if header.count(name) > 1}):
+    raise InputError(f"{path}: columns {twice} are there more than once: "
+                     "rename or delete one of each")
+  if len(rows) == 1:
+    raise InputError(f"{path}: a header and no rows; expected one a line")
+  lines, broken, notes = [], [], []
+  for start, stop, row in rows[1:]:
+    if len(row) == len(header):
+      lines += ((start, line) for line in _runs(dict(zip(header, row))))
+    elif start == end and not text.endswith("\n") and len(row) < len(header):
+      notes.append(f"{path}:{start}: the last line is torn: dropped.")
+    else:  # an open quote swallows lines: all of them are broken
+      broken.append((start, stop - start + 1, f"{len(row)} values under "
+                     f"{len(header)} columns"))
+  return lines, _judge(path, broken, end, notes)
+
+
+def _runs(line: dict) -> list[dict]:
+  """A line of W&B's chart export, `RUN - metric`, as a line of each run."""
+  (x, at), *rest = line.items()
+  if " - " in x or not rest or not all(" - " in name for name, _ in rest):
+    return [line]
+  runs = {}
+  for name, value in rest:
+    if not name.endswith(("__MIN", "__MAX")):
+      run, metric = name.rsplit(" - ", 1)
+      runs.setdefault(run, {x: at, "run_id": run})[metric] = value
+  return list(runs.values())
+
+
+def _judge(path: str, broken: list, total: int, notes: list[str]) -> list[str]:
+  """Notes on the broken lines, (line, how many, why), if they are few."""
+  count = sum(lines for _, lines, _ in broken)
+  if count > BROKEN_SHARE * total:
+    raise InputError(
+        f"{path}:{broken[0][0]}: {broken[0][2]}, and {count} of {total} lines "
+        "are broken; expected CSV with a header or one JSON object a line: "
+        "check the file and its format")
+  return [f"{path}:{number}: {why}: skipped." for number, _, why in broken
+          ] + notes

@@ -1,0 +1,314 @@
+"""ScaleRL's law of pass rate against compute, and the ways to fit it.
+
+R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
+
+C is any compute that adds up: GPU-hours in the paper, rollouts elsewhere here.
+R0, the pass rate before training, is given and never fitted. The fit of A is
+good to about 0.02 between equal runs, that of B much less: B is comparable
+only at one A (`matched`). Suffixes: E evaluations, S C_mid grid.
+"""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+
+from isojax.errors import InputError
+
+A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015
+B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
+MIN_POINTS = 4  # one more than the law has free parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerLaw:
+  """R(C) = A - D / C^B: where Hill goes for C far above C_mid."""
+
+  A: float
+  D: float
+  B: float
+
+  def __call__(self, C):
+    return self.A - self.D * np.asarray(C, np.float64) ** -self.B
+
+
+@dataclasses.dataclass(frozen=True)
+class Hill:
+  """R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B); R(0) = R0."""
+
+  A: float  # pass rate at infinite compute
+  B: float  # steepness, in log C
+  C_mid: float  # compute of half of the gain, R = (R0 + A) / 2
+  R0: float  # pass rate at no compute
+
+  def __post_init__(self):
+    if not (0 <= self.R0 < self.A <= 1 and 0 < self.B and 0 < self.C_mid):
+      raise InputError(f"{self}: expected 0 <= R0 < A <= 1, B > 0, C_mid > 0")
+
+  def __call__(self, C):
+    with np.errstate(divide="ignore"):  # log 0 is -inf, and expit(-inf) is 0
+      x = np.log(np.asarray(C, np.float64)) - np.log(self.C_mid)
+    return self.R0 + (self.A - self.R0) * scipy.special.expit(self.B * x)
+
+  def power_law(self) -> PowerLaw:
+    """The limit for large C: D = (A - R0) * C_mid^B."""
+    return PowerLaw(self.A, (self.A - self.R0) * self.C_mid**self.B, self.B)
+
+
+def linearise(R, law: Hill):
+  """F(R) = C_mid^B / ((A - R0) / (R - R0) - 1), which is C^B on the law.
+
+  Against log C, log F is a line of slope B. For R0 < R < A, else nan.
+  """
+  R = np.asarray(R, np.float64)
+  gained = np.where((law.R0 < R) & (R < law.A), R - law.R0, np.nan)
+  return law.C_mid**law.B / ((law.A - law.R0) / gained - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """A fitted law and what it stands on."""
+
+  law: Hill | PowerLaw
+  ssr: float  # sum of squared residuals, in pass rate
+  count: int  # points fitted
+  C_lo: float  # they span [C_lo, C_hi]
+  C_hi: float
+  at_bound: tuple[str, ...]  # parameters that stopped at a bound
+
+  def extrapolates(self, C):
+    """Whether a law is asked beyond its points."""
+    C = np.asarray(C, np.float64)
+    return (C < self.C_lo) | (C > self.C_hi)
+
+
+@dataclasses.dataclass(frozen=True)
+class GridFit(Fit):
+  """The best cell of a grid over A and C_mid, and the best cell of every A."""
+
+  profile: tuple[tuple[float, float, float, float], ...]  # A, C_mid, B, ssr
+
+
+def _points(C_E, R_E, *, R0, min_C):
+  """The points to fit and R0 (None: the pass rate at C = 0), or InputError."""
+  C, R = np.asarray(C_E, np.float64), np.asarray(R_E, np.float64)
+  for wrong, message in (
+      (C.ndim != 1 or C.shape != R.shape,
+       f"C_E {C.shape} and R_E {R.shape}: expected two lists of one length"),
+      (not (np.isfinite(C).all() and np.isfinite(R).all()),
+       "C_E or R_E has a nan or inf: leave that evaluation out"),
+      ((C < 0).any() or (np.diff(C) <= 0).any(),
+       "C_E: expected increasing values from 0 up; sort them, run by run"),
+      ((R < 0).any() or (R > 1).any(), "R_E: expected pass rates in [0, 1]"),
+      (R0 is None and not (C[:1] == 0).any(),
+       "R0=None takes the pass rate at C = 0; no point is there, give R0")):
+    if wrong:
+      raise InputError(message)
+  R0 = float(R[0] if R0 is None else R0)
+  keep = (C >= min_C) & (C > 0)  # at C = 0 the law is R0, whatever the rest is
+  C, R = C[keep], R[keep]
+  if len(C) < MIN_POINTS:
+    raise InputError(f"{len(C)} points with C >= {min_C:g}: expected at least "
+                     f"{MIN_POINTS}; lower min_C or evaluate more often")
+  if not 0 <= R0 < R.max():
+    raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
+                     f"rate, {R.max():g}")
+  return C, R, R0
+
+
+def _fit_B(x_SxE, y_E, amplitude):
+  """B >= 0 of least squares of y = amplitude * expit(B * x), for every row.
+
+  Levenberg-Marquardt from B = 1, all rows at once. Returns B and the ssr [S].
+  """
+  def residual(B):  # and its derivative
+    s = scipy.special.expit(B[:, None] * x_SxE)
+    return amplitude * s - y_E, amplitude * s * (1 - s) * x_SxE
+
+  B, damping = np.ones(len(x_SxE)), np.full(len(x_SxE), 1e-3)
+  r, J = residual(B)
+  ssr = (r**2).sum(axis=1)
+  for _ in range(60):
+    curvature = (J**2).sum(axis=1) * (1 + damping) + 1e-300  # 0 on a plateau
+    new = np.clip(B - (J * r).sum(axis=1) / curvature, 0, None)
+    new_r, new_J = residual(new)
+    new_ssr = (new_r**2).sum(axis=1)
+    better = new_ssr < ssr
+    B, ssr = np.where(better, new, B), np.where(better, new_ssr, ssr)
+    r, J = (np.where(better[:, None], *pair)
+            for pair in ((new_r, r), (new_J, J)))
+    damping = np.maximum(damping * np.where(better, 0.2, 5.0), 1e-6)
+  return B, ssr
+
+
+def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
+  """The published procedure: a grid over A and C_mid, B fitted in each cell.
+
+  Unweighted squares of the pass rate; the best cell wins. Values of A_grid up
+  to R0 are skipped. at_bound names the grids on whose edge the best cell lies.
+  The paper fits A in 0.450:0.005:0.800 on C of at least 1,500 GPU-hours, says
+  100 values of C_mid in [100, 40000], and prints values of [100, 4000].
+  """
+  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
+  A_grid, C_mid_grid = np.sort(A_grid), np.sort(C_mid_grid)
+  if not ((A_grid <= 1).all() and (A_grid > R0).any()):
+    raise InputError(f"A_grid: expected values up to 1, some above {R0=:g}")
+  if not (len(C_mid_grid) and (C_mid_grid > 0).all()):
+    raise InputError("C_mid_grid: expected positive values")
+  x_SxE = np.log(C) - np.log(C_mid_grid)[:, None]
+  profile = []
+  for A in A_grid[A_grid > R0]:
+    B, ssr = _fit_B(x_SxE, R - R0, A - R0)
+    i = np.argmin(ssr)
+    profile.append((float(A), float(C_mid_grid[i]), float(B[i]), float(ssr[i])))
+  A, C_mid, B, ssr = min(profile, key=lambda row: row[-1])
+  if B < B_BOUNDS[0]:
+    raise InputError(f"the pass rate does not rise with C (best {B=:g}): there "
+                     "is no such law to fit")
+  edges = (("A", A, A_grid), ("C_mid", C_mid, C_mid_grid))
+  edge = tuple(name for name, v, grid in edges if v in (grid[0], grid[-1]))
+  return GridFit(Hill(A, B, C_mid, R0), ssr, len(C), float(C[0]), float(C[-1]),
+                 edge, tuple(profile))
+
+
+def _least_squares(predict, C, R, *, names, bounds, starts):
+  """Best of several bounded fits of `predict(theta)`; equal bounds fix.
+
+  Returns theta and the last fields of Fit.
+  """
+  lower, upper = np.array(bounds, np.float64).T
+  free = lower < upper
+  theta, best = lower.copy(), None
+
+  def residual(part):
+    theta[free] = part
+    return predict(theta) - R
+
+  for start in itertools.product(*starts):
+    x0 = np.clip(start, lower, upper)[free]
+    done = scipy.optimize.least_squares(
+        residual, x0, bounds=(lower[free], upper[free]), x_scale="jac",
+        ftol=1e-12, xtol=1e-12, gtol=1e-12)
+    if best is None or done.cost < best.cost:
+      best = done
+  theta[free] = best.x
+  near = 1e-4 * (upper - lower)
+  hit = free & ((theta - lower < near) | (upper - theta < near))
+  at_bound = tuple(name for name, h in zip(names, hit, strict=True) if h)
+  return theta.tolist(), (float(2 * best.cost), len(C), float(C[0]),
+                          float(C[-1]), at_bound)
+
+
+def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
+  """Least squares of A, B and C_mid together, bounded, from several starts.
+
+  Args:
+    A_bounds: (0, 1) for a free A; two equal values fix it, to compare B.
+  """
+  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
+  low, high = max(A_bounds[0], R0), min(A_bounds[1], 1.0)
+  if not R0 < high or high < low:
+    raise InputError(f"{A_bounds=}: expected low <= high <= 1 above {R0=:g}")
+  low = max(low, R0 + 1e-6 * (high - R0))  # A = R0 leaves the rest undetermined
+  log_C = np.log(C)
+  reach = math.log(1e3)  # C_mid may lie this far outside the points
+  (A, B, log_C_mid), rest = _least_squares(
+      lambda t: R0 + (t[0] - R0) * scipy.special.expit(t[1] * (log_C - t[2])),
+      C, R, names=("A", "B", "C_mid"),
+      bounds=((low, high), B_BOUNDS, (log_C[0] - reach, log_C[-1] + reach)),
+      starts=((R.max(), (R.max() + high) / 2), (1.0, 3.0),
+              np.quantile(log_C, (0.1, 0.5, 0.9))))
+  return Fit(Hill(A, B, math.exp(log_C_mid), R0), *rest)
+
+
+def fit_power_law(C_E, R_E, *, min_C) -> Fit:
+  """Least squares of A - D / C^B, A <= 1: for contrast, it promises too much.
+
+  It has no midpoint, so it reads the lower half of a rise as a slow tail.
+  """
+  C, R, _ = _points(C_E, R_E, R0=0.0, min_C=min_C)
+  log_C = np.log(C) - np.log(C[0])  # D is then the gap at the first point
+  (A, log_gap, B), rest = _least_squares(
+      lambda t: t[0] - np.exp(t[1] - t[2] * log_C), C, R, names=("A", "D", "B"),
+      bounds=((0.0, 1.0), (np.log(1e-6), np.log(10.0)), B_BOUNDS),
+      starts=((R.max(), 1.0), (np.log(R.max() - R.min() + 1e-3),), (0.3, 2.0)))
+  return Fit(PowerLaw(A, math.exp(log_gap) * float(C[0])**B, B), *rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Margin:
+  """A of runs that differ in nothing but the seed."""
+
+  A: float  # mean
+  plus_minus: float  # half of the range
+  count: int
+
+
+def error_margin(fits) -> Margin:
+  """How far A varies between repeated runs of one setting."""
+  A = [f.law.A for f in fits]
+  if len(A) < 2:
+    raise InputError(f"{len(A)} fits: expected two or more repeated runs")
+  return Margin(float(np.mean(A)), (max(A) - min(A)) / 2, len(A))
+
+
+@dataclasses.dataclass(frozen=True)
+class Matched:
+  """Runs compared at one A, as in the paper's leave-one-out table."""
+
+  A: float  # mean of the free fits
+  spread: float  # largest minus smallest A of the free fits
+  comparable: bool  # B is: no A is at a bound, all agree within the margin
+  free: dict[str, Fit]
+  fixed: dict[str, Fit]  # refitted at the mean A
+
+
+def matched(runs, *, min_C, margin=A_MARGIN) -> Matched:
+  """Refits every run at the average A; B is comparable if the A agree.
+
+  Args:
+    runs: name -> (C_E, R_E, R0).
+    margin: how far any two A may differ.
+  """
+  if len(runs) < 2:
+    raise InputError(f"{len(runs)} runs: expected two or more to compare")
+  refit = lambda bounds: {
+      name: fit(C_E, R_E, R0=R0, min_C=min_C, A_bounds=bounds)
+      for name, (C_E, R_E, R0) in runs.items()}
+  free = refit((0.0, 1.0))
+  A_R = [f.law.A for f in free.values()]
+  A, spread = float(np.mean(A_R)), max(A_R) - min(A_R)
+  held = all("A" not in f.at_bound for f in free.values())  # or 1 agrees with 1
+  return Matched(A, spread, held and spread <= margin, free, refit((A, A)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Extrapolation:
+  """A fit to the start of a run, judged by the rest of it."""
+
+  fit: Fit
+  reach: float  # last C seen over the last C fitted
+  count: int  # points seen beyond the fit
+  mean_error: float  # law minus seen: above 0 if it promised too much
+  rmse: float
+  max_error: float  # absolute
+  within_margin: bool  # max_error <= A_MARGIN
+
+
+def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Extrapolation:
+  """Fits the points with min_C <= C <= fit_below and predicts the others."""
+  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
+  seen = C > fit_below
+  if not seen.any():
+    raise InputError(f"{fit_below=:g}: no point lies beyond; the last is at "
+                     f"C = {C[-1]:g}")
+  start = fit(C[~seen], R[~seen], R0=R0, min_C=min_C, A_bounds=(0.0, 1.0))
+  error = start.law(C[seen]) - R[seen]
+  worst = float(abs(error).max())
+  return Extrapolation(
+      fit=start, reach=float(C[-1] / start.C_hi), count=int(seen.sum()),
+      mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean())),
+      max_error=worst, within_margin=worst <= A_MARGIN)

@@ -1,0 +1,549 @@
+"""What an allocation costs: rollouts -> tokens -> FLOPs, bytes -> time, money.
+
+A roofline per stage. On each chip, in seconds,
+
+  max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
+    + link bytes / (link bandwidth * fraction),
+
+stages one after the other. (Bp, n, M) may be numpy arrays: everything
+broadcasts. Left out: compilation, checkpoints, networks slower than the links,
+overlap of links with compute, and sliding windows (Gemma: priced as full
+attention, too high).
+"""
+
+import dataclasses
+import math
+import statistics
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.planner.machine import Machine
+
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
+HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What a model_type adds to the Llama block."""
+
+  tied: bool  # when config.json does not say
+  qkv_bias: bool
+  qk_norm: bool
+  norms: int  # in a layer, of the model's width
+
+
+FAMILIES = {
+    "llama": Family(tied=False, qkv_bias=False, qk_norm=False, norms=2),
+    "qwen2": Family(tied=False, qkv_bias=True, qk_norm=False, norms=2),
+    "qwen3": Family(tied=False, qkv_bias=False, qk_norm=True, norms=2),
+    "gemma2": Family(tied=True, qkv_bias=False, qk_norm=False, norms=4),
+    "gemma3_text": Family(tied=True, qkv_bias=False, qk_norm=True, norms=4),
+}
+
+KEYS = dict(layers="num_hidden_layers", width="hidden_size",
+            heads="num_attention_heads", kv_heads="num_key_value_heads",
+            mlp="intermediate_size", vocab="vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelShape:
+  """A dense decoder with gated MLPs."""
+
+  layers: int
+  width: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp: int
+  vocab: int
+  tied: bool  # embedding and head are one matrix
+  family: Family
+
+  @property
+  def layer_matmul(self) -> int:
+    """Parameters of one layer's seven matrices."""
+    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+            + 3 * self.width * self.mlp)
+
+  @property
+  def head(self) -> int:
+    """Parameters of the vocabulary's matrix."""
+    return self.width * self.vocab
+
+  @property
+  def matmul_params(self) -> int:
+    """Parameters that a token of which logits are taken is multiplied with."""
+    return self.layers * self.layer_matmul + self.head
+
+  @property
+  def params(self) -> int:
+    biases = self.family.qkv_bias * self.head_dim * (
+        self.heads + 2 * self.kv_heads)
+    norms = self.family.norms * self.width + (
+        self.family.qk_norm * 2 * self.head_dim)
+    return (self.layers * (self.layer_matmul + biases + norms) + self.width
+            + self.head * (1 if self.tied else 2))
+
+  def lora_params(self, rank: int) -> int:
+    """rank * (in + out) of each of a layer's seven matrices."""
+    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
+        self.width + self.mlp)
+    return self.layers * rank * ends
+
+  def kv_bytes_per_token(self, number: int) -> int:
+    """Bytes of a token's keys and values, `number` bytes each."""
+    return 2 * self.layers * self.kv_heads * self.head_dim * number
+
+  def forward_flops(self, context, head: bool):
+    """FLOPs of one token that attends to `context` tokens, in a forward.
+
+    2 for each matrix parameter; 4 heads head_dim context in a layer, scores
+    and sums of values.
+    """
+    matmul = self.layers * self.layer_matmul + (self.head if head else 0)
+    return 2 * matmul + (
+        4 * self.layers * self.heads * self.head_dim * context)
+
+
+def model_shape(config: dict) -> ModelShape:
+  """The shape in a parsed Hugging Face config.json of a dense text model."""
+  kind = config["model_type"] if "model_type" in config else None
+  experts = [key for key in config if "expert" in key]
+  if kind not in FAMILIES or experts:
+    raise InputError(
+        f"config.json: model_type {kind!r}"
+        f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
+        f"expected a dense one of {', '.join(FAMILIES)}")
+  missing = [key for key in KEYS.values() if key not in config]
+  if missing:
+    raise InputError(f"config.json: {', '.join(missing)} missing; write the "
+                     "values out, also those equal to the library's defaults")
+  sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
+  wrong = [f"{KEYS[k]}={v!r}" for k, v in sizes.items()
+           if not isinstance(v, int) or v < 1]
+  wrong += [f"{key}={config[key]}" for key in ("attention_bias", "mlp_bias")
+            if key in config and config[key]]
+  if wrong:
+    raise InputError(f"config.json: {', '.join(wrong)}: expected sizes of at "
+                     "least 1, and no biases but Qwen2's")
+  head_dim = config["head_dim"] if "head_dim" in config else None
+  if head_dim is None and (
+      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
+    raise InputError("config.json: head_dim is missing and not hidden_size / "
+                     "num_attention_heads; write it out")
+  tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
+          else FAMILIES[kind].tied)
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind],
+                    head_dim=head_dim or sizes["width"] // sizes["heads"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """The tokens of a rollout, and what is done with them."""
+
+  prompt_tokens: float  # mean of a problem
+  response_tokens: float  # mean of a rollout
+  max_prompt: int  # tokens; sizes the cache
+  max_response: int  # tokens; sizes the cache
+  dtype: str  # of compute and cache, a key of BYTES
+  padded: bool = False  # computed at the two maxima, as isojax does; False: at
+  # the means, as a packed update and a growing cache would
+  kl: bool = False  # a reference forward of every trained token
+  remat: bool = False  # the update computes the forward twice
+  trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
+  # each allocation or one for all: it grows with n; others are skipped
+
+  def __post_init__(self):
+    if self.dtype not in BYTES:
+      raise InputError(f"workload.dtype={self.dtype!r}: expected one of "
+                       f"{', '.join(BYTES)}")
+    for mean, top in (("prompt_tokens", "max_prompt"),
+                      ("response_tokens", "max_response")):
+      if not 0 < getattr(self, mean) <= getattr(self, top):
+        raise InputError(
+            f"workload.{mean}={getattr(self, mean)}: expected more than 0 and "
+            f"at most {top}={getattr(self, top)}")
+    if not np.all((0 <= np.asarray(self.trained)) & (self.trained <= 1)):
+      raise InputError(f"workload.trained={self.trained}: expected in [0, 1]")
+
+  @property
+  def lengths(self) -> tuple[float, float, float, float]:
+    """Tokens computed of a prompt and of a response, and what each attends to.
+
+    Without padding the mean over positions, as if all were as long as the mean.
+    """
+    S, T = self.prompt_tokens, self.response_tokens
+    if not self.padded:
+      return S, T, S / 2, S + T / 2
+    S, T = float(self.max_prompt), float(self.max_response)
+    return S, T, S, S + T
+
+
+@dataclasses.dataclass(frozen=True)
+class Efficiency:
+  """Fractions of a machine's peaks that a stage reaches.
+
+  Measured ones can pass 1 where caches beat the measured memory bandwidth.
+  """
+
+  prefill_flops: float
+  decode_flops: float
+  decode_bandwidth: float  # of memory and links, while sampling
+  score_flops: float
+  update_flops: float
+  update_bandwidth: float  # of memory and links, while updating
+  slots: float  # fraction of decoded slots that hold a token someone keeps
+  step_seconds: float  # of every step, whatever its size: host, rewards
+  basis: str  # "assumed", or what it was measured from
+
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      if name == "step_seconds" and not value >= 0 or (
+          name not in ("step_seconds", "basis") and not value > 0):
+        raise InputError(f"efficiency.{name}={value}: expected a positive "
+                         "number (step_seconds may be 0)")
+
+
+# Assumptions, not measurements: replace them by `measured_efficiency`.
+ASSUMED = Efficiency(
+    prefill_flops=0.4,  # the scaling book's working assumption for prefill
+    decode_flops=0.4,  # the same, at batches large enough to be compute bound
+    decode_bandwidth=0.6,  # a guess: no launch gaps would be 0.8 to 0.9
+    score_flops=0.4,  # a forward over whole sequences, like prefill
+    update_flops=0.3,  # prime-rl's trainer on 8 H100: 0.14 to 0.35
+    update_bandwidth=0.6,  # a guess, as for decoding
+    slots=0.5,  # a guess between 0.2 (to the longest of a batch, lengths with
+    # a long tail) and 0.9 (slots refilled from a queue)
+    step_seconds=1.0,  # a guess: rewards on the host, data, logs
+    basis="assumed")
+PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+  """Devices on isojax's axes; their product is the machine's chips."""
+
+  data: int
+  fsdp: int
+  tensor: int
+
+  @property
+  def devices(self) -> int:
+    return self.data * self.fsdp * self.tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """All chips together; seconds on the clock."""
+
+  flops: np.ndarray | float
+  bytes: np.ndarray | float  # through HBM
+  seconds: np.ndarray | float
+
+  def __mul__(self, times):
+    return Stage(self.flops * times, self.bytes * times, self.seconds * times)
+
+  def __add__(self, other):
+    return Stage(self.flops + other.flops, self.bytes + other.bytes,
+                 self.seconds + other.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """Of one step or of a run; scalars or arrays."""
+
+  prefill: Stage  # of prompts, once a problem
+  decode: Stage
+  score: Stage  # forward of the reference; nothing without KL
+  update: Stage  # forward and backward
+  optimizer: Stage
+  overhead: np.ndarray | float  # seconds
+  rollouts: np.ndarray | float  # sampled for training
+  tokens: np.ndarray | float  # sampled for training
+  chips: int
+  usd_per_hour: float | None  # of one chip
+
+  @property
+  def stages(self) -> tuple[Stage, ...]:
+    return (self.prefill, self.decode, self.score, self.update, self.optimizer)
+
+  @property
+  def seconds(self):
+    return sum(stage.seconds for stage in self.stages) + self.overhead
+
+  @property
+  def flops(self):
+    return sum(stage.flops for stage in self.stages)
+
+  @property
+  def bytes(self):
+    return sum(stage.bytes for stage in self.stages)
+
+  @property
+  def hours(self):
+    return self.seconds / 3600
+
+  @property
+  def device_hours(self):
+    return self.hours * self.chips
+
+  @property
+  def usd(self):
+    """None where the machine has no published price."""
+    if self.usd_per_hour is None:
+      return None
+    return self.device_hours * self.usd_per_hour
+
+
+def _mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
+  mesh = mesh or Mesh(data=machine.chips, fsdp=1, tensor=1)
+  if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != machine.chips:
+    raise InputError(f"{mesh}: {mesh.devices} devices, but {machine.name} has "
+                     f"{machine.chips} chips; choose axes with that product")
+  return mesh
+
+
+def _stage(flops, hbm, link, machine, dtype, compute, bandwidth) -> Stage:
+  """Roofline of a stage; flops and bytes of all chips, evenly spread."""
+  chip, chips = machine.accelerator, machine.chips
+  seconds = np.maximum(
+      flops / (chips * chip.peak(dtype) * compute),
+      hbm / (chips * chip.hbm_bandwidth * bandwidth))
+  if chips > 1:
+    if chip.link_bandwidth is None:
+      raise InputError(f"{machine.name}: {chip.name} has no published link "
+                       "bandwidth; expected one chip of it")
+    seconds = seconds + link / (chips * chip.link_bandwidth * bandwidth)
+  return Stage(flops, hbm, seconds)
+
+
+def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
+                  machine: Machine, efficiency: Efficiency, rows: int,
+                  mesh: Mesh | None = None) -> tuple[Stage, Stage]:
+  """(prefill, decode) of Bp problems with n rollouts each.
+
+  `rows` slots of the whole machine decode together, and empty ones cost as
+  much as full ones. Weights go through memory once a position on every
+  replica; keys and values once a position and row. Links, a position and chip:
+  fsdp gathers the weights, tensor reduces two activations a layer.
+  """
+  w, e, mesh = workload, efficiency, _mesh(mesh, machine)
+  number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
+  S, _, prompt_context, context = w.lengths
+  weights = shape.matmul_params * number
+  gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
+  reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
+  prompts = Bp * S
+  # Weights once, in a batch far larger than a ridge point; the cache written.
+  prefill = _stage(
+      prompts * shape.forward_flops(prompt_context, head=False),
+      prompts * shape.kv_bytes_per_token(number) + weights * G,
+      prompts * reduced + gathered,
+      machine, w.dtype, e.prefill_flops, e.decode_bandwidth)
+  positions = np.maximum(1, Bp * n / rows) * (w.response_tokens / e.slots)
+  copies = max(1, mesh.tensor / shape.kv_heads)  # of a head on several chips
+  decode = _stage(
+      positions * (rows * shape.forward_flops(context, head=True)),
+      positions * (weights * G + rows * context * copies
+                   * shape.kv_bytes_per_token(number)),
+      positions * (rows * reduced + gathered),
+      machine, w.dtype, e.decode_flops, e.decode_bandwidth)
+  return prefill, decode
+
+
+def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
+              machine: Machine, efficiency: Efficiency, rows: int,
+              mesh: Mesh | None = None, microbatches: int = 1) -> Cost:
+  """One step: Bp problems, n rollouts each, one update.
+
+  The prompt goes through the update once a problem. Forward and backward are
+  3 forwards, 4 with remat. Links: a microbatch gathers the weights over fsdp
+  twice and scatters float32 gradients once; the step reduces gradients over
+  data. Without a mesh all chips are on `data`: whole weights on each.
+  """
+  w, e, number = workload, efficiency, BYTES[workload.dtype]
+  prefill, decode = sampling_cost(
+      Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
+      mesh=mesh)
+  mesh, B = _mesh(mesh, machine), Bp * n
+  S, T, prompt_context, context = w.lengths
+  forward = w.trained * (
+      Bp * S * shape.forward_flops(prompt_context, head=False)
+      + B * T * shape.forward_flops(context, head=True))
+  tokens = w.trained * (Bp * S + B * T)
+  # A float: products with arrays of integers would overflow.
+  G, params = mesh.data * mesh.fsdp, float(shape.params)
+  shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips  # numbers
+  reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1) * tokens
+  passes = microbatches * params * number * G  # weights through memory
+  score = _stage(
+      forward * w.kl, passes * w.kl,
+      (reduced + microbatches * shard * number) * w.kl,
+      machine, w.dtype, e.score_flops, e.update_bandwidth)
+  times = 4 if w.remat else 3
+  gradients = 8 * params * (mesh.data - 1)  # float32, ring over data
+  update = _stage(
+      forward * times, passes * times,
+      reduced * (times - 1) + gradients
+      + microbatches * shard * (2 * number + 4),
+      machine, w.dtype, e.update_flops, e.update_bandwidth)
+  # float32: parameters and two moments read and written, gradients read.
+  optimizer = _stage(
+      10 * params * mesh.data, 28 * params * mesh.data, 0,
+      machine, w.dtype, e.update_flops, e.update_bandwidth)
+  return Cost(prefill, decode, score, update, optimizer, e.step_seconds, B,
+              B * w.response_tokens, machine.chips,
+              machine.accelerator.usd_per_hour)
+
+
+def run_cost(Bp, n, M, *, eval_rollouts: int = 0, eval_k: int = 1,
+             **step) -> Cost:
+  """M steps, and `eval_rollouts` in all sampled for evaluation, k a problem.
+
+  `step`: the keywords of `step_cost`.
+  """
+  cost = step_cost(Bp, n, **step)
+  stages = [stage * M for stage in cost.stages]
+  if eval_rollouts:
+    sampling = {k: v for k, v in step.items() if k != "microbatches"}
+    extra = sampling_cost(eval_rollouts / eval_k, eval_k, **sampling)
+    stages[:2] = [a + b for a, b in zip(stages, extra)]
+  return Cost(*stages, cost.overhead * M, cost.rollouts * M, cost.tokens * M,
+              cost.chips, cost.usd_per_hour)
+
+
+def budget_for(hours: float, Bp: int, n: int, **run) -> int:
+  """The largest C of whole steps that `hours` on the clock pay for.
+
+  `run`: the keywords of `run_cost`, evaluations included.
+  """
+  if not 0 < hours < math.inf:
+    raise InputError(f"hours={hours}: expected a positive number")
+  spent = lambda M: run_cost(Bp, n, M, **run).hours
+  M = max(0, math.floor((hours - spent(0)) / (spent(1) - spent(0))))
+  while spent(M + 1) <= hours:  # a last bit of the quotient
+    M += 1
+  while M and spent(M) > hours:
+    M -= 1
+  if not M:
+    raise InputError(
+        f"{hours} hours do not pay for one step of Bp={Bp}, n={n} (with "
+        f"evaluations {spent(1):.3g} hours); lower Bp or n, or give more")
+  return Bp * n * M
+
+
+def measured_workload(records: list[dict], workload: Workload) -> Workload:
+  """The workload with the mean tokens and trained share of a run's records.
+
+  `records`: of one run, as `isojax.records` names them, from one step to the
+  next; differences of their cumulative counts are used.
+  """
+  train = _train(records)
+  first, last = train[0], train[-1]
+  grown = lambda name: last[name] - first[name]
+  rollouts = grown("rollouts")
+  return dataclasses.replace(
+      workload, trained=grown("trained_tokens") / grown("sampled_tokens"),
+      prompt_tokens=grown("prompt_tokens") / (rollouts / first["n"]),
+      response_tokens=grown("sampled_tokens") / rollouts)
+
+
+def measured_efficiency(records: list[dict], *, shape: ModelShape,
+                        workload: Workload, machine: Machine, rows: int,
+                        basis: str, mesh: Mesh | None = None,
+                        microbatches: int = 1) -> Efficiency:
+  """What a run's records show, for other (Bp, n) on the same machine.
+
+  One fraction for sampling and one for the update: the time at peak over the
+  median time of a step, so that a compilation does not count. What is not in
+  the records (slots decoded past the end of a rollout) is inside the first.
+  It says little of another model, machine or `rows`.
+  """
+  train = _train(records)
+  typical = lambda name: statistics.median(r[name] for r in train)
+  ideal = step_cost(
+      train[0]["Bp"], train[0]["n"], shape=shape,
+      workload=measured_workload(records, workload), machine=machine,
+      efficiency=PEAK, rows=rows, mesh=mesh, microbatches=microbatches)
+  prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
+  sample = (prefill + decode) / typical("seconds_sample")
+  update = sum(update) / typical("seconds_update")
+  return Efficiency(sample, sample, sample, update, update, update, 1.0,
+                    typical("seconds_score"), f"measured from {basis}")
+
+
+def _train(records: list[dict]) -> list[dict]:
+  train = [record for record in records if record["kind"] == "train"]
+  runs = {(r["run_id"], r["Bp"], r["n"]) for r in train}
+  if len(runs) != 1 or len(train) < 3:
+    raise InputError(f"{len(train)} train records of {len(runs)} runs: "
+                     "expected at least 3, all of one run")
+  return train
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Bytes on each device. Sampling and the update follow each other."""
+
+  masters: float  # float32 parameters
+  moments: float  # Adam's two, float32
+  copy: float  # of the parameters, in the compute dtype
+  reference: float  # float32 parameters of the base policy, with KL
+  cache: float  # keys and values, while sampling
+  sample_logits: float  # float32, one position of every row
+  gradients: float  # float32, in the update
+  activations: float  # kept for the backward
+  update_logits: float  # float32, and their gradient
+  available: float  # of the chip
+
+  @property
+  def total(self) -> float:
+    """The larger of the two phases, on what always stays."""
+    return (self.masters + self.moments + self.copy + self.reference
+            + max(self.cache + self.sample_logits,
+                  self.gradients + self.activations + self.update_logits))
+
+  @property
+  def fits(self) -> bool:
+    return self.total <= self.available
+
+
+def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
+           *, rows: int, microbatch_rows: int, chunked_head: bool,
+           lora_rank: int | None = None) -> Memory:
+  """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
+
+  Left out: what the compiler needs besides, fragmentation, and weights that it
+  gathers over fsdp for longer than a layer. With LoRA the base is the copy in
+  the compute dtype, and the reference costs nothing.
+  """
+  w, number = workload, BYTES[workload.dtype]
+  mesh = _mesh(mesh, machine)
+  shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
+  trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
+  local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
+  length = w.max_prompt + w.max_response
+  # A token in a layer: residual and normed input twice, query, key, value and
+  # their product, three of the mlp; float32 scores and their softmax.
+  layer = length * number * (
+      4 * shape.width
+      + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
+      + 3 * shape.mlp / mesh.tensor) + (
+          2 * 4 * length**2 * shape.heads / mesh.tensor)
+  kept = shape.layers * length * shape.width * number + layer if w.remat else (
+      shape.layers * layer)
+  tokens = micro * w.max_response
+  return Memory(
+      masters=4 * trained / shards, moments=8 * trained / shards,
+      copy=number * shape.params / shards,
+      reference=4 * shape.params / shards * (w.kl and lora_rank is None),
+      cache=local * length * shape.kv_bytes_per_token(number)
+      / min(mesh.tensor, shape.kv_heads),
+      sample_logits=4 * local * shape.vocab / mesh.tensor,
+      gradients=4 * trained / shards, activations=micro * kept,
+      update_logits=2 * 4 * shape.vocab / mesh.tensor * (
+          min(HEAD_CHUNK, tokens) if chunked_head else tokens),
+      available=machine.accelerator.hbm_bytes)

@@ -1,0 +1,86 @@
+"""A plan: one allocation a line, for people to edit and isojax.main to run."""
+
+import dataclasses
+import hashlib
+import json
+
+from isojax.errors import InputError
+from isojax.planner.allocation import Allocation
+from isojax.planner.allocation import allocate
+from isojax.planner.allocation import sqrt_lr
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One run."""
+
+  allocation: Allocation
+  seed: int
+  lr: float  # after warm-up; the run makes it again from its own anchor
+  expected: dict | None  # seconds, device_hours, usd, basis
+
+
+FIELDS = ("id", "overrides", "C", "lr", "expected")
+
+
+def overrides(row: Row) -> dict:
+  """The sections of a config that a row sets."""
+  return {"seed": row.seed, "alloc": dataclasses.asdict(row.allocation)}
+
+
+def row_id(values: dict) -> str:
+  """12 hex digits of the content: the same row has the same id anywhere."""
+  text = json.dumps(values, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def text(rows: list[Row]) -> str:
+  """plan.jsonl."""
+  lines = []
+  for row in rows:
+    values = overrides(row)
+    lines.append(json.dumps({
+        "id": row_id(values), "overrides": values, "C": row.allocation.C,
+        "lr": row.lr, "expected": row.expected}) + "\n")
+  return "".join(lines)
+
+
+def read_row(lines: list[str], index: int, *, path: str) -> dict:
+  """The overrides of one row of a plan, counted from 0.
+
+  Raises:
+    InputError: no such row, or the line is not of a plan.
+  """
+  if not 0 <= index < len(lines):
+    raise InputError(f"--row={index}: {path} has rows 0 to {len(lines) - 1}")
+  try:
+    row = json.loads(lines[index])
+    unknown = row.keys() ^ set(FIELDS)
+    if unknown:
+      raise ValueError(f"expected the fields {', '.join(FIELDS)}")
+    return row["overrides"]
+  except (ValueError, AttributeError) as error:
+    raise InputError(f"{path}:{index + 1}: not a row of a plan ({error}); make "
+                     "it with python -m launch.plan") from error
+
+
+def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
+          cost) -> list[Row]:
+  """The iso-compute grid: each cell once a seed, to the largest C only.
+
+  The learning rate is constant after warm-up, so a run's evaluation at any
+  smaller C is that of the run with this smaller budget: M is no axis.
+
+  Args:
+    cells: (Bp, n) pairs.
+    C: rollouts of each run, at most.
+    seeds: of each cell.
+    base_lr, base_batch: anchor of the square-root rule.
+    cost: Allocation -> dict of what it is expected to cost, or None.
+  """
+  rows = []
+  for Bp, n in cells:
+    a = allocate(Bp=Bp, n=n, M=None, C=C)
+    rows += [Row(a, seed, sqrt_lr(base_lr, base_batch, a.B), cost(a))
+             for seed in seeds]
+  return rows

@@ -1,0 +1,182 @@
+"""Records to a law: python -m launch.fit --records='runs/*/records.jsonl'.
+
+Reads the evaluations of many runs, ours or another trainer's, and writes
+fit.json (for launch.plan --law), figures and report.html into --out.
+"""
+
+import dataclasses
+import glob
+import json
+import os
+import time
+
+from absl import flags
+
+from isojax import cli
+from isojax.errors import InputError
+from isojax.frontier import analysis
+from isojax.frontier import curves
+from isojax.frontier import document
+from isojax.frontier import formats
+from isojax.frontier import plots
+from isojax.frontier import proposal
+from isojax.frontier import readers
+from isojax.frontier import report
+from isojax.frontier import study as study_lib
+
+_RECORDS = flags.DEFINE_list(
+    "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
+    "commas.")
+_FORMAT = flags.DEFINE_enum(
+    "format", "isojax", sorted(formats.FORMATS), "Who wrote them; table is any "
+    "CSV, JSON lines or W&B export with --columns.")
+_COLUMNS = flags.DEFINE_list(
+    "columns", [], "Where a field stands: avg=val/acc,step=global_step.")
+_FIXED = flags.DEFINE_list(
+    "fixed", [], "Fields that the files have not: Bp=32,n=8.")
+_OUT = flags.DEFINE_string("out", "fit", "Folder for what is written.")
+_AXIS = flags.DEFINE_string(
+    "axis", "rollouts", "Column of the compute: rollouts, sampled_tokens, "
+    "device_seconds, ...; updates for n*(M) at a fixed --B.")
+_METRIC = flags.DEFINE_enum(
+    "metric", "avg", ["avg", "best", "worst"], "avg, best@k or worst@k.")
+_AT_K = flags.DEFINE_integer(
+    "at_k", None, "k of best@k and worst@k; by default all stored samples.")
+_EVAL_SET = flags.DEFINE_string(
+    "eval_set", None, "Which evaluation, if the files hold several.")
+_BP = flags.DEFINE_integer("Bp", None, "Only runs with this Bp: n*(C) at it.")
+_B = flags.DEFINE_integer("B", None, "Only runs with this Bp * n.")
+_DEFAULT = analysis.DEFAULT
+_POINTS = flags.DEFINE_enum(
+    "points", _DEFAULT.points.select, ["all", "records"], "Evaluations that "
+    "are fitted: all, or the record-breaking ones as in the paper.")
+_BIN_WIDTH = flags.DEFINE_float(
+    "bin_width", _DEFAULT.points.bin_width, "Reward bins of record-breaking "
+    "points; 0: every rise counts.")
+_EMA = flags.DEFINE_float(
+    "ema", _DEFAULT.points.ema, "Weight of the past in a moving average; 0: "
+    "none.", lower_bound=0.0, upper_bound=0.999)
+_MIN_C = flags.DEFINE_float(
+    "min_C", _DEFAULT.points.min_C, "Earlier evaluations are not fitted.")
+_FORM = flags.DEFINE_enum(
+    "form", _DEFAULT.form, sorted(curves.FORMS), "Of the reward curves.")
+_DRAWS = flags.DEFINE_integer(
+    "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
+
+
+def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
+  """Every evaluation in the files, and what the readers noted.
+
+  Raises:
+    InputError: a pattern without a file, or no file that can be read.
+  """
+  fixed = {name: int(value) if value.isdecimal() else value
+           for name, value in cli.pairs("fixed", _FIXED.value).items()}
+  columns = cli.pairs("columns", _COLUMNS.value)
+  rows, notes, refused = [], [], []
+  for pattern in patterns:
+    paths = sorted(glob.glob(pattern))
+    if not paths:
+      raise InputError(f"--records={pattern}: no such file; quote patterns, or "
+                       "give the folder that --workdir or runs/ made")
+    for path in paths:
+      try:
+        found, told = readers.read(path, kind=_FORMAT.value, columns=columns,
+                                   fixed=fixed)
+      except InputError as error:
+        refused.append(error)
+        notes.append(f"left out: {error}")
+        continue
+      rows += found
+      notes += told
+  if refused and not rows:
+    raise refused[0]
+  return rows, notes
+
+
+def selection(metric: str) -> study_lib.Selection:
+  return study_lib.Selection(
+      axis=_AXIS.value, metric=metric, at_k=_AT_K.value,
+      eval_set=_EVAL_SET.value, Bp=_BP.value, B=_B.value)
+
+
+def options() -> analysis.Options:
+  return dataclasses.replace(
+      _DEFAULT, form=_FORM.value, draws=_DRAWS.value, points=curves.Points(
+          select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
+          bin_width=_BIN_WIDTH.value))
+
+
+def of_all_metrics(fit, rows) -> dict:
+  """metric -> fit of the same runs, for those that the records hold."""
+  fits = {fit.study.metric: fit}
+  for metric in ("avg", "best", "worst"):
+    try:
+      study, _ = study_lib.from_rows(rows, selection(metric))
+    except InputError:  # a log without this metric
+      continue
+    if study.metric not in fits:
+      fits[study.metric] = analysis.analyse(study, options())
+  return fits
+
+
+def summary(found: dict) -> str:
+  """The verdict and the law, for the terminal."""
+  study, law, verdict = found["study"], found["law"], found["verdict"]
+  lines = [f"{len(study['runs'])} runs, n = "
+           f"{', '.join(map(str, study['n']))} at Bp = "
+           f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
+           f"{study['eval_set']} against {study['axis']}"]
+  if law is not None:
+    middle, unit = (("C0", study["axis"]) if law["kind"] == "sigmoid"
+                    else ("M0", "updates"))
+    low, high = law["intervals"]["x0"]
+    at = lambda x: f"{10 ** x if middle == 'C0' else x:.3g}"
+    lines.append(
+        f"law: floor n = {2 ** law['b']:.3g}, ceiling n = "
+        f"{2 ** (law['b'] + law['L']):.3g} "
+        f"[{law['intervals']['ceiling'][0]:.3g}, "
+        f"{law['intervals']['ceiling'][1]:.3g}], {middle} = "
+        f"{at(law['log10_C0' if middle == 'C0' else 'M0'])} {unit} "
+        f"[{at(low)}, {at(high)}]")
+  lines.append("identified" if verdict["identified"] else "NOT identified:")
+  lines += [f"  - {reason}" for reason in verdict["reasons"]]
+  lines += [f"  caution: {caution}" for caution in verdict["cautions"]]
+  lines += [f"  note: {note}" for note in found["notes"][:8]]
+  if len(found["notes"]) > 8:
+    lines.append(f"  and {len(found['notes']) - 8} more notes in the report")
+  lines.append("next: " + found["next"]["text"])
+  if found["next"]["command"]:
+    lines.append("  " + found["next"]["command"])
+  return "\n".join(lines)
+
+
+def main(_) -> None:
+  began = time.monotonic()
+  rows, notes = rows_of(_RECORDS.value)
+  study, more = study_lib.from_rows(rows, selection(_METRIC.value))
+  fit = analysis.analyse(study, options())
+  path = os.path.join(_OUT.value, "fit.json")
+  notes += more
+  hill = document.scalerl_fields(study, min_C=_MIN_C.value, notes=notes)
+  found = document.document(
+      fit, others=of_all_metrics(fit, rows), hill=hill,
+      next_plan=proposal.next_plan(fit, path=path), notes=notes)
+  try:
+    os.makedirs(_OUT.value, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+      json.dump(found, file, allow_nan=False)
+    figures = plots.save(found, _OUT.value)
+    with open(os.path.join(_OUT.value, "report.html"), "w",
+              encoding="utf-8") as file:
+      file.write(report.html(found, figures))
+  except OSError as error:
+    raise InputError(f"--out={_OUT.value}: cannot be written ({error}); choose "
+                     "another folder") from error
+  print(summary(found))
+  print(f"wrote {path}, {len(figures)} figures and report.html in "
+        f"{time.monotonic() - began:.1f} s")
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,79 @@
+"""Measures this machine's CPU: python -m launch.measure_machine
+
+Prints one entry of `isojax.planner.machine.ACCELERATORS`: the best of several
+matrix products per dtype (jax, all cores), and of b = b + c over arrays far
+larger than the caches (numpy, a thread a core: XLA's own loops reach a quarter
+of it). Takes 15 seconds; run it with nothing else running, more than once, and
+keep the largest: the entry is meant as a peak.
+"""
+
+from concurrent import futures
+import datetime
+import os
+import pathlib
+import platform
+import time
+
+from absl import app
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SIZE = 2048  # of square matrices: 16 MiB each in float32
+STREAM = 1 << 25  # floats of an array: 128 MiB, beyond any L3 of a few cores
+REPEATS = 12  # the best is kept: noise only ever slows
+
+
+def best_seconds(call) -> float:
+  """Of REPEATS calls after one that warms up."""
+  call()
+  seconds = []
+  for _ in range(REPEATS):
+    start = time.perf_counter()
+    call()
+    seconds.append(time.perf_counter() - start)
+  return min(seconds)
+
+
+def matmul_flops(dtype) -> float:
+  """FLOP/s of a product of two SIZE x SIZE matrices: 2 SIZE^3 / seconds."""
+  keys = jax.random.split(jax.random.key(0))
+  a, b = (jax.random.normal(key, (SIZE, SIZE), dtype) for key in keys)
+  product = jax.jit(jnp.matmul)
+  return 2 * SIZE**3 / best_seconds(lambda: product(a, b).block_until_ready())
+
+
+def stream_bandwidth(cores: int) -> float:
+  """Bytes/s of b = b + c: two arrays read, one written, 4 bytes a number."""
+  arrays = [(np.ones(STREAM, np.float32), np.ones(STREAM, np.float32))
+            for _ in range(cores)]
+  with futures.ThreadPoolExecutor(cores) as pool:
+    add = lambda pair: np.add(*pair, out=pair[0])
+    seconds = best_seconds(lambda: list(pool.map(add, arrays)))
+  return cores * 3 * 4 * STREAM / seconds
+
+
+def cpu_model() -> str:
+  info = pathlib.Path("/proc/cpuinfo")
+  lines = info.read_text().splitlines() if info.is_file() else []
+  names = [line.split(":", 1)[1].strip() for line in lines
+           if line.startswith("model name")]
+  return names[0] if names else platform.processor()
+
+
+def main(argv):
+  del argv
+  jax.config.update("jax_platforms", "cpu")
+  cores = os.cpu_count()
+  memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  print(f"""\
+    "cpu-{cores}core": Accelerator(
+        name="cpu-{cores}core", bfloat16={matmul_flops("bfloat16"):.3g},
+        float32={matmul_flops("float32"):.3g}, hbm_bytes={memory:.3g},
+        hbm_bandwidth={stream_bandwidth(cores):.3g},
+        source="python -m launch.measure_machine, {datetime.date.today()}, "
+               "{cpu_model()}, {cores} cores, jax {jax.__version__}"),""")
+
+
+if __name__ == "__main__":
+  app.run(main)

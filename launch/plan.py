@@ -1,0 +1,386 @@
+"""A budget to an allocation, or a sweep to find out: python -m launch.plan.
+
+  python -m launch.plan --rollouts=2e6 --stratum=hard
+  python -m launch.plan --rollouts=2e6 --law=fit/fit.json
+  python -m launch.plan --hours=9 --machine=v5e-8 --model=FOLDER \
+      --stratum=easy --prompt_tokens=200 --response_tokens=2000
+  python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
+      --Bp=32 --n=4,16 --seeds=0,1
+
+Prints a table and writes plan.jsonl, one run a line, for
+python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+
+from absl import flags
+
+from isojax import cli
+from isojax import records
+from isojax.errors import InputError
+from isojax.planner import advice as advice_lib
+from isojax.planner import cost
+from isojax.planner import laws
+from isojax.planner import machine as machine_lib
+from isojax.planner import plan
+from isojax.planner.allocation import PAPER_BATCH
+from isojax.planner.allocation import PAPER_LR
+from isojax.planner.allocation import admitted
+from isojax.planner.allocation import allocate
+from isojax.planner.allocation import cells
+
+_ROLLOUTS = flags.DEFINE_float(
+    "rollouts", None, "The budget C; 2e6 is fine.", lower_bound=1)
+_HOURS = flags.DEFINE_float(
+    "hours", None, "The budget as hours on the clock of --machine, instead.",
+    lower_bound=0)
+_STRATUM = flags.DEFINE_enum(
+    "stratum", None, ["easy", "hard"], "Difficulty of the problems for the "
+    "base policy: avg@16 in [0.3, 0.6], or at most 0.0625.")
+_PROBLEMS = flags.DEFINE_string(
+    "problems", None, "Stratum file of launch.split: its counts of correct "
+    "samples tell --stratum and --D.")
+_LAW = flags.DEFINE_string(
+    "law", None, "fit.json of launch.fit, or a published prior: "
+    f"{', '.join(laws.PRIORS)}. By default q1-STRATUM.")
+_METRIC = flags.DEFINE_enum(
+    "metric", "avg", ["avg", "best", "worst"], "What is to be best: avg, "
+    "best@k (coverage) or worst@k (reliability).")
+_B_MAX = flags.DEFINE_integer(
+    "B_max", 65_536, "Most rollouts in a step.", lower_bound=2)
+_D = flags.DEFINE_integer(
+    "D", None, "Training problems; without it epochs are not known.",
+    lower_bound=1)
+_BP = flags.DEFINE_list("Bp", None, "Problems a step; by default the law's.")
+_N = flags.DEFINE_list("n", None, "Rollouts a problem; by default the law's.")
+_SEEDS = flags.DEFINE_list("seeds", ["0"], "One run for each.")
+_SWEEP = flags.DEFINE_boolean(
+    "sweep", False, "Every --Bp x --n with Bp * n <= B_max to the same C.")
+_CONFIG = cli.define_config("configs/hard.py", required=False)
+_MACHINE = flags.DEFINE_string(
+    "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, cpu-2core.")
+_USD = flags.DEFINE_float(
+    "usd_per_chip_hour", None, "Your price; by default the list price, if one "
+    "is known.", lower_bound=0)
+_MODEL = flags.DEFINE_string(
+    "model", None, "Folder with the config.json of the policy; by default that "
+    "of --config.")
+_PROMPT = flags.DEFINE_float("prompt_tokens", None, "Mean of a problem.")
+_RESPONSE = flags.DEFINE_float("response_tokens", None, "Mean of a rollout.")
+_DTYPE = flags.DEFINE_enum(
+    "dtype", "bfloat16", sorted(cost.BYTES), "Of compute and cache; --config "
+    "has its own.")
+_ROWS = flags.DEFINE_integer(
+    "rows", None, "Rollouts decoded at once; by default those of --config, or "
+    "64 a chip.", lower_bound=1)
+_MEASURED = flags.DEFINE_string(
+    "measured", None, "records.jsonl of a run on this machine: lengths and "
+    "speed as measured, instead of assumed.")
+_OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
+
+
+def whole(flag: str, items: list[str], least: int) -> list[int]:
+  """A list flag as distinct whole numbers; InputError names the nearest."""
+  out = []
+  for item in items:
+    try:
+      value = float(item)
+      if value != int(value) or value < least:
+        raise InputError(f"--{flag}={item}: expected whole numbers of at least "
+                         f"{least}; the nearest is {max(least, round(value))}")
+    except (ValueError, OverflowError) as error:
+      if isinstance(error, InputError):
+        raise
+      raise InputError(f"--{flag}={item}: expected whole numbers of at least "
+                       f"{least}, separated by commas") from error
+    if int(value) in out:
+      raise InputError(f"--{flag}: {item} is there twice")
+    out.append(int(value))
+  return out
+
+
+def load_json(path: str, what: str) -> dict:
+  try:
+    with open(path, encoding="utf-8") as file:
+      value = json.load(file)
+    if not isinstance(value, dict):
+      raise ValueError("not an object")
+    return value
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: expected {what} ({error})") from error
+
+
+def difficulty(path: str) -> tuple[str, int]:
+  """(stratum, D) by the counts in a file of launch.split."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      header, *rows = (json.loads(line) for line in file)
+    rates = [row["correct"] / header["n"] for row in rows
+             if row["split"] == "train"]
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise InputError(f"--problems={path}: expected a stratum file of "
+                     f"launch.split ({error!r})") from error
+  return advice_lib.stratum_of(rates), len(rates)
+
+
+def the_law(stratum: str | None):
+  """(law, parsed fit.json or None)."""
+  name = _LAW.value
+  if name is None:
+    if stratum is None:
+      raise InputError("which law? give --stratum=easy or hard for a published "
+                       "prior, --problems=FILE to tell it, or "
+                       "--law=fit/fit.json for your own")
+    name = f"q1-{stratum}"
+  if name in laws.PRIORS:
+    prior = laws.PRIORS[name]
+    if stratum is not None and stratum != prior.stratum:
+      raise InputError(f"--law={name} is of {prior.stratum} problems, yours are "
+                       f"{stratum}")
+    return prior, None
+  if not os.path.exists(name):
+    raise InputError(f"--law={name}: no such file, and no prior "
+                     f"({', '.join(laws.PRIORS)})")
+  fit = load_json(name, "a fit.json of launch.fit")
+  return laws.read_fit(fit, path=name), fit
+
+
+def anchors(config) -> dict:
+  """What a config says about admissible allocations and learning rates."""
+  if config is None:
+    return dict(base_lr=PAPER_LR, base_batch=PAPER_BATCH, unit=1)
+  optimizer, mesh = config.recipe.optimizer, config.mesh
+  return dict(base_lr=optimizer.base_lr, base_batch=optimizer.base_batch,
+              unit=mesh.data * mesh.fsdp * config.recipe.loss.microbatches)
+
+
+def pricing(config) -> dict | None:
+  """Keywords of cost.run_cost, or None without a machine.
+
+  Raises:
+    InputError: a machine, but no model or no lengths.
+  """
+  if _MACHINE.value is None:
+    if _HOURS.value is not None:
+      raise InputError("--hours needs --machine, and a model and lengths")
+    return None
+  machine = machine_lib.machine(_MACHINE.value)
+  if _USD.value is not None:
+    machine = dataclasses.replace(machine, accelerator=dataclasses.replace(
+        machine.accelerator, usd_per_hour=_USD.value))
+  folder = _MODEL.value or (config and config.model.path)
+  if folder is None:
+    raise InputError("--machine needs --model=FOLDER, or a --config")
+  path = folder if folder.endswith(".json") else os.path.join(
+      folder, "config.json")
+  shape = cost.model_shape(load_json(path, "a Hugging Face config.json"))
+  measured = records.read(_MEASURED.value) if _MEASURED.value else None
+  if _MEASURED.value and not measured:
+    raise InputError(f"--measured={_MEASURED.value}: no records there")
+  lengths = _PROMPT.value, _RESPONSE.value
+  if measured is None and None in lengths:
+    raise InputError("--machine needs --prompt_tokens and --response_tokens "
+                     "(means), or --measured=records.jsonl of a run")
+  top = ((config.sampler.max_prompt_tokens, config.sampler.max_new_tokens)
+         if config else tuple(round(4 * (x or 1)) for x in lengths))
+  mean = tuple(x if x is not None else y for x, y in zip(lengths, top))
+  workload = cost.Workload(
+      *mean, *top, dtype=config.sampler.dtype if config else _DTYPE.value,
+      padded=config is not None,
+      kl=bool(config and config.recipe.loss.kl_coef))
+  rows = _ROWS.value or (config.sampler.rows if config else 64 * machine.chips)
+  mesh = cost.Mesh(**config.mesh.to_dict()) if config else None
+  micro = config.recipe.loss.microbatches if config else 1
+  known = dict(shape=shape, machine=machine, rows=rows, mesh=mesh,
+               microbatches=micro)
+  efficiency = cost.ASSUMED
+  if measured is not None:
+    workload = cost.measured_workload(measured, workload)
+    efficiency = cost.measured_efficiency(
+        measured, workload=workload, basis=_MEASURED.value, **known)
+  return known | dict(workload=workload, efficiency=efficiency)
+
+
+def expected(price: dict | None, a) -> dict | None:
+  """What a run is expected to cost, for its line in the plan."""
+  if price is None:
+    return None
+  c = cost.run_cost(a.Bp, a.n, a.M, **price)
+  return {"seconds": float(c.seconds), "device_hours": float(c.device_hours),
+          "usd": None if c.usd is None else float(c.usd),
+          "machine": price["machine"].name,
+          "basis": price["efficiency"].basis}
+
+
+def duration(seconds: float) -> str:
+  for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+    if seconds >= 2 * size:
+      return f"{seconds / size:.3g} {unit}"
+  return f"{seconds:.3g} s"
+
+
+def table(rows: list[plan.Row], D: int | None) -> str:
+  """The plan for people."""
+  head = ["row", "Bp", "n", "M", "C", "lr", "epochs", "seed", "time",
+          "device-hours", "USD"]
+  lines = [head]
+  for i, row in enumerate(rows):
+    a, e = row.allocation, row.expected
+    lines.append([
+        str(i), str(a.Bp), str(a.n), f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        f"{a.M * a.Bp / D:.3g}" if D else "?", str(row.seed),
+        duration(e["seconds"]) if e else "-",
+        f"{e['device_hours']:.3g}" if e else "-",
+        f"{e['usd']:,.0f}" if e and e["usd"] is not None else "-"])
+  width = [max(len(line[c]) for line in lines) for c in range(len(head))]
+  return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(line, width))
+                   for line in lines)
+
+
+def explained(a: advice_lib.Advice) -> str:
+  """What the allocation rests on, in words."""
+  low, high = a.n_interval or (None, None)
+  lines = [f"n* = {a.n_star:.4g}" + (
+      f", interval {low:.3g} to {high:.3g}" if low else "") + f": {a.basis}"]
+  if a.prediction:
+    p = a.prediction
+    lines.append(f"predicted reward {p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]"
+                 + (", beyond the data of its curve" if p.beyond else ""))
+  lines += [f"moved: {change}" for change in a.changes]
+  lines += [f"warning: {warning}" for warning in a.warnings]
+  return "\n".join(lines)
+
+
+def one(name: str, flag) -> int | None:
+  values = whole(name, flag.value, 1) if flag.value else [None]
+  if len(values) > 1:
+    raise InputError(f"--{name}={','.join(map(str, values))}: several values "
+                     "are for --sweep")
+  return values[0]
+
+
+def advised(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
+  """The advice as rows, one a seed, and its words."""
+  stratum, D = _STRATUM.value, _D.value
+  if _PROBLEMS.value is not None:
+    told, count = difficulty(_PROBLEMS.value)
+    if stratum not in (None, told):
+      raise InputError(f"--stratum={stratum}, but {_PROBLEMS.value} is {told}")
+    stratum, D = told, D or count
+  law, fit = the_law(stratum)
+  C = None if _ROLLOUTS.value is None else whole(
+      "rollouts", [str(_ROLLOUTS.value)], 2)[0]
+  tokens = _RESPONSE.value
+  question = advice_lib.Question(
+      C=C or 0, law=law, metric=_METRIC.value,
+      model=_MODEL.value or (config and config.model.path), D=D,
+      B_max=_B_MAX.value, Bp=one("Bp", _BP), n=one("n", _N),
+      tokens_per_rollout=None if tokens is None else
+      tokens + (_PROMPT.value or 0), **anchors(config))
+  if C is None:
+    ns = [question.n] if question.n else [2**i for i in range(1, 13)]
+    answer = advice_lib.for_hours(
+        question, lambda Bp, n: cost.budget_for(_HOURS.value, Bp, n, **price),
+        ns)
+  else:
+    answer = advice_lib.advise(question)
+  if fit is not None:
+    answer = dataclasses.replace(
+        answer, prediction=advice_lib.predict(fit, answer.allocation))
+  rows = [plan.Row(answer.allocation, seed, answer.lr,
+                   expected(price, answer.allocation)) for seed in seeds]
+  return rows, explained(answer), D
+
+
+def swept(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
+  """Every cell of a sweep, and what was left out of it."""
+  if _ROLLOUTS.value is None or not _BP.value or not _N.value:
+    raise InputError("--sweep needs --rollouts, --Bp and --n, such as "
+                     "--rollouts=2e6 --Bp=32 --n=8,32,128,512")
+  C = whole("rollouts", [str(_ROLLOUTS.value)], 2)[0]
+  Bps, ns = whole("Bp", _BP.value, 1), whole("n", _N.value, 2)
+  anchor = anchors(config)
+  unit = anchor.pop("unit")
+  wanted = cells(Bps, ns, B_max=min(_B_MAX.value, C))
+  if not wanted:
+    raise InputError(f"no Bp x n of the sweep has Bp * n <= {_B_MAX.value} "
+                     f"(--B_max) and <= {C} (--rollouts)")
+  words = [f"{len(wanted)} cells x {len(seeds)} seeds; each run goes to the "
+           "largest C and is every smaller C on its way, because the learning "
+           "rate is constant after warm-up"]
+  if len(wanted) < len(Bps) * len(ns):
+    words.append(f"left out: {len(Bps) * len(ns) - len(wanted)} cells above "
+                 f"B_max = {_B_MAX.value} or C; a cap can look like saturation")
+  moved = {cell: admitted(*cell, unit=unit, B_max=_B_MAX.value,
+                          D=_D.value or _B_MAX.value) for cell in wanted}
+  for cell, (*_, why) in moved.items():
+    words += [f"moved at {cell}: {change}" for change in why]
+  legal = list(dict.fromkeys((Bp, n) for Bp, n, _ in moved.values()))
+  few = [cell for cell in legal if C // (cell[0] * cell[1]) < 50]
+  if few:
+    words.append("warning: fewer than 50 updates at (Bp, n) = "
+                 + ", ".join(map(str, few)))
+  rows = plan.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
+      expected, price), **anchor)
+  return rows, "\n".join(words), _D.value
+
+
+def totals(rows: list[plan.Row]) -> str:
+  C = sum(row.allocation.C for row in rows)
+  text = f"{len(rows)} runs, {C:,} rollouts in all"
+  if rows[0].expected:
+    costs = [row.expected for row in rows]
+    text += (f", {duration(sum(c['seconds'] for c in costs))} one after the "
+             f"other, {sum(c['device_hours'] for c in costs):.3g} device-hours")
+    if costs[0]["usd"] is not None:
+      text += f", {sum(c['usd'] for c in costs):,.0f} USD"
+    basis = costs[0]["basis"]
+    text += f" on {costs[0]['machine']}; efficiency {basis}"
+    if basis == "assumed":
+      text += " (not measured: give --measured=records.jsonl)"
+  return text
+
+
+def memory_words(price: dict | None, row: plan.Row) -> str:
+  """Whether the largest step fits the devices, by the memory model."""
+  if price is None or price["mesh"] is None:
+    return ""
+  a = row.allocation
+  m = cost.memory(price["shape"], price["workload"], price["machine"],
+                  price["mesh"], rows=price["rows"],
+                  microbatch_rows=-(-a.B // price["microbatches"]),
+                  chunked_head=False)
+  words = (f"memory per device, Bp * n = {a.B}: {m.total / 1e9:.3g} of "
+           f"{m.available / 1e9:.3g} GB")
+  if not m.fits:
+    words = (f"warning: {words}: it does not fit; more devices in mesh.fsdp, "
+             "more microbatches or fewer sampler.rows")
+  return words + "\n"
+
+
+def main(_) -> None:
+  config = _CONFIG.value
+  if (_ROLLOUTS.value is None) == (_HOURS.value is None):
+    raise InputError("give the budget: --rollouts=2e6, or --hours=9 with "
+                     "--machine")
+  seeds = whole("seeds", _SEEDS.value, 0)
+  price = pricing(config)
+  rows, words, D = (swept if _SWEEP.value else advised)(config, price, seeds)
+  print(table(rows, D))
+  print(words)
+  largest = max(rows, key=lambda row: row.allocation.B)
+  print(memory_words(price, largest) + totals(rows))
+  try:
+    records.replace(_OUT.value, plan.text(rows).encode())
+  except OSError as error:
+    raise InputError(f"--out={_OUT.value}: cannot be written "
+                     f"({error})") from error
+  print(f"wrote {_OUT.value}; run a line with python -m isojax.main "
+        f"--config=FILE --plan={_OUT.value} --row=0")
+
+
+if __name__ == "__main__":
+  cli.run(main)

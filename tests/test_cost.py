@@ -1,0 +1,327 @@
+"""Rollouts -> tokens -> FLOPs and bytes -> seconds, by hand and by property."""
+
+import dataclasses
+import json
+import pathlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from isojax.errors import InputError
+from isojax.planner import cost
+from isojax.planner.machine import Accelerator
+from isojax.planner.machine import machine
+from isojax.planner.machine import Machine
+
+DATA = pathlib.Path(__file__).parent / "data"
+QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
+SEVEN_B = cost.model_shape(QWEN)
+LONG = cost.Workload(prompt_tokens=300, response_tokens=1500, max_prompt=1024,
+                     max_response=4096, dtype="bfloat16")
+V5P = dict(shape=SEVEN_B, workload=LONG, machine=machine("v5p-64"),
+           efficiency=cost.ASSUMED, rows=1024, mesh=cost.Mesh(8, 1, 4))
+
+# One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
+TOY = cost.ModelShape(layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3,
+                      vocab=5, tied=True, family=cost.FAMILIES["llama"])
+SLOW = Accelerator(name="slow", bfloat16=1000, hbm_bytes=1e6, hbm_bandwidth=100,
+                   link_bandwidth=10, source="made up")
+SHORT = cost.Workload(prompt_tokens=4, response_tokens=2, max_prompt=6,
+                      max_response=3, dtype="bfloat16")
+
+
+def config(kind, layers, width, heads, kv_heads, mlp, vocab, **more):
+  return dict(model_type=kind, num_hidden_layers=layers, hidden_size=width,
+              num_attention_heads=heads, num_key_value_heads=kv_heads,
+              intermediate_size=mlp, vocab_size=vocab) | more
+
+
+@pytest.mark.parametrize("parsed, params", [
+    (QWEN, 7_615_616_512),
+    (config("qwen3", 36, 4096, 32, 8, 12288, 151936, head_dim=128,
+            tie_word_embeddings=False), 8_190_735_360),
+    (config("llama", 32, 4096, 32, 8, 14336, 128256), 8_030_261_248),
+    (config("gemma2", 26, 2304, 8, 4, 9216, 256000, head_dim=256),
+     2_614_341_888),
+    (config("gemma3_text", 26, 1152, 4, 1, 6912, 262144, head_dim=256),
+     999_885_952),
+], ids=["qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-1b"])
+def test_published_parameter_counts(parsed, params):
+  assert cost.model_shape(parsed).params == params
+
+
+def test_cache_of_a_token():
+  assert SEVEN_B.kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(model_type="mixtral"), "mixtral"),
+    (dict(model_type="qwen3", num_experts=128), "num_experts"),
+    (dict(model_type="llama", attention_bias=True), "attention_bias"),
+    (dict(model_type="gemma2"), "head_dim"),
+    (dict(num_hidden_layers="28"), "num_hidden_layers='28'")])
+def test_shapes_that_would_be_priced_wrong_are_refused(change, message):
+  with pytest.raises(InputError, match=message):
+    cost.model_shape(QWEN | change)
+
+
+def test_missing_keys_are_named():
+  with pytest.raises(InputError, match="hidden_size, vocab_size missing"):
+    cost.model_shape({key: value for key, value in QWEN.items()
+                      if key not in ("hidden_size", "vocab_size")})
+
+
+def test_forward_of_a_token():
+  # 2 (34 + 10) for the matrices and the head, 4 * 2 * 7 for 7 keys of width 2
+  assert TOY.forward_flops(7, head=True) == 88 + 56
+  assert TOY.forward_flops(7, head=False) == 68 + 56
+  assert TOY.params == 34 + 3 * 2 + 10  # three norms; embedding is the head
+  assert TOY.lora_params(3) == 3 * (4 * (2 + 2) + 3 * (2 + 3))
+
+
+def toy_step(chips=1, mesh=None, efficiency=cost.PEAK, workload=SHORT, Bp=1,
+             n=2, rows=2):
+  return cost.step_cost(Bp, n, shape=TOY, workload=workload, rows=rows,
+                        machine=Machine("slow", SLOW, chips), mesh=mesh,
+                        efficiency=efficiency)
+
+
+def test_a_step_by_hand():
+  step = toy_step()
+  # 4 prompt tokens, 2 keys each on average: 68 + 16 FLOPs. Bytes: 44 weights
+  # of 2, and 8 of cache for each token: 120 at 100/s outlast 336 at 1000/s.
+  assert dataclasses.astuple(step.prefill) == (4 * 84, 88 + 32, 1.2)
+  # 2 positions of 2 rows, 4 + 1 keys on average: 88 + 40 FLOPs a row.
+  assert dataclasses.astuple(step.decode) == (2 * 2 * 128, 2 * (88 + 80), 3.36)
+  # Prompt once, 4 response tokens; forward and backward are 3 forwards.
+  assert dataclasses.astuple(step.update) == (3 * (336 + 512), 3 * 100, 3.0)
+  # 50 parameters, two moments both ways, gradients: 7 float32 numbers each.
+  assert dataclasses.astuple(step.optimizer) == (500, 1400, 14.0)
+  assert step.score.seconds == 0
+  assert step.seconds == pytest.approx(1.2 + 3.36 + 3 + 14)
+  assert (step.rollouts, step.tokens) == (2, 4)
+
+
+def test_empty_slots_cost_as_much_as_full_ones():
+  assert toy_step(rows=2, n=1).decode == toy_step(rows=2, n=2).decode
+  assert toy_step(rows=2, n=3).decode.seconds == pytest.approx(1.5 * 3.36)
+  half = dataclasses.replace(cost.PEAK, slots=0.5)
+  assert toy_step(efficiency=half).decode.seconds == pytest.approx(2 * 3.36)
+
+
+def test_padding_computes_the_maxima():
+  step = toy_step(workload=dataclasses.replace(SHORT, padded=True))
+  assert step.prefill.flops == 6 * (68 + 8 * 6)
+  assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
+  assert step.update.flops == 3 * (6 * (68 + 48) + 2 * 3 * (88 + 72))
+
+
+def test_what_the_update_leaves_out_and_adds():
+  change = lambda **kw: toy_step(workload=dataclasses.replace(SHORT, **kw))
+  plain = toy_step()
+  assert change(trained=0.25).update.flops == plain.update.flops / 4
+  assert change(trained=0.25).decode == plain.decode  # sampled all the same
+  assert change(remat=True).update.flops == plain.update.flops / 3 * 4
+  assert change(kl=True).score.flops == plain.update.flops / 3
+
+
+def test_links_by_hand():
+  # 2 chips: tensor=2 halves weights and cache on each, and each position
+  # reduces 2 rows * 2 activations * 2 numbers * 2 bytes: ring, 2 sends in all
+  # of half of it per chip: 32 bytes out of two chips of 10/s.
+  tensor = toy_step(2, cost.Mesh(1, 1, 2)).decode
+  copies = 2 * (88 + 2 * 80)  # one key head, so both chips hold its cache
+  assert tensor.bytes == copies
+  assert tensor.seconds == pytest.approx(copies / 200 + 2 * 32 / 20)
+  # fsdp=2: each chip receives the other's half of 88 bytes, a position.
+  fsdp = toy_step(2, cost.Mesh(1, 2, 1)).decode
+  assert fsdp.bytes == 2 * (2 * 88 + 80)  # weights pass through both
+  assert fsdp.seconds == pytest.approx(fsdp.bytes / 200 + 2 * 88 / 20)
+  # data=2: float32 gradients of 50 numbers, out and back.
+  data = toy_step(2, cost.Mesh(2, 1, 1)).update
+  assert data.seconds == pytest.approx(2 * 300 / 200 + 2 * 200 / 20)
+
+
+def test_meshes_that_do_not_match_the_machine_are_refused():
+  with pytest.raises(InputError, match="4 devices.*2 chips"):
+    toy_step(2, cost.Mesh(2, 2, 1))
+
+
+SIZES = st.integers(1, 5000)
+
+
+@given(SIZES, SIZES, SIZES)
+def test_more_rollouts_never_cost_less(Bp, n, M):
+  less, more = (cost.run_cost(Bp, k, M, **V5P) for k in (n, n + 1))
+  assert less.seconds <= more.seconds and less.flops <= more.flops
+  assert less.tokens < more.tokens and less.usd <= more.usd
+
+
+@given(st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=1, max_size=8))
+def test_arrays_are_priced_as_their_elements(cells):
+  Bp, n, M = np.array(cells).T
+  many = cost.run_cost(Bp, n, M, eval_rollouts=4800, eval_k=16, **V5P)
+  for i, cell in enumerate(cells):
+    one = cost.run_cost(*cell, eval_rollouts=4800, eval_k=16, **V5P)
+    for name in ("seconds", "flops", "bytes", "usd", "rollouts"):
+      assert getattr(many, name)[i] == pytest.approx(
+          getattr(one, name), rel=1e-12)
+
+
+def test_arrays_of_integers_do_not_overflow():
+  run = V5P | dict(workload=dataclasses.replace(LONG, padded=True, kl=True))
+  big = 10**6, 4096, 10**6
+  many = cost.run_cost(*(np.array([size]) for size in big), **run)
+  one = cost.run_cost(*big, **run)
+  for name in ("seconds", "flops", "bytes"):
+    assert getattr(many, name)[0] == pytest.approx(getattr(one, name))
+  assert one.flops > 2**80
+
+
+def test_the_trained_share_may_differ_between_allocations():
+  shares = np.array([0.1, 0.7])
+  many = cost.step_cost(8, np.array([4, 64]), **V5P | dict(
+      workload=dataclasses.replace(LONG, trained=shares)))
+  for i, n in enumerate((4, 64)):
+    one = cost.step_cost(8, n, **V5P | dict(
+        workload=dataclasses.replace(LONG, trained=shares[i])))
+    assert many.seconds[i] == pytest.approx(one.seconds)
+
+
+@given(st.floats(1, 1e4), st.integers(1, 512), st.integers(1, 512))
+def test_the_budget_for_hours_is_the_largest(hours, Bp, n):
+  run = V5P | dict(eval_rollouts=2400, eval_k=8)
+  try:
+    C = cost.budget_for(hours, Bp, n, **run)
+  except InputError:
+    assert cost.run_cost(Bp, n, 1, **run).hours > hours
+    return
+  M, left = divmod(C, Bp * n)
+  assert not left
+  assert cost.run_cost(Bp, n, M, **run).hours <= hours
+  assert cost.run_cost(Bp, n, M + 1, **run).hours > hours
+
+
+@given(SIZES, st.integers(1, 512), st.integers(1, 512))
+def test_the_hours_of_a_run_pay_for_that_run(M, Bp, n):
+  hours = cost.run_cost(Bp, n, M, **V5P).hours  # the quotient may round down
+  assert cost.budget_for(hours, Bp, n, **V5P) >= Bp * n * M
+
+
+@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
+def test_hours_that_buy_nothing_are_refused(hours):
+  with pytest.raises(InputError, match="hours"):
+    cost.budget_for(hours, 64, 16, **V5P)
+
+
+def test_two_million_rollouts_of_seven_billion():
+  run = cost.run_cost(64, 16, 1953, **V5P)
+  assert run.chips == 32
+  # 3 forwards of 2 FLOPs a matrix parameter, 1,500 + 300 / 16 tokens a
+  # rollout, and attention over about 1,050 keys: less than a tenth more.
+  update = 6 * SEVEN_B.matmul_params * (1500 + 300 / 16) * run.rollouts
+  assert update < run.update.flops < 1.1 * update
+  at_peak = update / (32 * 459e12)
+  assert at_peak / 0.3 < run.update.seconds < 1.1 * at_peak / 0.3 + 100
+  assert run.usd == pytest.approx(run.hours * 32 * 4.20)
+
+
+def test_no_price_is_not_a_price_of_nothing():
+  assert cost.run_cost(8, 8, 3, **V5P | dict(machine=machine("32xh200"))
+                       ).usd is None
+
+
+# Memory
+
+def test_adam_of_seven_billion_on_eight_chips():
+  m = cost.memory(SEVEN_B, dataclasses.replace(LONG, max_response=2048),
+                  machine("8xh100"), cost.Mesh(1, 8, 1), rows=64,
+                  microbatch_rows=8, chunked_head=True)
+  assert m.masters == m.gradients == 7_615_616_512 * 4 / 8
+  assert m.moments == 7_615_616_512
+  assert m.copy == 7_615_616_512 * 2 / 8
+  assert m.reference == 0
+  assert m.cache == 8 * (1024 + 2048) * 57_344
+  assert m.sample_logits == 8 * 152_064 * 4
+  assert m.update_logits == 2 * 1024 * 152_064 * 4
+  sampling = m.masters + m.moments + m.copy + m.cache + m.sample_logits
+  assert m.total >= sampling and m.fits == (m.total <= 80e9)
+
+
+def memory(**change):
+  args = dict(mesh=cost.Mesh(1, 8, 1), rows=64, microbatch_rows=8,
+              chunked_head=True) | change
+  workload = args.pop("workload", LONG)
+  return cost.memory(SEVEN_B, workload, machine("8xh100"),
+                     args.pop("mesh"), **args)
+
+
+def test_what_makes_memory_larger_or_smaller():
+  plain = memory()
+  assert memory(chunked_head=False).update_logits == 4 * plain.update_logits
+  remat = memory(workload=dataclasses.replace(LONG, remat=True))
+  assert remat.activations < plain.activations / 10
+  assert memory(rows=128).cache == 2 * plain.cache
+  assert memory(mesh=cost.Mesh(8, 1, 1)).masters == 8 * plain.masters
+  # Four key heads on eight chips: each is held twice, of all the rows.
+  assert memory(mesh=cost.Mesh(1, 1, 8)).cache == 2 * plain.cache
+  assert memory(workload=dataclasses.replace(LONG, kl=True)).reference == (
+      plain.masters)
+  lora = memory(lora_rank=16)
+  assert lora.copy == plain.copy and lora.moments < plain.moments / 100
+
+
+def test_seven_billion_with_adam_does_not_fit_one_chip():
+  m = cost.memory(SEVEN_B, LONG, machine("h100"), cost.Mesh(1, 1, 1), rows=1,
+                  microbatch_rows=1, chunked_head=True)
+  assert m.total > 16 * 7.6e9 > 80e9 and not m.fits
+
+
+# Measured
+
+def records(seconds_sample, seconds_update, **change):
+  """Five steps of Bp=4, n=8; the first compiled, a quarter was trained."""
+  for step in range(1, 6):
+    compiled = 100.0 if step == 1 else 0.0
+    yield dict(kind="train", run_id="a", Bp=4, n=8, step=step,
+               rollouts=32 * step, prompt_tokens=4 * 300 * step,
+               sampled_tokens=32 * 1500 * step, trained_tokens=8 * 1500 * step,
+               seconds_sample=seconds_sample, seconds_score=0.5,
+               seconds_update=seconds_update + compiled) | change
+
+
+def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
+  true = cost.Efficiency(0.2, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 0.5, "truth")
+  keys = {k: v for k, v in V5P.items() if k not in ("workload", "efficiency")}
+  quarter = dataclasses.replace(LONG, trained=0.25)
+  step = lambda n, w, e: cost.step_cost(4, n, workload=w, efficiency=e, **keys)
+  truth = step(8, quarter, true)
+  run = list(records(truth.prefill.seconds + truth.decode.seconds,
+                     truth.update.seconds + truth.optimizer.seconds))
+  workload = cost.measured_workload(run, LONG)
+  assert workload == quarter
+  measured = cost.measured_efficiency(run, workload=LONG, basis="a run", **keys)
+  assert measured.basis == "measured from a run"
+  for n in (8, 64):
+    assert step(n, workload, measured).seconds == pytest.approx(
+        step(n, quarter, true).seconds)
+
+
+def test_records_of_two_runs_are_not_mixed():
+  run = list(records(1.0, 1.0))
+  for wrong in (run[:2], run + list(records(1.0, 1.0, n=16))):
+    with pytest.raises(InputError, match="of one run"):
+      cost.measured_workload(wrong, LONG)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: dataclasses.replace(LONG, dtype="float16"),
+    lambda: dataclasses.replace(LONG, response_tokens=5000),
+    lambda: dataclasses.replace(LONG, trained=1.5),
+    lambda: dataclasses.replace(cost.ASSUMED, slots=0.0),
+    lambda: dataclasses.replace(cost.ASSUMED, step_seconds=-1.0)])
+def test_numbers_that_mean_nothing_are_refused(make):
+  with pytest.raises(InputError, match="expected"):
+    make()
