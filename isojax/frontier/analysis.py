@@ -18,6 +18,7 @@ from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
 
@@ -47,7 +48,7 @@ PAPER = dataclasses.replace(
 
 
 def interval(value_D) -> tuple[float, float]:
-  """The 95 % interval of draws 1.. (draw 0 is the data)."""
+  """The 95 % percentile interval of a reward; laws have laws.interval."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -206,14 +207,15 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
       text = f"the fit of the law stands at the bound of its {name}"
       (cautions if name in ("k", "floor") else reasons).append(text)
     if fit.options.draws:
-      low, high = np.quantile(fit.law_DxG[1:], QUANTILES, axis=0)
+      low, high = laws.interval(fit.law_DxG[0], fit.law_DxG[1:])
       wide = float(np.median((high - low)[resolved]))
       if wide > grid_step(study):
         reasons.append(
             f"the 95% interval of n*(C) spans a factor of {2**wide:.3g} in the "
             f"middle of the data, more than the step of {2**grid_step(study):.3g}"
             " between tested n: more seeds, problems or evaluations")
-      k_low, k_high = interval(law.k_D)
+      k_low, k_high = np.exp(laws.interval(np.log(law.k_D[0]),
+                                           np.log(law.k_D[1:])))
       if k_high > 3 * k_low:
         cautions.append(f"k is weakly identified: {k_low:.3g} to {k_high:.3g}")
   elif len(tested) > 1:

@@ -14,6 +14,7 @@ from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
 from isojax.frontier.analysis import Fit
 from isojax.frontier.study import Study
+from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 
 VERSION = 1
@@ -86,17 +87,19 @@ def law_fields(fit: Fit) -> dict | None:
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
   best = analysis.sigmoid_of(fit, 0)
   columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
-  band = _band(2.0 ** fit.law_DxG)
+  spread = lambda value_D: laws.interval(value_D[0], value_D[1:])
+  as_n = lambda value_D: [float(2.0**end) for end in spread(value_D)]
+  low, high = spread(fit.law_DxG)
   return {
       **dataclasses.asdict(best), "kind": (
           "fixed_batch" if isinstance(best, FixedBatch) else "sigmoid"),
       "rmse_log2": law.rmse_D[0], "at_bound": list(law.at_bound),
       "C_seen": [seen[0], seen[-1]],
       "intervals": {
-          "x0": analysis.interval(law.x0_D), "k": analysis.interval(law.k_D),
-          "floor": analysis.interval(2.0 ** law.b_D),
-          "ceiling": analysis.interval(2.0 ** (law.b_D + law.L_D))},
-      "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0], **band,
+          "x0": spread(law.x0_D), "k": np.exp(spread(np.log(law.k_D))),
+          "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
+      "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
+      "low": 2.0**low, "high": 2.0**high,
       "draws": np.stack(columns, 1)[1:]}
 
 

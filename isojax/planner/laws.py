@@ -127,6 +127,25 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
+def interval(value, draws):
+  """The 95% interval of a law's quantity: (low, high).
+
+  The wider, at either end, of the percentiles of the bootstrap draws and
+  value +- 1.96 of their standard deviations. A frontier steps between curves
+  that are nearly parallel, which pulls estimates to the middle of the range;
+  percentiles alone then hold the truth as seldom as 83% of the time, this one
+  between 90 and 100% (launch.calibrate).
+
+  Args:
+    value: the estimate, any shape; on a scale where errors add, such as log2 n.
+    draws: [D, ...] of the same.
+  """
+  draws = np.asarray(draws)
+  low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+  reach = 1.96 * draws.std(axis=0)
+  return np.minimum(low, value - reach), np.maximum(high, value + reach)
+
+
 @dataclasses.dataclass(frozen=True)
 class Fitted:
   """A law of launch.fit with the bootstrap draws behind its interval."""
@@ -147,8 +166,8 @@ class Fitted:
   path: str
 
   def interval(self, C: float) -> tuple[float, float]:
-    """(2.5 %, 97.5 %) of n*(C) over the draws."""
-    low, high = np.quantile([d.log2(C) for d in self.draws], (0.025, 0.975))
+    """95% interval of n*(C)."""
+    low, high = interval(self.law.log2(C), [d.log2(C) for d in self.draws])
     return float(2.0**low), float(2.0**high)
 
 

@@ -1,0 +1,399 @@
+"""Curves, frontier and law: known truths, properties, refusals."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+from isojax.frontier import analysis
+from isojax.frontier import curves
+from isojax.frontier import diagnostics
+from isojax.frontier import document
+from isojax.frontier import envelope
+from isojax.frontier import proposal
+from isojax.frontier import synthetic
+from isojax.planner import laws
+
+DATA = pathlib.Path(__file__).parent / "data"
+PUBLISHED = pathlib.Path(__file__).parents[1] / "isojax/assets/published"
+QUICK = dataclasses.replace(analysis.DEFAULT, draws=100)
+EXACT = dataclasses.replace(analysis.DEFAULT, draws=0)
+
+
+def small_study(**changes):
+  """Three n, noisy, small; a truth that changes twice."""
+  truth = synthetic.Truth(Bp=5, n=(3, 7, 23), A=(0.5, 0.6, 0.7),
+                          k=(9e-5, 4e-5, 2e-5), b=0.3)
+  wanted = dict(C_max=3e5, evaluations=17, seeds=2, Q=31, k=5, spread=0.4,
+                run_sd=0.0, seed=1) | changes
+  return synthetic.study(truth, **wanted)
+
+
+# Curves
+
+
+@pytest.mark.parametrize("form", sorted(curves.FORMS))
+def test_a_noiseless_curve_is_found(form):
+  x = np.linspace(0, 1e6, 31)
+  theta = {"saturating_exponential": [np.log(3e-6)],
+           "logistic": [np.log(8e-6), 4e5],
+           "hill": [np.log(3e5), np.log(1.7)]}[form]
+  y = 0.2 + 0.37 * curves.FORMS[form](np.array(theta)[None], x)
+  fit = curves.fit(x, y, np.ones_like(y), form=form, A_max=1.0, b_min=0.0,
+                   rounds=9)
+  np.testing.assert_allclose(fit(x), y, atol=2e-4)
+  assert fit.at_bound == ()
+
+
+def test_hill_by_hand():
+  theta = np.array([[np.log(100.0), np.log(2.0)]])
+  np.testing.assert_allclose(
+      curves.hill(theta, np.array([0.0, 50.0, 100.0, 300.0])),
+      [[0.0, 0.2, 0.5, 0.9]], atol=1e-12)
+
+
+def test_the_logistic_far_left_is_the_saturating_exponential():
+  x = np.linspace(0, 9.0, 7)
+  np.testing.assert_allclose(
+      curves.logistic(np.array([[np.log(0.5), -99.0]]), x),
+      curves.saturating_exponential(np.array([[np.log(0.5)]]), x), rtol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_no_worse_than_scipy_from_many_starts(seed):
+  rng = np.random.default_rng(seed)
+  x = np.sort(rng.uniform(0, 1, 13))
+  y = np.clip(rng.uniform() * x + rng.normal(0, 0.2, 13) + 0.3, 0, 1)
+  ours = curves.fit(x, y[None], np.ones((1, 13)), form="saturating_exponential",
+                    A_max=1.0, b_min=0.0, rounds=9)
+  low, high = 0.02 / x.max(), 300 / x.max()
+
+  def residual(p):  # A in [b, 1] as b + (1 - b) share
+    A = p[0] + (1 - p[0]) * p[1]
+    return A - (A - p[0]) * np.exp(-np.exp(p[2]) * x) - y
+
+  theirs = min(optimize.least_squares(
+      residual, (b, 0.5, np.log(k)),
+      bounds=((0, 0, np.log(low)), (1, 1, np.log(high)))).cost * 2
+               for b in (0.1, 0.5) for k in (2 * low, 1.0, high / 2))
+  assert ours.sse_D[0] <= theirs * 1.001 + 1e-6
+
+
+def test_bounds_hold_and_are_reported():
+  x = np.linspace(0, 10, 11)
+  rising = curves.fit(x, 0.09 * x[None], np.ones((1, 11)), A_max=1.0, b_min=0.0,
+                      form="saturating_exponential", rounds=5)
+  assert "A" in rising.at_bound
+  assert rising.b_D[0] + rising.s_D[0] <= 1.0 + 1e-12
+  falling = curves.fit(x, 0.9 - 0.05 * x[None], np.ones((1, 11)), A_max=1.0,
+                       b_min=0.0, form="saturating_exponential", rounds=5)
+  assert "flat" in falling.at_bound
+  np.testing.assert_allclose(falling(x), 0.65)  # the mean
+
+
+def test_ema_by_hand():
+  np.testing.assert_allclose(
+      curves.ema_matrix(3, 0.8) @ [1.0, 0.0, 2.0], [1.0, 0.8, 1.04])
+
+
+def test_records_by_hand():
+  reward = [0.101, 0.105, 0.111, 0.108, 0.119, 0.131]
+  keep = lambda w: curves.record_breaking(reward, bin_width=w).tolist()
+  assert keep(0.0) == [True, True, True, False, True, True]
+  assert keep(0.01) == [True, False, True, False, False, True]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_frontier_of_all_points_is_that_of_the_record_breaking(reward):
+  keep = curves.record_breaking(reward, bin_width=0.0)
+  C = np.arange(len(reward))
+  best = lambda at, pool: max(r for c, r in pool if c <= at)
+  everything = list(zip(C, reward))
+  records = [p for p, kept in zip(everything, keep) if kept]
+  assert [best(c, everything) for c in C] == [best(c, records) for c in C]
+
+
+# Frontier and law
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_envelope_is_monotone_and_above_every_curve_that_was_seen(seed):
+  fits = analysis.fit_curves(small_study(seed=seed), QUICK)
+  C = np.geomspace(1e3, 4e5, 29)
+  frontier = envelope.envelope(fits, C)
+  assert (np.diff(frontier.reward_DxG, axis=1) >= -1e-12).all()
+  for curve in fits:
+    seen = (curve.C_lo <= C) & (C <= curve.C_hi)
+    assert (frontier.reward_DxG[:, seen] >= curve(C[seen]) - 1e-12).all()
+
+
+def test_what_rests_on_a_run_that_ended_is_not_resolved():
+  one = lambda A, k, C_hi: curves.Curves(
+      "saturating_exponential", np.log([[k]]), np.array([0.1]),
+      np.array([A - 0.1]), np.array([0.0]), 0.0, C_hi, 9, ())
+  # The first would win later on, but was seen up to 30 only.
+  frontier = envelope.envelope([one(0.9, 0.01, 30.0), one(0.5, 0.1, 1e3)],
+                               [20.0, 300.0])
+  assert frontier.best_DxG.tolist() == [[1, 1]]
+  assert frontier.resolved_DxG.tolist() == [[True, False]]
+
+
+def fixture_study():
+  """The published-style synthetic study: noise-free, five switches."""
+  rows = list(csv.DictReader((DATA / "synthetic_frontier.csv").open()))
+  template = small_study()
+  runs = []
+  for n in sorted({int(r["n"]) for r in rows}):
+    mine = [r for r in rows if int(r["n"]) == n]
+    reward = np.array([float(r["reward"]) for r in mine])
+    runs.append(dataclasses.replace(
+        template.runs[0], run_id=f"n{n}", seed=0, Bp=32, n=n,
+        step_E=np.array([int(r["step"]) for r in mine]),
+        C_E=np.array([float(r["C"]) for r in mine]), reward_E=reward,
+        value_ExQ=reward[:, None]))
+  return dataclasses.replace(template, runs=tuple(runs))
+
+
+def test_the_noise_free_study_is_recovered():
+  truth = json.loads((DATA / "synthetic_frontier_truth.json").read_text())
+  # The fixture's curves all start at 0.45; below 100,000 only rounding tells.
+  fit = analysis.analyse(fixture_study(), dataclasses.replace(
+      EXACT, grid=400))
+  for curve, A, k in zip(fit.curves, truth["A"], truth["k_per_M"]):
+    assert curve.b_D[0] + curve.s_D[0] == pytest.approx(A, abs=2e-3)
+    assert np.exp(curve.theta_DxP[0, 0]) == pytest.approx(k * 1e-6, rel=0.02)
+  found = [s for s in diagnostics.switches(fit) if s[2] > 1e5]
+  assert [(a, b) for a, b, _ in found] == [
+      (s["n_from"], s["n_to"]) for s in truth["switches"]]
+  for (_, _, C), wanted in zip(found, truth["switches"]):
+    assert C == pytest.approx(wanted["C"], rel=0.05)
+
+
+def test_the_law_of_the_true_frontier():
+  truth = json.loads((DATA / "synthetic_frontier_truth.json").read_text())
+  grid, wanted = truth["n_star_on_grid"], truth["sigmoid_refit_on_grid"]
+  fit = envelope.fit_law(
+      np.log10(grid["C"]), np.log2(grid["n"])[None], np.ones((1, 41)), low=2.0,
+      high=9.0, k=(0.5, 50.0), rounds=8)
+  assert fit.x0_D[0] == pytest.approx(wanted["log10_C0"], abs=0.01)
+  assert fit.b_D[0] + fit.L_D[0] == pytest.approx(
+      wanted["L"] + wanted["b"], abs=0.02)
+  assert fit.rmse_D[0] == pytest.approx(wanted["rmse_log2"], abs=1e-3)
+
+
+@pytest.mark.parametrize("change", [
+    dict(b=1.0, L=4.0, k=5.0, x0=5.5), dict(b=3.0, L=5.5, k=9.0, x0=6.1)])
+def test_a_law_is_recovered_from_its_own_points(change):
+  law = laws.Sigmoid(change["L"], change["k"], change["x0"], change["b"])
+  x = np.linspace(4.5, 7.0, 53)
+  fit = envelope.fit_law(x, law.log2(10**x)[None], np.ones((1, 53)), low=0.0,
+                         high=11.0, k=(0.5, 50.0), rounds=9)
+  assert fit.x0_D[0] == pytest.approx(change["x0"], abs=2e-3)
+  assert fit.k_D[0] == pytest.approx(change["k"], rel=1e-2)
+  assert fit.at_bound == ()
+
+
+def test_fixed_batch_law_from_the_digitised_points():
+  """B = 8192, Easy: the fit of our bounds against the published law."""
+  rows = list(csv.DictReader((DATA / "isocompute_q2_points.csv").open()))
+  M = np.array([float(r["M"]) for r in rows])
+  order = np.argsort(M)
+  n = np.array([float(r["n"]) for r in rows])[order]
+  fit = envelope.fit_law(M[order], np.log2(n)[None], np.ones((1, len(M))),
+                         low=np.log2(8 / 2), high=10.0, k=(1e-3, 0.1), rounds=8)
+  published = laws.PRIORS["q2-easy"].law
+  for at in (100.0, 200.0, 500.0):
+    ours = fit.b_D[0] + fit.L_D[0] / (1 + np.exp(
+        -fit.k_D[0] * (at - fit.x0_D[0])))
+    assert ours == pytest.approx(published.log2(at), abs=0.6)
+  np.testing.assert_allclose(published.Bp(200.0) * published(200.0), 8192)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(-3, 5), st.integers(0, 10**6))
+def test_scaling_C_scales_C0(power, seed):
+  study = small_study(seed=seed)
+  scaled = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, C_E=r.C_E * 10.0**power) for r in study.runs))
+  one, other = analysis.analyse(study, EXACT), analysis.analyse(scaled, EXACT)
+  assert other.law.x0_D[0] - one.law.x0_D[0] == pytest.approx(power, abs=1e-6)
+  np.testing.assert_allclose(other.law.L_D, one.law.L_D, atol=1e-6)
+
+
+def test_resamples_have_the_variance_of_the_mean():
+  """Draws of S seeds scatter as the mean of S: sd^2 / S with ddof 1."""
+  study = small_study(seeds=2)
+  options = dataclasses.replace(QUICK, draws=20_000)
+  problems, seeds = analysis.resamples(study, options)
+  assert problems[0].sum() == pytest.approx(1.0)
+  values = np.array([0.2, 0.6])
+  means = seeds[0][1:] @ values / seeds[0][1:].sum(1)
+  assert means.var() == pytest.approx(values.var(ddof=1) / 2, rel=0.03)
+
+
+# Verdicts
+
+
+def identified_study():
+  return synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
+                         seeds=2, Q=300, k=16, spread=0.5, run_sd=0.0, seed=3)
+
+
+def test_the_truth_is_inside_the_intervals_of_a_good_study():
+  fit = analysis.analyse(identified_study(),
+                         dataclasses.replace(QUICK, draws=300))
+  assert fit.identified, fit.reasons
+  exact = analysis.analyse(
+      synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
+                      seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0),
+      EXACT)
+  for ours, truth in ((fit.law.x0_D, exact.law.x0_D),
+                      (fit.law.b_D + fit.law.L_D, exact.law.b_D + exact.law.L_D)):
+    low, high = laws.interval(ours[0], ours[1:])
+    assert low <= truth[0] <= high
+
+
+@pytest.mark.parametrize("keep, C_max, reason", [
+    ((8, 16), 4e6, "a law of four parameters needs at least 3"),
+    ((8, 16, 32, 64), 4e6, "saturation unseen: n = 64"),
+    ((8, 16, 32, 64, 128, 256, 512, 1024), 3e5, "needs at least 3"),
+    ((64,), 4e6, "1 values of n on the frontier")])
+def test_data_that_cannot_tell_are_refused(keep, C_max, reason):
+  study = synthetic.study(synthetic.saturating(), C_max=C_max, evaluations=40,
+                          seeds=1, Q=100, k=4, spread=0.5, run_sd=0.0, seed=1)
+  study = dataclasses.replace(
+      study, runs=tuple(r for r in study.runs if r.n in keep))
+  fit = analysis.analyse(study, QUICK)
+  assert not fit.identified
+  assert any(reason in r for r in fit.reasons), fit.reasons
+  assert any("one seed" in c for c in fit.cautions)
+  assert "--sweep" in proposal.next_plan(fit, path="fit.json")["command"]
+
+
+def test_few_problems_give_an_interval_that_is_too_wide():
+  study = synthetic.study(synthetic.saturating(), C_max=4e6, evaluations=20,
+                          seeds=1, Q=20, k=1, spread=0.5, run_sd=0.0, seed=1)
+  fit = analysis.analyse(study, QUICK)
+  assert any("95% interval of n*(C)" in r for r in fit.reasons), fit.reasons
+
+
+def test_without_counts_intervals_come_from_the_scatter():
+  study = small_study()
+  study = dataclasses.replace(study, per_problem=False, runs=tuple(
+      dataclasses.replace(r, value_ExQ=None) for r in study.runs))
+  fit = analysis.analyse(study, QUICK)
+  assert any("no counts per problem" in c for c in fit.cautions)
+  spread = fit.frontier.reward_DxG[1:].std(0)
+  assert (spread > 0).all() and (spread < 0.2).all()
+
+
+def test_calibration_in_small():
+  """60 studies: the full table is `python -m launch.calibrate`."""
+  from launch import calibrate
+  found = calibrate.calibrate(calibrate.SETTINGS[0], studies=60, draws=100,
+                              seed=1000)
+  # P(fewer than 50 of 60 | 95 %) is below 1 in 10,000.
+  assert (found["cover"] >= 50 / 60).all(), found["cover"]
+  assert (found["width"] < 2.5).all()
+  assert abs(found["switch"]) < 0.15
+
+
+# Diagnostics
+
+
+def test_polarisation_by_hand():
+  assert diagnostics.polarisation([0, 0, 4, 4], 4) == pytest.approx(1.0)
+  # m = 3/6; mean c(c-1)/(k(k-1)) = (0+0+6)/(3*6) = 1/3; (1/3-1/4)/(1/4) = 1/3
+  assert diagnostics.polarisation([0, 1, 3], 3) == pytest.approx(
+      (1 / 3 - (4 / 9) ** 2) / (4 / 9 * 5 / 9))
+  assert np.isnan(diagnostics.polarisation([0, 0], 4))
+
+
+def test_polarisation_is_unbiased_in_k():
+  rng = np.random.default_rng(0)
+  p = rng.beta(0.7, 1.9, 40_000)
+  exact = p.var() / (p.mean() * (1 - p.mean()))
+  for k in (2, 5):
+    found = diagnostics.polarisation(rng.binomial(k, p), k)
+    assert found == pytest.approx(exact, abs=0.02)
+
+
+def test_uniform_progress_keeps_a_point_mass_a_point_mass():
+  assert diagnostics.uniform_progress(0.3, 0.0, 0.6) < 0.01
+  assert diagnostics.uniform_progress(0.3, 0.2, 0.3) == pytest.approx(
+      0.2, abs=0.01)
+
+
+def test_interference_tells_rich_get_richer_from_uniform():
+  rng = np.random.default_rng(1)
+  p = rng.beta(2, 6, 2000)
+  start = rng.binomial(8, p)
+  odds = np.log(p / (1 - p))
+  ends = {"uniform": 1 / (1 + np.exp(-(odds + 1))),
+          "rich": np.where(p > np.quantile(p, 0.6), 0.97, p)}
+  score = {}
+  for name, rate in ends.items():
+    counts = np.stack([start, rng.binomial(8, rate)])
+    run = dataclasses.replace(small_study().runs[0], C_E=np.array([0.0, 1.0]),
+                              value_ExQ=counts / 8)
+    found = diagnostics.interference(run, 8, frames=2, draws=50, seed=0)
+    score[name] = found
+    assert [sum(h) for h in found.histograms] == [2000, 2000]
+  assert abs(score["uniform"].score) < 0.03
+  assert score["rich"].score_interval[0] > 0.2
+
+
+def test_histogram_by_hand():
+  #      0  (0,.1]  ...                              1
+  assert diagnostics.histogram([0, 1, 2, 10, 20, 20], 20) == (
+      1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2)
+
+
+def test_sensitivity_and_best_n_of_known_curves():
+  fit = analysis.analyse(small_study(Q=4000, k=50), QUICK)
+  over_n, = diagnostics.sensitivity(fit)
+  assert (over_n.varied, over_n.held, over_n.values) == ("n", 5, (3, 7, 23))
+  assert over_n.spread == pytest.approx(0.19, abs=0.03)
+  best, = diagnostics.best_n(fit)
+  assert (best.n, best.Bp, best.agreeing) == (23, 5, 1.0)
+
+
+def test_extrapolation_is_scored_against_what_was_seen():
+  fit = analysis.analyse(small_study(Q=4000, k=50, evaluations=40), QUICK)
+  found = diagnostics.extrapolation(fit, 1.5e5)
+  assert found.n_seen == 23 and found.C2 == pytest.approx(3e5, rel=0.01)
+  assert found.reward_predicted == pytest.approx(found.reward_seen, abs=0.03)
+
+
+def test_every_choice_of_a_step_is_reported():
+  names = [v.name for v in diagnostics.variants(small_study(), QUICK)]
+  assert len(names) == len(set(names)) == 9
+  assert any("record" in name for name in names)
+
+
+# The document
+
+
+def test_the_document_is_json_and_the_planner_reads_it():
+  fit = analysis.analyse(identified_study(), QUICK)
+  found = document.document(
+      fit, others={"avg": fit}, notes=["a note"],
+      hill=document.scalerl_fields(
+          dataclasses.replace(fit.study, runs=fit.study.runs[:1]), min_C=0.0,
+          notes=[]), next_plan=proposal.next_plan(fit, path="fit.json"))
+  again = json.loads(json.dumps(found, allow_nan=False))
+  law = laws.read_fit(again, path="fit.json")
+  assert law.identified and len(law.draws) == 100
+  assert law.law(1e6) == pytest.approx(
+      2 ** analysis.law_values(fit.law, [6.0])[0, 0], rel=1e-4)
+  low, high = law.interval(1e6)
+  assert low < law.law(1e6) < high
