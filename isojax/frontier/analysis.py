@@ -48,7 +48,7 @@ PAPER = dataclasses.replace(
 
 
 def interval(value_D) -> tuple[float, float]:
-  """The 95 % percentile interval of a reward; laws have laws.interval."""
+  """The 95% percentiles; for what a law says of n there is laws.interval."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -214,8 +214,7 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
             f"the 95% interval of n*(C) spans a factor of {2**wide:.3g} in the "
             f"middle of the data, more than the step of {2**grid_step(study):.3g}"
             " between tested n: more seeds, problems or evaluations")
-      k_low, k_high = np.exp(laws.interval(np.log(law.k_D[0]),
-                                           np.log(law.k_D[1:])))
+      k_low, k_high = interval(law.k_D)
       if k_high > 3 * k_low:
         cautions.append(f"k is weakly identified: {k_low:.3g} to {k_high:.3g}")
   elif len(tested) > 1:

@@ -96,7 +96,7 @@ def law_fields(fit: Fit) -> dict | None:
       "rmse_log2": law.rmse_D[0], "at_bound": list(law.at_bound),
       "C_seen": [seen[0], seen[-1]],
       "intervals": {
-          "x0": spread(law.x0_D), "k": np.exp(spread(np.log(law.k_D))),
+          "x0": spread(law.x0_D), "k": analysis.interval(law.k_D),
           "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
       "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
       "low": 2.0**low, "high": 2.0**high,

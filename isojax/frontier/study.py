@@ -234,6 +234,10 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
     raise InputError("no usable run is left" + (
         f": {notes[0]}" if notes else
         f" with Bp={s.Bp}, Bp * n = {s.B}; there are other sizes only"))
+  sizes = sorted({r.Bp * r.n for r in runs})
+  if s.axis == "updates" and len(sizes) > 1:
+    raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
+                     "n*(M) is of one: choose it, --B=...")
   shapes = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
   per_problem = len(shapes) == 1 and None not in shapes
   if len(shapes) > 1:

@@ -28,6 +28,7 @@ BEST_AT_END = {
     ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
 }
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
+FEWEST_BP = 8  # the smallest Bp that was tested, on Easy, without instability
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
@@ -122,11 +123,11 @@ def advise(q: Question) -> Advice:
     tested = law.Bp if isinstance(law, Fitted) else (law.Bp,)
     Bp = tested[0] if len(tested) == 1 and tested[0] else 2 * DEFAULT_BP
   n_star, interval, basis, x = _ask(q, Bp or DEFAULT_BP)
-  wished = q.n or nearest_power(n_star, low=2, high=max(2, q.B_max))
+  at_least = min(Bp or FEWEST_BP, FEWEST_BP)  # n may lower Bp down to this
+  wished = q.n or nearest_power(
+      n_star, low=2, high=max(2, min(q.B_max // at_least, q.C // (Bp or 1))))
   if Bp is None:
     Bp = max(1, law.law.B // wished)
-  if q.n is None and q.Bp is None and Bp * wished > q.C:
-    wished = nearest_power(max(2, q.C / Bp), low=2, high=max(2, q.C))
   Bp, n, changes = admitted(Bp, wished, unit=q.unit, B_max=q.B_max,
                             D=q.D or q.B_max)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)

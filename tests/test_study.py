@@ -1,0 +1,150 @@
+"""Rows to a study: what belongs together, what is left out, what is refused."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from isojax.errors import InputError
+from isojax.frontier import analysis
+from isojax.frontier import study
+from isojax.frontier.readers import Row
+
+WANTED = study.Selection(axis="rollouts", metric="avg", at_k=None,
+                         eval_set=None, Bp=None, B=None)
+QUICK = dataclasses.replace(analysis.DEFAULT, draws=100)
+
+
+def rows(n=7, seed=0, steps=(0, 2, 4, 6), path="a.jsonl", **change):
+  """Evaluations of one run on three problems, five samples each."""
+  out = []
+  for i, step in enumerate(steps):
+    fields = {"run_id": f"r{n}-{seed}", "seed": seed, "model": "m",
+              "split": "hard", "eval_set": "hard/validation", "Bp": 2, "n": n,
+              "step": step, "rollouts": step * 2 * n, "epoch": step * 2 / 11,
+              "k": 5, "correct": [min(i, 5), i // 2, 5], "avg": 0.1 * i}
+    out.append(Row(f"{path}:{i + 1}", fields | change))
+  return out
+
+
+def test_a_study_by_hand():
+  found, notes = study.from_rows(rows(n=7) + rows(n=3, path="b.jsonl"), WANTED)
+  assert found.configurations == ((2, 3), (2, 7)) and not notes
+  assert (found.metric, found.k, found.D, found.per_problem) == (
+      "avg", 5, 11, True)
+  run = found.runs[1]
+  assert run.C_E.tolist() == [0, 28, 56, 84]
+  np.testing.assert_allclose(run.value_ExQ[3], [0.6, 0.2, 1.0])
+  assert run.reward_E[3] == pytest.approx(0.6)  # of the counts, not of "avg"
+
+
+def test_best_and_worst_come_from_the_counts():
+  best, _ = study.from_rows(rows(), dataclasses.replace(
+      WANTED, metric="best", at_k=2))
+  assert best.metric == "best@2"
+  # 1 - C(3, 2) / C(5, 2) for two of five
+  np.testing.assert_allclose(best.runs[0].value_ExQ[2], [0.7, 0.4, 1.0])
+  worst, _ = study.from_rows(rows(), dataclasses.replace(
+      WANTED, metric="worst"))
+  assert worst.metric == "worst@5"
+  np.testing.assert_allclose(worst.runs[0].value_ExQ[3], [0, 0, 1])
+
+
+def test_another_axis():
+  found, _ = study.from_rows(rows(), dataclasses.replace(
+      WANTED, axis="updates"))
+  assert found.runs[0].C_E.tolist() == [0, 2, 4, 6]
+
+
+def test_without_counts_the_logs_own_column_is_taken():
+  bare = rows(correct=None, k=None)
+  found, notes = study.from_rows(bare, WANTED)
+  assert not found.per_problem and found.runs[0].value_ExQ is None
+  np.testing.assert_allclose(found.runs[0].reward_E, [0, 0.1, 0.2, 0.3])
+  with pytest.raises(InputError, match="needs the counts"):
+    study.from_rows(bare, dataclasses.replace(WANTED, metric="best", at_k=2))
+
+
+def at(row, **change):
+  return Row(row.where, row.fields | change)
+
+
+def test_what_is_left_out_is_said():
+  five = rows(steps=(0, 1, 2, 3, 4, 5), correct=None, k=None)
+  nan = five[:2] + [at(five[2], avg=math.nan)] + five[3:]
+  found, notes = study.from_rows(nan, WANTED)
+  assert len(found.runs[0].C_E) == 5
+  assert "a.jsonl:3: avg is NaN" in notes[0]
+  back = five[:4] + [at(five[4], rollouts=3)] + five[5:]
+  found, notes = study.from_rows(back, WANTED)
+  assert found.runs[0].C_E.tolist() == [0, 14, 28, 42]
+  assert "a.jsonl:5: rollouts goes back from 42 to 3" in notes[0]
+  found, notes = study.from_rows(five + rows(n=3, steps=(0, 1), path="b.jsonl"),
+                                 WANTED)
+  assert found.configurations == ((2, 7),)
+  assert "b.jsonl:1: run r3-0 has 2 usable evaluations" in notes[0]
+
+
+def test_a_copy_is_dropped_and_the_longer_one_kept():
+  found, notes = study.from_rows(
+      rows(steps=(0, 2, 4)) + rows(path="copy.jsonl"), WANTED)
+  assert len(found.runs) == 1 and len(found.runs[0].C_E) == 4
+  assert "a.jsonl: a copy of the run in copy.jsonl" in notes[0]
+
+
+@pytest.mark.parametrize("bad, message", [
+    (lambda: [], "no evaluation"),
+    (lambda: rows(Bp=0), "Bp=0.*nearest is 1"),
+    (lambda: rows(n=2.5), "n=2.5: expected a whole number.*nearest is 2"),
+    (lambda: rows(n=2**50), "nearest is 1099511627776"),
+    (lambda: rows(step=-3), "step=-3"),
+    (lambda: rows(avg=1.5, correct=None), r"avg=1.5.*\[0, 1\]"),
+    (lambda: rows(avg="high", correct=None), "avg='high': expected a number"),
+    (lambda: rows(correct=[9, 0, 0]), "counts from 0 to k=5"),
+    (lambda: rows(rollouts=math.inf), "rollouts=inf"),
+    (lambda: rows() + rows(n=3, model="other"), "several model"),
+    (lambda: rows() + rows(n=3, split="easy"), "several split"),
+    (lambda: rows() + rows(n=3, eval_set="x"), "several eval_set.*--eval_set"),
+    (lambda: rows() + rows(run_id="other", path="b.jsonl"),
+     "two different runs of Bp=2, n=7, seed=0"),
+    (lambda: rows() + [at(rows()[0], n=9)], "run r7-0 has several n"),
+    (lambda: rows(steps=(0, 2)), "no usable run is left.*a.jsonl:1"),
+])
+def test_refusals_say_where_and_what(bad, message):
+  with pytest.raises(InputError, match=message):
+    study.from_rows(bad(), WANTED)
+
+
+def test_a_missing_column_names_those_that_are_there():
+  some = rows()
+  for row in some:
+    del row.fields["n"]
+  with pytest.raises(InputError, match=r"a.jsonl:1: no n \(there are: run_id"):
+    study.from_rows(some, WANTED)
+  with pytest.raises(InputError, match="no gpu_hours.*--columns=gpu_hours="):
+    study.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))
+
+
+def test_filters_by_size():
+  both = rows(n=3, path="b.jsonl") + rows(n=7)
+  one, _ = study.from_rows(both, dataclasses.replace(WANTED, B=14))
+  assert one.configurations == ((2, 7),)
+  with pytest.raises(InputError, match="Bp=5"):
+    study.from_rows(both, dataclasses.replace(WANTED, Bp=5))
+
+
+def test_the_order_of_the_files_does_not_matter():
+  parts = [rows(n=n, seed=s, path=f"{n}-{s}.jsonl", steps=(0, 1, 3, 5))
+           for n in (3, 7, 13) for s in (0, 1)]
+  fits = []
+  for order in (range(6), (4, 2, 0, 5, 1, 3)):
+    found, _ = study.from_rows([r for i in order for r in parts[i]], WANTED)
+    fits.append(analysis.analyse(found, QUICK))
+  np.testing.assert_array_equal(fits[0].law_DxG, fits[1].law_DxG)
+
+
+def test_updates_need_one_batch_size():
+  both = rows(n=3, path="b.jsonl") + rows(n=7)
+  with pytest.raises(InputError, match="several sizes.*--B"):
+    study.from_rows(both, dataclasses.replace(WANTED, axis="updates"))
