@@ -12,6 +12,7 @@ from absl import app
 import numpy as np
 
 from isojax.planner import cost
+from isojax.planner import shape as shape_lib
 from isojax.planner.machine import machine
 
 CONFIG = pathlib.Path(__file__).parents[1] / "tests/data/qwen2.5-7b/config.json"
@@ -23,7 +24,7 @@ def price_and_rank(Bp, n, M) -> np.ndarray:
       prompt_tokens=300, response_tokens=1500, max_prompt=1024,
       max_response=8192, dtype="bfloat16")
   run = cost.run_cost(
-      Bp, n, M, shape=cost.model_shape(json.loads(CONFIG.read_text())),
+      Bp, n, M, shape=shape_lib.model_shape(json.loads(CONFIG.read_text())),
       workload=workload, machine=machine("v5p-64"), efficiency=cost.ASSUMED,
       rows=1024, mesh=cost.Mesh(data=8, fsdp=1, tensor=4))
   return np.argsort(run.seconds)

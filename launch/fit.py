@@ -6,6 +6,7 @@ fit.json (for launch.plan --law), figures and report.html into --out.
 
 import dataclasses
 import glob
+import importlib.util
 import json
 import os
 import time
@@ -13,15 +14,14 @@ import time
 from absl import flags
 
 from isojax import cli
+from isojax import records
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
 from isojax.frontier import document
 from isojax.frontier import formats
-from isojax.frontier import plots
 from isojax.frontier import proposal
 from isojax.frontier import readers
-from isojax.frontier import report
 from isojax.frontier import study as study_lib
 
 _RECORDS = flags.DEFINE_list(
@@ -152,6 +152,11 @@ def summary(found: dict) -> str:
 
 
 def main(_) -> None:
+  if not importlib.util.find_spec("matplotlib"):
+    raise InputError("launch.fit draws figures and needs the extra: pip "
+                     "install 'isojax[plot]'")
+  from isojax.frontier import plots  # needs matplotlib
+  from isojax.frontier import report
   began = time.monotonic()
   rows, notes = rows_of(_RECORDS.value)
   study, more = study_lib.from_rows(rows, selection(_METRIC.value))
@@ -161,15 +166,14 @@ def main(_) -> None:
   hill = document.scalerl_fields(study, min_C=_MIN_C.value, notes=notes)
   found = document.document(
       fit, others=of_all_metrics(fit, rows), hill=hill,
+      matched=document.scalerl_matched(study, hill, min_C=_MIN_C.value),
       next_plan=proposal.next_plan(fit, path=path), notes=notes)
   try:
     os.makedirs(_OUT.value, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-      json.dump(found, file, allow_nan=False)
     figures = plots.save(found, _OUT.value)
-    with open(os.path.join(_OUT.value, "report.html"), "w",
-              encoding="utf-8") as file:
-      file.write(report.html(found, figures))
+    records.replace(os.path.join(_OUT.value, "report.html"),
+                    report.html(found, figures).encode())
+    records.replace(path, json.dumps(found, allow_nan=False).encode())
   except OSError as error:
     raise InputError(f"--out={_OUT.value}: cannot be written ({error}); choose "
                      "another folder") from error

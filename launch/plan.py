@@ -25,15 +25,18 @@ from isojax.planner import advice as advice_lib
 from isojax.planner import cost
 from isojax.planner import laws
 from isojax.planner import machine as machine_lib
+from isojax.planner import memory as memory_lib
 from isojax.planner import plan
+from isojax.planner import shape as shape_lib
 from isojax.planner.allocation import PAPER_BATCH
 from isojax.planner.allocation import PAPER_LR
 from isojax.planner.allocation import admitted
 from isojax.planner.allocation import allocate
 from isojax.planner.allocation import cells
+from isojax.planner.allocation import fixed_batch
 
-_ROLLOUTS = flags.DEFINE_float(
-    "rollouts", None, "The budget C; 2e6 is fine.", lower_bound=1)
+_ROLLOUTS = flags.DEFINE_string(
+    "rollouts", None, "The budget C; 2e6 is fine.")
 _HOURS = flags.DEFINE_float(
     "hours", None, "The budget as hours on the clock of --machine, instead.",
     lower_bound=0)
@@ -56,6 +59,9 @@ _D = flags.DEFINE_integer(
     lower_bound=1)
 _BP = flags.DEFINE_list("Bp", None, "Problems a step; by default the law's.")
 _N = flags.DEFINE_list("n", None, "Rollouts a problem; by default the law's.")
+_B = flags.DEFINE_integer(
+    "B", None, "With --sweep instead of --n: rollouts a step, the same for "
+    "every Bp, n = B / Bp.", lower_bound=2)
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "One run for each.")
 _SWEEP = flags.DEFINE_boolean(
     "sweep", False, "Every --Bp x --n with Bp * n <= B_max to the same C.")
@@ -82,15 +88,19 @@ _MEASURED = flags.DEFINE_string(
 _OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
+MOST = 2**50  # of anything that is counted; beyond, floats skip whole numbers
+
+
 def whole(flag: str, items: list[str], least: int) -> list[int]:
   """A list flag as distinct whole numbers; InputError names the nearest."""
   out = []
   for item in items:
     try:
       value = float(item)
-      if value != int(value) or value < least:
-        raise InputError(f"--{flag}={item}: expected whole numbers of at least "
-                         f"{least}; the nearest is {max(least, round(value))}")
+      near = min(max(least, round(value)), MOST)
+      if value != near:
+        raise InputError(f"--{flag}={item}: expected whole numbers from {least} "
+                         f"to {MOST}; the nearest is {near}")
     except (ValueError, OverflowError) as error:
       if isinstance(error, InputError):
         raise
@@ -176,7 +186,7 @@ def pricing(config) -> dict | None:
     raise InputError("--machine needs --model=FOLDER, or a --config")
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
-  shape = cost.model_shape(load_json(path, "a Hugging Face config.json"))
+  shape = shape_lib.model_shape(load_json(path, "a Hugging Face config.json"))
   measured = records.read(_MEASURED.value) if _MEASURED.value else None
   if _MEASURED.value and not measured:
     raise InputError(f"--measured={_MEASURED.value}: no records there")
@@ -262,7 +272,7 @@ def one(name: str, flag) -> int | None:
   return values[0]
 
 
-def advised(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
+def advised(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | None]:
   """The advice as rows, one a seed, and its words."""
   stratum, D = _STRATUM.value, _D.value
   if _PROBLEMS.value is not None:
@@ -272,12 +282,12 @@ def advised(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
     stratum, D = told, D or count
   law, fit = the_law(stratum)
   C = None if _ROLLOUTS.value is None else whole(
-      "rollouts", [str(_ROLLOUTS.value)], 2)[0]
+      "rollouts", [_ROLLOUTS.value], 2)[0]
   tokens = _RESPONSE.value
   question = advice_lib.Question(
       C=C or 0, law=law, metric=_METRIC.value,
       model=_MODEL.value or (config and config.model.path), D=D,
-      B_max=_B_MAX.value, Bp=one("Bp", _BP), n=one("n", _N),
+      B_max=B_max, Bp=one("Bp", _BP), n=one("n", _N),
       tokens_per_rollout=None if tokens is None else
       tokens + (_PROMPT.value or 0), **anchors(config))
   if C is None:
@@ -295,27 +305,39 @@ def advised(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
   return rows, explained(answer), D
 
 
-def swept(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
+def swept(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | None]:
   """Every cell of a sweep, and what was left out of it."""
-  if _ROLLOUTS.value is None or not _BP.value or not _N.value:
-    raise InputError("--sweep needs --rollouts, --Bp and --n, such as "
-                     "--rollouts=2e6 --Bp=32 --n=8,32,128,512")
-  C = whole("rollouts", [str(_ROLLOUTS.value)], 2)[0]
-  Bps, ns = whole("Bp", _BP.value, 1), whole("n", _N.value, 2)
+  if _ROLLOUTS.value is None or not _BP.value or bool(_N.value) == bool(
+      _B.value):
+    raise InputError("--sweep needs --rollouts, --Bp and either --n or --B, "
+                     "such as --rollouts=2e6 --Bp=32 --n=8,32,128,512")
+  C = whole("rollouts", [_ROLLOUTS.value], 2)[0]
+  Bps = whole("Bp", _BP.value, 1)
+  ns = whole("n", _N.value, 2) if _N.value else []
   anchor = anchors(config)
   unit = anchor.pop("unit")
-  wanted = cells(Bps, ns, B_max=min(_B_MAX.value, C))
+  B_max = min(B_max, C)
+  if _B.value:
+    wanted = [c for c in fixed_batch(_B.value, Bps) if c[1] > 1 and (
+        _B.value <= B_max)]
+    ns = [None]  # one for each Bp
+  else:
+    wanted = cells(Bps, ns, B_max=B_max)
   if not wanted:
-    raise InputError(f"no Bp x n of the sweep has Bp * n <= {_B_MAX.value} "
-                     f"(--B_max) and <= {C} (--rollouts)")
-  words = [f"{len(wanted)} cells x {len(seeds)} seeds; each run goes to the "
+    raise InputError(f"no (Bp, n) of the sweep has Bp * n <= {B_max}, the least "
+                     "of --B_max and --rollouts" + (
+                         f", with n = {_B.value} / Bp whole and above 1"
+                         if _B.value else ""))
+  words = [f"{len(wanted)} cells x {len(seeds)} seed(s); each run goes to the "
            "largest C and is every smaller C on its way, because the learning "
            "rate is constant after warm-up"]
   if len(wanted) < len(Bps) * len(ns):
-    words.append(f"left out: {len(Bps) * len(ns) - len(wanted)} cells above "
-                 f"B_max = {_B_MAX.value} or C; a cap can look like saturation")
-  moved = {cell: admitted(*cell, unit=unit, B_max=_B_MAX.value,
-                          D=_D.value or _B_MAX.value) for cell in wanted}
+    words.append(f"left out: {len(Bps) * len(ns) - len(wanted)} cells "
+                 + (f"whose Bp does not divide B = {_B.value}" if _B.value else
+                    f"above {B_max} rollouts a step, the least of --B_max, "
+                    "memory and --rollouts; a cap can look like saturation"))
+  moved = {cell: admitted(*cell, unit=unit, B_max=B_max,
+                          D=_D.value or B_max) for cell in wanted}
   for cell, (*_, why) in moved.items():
     words += [f"moved at {cell}: {change}" for change in why]
   legal = list(dict.fromkeys((Bp, n) for Bp, n, _ in moved.values()))
@@ -330,7 +352,7 @@ def swept(config, price, seeds) -> tuple[list[plan.Row], str, int | None]:
 
 def totals(rows: list[plan.Row]) -> str:
   C = sum(row.allocation.C for row in rows)
-  text = f"{len(rows)} runs, {C:,} rollouts in all"
+  text = f"{len(rows)} run{'s' * (len(rows) > 1)}, {C:,} rollouts in all"
   if rows[0].expected:
     costs = [row.expected for row in rows]
     text += (f", {duration(sum(c['seconds'] for c in costs))} one after the "
@@ -344,21 +366,25 @@ def totals(rows: list[plan.Row]) -> str:
   return text
 
 
-def memory_words(price: dict | None, row: plan.Row) -> str:
-  """Whether the largest step fits the devices, by the memory model."""
+def memory_cap(price: dict | None) -> tuple[int, str]:
+  """(most rollouts in a step, how memory decides it)."""
   if price is None or price["mesh"] is None:
-    return ""
-  a = row.allocation
-  m = cost.memory(price["shape"], price["workload"], price["machine"],
-                  price["mesh"], rows=price["rows"],
-                  microbatch_rows=-(-a.B // price["microbatches"]),
-                  chunked_head=False)
-  words = (f"memory per device, Bp * n = {a.B}: {m.total / 1e9:.3g} of "
-           f"{m.available / 1e9:.3g} GB")
-  if not m.fits:
-    words = (f"warning: {words}: it does not fit; more devices in mesh.fsdp, "
-             "more microbatches or fewer sampler.rows")
-  return words + "\n"
+    return _B_MAX.value, ""
+  args = [price[name] for name in ("shape", "workload", "machine", "mesh")]
+  batch = dict(rows=price["rows"], chunked_head=False)
+  most = memory_lib.largest_batch(
+      *args, microbatches=price["microbatches"], B_max=_B_MAX.value, **batch)
+  least = memory_lib.memory(*args, microbatch_rows=1, **batch)
+  words = (f"memory of each device: {least.available / 1e9:.3g} GB, of which "
+           f"{least.total / 1e9:.3g} GB at the smallest microbatch")
+  if not most:
+    raise InputError(f"{words}: nothing fits {price['machine'].name}; use more "
+                     "devices on mesh.fsdp or mesh.tensor, fewer sampler.rows, "
+                     "or shorter answers")
+  if most < _B_MAX.value:
+    words += (f"; at most {most} rollouts a step fit in {price['microbatches']} "
+              "microbatches (more of them, more rollouts)")
+  return most, words + "\n"
 
 
 def main(_) -> None:
@@ -368,11 +394,12 @@ def main(_) -> None:
                      "--machine")
   seeds = whole("seeds", _SEEDS.value, 0)
   price = pricing(config)
-  rows, words, D = (swept if _SWEEP.value else advised)(config, price, seeds)
+  B_max, memory = memory_cap(price)
+  rows, words, D = (swept if _SWEEP.value else advised)(
+      config, price, seeds, B_max)
   print(table(rows, D))
   print(words)
-  largest = max(rows, key=lambda row: row.allocation.B)
-  print(memory_words(price, largest) + totals(rows))
+  print(memory + totals(rows))
   try:
     records.replace(_OUT.value, plan.text(rows).encode())
   except OSError as error:

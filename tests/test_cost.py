@@ -11,21 +11,23 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import cost
+from isojax.planner import memory as memory_lib
+from isojax.planner import shape as shape_lib
 from isojax.planner.machine import Accelerator
 from isojax.planner.machine import machine
 from isojax.planner.machine import Machine
 
 DATA = pathlib.Path(__file__).parent / "data"
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
-SEVEN_B = cost.model_shape(QWEN)
+SEVEN_B = shape_lib.model_shape(QWEN)
 LONG = cost.Workload(prompt_tokens=300, response_tokens=1500, max_prompt=1024,
                      max_response=4096, dtype="bfloat16")
 V5P = dict(shape=SEVEN_B, workload=LONG, machine=machine("v5p-64"),
            efficiency=cost.ASSUMED, rows=1024, mesh=cost.Mesh(8, 1, 4))
 
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
-TOY = cost.ModelShape(layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3,
-                      vocab=5, tied=True, family=cost.FAMILIES["llama"])
+TOY = shape_lib.ModelShape(layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3,
+                      vocab=5, tied=True, family=shape_lib.FAMILIES["llama"])
 SLOW = Accelerator(name="slow", bfloat16=1000, hbm_bytes=1e6, hbm_bandwidth=100,
                    link_bandwidth=10, source="made up")
 SHORT = cost.Workload(prompt_tokens=4, response_tokens=2, max_prompt=6,
@@ -49,7 +51,7 @@ def config(kind, layers, width, heads, kv_heads, mlp, vocab, **more):
      999_885_952),
 ], ids=["qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-1b"])
 def test_published_parameter_counts(parsed, params):
-  assert cost.model_shape(parsed).params == params
+  assert shape_lib.model_shape(parsed).params == params
 
 
 def test_cache_of_a_token():
@@ -64,12 +66,12 @@ def test_cache_of_a_token():
     (dict(num_hidden_layers="28"), "num_hidden_layers='28'")])
 def test_shapes_that_would_be_priced_wrong_are_refused(change, message):
   with pytest.raises(InputError, match=message):
-    cost.model_shape(QWEN | change)
+    shape_lib.model_shape(QWEN | change)
 
 
 def test_missing_keys_are_named():
   with pytest.raises(InputError, match="hidden_size, vocab_size missing"):
-    cost.model_shape({key: value for key, value in QWEN.items()
+    shape_lib.model_shape({key: value for key, value in QWEN.items()
                       if key not in ("hidden_size", "vocab_size")})
 
 
@@ -236,7 +238,7 @@ def test_no_price_is_not_a_price_of_nothing():
 # Memory
 
 def test_adam_of_seven_billion_on_eight_chips():
-  m = cost.memory(SEVEN_B, dataclasses.replace(LONG, max_response=2048),
+  m = memory_lib.memory(SEVEN_B, dataclasses.replace(LONG, max_response=2048),
                   machine("8xh100"), cost.Mesh(1, 8, 1), rows=64,
                   microbatch_rows=8, chunked_head=True)
   assert m.masters == m.gradients == 7_615_616_512 * 4 / 8
@@ -254,7 +256,7 @@ def memory(**change):
   args = dict(mesh=cost.Mesh(1, 8, 1), rows=64, microbatch_rows=8,
               chunked_head=True) | change
   workload = args.pop("workload", LONG)
-  return cost.memory(SEVEN_B, workload, machine("8xh100"),
+  return memory_lib.memory(SEVEN_B, workload, machine("8xh100"),
                      args.pop("mesh"), **args)
 
 
@@ -274,7 +276,7 @@ def test_what_makes_memory_larger_or_smaller():
 
 
 def test_seven_billion_with_adam_does_not_fit_one_chip():
-  m = cost.memory(SEVEN_B, LONG, machine("h100"), cost.Mesh(1, 1, 1), rows=1,
+  m = memory_lib.memory(SEVEN_B, LONG, machine("h100"), cost.Mesh(1, 1, 1), rows=1,
                   microbatch_rows=1, chunked_head=True)
   assert m.total > 16 * 7.6e9 > 80e9 and not m.fits
 
@@ -325,3 +327,15 @@ def test_records_of_two_runs_are_not_mixed():
 def test_numbers_that_mean_nothing_are_refused(make):
   with pytest.raises(InputError, match="expected"):
     make()
+
+
+def test_largest_batch_is_the_last_that_fits():
+  args = (SEVEN_B, dataclasses.replace(LONG, max_response=2048, remat=True),
+          machine("8xh100"), cost.Mesh(1, 8, 1))
+  most = memory_lib.largest_batch(*args, rows=64, microbatches=4,
+                                  chunked_head=True, B_max=65_536)
+  fits = lambda B: memory_lib.memory(
+      *args, rows=64, microbatch_rows=-(-B // 4), chunked_head=True).fits
+  assert 0 < most < 65_536 and fits(most) and not fits(most + 1)
+  assert memory_lib.largest_batch(*args, rows=10**6, microbatches=4,
+                                  chunked_head=True, B_max=65_536) == 0

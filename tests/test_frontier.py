@@ -376,7 +376,7 @@ def test_extrapolation_is_scored_against_what_was_seen():
 
 def test_every_choice_of_a_step_is_reported():
   names = [v.name for v in diagnostics.variants(small_study(), QUICK)]
-  assert len(names) == len(set(names)) == 9
+  assert len(names) == len(set(names)) == 10
   assert any("record" in name for name in names)
 
 
@@ -386,7 +386,7 @@ def test_every_choice_of_a_step_is_reported():
 def test_the_document_is_json_and_the_planner_reads_it():
   fit = analysis.analyse(identified_study(), QUICK)
   found = document.document(
-      fit, others={"avg": fit}, notes=["a note"],
+      fit, others={"avg": fit}, notes=["a note"], matched=None,
       hill=document.scalerl_fields(
           dataclasses.replace(fit.study, runs=fit.study.runs[:1]), min_C=0.0,
           notes=[]), next_plan=proposal.next_plan(fit, path="fit.json"))

@@ -43,6 +43,8 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
       "all points": point(select="all"),
       "record-breaking points, bins of 0.01": point(select="records",
                                                      bin_width=0.01),
+      "record-breaking points, bins of 0.002": point(select="records",
+                                                      bin_width=0.002),
       "record-breaking points, no bins": point(select="records", bin_width=0.0),
       "moving average 0.8": point(ema=0.8),
       "C from 5% of the largest on": point(min_C=0.05 * end),

@@ -138,14 +138,45 @@ def scalerl_fields(study: Study, *, min_C: float,
   return out
 
 
+def scalerl_matched(study: Study, hill: list[dict], *,
+                    min_C: float) -> dict | None:
+  """The leave-one-out table: B of every run at the average A.
+
+  None for fewer than two runs with a law, or where A can not be matched.
+  """
+  fitted = {row["run_id"] for row in hill}
+  runs = {r.run_id: (r.C_E, r.reward_E,
+                     None if r.C_E[0] == 0 else float(r.reward_E[0]))
+          for r in study.runs if r.run_id in fitted}
+  try:
+    found = scalerl.matched(runs, min_C=min_C)
+  except InputError:  # one run, or a run that stays below the mean A
+    return None
+  repeated = []
+  for Bp, n in study.configurations:
+    fits = [found.free[r.run_id] for r in analysis.runs_of(study, Bp, n)
+            if r.run_id in fitted]
+    if len(fits) > 1:
+      repeated.append({"Bp": Bp, "n": n, **dataclasses.asdict(
+          scalerl.error_margin(fits))})
+  return {"A": found.A, "spread": found.spread, "margin": scalerl.A_MARGIN,
+          "comparable": found.comparable, "repeated": repeated,
+          "rows": [{"run_id": name, "A": found.free[name].law.A,
+                    "B": found.free[name].law.B,
+                    "B_at_A": found.fixed[name].law.B,
+                    "C_mid_at_A": found.fixed[name].law.C_mid}
+                   for name in runs]}
+
+
 def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
-             next_plan: dict, notes: list[str]) -> dict:
+             matched: dict | None, next_plan: dict, notes: list[str]) -> dict:
   """fit.json.
 
   Args:
     fit: the study's metric.
     others: metric -> fit of the same runs, for the best n of each metric.
     hill: rows of `scalerl_fields`.
+    matched: of `scalerl_matched`.
     next_plan: of proposal.next_plan.
     notes: what the readers left out, and why.
   """
@@ -169,4 +200,5 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
       "best_n": as_dicts(row for each in others.values()
                          for row in diagnostics.best_n(each)),
       "interference": as_dicts(frames), "scalerl": hill,
+      "scalerl_matched": matched,
       "next": next_plan, "notes": notes})

@@ -19,125 +19,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner.machine import Machine
+from isojax.planner.shape import ModelShape
 
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
-HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a model_type adds to the Llama block."""
-
-  tied: bool  # when config.json does not say
-  qkv_bias: bool
-  qk_norm: bool
-  norms: int  # in a layer, of the model's width
-
-
-FAMILIES = {
-    "llama": Family(tied=False, qkv_bias=False, qk_norm=False, norms=2),
-    "qwen2": Family(tied=False, qkv_bias=True, qk_norm=False, norms=2),
-    "qwen3": Family(tied=False, qkv_bias=False, qk_norm=True, norms=2),
-    "gemma2": Family(tied=True, qkv_bias=False, qk_norm=False, norms=4),
-    "gemma3_text": Family(tied=True, qkv_bias=False, qk_norm=True, norms=4),
-}
-
-KEYS = dict(layers="num_hidden_layers", width="hidden_size",
-            heads="num_attention_heads", kv_heads="num_key_value_heads",
-            mlp="intermediate_size", vocab="vocab_size")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelShape:
-  """A dense decoder with gated MLPs."""
-
-  layers: int
-  width: int
-  heads: int
-  kv_heads: int
-  head_dim: int
-  mlp: int
-  vocab: int
-  tied: bool  # embedding and head are one matrix
-  family: Family
-
-  @property
-  def layer_matmul(self) -> int:
-    """Parameters of one layer's seven matrices."""
-    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-            + 3 * self.width * self.mlp)
-
-  @property
-  def head(self) -> int:
-    """Parameters of the vocabulary's matrix."""
-    return self.width * self.vocab
-
-  @property
-  def matmul_params(self) -> int:
-    """Parameters that a token of which logits are taken is multiplied with."""
-    return self.layers * self.layer_matmul + self.head
-
-  @property
-  def params(self) -> int:
-    biases = self.family.qkv_bias * self.head_dim * (
-        self.heads + 2 * self.kv_heads)
-    norms = self.family.norms * self.width + (
-        self.family.qk_norm * 2 * self.head_dim)
-    return (self.layers * (self.layer_matmul + biases + norms) + self.width
-            + self.head * (1 if self.tied else 2))
-
-  def lora_params(self, rank: int) -> int:
-    """rank * (in + out) of each of a layer's seven matrices."""
-    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-    ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
-        self.width + self.mlp)
-    return self.layers * rank * ends
-
-  def kv_bytes_per_token(self, number: int) -> int:
-    """Bytes of a token's keys and values, `number` bytes each."""
-    return 2 * self.layers * self.kv_heads * self.head_dim * number
-
-  def forward_flops(self, context, head: bool):
-    """FLOPs of one token that attends to `context` tokens, in a forward.
-
-    2 for each matrix parameter; 4 heads head_dim context in a layer, scores
-    and sums of values.
-    """
-    matmul = self.layers * self.layer_matmul + (self.head if head else 0)
-    return 2 * matmul + (
-        4 * self.layers * self.heads * self.head_dim * context)
-
-
-def model_shape(config: dict) -> ModelShape:
-  """The shape in a parsed Hugging Face config.json of a dense text model."""
-  kind = config["model_type"] if "model_type" in config else None
-  experts = [key for key in config if "expert" in key]
-  if kind not in FAMILIES or experts:
-    raise InputError(
-        f"config.json: model_type {kind!r}"
-        f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
-        f"expected a dense one of {', '.join(FAMILIES)}")
-  missing = [key for key in KEYS.values() if key not in config]
-  if missing:
-    raise InputError(f"config.json: {', '.join(missing)} missing; write the "
-                     "values out, also those equal to the library's defaults")
-  sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
-  wrong = [f"{KEYS[k]}={v!r}" for k, v in sizes.items()
-           if not isinstance(v, int) or v < 1]
-  wrong += [f"{key}={config[key]}" for key in ("attention_bias", "mlp_bias")
-            if key in config and config[key]]
-  if wrong:
-    raise InputError(f"config.json: {', '.join(wrong)}: expected sizes of at "
-                     "least 1, and no biases but Qwen2's")
-  head_dim = config["head_dim"] if "head_dim" in config else None
-  if head_dim is None and (
-      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
-    raise InputError("config.json: head_dim is missing and not hidden_size / "
-                     "num_attention_heads; write it out")
-  tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
-          else FAMILIES[kind].tied)
-  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind],
-                    head_dim=head_dim or sizes["width"] // sizes["heads"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +182,7 @@ class Cost:
     return self.device_hours * self.usd_per_hour
 
 
-def _mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
+def checked_mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
   mesh = mesh or Mesh(data=machine.chips, fsdp=1, tensor=1)
   if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != machine.chips:
     raise InputError(f"{mesh}: {mesh.devices} devices, but {machine.name} has "
@@ -330,7 +214,7 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   replica; keys and values once a position and row. Links, a position and chip:
   fsdp gathers the weights, tensor reduces two activations a layer.
   """
-  w, e, mesh = workload, efficiency, _mesh(mesh, machine)
+  w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
   S, _, prompt_context, context = w.lengths
   weights = shape.matmul_params * number
@@ -368,7 +252,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   prefill, decode = sampling_cost(
       Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
       mesh=mesh)
-  mesh, B = _mesh(mesh, machine), Bp * n
+  mesh, B = checked_mesh(mesh, machine), Bp * n
   S, T, prompt_context, context = w.lengths
   forward = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
@@ -482,68 +366,3 @@ def _train(records: list[dict]) -> list[dict]:
     raise InputError(f"{len(train)} train records of {len(runs)} runs: "
                      "expected at least 3, all of one run")
   return train
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-  """Bytes on each device. Sampling and the update follow each other."""
-
-  masters: float  # float32 parameters
-  moments: float  # Adam's two, float32
-  copy: float  # of the parameters, in the compute dtype
-  reference: float  # float32 parameters of the base policy, with KL
-  cache: float  # keys and values, while sampling
-  sample_logits: float  # float32, one position of every row
-  gradients: float  # float32, in the update
-  activations: float  # kept for the backward
-  update_logits: float  # float32, and their gradient
-  available: float  # of the chip
-
-  @property
-  def total(self) -> float:
-    """The larger of the two phases, on what always stays."""
-    return (self.masters + self.moments + self.copy + self.reference
-            + max(self.cache + self.sample_logits,
-                  self.gradients + self.activations + self.update_logits))
-
-  @property
-  def fits(self) -> bool:
-    return self.total <= self.available
-
-
-def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
-           *, rows: int, microbatch_rows: int, chunked_head: bool,
-           lora_rank: int | None = None) -> Memory:
-  """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
-
-  Left out: what the compiler needs besides, fragmentation, and weights that it
-  gathers over fsdp for longer than a layer. With LoRA the base is the copy in
-  the compute dtype, and the reference costs nothing.
-  """
-  w, number = workload, BYTES[workload.dtype]
-  mesh = _mesh(mesh, machine)
-  shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
-  trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
-  local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
-  length = w.max_prompt + w.max_response
-  # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp; float32 scores and their softmax.
-  layer = length * number * (
-      4 * shape.width
-      + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
-      + 3 * shape.mlp / mesh.tensor) + (
-          2 * 4 * length**2 * shape.heads / mesh.tensor)
-  kept = shape.layers * length * shape.width * number + layer if w.remat else (
-      shape.layers * layer)
-  tokens = micro * w.max_response
-  return Memory(
-      masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=number * shape.params / shards,
-      reference=4 * shape.params / shards * (w.kl and lora_rank is None),
-      cache=local * length * shape.kv_bytes_per_token(number)
-      / min(mesh.tensor, shape.kv_heads),
-      sample_logits=4 * local * shape.vocab / mesh.tensor,
-      gradients=4 * trained / shards, activations=micro * kept,
-      update_logits=2 * 4 * shape.vocab / mesh.tensor * (
-          min(HEAD_CHUNK, tokens) if chunked_head else tokens),
-      available=machine.accelerator.hbm_bytes)

@@ -1,0 +1,92 @@
+"""Bytes on each device while sampling and updating."""
+
+import dataclasses
+import math
+
+from isojax.planner.cost import BYTES
+from isojax.planner.cost import Mesh
+from isojax.planner.cost import Workload
+from isojax.planner.cost import checked_mesh
+from isojax.planner.machine import Machine
+from isojax.planner.shape import ModelShape
+
+HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Bytes on each device. Sampling and the update follow each other."""
+
+  masters: float  # float32 parameters
+  moments: float  # Adam's two, float32
+  copy: float  # of the parameters, in the compute dtype
+  reference: float  # float32 parameters of the base policy, with KL
+  cache: float  # keys and values, while sampling
+  sample_logits: float  # float32, one position of every row
+  gradients: float  # float32, in the update
+  activations: float  # kept for the backward
+  update_logits: float  # float32, and their gradient
+  available: float  # of the chip
+
+  @property
+  def total(self) -> float:
+    """The larger of the two phases, on what always stays."""
+    return (self.masters + self.moments + self.copy + self.reference
+            + max(self.cache + self.sample_logits,
+                  self.gradients + self.activations + self.update_logits))
+
+  @property
+  def fits(self) -> bool:
+    return self.total <= self.available
+
+
+def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
+           *, rows: int, microbatch_rows: int, chunked_head: bool,
+           lora_rank: int | None = None) -> Memory:
+  """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
+
+  Left out: what the compiler needs besides, fragmentation, and weights that it
+  gathers over fsdp for longer than a layer. With LoRA the base is the copy in
+  the compute dtype, and the reference costs nothing.
+  """
+  w, number = workload, BYTES[workload.dtype]
+  mesh = checked_mesh(mesh, machine)
+  shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
+  trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
+  local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
+  length = w.max_prompt + w.max_response
+  # A token in a layer: residual and normed input twice, query, key, value and
+  # their product, three of the mlp; float32 scores and their softmax.
+  layer = length * number * (
+      4 * shape.width
+      + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
+      + 3 * shape.mlp / mesh.tensor) + (
+          2 * 4 * length**2 * shape.heads / mesh.tensor)
+  kept = shape.layers * length * shape.width * number + layer if w.remat else (
+      shape.layers * layer)
+  tokens = micro * w.max_response
+  return Memory(
+      masters=4 * trained / shards, moments=8 * trained / shards,
+      copy=number * shape.params / shards,
+      reference=4 * shape.params / shards * (w.kl and lora_rank is None),
+      cache=local * length * shape.kv_bytes_per_token(number)
+      / min(mesh.tensor, shape.kv_heads),
+      sample_logits=4 * local * shape.vocab / mesh.tensor,
+      gradients=4 * trained / shards, activations=micro * kept,
+      update_logits=2 * 4 * shape.vocab / mesh.tensor * (
+          min(HEAD_CHUNK, tokens) if chunked_head else tokens),
+      available=machine.accelerator.hbm_bytes)
+
+
+def largest_batch(shape: ModelShape, workload: Workload, machine: Machine,
+                  mesh: Mesh, *, rows: int, microbatches: int,
+                  chunked_head: bool, B_max: int) -> int:
+  """Most rollouts in a step, up to B_max, whose update fits; 0: none does."""
+  fits = lambda B: memory(
+      shape, workload, machine, mesh, rows=rows, chunked_head=chunked_head,
+      microbatch_rows=math.ceil(B / microbatches)).fits
+  low, high = 0, B_max  # low fits or is 0, high + 1 does not or is too many
+  while low < high:
+    middle = (low + high + 1) // 2
+    low, high = (middle, high) if fits(middle) else (low, middle - 1)
+  return low

@@ -1,0 +1,121 @@
+"""The shape of a policy, from its Hugging Face config.json."""
+
+import dataclasses
+
+from isojax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """What a model_type adds to the Llama block."""
+
+  tied: bool  # when config.json does not say
+  qkv_bias: bool
+  qk_norm: bool
+  norms: int  # in a layer, of the model's width
+
+
+FAMILIES = {
+    "llama": Family(tied=False, qkv_bias=False, qk_norm=False, norms=2),
+    "qwen2": Family(tied=False, qkv_bias=True, qk_norm=False, norms=2),
+    "qwen3": Family(tied=False, qkv_bias=False, qk_norm=True, norms=2),
+    "gemma2": Family(tied=True, qkv_bias=False, qk_norm=False, norms=4),
+    "gemma3_text": Family(tied=True, qkv_bias=False, qk_norm=True, norms=4),
+}
+
+KEYS = dict(layers="num_hidden_layers", width="hidden_size",
+            heads="num_attention_heads", kv_heads="num_key_value_heads",
+            mlp="intermediate_size", vocab="vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelShape:
+  """A dense decoder with gated MLPs."""
+
+  layers: int
+  width: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp: int
+  vocab: int
+  tied: bool  # embedding and head are one matrix
+  family: Family
+
+  @property
+  def layer_matmul(self) -> int:
+    """Parameters of one layer's seven matrices."""
+    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+            + 3 * self.width * self.mlp)
+
+  @property
+  def head(self) -> int:
+    """Parameters of the vocabulary's matrix."""
+    return self.width * self.vocab
+
+  @property
+  def matmul_params(self) -> int:
+    """Parameters that a token of which logits are taken is multiplied with."""
+    return self.layers * self.layer_matmul + self.head
+
+  @property
+  def params(self) -> int:
+    biases = self.family.qkv_bias * self.head_dim * (
+        self.heads + 2 * self.kv_heads)
+    norms = self.family.norms * self.width + (
+        self.family.qk_norm * 2 * self.head_dim)
+    return (self.layers * (self.layer_matmul + biases + norms) + self.width
+            + self.head * (1 if self.tied else 2))
+
+  def lora_params(self, rank: int) -> int:
+    """rank * (in + out) of each of a layer's seven matrices."""
+    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
+        self.width + self.mlp)
+    return self.layers * rank * ends
+
+  def kv_bytes_per_token(self, number: int) -> int:
+    """Bytes of a token's keys and values, `number` bytes each."""
+    return 2 * self.layers * self.kv_heads * self.head_dim * number
+
+  def forward_flops(self, context, head: bool):
+    """FLOPs of one token that attends to `context` tokens, in a forward.
+
+    2 for each matrix parameter; 4 heads head_dim context in a layer, scores
+    and sums of values.
+    """
+    matmul = self.layers * self.layer_matmul + (self.head if head else 0)
+    return 2 * matmul + (
+        4 * self.layers * self.heads * self.head_dim * context)
+
+
+def model_shape(config: dict) -> ModelShape:
+  """The shape in a parsed Hugging Face config.json of a dense text model."""
+  kind = config["model_type"] if "model_type" in config else None
+  experts = [key for key in config if "expert" in key]
+  if kind not in FAMILIES or experts:
+    raise InputError(
+        f"config.json: model_type {kind!r}"
+        f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
+        f"expected a dense one of {', '.join(FAMILIES)}")
+  missing = [key for key in KEYS.values() if key not in config]
+  if missing:
+    raise InputError(f"config.json: {', '.join(missing)} missing; write the "
+                     "values out, also those equal to the library's defaults")
+  sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
+  wrong = [f"{KEYS[k]}={v!r}" for k, v in sizes.items()
+           if not isinstance(v, int) or v < 1]
+  wrong += [f"{key}={config[key]}" for key in ("attention_bias", "mlp_bias")
+            if key in config and config[key]]
+  if wrong:
+    raise InputError(f"config.json: {', '.join(wrong)}: expected sizes of at "
+                     "least 1, and no biases but Qwen2's")
+  head_dim = config["head_dim"] if "head_dim" in config else None
+  if head_dim is None and (
+      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
+    raise InputError("config.json: head_dim is missing and not hidden_size / "
+                     "num_attention_heads; write it out")
+  tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
+          else FAMILIES[kind].tied)
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind],
+                    head_dim=head_dim or sizes["width"] // sizes["heads"])
