@@ -121,9 +121,10 @@ def fit_curves(study: Study, options: Options) -> list[Curves]:
   return fits
 
 
-def frontier_grid(study: Study, points: int) -> np.ndarray:
-  """Log-spaced C, from where two configurations were measured to the end."""
-  firsts = sorted(min(r.C_E[r.C_E > 0].min() for r in runs_of(study, *cell))
+def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
+  """Log-spaced C, from where two configurations were fitted to the end."""
+  firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
+                      for r in runs_of(study, *cell))
                   for cell in study.configurations)
   end = max(r.C_E.max() for r in study.runs)
   return np.geomspace(firsts[min(1, len(firsts) - 1)], end, points)
@@ -160,7 +161,7 @@ def law_values(law: LawFits, x_G) -> np.ndarray:
 def analyse(study: Study, options: Options) -> Fit:
   """Curves, frontier, law and verdict of one study."""
   curves = fit_curves(study, options)
-  C_G = frontier_grid(study, options.grid)
+  C_G = frontier_grid(study, options.grid, min_C=options.points.min_C)
   frontier = envelope_lib.envelope(curves, C_G)
   log2_n = np.log2([n for _, n in study.configurations])
   tested = sorted(set(log2_n))
@@ -236,7 +237,7 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
         "that ended earlier; they are drawn and not fitted")
   caps = {Bp: max(n for b, n in study.configurations if b == Bp)
           for Bp, _ in study.configurations}
-  if len(caps) > 1 and len(set(caps.values())) > 1:
+  if study.axis != "updates" and len(set(caps.values())) > 1:
     cautions.append(
         "the largest n tested falls with Bp (" + ", ".join(
             f"Bp {Bp}: {n}" for Bp, n in sorted(caps.items())) + "): a cap on "

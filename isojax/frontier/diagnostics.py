@@ -6,6 +6,7 @@ import numpy as np
 from scipy import optimize
 from scipy import stats
 
+from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
@@ -38,8 +39,9 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
   point = lambda **kw: dataclasses.replace(
       base, points=dataclasses.replace(base.points, **kw))
   end = max(r.C_E.max() for r in study.runs)
+  which = {"all": "all", "records": "record-breaking"}[base.points.select]
   choices = {
-      "as reported": base,
+      f"reported ({which} points)": base,
       "all points": point(select="all"),
       "record-breaking points, bins of 0.01": point(select="records",
                                                      bin_width=0.01),
@@ -54,9 +56,11 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
   }
   out = []
   for name, options in choices.items():
+    if out and options == base:
+      continue
     try:
       fit = analysis.analyse(study, dataclasses.replace(options, draws=0))
-    except analysis.InputError:  # too few points are left
+    except InputError:  # too few points are left
       out.append(Variant(name, None, None, None, ()))
       continue
     law = None if fit.law is None else analysis.sigmoid_of(fit, 0)

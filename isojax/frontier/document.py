@@ -13,6 +13,7 @@ from isojax.frontier import analysis
 from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
 from isojax.frontier.analysis import Fit
+from isojax.frontier.study import Run
 from isojax.frontier.study import Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
@@ -103,6 +104,11 @@ def law_fields(fit: Fit) -> dict | None:
       "draws": np.stack(columns, 1)[1:]}
 
 
+def _R0(run: Run) -> float | None:
+  """The pass rate before training: at C = 0 (None), else the first."""
+  return None if run.C_E[0] == 0 else float(run.reward_E[0])
+
+
 def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
   """ScaleRL's law for each run: all of it, and its first half extrapolated.
@@ -111,8 +117,7 @@ def scalerl_fields(study: Study, *, min_C: float,
   """
   out = []
   for run in study.runs:
-    R0 = None if run.C_E[0] == 0 else float(run.reward_E[0])
-    points = dict(R0=R0, min_C=min_C)
+    points = dict(R0=_R0(run), min_C=min_C)
     end = float(run.C_E[-1])
     try:
       fit = scalerl.fit(run.C_E, run.reward_E, A_bounds=(0.0, 1.0), **points)
@@ -144,28 +149,28 @@ def scalerl_matched(study: Study, hill: list[dict], *,
 
   None for fewer than two runs with a law, or where A can not be matched.
   """
-  fitted = {row["run_id"] for row in hill}
-  runs = {r.run_id: (r.C_E, r.reward_E,
-                     None if r.C_E[0] == 0 else float(r.reward_E[0]))
-          for r in study.runs if r.run_id in fitted}
+  fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
+  runs = {(r.Bp, r.n, r.run_id): r for r in study.runs
+          if (r.Bp, r.n, r.run_id) in fitted}
   try:
-    found = scalerl.matched(runs, min_C=min_C)
+    found = scalerl.matched(
+        {key: (r.C_E, r.reward_E, _R0(r)) for key, r in runs.items()},
+        min_C=min_C)
   except InputError:  # one run, or a run that stays below the mean A
     return None
   repeated = []
-  for Bp, n in study.configurations:
-    fits = [found.free[r.run_id] for r in analysis.runs_of(study, Bp, n)
-            if r.run_id in fitted]
+  for cell in study.configurations:
+    fits = [law for key, law in found.free.items() if key[:2] == cell]
     if len(fits) > 1:
-      repeated.append({"Bp": Bp, "n": n, **dataclasses.asdict(
+      repeated.append({"Bp": cell[0], "n": cell[1], **dataclasses.asdict(
           scalerl.error_margin(fits))})
   return {"A": found.A, "spread": found.spread, "margin": scalerl.A_MARGIN,
           "comparable": found.comparable, "repeated": repeated,
-          "rows": [{"run_id": name, "A": found.free[name].law.A,
-                    "B": found.free[name].law.B,
-                    "B_at_A": found.fixed[name].law.B,
-                    "C_mid_at_A": found.fixed[name].law.C_mid}
-                   for name in runs]}
+          "rows": [{"Bp": key[0], "n": key[1], "run_id": key[2],
+                    "A": found.free[key].law.A, "B": found.free[key].law.B,
+                    "B_at_A": found.fixed[key].law.B,
+                    "C_mid_at_A": found.fixed[key].law.C_mid}
+                   for key in runs]}
 
 
 def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],

@@ -21,8 +21,9 @@ def next_plan(fit: Fit, *, path: str) -> dict:
     B = study.configurations[0][0] * study.configurations[0][1]
     C = 2 * end * (B if study.axis == "updates" else 1)
     return {
-        "text": "The law is identified. Twice the largest C that was measured "
-        "is as far as it should be trusted.",
+        "text": "The law is identified. The next step, twice the largest C that "
+        "was measured, is already beyond the data: see how the extrapolation "
+        "from the first half of it did.",
         "command": f"python -m launch.plan --rollouts={C:.6g} --law={path}"}
   tested = sorted({n for _, n in study.configurations})
   resolved = fit.frontier.resolved_DxG[0]

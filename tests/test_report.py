@@ -1,0 +1,285 @@
+"""Figures and report of a fit, from studies whose truth is known."""
+
+import copy
+import dataclasses
+import html.parser
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from matplotlib.colors import same_color
+
+from isojax.frontier import analysis
+from isojax.frontier import document
+from isojax.frontier import plots
+from isojax.frontier import report
+from isojax.frontier import synthetic
+
+HOSTILE = "<script>alert('$x_$')</script>"
+B = 8192
+
+
+def study(*, C_max, seeds=1):
+  return synthetic.study(
+      synthetic.saturating(), C_max=C_max, evaluations=24, seeds=seeds, Q=60,
+      k=4, spread=2.0, run_sd=0.0, seed=3)
+
+
+def lift(run, by):
+  return dataclasses.replace(run, reward_E=run.reward_E + by,
+                             value_ExQ=run.value_ExQ + by)
+
+
+def joint():
+  """Two Bp, the second a little better; the large n ended early."""
+  one = study(C_max=3_000_000)
+  keep = lambda r: dataclasses.replace(
+      r, step_E=r.step_E[:9], C_E=r.C_E[:9], reward_E=r.reward_E[:9],
+      value_ExQ=r.value_ExQ[:9])
+  runs = tuple(keep(r) if r.n > 32 else r for r in one.runs if r.n < 256)
+  return dataclasses.replace(one, runs=runs + tuple(
+      dataclasses.replace(lift(r, 0.01), Bp=64, run_id="64-" + r.run_id)
+      for r in runs))
+
+
+def fixed_batch():
+  one = study(C_max=4_000_000)
+  return dataclasses.replace(one, axis="updates", runs=tuple(
+      dataclasses.replace(r, Bp=B // r.n, C_E=(r.C_E / B).round())
+      for r in one.runs))
+
+
+def document_of(one):
+  one = dataclasses.replace(one, model=HOSTILE, runs=tuple(
+      dataclasses.replace(r, run_id=f"{HOSTILE}{r.run_id}") for r in one.runs))
+  fit = analysis.analyse(one, dataclasses.replace(analysis.DEFAULT, draws=30,
+                                                  grid=40))
+  best = dataclasses.replace(fit, study=dataclasses.replace(
+      one, metric="best@4"))
+  notes = [f"{HOSTILE}.jsonl:3: left out"]
+  few = dataclasses.replace(one, runs=one.runs[::4])
+  hill = document.scalerl_fields(few, min_C=0.0, notes=notes)
+  found = document.document(
+      fit, others={"avg": fit, "best@4": best}, notes=notes, hill=hill,
+      matched=document.scalerl_matched(few, hill, min_C=0.0),
+      next_plan={"text": f"Test more {HOSTILE}", "command": "run --n=<n>"})
+  found["interference"] = found["interference"][-3:]  # slow to draw
+  return found
+
+
+@pytest.fixture(scope="module")
+def documents():
+  return {"fixed_Bp": document_of(study(C_max=400_000)),
+          "joint": document_of(joint()), "fixed_B": document_of(fixed_batch())}
+
+
+@pytest.fixture(scope="module")
+def saved(documents, tmp_path_factory):
+  out = tmp_path_factory.mktemp("figures")
+  return {"joint": plots.save(documents["joint"], str(out))}
+
+
+@pytest.fixture(params=["fixed_Bp", "joint", "fixed_B"])
+def name(request):
+  return request.param
+
+
+def test_every_figure_is_written_and_not_empty(saved, documents):
+  assert {pathlib.Path(path).name for path in saved["joint"]} == {
+      f"{name}.{kind}" for name in plots.FIGURES for kind in ("png", "svg")}
+  for path in map(pathlib.Path, saved["joint"]):
+    assert path.stat().st_size > 8000
+    if path.suffix == ".svg":
+      assert "<script" not in path.read_text()
+
+
+def test_every_regime_is_drawn(name, documents):
+  found = documents[name]
+  assert found["study"]["regime"] == name
+  for key, draw in plots.FIGURES.items():
+    if found.get(key, True):
+      assert any(ax.has_data() for ax in draw(found).axes), key
+
+
+def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
+  found = {**documents["fixed_Bp"], "law": None}
+  for key in ("variants", "sensitivity", "best_n", "interference", "scalerl"):
+    found[key] = []
+  paths = plots.save(found, str(tmp_path))
+  assert [pathlib.Path(p).name for p in paths] == [
+      "reward.png", "reward.svg", "law.png", "law.svg"]
+  first = [pathlib.Path(p).read_bytes() for p in paths]
+  assert [pathlib.Path(p).read_bytes()
+          for p in plots.save(found, str(tmp_path))] == first
+  page = Page(report.html(found, paths))
+  assert "No law was fitted" in page.text
+  assert "ScaleRL" not in page.text and "Sensitivity" not in page.text
+
+
+def test_n_has_one_colour_and_no_two_share_it():
+  tested = [8, 16, 32, 64, 128, 256, 512, 1024]
+  colours = [plots.colour_of(n, tested) for n in tested]
+  luminance = [np.dot(c[:3], (0.2126, 0.7152, 0.0722)) for c in colours]
+  assert np.diff(luminance).min() > 0.02  # also without colour
+  assert len({plots.marker_of(n, tested) for n in tested}) == len(tested)
+  assert plots.colour_of(8, [8]) == plots.colour_of(16, [16])  # a single n
+
+
+def test_the_colour_of_n_is_the_same_in_every_figure(documents):
+  found = documents["joint"]
+  tested = found["study"]["n"]
+  colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
+             for n in tested}
+  seen = set()
+  for draw in (plots.reward, plots.law, plots.sensitivity, plots.scalerl):
+    for ax in draw(found).axes:
+      for line in ax.lines:
+        mark, colour = line.get_marker(), line.get_color()
+        if mark in colours and line.get_markerfacecolor() != "white" and (
+            colour != plots.GREY):
+          face = line.get_markerfacecolor()
+          assert same_color(face, colours[mark]), (draw.__name__, mark)
+          seen.add((draw.__name__, mark))
+  assert {name for name, _ in seen} == {"reward", "law", "sensitivity",
+                                        "scalerl"}
+  bars = [bar for ax in plots.interference(found).axes for bar in ax.patches]
+  assert {bar.get_facecolor() for bar in bars} <= set(colours.values())
+
+
+def test_unresolved_points_are_hollow_and_dashed(documents):
+  found = documents["joint"]
+  known = found["frontier"]["resolved"]
+  assert 0 < sum(known) < len(known)
+  points = [line for line in plots.law(found).axes[0].lines
+            if len(line.get_xdata()) == 1 and line.get_zorder() == 3]
+  assert [p.get_markerfacecolor() != "white" for p in points] == known
+  thick = [line for line in plots.reward(found).axes[0].lines
+           if line.get_linewidth() == 4]
+  assert [line.get_linestyle() for line in thick].count("--") == sum(
+      not stretch[-1] for stretch in plots._stretches(found["frontier"]))
+
+
+def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):
+  figure = plots.law(documents["fixed_B"])
+  (n_M, _), (Bp_M, _) = np.reshape(figure.axes, (2, 2))
+  assert n_M.get_xlabel() == Bp_M.get_xlabel() == "M, updates"
+  of_label = lambda ax: next(li for li in ax.lines if li.get_label() == "law")
+  np.testing.assert_allclose(
+      of_label(n_M).get_ydata() * of_label(Bp_M).get_ydata(), B)
+
+
+def overlapping(texts):
+  """Pairs of texts whose boxes meet, once the figure is drawn."""
+  boxes = [(t.get_text(), t.get_window_extent().shrunk(0.95, 0.95))
+           for t in texts if t.get_text() and t.get_visible()]
+  return [(a, b) for i, (a, one) in enumerate(boxes)
+          for b, other in boxes[i + 1:] if one.overlaps(other)]
+
+
+def test_labels_do_not_overlap(name, documents):
+  found = copy.deepcopy(documents[name])
+  hurried = copy.deepcopy(found)  # the lead changes at every point
+  ns = found["study"]["n"]
+  hurried["frontier"]["n"] = [ns[i % len(ns)] for i in range(40)]
+  for each in (found, hurried):
+    figure = plots.reward(each)
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+      assert not overlapping(ax.texts)
+      ticks = [t for t in ax.get_xticklabels()
+               if ax.get_xlim()[0] <= t.get_position()[0] <= ax.get_xlim()[1]]
+      assert not overlapping(ticks)
+
+
+def test_spread_keeps_order_and_distance():
+  at = plots.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
+  assert np.diff(at).min() >= 0.1 - 1e-12
+  assert at[0] == 0.1 and at[2] == 0.5 and at[-1] == 1.0
+
+
+def test_chosen_takes_the_ends_of_n_first():
+  rows = [dict(Bp=Bp, n=n, seed=s) for s in (0, 1) for Bp in (32, 64)
+          for n in (8, 16, 32, 64)]
+  cells = [(r["Bp"], r["n"]) for r in plots.chosen(rows)]
+  assert {(32, 8), (32, 64), (64, 8), (64, 64)} < set(cells)
+  assert len(cells) == len(set(cells)) == plots.MOST
+  assert all(r["seed"] == 0 for r in plots.chosen(rows))
+
+
+@pytest.mark.parametrize("value, told", [
+    (500_000, "0.5M"), (1_310_000, "1.31M"), (49_200, "49.2k"), (64, "64"),
+    (2.5e9, "2.5B"), (0, "0"), (None, "–")])
+def test_amounts(value, told):
+  assert report.compact(value) == told
+
+
+class Page(html.parser.HTMLParser):
+  """Text, links and unclosed tags of a page."""
+
+  VOID = {"meta", "img", "br"}
+
+  def __init__(self, page):
+    super().__init__()
+    self.open, self.text, self.links, self.tags = [], "", [], set()
+    self.feed(page)
+    self.close()
+    assert not self.open
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.add(tag)
+    self.links += [value for key, value in attrs if key in ("src", "href")]
+    if tag not in self.VOID:
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if "style" not in self.open:
+      self.text += data + "\n"
+
+
+def test_report_is_one_safe_readable_page(name, documents, saved):
+  found, figures = documents[name], saved.get(name, [])
+  page = Page(report.html(found, figures))
+  assert "script" not in page.tags and HOSTILE in page.text
+  assert len(page.links) == len(figures) // 2
+  assert all(link.startswith("data:image/svg+xml;base64,")
+             for link in page.links)
+  assert not re.search(r"\b(nan|None|inf|null)\b", page.text)
+  assert f"{HOSTILE}.jsonl:3: left out" in page.text
+  assert f"Test more {HOSTILE}" in page.text and "run --n=<n>" in page.text
+
+
+def test_verdict_comes_first_and_says_why(name, documents):
+  found = documents[name]
+  page = Page(report.html(found, []))
+  identified = found["verdict"]["identified"]
+  assert ("Not identified." in page.text) == (not identified)
+  for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
+    assert page.text.index(reason) < page.text.index("The law n*")
+
+
+def test_identified_verdict_in_words(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["verdict"] = {"identified": True, "reasons": [], "cautions": []}
+  text = Page(report.html(found, [])).text
+  assert "Identified. n*(C)" in text and "Why not" not in text
+  value = report.number(found["law"]["n"][-1])
+  assert f"to {value} [" in text and "0.4M, the end of the data" in text
+
+
+def test_numbers_that_are_not_known_show_as_a_dash(documents):
+  found = copy.deepcopy(documents["joint"])
+  for key in ("rmse", "A", "A_interval"):
+    found["curves"][0][key] = None
+  for key in ("log10_C0", "ceiling", "n_at_end"):
+    found["variants"][1][key] = found["variants"][2][key] = None
+  found["interference"][0].update(score=None, score_interval=[None, None])
+  found["extrapolation"][0]["n_predicted"] = None
+  text = Page(report.html(found, [])).text
+  assert not re.search(r"\b(nan|None)\b", text)
+  assert "no law can be fitted" in text and "[–, –]" in text
+  for draw in (plots.variants, plots.interference):
+    assert draw(found).axes
