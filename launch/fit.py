@@ -9,6 +9,7 @@ import glob
 import importlib.util
 import json
 import os
+import re
 import time
 
 from absl import flags
@@ -34,6 +35,9 @@ _COLUMNS = flags.DEFINE_list(
     "columns", [], "Where a field stands: avg=val/acc,step=global_step.")
 _FIXED = flags.DEFINE_list(
     "fixed", [], "Fields that the files have not: Bp=32,n=8.")
+_FROM_PATH = flags.DEFINE_string(
+    "from_path", None, "Regular expression whose named groups are fields that "
+    "the files' names tell: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for what is written.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Column of the compute: rollouts, sampled_tokens, "
@@ -64,13 +68,32 @@ _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
 
+def value_of(text: str):
+  return int(text) if text.isdecimal() else text
+
+
+def told_by_path(path: str) -> dict:
+  """The fields in a file's name; InputError if the name tells none."""
+  if _FROM_PATH.value is None:
+    return {}
+  try:
+    found = re.search(_FROM_PATH.value, path)
+  except re.error as error:
+    raise InputError(f"--from_path={_FROM_PATH.value}: no regular expression "
+                     f"({error})") from error
+  if not found or not found.groupdict():
+    raise InputError(f"{path}: --from_path={_FROM_PATH.value} does not match, "
+                     "or has no named group such as (?P<n>\\d+)")
+  return {k: value_of(v) for k, v in found.groupdict().items() if v is not None}
+
+
 def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
   """Every evaluation in the files, and what the readers noted.
 
   Raises:
     InputError: a pattern without a file, or no file that can be read.
   """
-  fixed = {name: int(value) if value.isdecimal() else value
+  fixed = {name: value_of(value)
            for name, value in cli.pairs("fixed", _FIXED.value).items()}
   columns = cli.pairs("columns", _COLUMNS.value)
   rows, notes, refused = [], [], []
@@ -82,7 +105,7 @@ def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
     for path in paths:
       try:
         found, told = readers.read(path, kind=_FORMAT.value, columns=columns,
-                                   fixed=fixed)
+                                   fixed=fixed | told_by_path(path))
       except InputError as error:
         refused.append(error)
         notes.append(f"left out: {error}")

@@ -58,6 +58,22 @@ def test_from_foreign_logs_to_advice(tmp_path):
   assert "predicted reward" in out
 
 
+def test_fields_come_from_the_names_of_the_files(tmp_path):
+  for n, A in ((4, 0.3), (9, 0.5)):
+    for seed in (0, 1):
+      (tmp_path / f"n{n}-s{seed}.jsonl").write_text("".join(json.dumps(
+          {"step": step, "data": {"val-core/x/acc/mean@4": A - 0.1 / (
+              1 + step) + 0.01 * seed}}) + "\n" for step in range(0, 60, 10)))
+  args = ["--format=verl", "--records=n*.jsonl", "--draws=100",
+          "--fixed=data.train_batch_size=16"]
+  code, out, err = launch(
+      "launch.fit", *args, r"--from_path=n(?P<n>\d+)-s(?P<seed>\d+)",
+      cwd=tmp_path)
+  assert code == 0 and "4 runs, n = 4, 9 at Bp = 16" in out, err
+  code, out, err = launch("launch.fit", *args, "--from_path=run", cwd=tmp_path)
+  assert code == 2 and "n4-s0.jsonl: --from_path=run" in err
+
+
 def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
   """n*(M) at B = 60, of curves that cross twice."""
   runs = []
