@@ -44,8 +44,8 @@ _STRATUM = flags.DEFINE_enum(
     "stratum", None, ["easy", "hard"], "Difficulty of the problems for the "
     "base policy: avg@16 in [0.3, 0.6], or at most 0.0625.")
 _PROBLEMS = flags.DEFINE_string(
-    "problems", None, "Stratum file of launch.split: its counts of correct "
-    "samples tell --stratum and --D.")
+    "problems", None, "Stratum file of launch.split, by default that of "
+    "--config: its counts of correct samples tell --stratum and --D.")
 _LAW = flags.DEFINE_string(
     "law", None, "fit.json of launch.fit, or a published prior: "
     f"{', '.join(laws.PRIORS)}. By default q1-STRATUM.")
@@ -123,17 +123,25 @@ def load_json(path: str, what: str) -> dict:
     raise InputError(f"{path}: expected {what} ({error})") from error
 
 
-def difficulty(path: str) -> tuple[str, int]:
-  """(stratum, D) by the counts in a file of launch.split."""
+def measured_rates(config) -> list[float] | None:
+  """The base policy's pass rate on each training problem, if measured.
+
+  Raises:
+    InputError: the file is not one of launch.split.
+  """
+  path = _PROBLEMS.value
+  if path is None:  # a config may name a file that is still to be made
+    path = config and config.task.stratum
+    if path is None or not os.path.exists(path):
+      return None
   try:
     with open(path, encoding="utf-8") as file:
       header, *rows = (json.loads(line) for line in file)
-    rates = [row["correct"] / header["n"] for row in rows
-             if row["split"] == "train"]
+    return [row["correct"] / header["n"] for row in rows
+            if row["split"] == "train"]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"--problems={path}: expected a stratum file of "
                      f"launch.split ({error!r})") from error
-  return advice_lib.stratum_of(rates), len(rates)
 
 
 def the_law(stratum: str | None):
@@ -274,12 +282,10 @@ def one(name: str, flag) -> int | None:
 
 def advised(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | None]:
   """The advice as rows, one a seed, and its words."""
-  stratum, D = _STRATUM.value, _D.value
-  if _PROBLEMS.value is not None:
-    told, count = difficulty(_PROBLEMS.value)
-    if stratum not in (None, told):
-      raise InputError(f"--stratum={stratum}, but {_PROBLEMS.value} is {told}")
-    stratum, D = told, D or count
+  rates, stratum = measured_rates(config), _STRATUM.value
+  if rates is not None and stratum is None and _LAW.value is None:
+    stratum = advice_lib.stratum_of(rates)
+  D = _D.value or (rates and len(rates))
   law, fit = the_law(stratum)
   C = None if _ROLLOUTS.value is None else whole(
       "rollouts", [_ROLLOUTS.value], 2)[0]
@@ -336,8 +342,10 @@ def swept(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | 
                  + (f"whose Bp does not divide B = {_B.value}" if _B.value else
                     f"above {B_max} rollouts a step, the least of --B_max, "
                     "memory and --rollouts; a cap can look like saturation"))
-  moved = {cell: admitted(*cell, unit=unit, B_max=B_max,
-                          D=_D.value or B_max) for cell in wanted}
+  rates = measured_rates(config)
+  D = _D.value or (rates and len(rates))
+  moved = {cell: admitted(*cell, unit=unit, B_max=B_max, D=D or B_max)
+           for cell in wanted}
   for cell, (*_, why) in moved.items():
     words += [f"moved at {cell}: {change}" for change in why]
   legal = list(dict.fromkeys((Bp, n) for Bp, n, _ in moved.values()))
@@ -347,7 +355,7 @@ def swept(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | 
                  + ", ".join(map(str, few)))
   rows = plan.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
       expected, price), **anchor)
-  return rows, "\n".join(words), _D.value
+  return rows, "\n".join(words), D
 
 
 def totals(rows: list[plan.Row]) -> str:

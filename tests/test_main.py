@@ -21,6 +21,7 @@ from isojax import main as main_lib
 from isojax import records
 from isojax import workdir
 from isojax.errors import InputError
+from isojax.planner import plan
 from isojax.rl import update as update_lib
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
@@ -51,6 +52,26 @@ def run(config, folder) -> list[dict]:
 def calm(tmp_path_factory):
   folder = tmp_path_factory.mktemp("calm")
   return folder, run(small(), folder)
+
+
+def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
+  path = tmp_path / "plan.jsonl"
+  rows = plan.sweep(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
+                    base_batch=1, cost=lambda a: None)
+  path.write_text(plan.text(rows) + '{"torn')
+  config = small()
+  main_lib.planned(config, str(path), 3)
+  e = experiment.load(config)
+  assert (e.seed, e.alloc) == (11, rows[3].allocation)
+  for row, message in ((None, "--row=0"), (9, "rows 0 to 4"),
+                       (4, "plan.jsonl:5: not a row")):
+    with pytest.raises(InputError, match=message):
+      main_lib.planned(small(), str(path), row)
+  path.write_text(path.read_text().splitlines()[0].replace("alloc", "alock"))
+  with pytest.raises(InputError, match="plan.jsonl:1.*alock"):
+    main_lib.planned(small().lock(), str(path), 0)  # as --config gives it
+  with pytest.raises(InputError, match="launch.plan"):
+    main_lib.planned(small(), str(tmp_path / "none"), 0)
 
 
 def test_what_a_run_writes(calm):
