@@ -258,11 +258,17 @@ def table(rows: list[plan.Row], D: int | None) -> str:
                    for line in lines)
 
 
-def explained(a: advice_lib.Advice) -> str:
+def explained(q: advice_lib.Question, a: advice_lib.Advice) -> str:
   """What the allocation rests on, in words."""
   low, high = a.n_interval or (None, None)
   lines = [f"n* = {a.n_star:.4g}" + (
       f", interval {low:.3g} to {high:.3g}" if low else "") + f": {a.basis}"]
+  lines.append(
+      f"n = {a.allocation.n}" + (", as given" if q.n else
+                                 ", a power of two near n*")
+      + "; M is rounded down" + (
+          f", {q.C - a.allocation.C:,} of {q.C:,} rollouts stay unspent" if q.C
+          else "") + f"; lr = {q.base_lr:g} * sqrt(Bp * n / {q.base_batch})")
   if a.prediction:
     p = a.prediction
     lines.append(f"predicted reward {p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]"
@@ -308,7 +314,7 @@ def advised(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int 
         answer, prediction=advice_lib.predict(fit, answer.allocation))
   rows = [plan.Row(answer.allocation, seed, answer.lr,
                    expected(price, answer.allocation)) for seed in seeds]
-  return rows, explained(answer), D
+  return rows, explained(question, answer), D
 
 
 def swept(config, price, seeds, B_max: int) -> tuple[list[plan.Row], str, int | None]:
