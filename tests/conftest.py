@@ -8,6 +8,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import hypothesis
 import jax
 import pytest
 
@@ -15,6 +16,10 @@ from isojax import mesh as mesh_lib
 from isojax.models import decoder
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# The same commit is always tested with the same examples.
+hypothesis.settings.register_profile("repeatable", derandomize=True,
+                                     deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 # Pairwise different sizes, so that a swapped axis can not go unseen.
 TINY = decoder.ModelConfig(

@@ -66,7 +66,7 @@ def test_the_logistic_far_left_is_the_saturating_exponential():
       curves.saturating_exponential(np.array([[np.log(0.5)]]), x), rtol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_no_worse_than_scipy_from_many_starts(seed):
   rng = np.random.default_rng(seed)
@@ -125,7 +125,7 @@ def test_frontier_of_all_points_is_that_of_the_record_breaking(reward):
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_envelope_is_monotone_and_above_every_curve_that_was_seen(seed):
   fits = analysis.fit_curves(small_study(seed=seed), QUICK)
   C = np.geomspace(1e3, 4e5, 29)
@@ -218,15 +218,17 @@ def test_fixed_batch_law_from_the_digitised_points():
   np.testing.assert_allclose(published.Bp(200.0) * published(200.0), 8192)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(-3, 5), st.integers(0, 10**6))
 def test_scaling_C_scales_C0(power, seed):
   study = small_study(seed=seed)
   scaled = dataclasses.replace(study, runs=tuple(
       dataclasses.replace(r, C_E=r.C_E * 10.0**power) for r in study.runs))
   one, other = analysis.analyse(study, EXACT), analysis.analyse(scaled, EXACT)
-  assert other.law.x0_D[0] - one.law.x0_D[0] == pytest.approx(power, abs=1e-6)
-  np.testing.assert_allclose(other.law.L_D, one.law.L_D, atol=1e-6)
+  np.testing.assert_array_equal(other.log2_n_DxG, one.log2_n_DxG)
+  np.testing.assert_allclose(other.law_DxG, one.law_DxG, atol=1e-6)
+  if len(set(one.log2_n_DxG[0])) > 1:  # else no C0 is better than another
+    assert other.law.x0_D[0] - one.law.x0_D[0] == pytest.approx(power, abs=1e-6)
 
 
 def test_resamples_have_the_variance_of_the_mean():

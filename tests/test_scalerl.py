@@ -122,7 +122,7 @@ def test_least_squares_is_no_worse_than_the_grid():
   assert fit.at_bound == ()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(LAWS, st.floats(1e-3, 1e3))
 def test_fit_finds_the_law_in_any_unit_of_C(law, unit):
   C = law.C_mid * np.geomspace(0.1, 30.0, 15)
@@ -132,7 +132,7 @@ def test_fit_finds_the_law_in_any_unit_of_C(law, unit):
   assert fit.law.C_mid == pytest.approx(unit * law.C_mid, rel=1e-3)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.floats(1e-3, 1e3))
 def test_grid_fit_in_any_unit_of_C(unit):
   grid = GRID | dict(A_grid=[0.59, 0.6, 0.61], C_mid_grid=[2400., 2500., 2600.])
