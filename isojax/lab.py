@@ -11,7 +11,9 @@ from isojax import mesh as mesh_lib
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
 from isojax.rl import advantage
 from isojax.rl import update as update_lib
 from isojax.sampling import blocks
@@ -30,6 +32,7 @@ class Lab:
   """What stays the same from step to step."""
 
   e: experiment_lib.Experiment
+  folder: str  # checkpoint of the base policy
   run_id: str
   task: Task
   tokenizer: object  # transformers' fast tokenizer
@@ -47,8 +50,9 @@ def prepare(config) -> Lab:
     raise InputError(f"task.name={e.task.name!r}: expected one of "
                      f"{', '.join(TASKS)}")
   mesh = mesh_lib.make_mesh(e.mesh)
-  tokenizer = hf.load_tokenizer(e.model.path)
-  model = decoder.Transformer(hf.read_config(e.model.path), mesh)
+  folder = hf_config.resolve(e.model.path)
+  tokenizer = hf_tokenizer.load(folder)
+  model = decoder.Transformer(hf_config.read(folder), mesh)
   if len(tokenizer) > model.cfg.V:
     raise InputError(
         f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
@@ -59,15 +63,15 @@ def prepare(config) -> Lab:
   encode = functools.partial(prompts_lib.encode, tokenizer,
                              template=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
-  hf.check_weights(e.model.path, decoder.abstract_params(model))
+  hf_weights.check(folder, decoder.abstract_params(model))
   identity = experiment_lib.identity(config) | {
       "stratum_sha256": stratum.header["sha256"]}
   return Lab(
-      e=e, run_id=workdir.run_id(identity),
+      e=e, folder=folder, run_id=workdir.run_id(identity),
       task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
       train=encode(stratum.train), validation=encode(stratum.validation),
       model=model, sampler=sampler_lib.make_sampler(
-          model, e.sampler, hf.eos_ids(e.model.path, tokenizer)))
+          model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)))
 
 
 def make_optimizer(lab: Lab):
@@ -79,7 +83,7 @@ def make_optimizer(lab: Lab):
 
 def base_params(lab: Lab):
   """The base policy's parameters, on the mesh."""
-  return hf.load_params(lab.e.model.path, decoder.abstract_params(lab.model))
+  return hf_weights.load(lab.folder, decoder.abstract_params(lab.model))
 
 
 def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:

@@ -19,7 +19,8 @@ from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.models import decoder
-from isojax.models import hf
+from isojax.models import hf_config
+from isojax.models import hf_weights
 from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.sampling import blocks
@@ -115,7 +116,7 @@ def main(_) -> None:
   write_config(folder, cfg.shape.to_dict(), len(tokenizer), eos)
 
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
-  model = decoder.Transformer(hf.read_config(cfg.out), mesh)
+  model = decoder.Transformer(hf_config.read(cfg.out), mesh)
   schedule = optax.warmup_cosine_decay_schedule(
       0.0, optimizer.base_lr, optimizer.warmup_steps, cfg.steps,
       optimizer.base_lr / 10)
@@ -140,7 +141,7 @@ def main(_) -> None:
     if step % 50 == 49:
       bar.set_postfix(nats_per_token=f"{-float(metrics['logp']):.4f}")
 
-  hf.save_params(cfg.out, state.params)
+  hf_weights.save(folder, state.params, dtype="float32")
   sampler = sampler_lib.make_sampler(model, sampling, (eos,))
   print(pass_rates(sampler, state.params, tokenizer, cfg, sampling, mesh))
   print(f"wrote {folder}: "

@@ -18,7 +18,9 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
 from isojax.rl import reward
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
@@ -55,11 +57,11 @@ def count_correct(measure, problems, split: str) -> np.ndarray:
 def measurement(cfg, sampling):
   """A function (problems, split) -> rewards [problems, n] of the policy."""
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
-  tokenizer = hf.load_tokenizer(cfg.model)
-  model = decoder.Transformer(hf.read_config(cfg.model), mesh)
-  params = hf.load_params(cfg.model, decoder.abstract_params(model))
+  tokenizer = hf_tokenizer.load(cfg.model)
+  model = decoder.Transformer(hf_config.read(cfg.model), mesh)
+  params = hf_weights.load(cfg.model, decoder.abstract_params(model))
   sampler = sampler_lib.make_sampler(
-      model, sampling, hf.eos_ids(cfg.model, tokenizer))
+      model, sampling, hf_tokenizer.eos_ids(cfg.model, tokenizer))
 
   def measure(problems, split):
     prompts = prompts_lib.encode(tokenizer, problems, template=cfg.prompt,

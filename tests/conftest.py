@@ -1,5 +1,6 @@
 """Four fake CPU devices, no implicit rank promotion, our warnings are errors."""
 
+import dataclasses
 import os
 
 # Before jax is imported: more threads than collectives in flight, and devices.
@@ -23,8 +24,18 @@ hypothesis.settings.load_profile("repeatable")
 
 # Pairwise different sizes, so that a swapped axis can not go unseen.
 TINY = decoder.ModelConfig(
-    V=23, D=20, Z=2, N=6, K=2, H=10, F=28, rope_theta=100.0, norm_eps=1e-5,
-    tied=False, max_positions=64)
+    V=23, D=20, Z=2, N=6, K=2, H=10, F=28, rope=decoder.Rope(100.0, 1.0, None),
+    local_rope=decoder.Rope(100.0, 1.0, None), window_Z=(None, None),
+    norm_eps=1e-5, norm_offset=0.0, qkv_bias=True, qk_norm=False,
+    post_norms=False, activation="silu", embed_scale=1.0,
+    query_scale=10**-0.5, attn_cap=None, logit_cap=None, tied=False,
+    max_positions=64)
+# Everything that a family can add, at once.
+RICH = dataclasses.replace(
+    TINY, local_rope=decoder.Rope(30.0, 2.0, (7.0, 40.0)), window_Z=(3, None),
+    norm_offset=1.0, qkv_bias=False, qk_norm=True, post_norms=True,
+    activation="gelu_pytorch_tanh", embed_scale=20**0.5, attn_cap=2.0,
+    logit_cap=3.0, tied=True)
 
 
 def make_model(cfg=TINY, **axes):
@@ -38,14 +49,18 @@ def model():
   return make_model()
 
 
-@pytest.fixture(scope="session")
-def params(model):
+def random_params(model):
   """Random, and large enough that distributions are far from uniform."""
   params = decoder.init_params(model, jax.random.key(3))
   bump = lambda path, x: x + 0.3 * jax.random.normal(
       jax.random.key(len(str(path))), x.shape) if x.ndim < 2 or (
           "bias" in str(path)) else x
   return jax.tree.map_with_path(bump, params)
+
+
+@pytest.fixture(scope="session")
+def params(model):
+  return random_params(model)
 
 
 def pytest_configure(config):

@@ -15,7 +15,8 @@ from isojax import experiment
 from isojax import lab as lab_lib
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
@@ -67,7 +68,7 @@ def test_qwen_7b_traces():
   """Sampler and update of the paper's scale, as shapes: no memory, no mesh."""
   config = hard.get_config("qwen2.5-7b")
   e = experiment.load(config)
-  cfg = hf.read_config(str(DATA / "qwen2.5-7b"))
+  cfg = hf_config.read(str(DATA / "qwen2.5-7b"))
   mesh = jax.sharding.Mesh(
       np.array(jax.devices()[:1]).reshape(1, 1, 1), ("data", "fsdp", "tensor"))
   model = decoder.Transformer(cfg, mesh)
@@ -164,7 +165,7 @@ def test_experiments_that_cannot_run(fields, message):
 def test_a_tokenizer_of_another_checkpoint(tmp_path):
   """One token more than the model's 20 is refused."""
   shutil.copytree("isojax/assets/countdown-tiny", tmp_path / "m")
-  tokenizer = hf.load_tokenizer(str(tmp_path / "m"))
+  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
   with pytest.raises(InputError, match="21 tokens, the model only 20"):
@@ -208,7 +209,7 @@ def test_ids_are_addresses(tmp_path):
 
 
 def test_braces_in_a_prompt_are_text():
-  tokenizer = hf.load_tokenizer("isojax/assets/countdown-tiny")
+  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
   prompts = prompts_lib.encode(
       tokenizer, [Problem(0, "1 2=3", "")], template="{}{question}:", S=15)
   assert prompts.len_P == [6]

@@ -13,9 +13,13 @@ import safetensors.numpy
 
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
+from tests.conftest import RICH
 from tests.conftest import TINY
 from tests.conftest import make_model
+from tests.conftest import random_params
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 DATA = pathlib.Path(__file__).parent / "data"
@@ -37,7 +41,15 @@ def forward(model, params, ids_BxT, *, cache=None, start=0, L=None):
 IDS = np.random.default_rng(0).integers(0, TINY.V, (3, 7)).astype(np.int32)
 
 
-def test_cached_is_uncached(model, params):
+@pytest.fixture(params=[TINY, RICH], ids=["plain", "rich"], scope="module")
+def both(request):
+  """A model and random parameters, plain and with everything."""
+  model = make_model(request.param)
+  return model, random_params(model)
+
+
+def test_cached_is_uncached(both):
+  model, params = both
   whole, _ = forward(model, params, IDS)
   head, cache = forward(model, params, IDS[:, :4], L=7)
   tail = []
@@ -49,8 +61,9 @@ def test_cached_is_uncached(model, params):
       whole, np.concatenate([head, *tail], axis=1), atol=1e-5)
 
 
-def test_causal(model, params):
+def test_causal(both):
   """Another token at t moves the logits from t on, and none before."""
+  model, params = both
   base, _ = forward(model, params, IDS)
   for t in range(7):
     changed = IDS.copy()
@@ -60,17 +73,69 @@ def test_causal(model, params):
     assert (gap[:t] == 0).all() and (gap[t:] > 1e-6).all()
 
 
+def test_a_window_counts_what_may_be_seen():
+  """Window 2 of positions 0, 1, 2 in slots 0, 1, 4; padding is not counted."""
+  mask = np.array([[[True, True, False, False, True]]])
+  np.testing.assert_array_equal(
+      decoder.windowed(mask, 2), [[[False, True, False, False, True]]])
+  assert decoder.windowed(mask, None) is mask
+
+
+def test_a_token_outside_all_windows_is_not_seen():
+  """Two layers with window 3 look back 4 tokens, not 5."""
+  model = make_model(dataclasses.replace(RICH, window_Z=(3, 3)))
+  params = random_params(model)
+  base, _ = forward(model, params, IDS)
+  for back, seen in ((4, True), (5, False)):
+    changed = IDS.copy()
+    changed[:, 6 - back] = (changed[:, 6 - back] + 1) % TINY.V
+    moved, _ = forward(model, params, changed)
+    assert bool((moved[:, 6] != base[:, 6]).any()) == seen
+
+
+def test_stretched_frequencies_by_hand():
+  """half = 1: frequency 1, wavelength 2 pi = 6.28 between 4 and 8."""
+  x = np.array([[[[1.0, 0.0]]]], np.float32)
+  at = lambda rope: float(np.arctan2(*np.asarray(decoder.rotate(
+      x, np.array([[1]]), rope))[0, 0, 0, ::-1]))
+  assert at(decoder.Rope(100.0, 4.0, None)) == pytest.approx(1 / 4)
+  assert at(decoder.Rope(100.0, 4.0, (7.0, 9.0))) == pytest.approx(1.0)
+  assert at(decoder.Rope(100.0, 4.0, (2.0, 6.0))) == pytest.approx(1 / 4)
+  kept = (1 / 6.2831853 - 1 / 8) / (1 / 4 - 1 / 8)  # 0.2732
+  assert at(decoder.Rope(100.0, 4.0, (4.0, 8.0))) == pytest.approx(
+      kept + (1 - kept) / 4, rel=1e-5)
+
+
 @pytest.mark.parametrize("change", [
-    {"rope_theta": 200.0}, {"norm_eps": 1e-1}, {"tied": True}])
-def test_every_number_of_the_config_is_read(model, params, change):
+    {"rope": decoder.Rope(200.0, 1.0, None)},
+    {"rope": decoder.Rope(100.0, 2.0, None)},
+    {"rope": decoder.Rope(100.0, 2.0, (1.0, 9.0))},
+    {"local_rope": decoder.Rope(60.0, 2.0, (7.0, 40.0))},
+    {"window_Z": (4, None)}, {"window_Z": (3, 3)}, {"norm_eps": 1e-1},
+    {"norm_offset": 0.0}, {"qk_norm": False}, {"post_norms": False},
+    {"activation": "silu"}, {"embed_scale": 1.0}, {"query_scale": 1.0},
+    {"attn_cap": None}, {"logit_cap": None}], ids=str)
+def test_every_number_of_the_config_is_read(change):
   """Sizes are read too: another one does not fit the parameters."""
+  model = make_model(RICH)
+  params = random_params(model)
+  base, _ = forward(model, params, IDS)
+  other = make_model(dataclasses.replace(RICH, **change))
+  moved, _ = forward(other, params, IDS)
+  assert np.abs(np.asarray(moved - base)).max() > 1e-4
+
+
+@pytest.mark.parametrize("change", [{"qkv_bias": False}, {"tied": True}],
+                         ids=str)
+def test_plain_switches_are_read(model, params, change):
   base, _ = forward(model, params, IDS)
   other = make_model(dataclasses.replace(TINY, **change))
   moved, _ = forward(other, params, IDS)
   assert np.abs(np.asarray(moved - base)).max() > 1e-4
 
 
-def test_every_parameter_moves_the_logits(model, params):
+def test_every_parameter_moves_the_logits(both):
+  model, params = both
   base, _ = forward(model, params, IDS)
   for path, leaf in jax.tree.leaves_with_path(params):
     bumped = jax.tree.map_with_path(
@@ -82,8 +147,8 @@ def test_every_parameter_moves_the_logits(model, params):
 
 def test_logits_and_greedy_text_of_another_implementation():
   """transformers' torch Qwen2 on the embedded policy, float32."""
-  model = make_model(hf.read_config(str(ASSET)))
-  params = hf.load_params(str(ASSET), decoder.abstract_params(model))
+  model = make_model(hf_config.read(str(ASSET)))
+  params = hf_weights.load(str(ASSET), decoder.abstract_params(model))
   theirs = np.load(DATA / "tiny_logits.npz")
   for i in range(3):
     ids = theirs[f"ids_{i}"][None].astype(np.int32)
@@ -97,30 +162,83 @@ def test_logits_and_greedy_text_of_another_implementation():
 
 
 def test_tokenizer_agrees_with_another_implementation():
-  tokenizer = hf.load_tokenizer(str(ASSET))
+  tokenizer = hf_tokenizer.load(str(ASSET))
   theirs = np.load(DATA / "tiny_logits.npz")
   for i, text in enumerate(
       ["3 8 2 5=24:", "13 1 12 11=7:(13-12)*", "9 9 9=81:9*9"]):
     assert tokenizer(text)["input_ids"] == theirs[f"ids_{i}"].tolist()
     assert tokenizer.decode(theirs[f"ids_{i}"]) == text
-  assert hf.eos_ids(str(ASSET), tokenizer) == (1,)
+  assert hf_tokenizer.eos_ids(str(ASSET), tokenizer) == (1,)
 
 
 def test_several_eos_ids_are_read(tmp_path):
   shutil.copytree(ASSET, tmp_path / "m")
   (tmp_path / "m/generation_config.json").write_text('{"eos_token_id": [7, 3]}')
-  tokenizer = hf.load_tokenizer(str(tmp_path / "m"))
-  assert hf.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 3, 7)
+  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
+  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 3, 7)
 
 
-@pytest.mark.parametrize("axes", [{}, {"fsdp": 2, "tensor": 2}])
-def test_save_and_load_are_bit_exact(tmp_path, params, axes):
-  shutil.copytree(ASSET, tmp_path / "m")
-  hf.save_params(str(tmp_path / "m"), params)
-  loaded = hf.load_params(
-      str(tmp_path / "m"), decoder.abstract_params(make_model(**axes)))
-  for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(params)):
-    np.testing.assert_array_equal(a, b)
+@pytest.mark.parametrize("axes", [{}, {"fsdp": 2, "tensor": 2},
+                                  {"data": 2, "tensor": 2}])
+@pytest.mark.parametrize("limit", [10**9, 5000], ids=["one file", "many files"])
+def test_save_and_load_are_bit_exact(tmp_path, both, axes, limit):
+  """Whatever the mesh: each shard is read for itself."""
+  model, params = both
+  hf_weights.save(tmp_path, params, dtype="float32", limit=limit)
+  loaded = hf_weights.load(str(tmp_path), decoder.abstract_params(
+      make_model(model.cfg, **axes)))
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
+def test_files_are_cut_by_size(tmp_path, both):
+  _, params = both
+  hf_weights.save(tmp_path, params, dtype="bfloat16", limit=5000)
+  index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+  files = sorted(f.name for f in tmp_path.glob("*.safetensors"))
+  assert sorted(set(index["weight_map"].values())) == files
+  for file in tmp_path.glob("*.safetensors"):
+    tensors = safetensors.numpy.load_file(file)
+    assert {x.dtype.name for x in tensors.values()} == {"bfloat16"}
+    assert sum(x.nbytes for x in tensors.values()) <= 5000 or len(tensors) == 1
+  assert index["metadata"]["total_size"] == sum(
+      2 * x.size for x in jax.tree.leaves(params))
+
+
+def test_a_missing_file_of_the_index(tmp_path, both):
+  model, params = both
+  hf_weights.save(tmp_path, params, dtype="float32", limit=5000)
+  sorted(tmp_path.glob("*.safetensors"))[1].unlink()
+  with pytest.raises(InputError, match="model-00002-of-.*cannot read.*copy"):
+    hf_weights.check(str(tmp_path), decoder.abstract_params(model))
+
+
+def test_export_is_the_checkpoint_again(tmp_path):
+  """bfloat16 -> float32 masters -> bfloat16: the same bits, the same files."""
+  source, again = tmp_path / "m", tmp_path / "again"
+  shutil.copytree(ASSET, source)
+  model = make_model(hf_config.read(str(source)))
+  abstract = decoder.abstract_params(model)
+  hf_weights.save(source, hf_weights.load(str(source), abstract),
+                  dtype="bfloat16")
+  hf_weights.export(str(source), str(again), hf_weights.load(
+      str(source), abstract), dtype="bfloat16")
+  assert {f.name for f in again.iterdir()} == {f.name for f in source.iterdir()}
+  theirs, ours = (safetensors.numpy.load_file(f / "model.safetensors")
+                  for f in (source, again))
+  assert theirs.keys() == ours.keys()
+  for name, value in theirs.items():
+    np.testing.assert_array_equal(ours[name], value)
+  assert json.loads((again / "config.json").read_text())["dtype"] == "bfloat16"
+  with pytest.raises(InputError, match="exists already"):
+    hf_weights.export(str(source), str(again), {}, dtype="bfloat16")
+
+
+def test_a_failed_export_leaves_nothing(tmp_path):
+  with pytest.raises(FileNotFoundError):
+    with hf_weights.new_folder(str(tmp_path / "out")) as folder:
+      (folder / "file").touch()
+      raise FileNotFoundError("of the caller")
+  assert not list(tmp_path.iterdir())
 
 
 def test_parameters_are_sharded_at_birth():
@@ -139,8 +257,8 @@ def test_masters_are_float32_whatever_the_folder_has(tmp_path):
   tensors = safetensors.numpy.load_file(file)
   half = {k: np.asarray(jnp.asarray(v, jnp.bfloat16)) for k, v in tensors.items()}
   safetensors.numpy.save_file(half, file)
-  model = make_model(hf.read_config(str(ASSET)))
-  params = hf.load_params(str(tmp_path / "m"), decoder.abstract_params(model))
+  model = make_model(hf_config.read(str(ASSET)))
+  params = hf_weights.load(str(tmp_path / "m"), decoder.abstract_params(model))
   assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
   np.testing.assert_array_equal(
       params["norm"], half["model.norm.weight"].astype(np.float32))
@@ -159,8 +277,9 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("spoil, message", [
     (lambda f: edit(f, model_type="mixtral"), "'mixtral' is not supported"),
-    (lambda f: edit(f, use_sliding_window=True), "use_sliding_window=True"),
-    (lambda f: edit(f, hidden_act="gelu"), "hidden_act='gelu'"),
+    (lambda f: edit(f, hidden_act="gelu"), "activation 'gelu'"),
+    (lambda f: edit(f, num_experts=8), "num_experts=8 is not supported"),
+    (lambda f: edit(f, partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
     (lambda f: edit(f, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
      "rope_type 'yarn'"),
     (lambda f: edit(f, quantization_config={"quant_method": "awq"}),
@@ -169,8 +288,10 @@ def folder(tmp_path):
     (lambda f: edit(f, hidden_size="64"), "hidden_size"),
     (lambda f: edit(f, num_attention_heads=3), "heads of an even, equal width"),
     (lambda f: edit(f, num_key_value_heads=3), "whole number of query heads"),
-    (lambda f: edit(f, head_dim=32), "head_dim=32 is not supported"),
-    (lambda f: edit(f, layer_types=["sliding_attention"] * 3), "sliding"),
+    (lambda f: edit(f, head_dim=32), "asks for"),
+    (lambda f: edit(f, layer_types=["sliding_attention"] * 3),
+     "the latter with sliding_window"),
+    (lambda f: edit(f, layer_types=["linear_attention"] * 3), "layer_types"),
     (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read"),
     (lambda f: edit(f, intermediate_size=180), r"shape .* asks for"),
     (lambda f: edit(f, num_hidden_layers=4), "model.layers.3.* is missing"),
@@ -185,19 +306,20 @@ def folder(tmp_path):
 def test_bad_folders_are_refused_by_name(folder, spoil, message):
   spoil(folder)
   with pytest.raises(InputError, match=message):
-    hf.load_tokenizer(str(folder))
-    model = make_model(hf.read_config(str(folder)))
-    hf.load_params(str(folder), decoder.abstract_params(model))
+    hf_config.resolve(str(folder))
+    hf_tokenizer.load(str(folder))
+    model = make_model(hf_config.read(str(folder)))
+    hf_weights.load(str(folder), decoder.abstract_params(model))
 
 
 @pytest.mark.parametrize("text", ["{", '{"eos_token_id": "x"}'])
 def test_damaged_generation_config(folder, text):
   (folder / "generation_config.json").write_text(text)
-  tokenizer = hf.load_tokenizer(str(folder))
+  tokenizer = hf_tokenizer.load(str(folder))
   with pytest.raises(InputError, match="generation_config.json"):
-    hf.eos_ids(str(folder), tokenizer)
+    hf_tokenizer.eos_ids(str(folder), tokenizer)
   (folder / "generation_config.json").write_text('{"eos_token_id": null}')
-  assert hf.eos_ids(str(folder), tokenizer) == (1,)
+  assert hf_tokenizer.eos_ids(str(folder), tokenizer) == (1,)
 
 
 def test_a_transposed_tensor_is_refused(folder):
@@ -206,9 +328,9 @@ def test_a_transposed_tensor_is_refused(folder):
   name = "model.layers.1.mlp.up_proj.weight"
   tensors[name] = np.ascontiguousarray(tensors[name].T)
   safetensors.numpy.save_file(tensors, file)
-  model = make_model(hf.read_config(str(folder)))
+  model = make_model(hf_config.read(str(folder)))
   with pytest.raises(InputError, match=r"shape \(64, 176\).*\(176, 64\)"):
-    hf.check_weights(str(folder), decoder.abstract_params(model))
+    hf_weights.check(str(folder), decoder.abstract_params(model))
 
 
 def test_a_tokenizer_without_eos_is_refused(folder):
@@ -217,4 +339,4 @@ def test_a_tokenizer_without_eos_is_refused(folder):
   settings["eos_token"] = None
   file.write_text(json.dumps(settings))
   with pytest.raises(InputError, match="no EOS token"):
-    hf.load_tokenizer(str(folder))
+    hf_tokenizer.load(str(folder))

@@ -21,8 +21,24 @@ DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
 
 
 @dataclasses.dataclass(frozen=True)
+class Rope:
+  """Rotary frequencies: theta^(-i / half), long wavelengths stretched."""
+
+  theta: float  # base
+  factor: float  # stretches wavelengths; 1: none
+  band: tuple[float, float] | None  # tokens; shorter ones stay, longer ones
+  # are stretched, a blend between (Llama 3); None: all are stretched
+
+
+ACTIVATIONS = {
+    "silu": jax.nn.silu,
+    "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """The shape of a Qwen2-type decoder, as read from its config.json."""
+  """A dense decoder of the Llama kind, as `hf_config` reads it."""
 
   V: int  # vocabulary
   D: int  # width
@@ -31,8 +47,19 @@ class ModelConfig:
   K: int  # key/value heads
   H: int  # head width
   F: int  # mlp width
-  rope_theta: float  # base of the rotary frequencies
+  rope: Rope  # of layers that see everything
+  local_rope: Rope  # of layers with a window
+  window_Z: tuple[int | None, ...]  # tokens seen, itself included; None: all
   norm_eps: float  # epsilon of RMSNorm
+  norm_offset: float  # added to norm weights (Gemma stores them minus 1)
+  qkv_bias: bool
+  qk_norm: bool  # RMSNorm of each query and key head
+  post_norms: bool  # RMSNorm also after attention and after the mlp
+  activation: str  # a key of ACTIVATIONS
+  embed_scale: float  # of the embedding on its way in
+  query_scale: float  # of attention scores
+  attn_cap: float | None  # scores are capped by cap * tanh(x / cap)
+  logit_cap: float | None  # logits too
   tied: bool  # the output head is the embedding
   max_positions: int  # longest sequence the checkpoint allows, tokens
 
@@ -51,17 +78,24 @@ def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
   return KVCache(zeros(), zeros())
 
 
-def rms_norm(x, weight_D, eps: float):
-  """x / rms(x) * weight, in float32, returned in x's dtype."""
+def rms_norm(x, weight_D, cfg: ModelConfig):
+  """x / rms(x) * (weight + offset), in float32, returned in x's dtype."""
   y = x.astype(jnp.float32)
-  y = y * jax.lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
-  return (y * weight_D.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+  y = y * jax.lax.rsqrt(
+      jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)
+  weight = weight_D.astype(jnp.float32) + cfg.norm_offset
+  return (y * weight.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
 
 
-def rotate(x_BxTxNxH, position_BxT, theta: float):
-  """Rotary position embedding; the halves of a head are the pair, as in Qwen."""
+def rotate(x_BxTxNxH, position_BxT, rope: Rope):
+  """Rotary position embedding; the halves of a head are the pair."""
   half = x_BxTxNxH.shape[-1] // 2
-  frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+  kept = 0.0
+  if rope.band is not None:
+    short, long = (1 / tokens for tokens in rope.band)
+    kept = jnp.clip((frequency / (2 * jnp.pi) - long) / (short - long), 0, 1)
+  frequency = frequency * (kept + (1 - kept) / rope.factor)
   angle = (position_BxT[..., None, None].astype(jnp.float32)
            * frequency[None, None, None])
   cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -70,13 +104,29 @@ def rotate(x_BxTxNxH, position_BxT, theta: float):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
-def attend(q_BxTxNxH, k_BxLxKxH, v_BxLxKxH, mask_BxTxL):
+def soft_cap(x, cap: float | None):
+  return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def windowed(mask_BxTxL, window: int | None):
+  """Of the slots that a token may see, the last `window` ones.
+
+  Slots stand in the order of positions, so counting them is enough.
+  """
+  if window is None:
+    return mask_BxTxL
+  seen = jnp.cumsum(mask_BxTxL, axis=-1, dtype=jnp.int32)
+  return mask_BxTxL & (seen[..., -1:] - seen < window)
+
+
+def attend(q_BxTxNxH, k_BxLxKxH, v_BxLxKxH, mask_BxTxL, cfg: ModelConfig):
   """Grouped-query attention over cache slots; softmax in float32."""
   B, T, N, H = q_BxTxNxH.shape
   K = k_BxLxKxH.shape[2]
-  q = (q_BxTxNxH * H**-0.5).reshape(B, T, K, N // K, H)
+  q = (q_BxTxNxH * cfg.query_scale).reshape(B, T, K, N // K, H)
   score = jnp.einsum("btkgh,blkh->bkgtl", q, k_BxLxKxH,
                      preferred_element_type=jnp.float32)
+  score = soft_cap(score, cfg.attn_cap)
   score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
   weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)
   out = jnp.einsum("bkgtl,blkh->btkgh", weight, v_BxLxKxH)
@@ -85,27 +135,33 @@ def attend(q_BxTxNxH, k_BxLxKxH, v_BxLxKxH, mask_BxTxL):
 
 class Block(nn.Module):
   cfg: ModelConfig
+  window: int | None
 
   @nn.compact
   def __call__(self, x_BxTxD, position_BxT, mask_BxTxL, k_BxLxKxH, v_BxLxKxH,
                slot):
     c, dtype = self.cfg, x_BxTxD.dtype
+    rope = c.rope if self.window is None else c.local_rope
 
     def weight(name, shape, axes, fan_in):
       init = nn.initializers.normal(fan_in**-0.5)
       boxed = nn.with_logical_partitioning(init, axes)
       return self.param(name, boxed, shape, jnp.float32).astype(dtype)
 
-    def bias(name, heads, axis):
+    def biased(name, x, heads, axis):
+      if not c.qkv_bias:
+        return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.zeros, (axis, None))
       value = self.param(name, boxed, (heads, c.H), jnp.float32)
-      return value.astype(dtype)[None, None]
+      return x + value.astype(dtype)[None, None]
 
-    def norm(name, x):
-      boxed = nn.with_logical_partitioning(nn.initializers.ones, (None,))
-      return rms_norm(x, self.param(name, boxed, (c.D,), jnp.float32),
-                      c.norm_eps)
+    def norm(name, x, on=True):
+      if not on:
+        return x
+      boxed = nn.with_logical_partitioning(
+          nn.initializers.constant(1.0 - c.norm_offset), (None,))
+      return rms_norm(x, self.param(name, boxed, x.shape[-1:], jnp.float32), c)
 
     wq = weight("q", (c.D, c.N, c.H), ("embed", "heads", None), c.D)
     wk = weight("k", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
@@ -116,20 +172,22 @@ class Block(nn.Module):
     w_down = weight("down", (c.F, c.D), ("mlp", "embed"), c.F)
 
     h = norm("attn_norm", x_BxTxD)
-    q = jnp.einsum("btd,dnh->btnh", h, wq) + bias("q_bias", c.N, "heads")
-    k = jnp.einsum("btd,dkh->btkh", h, wk) + bias("k_bias", c.K, "kv_heads")
-    v = jnp.einsum("btd,dkh->btkh", h, wv) + bias("v_bias", c.K, "kv_heads")
-    q = rotate(q, position_BxT, c.rope_theta)
-    k = rotate(k, position_BxT, c.rope_theta)
+    q = biased("q_bias", jnp.einsum("btd,dnh->btnh", h, wq), c.N, "heads")
+    k = biased("k_bias", jnp.einsum("btd,dkh->btkh", h, wk), c.K, "kv_heads")
+    v = biased("v_bias", jnp.einsum("btd,dkh->btkh", h, wv), c.K, "kv_heads")
+    q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
+    k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
     put = jax.lax.dynamic_update_slice_in_dim
     k_BxLxKxH = put(k_BxLxKxH, k.astype(k_BxLxKxH.dtype), slot, axis=1)
     v_BxLxKxH = put(v_BxLxKxH, v.astype(v_BxLxKxH.dtype), slot, axis=1)
-    attended = attend(q, k_BxLxKxH, v_BxLxKxH, mask_BxTxL)
-    x = x_BxTxD + jnp.einsum("btnh,nhd->btd", attended, wo)
+    attended = attend(q, k_BxLxKxH, v_BxLxKxH,
+                      windowed(mask_BxTxL, self.window), c)
+    out = jnp.einsum("btnh,nhd->btd", attended, wo)
+    x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
     h = norm("mlp_norm", x)
-    gated = jax.nn.silu(h @ w_gate) * (h @ w_up)
-    return x + gated @ w_down, k_BxLxKxH, v_BxLxKxH
+    out = (ACTIVATIONS[c.activation](h @ w_gate) * (h @ w_up)) @ w_down
+    return x + norm("mlp_post_norm", out, c.post_norms), k_BxLxKxH, v_BxLxKxH
 
 
 class Transformer(nn.Module):
@@ -144,9 +202,10 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [Block(c) for _ in range(c.Z)]
+    self.layers = [Block(c, window) for window in c.window_Z]
     self.norm_D = self.param(
-        "norm", boxed(nn.initializers.ones, (None,)), (c.D,), jnp.float32)
+        "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
+        (c.D,), jnp.float32)
     if not c.tied:
       self.head_VxD = self.param(
           "head", boxed(nn.initializers.normal(c.D**-0.5), ("vocab", "embed")),
@@ -167,12 +226,13 @@ class Transformer(nn.Module):
       Hidden states [B, T, D] after the last norm, and the cache.
     """
     x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
+    x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     keys, values = [], []
     for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
       x, k, v = layer(self.by_rows(x), position_BxT, mask_BxTxL, k, v, slot)
       keys.append(k)
       values.append(v)
-    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg.norm_eps)
+    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def by_rows(self, x_BxTxD):
@@ -183,9 +243,10 @@ class Transformer(nn.Module):
   def head(self, hidden_BxTxD):
     """Logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
-    return jnp.einsum("btd,vd->btv", hidden_BxTxD,
-                      weight_VxD.astype(hidden_BxTxD.dtype),
-                      preferred_element_type=jnp.float32)
+    logits = jnp.einsum("btd,vd->btv", hidden_BxTxD,
+                        weight_VxD.astype(hidden_BxTxD.dtype),
+                        preferred_element_type=jnp.float32)
+    return soft_cap(logits, self.cfg.logit_cap)
 
   def initialize(self):
     """Touches every parameter once, for `init`."""

@@ -1,0 +1,41 @@
+"""The tokenizer of a checkpoint folder, and which tokens end a text."""
+
+import json
+import pathlib
+
+import numpy as np
+import transformers
+
+from isojax.errors import InputError
+
+
+def load(path: str):
+  """The folder's tokenizer; InputError if it cannot end a text."""
+  try:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        path, local_files_only=True)
+  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    raise InputError(f"{path}: tokenizer files cannot be read "
+                     f"({type(error).__name__}: {error})") from error
+  if tokenizer.eos_token_id is None:
+    raise InputError(
+        f"{path}: the tokenizer has no EOS token, so no rollout could end; "
+        "set eos_token in tokenizer_config.json")
+  return tokenizer
+
+
+def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
+  """Every token that ends a rollout, of tokenizer and generation_config."""
+  ids = {tokenizer.eos_token_id}
+  file = pathlib.Path(path) / "generation_config.json"
+  if file.is_file():
+    try:
+      declared = json.loads(file.read_text(encoding="utf-8"))
+      more = declared["eos_token_id"] if "eos_token_id" in declared else []
+      ids.update([] if more is None else np.atleast_1d(more).tolist())
+    except (OSError, ValueError, TypeError) as error:
+      raise InputError(f"{file}: not readable ({error})") from error
+  if not all(type(i) is int and i >= 0 for i in ids):
+    raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "
+                     "expected token ids")
+  return tuple(sorted(ids))

@@ -1,0 +1,258 @@
+"""Safetensors of a Hugging Face checkpoint to sharded parameters, and back.
+
+One table is read both ways. Neither torch nor a network is used, and a host
+holds no more than one tensor's share of its own devices beside the result.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from isojax.errors import InputError
+from isojax.models import decoder
+
+SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
+DTYPES = {"float32": "F32", "bfloat16": "BF16"}  # that are written
+WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
+                ".gguf", ".index.json")
+
+
+_LAYER = {
+    "attn_norm": "input_layernorm.weight",
+    "q": "self_attn.q_proj.weight",
+    "k": "self_attn.k_proj.weight",
+    "v": "self_attn.v_proj.weight",
+    "o": "self_attn.o_proj.weight",
+    "q_bias": "self_attn.q_proj.bias",
+    "k_bias": "self_attn.k_proj.bias",
+    "v_bias": "self_attn.v_proj.bias",
+    "q_norm": "self_attn.q_norm.weight",
+    "k_norm": "self_attn.k_norm.weight",
+    "mlp_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+}
+_POST_NORMS = _LAYER | {  # Gemma gives one name another meaning
+    "attn_post_norm": "post_attention_layernorm.weight",
+    "mlp_norm": "pre_feedforward_layernorm.weight",
+    "mlp_post_norm": "post_feedforward_layernorm.weight",
+}
+_TOP = {
+    "embed": "model.embed_tokens.weight",
+    "norm": "model.norm.weight",
+    "head": "lm_head.weight",
+}
+_TRANSPOSED = ("q", "k", "v", "o", "gate", "up", "down")  # stored [out, in]
+_HEADS = {"q": 1, "k": 1, "v": 1, "o": 0, "q_bias": 0, "k_bias": 0,
+          "v_bias": 0}  # axis of the heads; stored as one axis with their width
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+  """A tensor of the checkpoint, and how it is the leaf of our parameters."""
+
+  name: str
+  shape: tuple[int, ...]  # in the checkpoint
+  transposed: bool
+  heads: int | None  # our axis of heads, which it holds together with the next
+
+
+def _stored(path, shape, *, post_norms: bool) -> Stored:
+  *layer, leaf = (p.key for p in path)
+  heads = _HEADS[leaf] if leaf in _HEADS else None
+  if heads is not None:
+    shape = (*shape[:heads], shape[heads] * shape[heads + 1],
+             *shape[heads + 2:])
+  transposed = leaf in _TRANSPOSED
+  shape = tuple(shape[::-1]) if transposed else tuple(shape)
+  if not layer:
+    return Stored(_TOP[leaf], shape, transposed, heads)
+  number = layer[0].removeprefix("layers_")
+  name = (_POST_NORMS if post_norms else _LAYER)[leaf]
+  return Stored(f"model.layers.{number}.{name}", shape, transposed, heads)
+
+
+def stored(params):
+  """The tree of `Stored` of parameters, or of their shapes."""
+  post_norms = "mlp_post_norm" in params["layers_0"]
+  return jax.tree.map_with_path(
+      lambda path, x: _stored(path, x.shape, post_norms=post_norms), params)
+
+
+def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
+  """The part `index` (slices) of a leaf of `shape`, read from its file."""
+  spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
+  local = tuple(stop - start for start, stop in spans)
+  if tensor.heads is not None:
+    at, width = tensor.heads, shape[tensor.heads + 1]
+    if spans[at + 1] != (0, width):
+      raise ValueError(f"{tensor.name}: heads are not cut inside")
+    start, stop = spans[at]
+    spans[at:at + 2] = [(start * width, stop * width)]
+  if tensor.transposed:
+    spans = spans[::-1]
+  value = tensors.get_slice(tensor.name)[tuple(slice(*s) for s in spans)]
+  return (value.T if tensor.transposed else value).reshape(local)
+
+
+def as_stored(value: np.ndarray, tensor: Stored) -> np.ndarray:
+  """A whole leaf as it stands in the checkpoint."""
+  if tensor.transposed:
+    value = value.reshape(tensor.shape[::-1]).T
+  return np.ascontiguousarray(value.reshape(tensor.shape))
+
+
+def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Tensor name -> the safetensors file that holds it."""
+  index = folder / "model.safetensors.index.json"
+  try:
+    if index.is_file():
+      names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+      return {name: folder / file for name, file in names.items()}
+    file = folder / "model.safetensors"
+    with safetensors.safe_open(file, framework="np") as tensors:
+      return dict.fromkeys(tensors.keys(), file)
+  except (OSError, ValueError, KeyError, AttributeError, TypeError,
+          safetensors.SafetensorError) as error:
+    raise InputError(
+        f"{folder}: no readable model.safetensors or model.safetensors.index."
+        f"json ({type(error).__name__}: {error}); the file is missing or "
+        "damaged, copy the checkpoint again") from error
+
+
+@contextlib.contextmanager
+def _reading(file: pathlib.Path, name: str):
+  try:
+    with safetensors.safe_open(file, framework="np") as tensors:
+      yield tensors
+  except (OSError, safetensors.SafetensorError) as error:
+    raise InputError(f"{file}: cannot read {name} ({error}); copy the "
+                     "checkpoint again") from error
+
+
+def check(path: str, abstract) -> None:
+  """InputError if a tensor is missing or has another shape; reads headers."""
+  files = _tensor_files(pathlib.Path(path))
+  for tensor in jax.tree.leaves(stored(abstract)):
+    if tensor.name not in files:
+      raise InputError(f"{path}: tensor {tensor.name} is missing")
+    with _reading(files[tensor.name], tensor.name) as tensors:
+      found = tuple(tensors.get_slice(tensor.name).get_shape())
+    if found != tensor.shape:
+      raise InputError(f"{path}: tensor {tensor.name} has shape {found}, "
+                       f"config.json asks for {tensor.shape}")
+
+
+def load(path: str, abstract):
+  """Parameters of the folder, each read straight into its shards.
+
+  Args:
+    path: checkpoint folder.
+    abstract: `decoder.abstract_params`; its dtype and shardings are the
+      result's.
+
+  Raises:
+    InputError: a tensor is missing, has another shape, or cannot be read.
+  """
+  check(path, abstract)
+  files = _tensor_files(pathlib.Path(path))
+
+  def leaf_of(leaf, tensor: Stored):
+    with _reading(files[tensor.name], tensor.name) as tensors:
+      return jax.make_array_from_callback(
+          leaf.shape, leaf.sharding, lambda index: read_slice(
+              tensors, tensor, index, leaf.shape).astype(leaf.dtype))
+
+  return jax.tree.map(leaf_of, abstract, stored(abstract))
+
+
+def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
+  """Names cut into files of at most `limit` bytes, or one tensor."""
+  files, room = [], 0
+  for name, size in names_and_bytes:
+    if not files or size > room:
+      files.append([])
+      room = limit
+    files[-1].append(name)
+    room -= size
+  return files
+
+
+def save(folder: pathlib.Path, params, *, dtype: str,
+                 limit: int = SHARD_BYTES) -> None:
+  """Writes params as safetensors, one file's worth in memory at a time.
+
+  Args:
+    folder: exists.
+    dtype: a key of DTYPES, what is written.
+    limit: bytes of a file; more makes several and an index.
+  """
+  number = jax.numpy.dtype(dtype)
+  leaves = {t.name: (x, t) for x, t in zip(
+      jax.tree.leaves(params), jax.tree.leaves(stored(params)), strict=True)}
+  sizes = [(name, x.size * number.itemsize) for name, (x, _) in leaves.items()]
+  files = _numbered(sizes, limit)
+  file_of = {}
+  for i, names in enumerate(files):
+    file = ("model.safetensors" if len(files) == 1 else
+            f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
+    file_of.update(dict.fromkeys(names, file))
+    safetensors.numpy.save_file(
+        {name: as_stored(np.asarray(leaves[name][0]).astype(number),
+                         leaves[name][1]) for name in names},
+        folder / file, metadata={"format": "pt"})
+  if len(files) > 1:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {"total_size": sum(size for _, size in sizes)},
+         "weight_map": file_of}, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def new_folder(out: str):
+  """A folder that appears under its name only when it is whole.
+
+  Raises:
+    InputError: there is something already, or it cannot be written.
+  """
+  path = pathlib.Path(out)
+  if path.exists():
+    raise InputError(f"--out={out}: exists already; choose another name, "
+                     "nothing is overwritten")
+  beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+  try:
+    beside.mkdir(parents=True)
+    yield beside
+    beside.rename(path)
+  finally:
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
+  """config.json (with the dtype), tokenizer, generation config, licence."""
+  for file in sorted(pathlib.Path(source).iterdir()):
+    if file.is_file() and not file.name.endswith(WEIGHT_FILES):
+      shutil.copyfile(file, folder / file.name)
+  config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+  key = "torch_dtype" if "torch_dtype" in config else "dtype"
+  (folder / "config.json").write_text(
+      json.dumps(config | {key: dtype}, indent=2) + "\n", encoding="utf-8")
+
+
+def export(source: str, out: str, params, *, dtype: str) -> None:
+  """A folder that transformers loads: these weights, all else from `source`.
+
+  Raises:
+    InputError: `out` exists or cannot be written.
+  """
+  with new_folder(out) as folder:
+    copy_beside_weights(source, folder, dtype)
+    save(folder, params, dtype=dtype)
