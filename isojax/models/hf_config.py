@@ -37,7 +37,7 @@ READ = frozenset((
     "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
-    "sliding_window_pattern", "use_sliding_window", "max_window_layers",
+    "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window", "max_window_layers",
     "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"))
 READ_BY = {  # and these by some families
     False: frozenset(("hidden_act",)),
