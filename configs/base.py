@@ -11,7 +11,12 @@ def get_config():
       name="base",  # of the experiment, in the default workdir
       seed=0,  # of every random number and of the data order
       model=dict(
-          path="isojax/assets/countdown-tiny",  # Hugging Face folder
+          path="isojax/assets/countdown-tiny",  # Hugging Face folder or name
+          lora=dict(
+              rank=0,  # of the adapters; 0: all weights are trained
+              alpha=16.0,  # adapters count alpha / rank
+              targets=("q", "k", "v", "o", "gate", "up", "down"),  # matrices
+          ),
       ),
       task=dict(
           name="countdown",  # a key of isojax.tasks.TASKS

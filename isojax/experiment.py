@@ -12,6 +12,7 @@ import typing
 
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
+from isojax.models.lora import LoraConfig
 from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 from isojax.rl.update import LossConfig, OptimizerConfig
 from isojax.sampling.sampler import SamplerConfig
@@ -19,7 +20,8 @@ from isojax.sampling.sampler import SamplerConfig
 
 @dataclasses.dataclass(frozen=True)
 class ModelSection:
-  path: str  # Hugging Face checkpoint folder
+  path: str  # Hugging Face checkpoint folder, or name on the hub
+  lora: LoraConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +118,9 @@ def _fits(value, annotation) -> bool:
   """Whether a config value may stand for an annotated field; int is a float."""
   if isinstance(annotation, types.UnionType):
     return any(_fits(value, a) for a in typing.get_args(annotation))
+  if typing.get_origin(annotation) is tuple:
+    return isinstance(value, tuple) and all(
+        _fits(v, typing.get_args(annotation)[0]) for v in value)
   if annotation is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
   if annotation is int:

@@ -4,16 +4,19 @@ import dataclasses
 import functools
 import typing
 
+import jax
 import numpy as np
 
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
+from isojax import rng
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
+from isojax.models import lora as lora_lib
 from isojax.rl import advantage
 from isojax.rl import update as update_lib
 from isojax.sampling import blocks
@@ -41,6 +44,7 @@ class Lab:
   validation: Prompts
   model: decoder.Transformer
   sampler: typing.Callable
+  merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
 
 
 def prepare(config) -> Lab:
@@ -70,7 +74,9 @@ def prepare(config) -> Lab:
       e=e, folder=folder, run_id=workdir.run_id(identity),
       task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
       train=encode(stratum.train), validation=encode(stratum.validation),
-      model=model, sampler=sampler_lib.make_sampler(
+      model=model, merge=jax.jit(functools.partial(
+          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
+      sampler=sampler_lib.make_sampler(
           model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)))
 
 
@@ -83,7 +89,31 @@ def make_optimizer(lab: Lab):
 
 def base_params(lab: Lab):
   """The base policy's parameters, on the mesh."""
-  return hf_weights.load(lab.folder, decoder.abstract_params(lab.model))
+  return hf_weights.load(
+      lab.folder, lora_lib.abstract_base(lab.model, lab.e.model.lora))
+
+
+def first_trained(lab: Lab):
+  """What is trained, at step 0."""
+  if not lab.e.model.lora.rank:
+    return base_params(lab)
+  return lora_lib.init(lab.model, lab.e.model.lora,
+                       rng.stream(lab.e.seed, "lora"))
+
+
+def frozen_base(lab: Lab):
+  """The base that adapters stand on; None if everything is trained."""
+  return base_params(lab) if lab.e.model.lora.rank else None
+
+
+def abstract_state(lab: Lab, tx):
+  """Shapes and shardings of the train state."""
+  return update_lib.abstract_state(lab.model, tx, lab.e.model.lora)
+
+
+def merged(lab: Lab, base, trained):
+  """The parameters to sample from."""
+  return lab.merge(base, trained) if lab.e.model.lora.rank else trained
 
 
 def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:

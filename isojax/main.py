@@ -57,7 +57,7 @@ PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
 DIVERGED = 76  # exit code after a NaN or infinite loss
 
 
-def train_step(lab: Lab, update, state, ref_params, step: int):
+def train_step(lab: Lab, update, state, base, step: int):
   """One step of the paper's algorithm: (state, what it measured)."""
   e, a = lab.e, lab.e.alloc
   clock = [time.perf_counter()]
@@ -68,8 +68,8 @@ def train_step(lab: Lab, update, state, ref_params, step: int):
   problems = [lab.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], lab.train)
   rollouts = lab_lib.sample(
-      lab, state.params, prompts, a.n, rng.stream(e.seed, "rollout", step),
-      e.sampler)
+      lab, lab_lib.merged(lab, base, state.params), prompts, a.n,
+      rng.stream(e.seed, "rollout", step), e.sampler)
   tick()
   texts = reward.texts(lab.tokenizer, rollouts)
   reward_Bpxn = reward.score(problems, texts, lab.task.verify)
@@ -84,7 +84,7 @@ def train_step(lab: Lab, update, state, ref_params, step: int):
       prompts, rollouts, advantage_Bpxn.reshape(-1),
       *(w.reshape(-1) for w in weights), n=a.n,
       G=mesh_lib.blocks(lab.model.mesh), cfg=loss)
-  state, metrics = update(state, ref_params,
+  state, metrics = update(state, base,
                           update_lib.place(batch, lab.model.mesh),
                           np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
@@ -132,8 +132,7 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
   Raises:
     InputError: ledger and checkpoints do not belong together.
   """
-  restored = checkpoint.restore_newest(
-      store, update_lib.abstract_state(lab.model, tx))
+  restored = checkpoint.restore_newest(store, lab_lib.abstract_state(lab, tx))
   steps = [r["step"] for r in records.read(ledger) if r["kind"] == "train"]
   if restored is None:
     # A first save may still have been under way when the second one was due.
@@ -142,7 +141,8 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
           f"{ledger} goes up to step {steps[-1]}, but {store} holds no "
           "checkpoint; put the checkpoints back, or choose another --workdir "
           "to start again")
-    state = update_lib.init_state(lab.model, tx, lab_lib.base_params(lab))
+    state = update_lib.init_state(lab.model, tx, lab_lib.first_trained(lab),
+                                  lab.e.model.lora)
     return 0, state, records.truncate_after(ledger, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
@@ -176,8 +176,9 @@ def train(lab: Lab, folder: str) -> int:
   start, state, kept = start_or_continue(lab, tx, ledger, store)
   totals = lab_lib.totals_of(kept)
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}
-  ref_params = lab_lib.base_params(lab) if e.recipe.loss.kl_coef else None
-  update = update_lib.make_update(lab.model, tx, e.recipe.loss)
+  base = (lab_lib.base_params(lab) if e.recipe.loss.kl_coef
+          else lab_lib.frozen_base(lab))
+  update = update_lib.make_update(lab.model, tx, e.recipe.loss, e.model.lora)
   due = evaluate.due_steps(M=M, B=B, first=e.eval.first, growth=e.eval.growth)
   report = progress.reporter(start=start, total=M, rollouts_per_step=B,
                              every_seconds=e.log.every_seconds)
@@ -198,7 +199,8 @@ def train(lab: Lab, folder: str) -> int:
     for step in range(start, M + 1):
       stopping = stop.is_set() and step < M
       if step in due and step not in evaluated and not stopping:
-        line = record("eval", step, evaluation(lab, state.params, step))
+        line = record("eval", step, evaluation(
+            lab, lab_lib.merged(lab, base, state.params), step))
         progress.say(progress.evaluation_line(line))
       minutes = (time.monotonic() - saved_at) / 60
       if step > saved and (
@@ -214,7 +216,7 @@ def train(lab: Lab, folder: str) -> int:
         progress.say(f"stopped by a signal at step {step}, which is saved; the "
                      "same command goes on from there")
         return PREEMPTED
-      state, fields = train_step(lab, update, state, ref_params, step)
+      state, fields = train_step(lab, update, state, base, step)
       if not fields.pop("finite"):
         progress.say(diverged(lab, step + 1, saved, fields))
         return DIVERGED
@@ -232,9 +234,10 @@ def evaluate_only(lab: Lab, folder: str) -> int:
   tx, _ = lab_lib.make_optimizer(lab)
   restored = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      update_lib.abstract_state(lab.model, tx))
-  step, params = (restored[0], restored[1].params) if restored else (
-      0, lab_lib.base_params(lab))
+      lab_lib.abstract_state(lab, tx))
+  step, params = (restored[0], lab_lib.merged(
+      lab, lab_lib.frozen_base(lab), restored[1].params)) if restored else (
+          0, lab_lib.base_params(lab))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
   line = {"kind": "eval", **lab_lib.identity_fields(lab, step),

@@ -59,7 +59,7 @@ def hashes(lab, folder: str) -> tuple[str, str]:
   tx, _ = lab_lib.make_optimizer(lab)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      update_lib.abstract_state(lab.model, tx))
+      lab_lib.abstract_state(lab, tx))
   assert step == lab.e.alloc.M, (step, lab.e.alloc.M)
   state_hash = hashlib.sha256()
   for leaf in jax.tree.leaves(state):

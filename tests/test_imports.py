@@ -25,9 +25,9 @@ ALLOWED = {
     "sampling": {"errors", "mesh", "models", "rng", "types"},
     "rl": {"errors", "mesh", "models", "sampling", "types"},
     "checkpoint": {"errors", "types"},
-    "experiment": {"errors", "mesh", "planner", "rl", "sampling"},
-    "lab": {"errors", "experiment", "mesh", "models", "rl", "sampling", "tasks",
-            "types", "workdir"},
+    "experiment": {"errors", "mesh", "models", "planner", "rl", "sampling"},
+    "lab": {"errors", "experiment", "mesh", "models", "rl", "rng", "sampling",
+            "tasks", "types", "workdir"},
     "main": {"checkpoint", "cli", "errors", "evaluate", "lab", "mesh", "models",
              "planner", "progress", "records", "rl", "rng", "tasks", "workdir"},
 }

@@ -1,4 +1,4 @@
-"""The one sharded GRPO update: (state, ref_params, batch) -> (state, metrics).
+"""The one sharded GRPO update: (state, base, batch) -> (state, metrics).
 
 The prompt goes through the model once per block slot, not once per rollout;
 its cache is cloned to the rows as in the sampler, and gradients of all the
@@ -15,6 +15,7 @@ import optax
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.models import lora as lora_lib
 from isojax.rl import advantage, loss
 from isojax.sampling import blocks, sampler
 from isojax.types import Batch, Prompts, Rollouts, TrainState
@@ -92,9 +93,10 @@ def warmup_then_constant(lr: float, steps: int):
   return lambda step: lr * jnp.minimum(1.0, (step + 1) / max(1, steps))
 
 
-def abstract_state(model: decoder.Transformer, tx) -> TrainState:
+def abstract_state(model: decoder.Transformer, tx,
+                   lora=lora_lib.FULL) -> TrainState:
   """Shapes and shardings of the train state; also the restore target."""
-  params = decoder.abstract_params(model)
+  params = lora_lib.abstract_trained(model, lora)
   whole = mesh_lib.replicated(model.mesh)
   like = lambda x, sharding: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=sharding)
@@ -106,9 +108,11 @@ def abstract_state(model: decoder.Transformer, tx) -> TrainState:
       jax.ShapeDtypeStruct((), jnp.int32, sharding=whole), params, opt_state)
 
 
-def init_state(model: decoder.Transformer, tx, params) -> TrainState:
-  """Step 0 from parameters, which are donated."""
-  shardings = jax.tree.map(lambda x: x.sharding, abstract_state(model, tx))
+def init_state(model: decoder.Transformer, tx, params,
+               lora=lora_lib.FULL) -> TrainState:
+  """Step 0 from what is trained, which is donated."""
+  shardings = jax.tree.map(lambda x: x.sharding,
+                           abstract_state(model, tx, lora))
   return jax.jit(
       lambda params: TrainState(jnp.int32(0), params, tx.init(params)),
       out_shardings=shardings, donate_argnums=0)(params)
@@ -176,19 +180,23 @@ def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
       logits, batch.tokens_RxT, temperature=temperature)
 
 
-def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
+def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
+                lora=lora_lib.FULL):
   """The one jitted update; the state is donated.
 
   Returns:
-    update(state, ref_params, batch, temperature) -> (state, metrics), where
-    ref_params is None if kl_coef is 0. Metrics are means over the tokens that
-    have a gradient, on device; `finite` says whether loss, gradient and new
+    update(state, base, batch, temperature) -> (state, metrics). `base` holds
+    the base policy's parameters, which adapters stand on and KL refers to; it
+    is None if there is neither. Metrics are means over the tokens that have a
+    gradient, on device; `finite` says whether loss, gradient and new
     parameters are.
   """
   dtype = jnp.dtype(cfg.dtype)
-  shardings = jax.tree.map(lambda x: x.sharding, abstract_state(model, tx))
+  shardings = jax.tree.map(lambda x: x.sharding,
+                           abstract_state(model, tx, lora))
 
-  def microbatch_loss(params, ref_params, batch: Batch, temperature):
+  def microbatch_loss(trained, base, batch: Batch, temperature):
+    params = lora_lib.merge(lora, base, trained, dtype)
     T = batch.tokens_RxT.shape[1]
     mask = ((jnp.arange(T)[None] < batch.len_R[:, None])
             & batch.used_R[:, None])
@@ -212,9 +220,9 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
         "logp_gap": total(jnp.abs(old - behavior_logp)),
         "clip_fraction": total(clipped.astype(jnp.float32)),
     }
-    if ref_params is not None:
+    if cfg.kl_coef:
       ref_logp, _ = score_tokens(
-          model, ref_params, batch, temperature=temperature, dtype=dtype)
+          model, base, batch, temperature=temperature, dtype=dtype)
       kl = loss.kl_k3(logp, masked(jax.lax.stop_gradient(ref_logp)))
       regularizer += cfg.kl_coef * kl
       sums["kl"] = total(kl)
@@ -222,7 +230,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
                   + regularizer * batch.regularizer_weight_R[:, None])
     return value, sums | {"loss": value}
 
-  def update(state: TrainState, ref_params, batch: Batch, temperature):
+  def update(state: TrainState, base, batch: Batch, temperature):
     count, micro = batch.count, batch.replace(count=None)
     gradient = jax.grad(microbatch_loss, has_aux=True)
 
@@ -231,12 +239,12 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig):
           lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micro)
       return jax.tree.map(
           jnp.add, carry,
-          gradient(state.params, ref_params, part, temperature))
+          gradient(state.params, base, part, temperature))
 
     zeros = lambda tree: jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), tree)
     _, sums = jax.eval_shape(
-        gradient, state.params, ref_params,
+        gradient, state.params, base,
         jax.tree.map(lambda x: x[0], micro), temperature)
     start = jax.lax.with_sharding_constraint(
         zeros(state.params), shardings.params), zeros(sums)

@@ -1,0 +1,145 @@
+"""Low-rank adapters: W + (alpha / rank) A B, with W frozen in bfloat16.
+
+Hu et al., arXiv 2106.09685. A policy is a base and what is trained of it;
+`merge` makes the parameters of the decoder from the two. Without adapters
+(rank 0) everything is trained, in float32, and no base is needed.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_weights
+
+INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
+MODULES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj",
+           "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+  rank: int  # of the adapters; 0: none, all weights are trained
+  alpha: float  # A B is scaled by alpha / rank
+  targets: tuple[str, ...]  # matrices with adapters, keys of INPUT_AXES
+
+  def __post_init__(self):
+    unknown = [t for t in self.targets if t not in INPUT_AXES]
+    if unknown or len(set(self.targets)) < len(self.targets) or (
+        self.rank and not self.targets):
+      raise InputError(f"model.lora.targets={self.targets}: expected distinct "
+                       f"ones of {', '.join(INPUT_AXES)}")
+    if self.rank < 0 or self.alpha <= 0:
+      raise InputError(f"model.lora: rank={self.rank}, alpha={self.alpha}: "
+                       "expected rank >= 0 (0: no adapters) and alpha > 0")
+
+  @property
+  def scale(self) -> float:
+    return self.alpha / self.rank
+
+
+FULL = LoraConfig(rank=0, alpha=1.0, targets=())
+
+
+def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
+  """Shapes and shardings of the base as it is held: bfloat16 if frozen."""
+  params = decoder.abstract_params(model)
+  if not cfg.rank:
+    return params
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+      x.shape, jnp.bfloat16, sharding=x.sharding), params)
+
+
+def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
+  """Shapes and shardings of what is trained, float32.
+
+  With adapters: {layer: {target: {"a": [in..., rank], "b": [rank, out...]}}}.
+  """
+  params = decoder.abstract_params(model)
+  if not cfg.rank:
+    return params
+
+  def adapter(x, cut):
+    spec = (*x.sharding.spec, *(None,) * (len(x.shape) - len(x.sharding.spec)))
+    leaf = lambda shape, axes: jax.ShapeDtypeStruct(
+        shape, jnp.float32, sharding=NamedSharding(model.mesh, P(*axes)))
+    return {"a": leaf((*x.shape[:cut], cfg.rank), (*spec[:cut], None)),
+            "b": leaf((cfg.rank, *x.shape[cut:]), (None, *spec[cut:]))}
+
+  return {layer: {t: adapter(weights[t], INPUT_AXES[t]) for t in cfg.targets}
+          for layer, weights in params.items() if layer.startswith("layers_")}
+
+
+def init(model: decoder.Transformer, cfg: LoraConfig, key):
+  """A uniform in +-1 / sqrt(inputs), as PEFT draws it; B zero."""
+  abstract = abstract_trained(model, cfg)
+  paths, leaves = zip(*jax.tree.leaves_with_path(abstract))
+
+  def leaf(i, path, x):
+    if path[-1].key == "b":
+      return jnp.zeros(x.shape, x.dtype)
+    bound = np.prod(x.shape[:-1]) ** -0.5
+    return jax.random.uniform(jax.random.fold_in(key, i), x.shape, x.dtype,
+                              -bound, bound)
+
+  make = lambda: jax.tree.unflatten(jax.tree.structure(abstract), [
+      leaf(i, path, x) for i, (path, x) in enumerate(zip(paths, leaves))])
+  return jax.jit(
+      make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
+
+
+def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32):
+  """The decoder's parameters; differentiable in `trained`.
+
+  The sum is taken in float32 and returned in `dtype`.
+  """
+  if not cfg.rank:
+    return trained
+
+  def leaf(path, w):
+    layer, *name = (p.key for p in path)
+    if layer not in trained or name[0] not in trained[layer]:
+      return w.astype(dtype)
+    pair = trained[layer][name[0]]
+    delta = jnp.tensordot(pair["a"], pair["b"], 1)
+    return (w.astype(jnp.float32) + cfg.scale * delta).astype(dtype)
+
+  return jax.tree.map_with_path(leaf, base)
+
+
+def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
+  """A folder that peft's PeftModel loads on top of the base at `source`.
+
+  Raises:
+    InputError: `out` exists.
+  """
+  tensors = {}
+  for layer, targets in trained.items():
+    number = layer.removeprefix("layers_")
+    for target, pair in targets.items():
+      group = "mlp" if target in ("gate", "up", "down") else "self_attn"
+      name = (f"base_model.model.model.layers.{number}.{group}."
+              f"{MODULES[target]}.lora_")
+      a, b = (np.asarray(pair[x], np.float32) for x in ("a", "b"))
+      tensors[name + "A.weight"] = np.ascontiguousarray(
+          a.reshape(-1, cfg.rank).T)
+      tensors[name + "B.weight"] = np.ascontiguousarray(
+          b.reshape(cfg.rank, -1).T)
+  settings = {
+      "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": cfg.rank,
+      "lora_alpha": cfg.alpha, "lora_dropout": 0.0, "bias": "none",
+      "target_modules": [MODULES[t] for t in cfg.targets],
+      "base_model_name_or_path": source, "inference_mode": True}
+  with hf_weights.new_folder(out) as folder:
+    safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors",
+                                metadata={"format": "pt"})
+    (pathlib.Path(folder) / "adapter_config.json").write_text(
+        json.dumps(settings, indent=2) + "\n", encoding="utf-8")
