@@ -48,10 +48,11 @@ def _checksums(leaves):
   return [checksum(x) for x in leaves]
 
 
-def _named_checksums(state: TrainState) -> dict:
-  paths, leaves = zip(*jax.tree.leaves_with_path(state))
-  return {jax.tree_util.keystr(path): int(value) for path, value in zip(
-      paths, jax.device_get(_checksums(list(leaves))), strict=True)}
+def _named_checksums(tree, prefix: str = "") -> dict:
+  paths, leaves = zip(*jax.tree.leaves_with_path(tree))
+  return {prefix + jax.tree_util.keystr(path): int(value)
+          for path, value in zip(
+              paths, jax.device_get(_checksums(list(leaves))), strict=True)}
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
@@ -179,3 +180,45 @@ def restore_newest(store: str, abstract: TrainState):
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "
         "copy, or start again in another --workdir")
   return None
+
+
+def restore_params(store: str, step: int | None, abstract):
+  """(step, what was trained) alone: a third of the state of AdamW.
+
+  Args:
+    store: the folder of `open_manager`.
+    step: which one; None: the newest.
+    abstract: shapes, dtypes and shardings wanted of TrainState.params.
+
+  Raises:
+    InputError: no such step, of another model, or damaged.
+  """
+  with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
+      "state": ocp.PyTreeCheckpointHandler(),
+      "meta": ocp.JsonCheckpointHandler()}) as manager:
+    steps = manager.all_steps()
+    if not steps or (step is not None and step not in steps):
+      raise InputError(f"{store}: no checkpoint of step {step}; there are "
+                       f"{', '.join(map(str, sorted(steps))) or 'none'}")
+    step = max(steps) if step is None else step
+    folder = os.path.join(store, str(step))
+    wanted = {"params": abstract}
+    try:
+      found = manager.item_metadata(step).state.tree["params"]
+      _check_fits(folder, _leaves(found), _leaves(abstract))
+      restored = manager.restore(step, args=ocp.args.Composite(
+          state=ocp.args.PyTreeRestore(
+              item=wanted, partial_restore=True,
+              restore_args=ocp.checkpoint_utils.construct_restore_args(wanted)),
+          meta=ocp.args.JsonRestore()))
+    except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+      raise
+    except Exception as error:  # pylint: disable=broad-except  # of many kinds
+      raise InputError(f"{folder}: damaged ({repr(error)[:200]}); give another "
+                       "--step") from error
+  params = restored.state["params"]
+  for name, value in _named_checksums(params, ".params").items():
+    if value != restored.meta["checksum"][name]:
+      raise InputError(f"{folder}: damaged (checksum of {name} differs); give "
+                       "another --step")
+  return step, params

@@ -155,7 +155,9 @@ def section(cls, values, name: str):
     if dataclasses.is_dataclass(hint):
       value = section(SOURCES[hint] if hint in SOURCES else hint, value,
                       f"{name}.{key}")
-    elif not _fits(value, hint):
+    elif typing.get_origin(hint) is tuple and isinstance(value, list):
+      value = tuple(value)  # JSON has no tuples
+    if not dataclasses.is_dataclass(hint) and not _fits(value, hint):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}, not "
                        f"{type(value).__name__}")

@@ -45,6 +45,23 @@ def _check_ours(folder: str) -> None:
         "config.json, so it is no run's folder; choose another one")
 
 
+def read_config(folder: str) -> tuple[str, dict]:
+  """(run id, config) of a run's folder; InputError if it is none, or damaged."""
+  path = os.path.join(folder, "config.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      found = json.load(file)
+    if not isinstance(found["config"], dict):
+      raise ValueError("config is not an object")
+    return found["run_id"], found["config"]
+  except FileNotFoundError as error:
+    raise InputError(f"--workdir={folder}: holds no config.json; expected the "
+                     "folder of a run") from error
+  except (ValueError, KeyError, TypeError) as error:
+    raise InputError(f"{path}: damaged ({error}); restore it or choose another "
+                     "--workdir") from error
+
+
 def _check_config(folder: str, config: dict, this_id: str) -> None:
   """Writes config.json into a new folder, or checks it in an old one."""
   path = os.path.join(folder, "config.json")
@@ -52,19 +69,11 @@ def _check_config(folder: str, config: dict, this_id: str) -> None:
     text = json.dumps({"run_id": this_id, "config": config}, indent=2)
     records.replace(path, (text + "\n").encode())
     return
-  try:
-    with open(path, encoding="utf-8") as file:
-      found = json.load(file)
-    found_id, found_config = found["run_id"], found["config"]
-    if not isinstance(found_config, dict):
-      raise ValueError("config is not an object")
-  except (ValueError, KeyError, TypeError) as error:
-    raise InputError(f"{path}: damaged ({error}); restore it or choose another "
-                     "--workdir") from error
+  found_id, found_config = read_config(folder)
   if found_id != this_id:
     raise InputError(
         f"--workdir={folder} belongs to run {found_id}, this one is {this_id}: "
-        f"{_differences(config, found_config)}; choose another --workdir, or "
+        f"{_differences(json.loads(json.dumps(config)), found_config)}; choose another --workdir, or "
         "give the same config to continue that run")
 
 
