@@ -13,3 +13,7 @@ def test_family(name):
   assert found["relative"] < 1e-4
   assert found["greedy"] == 1.0
   assert found["exported"]
+
+
+def test_adapters_against_peft():
+  assert parity.compare_adapters(seed=0) < 1e-4
