@@ -1,0 +1,76 @@
+"""A checkpoint of random weights, to rehearse a run or to time one.
+
+  python -m launch.random_checkpoint --config_json=FILE --out=FOLDER
+
+Has the exact shape that a config.json says and a tokenizer of single bytes. Its
+policy is close to uniform over the vocabulary V, so with K ids that end a
+rollout (--eos=K) lengths are geometric with mean V / K.
+"""
+
+import json
+import pathlib
+import resource
+import tempfile
+
+import jax
+import tokenizers
+import transformers
+from absl import flags
+
+from isojax import cli
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.models import hf_weights
+
+_CONFIG_JSON = flags.DEFINE_string(
+    "config_json", None, "Hugging Face config.json.", required=True)
+_OUT = flags.DEFINE_string("out", None, "Folder to make.", required=True)
+_EOS = flags.DEFINE_integer("eos", 1, "How many token ids end a rollout.",
+                            lower_bound=1)
+_SEED = flags.DEFINE_integer("seed", 0, "Of the weights.", lower_bound=0)
+_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", sorted(hf_weights.DTYPES),
+                           "Of the weights written.")
+
+
+def byte_tokenizer():
+  """<unk>, <eos>, and a token for each of the 256 bytes."""
+  letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+  return transformers.Qwen2Tokenizer(
+      vocab={c: i for i, c in enumerate(("<unk>", "<eos>", *letters))},
+      merges=[], unk_token="<unk>", eos_token="<eos>", pad_token="<eos>")
+
+
+def main(_) -> None:
+  with tempfile.TemporaryDirectory() as source:
+    folder = pathlib.Path(source)
+    try:
+      text = pathlib.Path(_CONFIG_JSON.value).read_text(encoding="utf-8")
+    except OSError as error:
+      raise InputError(f"--config_json={_CONFIG_JSON.value}: cannot be read "
+                       f"({error})") from error
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    cfg = hf_config.read(source)
+    tokenizer = byte_tokenizer()
+    if not len(tokenizer) < cfg.V >= _EOS.value:
+      raise InputError(f"vocab_size={cfg.V}: expected more than the "
+                       f"{len(tokenizer)} tokens of the tokenizer, and than "
+                       f"--eos={_EOS.value}")
+    tokenizer.save_pretrained(source)
+    ids = [1, *range(cfg.V - _EOS.value + 1, cfg.V)]
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": ids}) + "\n", encoding="utf-8")
+    model = decoder.Transformer(cfg, mesh_lib.make_mesh(mesh_lib.MeshConfig(
+        data=1, fsdp=jax.device_count(), tensor=1)))
+    params = decoder.init_params(model, jax.random.key(_SEED.value))
+    hf_weights.export(source, _OUT.value, params, dtype=_DTYPE.value)
+  size = sum(x.size for x in jax.tree.leaves(params))
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  print(f"wrote {_OUT.value}: {size:,} random parameters, {_DTYPE.value}; "
+        f"rollouts end after {cfg.V / _EOS.value:,.0f} tokens on average; peak "
+        f"memory {peak:.1f} GiB")
+
+
+if __name__ == "__main__":
+  cli.run(main)
