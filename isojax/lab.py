@@ -38,6 +38,42 @@ class Lab:
   validation: Prompts
   model: decoder.Transformer
   sampler: typing.Callable
+  notes: tuple[str, ...]  # what a person should know before the run
+
+
+def fitting(e: experiment_lib.Experiment, tokenizer,
+            stratum: stratum_lib.Stratum):
+  """The stratum without prompts longer than the limit, and notes on it.
+
+  InputError if no training or no validation prompt fits.
+  """
+  keep = functools.partial(prompts_lib.fitting, tokenizer,
+                           template=e.task.prompt,
+                           S=e.sampler.max_prompt_tokens)
+  kept = dataclasses.replace(stratum, train=keep(stratum.train),
+                             validation=keep(stratum.validation))
+  dropped = {split: len(getattr(stratum, split)) - len(getattr(kept, split))
+             for split in stratum_lib.SPLITS}
+  if not any(dropped.values()):
+    return kept, ()
+  return kept, (
+      f"dropped {dropped['train']} training and {dropped['validation']} "
+      "validation problems: their prompts are longer than sampler."
+      f"max_prompt_tokens={e.sampler.max_prompt_tokens}; D = {len(kept.train)} "
+      "are left",)
+
+
+def other_model(e: experiment_lib.Experiment, header: dict) -> tuple[str, ...]:
+  """A note if the stratum was measured with another model, naming both."""
+  if "model_sha256" not in header or header["model_sha256"] is None:
+    return ()
+  found = hf.weights_sha256(e.model.path)
+  if found == header["model_sha256"]:
+    return ()
+  return (f"{e.task.stratum} was measured with {header['model']} "
+          f"({header['model_sha256'][:12]}), not with the model that is trained"
+          f", {e.model.path} ({found[:12]}): how hard its problems are for this "
+          "one is not known; python -m launch.split measures it",)
 
 
 def prepare(config) -> Lab:
@@ -53,7 +89,7 @@ def prepare(config) -> Lab:
     raise InputError(
         f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
         f"only {model.cfg.V}; they are not of one checkpoint")
-  stratum = stratum_lib.read(e.task.stratum)
+  stratum, notes = fitting(e, tokenizer, stratum_lib.read(e.task.stratum))
   experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   encode = functools.partial(prompts_lib.encode, tokenizer,
@@ -67,7 +103,8 @@ def prepare(config) -> Lab:
       task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
       train=encode(stratum.train), validation=encode(stratum.validation),
       model=model, sampler=sampler_lib.make_sampler(
-          model, e.sampler, hf.eos_ids(e.model.path, tokenizer)))
+          model, e.sampler, hf.eos_ids(e.model.path, tokenizer)),
+      notes=notes + other_model(e, stratum.header))
 
 
 def make_optimizer(lab: Lab):

@@ -3,8 +3,10 @@
 One table (`WEIGHTS`) is read both ways. Neither torch nor a network is used.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -252,3 +254,27 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "
                      "expected token ids")
   return tuple(sorted(ids))
+
+
+def weights_sha256(path: str) -> str:
+  """The content of a checkpoint's weights as one hash.
+
+  That of the file where there is one, else of the lines "hash name" of all
+  shards by name; they are read side by side, in small pieces.
+  """
+  files = sorted(set(_tensor_files(_folder(path)).values()))
+
+  def of(file: pathlib.Path) -> str:
+    try:
+      with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+      raise InputError(f"{file}: cannot be read ({error}); copy the checkpoint "
+                       "again") from error
+
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    hashes = list(threads.map(of, files))
+  if len(hashes) == 1:
+    return hashes[0]
+  lines = [f"{each} {file.name}" for each, file in zip(hashes, files)]
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
