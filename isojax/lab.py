@@ -71,9 +71,9 @@ def other_model(e: experiment_lib.Experiment, header: dict) -> tuple[str, ...]:
   if found == header["model_sha256"]:
     return ()
   return (f"{e.task.stratum} was measured with {header['model']} "
-          f"({header['model_sha256'][:12]}), not with the model that is trained"
-          f", {e.model.path} ({found[:12]}): how hard its problems are for this "
-          "one is not known; python -m launch.split measures it",)
+          f"({header['model_sha256'][:12]}), not with the model that is "
+          f"trained, {e.model.path} ({found[:12]}): how hard its problems are "
+          "for this one is not known; python -m launch.split measures it",)
 
 
 def prepare(config) -> Lab:

@@ -17,7 +17,6 @@ import shlex
 import sys
 
 import numpy as np
-import tqdm
 from absl import flags
 
 from isojax import cli
@@ -43,7 +42,6 @@ _CONFIG = cli.define_config("configs/split_tiny.py")
 _SHARD = flags.DEFINE_integer("shard", 0, "Which part to measure, from 0.")
 _SHARDS = flags.DEFINE_integer("shards", 1, "Parts that the problems are "
                                "measured in, one process each.")
-_SLICE = 256  # problems between two movements of the progress bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +82,9 @@ def wanted_of(cfg: Split) -> tuple[dict, dict]:
   for name, mixture in mixtures.items():
     unknown = [part for part in mixture.shares if part not in strata]
     if unknown or name in strata:
-      raise InputError(f"config.mixtures.{name}: expected a name of its own and "
-                       f"shares of {', '.join(strata)}, not "
-                       f"{', '.join(unknown) or name}")
+      raise InputError(
+          f"config.mixtures.{name}: expected a name of its own and shares of "
+          f"{', '.join(strata)}, not {', '.join(unknown) or name}")
   return strata, mixtures
 
 
@@ -150,49 +148,6 @@ def decides(cfg: Split) -> dict:
           "dtype": cfg.sampler.dtype}
 
 
-def missing(by_key: dict, counts: dict, n: int, ns) -> dict[int, list[str]]:
-  """Keys of problems that are still to be measured, by number of samples."""
-  out = {n: [key for key in by_key if (key, n) not in counts]}
-  for again in ns:
-    out[again] = [key for key in by_key if (key, again) not in counts
-                  and (key, n) in counts and counts[key, n] == 0]
-  return out
-
-
-def measure_all(cfg: Split, by_key: dict, ns: list[int], header: dict,
-                start) -> dict:
-  """Measures what this shard's files lack; returns all counts there are.
-
-  Args:
-    by_key: key -> (split, problem), of the whole pool.
-    ns: numbers of samples for problems with 0 of cfg.n correct.
-    header: of the files.
-    start: () -> measure, called if there is anything to do.
-  """
-  shard, shards = _SHARD.value, _SHARDS.value
-  path = counts_lib.path_of(cfg.out, shard, shards)
-  mine = {key: value for key, value in by_key.items()
-          if counts_lib.is_of(key, shard, shards)}
-  measure = None
-  for n in (cfg.n, *ns):
-    counts = counts_lib.read(cfg.out, header)
-    todo = missing(mine, counts, cfg.n, ns)[n]
-    if not todo:
-      continue
-    measure = measure or start()
-    with tqdm.tqdm(total=len(mine), initial=len(mine) - len(todo),
-                   desc=f"avg@{n}", unit="problem") as bar:
-      for split in stratum_lib.SPLITS:
-        keys = [key for key in todo if mine[key][0] == split]
-        for at in range(0, len(keys), _SLICE):
-          part = keys[at:at + _SLICE]
-          correct = measure(split, [mine[key][1] for key in part], n)
-          counts_lib.append(path, header, {
-              (key, n): c for key, c in zip(part, correct, strict=True)})
-          bar.update(len(part))
-  return counts_lib.read(cfg.out, header)
-
-
 def proposal(cfg: Split, path: str, name: str) -> str:
   """The command that trains on a stratum, with what its config lacks."""
   config = importlib.import_module(f"configs.{name}").get_config()
@@ -236,10 +191,14 @@ def write_all(cfg: Split) -> None:
 
 
 def say(pool: content.Pool) -> None:
+  """What the pool holds and what was left out; InputError for an empty side."""
   for note in pool.notes:
     print(note)
   print(f"{len(pool.train)} train and {len(pool.validation)} validation "
         "problems")
+  if not pool.train or not pool.validation:
+    raise InputError("expected problems on both sides; give more of them, or "
+                     "a larger source.share")
 
 
 def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
@@ -253,53 +212,17 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   path = f"{cfg.out}-histogram.png"
   bars = []
   for name, w in strata.items():
+    if name not in rows:
+      continue
     number = sum(row["split"] == "train" for row in rows[name])
     measured = f" of avg@{w.again}" if w.again else ""
     bars.append((f"{name} [{w.low:g}, {w.high:g}]{measured}: {number:,} train",
                  *((0, 0) if w.again else (w.low, w.high))))
   plots.histogram(
       path, [counts.count(c) for c in range(cfg.n + 1)], bars,
-      f"{len(counts):,} training problems of {cfg.source['kind']}, avg@{cfg.n} "
-      f"of {cfg.model} at temperature {cfg.sampler.temperature:g}")
+      f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
+      f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}")
   print(f"wrote {path}")
-
-
-def write_strata(cfg: Split, header: dict, strata: dict, mixtures: dict,
-                 pool: content.Pool, by_key: dict, counts: dict) -> None:
-  """Every stratum and mixture that the counts admit; then the errors."""
-  correct = {n: {split: {} for split in stratum_lib.SPLITS}
-             for n in {n for _, n in counts}}
-  for (key, n), c in counts.items():
-    if key in by_key:
-      split, p = by_key[key]
-      correct[n][split][p.id] = c
-  rows, errors = {name: [] for name in (*strata, *mixtures)}, []
-
-  def attempt(name, make):
-    try:
-      rows[name] = [row for split in stratum_lib.SPLITS for row in make(split)]
-    except InputError as error:
-      errors.append(str(error))
-
-  for name, wanted in strata.items():
-    again = correct[wanted.again] if wanted.again in correct else {
-        split: {} for split in stratum_lib.SPLITS}
-    attempt(name, lambda split: difficulty.chosen(  # called at once
-        wanted, name, split, getattr(pool, split), correct[cfg.n][split], cfg.n,  # pylint: disable=cell-var-from-loop
-        again[split]))  # pylint: disable=cell-var-from-loop
-  for name, mixture in mixtures.items():
-    attempt(name, lambda split: difficulty.mixed(
-        mixture, name, split, {  # pylint: disable=cell-var-from-loop
-            part: [row for row in rows[part] if row["split"] == split]
-            for part in mixture.shares}))  # pylint: disable=cell-var-from-loop
-  draw(cfg, list(correct[cfg.n]["train"].values()), strata, rows)
-  for name in (name for name in rows if rows[name]):
-    how = dataclasses.asdict(strata[name] if name in strata else mixtures[name])
-    write(cfg, header | {key: how[key] for key in how
-                         if key not in stratum_lib.SPLITS},
-          name, rows[name], mixture=name in mixtures)
-  if errors:
-    raise InputError("; ".join(errors))
 
 
 def main(_) -> None:
@@ -319,17 +242,27 @@ def main(_) -> None:
   by_key = {counts_lib.key(split, p): (split, p)
             for split in stratum_lib.SPLITS for p in getattr(pool, split)}
   header = decides(cfg)
-  ns = sorted({w.again for w in strata.values() if w.again is not None})
-  counts = measure_all(cfg, by_key, ns, header,
-                       lambda: measurement(cfg, tokenizer))
-  left = set().union(*missing(by_key, counts, cfg.n, ns).values())
+  again = sorted({w.again for w in strata.values()} - {None})
+  counts = counts_lib.completed(
+      cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
+      shards=_SHARDS.value, start=lambda: measurement(cfg, tokenizer))
+  left = sum(len(keys) for _, keys in counts_lib.missing(
+      by_key, counts, cfg.n, again))
   if left:
-    print(f"shard {_SHARD.value} of {_SHARDS.value} is done; {len(left)} "
-          "problems are left to the others, the last of which writes the "
-          "strata")
+    print(f"shard {_SHARD.value} of {_SHARDS.value} is done; {left} problems "
+          "are left to the others, the last of which writes the strata")
     return
-  write_strata(cfg, header | {"n": cfg.n}, strata, mixtures, pool, by_key,
-               counts)
+  rows, errors = difficulty.assembled(
+      strata, mixtures, pool, counts_lib.by_problem(by_key, counts), cfg.n)
+  draw(cfg, [counts[key, cfg.n] for key, (split, _) in by_key.items()
+             if split == "train"], strata, rows)
+  for name in rows:
+    how = dataclasses.asdict({**strata, **mixtures}[name])
+    write(cfg, header | {"n": cfg.n} | {
+        key: how[key] for key in how if key not in stratum_lib.SPLITS},
+          name, rows[name], mixture=name in mixtures)
+  if errors:
+    raise InputError("; ".join(errors))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ def normalised(text: str) -> str:
   and spacing go. Digits, decimal points, operators and brackets stay: they
   are the problem.
   """
-  text = "".join(map(_spelled, text)).casefold()
-  text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text))
+  if not text.isascii():
+    text = "".join(map(_spelled, text))
+  text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text.casefold()))
   text = _PROSE.sub(" ", _DELIMITER.sub(" ", text))
   return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
 

@@ -11,8 +11,13 @@ import json
 import os
 import pathlib
 
+import tqdm
+
 from isojax.errors import InputError
 from isojax.types import Problem
+
+
+SLICE = 256  # problems between two lines on disk and moves of the bar
 
 
 def key(split: str, p: Problem) -> str:
@@ -75,3 +80,64 @@ def append(path: str, header: dict, counts: dict[tuple[str, int], int]) -> None:
     file.write(("\n".join(lines) + "\n").encode())
     file.flush()
     os.fsync(file.fileno())
+
+
+def missing(by_key: dict, counts: dict, n: int, again: list[int]):
+  """(samples, keys of the problems that still need so many), in order.
+
+  Args:
+    by_key: key -> (split, problem).
+    counts: (key, samples) -> correct.
+    n: samples of every problem.
+    again: samples of those with 0 of n correct.
+  """
+  yield n, [key_ for key_ in by_key if (key_, n) not in counts]
+  for more in again:
+    yield more, [key_ for key_ in by_key if (key_, more) not in counts
+                 and (key_, n) in counts and counts[key_, n] == 0]
+
+
+def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
+              *, shard: int, shards: int, start) -> dict:
+  """Measures what a shard lacks, saving as it goes; all counts there are.
+
+  Args:
+    out, header: of the files.
+    by_key, n, again: as in `missing`, of all shards.
+    shard, shards: which part to measure.
+    start: () -> measure(split, problems, samples) -> counts; called once if
+      anything is missing.
+
+  Raises:
+    InputError: a file was measured with another header.
+  """
+  path, measure = path_of(out, shard, shards), None
+  mine = {key_: at for key_, at in by_key.items() if is_of(key_, shard, shards)}
+  counts = read(out, header)
+  for samples, keys in missing(mine, counts, n, again):
+    if not keys:
+      continue
+    measure = measure or start()
+    with tqdm.tqdm(total=len(keys), desc=f"avg@{samples}",
+                   unit="problem") as bar:
+      for split in sorted({mine[key_][0] for key_ in keys}):
+        wanted = [key_ for key_ in keys if mine[key_][0] == split]
+        for at in range(0, len(wanted), SLICE):
+          part = wanted[at:at + SLICE]
+          correct = measure(split, [mine[key_][1] for key_ in part], samples)
+          found = {(key_, samples): c
+                   for key_, c in zip(part, correct, strict=True)}
+          append(path, header, found)
+          counts |= found  # before `missing` looks for those with 0 of n
+          bar.update(len(part))
+  return read(out, header)
+
+
+def by_problem(by_key: dict, counts: dict) -> dict:
+  """Counts as {(split, samples): {problem id: correct}}."""
+  out = {}
+  for (key_, samples), correct in counts.items():
+    if key_ in by_key:
+      split, p = by_key[key_]
+      out.setdefault((split, samples), {})[p.id] = correct
+  return out

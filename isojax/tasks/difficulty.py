@@ -6,9 +6,11 @@ import fractions
 import math
 
 from isojax.errors import InputError
+from isojax.tasks.content import Pool
+from isojax.tasks.stratum import SPLITS
 from isojax.types import Problem
 
-EASY_FROM = 0.3  # avg@n of a stratum that is trained as Easy
+EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +104,45 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
     if len(free) < count:
       raise InputError(
           f"{name}: {count} {split} problems of {part} were asked for, it has "
-          f"{len(free)}" + (" that other parts have not taken" if taken else "")
+          f"{len(free)}" + (" that other parts have not taken"
+                            if len(free) < len(strata[part]) else "")
           + "; ask for fewer or make it larger")
     rows += free[:count]
     taken.update(row["id"] for row in free[:count])
   return rows
+
+
+def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
+              n: int) -> tuple[dict, list[str]]:
+  """Name -> rows of each stratum and mixture; and why others cannot be had.
+
+  Args:
+    strata: name -> Wanted.
+    mixtures: name -> Mixture of those.
+    counts: (split, samples) -> {problem id: correct}.
+    n: samples of every problem.
+  """
+  rows, errors = {}, []
+  for name, wanted in strata.items():
+    try:
+      rows[name] = {split: chosen(
+          wanted, name, split, getattr(pool, split), counts[split, n], n,
+          counts[split, wanted.again] if (split, wanted.again) in counts
+          else {}) for split in SPLITS}
+    except InputError as error:
+      errors.append(str(error))
+  for name, mixture in mixtures.items():
+    lacking = [part for part in mixture.shares if part not in rows]
+    try:
+      if lacking:
+        raise InputError(f"{name}: without {', '.join(lacking)}")
+      rows[name] = {split: mixed(mixture, name, split, {
+          part: rows[part][split] for part in mixture.shares})
+                    for split in SPLITS}
+    except InputError as error:
+      errors.append(str(error))
+  return {name: [row for split in SPLITS for row in of[split]]
+          for name, of in rows.items()}, errors
 
 
 def histogram(counts, n: int) -> str:
@@ -128,6 +164,9 @@ def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
   rate = sum(row["correct"] for row in rows) / (n * len(rows))
   if mixture:
     return "hard", f"avg@{n} {rate:.2f}, a mixture: no KL, no entropy"
-  if rate >= EASY_FROM:
+  if rate > EASY[1]:
+    return "easy", (f"avg@{n} {rate:.2f}: KL and entropy, as for Easy (the "
+                    "playbook trains on no such set alone)")
+  if rate >= EASY[0]:
     return "easy", f"avg@{n} {rate:.2f}: KL and entropy"
   return "hard", f"avg@{n} {rate:.2f}: no KL, no entropy"

@@ -145,6 +145,14 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
                  "dropped"] if empty else []
 
 
+def _no_column(path: str, where: str, columns) -> InputError:
+  near = difflib.get_close_matches(path, columns, n=1, cutoff=0) or ["none"]
+  return InputError(
+      f"{where}: no column {path!r}; the nearest is {near[0]!r} (there are: "
+      f"{', '.join(columns)}); inside a column, write it as in "
+      "'prompt.0.content'")
+
+
 def _text(row: dict, path: str, where: str) -> str:
   """The text at a dotted path of columns and positions; "" for null."""
   value = row
@@ -153,11 +161,7 @@ def _text(row: dict, path: str, where: str) -> str:
       value = value[int(part) if isinstance(value, (list, np.ndarray))
                     else part]
     except (LookupError, TypeError, ValueError) as error:
-      near = difflib.get_close_matches(path, row, n=1, cutoff=0)
-      raise InputError(
-          f"{where}: no column {path!r}; the nearest is {near and near[0]!r} "
-          f"(there are: {', '.join(row)}); inside a column, write it as in "
-          "'prompt.0.content'") from error
+      raise _no_column(path, where, row) from error
   if isinstance(value, np.generic):
     value = value.item()
   if isinstance(value, bytes):
@@ -242,17 +246,18 @@ def _parquet_rows(file: str, columns: tuple[str, ...]) -> Rows:
   try:
     with parquet.ParquetFile(file) as opened:
       names = opened.schema_arrow.names
-      tops = {path if path in names else path.split(".")[0]
-              for path in columns}
-      wanted = [name for name in names if name in tops]
+      tops = [path if path in names else path.split(".")[0]
+              for path in columns]
+      for path, top in zip(columns, tops, strict=True):
+        if top not in names:
+          raise _no_column(path, file, names)
       number = 0
-      for batch in opened.iter_batches(
-          columns=wanted if len(wanted) == len(tops) else names):
+      for batch in opened.iter_batches(columns=sorted(set(tops))):
         for row in batch.to_pylist():
           yield f"{file}[{number}]", row
           number += 1
   except UnicodeDecodeError as error:
-    raise InputError(f"{file}: a text of {', '.join(wanted)} is not UTF-8 "
+    raise InputError(f"{file}: a text of {' or '.join(columns)} is not UTF-8 "
                      f"({error}); convert the file") from error
   except (pyarrow.ArrowException, OSError) as error:
     raise InputError(f"{file}: not a readable Parquet file "
@@ -264,9 +269,11 @@ _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
 
 
 def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
-  # Slow to import; tfds.text must be asked for, or its builders are unknown.
-  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
-  import tensorflow_datasets.text  # pylint: disable=g-import-not-at-top,unused-import
+  # Slow to import; tfds knows the builders of tfds.text once that is imported.
+  # pylint: disable=g-import-not-at-top,unused-import
+  import tensorflow_datasets as tfds
+  import tensorflow_datasets.text
+  # pylint: enable=g-import-not-at-top,unused-import
   array_record = tfds.core.FileFormat.ARRAY_RECORD
   try:
     if os.path.isdir(dataset):
