@@ -114,7 +114,7 @@ def divided(train: Iterable[tuple[str, str]],
     return Pool(*sides, tuple(notes))
   held, more = distinct(validation)
   ids = {p.id for p in held.values()}
-  clean = [p for key, p in kept.items() if key not in held and p.id not in ids]
+  clean = [p for p in kept.values() if p.id not in ids]
   notes += [f"validation: {note}" for note in more]
   if len(clean) < len(kept):
     notes.append(f"{len(kept) - len(clean)} training problems are in the "
