@@ -15,15 +15,20 @@ setuptools.setup(
     package_data={"isojax": ["assets/*.jsonl", "assets/*/*"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
+        "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
         "chex>=0.1.91",  # shape contracts of the losses
         "flax>=0.12.8,<0.13",  # linen and struct only
+        "importlib-resources>=6.4",  # tfds needs and does not declare it
         f"jax{JAX}",
+        "jinja2>=3.1",  # chat templates; transformers does not declare it
         "ml-collections>=1.1",  # config files
         "numpy>=2.1",
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
         "orbax-checkpoint>=0.12.8,<0.13",  # the v0 manager; 1.0 changes it
+        "pyarrow>=17",  # Parquet files of problems; tfds needs it too
         "safetensors>=0.8",  # reads bfloat16 without torch
         "scipy>=1.15",  # bounded least squares and Beta quantiles of the fits
+        "tensorflow-datasets>=4.9.10,<5",  # gsm8k and tfds folders
         "tqdm>=4.66",  # progress bars
         "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
     ],

@@ -7,24 +7,30 @@
 
 from ml_collections import config_dict
 
+NOT = config_dict.placeholder(int)  # None, which --config can set
+
 
 def get_config():
   return config_dict.create(
-      seed=1,  # of the pool and of the samples; pretraining used 0
+      seed=1,  # of the samples; pretraining used 0
       model="isojax/assets/countdown-tiny",  # Hugging Face folder
       out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
       task="countdown",  # a key of isojax.tasks.TASKS
       prompt="{question}:",  # template around the question
-      n=16,  # samples of each problem: avg@16
-      pool=dict(
+      n=16,  # samples of each problem: avg@16; 0: none, one stratum "all"
+      source=dict(
+          kind="countdown",  # a key of isojax.tasks.sources.SOURCES
           numbers=4,  # numbers of a problem
-          train=12_000,  # problems measured for the train splits
-          validation=3_000,  # problems measured for the validation splits
+          train=12_000,  # problems drawn for the train splits
+          validation=3_000,  # problems drawn for the validation splits
+          seed=1,  # of the problems; pretraining used 0
       ),
-      strata=dict(  # avg@n between low and high, both included; at most so many
-          hard=dict(low=0.0, high=0.0625, train=3000, validation=300),
-          easy=dict(low=0.3, high=0.6, train=1000, validation=300),
+      strata=dict(  # avg@n between low and high, both included; so many
+          hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
+                    validation=300),
+          easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300),
       ),
+      mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=dict(
           rows=512,  # decoded at once
           max_prompt_tokens=15,  # "13 13 13 13=99:"
@@ -33,4 +39,5 @@ def get_config():
           top_p=1.0,
           dtype="float32",
       ),
+      mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis
   )

@@ -45,6 +45,41 @@ class Lab:
   model: decoder.Transformer
   sampler: typing.Callable
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
+  notes: tuple[str, ...]  # what a person should know before the run
+
+
+def fitting(e: experiment_lib.Experiment, tokenizer,
+            stratum: stratum_lib.Stratum):
+  """The stratum without prompts longer than the limit, and notes on it.
+
+  InputError if no training or no validation prompt fits.
+  """
+  keep = functools.partial(prompts_lib.fitting, tokenizer,
+                           template=e.task.prompt,
+                           S=e.sampler.max_prompt_tokens)
+  kept = dataclasses.replace(stratum, train=keep(stratum.train),
+                             validation=keep(stratum.validation))
+  dropped = {split: len(getattr(stratum, split)) - len(getattr(kept, split))
+             for split in stratum_lib.SPLITS}
+  if not any(dropped.values()):
+    return kept, ()
+  return kept, (
+      f"dropped {dropped['train']} training and {dropped['validation']} "
+      "validation problems: their prompts are longer than sampler."
+      f"max_prompt_tokens={e.sampler.max_prompt_tokens}; D = {len(kept.train)} "
+      "are left",)
+
+
+def other_model(e: experiment_lib.Experiment, header: dict,
+                found: str) -> tuple[str, ...]:
+  """A note if the stratum was measured with another model, naming both."""
+  if "model_sha256" not in header or (
+      header["model_sha256"] in (None, found)):
+    return ()
+  return (f"{e.task.stratum} was measured with {header['model']} "
+          f"({header['model_sha256'][:12]}), not with the model that is "
+          f"trained, {e.model.path} ({found[:12]}): how hard its problems are "
+          "for this one is not known; python -m launch.split measures it",)
 
 
 def prepare(config) -> Lab:
@@ -61,14 +96,16 @@ def prepare(config) -> Lab:
     raise InputError(
         f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
         f"only {model.cfg.V}; they are not of one checkpoint")
-  stratum = stratum_lib.read(e.task.stratum)
+  stratum, notes = fitting(e, tokenizer, stratum_lib.read(e.task.stratum))
   experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   encode = functools.partial(prompts_lib.encode, tokenizer,
                              template=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
   hf_weights.check(folder, decoder.abstract_params(model))
+  model_sha256 = hf_weights.sha256(folder)
   identity = experiment_lib.identity(config) | {
+      "model_sha256": model_sha256,
       "stratum_sha256": stratum.header["sha256"]}
   return Lab(
       e=e, folder=folder, run_id=workdir.run_id(identity),
@@ -77,7 +114,8 @@ def prepare(config) -> Lab:
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
       sampler=sampler_lib.make_sampler(
-          model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)))
+          model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)),
+      notes=notes + other_model(e, stratum.header, model_sha256))
 
 
 def make_optimizer(lab: Lab):

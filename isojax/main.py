@@ -277,6 +277,8 @@ def main(_) -> int:
   elif _ROW.value is not None:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
   lab = lab_lib.prepare(_CONFIG.value)
+  for note in lab.notes:
+    progress.say(note)
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
   run = {"train": train, "eval": evaluate_only}[_MODE.value]
   with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):

@@ -137,6 +137,8 @@ def measured_rates(config) -> list[float] | None:
   try:
     with open(path, encoding="utf-8") as file:
       header, *rows = (json.loads(line) for line in file)
+    if not header["n"]:
+      return None
     return [row["correct"] / header["n"] for row in rows
             if row["split"] == "train"]
   except (OSError, ValueError, KeyError, TypeError) as error:

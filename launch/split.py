@@ -1,16 +1,23 @@
 """Difficulty strata of a policy: python -m launch.split --config=FILE.
 
-Measures avg@n of the policy over a pool of problems and writes, for each
-stratum, the problems whose avg@n lies in its range, with their counts.
+Reads a problem set, measures avg@n of the policy on it and writes, for each
+stratum, the problems whose avg@n lies in its range, with their counts. With
+config.n=0 nothing is measured, and all problems become one file.
+
+Counts are kept beside the output: the same command goes on where it stopped,
+and other thresholds cost no samples. --shard=I --shards=N measures a part of
+the problems; whoever finishes last writes the strata.
 """
 
-import collections
-import hashlib
-import pathlib
+import dataclasses
+import importlib
+import importlib.util
+import os
+import shlex
 import sys
 
 import numpy as np
-import tqdm
+from absl import flags
 
 from isojax import cli
 from isojax import experiment
@@ -25,106 +32,239 @@ from isojax.rl import reward
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import TASKS
-from isojax.tasks import countdown
+from isojax.tasks import content
+from isojax.tasks import counts as counts_lib
+from isojax.tasks import difficulty
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import sources
 from isojax.tasks import stratum as stratum_lib
+from isojax.types import Problem
 
 _CONFIG = cli.define_config("configs/split_tiny.py")
-_SLICE = 256  # problems between two movements of the progress bar
+_SHARD = flags.DEFINE_integer("shard", 0, "Which part to measure, from 0.")
+_SHARDS = flags.DEFINE_integer("shards", 1, "Parts that the problems are "
+                               "measured in, one process each.")
 
 
-def make_pool(cfg, split: str):
-  """Distinct problems of a split, at most as many as the config asks for."""
-  distinct = {}
-  for index in range(cfg.pool[split]):
-    p = countdown.problem(cfg.seed, index, numbers=cfg.pool.numbers,
-                          split=split)
-    distinct.setdefault(countdown.content(p.question), p)
-  return list(distinct.values())
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """The config of launch.split."""
+
+  seed: int  # of the samples
+  model: str  # Hugging Face folder
+  out: str  # files are OUT-STRATUM.jsonl
+  task: str  # a key of isojax.tasks.TASKS
+  prompt: str  # template with {question}
+  n: int  # samples of each problem; 0: none, and one stratum "all"
+  source: dict  # kind, a key of sources.SOURCES, and its arguments
+  strata: dict  # name -> difficulty.Wanted
+  mixtures: dict  # name -> difficulty.Mixture
+  sampler: sampler_lib.SamplerConfig
+  mesh: mesh_lib.MeshConfig
+
+  def __post_init__(self):
+    if self.task not in TASKS:
+      raise InputError(f"config.task={self.task!r}: expected one of "
+                       f"{', '.join(TASKS)}")
+    if "{question}" not in self.prompt:
+      raise InputError(f"config.prompt={self.prompt!r} has no {{question}}")
+    if self.n < 0 or not 0 <= self.seed < 2**31:
+      raise InputError(f"config.n={self.n}, config.seed={self.seed}: expected "
+                       "n >= 0 and 0 <= seed < 2**31")
 
 
-def count_correct(measure, problems, split: str) -> np.ndarray:
-  """How many of n samples of each problem are correct: [problems]."""
-  counts = []
-  with tqdm.tqdm(total=len(problems), desc=split, unit="problem") as bar:
-    for start in range(0, len(problems), _SLICE):
-      part = problems[start:start + _SLICE]
-      counts.append(measure(part, split).sum(axis=1))
-      bar.update(len(part))
-  return np.concatenate(counts).astype(int)
+def wanted_of(cfg: Split) -> tuple[dict, dict]:
+  """The strata and mixtures of a config, by name."""
+  strata = {name: experiment.section(difficulty.Wanted, values,
+                                     f"config.strata.{name}")
+            for name, values in cfg.strata.items()}
+  mixtures = {name: experiment.section(difficulty.Mixture, values,
+                                       f"config.mixtures.{name}")
+              for name, values in cfg.mixtures.items()}
+  for name, mixture in mixtures.items():
+    unknown = [part for part in mixture.shares if part not in strata]
+    if unknown or name in strata:
+      raise InputError(
+          f"config.mixtures.{name}: expected a name of its own and shares of "
+          f"{', '.join(strata)}, not {', '.join(unknown) or name}")
+  return strata, mixtures
 
 
-def measurement(cfg, sampling):
-  """A function (problems, split) -> rewards [problems, n] of the policy."""
-  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
-  tokenizer = hf_tokenizer.load(cfg.model)
+def read_pool(cfg: Split) -> content.Pool:
+  """The problems of the config's source."""
+  kind = cfg.source["kind"] if "kind" in cfg.source else None
+  if kind not in sources.SOURCES:
+    raise InputError(f"config.source.kind={kind!r}: expected one of "
+                     f"{', '.join(sources.SOURCES)}")
+  arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
+  return experiment.section(sources.SOURCES[kind], arguments, "config.source")
+
+
+def without_long(cfg: Split, tokenizer, pool: content.Pool) -> content.Pool:
+  """The problems whose prompts fit, and how many did not."""
+  kept = [prompts_lib.fitting(tokenizer, problems, template=cfg.prompt,
+                              S=cfg.sampler.max_prompt_tokens)
+          for problems in (pool.train, pool.validation)]
+  total = len(pool.train) + len(pool.validation)
+  dropped = total - sum(map(len, kept))
+  notes = (f"{dropped} of {total} prompts are longer than sampler."
+           f"max_prompt_tokens={cfg.sampler.max_prompt_tokens} and were "
+           "dropped",) if dropped else ()
+  return content.Pool(*kept, pool.notes + notes)
+
+
+def measurement(cfg: Split, tokenizer):
+  """A function (split, problems, n) -> how many of n samples are correct."""
+  mesh = mesh_lib.make_mesh(cfg.mesh)
+  G, R = mesh_lib.blocks(mesh), cfg.sampler.rows
+  if R % G:
+    near = " or ".join(map(str, experiment.nearest_multiples(R, G)))
+    raise InputError(f"sampler.rows={R} do not divide over {G} row shards; use "
+                     f"{near}")
   model = decoder.Transformer(hf_config.read(cfg.model), mesh)
   params = hf_weights.load(cfg.model, decoder.abstract_params(model))
   sampler = sampler_lib.make_sampler(
-      model, sampling, hf_tokenizer.eos_ids(cfg.model, tokenizer))
+      model, cfg.sampler, hf_tokenizer.eos_ids(cfg.model, tokenizer))
 
-  def measure(problems, split):
+  def measure(split: str, problems: list[Problem], n: int) -> list[int]:
     prompts = prompts_lib.encode(tokenizer, problems, template=cfg.prompt,
-                                 S=sampling.max_prompt_tokens)
+                                 S=cfg.sampler.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
-        sampler, params, prompts, cfg.n, rng.stream(cfg.seed, split),
-        mesh=mesh, R=sampling.rows,
-        slots=blocks.slots_for(sampling.rows, cfg.n),
-        temperature=np.float32(sampling.temperature),
-        top_p=np.float32(sampling.top_p))
-    return reward.score(problems, reward.texts(tokenizer, rollouts),
-                        TASKS[cfg.task].verify)
+        sampler, params, prompts, n, rng.stream(cfg.seed, split),
+        mesh=mesh, R=R, slots=blocks.slots_for(R // G, n),
+        temperature=np.float32(cfg.sampler.temperature),
+        top_p=np.float32(cfg.sampler.top_p))
+    reward_Qxn = reward.score(
+        problems, reward.texts(tokenizer, rollouts), TASKS[cfg.task].verify)
+    return (reward_Qxn == 1).sum(axis=1).tolist()
 
   return measure
 
 
-def histogram(counts, n: int) -> str:
-  """Problems by how many of their n samples are correct, as text."""
-  of = collections.Counter(counts.tolist())
-  most = max(of.values())
-  return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
-                   for c in range(n + 1))
+def decides(cfg: Split) -> dict:
+  """What counts depend on besides problem and n: the header of their file."""
+  return {"model": cfg.model, "model_sha256": hf_weights.sha256(cfg.model),
+          "task": cfg.task, "prompt": cfg.prompt, "seed": cfg.seed,
+          "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
+          "max_new_tokens": cfg.sampler.max_new_tokens,
+          "dtype": cfg.sampler.dtype}
 
 
-def write_stratum(cfg, name: str, pools, counts) -> None:
-  """The problems of one stratum, with how they were measured."""
-  wanted, rows = cfg.strata[name], []
-  for split, pool in pools.items():
-    inside = [(p, c) for p, c in zip(pool, counts[split].tolist())
-              if wanted.low <= c / cfg.n <= wanted.high][:wanted[split]]
-    if len(inside) < wanted[split]:
-      raise InputError(
-          f"{name}: {len(inside)} of {len(pool)} {split} problems have avg@"
-          f"{cfg.n} in [{wanted.low}, {wanted.high}], {wanted[split]} were "
-          f"asked for; measure a larger pool.{split} or ask for fewer")
-    rows += [{"split": split, "id": p.id, "question": p.question,
-              "answer": p.answer, "correct": c} for p, c in inside]
-  weights = pathlib.Path(cfg.model) / "model.safetensors"
+def proposal(cfg: Split, path: str, name: str) -> str:
+  """The command that trains on a stratum, with what its config lacks."""
+  config = importlib.import_module(f"configs.{name}").get_config()
+  sampler = dataclasses.asdict(cfg.sampler)
+  values = {"task.stratum": path, "task.name": cfg.task,
+            "task.prompt": cfg.prompt, "model.path": cfg.model,
+            **{f"sampler.{key}": sampler[key] for key in (
+                "max_prompt_tokens", "max_new_tokens", "temperature")},
+            "eval.temperature": cfg.sampler.temperature}
+  changed = [f"--config.{key}={value}" for key, value in values.items()
+             if config[key.split(".")[0]][key.split(".")[1]] != value]
+  return shlex.join(["python", "-m", "isojax.main",
+                     f"--config=configs/{name}.py", *changed])
+
+
+def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
+          mixture: bool = False) -> None:
+  """Writes one stratum and says how to train on it."""
   path = f"{cfg.out}-{name}.jsonl"
-  stratum_lib.write(path, {
-      "stratum": name, "task": cfg.task, "low": wanted.low,
-      "high": wanted.high, "n": cfg.n, "seed": cfg.seed,
-      "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
-      "model": cfg.model,
-      "model_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-      "command": " ".join(["python -m launch.split", *sys.argv[1:]]),
+  stratum_lib.write(path, {"stratum": name} | header | {
+      "source": cfg.source,
+      "command": shlex.join(["python", "-m", "launch.split", *sys.argv[1:]]),
   }, rows)
   stratum = stratum_lib.read(path)
+  recipe, why = difficulty.recipe(
+      [row for row in rows if row["split"] == "train"], cfg.n, mixture=mixture)
   print(f"wrote {path}: {len(stratum.train)} train, "
-        f"{len(stratum.validation)} validation")
+        f"{len(stratum.validation)} validation; {why}\n"
+        f"  {proposal(cfg, path, recipe)}")
+
+
+def write_all(cfg: Split) -> None:
+  """One stratum of every problem, without a policy."""
+  pool = read_pool(cfg)
+  say(pool)
+  rows = [{"split": split, "id": p.id, "question": p.question,
+           "answer": p.answer, "correct": None}
+          for split in stratum_lib.SPLITS for p in getattr(pool, split)]
+  write(cfg, {"task": cfg.task, "n": 0, "model": None, "model_sha256": None},
+        "all", rows)
+
+
+def say(pool: content.Pool) -> None:
+  """What the pool holds and what was left out; InputError for an empty side."""
+  for note in pool.notes:
+    print(note)
+  print(f"{len(pool.train)} train and {len(pool.validation)} validation "
+        "problems")
+  if not pool.train or not pool.validation:
+    raise InputError("expected problems on both sides; give more of them, or "
+                     "a larger source.share")
+
+
+def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
+  """The histogram as text, and as a figure where matplotlib is installed."""
+  print(f"avg@{cfg.n} of the training problems:")
+  print(difficulty.histogram(counts, cfg.n))
+  if importlib.util.find_spec("matplotlib") is None:
+    print("no figure: it needs pip install 'isojax[plot]'")
+    return
+  from isojax.tasks import plots  # pylint: disable=g-import-not-at-top  # extra
+  path = f"{cfg.out}-histogram.png"
+  bars = []
+  for name, w in strata.items():
+    if name not in rows:
+      continue
+    number = sum(row["split"] == "train" for row in rows[name])
+    measured = f" of avg@{w.again}" if w.again else ""
+    bars.append((f"{name} [{w.low:g}, {w.high:g}]{measured}: {number:,} train",
+                 *((0, 0) if w.again else (w.low, w.high))))
+  plots.histogram(
+      path, [counts.count(c) for c in range(cfg.n + 1)], bars,
+      f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
+      f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}")
+  print(f"wrote {path}")
 
 
 def main(_) -> None:
-  cfg = _CONFIG.value
-  sampling = experiment.section(
-      sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
-  measure = measurement(cfg, sampling)
-  pools = {split: make_pool(cfg, split) for split in stratum_lib.SPLITS}
-  counts = {split: count_correct(measure, pool, split)
-            for split, pool in pools.items()}
-  print(histogram(counts["train"], cfg.n))
-  for name in cfg.strata:
-    write_stratum(cfg, name, pools, counts)
+  cfg = experiment.section(Split, _CONFIG.value.to_dict(), "config")
+  if not 0 <= _SHARD.value < _SHARDS.value:
+    raise InputError(f"--shard={_SHARD.value} --shards={_SHARDS.value}: "
+                     "expected 0 <= shard < shards")
+  strata, mixtures = wanted_of(cfg)
+  if not os.path.isdir(os.path.dirname(cfg.out) or "."):
+    raise InputError(f"config.out={cfg.out!r}: no such folder; make it")
+  if not cfg.n:
+    write_all(cfg)
+    return
+  tokenizer = hf_tokenizer.load(cfg.model)
+  pool = without_long(cfg, tokenizer, read_pool(cfg))
+  say(pool)
+  by_key = {counts_lib.key(split, p): (split, p)
+            for split in stratum_lib.SPLITS for p in getattr(pool, split)}
+  header = decides(cfg)
+  again = sorted({w.again for w in strata.values()} - {None})
+  counts = counts_lib.completed(
+      cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
+      shards=_SHARDS.value, start=lambda: measurement(cfg, tokenizer))
+  left = sum(len(keys) for _, keys in counts_lib.missing(
+      by_key, counts, cfg.n, again))
+  if left:
+    print(f"shard {_SHARD.value} of {_SHARDS.value} is done; {left} problems "
+          "are left to the others, the last of which writes the strata")
+    return
+  rows, errors = difficulty.assembled(
+      strata, mixtures, pool, counts_lib.by_problem(by_key, counts), cfg.n)
+  draw(cfg, [counts[key, cfg.n] for key, (split, _) in by_key.items()
+             if split == "train"], strata, rows)
+  for name in rows:
+    how = dataclasses.asdict({**strata, **mixtures}[name])
+    write(cfg, header | {"n": cfg.n} | {
+        key: how[key] for key in how if key not in stratum_lib.SPLITS},
+          name, rows[name], mixture=name in mixtures)
+  if errors:
+    raise InputError("; ".join(errors))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def test_pretrain_is_a_function_of_its_seed(policy, tmp_path):
 
 def test_split_then_train_then_compare(policy, tmp_path):
   flags = ["--config=configs/split_tiny.py", f"--config.model={policy}",
-           f"--config.out={tmp_path}/s", "--config.pool.train=40",
-           "--config.pool.validation=12", "--config.strata.hard.train=30",
+           f"--config.out={tmp_path}/s", "--config.source.train=40",
+           "--config.source.validation=12", "--config.strata.hard.train=30",
            "--config.strata.hard.validation=9", "--config.sampler.rows=32"]
   refused = launch("launch.split", *flags, check=False)
   assert refused.returncode == 2 and "Traceback" not in refused.stderr

@@ -4,8 +4,10 @@ One table is read both ways. Neither torch nor a network is used, and a host
 holds no more than one tensor's share of its own devices beside the result.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -127,6 +129,30 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"{folder}: no readable model.safetensors or model.safetensors.index."
         f"json ({type(error).__name__}: {error}); the file is missing or "
         "damaged, copy the checkpoint again") from error
+
+
+def sha256(path: str) -> str:
+  """The content of a checkpoint's weights as one hash.
+
+  That of the file where there is one, else of the lines "hash name" of all
+  files by name; they are read side by side, in small pieces.
+  """
+  files = sorted(set(_tensor_files(pathlib.Path(path)).values()))
+
+  def of(file: pathlib.Path) -> str:
+    try:
+      with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+      raise InputError(f"{file}: cannot be read ({error}); copy the checkpoint "
+                       "again") from error
+
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    hashes = list(threads.map(of, files))
+  if len(hashes) == 1:
+    return hashes[0]
+  lines = [f"{each} {file.name}" for each, file in zip(hashes, files)]
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @contextlib.contextmanager

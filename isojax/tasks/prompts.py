@@ -6,20 +6,37 @@ from isojax.errors import InputError
 from isojax.types import Problem, Prompts
 
 
+def _token_ids(tokenizer, problems: list[Problem],
+               template: str) -> list[list[int]]:
+  # Not str.format: prompts of mathematics are full of braces.
+  texts = [template.replace("{question}", p.question) for p in problems]
+  return tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+def fitting(tokenizer, problems: list[Problem], *, template: str,
+            S: int) -> list[Problem]:
+  """Those whose prompts are not too long; InputError if all of them are."""
+  lengths = [len(x) for x in _token_ids(tokenizer, problems, template)]
+  if lengths and min(lengths) > S:
+    raise InputError(
+        f"all {len(lengths)} prompts are longer than sampler.max_prompt_tokens="
+        f"{S}; the shortest has {min(lengths)} tokens, the longest "
+        f"{max(lengths)}; raise the limit")
+  return [p for p, length in zip(problems, lengths, strict=True)
+          if length <= S]
+
+
 def encode(tokenizer, problems: list[Problem], *, template: str,
            S: int) -> Prompts:
   """Prompts [len(problems), S], host arrays; InputError if one is too long."""
-  # Not str.format: prompts of mathematics are full of braces.
-  texts = [template.replace("{question}", p.question) for p in problems]
-  ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+  ids = _token_ids(tokenizer, problems, template)
   lengths = np.array([len(x) for x in ids], np.int32)
   worst = int(lengths.argmax())
   if lengths[worst] > S:
     raise InputError(
         f"{int((lengths > S).sum())} of {len(ids)} prompts are longer than "
         f"sampler.max_prompt_tokens={S}; the longest, problem "
-        f"{problems[worst].id}, has {lengths[worst]} tokens; raise the limit "
-        "or drop them from the stratum")
+        f"{problems[worst].id}, has {lengths[worst]} tokens; raise the limit")
   if lengths.min() < 1:
     raise InputError(f"problem {problems[int(lengths.argmin())].id} has an "
                      "empty prompt")

@@ -1,12 +1,14 @@
 """A stratum: problems of one difficulty for one policy, in one small file.
 
 Line 1 is a header (what, made how, by which policy, with which hash), every
-other line a problem with its split and its count of correct samples.
+other line a problem with its split and its count of correct samples, null if
+none were drawn.
 """
 
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 
 from isojax.errors import InputError
@@ -33,8 +35,11 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
   head = header | counts | {"sha256": digest(lines)}
-  pathlib.Path(path).write_text(
+  # Whole or not at all: several shards may find that they are the last.
+  partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
+  partial.write_text(
       "\n".join([json.dumps(head), *lines]) + "\n", encoding="utf-8")
+  partial.replace(path)
 
 
 def read(path: str) -> Stratum:

@@ -1,0 +1,95 @@
+"""Difficulty strata of a local problem set of mathematics, for a local model.
+
+  python -m launch.split --config=configs/split_math.py:gsm8k \
+      --config.model=FOLDER --config.out=strata/gsm8k
+
+The recipes: gsm8k, math, guru-math, polaris, deepscaler. Their files are the
+user's; README, "Problem sets", says where each comes from, its columns, size
+and licence. Never run on the real files, which the build machines cannot
+reach: the tests read files of the same form.
+
+Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
+"""
+
+from ml_collections import config_dict
+
+from configs import split_tiny
+
+SOURCES = {
+    "gsm8k": dict(
+        kind="tfds",
+        dataset="gsm8k",  # downloaded by tfds on first use
+        data_dir=config_dict.placeholder(str),  # None: ~/tensorflow_datasets
+        split="train",
+        validation="test",
+        question="question", answer="answer", extract="hash",
+    ),
+    "math": dict(
+        kind="files",
+        path="MATH/train/**/*.json",  # a file for each problem
+        validation="MATH/test/**/*.json",
+        question="problem", answer="solution", extract="boxed",
+    ),
+    "guru-math": dict(
+        kind="files",
+        path="guru-RL-92k/train/math__combined_54.4k.parquet",
+        validation=None,
+        question="prompt.0.content",  # asks for \boxed{} itself
+        answer="reward_model.ground_truth", extract="whole",
+    ),
+    "polaris": dict(
+        kind="files",
+        path="Polaris-Dataset-53K/**/*.parquet",
+        validation=None,
+        question="problem", answer="answer", extract="whole",
+    ),
+    "deepscaler": dict(
+        kind="files",
+        path="DeepScaleR-Preview-Dataset/deepscaler.json",
+        validation=None,
+        question="problem", answer="answer", extract="whole",
+    ),
+}
+
+
+def get_config(name="gsm8k"):
+  if name not in SOURCES:
+    raise ValueError(f"configs/split_math.py:{name}: expected one of "
+                     f"{', '.join(SOURCES)}")
+  config = split_tiny.get_config()
+  config.model = "Qwen2.5-7B-Instruct"  # a local folder
+  config.out = name
+  config.task = "math"
+  config.prompt = "{question}" if name == "guru-math" else (
+      "{question}\n\nReason step by step, and put your final answer within "
+      "\\boxed{}.")
+  config.source = config_dict.ConfigDict(dict(
+      validation=config_dict.placeholder(str),  # None: a share, by content
+      share=0.1,  # of the problems, held out where validation is None
+      drop_unanswered=name == "deepscaler",  # a few of its answers are empty
+  ))
+  with config.source.ignore_type():
+    config.source.update(SOURCES[name])
+  all_ = lambda **more: dict(
+      again=split_tiny.NOT,  # or: low and high are of so many new samples
+      train=split_tiny.NOT,  # None: all there are
+      validation=300) | more
+  config.strata = config_dict.ConfigDict(dict(
+      easy=all_(low=0.3, high=0.6),
+      hard=all_(low=0.0, high=0.0625),
+      extreme=all_(low=0.0, high=0.0, again=128),  # pass@128 = 0
+      very_easy=all_(low=0.6, high=0.9),
+  ))
+  config.mixtures = config_dict.ConfigDict(dict(
+      half=dict(shares=dict(extreme=0.5, easy=0.5), train=5000,
+                validation=300),
+      j_shaped=dict(shares=dict(extreme=0.5, easy=0.25, very_easy=0.25),
+                    train=5000, validation=300),
+  ))
+  config.sampler.update(
+      rows=1024,  # decoded at once
+      max_prompt_tokens=1024,  # longer prompts are dropped, with a count
+      max_new_tokens=8192,  # the paper's longest answer
+      temperature=0.6,  # the paper's
+      dtype="bfloat16")
+  return config

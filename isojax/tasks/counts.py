@@ -1,0 +1,143 @@
+"""Counts of correct samples on disk: what launch.split goes on from.
+
+One file a shard, a header that says what decides the counts, then a line for
+each problem measured. A line names its problem by a hash of all of it, so a
+set may grow, shrink or be divided anew and keeps what was measured.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import pathlib
+
+import tqdm
+
+from isojax.errors import InputError
+from isojax.types import Problem
+
+
+SLICE = 256  # problems between two lines on disk and moves of the bar
+
+
+def key(split: str, p: Problem) -> str:
+  """What a count belongs to: 16 hex digits of the problem and its address."""
+  text = json.dumps([split, p.id, p.question, p.answer])
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_of(key_: str, shard: int, shards: int) -> bool:
+  """Whether a problem is for this shard to measure."""
+  return int(key_, 16) % shards == shard
+
+
+def path_of(out: str, shard: int, shards: int) -> str:
+  return f"{out}-counts-{shard}-of-{shards}.jsonl"
+
+
+def _whole_lines(path: str) -> list[str]:
+  """The lines that were written to their end."""
+  return pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def read(out: str, header: dict) -> dict[tuple[str, int], int]:
+  """(key, samples) -> correct, of all shards' files.
+
+  Raises:
+    InputError: a file was measured with another header, or is none.
+  """
+  counts = {}
+  for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
+    remedy = "remove the file, or choose another config.out"
+    try:
+      lines = [json.loads(line) for line in _whole_lines(path)]
+      if not lines:  # killed while the header was written
+        continue
+      found = lines[0]
+      differ = [name for name in header if found[name] != header[name]]
+      counts |= {(line["key"], line["n"]): line["correct"]
+                 for line in lines[1:]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise InputError(f"{path}: not a file of counts ({error!r}); "
+                       f"{remedy}") from error
+    if differ:
+      raise InputError(f"{path} was measured with " + ", ".join(
+          f"{name}={found[name]!r} (now {header[name]!r})" for name in differ)
+                       + f"; {remedy}")
+  return counts
+
+
+def append(path: str, header: dict, counts: dict[tuple[str, int], int]) -> None:
+  """Adds counts to a shard's file, after its last whole line."""
+  lines = [json.dumps({"key": key_, "n": n, "correct": correct})
+           for (key_, n), correct in counts.items()]
+  with open(path, "ab+") as file:
+    file.seek(0)
+    whole = file.read().rfind(b"\n") + 1
+    file.truncate(whole)
+    if not whole:
+      lines.insert(0, json.dumps(header))
+    file.write(("\n".join(lines) + "\n").encode())
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def missing(by_key: dict, counts: dict, n: int, again: list[int]):
+  """(samples, keys of the problems that still need so many), in order.
+
+  Args:
+    by_key: key -> (split, problem).
+    counts: (key, samples) -> correct.
+    n: samples of every problem.
+    again: samples of those with 0 of n correct.
+  """
+  yield n, [key_ for key_ in by_key if (key_, n) not in counts]
+  for more in again:
+    yield more, [key_ for key_ in by_key if (key_, more) not in counts
+                 and (key_, n) in counts and counts[key_, n] == 0]
+
+
+def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
+              *, shard: int, shards: int, start) -> dict:
+  """Measures what a shard lacks, saving as it goes; all counts there are.
+
+  Args:
+    out, header: of the files.
+    by_key, n, again: as in `missing`, of all shards.
+    shard, shards: which part to measure.
+    start: () -> measure(split, problems, samples) -> counts; called once if
+      anything is missing.
+
+  Raises:
+    InputError: a file was measured with another header.
+  """
+  path, measure = path_of(out, shard, shards), None
+  mine = {key_: at for key_, at in by_key.items() if is_of(key_, shard, shards)}
+  counts = read(out, header)
+  for samples, keys in missing(mine, counts, n, again):
+    if not keys:
+      continue
+    measure = measure or start()
+    with tqdm.tqdm(total=len(keys), desc=f"avg@{samples}",
+                   unit="problem") as bar:
+      for split in sorted({mine[key_][0] for key_ in keys}):
+        wanted = [key_ for key_ in keys if mine[key_][0] == split]
+        for at in range(0, len(wanted), SLICE):
+          part = wanted[at:at + SLICE]
+          correct = measure(split, [mine[key_][1] for key_ in part], samples)
+          found = {(key_, samples): c
+                   for key_, c in zip(part, correct, strict=True)}
+          append(path, header, found)
+          counts |= found  # before `missing` looks for those with 0 of n
+          bar.update(len(part))
+  return read(out, header)
+
+
+def by_problem(by_key: dict, counts: dict) -> dict:
+  """Counts as {(split, samples): {problem id: correct}}."""
+  out = {}
+  for (key_, samples), correct in counts.items():
+    if key_ in by_key:
+      split, p = by_key[key_]
+      out.setdefault((split, samples), {})[p.id] = correct
+  return out

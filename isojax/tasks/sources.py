@@ -1,0 +1,301 @@
+"""Where problems come from: made here, or read from the user's own data.
+
+A source is a function from the fields of a config section to a pool. Data sets
+are read by launch.split alone; training reads the strata that it writes.
+"""
+
+import difflib
+import glob
+import importlib.util
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.tasks import content
+from isojax.tasks import countdown
+from isojax.tasks.content import Pool
+from isojax.tasks.extract import extract as extract_answer
+from isojax.types import Problem
+
+KINDS = ("whole", "boxed", "hash", "tags")  # of isojax.tasks.extract
+
+Rows = Iterator[tuple[str, dict]]  # where a row stands, its columns
+
+
+def from_countdown(numbers: int, train: int, validation: int,
+                   seed: int) -> Pool:
+  """Countdown problems, made; `train` and `validation` before copies go."""
+  splits, copies = [], 0
+  for split, count in (("train", train), ("validation", validation)):
+    of = {}
+    for index in range(count):
+      p = countdown.problem(seed, index, numbers=numbers, split=split)
+      of.setdefault(countdown.content(p.question), p)
+    splits.append(list(of.values()))
+    copies += count - len(of)
+  return Pool(*splits, (f"{copies} of {train + validation} problems drawn are "
+                        "copies of others and were dropped",) if copies else ())
+
+
+def from_gym(generator: str, train: int, validation: int, seed: int) -> Pool:
+  """Problems of a generator of reasoning-gym, by name; needs isojax[envs]."""
+  if importlib.util.find_spec("reasoning_gym") is None:
+    raise InputError("source.kind='gym' needs the extra: pip install "
+                     "'isojax[envs]'")
+  from isojax.tasks import gym  # pylint: disable=g-import-not-at-top  # slow
+  held = _first_of_each(gym.problems(
+      generator, seed=seed, split="validation", count=validation), {})
+  kept = _first_of_each(gym.problems(
+      generator, seed=seed, split="train", count=train), held)
+  dropped = train + validation - len(kept) - len(held)
+  return Pool(list(kept.values()), list(held.values()), (
+      f"{dropped} of {train + validation} problems of {generator} are copies "
+      "of others and were dropped",) if dropped else ())
+
+
+def _first_of_each(problems: list[Problem], known) -> dict:
+  """Problems by normalised question, without those of a known one."""
+  of = {}
+  for p in problems:
+    key = content.normalised(p.question)
+    if key not in known:
+      of.setdefault(key, p)
+  return of
+
+
+def from_files(path: str, validation: str | None, share: float, question: str,
+               answer: str, extract: str, drop_unanswered: bool) -> Pool:
+  """Problems of local JSONL, JSON or Parquet files.
+
+  Args:
+    path: a file, or a pattern such as "MATH/train/**/*.json".
+    validation: the same for problems that are held out already; None holds
+      out a share of `path` by content.
+    share: in [0, 1].
+    question: its column; dots go inside, as in "prompt.0.content".
+    answer: its column.
+    extract: where the answer stands in the column: whole, boxed or hash.
+    drop_unanswered: whether rows without an answer are dropped, with a count;
+      otherwise they are an error.
+  """
+  pairs = lambda pattern: _pairs(_file_rows(pattern, (question, answer)),
+                                 question, answer, extract, drop_unanswered)
+  return _pool(pairs, path, validation, share)
+
+
+def from_tfds(dataset: str, data_dir: str | None, split: str,
+              validation: str | None, share: float, question: str, answer: str,
+              extract: str, drop_unanswered: bool) -> Pool:
+  """Problems of a tensorflow-datasets builder or folder; no TensorFlow.
+
+  Args:
+    dataset: a builder of tfds.text, such as "gsm8k", or a folder that holds
+      the dataset_info.json of a data set in array_record format.
+    data_dir: where a builder downloads to and reads from; None is tfds' own.
+    split: such as "train" or "train[:50%]".
+    validation: another split, or None; this and the rest as in `from_files`.
+  """
+  pairs = lambda part: _pairs(_tfds_rows(dataset, data_dir, part),
+                              question, answer, extract, drop_unanswered)
+  return _pool(pairs, split, validation, share)
+
+
+SOURCES = {"countdown": from_countdown, "files": from_files,
+           "tfds": from_tfds, "gym": from_gym}
+
+
+def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
+  if validation is None and not 0 < share < 1:
+    raise InputError(f"source.share={share}: expected between 0 and 1, the "
+                     "part of the problems held out for validation")
+  kept, notes = pairs(train)
+  held, more = (None, []) if validation is None else pairs(validation)
+  pool = content.divided(kept, held, share)
+  return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
+
+
+def _pairs(rows: Rows, question: str, answer: str, extract: str,
+           drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
+  """(question, answer) of each row, and what to say about those dropped."""
+  if extract not in KINDS:
+    raise InputError(f"source.extract={extract!r}: expected one of "
+                     f"{', '.join(KINDS)}")
+  pairs, empty, total = [], [], 0
+  for where, row in rows:
+    total += 1
+    asked = _text(row, question, where)
+    answered = extract_answer(_text(row, answer, where), extract)
+    if asked and answered:
+      pairs.append((asked, answered))
+    else:
+      empty.append(where)
+  if empty and (not drop_unanswered or not pairs):
+    raise InputError(
+        f"{empty[0]}: no question or no answer ({question!r}, and "
+        f"{answer!r} with extract={extract!r}); so have {len(empty)} of "
+        f"{total} rows; name other columns, or set source.drop_unanswered")
+  if not pairs:
+    raise InputError("the source has no rows; expected a question and an "
+                     "answer in each")
+  return pairs, [f"{len(empty)} of {total} rows have no answer and were "
+                 "dropped"] if empty else []
+
+
+def _no_column(path: str, where: str, columns) -> InputError:
+  near = difflib.get_close_matches(path, columns, n=1, cutoff=0) or ["none"]
+  return InputError(
+      f"{where}: no column {path!r}; the nearest is {near[0]!r} (there are: "
+      f"{', '.join(columns)}); inside a column, write it as in "
+      "'prompt.0.content'")
+
+
+def _text(row: dict, path: str, where: str) -> str:
+  """The text at a dotted path of columns and positions; "" for null."""
+  value = row
+  for part in [path] if path in row else path.split("."):
+    try:
+      value = value[int(part) if isinstance(value, (list, np.ndarray))
+                    else part]
+    except (LookupError, TypeError, ValueError) as error:
+      raise _no_column(path, where, row) from error
+  if isinstance(value, np.generic):
+    value = value.item()
+  if isinstance(value, bytes):
+    try:
+      value = value.decode("utf-8")
+    except UnicodeDecodeError as error:
+      raise InputError(f"{where}: {path!r} is not UTF-8 ({error}); convert "
+                       "the file") from error
+  if value is None:
+    return ""
+  if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    raise InputError(f"{where}: {path!r} holds a {type(value).__name__}, "
+                     "expected text or a number; name a column inside it as in "
+                     f"'{path}.0.content' or '{path}.ground_truth'")
+  text = str(value).strip()
+  if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
+    raise InputError(f"{where}: {path!r} holds half of a surrogate pair, which "
+                     "is not text; repair the file")
+  return text
+
+
+def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
+  """Rows of every file that a pattern names, files in the order of names."""
+  files = sorted(glob.glob(pattern, recursive=True))
+  if not files:
+    raise InputError(f"source.path={pattern!r}: no such file (looked from "
+                     f"{os.getcwd()})")
+  for file in files:
+    reader = _READERS.get(pathlib.Path(file).suffix)
+    if reader is None:
+      raise InputError(f"{file}: expected a name that ends in one of "
+                       f"{', '.join(_READERS)}")
+    yield from reader(file, columns)
+
+
+def _decoded(file: str) -> str:
+  try:
+    return pathlib.Path(file).read_bytes().decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    line = error.object[:error.start].count(b"\n") + 1
+    raise InputError(f"{file}:{line}: not UTF-8 ({error.reason} at byte "
+                     f"{error.start}); convert the file") from error
+  except OSError as error:
+    raise InputError(f"{file}: cannot be read ({error})") from error
+
+
+def _json(text: str, where: str):
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise InputError(f"{where}: not JSON ({error})") from error
+
+
+def _row(value, where: str) -> tuple[str, dict]:
+  if not isinstance(value, dict):
+    raise InputError(f"{where}: expected an object of columns, not a "
+                     f"{type(value).__name__}")
+  return where, value
+
+
+def _jsonl_rows(file: str, _) -> Rows:
+  # Not splitlines, which also cuts at characters that JSON strings may hold.
+  for number, line in enumerate(_decoded(file).split("\n"), 1):
+    if line.strip():
+      yield _row(_json(line, f"{file}:{number}"), f"{file}:{number}")
+
+
+def _json_rows(file: str, _) -> Rows:
+  """A list of rows, or one row: MATH has a file for each problem."""
+  value = _json(_decoded(file), file)
+  if not isinstance(value, list):
+    yield _row(value, file)
+    return
+  for number, each in enumerate(value):
+    yield _row(each, f"{file}[{number}]")
+
+
+def _parquet_rows(file: str, columns: tuple[str, ...]) -> Rows:
+  # Slow to import.
+  import pyarrow  # pylint: disable=g-import-not-at-top
+  from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+  try:
+    with parquet.ParquetFile(file) as opened:
+      names = opened.schema_arrow.names
+      tops = [path if path in names else path.split(".")[0]
+              for path in columns]
+      for path, top in zip(columns, tops, strict=True):
+        if top not in names:
+          raise _no_column(path, file, names)
+      number = 0
+      for batch in opened.iter_batches(columns=sorted(set(tops))):
+        for row in batch.to_pylist():
+          yield f"{file}[{number}]", row
+          number += 1
+  except UnicodeDecodeError as error:
+    raise InputError(f"{file}: a text of {' or '.join(columns)} is not UTF-8 "
+                     f"({error}); convert the file") from error
+  except (pyarrow.ArrowException, OSError) as error:
+    raise InputError(f"{file}: not a readable Parquet file "
+                     f"({' '.join(str(error).split())[:200]})") from error
+
+
+_READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
+            ".parquet": _parquet_rows}
+
+
+def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
+  # Slow to import; tfds knows the builders of tfds.text once that is imported.
+  # pylint: disable=g-import-not-at-top,unused-import
+  import tensorflow_datasets as tfds
+  import tensorflow_datasets.text
+  # pylint: enable=g-import-not-at-top,unused-import
+  array_record = tfds.core.FileFormat.ARRAY_RECORD
+  try:
+    if os.path.isdir(dataset):
+      builder = tfds.builder_from_directory(dataset)
+      if builder.info.file_format != array_record:
+        raise InputError(
+            f"{dataset}: written as {builder.info.file_format.value}, expected "
+            "array_record (tfds loses rows of parquet, and needs TensorFlow "
+            "for tfrecord); write it again with file_format='array_record'")
+    else:
+      # tfds would ask for TensorFlow to read its default format.
+      builder = tfds.builder(dataset, data_dir=data_dir,
+                             file_format=array_record)
+      builder.download_and_prepare()
+    source = builder.as_data_source(split=split)
+    for number in range(len(source)):
+      yield f"{dataset}/{split}[{number}]", source[number]
+  except InputError:
+    raise
+  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    raise InputError(
+        f"source.dataset={dataset!r}, split {split!r}: tfds cannot read it "
+        f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "
+        "expected a folder with a dataset_info.json, or a builder of tfds.text "
+        "that is in data_dir already or can be downloaded") from error
