@@ -10,7 +10,7 @@ import json
 import pathlib
 
 from isojax.errors import InputError
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 SPLITS = ("train", "validation")
 
