@@ -3,6 +3,10 @@
 import setuptools
 
 JAX = ">=0.10.2,<0.13"  # 0.10.2 is the last for Python 3.11; 0.12 was tried
+MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
+# What its seeds mean, and which of its scorers are sound, was checked for this
+# one version: a generator that changes makes other problems of the same seeds.
+GYM = "reasoning-gym==0.1.25"
 
 setuptools.setup(
     name="isojax",
@@ -34,7 +38,9 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
-                 "matplotlib>=3.9", "tensorboardX>=2.6.2"],
+                 "matplotlib>=3.9", "tensorboardX>=2.6.2", MATH, GYM],
+        "math": [MATH],  # judges mathematical answers
+        "gym": [GYM],  # generates problems
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         # The range again, or a resolver takes the newest libtpu and an old jax.

@@ -15,22 +15,11 @@ continue them. A row names its prompt by the slot inside its own block, so the
 prompt's cache is cloned without any traffic between devices.
 """
 
-import dataclasses
-
 import flax.struct
 import jax
 import numpy as np
 
 Array = jax.Array | np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-  """A question with a reference answer; `id` is its address in `rng`."""
-
-  id: int
-  question: str
-  answer: str
 
 
 @flax.struct.dataclass

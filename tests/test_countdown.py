@@ -14,7 +14,7 @@ import time
 import pytest
 
 from isojax.tasks import countdown
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 P = Problem(0, "3 8 2 5=24", "(3+5)*2+8")
 ASSETS = pathlib.Path(countdown.__file__).parents[1] / "assets"

@@ -21,7 +21,7 @@ from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 from isojax.types import Rows
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "tasks": {"errors", "types"},
     "models": {"errors", "mesh", "types"},
     "sampling": {"errors", "mesh", "models", "rng", "types"},
-    "rl": {"errors", "mesh", "models", "sampling", "types"},
+    "rl": {"errors", "mesh", "models", "sampling", "tasks", "types"},
     "checkpoint": {"errors", "types"},
     "experiment": {"errors", "mesh", "models", "planner", "rl", "sampling"},
     "lab": {"errors", "experiment", "mesh", "models", "rl", "rng", "sampling",

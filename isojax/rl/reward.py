@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from isojax.types import Problem, Rollouts
+from isojax.tasks.problem import Problem
+from isojax.types import Rollouts
 
 
 def texts(tokenizer, rollouts: Rollouts) -> list[str]:

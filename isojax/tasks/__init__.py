@@ -4,7 +4,7 @@ import dataclasses
 from typing import Callable
 
 from isojax.tasks import countdown
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True)

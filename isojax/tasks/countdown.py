@@ -8,7 +8,7 @@ validation is decided by its content, so the two never share one.
 
 import hashlib
 
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99

@@ -1,11 +1,52 @@
-"""Stand-in, replaced by the module of the same name when branches meet."""
+r"""Where the answer stands in a response: pure, in linear time for any text.
+
+  whole  all of it
+  boxed  in the last \boxed{...} or \fbox{...}; none if its braces do not close
+  hash   behind the last ####, to the end of that line
+  tags   in the last <answer>...</answer>
+"""
+
+import re
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
+
+
+def _whole(text: str) -> str | None:
+  return text
+
+
+def _boxed(text: str) -> str | None:
+  start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+  opening = _BOX.match(text, start) if start >= 0 else None
+  if opening is None:
+    return None
+  depth = 1
+  for brace in _BRACE.finditer(text, opening.end()):
+    depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+    if depth == 0:
+      return text[opening.end():brace.start()]
+  return None
+
+
+def _hash(text: str) -> str | None:
+  _, mark, rest = text.rpartition("####")
+  return rest.lstrip(" \t").split("\n", 1)[0] if mark else None
+
+
+def _tags(text: str) -> str | None:
+  end = text.rfind("</answer>")
+  start = text.rfind("<answer>", 0, max(end, 0))
+  return text[start + len("<answer>"):end] if start >= 0 else None
+
+
+KINDS = {"whole": _whole, "boxed": _boxed, "hash": _hash, "tags": _tags}
 
 
 def extract(text: str, kind: str) -> str | None:
-  """The answer inside a text: whole, boxed or hash; None if there is none."""
-  if kind == "hash":
-    return text.rpartition("####")[2].strip() if "####" in text else None
-  if kind == "boxed":
-    start = text.rfind("\\boxed{")
-    return text[start + 7:text.rfind("}")] if start >= 0 else None
-  return text.strip()
+  """The answer where `kind` says it stands; None if there is none or a blank.
+
+  Space around it is kept: whether it matters is the grader's matter.
+  """
+  answer = KINDS[kind](text)
+  return answer if answer and answer.strip() else None

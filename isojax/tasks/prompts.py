@@ -3,7 +3,8 @@
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.types import Problem, Prompts
+from isojax.tasks.problem import Problem
+from isojax.types import Prompts
 
 
 def _token_ids(tokenizer, problems: list[Problem],

@@ -12,7 +12,7 @@ import os
 import pathlib
 
 from isojax.errors import InputError
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 SPLITS = ("train", "validation")
 

@@ -1,0 +1,122 @@
+"""Problems of the generators of reasoning-gym 0.1.25, and their scores.
+
+A problem is a pure function of (generator, seed, index): each is item 0 of a
+dataset of its own, whose seed is a hash. (Item i of reasoning-gym's seed s is
+item 0 of its seed s + i, so neighbouring seeds share almost every problem.)
+Whether one is for training or validation is decided by the hash of its
+question, so the two never share one, however few a generator knows.
+"""
+
+import functools
+import hashlib
+
+from isojax.errors import InputError
+from isojax.tasks.problem import Problem
+
+VALIDATION = 2**31  # ids from here on are problems for validation
+MAX_CHARACTERS = 8192  # problems with a longer answer are passed over
+ATTEMPTS = 128  # drawings of a problem; half of them are of the wrong split
+
+_OTHER_HASH = "makes other problems in each process"
+_OWN_ANSWER = "does not accept its own answer"
+_RUNS_ANSWER = "runs the answer as Python code"
+GENERATORS_REFUSED = {
+    "binary_matrix": _RUNS_ANSWER,
+    "boxnet": _OWN_ANSWER,
+    "codeio": _OTHER_HASH,
+    "coin_flip": "accepts 0 for every probability below 1",
+    "composite": "mixes generators; choose one",
+    "countdown": _RUNS_ANSWER,
+    "game_of_life_halting": "accepts anything but the opposite",
+    "graph_color": _OWN_ANSWER,
+    "intermediate_integration": _RUNS_ANSWER,
+    "isomorphic_strings": _OTHER_HASH,
+    "knight_swap": _OTHER_HASH,
+    "n_queens": _RUNS_ANSWER,
+    "polynomial_multiplication": _OTHER_HASH,
+    "propositional_logic": _OWN_ANSWER,
+    "puzzle24": _RUNS_ANSWER,
+    "ransom_note": _OTHER_HASH,
+    "rubiks_cube": _OWN_ANSWER,
+    "rush_hour": _OWN_ANSWER,
+    "simple_integration": _RUNS_ANSWER,
+    "spiral_matrix": _RUNS_ANSWER,
+    "string_insertion": _RUNS_ANSWER,
+    "word_ladder": _OTHER_HASH,
+}
+
+
+def generators() -> list[str]:
+  """The names that may be used; InputError without reasoning-gym."""
+  try:
+    # 1.6 s, and it pulls matplotlib and sympy.
+    from reasoning_gym.factory import DATASETS  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise InputError(f"reasoning-gym is missing ({error}): pip install "
+                     "'isojax[gym]'") from error
+  return sorted(DATASETS.keys() - GENERATORS_REFUSED.keys())
+
+
+def check(generator: str) -> None:
+  """InputError if there is no such generator, or no trustworthy one."""
+  if generator in GENERATORS_REFUSED:
+    raise InputError(f"generator {generator!r} of reasoning-gym is refused: it "
+                     f"{GENERATORS_REFUSED[generator]}; choose another one")
+  known = generators()
+  if generator not in known:
+    raise InputError(f"reasoning-gym has no generator {generator!r}; expected "
+                     f"one of {', '.join(known)}")
+
+
+def split_of(question: str) -> str:
+  """"train" or "validation", by the parity of a hash of the question."""
+  digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
+  return "validation" if digest[0] % 2 else "train"
+
+
+@functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
+def _drawn(generator: str, seed: int, index: int):
+  """The one-item dataset at an address, and its item."""
+  import reasoning_gym  # pylint: disable=import-outside-toplevel
+  split = "validation" if index >= VALIDATION else "train"
+  for attempt in range(ATTEMPTS):
+    key = f"{generator}/{seed}/{index}/{attempt}".encode()
+    digest = hashlib.blake2b(key, digest_size=4).digest()  # some take 32 bits
+    dataset = reasoning_gym.create_dataset(
+        generator, seed=int.from_bytes(digest, "little"), size=1)
+    item = dataset[0]
+    if (split_of(item["question"]) == split
+        and len(item["answer"]) <= MAX_CHARACTERS):
+      return dataset, item
+  raise InputError(f"generator {generator!r} of reasoning-gym made no problem "
+                   f"for the {split} split in {ATTEMPTS} attempts; choose one "
+                   "that knows more problems")
+
+
+def problem(generator: str, seed: int, index: int) -> Problem:
+  """The problem at an address; index >= VALIDATION is of that split."""
+  _, item = _drawn(generator, seed, index)
+  return Problem(index, item["question"], item["answer"])
+
+
+def dataset(generator: str, *, seed: int, split: str,
+            size: int) -> list[Problem]:
+  """The first `size` problems of a split, train or validation."""
+  check(generator)
+  start = {"train": 0, "validation": VALIDATION}[split]
+  return [problem(generator, seed, start + i) for i in range(size)]
+
+
+def score(generator: str, seed: int, index: int, answer: str) -> float:
+  """What the generator gives an answer, in [0, 1]; only 1.0 is correct.
+
+  Its scorers raise for some texts, which then are wrong.
+  """
+  gym, item = _drawn(generator, seed, index)
+  try:
+    value = float(gym.score_answer(answer, item))
+  except MemoryError:
+    raise
+  except Exception:  # pylint: disable=broad-exception-caught  # any of theirs
+    return 0.0
+  return value if 0.0 <= value <= 1.0 else 0.0

@@ -1,0 +1,184 @@
+r"""Whether two mathematical answers are the same, by math-verify's sympy.
+
+The whole answer is read as one LaTeX expression: math-verify's own search for
+an expression in a text would pay an answer that lists many. What it can not
+read counts as text. Known sympy may take forever or all memory, so `judge` and
+`vote` belong into a process that can be killed (worker.py).
+"""
+
+import fractions
+import functools
+import logging
+import re
+
+from isojax.errors import InputError
+from isojax.tasks.problem import Problem
+
+MAX_CHARACTERS = 1000  # a longer answer is text
+MAX_DEPTH = 8  # of brackets: the parser takes 0.2 s for each
+MAX_DIGITS = 200  # of one number
+MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
+
+_UNICODE = str.maketrans({
+    "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
+    "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "√": r"\sqrt ",
+    "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}", "％": r"\%",
+    "\xa0": " "})
+_WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
+    r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
+    r"\*\*(.*)\*\*")]
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
+               "trillion": 12}
+_REPLACED = [(re.compile(pattern), new) for pattern, new in (
+    (r"\\(?:left|right)(?![a-zA-Z])", ""), (r"\\[dt]frac", r"\\frac"),
+    (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
+    (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
+    (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
+    (r"(?<!\\)%", r"\\%"),
+    (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
+    (r"(?<![a-zA-Z\\])(pi|infinity|sqrt)(?![a-zA-Z])", r"\\\1 "),
+    (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    # Mixed numbers, and numbers as programs write them.
+    (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),
+    (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
+    (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
+_MAGNITUDE = re.compile(
+    r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
+    r"trillion)(?:\s+(?:\\text\s*\{\s*)?[a-zA-Z]+)?\s*\}?$")
+_COUNTED = re.compile(r"^(-?[\d.,]+(?:/\d+)?)\s+[a-zA-Z]{3,}$")  # 18 dollars
+_REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
+_WORD = re.compile(r"\(?\s*\\text\s*\{([^{}\\]*)\}\s*\)?")
+_HEAVY = re.compile(
+    rf"\d{{{MAX_DIGITS + 1}}}"
+    rf"|\^\s*[{{(]?\s*[+-]?[\d.,]{{{MAX_EXPONENT_DIGITS + 1}}}"
+    rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}\s*!|[)}}!]\s*!"
+    r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
+    r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
+    # Two numbers side by side are no product; two points are in no number.
+    r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\d\.\d*\.\d")
+_UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
+
+
+def normalised(answer: str) -> str:
+  """An answer without what carries no meaning: space, dollars, wrappers."""
+  text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
+  for pattern in _WRAPPED:
+    inner = pattern.fullmatch(text)
+    text = inner.group(1).strip() if inner else text
+  text = text.rstrip(".,;: ")
+  text = _GROUPED.sub("", text)
+  if scaled := _MAGNITUDE.match(text):
+    text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
+  elif counted := _COUNTED.match(text):
+    text = text if text.endswith("percent") else counted[1]
+  for pattern, new in _REPLACED:
+    text = pattern.sub(new, text)
+  if cycle := _REPEATING.match(text):
+    sign, whole, fixed, again = cycle.groups()
+    nines = 10 ** len(again) - 1
+    value = fractions.Fraction(
+        int(whole + fixed + again or "0") - int(whole + fixed or "0"),
+        nines * 10 ** len(fixed))
+    text = rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+  return text.strip()
+
+
+def _letters(text: str) -> str | None:
+  """The letters of an answer that has no others, without marks and case."""
+  letters = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
+  return letters if letters.isalpha() else None
+
+
+def _word(text: str) -> str | None:
+  """The letters of an answer in words, where none of them is a variable."""
+  letters = _letters(text)
+  marked = "\\text" in text and len(letters or "") > 1
+  return letters if letters and (
+      marked or len(letters) > 3 or letters in ("yes", "no")) else None
+
+
+def _light(text: str) -> bool:
+  """Whether sympy may see it: no hang, crash or gigabyte that is foreseen."""
+  if len(text) > MAX_CHARACTERS or not text.isprintable() or _HEAVY.search(text):
+    return False
+  depth = deepest = 0
+  for c in text:
+    depth += (c in "([{") - (c in ")]}")
+    deepest = max(deepest, depth)
+  return deepest <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
+
+
+@functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
+def _parsed(text: str):
+  """The sympy value of a normalised text, or None."""
+  # Here and not above: the process that trains does without sympy.
+  import latex2sympy2_extended as latex  # pylint: disable=import-outside-toplevel
+  from math_verify.grader import should_treat_as_complex  # pylint: disable=import-outside-toplevel
+  logging.disable(logging.CRITICAL)  # it warns that no timeout is set
+  if not text or not _light(text):
+    return None
+  clean = latex.normalize_latex(text, latex.NormalizationConfig(
+      basic_latex=True, units=True, malformed_operators=True, nits=True,
+      boxed="none"))
+  try:
+    return latex.latex2sympy(
+        clean, is_real=not should_treat_as_complex(clean),
+        convert_degrees=False, normalization_config=None)
+  except MemoryError:
+    raise
+  except Exception:  # pylint: disable=broad-exception-caught  # any of ANTLR's
+    return None
+
+
+def check_gold(problem: Problem) -> None:
+  """InputError if no answer could be compared with the problem's own."""
+  if len(problem.answer) > MAX_CHARACTERS:
+    raise InputError(
+        f"the answer of problem {problem.id} has {len(problem.answer)} "
+        f"characters, at most {MAX_CHARACTERS} are compared; is it a whole "
+        "solution? Keep its final answer, or drop it from the source")
+  if not normalised(problem.answer):
+    raise InputError(f"problem {problem.id} has no answer to compare with "
+                     f"(answer={problem.answer!r}); drop it from the source")
+
+
+def judge(gold: str, answer: str) -> bool:
+  """Whether an answer says the same as the gold one; may take forever."""
+  from math_verify import verify  # pylint: disable=import-outside-toplevel
+  if len(answer) > MAX_CHARACTERS:
+    return False
+  gold, answer = normalised(gold), normalised(answer)
+  if gold == answer:
+    return bool(answer)
+  if word := _word(gold):
+    return word == _letters(answer)
+  values = _parsed(gold), _parsed(answer)
+  return None not in values and verify(
+      *values, allow_set_relation_comp=True, timeout_seconds=None)
+
+
+def vote(answer: str) -> str:
+  """What maj@k counts: equal votes are judged equal; "" is no vote."""
+  if len(answer) > MAX_CHARACTERS:
+    return ""
+  text = normalised(answer)
+  if word := _word(text):
+    return word
+  if "%" in text or _UNEVALUATED.search(text):  # 50% is 50 and also 1/2
+    return text
+  value = _parsed(text)
+  if value is None:
+    return text
+  import sympy  # pylint: disable=import-outside-toplevel
+  try:
+    if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
+      value = value.doit()
+    if isinstance(value, sympy.Float):
+      value = sympy.Rational(str(value))
+    return str(value)
+  except MemoryError:
+    raise
+  except Exception:  # pylint: disable=broad-exception-caught  # any of sympy's
+    return text
