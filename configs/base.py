@@ -19,9 +19,20 @@ def get_config():
           ),
       ),
       task=dict(
-          name="countdown",  # a key of isojax.tasks.TASKS
           stratum="isojax/assets/countdown-tiny-hard.jsonl",  # launch.split
-          prompt="{question}:",  # template around the question
+          prompt=dict(
+              template="{question}:",  # around the question
+              chat=False,  # put it into the tokenizer's chat template
+              system="",  # the system's turn of a chat; empty: none
+          ),
+          grader=dict(
+              name="countdown",  # how answers are judged: or math, reasoning_gym
+              answer="whole",  # where they stand: or boxed, hash, tags
+              workers=1,  # processes that judge; countdown needs none
+              seconds=5.0,  # wall clock an answer may take, then it is wrong
+              step_seconds=120.0,  # that all of a step may take together
+          ),
+          format_coef=0.0,  # reward of an answer where it should stand
       ),
       alloc=dict(
           Bp=32,  # problems a step

@@ -18,7 +18,11 @@ def get_config():
       steps=1000,  # updates; more leaves less to learn afterwards
       batch=512,  # solved problems an update
       numbers=(3, 4),  # numbers of a problem; one kind after the other
-      prompt="{question}:",  # template around the question
+      prompt=dict(
+          template="{question}:",  # around the question
+          chat=False,  # put it into the tokenizer's chat template
+          system="",  # the system's turn of a chat; empty: none
+      ),
       characters="0123456789+-*() =:",  # vocabulary, next to <unk> and <eos>
       shape=dict(  # fields of a Qwen2 config.json
           hidden_size=64,

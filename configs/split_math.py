@@ -52,6 +52,11 @@ SOURCES = {
 }
 
 
+# Of guru-math the questions say it themselves.
+BOXED = ("{question}\n\nReason step by step, and put your final answer within "
+         "\\boxed{}.")
+
+
 def get_config(name="gsm8k"):
   if name not in SOURCES:
     raise ValueError(f"configs/split_math.py:{name}: expected one of "
@@ -59,10 +64,9 @@ def get_config(name="gsm8k"):
   config = split_tiny.get_config()
   config.model = "Qwen2.5-7B-Instruct"  # a local folder
   config.out = name
-  config.task = "math"
-  config.prompt = "{question}" if name == "guru-math" else (
-      "{question}\n\nReason step by step, and put your final answer within "
-      "\\boxed{}.")
+  config.prompt.update(chat=True, template="{question}" if (
+      name == "guru-math") else BOXED)
+  config.grader.update(name="math", answer="boxed", workers=8)
   config.source = config_dict.ConfigDict(dict(
       validation=config_dict.placeholder(str),  # None: a share, by content
       share=0.1,  # of the problems, held out where validation is None

@@ -15,8 +15,18 @@ def get_config():
       seed=1,  # of the samples; pretraining used 0
       model="isojax/assets/countdown-tiny",  # Hugging Face folder
       out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
-      task="countdown",  # a key of isojax.tasks.TASKS
-      prompt="{question}:",  # template around the question
+      prompt=dict(
+          template="{question}:",  # around the question
+          chat=False,  # put it into the tokenizer's chat template
+          system="",  # the system's turn of a chat; empty: none
+      ),
+      grader=dict(
+          name="countdown",  # how answers are judged: or math, reasoning_gym
+          answer="whole",  # where they stand: or boxed, hash, tags
+          workers=1,  # processes that judge; countdown needs none
+          seconds=5.0,  # wall clock an answer may take, then it is wrong
+          step_seconds=120.0,  # that all of a step may take together
+      ),
       n=16,  # samples of each problem: avg@16; 0: none, one stratum "all"
       source=dict(
           kind="countdown",  # a key of isojax.tasks.sources.SOURCES

@@ -16,6 +16,8 @@ from isojax.models.lora import LoraConfig
 from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 from isojax.rl.update import LossConfig, OptimizerConfig
 from isojax.sampling.sampler import SamplerConfig
+from isojax.tasks.grader import GraderConfig
+from isojax.tasks.prompts import PromptConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +28,14 @@ class ModelSection:
 
 @dataclasses.dataclass(frozen=True)
 class TaskSection:
-  name: str  # a key of tasks.TASKS
   stratum: str  # file of launch.split
-  prompt: str  # template with {question}
+  prompt: PromptConfig
+  grader: GraderConfig
+  format_coef: float  # reward of an answer that stands where it should
 
   def __post_init__(self):
-    if "{question}" not in self.prompt:
-      raise InputError(f"task.prompt={self.prompt!r} has no {{question}}")
+    if self.format_coef < 0:
+      raise InputError(f"task.format_coef={self.format_coef}: expected >= 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +181,11 @@ def identity(config) -> dict:
 
   Where a run computes, saves and reports may change when it is continued.
   """
-  elsewhere = ("mesh", "checkpoint", "log")
-  return {key: value for key, value in config.to_dict().items()
-          if key not in elsewhere}
+  values = config.to_dict()
+  for key in ("mesh", "checkpoint", "log"):
+    del values[key]
+  del values["task"]["grader"]["workers"]
+  return values
 
 
 def nearest_multiples(value: int, unit: int) -> list[int]:

@@ -17,12 +17,10 @@ from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
-from isojax.rl import advantage
 from isojax.rl import update as update_lib
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
-from isojax.tasks import TASKS
-from isojax.tasks import Task
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
 from isojax.types import Batch
@@ -37,7 +35,6 @@ class Lab:
   e: experiment_lib.Experiment
   folder: str  # checkpoint of the base policy
   run_id: str
-  task: Task
   tokenizer: object  # transformers' fast tokenizer
   stratum: stratum_lib.Stratum
   train: Prompts  # of stratum.train, host arrays
@@ -54,8 +51,7 @@ def fitting(e: experiment_lib.Experiment, tokenizer,
 
   InputError if no training or no validation prompt fits.
   """
-  keep = functools.partial(prompts_lib.fitting, tokenizer,
-                           template=e.task.prompt,
+  keep = functools.partial(prompts_lib.fitting, tokenizer, cfg=e.task.prompt,
                            S=e.sampler.max_prompt_tokens)
   kept = dataclasses.replace(stratum, train=keep(stratum.train),
                              validation=keep(stratum.validation))
@@ -85,9 +81,6 @@ def other_model(e: experiment_lib.Experiment, header: dict,
 def prepare(config) -> Lab:
   """Config to a lab; every InputError comes from here, nothing is written."""
   e = experiment_lib.load(config)
-  if e.task.name not in TASKS:
-    raise InputError(f"task.name={e.task.name!r}: expected one of "
-                     f"{', '.join(TASKS)}")
   mesh = mesh_lib.make_mesh(e.mesh)
   folder = hf_config.resolve(e.model.path)
   tokenizer = hf_tokenizer.load(folder)
@@ -96,11 +89,16 @@ def prepare(config) -> Lab:
     raise InputError(
         f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
         f"only {model.cfg.V}; they are not of one checkpoint")
-  stratum, notes = fitting(e, tokenizer, stratum_lib.read(e.task.stratum))
+  stratum = stratum_lib.read(e.task.stratum)
+  if stratum.header["task"] != e.task.grader.name:
+    raise InputError(
+        f"{e.task.stratum} holds problems of {stratum.header['task']!r}, but "
+        f"task.grader.name={e.task.grader.name!r} judges others; use the "
+        "grader that they were measured with")
+  stratum, notes = fitting(e, tokenizer, stratum)
   experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
-  encode = functools.partial(prompts_lib.encode, tokenizer,
-                             template=e.task.prompt,
+  encode = functools.partial(prompts_lib.encode, tokenizer, cfg=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
   hf_weights.check(folder, decoder.abstract_params(model))
   model_sha256 = hf_weights.sha256(folder)
@@ -109,13 +107,33 @@ def prepare(config) -> Lab:
       "stratum_sha256": stratum.header["sha256"]}
   return Lab(
       e=e, folder=folder, run_id=workdir.run_id(identity),
-      task=TASKS[e.task.name], tokenizer=tokenizer, stratum=stratum,
+      tokenizer=tokenizer, stratum=stratum,
       train=encode(stratum.train), validation=encode(stratum.validation),
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
       sampler=sampler_lib.make_sampler(
           model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)),
       notes=notes + other_model(e, stratum.header, model_sha256))
+
+
+def on_stratum(lab: Lab, path: str) -> Lab:
+  """The same lab with the problems of another stratum."""
+  stratum, notes = fitting(lab.e, lab.tokenizer, stratum_lib.read(path))
+  encode = functools.partial(prompts_lib.encode, lab.tokenizer,
+                             cfg=lab.e.task.prompt,
+                             S=lab.e.sampler.max_prompt_tokens)
+  return dataclasses.replace(
+      lab, stratum=stratum, train=encode(stratum.train),
+      validation=encode(stratum.validation), notes=notes)
+
+
+def grading(e: experiment_lib.Experiment, header: dict):
+  """The context of a grade(problems, texts) for problems of a stratum."""
+  source = header["source"] if "source" in header else {}
+  gym = "generator" in source
+  return grader_lib.opened(
+      e.task.grader, source["generator"] if gym else None,
+      source["seed"] if gym else None)
 
 
 def make_optimizer(lab: Lab):
@@ -173,7 +191,7 @@ def identity_fields(lab: Lab, step: int) -> dict:
   """The fields that every record has, but for the cumulative totals."""
   e = lab.e
   return {"run_id": lab.run_id, "seed": e.seed, "model": e.model.path,
-          "task": e.task.name, "split": lab.stratum.header["stratum"],
+          "task": lab.stratum.header["task"], "split": lab.stratum.header["stratum"],
           "Bp": e.alloc.Bp, "n": e.alloc.n, "step": step,
           "rollouts": step * e.alloc.B,
           "epoch": step * e.alloc.Bp / len(lab.stratum.train)}
@@ -186,20 +204,22 @@ def totals_of(kept: list[dict]) -> dict:
   return {name: kept[-1][name] for name in TOTALS}
 
 
-def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts, reward_Bpxn,
-             batch: Batch, metrics: dict, seconds: list[float]) -> dict:
+def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
+             graded: grader_lib.Graded, batch: Batch, metrics: dict,
+             seconds: list[float]) -> dict:
   """The fields of a train record that one step measures."""
-  informative_Bp = advantage.informative(reward_Bpxn)
-  first_Bp = reward_Bpxn[:, 0]
+  correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
   sampled = int(rollouts.len_R.sum())
   return {
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
       "trained_tokens": int(batch.len_R[batch.used_R].sum()),
       "device_seconds": sum(seconds) * lab.model.mesh.size,
-      "reward": float(reward_Bpxn.mean()),
-      "all_wrong": float(np.mean(~informative_Bp & (first_Bp == 0.0))),
-      "all_right": float(np.mean(~informative_Bp & (first_Bp == 1.0))),
+      "reward": float(correct_Bpxn.mean()),
+      "formatted": float(graded.formatted_B.mean()),
+      "lost": len(graded.lost),
+      "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
+      "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
       "entropy": float(rollouts.entropy_R.sum()) / sampled,
       "kl": None,
       "response_length": sampled / len(rollouts.len_R),

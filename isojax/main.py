@@ -53,11 +53,14 @@ _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
 
+_EVAL_SETS = flags.DEFINE_list(
+    "eval_sets", [], "With --mode=eval: strata files beside that of the config.")
+
 PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
 DIVERGED = 76  # exit code after a NaN or infinite loss
 
 
-def train_step(lab: Lab, update, state, base, step: int):
+def train_step(lab: Lab, grade, update, state, base, step: int):
   """One step of the paper's algorithm: (state, what it measured)."""
   e, a = lab.e, lab.e.alloc
   clock = [time.perf_counter()]
@@ -72,7 +75,11 @@ def train_step(lab: Lab, update, state, base, step: int):
       rng.stream(e.seed, "rollout", step), e.sampler)
   tick()
   texts = reward.texts(lab.tokenizer, rollouts)
-  reward_Bpxn = reward.score(problems, texts, lab.task.verify)
+  graded = grade(problems, texts)
+  for line in graded.lost:
+    progress.say(f"step {step + 1}: counted as wrong: {line}")
+  reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
+                 ).reshape(a.Bp, a.n)
   loss = e.recipe.loss
   advantage_Bpxn = advantage.group_norm(
       reward_Bpxn, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
@@ -90,21 +97,22 @@ def train_step(lab: Lab, update, state, base, step: int):
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
   tick()
-  return state, lab_lib.measured(lab, prompts, rollouts, reward_Bpxn, batch,
-                                 metrics, np.diff(clock).tolist())
+  return state, lab_lib.measured(lab, prompts, rollouts, graded, batch, metrics,
+                                 np.diff(clock).tolist())
 
 
-def evaluation(lab: Lab, params, step: int) -> dict:
+def evaluation(lab: Lab, grade, params, step: int) -> dict:
   """The fields of an eval record that an evaluation measures."""
   e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
   rollouts = lab_lib.sample(
       lab, params, lab.validation, k, rng.stream(e.seed, "eval", step), e.eval)
   texts = reward.texts(lab.tokenizer, rollouts)
-  reward_Qxk = reward.score(problems, texts, lab.task.verify)
-  votes = np.reshape([lab.task.vote(problems[i // k], text)
-                      for i, text in enumerate(texts)], (-1, k)).tolist()
+  graded = grade(problems, texts)
+  for line in graded.lost:
+    progress.say(f"evaluation: counted as wrong: {line}")
   return {"eval_set": f"{lab.stratum.header['stratum']}/validation",
-          **evaluate.at_k(reward_Qxk, votes)}
+          **evaluate.at_k(graded.correct_B.reshape(-1, k),
+                          np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
 @contextlib.contextmanager
@@ -192,7 +200,8 @@ def train(lab: Lab, folder: str) -> int:
 
   # At each step: evaluate and save what is due, then take the next one.
   saved, saved_at = start, time.monotonic()
-  with (progress.summaries(folder, on=e.log.tensorboard, start=start)
+  with (lab_lib.grading(e, lab.stratum.header) as grade,
+        progress.summaries(folder, on=e.log.tensorboard, start=start)
         as summaries,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         stop_signals() as stop):
@@ -200,7 +209,7 @@ def train(lab: Lab, folder: str) -> int:
       stopping = stop.is_set() and step < M
       if step in due and step not in evaluated and not stopping:
         line = record("eval", step, evaluation(
-            lab, lab_lib.merged(lab, base, state.params), step))
+            lab, grade, lab_lib.merged(lab, base, state.params), step))
         progress.say(progress.evaluation_line(line))
       minutes = (time.monotonic() - saved_at) / 60
       if step > saved and (
@@ -216,7 +225,7 @@ def train(lab: Lab, folder: str) -> int:
         progress.say(f"stopped by a signal at step {step}, which is saved; the "
                      "same command goes on from there")
         return PREEMPTED
-      state, fields = train_step(lab, update, state, base, step)
+      state, fields = train_step(lab, grade, update, state, base, step)
       if not fields.pop("finite"):
         progress.say(diverged(lab, step + 1, saved, fields))
         return DIVERGED
@@ -232,20 +241,23 @@ def train(lab: Lab, folder: str) -> int:
 def evaluate_only(lab: Lab, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
   tx, _ = lab_lib.make_optimizer(lab)
+  labs = [lab, *(lab_lib.on_stratum(lab, path) for path in _EVAL_SETS.value)]
   restored = checkpoint.restore_newest(
-      os.path.join(folder, "checkpoints"),
-      lab_lib.abstract_state(lab, tx))
+      os.path.join(folder, "checkpoints"), lab_lib.abstract_state(lab, tx))
   step, params = (restored[0], lab_lib.merged(
       lab, lab_lib.frozen_base(lab), restored[1].params)) if restored else (
           0, lab_lib.base_params(lab))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
-  line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
-          **lab_lib.totals_of(known), **evaluation(lab, params, step)}
   path = os.path.join(folder, "eval.jsonl")
   records.truncate_after(path, math.inf)  # drops a torn last line
-  records.append(path, line)
-  print(progress.evaluation_line(line))
+  for each in labs:
+    with lab_lib.grading(each.e, each.stratum.header) as grade:
+      line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
+              **lab_lib.totals_of(known),
+              **evaluation(each, grade, params, step)}
+    records.append(path, line)
+    print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
   return 0
 
 
@@ -276,6 +288,8 @@ def main(_) -> int:
     planned(_CONFIG.value, _PLAN.value, _ROW.value)
   elif _ROW.value is not None:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
+  if _EVAL_SETS.value and _MODE.value != "eval":
+    raise InputError("--eval_sets goes with --mode=eval")
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:
     progress.say(note)

@@ -30,7 +30,9 @@ COMMON = (
 )
 TRAIN = (
     "lr",  # of this update
-    "reward",  # mean over the step's rollouts
+    "reward",  # fraction of the step's rollouts that are correct
+    "formatted",  # fraction of rollouts with an answer where it should stand
+    "lost",  # distinct answers not judged in time, counted as wrong
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
     "entropy",  # nats, mean over sampled tokens, of the sampler

@@ -25,7 +25,6 @@ from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
-from isojax.tasks import TASKS
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
@@ -77,21 +76,26 @@ def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
                   np.zeros(len(ids), np.float32))
 
 
+def prompt_of(cfg) -> prompts_lib.PromptConfig:
+  return experiment.section(
+      prompts_lib.PromptConfig, cfg.prompt.to_dict(), "config.prompt")
+
+
 def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
   """The final table: pass@1 and pass@k on unseen problems of each kind."""
   k, lines = cfg.table.k, []
-  verify = TASKS["countdown"].verify
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),
                       split="validation")
     prompts = prompts_lib.encode(
-        tokenizer, problems, template=cfg.prompt, S=sampling.max_prompt_tokens)
+        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
         mesh=mesh, R=sampling.rows, slots=blocks.slots_for(sampling.rows, k),
         temperature=sampling.temperature, top_p=sampling.top_p)
     texts = reward.texts(tokenizer, rollouts)
-    correct = reward.score(problems, texts, verify).sum(axis=1)
+    correct = np.reshape([countdown.verify(problems[i // k], text)
+                          for i, text in enumerate(texts)], (-1, k)).sum(axis=1)
     one, one_se = evaluate.mean_and_se(correct / k)
     best, best_se = evaluate.mean_and_se(
         evaluate.best_at_k(correct, stored=k, k=k))
@@ -131,7 +135,7 @@ def main(_) -> None:
     problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
                       numbers=cfg.numbers, split="train")
     prompts = prompts_lib.encode(
-        tokenizer, problems, template=cfg.prompt, S=sampling.max_prompt_tokens)
+        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
     data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
     weight = one / data.len_R.sum()
     batch = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,

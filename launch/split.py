@@ -9,14 +9,18 @@ and other thresholds cost no samples. --shard=I --shards=N measures a part of
 the problems; whoever finishes last writes the strata.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.util
+import operator
 import os
 import shlex
 import sys
 
 import numpy as np
+import tqdm
 from absl import flags
 
 from isojax import cli
@@ -31,14 +35,14 @@ from isojax.models import hf_weights
 from isojax.rl import reward
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
-from isojax.tasks import TASKS
 from isojax.tasks import content
 from isojax.tasks import counts as counts_lib
 from isojax.tasks import difficulty
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import sources
 from isojax.tasks import stratum as stratum_lib
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 _CONFIG = cli.define_config("configs/split_tiny.py")
 _SHARD = flags.DEFINE_integer("shard", 0, "Which part to measure, from 0.")
@@ -53,8 +57,8 @@ class Split:
   seed: int  # of the samples
   model: str  # Hugging Face folder
   out: str  # files are OUT-STRATUM.jsonl
-  task: str  # a key of isojax.tasks.TASKS
-  prompt: str  # template with {question}
+  prompt: prompts_lib.PromptConfig
+  grader: grader_lib.GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of sources.SOURCES, and its arguments
   strata: dict  # name -> difficulty.Wanted
@@ -63,11 +67,6 @@ class Split:
   mesh: mesh_lib.MeshConfig
 
   def __post_init__(self):
-    if self.task not in TASKS:
-      raise InputError(f"config.task={self.task!r}: expected one of "
-                       f"{', '.join(TASKS)}")
-    if "{question}" not in self.prompt:
-      raise InputError(f"config.prompt={self.prompt!r} has no {{question}}")
     if self.n < 0 or not 0 <= self.seed < 2**31:
       raise InputError(f"config.n={self.n}, config.seed={self.seed}: expected "
                        "n >= 0 and 0 <= seed < 2**31")
@@ -102,7 +101,7 @@ def read_pool(cfg: Split) -> content.Pool:
 
 def without_long(cfg: Split, tokenizer, pool: content.Pool) -> content.Pool:
   """The problems whose prompts fit, and how many did not."""
-  kept = [prompts_lib.fitting(tokenizer, problems, template=cfg.prompt,
+  kept = [prompts_lib.fitting(tokenizer, problems, cfg.prompt,
                               S=cfg.sampler.max_prompt_tokens)
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
@@ -113,7 +112,7 @@ def without_long(cfg: Split, tokenizer, pool: content.Pool) -> content.Pool:
   return content.Pool(*kept, pool.notes + notes)
 
 
-def measurement(cfg: Split, tokenizer):
+def measurement(cfg: Split, tokenizer, grade):
   """A function (split, problems, n) -> how many of n samples are correct."""
   mesh = mesh_lib.make_mesh(cfg.mesh)
   G, R = mesh_lib.blocks(mesh), cfg.sampler.rows
@@ -127,16 +126,17 @@ def measurement(cfg: Split, tokenizer):
       model, cfg.sampler, hf_tokenizer.eos_ids(cfg.model, tokenizer))
 
   def measure(split: str, problems: list[Problem], n: int) -> list[int]:
-    prompts = prompts_lib.encode(tokenizer, problems, template=cfg.prompt,
+    prompts = prompts_lib.encode(tokenizer, problems, cfg.prompt,
                                  S=cfg.sampler.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
         mesh=mesh, R=R, slots=blocks.slots_for(R // G, n),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p))
-    reward_Qxn = reward.score(
-        problems, reward.texts(tokenizer, rollouts), TASKS[cfg.task].verify)
-    return (reward_Qxn == 1).sum(axis=1).tolist()
+    graded = grade(problems, reward.texts(tokenizer, rollouts))
+    for line in graded.lost:
+      tqdm.tqdm.write(f"counted as wrong: {line}")
+    return (graded.correct_B.reshape(-1, n) == 1).sum(axis=1).tolist()
 
   return measure
 
@@ -144,7 +144,8 @@ def measurement(cfg: Split, tokenizer):
 def decides(cfg: Split) -> dict:
   """What counts depend on besides problem and n: the header of their file."""
   return {"model": cfg.model, "model_sha256": hf_weights.sha256(cfg.model),
-          "task": cfg.task, "prompt": cfg.prompt, "seed": cfg.seed,
+          "task": cfg.grader.name, "answer": cfg.grader.answer,
+          "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
           "max_new_tokens": cfg.sampler.max_new_tokens,
           "dtype": cfg.sampler.dtype}
@@ -154,13 +155,17 @@ def proposal(cfg: Split, path: str, name: str) -> str:
   """The command that trains on a stratum, with what its config lacks."""
   config = importlib.import_module(f"configs.{name}").get_config()
   sampler = dataclasses.asdict(cfg.sampler)
-  values = {"task.stratum": path, "task.name": cfg.task,
-            "task.prompt": cfg.prompt, "model.path": cfg.model,
-            **{f"sampler.{key}": sampler[key] for key in (
-                "max_prompt_tokens", "max_new_tokens", "temperature")},
+  values = {"task.stratum": path, "model.path": cfg.model,
             "eval.temperature": cfg.sampler.temperature}
+  for section, fields in (("task.prompt", dataclasses.asdict(cfg.prompt)),
+                          ("task.grader", dataclasses.asdict(cfg.grader)),
+                          ("sampler", {key: sampler[key] for key in (
+                              "max_prompt_tokens", "max_new_tokens",
+                              "temperature")})):
+    values |= {f"{section}.{key}": value for key, value in fields.items()}
+  has = lambda key: functools.reduce(operator.getitem, key.split("."), config)
   changed = [f"--config.{key}={value}" for key, value in values.items()
-             if config[key.split(".")[0]][key.split(".")[1]] != value]
+             if has(key) != value]
   return shlex.join(["python", "-m", "isojax.main",
                      f"--config=configs/{name}.py", *changed])
 
@@ -188,7 +193,7 @@ def write_all(cfg: Split) -> None:
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for split in stratum_lib.SPLITS for p in getattr(pool, split)]
-  write(cfg, {"task": cfg.task, "n": 0, "model": None, "model_sha256": None},
+  write(cfg, {"task": cfg.grader.name, "n": 0, "model": None, "model_sha256": None},
         "all", rows)
 
 
@@ -245,9 +250,14 @@ def main(_) -> None:
             for split in stratum_lib.SPLITS for p in getattr(pool, split)}
   header = decides(cfg)
   again = sorted({w.again for w in strata.values()} - {None})
-  counts = counts_lib.completed(
-      cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
-      shards=_SHARDS.value, start=lambda: measurement(cfg, tokenizer))
+  with contextlib.ExitStack() as stack:
+    gym = cfg.source["kind"] == "gym"
+    start = lambda: measurement(cfg, tokenizer, stack.enter_context(
+        grader_lib.opened(cfg.grader, cfg.source["generator"] if gym else None,
+                          cfg.source["seed"] if gym else None)))
+    counts = counts_lib.completed(
+        cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
+        shards=_SHARDS.value, start=start)
   left = sum(len(keys) for _, keys in counts_lib.missing(
       by_key, counts, cfg.n, again))
   if left:

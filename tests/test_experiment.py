@@ -143,7 +143,9 @@ def test_keys_and_types(spoil, message):
     (dict(sampler__max_prompt_tokens=9), "longer than .*=9"),
     (dict(model__path="nowhere"), "'nowhere': no such folder"),
     (dict(task__stratum="nowhere.jsonl"), "no such file; make it with"),
-    (dict(task__name="chess"), "expected one of countdown"),
+    (dict(task__grader__name="chess"), "expected one of countdown"),
+    (dict(task__grader__name="math"), "holds problems of 'countdown'"),
+    (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(sampler__top_p=0.9), "whole distribution"),
     (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
     (dict(recipe__loss__dtype="int32"), "expected one of float32, bfloat16"),
@@ -155,7 +157,10 @@ def test_keys_and_types(spoil, message):
     (dict(eval__k=0), "k=0"),
     (dict(eval__growth=0.5), "eval.growth=0.5"),
     (dict(checkpoint__keep=0), "keep=0"),
-    (dict(task__prompt="solve:"), "has no {question}"),
+    (dict(task__prompt__template="solve:"), "has no {question}"),
+    (dict(task__prompt__chat=True), "no chat template"),
+    (dict(task__prompt__system="be brief"), "is of a chat"),
+    (dict(model__lora__rank=-1), "rank=-1"),
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
@@ -172,13 +177,14 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
     lab_lib.prepare(changed(model__path=str(tmp_path / "m")))
 
 
+HEADER = {"stratum": "hard", "task": "countdown"}
 PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
              "correct": 0} for i, split in enumerate(("train", "validation"))]
 
 
 def test_stratum_round_trip(tmp_path):
   path = str(tmp_path / "s.jsonl")
-  stratum_lib.write(path, {"stratum": "hard"}, PROBLEMS)
+  stratum_lib.write(path, HEADER, PROBLEMS)
   got = stratum_lib.read(path)
   assert got.train == [Problem(0, "1 2 3=6", "1+2+3")]
   assert got.validation[0].id == 1
@@ -193,7 +199,7 @@ def test_stratum_round_trip(tmp_path):
     (lambda text: "\x00\x01", "not a stratum file")])
 def test_damaged_stratum(tmp_path, spoil, message):
   path = tmp_path / "s.jsonl"
-  stratum_lib.write(str(path), {"stratum": "hard"}, PROBLEMS)
+  stratum_lib.write(str(path), HEADER, PROBLEMS)
   path.write_text(spoil(path.read_text()))
   with pytest.raises(InputError, match=message):
     stratum_lib.read(str(path))
@@ -203,7 +209,7 @@ def test_ids_are_addresses(tmp_path):
   path = str(tmp_path / "s.jsonl")
   for ids in ((0, 0), (0, -1), (0, 2**32)):
     rows = [PROBLEMS[0] | {"id": i} for i in ids] + [PROBLEMS[1]]
-    stratum_lib.write(path, {"stratum": "hard"}, rows)
+    stratum_lib.write(path, HEADER, rows)
     with pytest.raises(InputError, match="ids of the train split"):
       stratum_lib.read(path)
 
@@ -211,14 +217,15 @@ def test_ids_are_addresses(tmp_path):
 def test_braces_in_a_prompt_are_text():
   tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
   prompts = prompts_lib.encode(
-      tokenizer, [Problem(0, "1 2=3", "")], template="{}{question}:", S=15)
+      tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
+          "{}{question}:", chat=False, system=""), S=15)
   assert prompts.len_P == [6]
 
 
 @pytest.mark.parametrize("split", [0, 1])
 def test_empty_split(tmp_path, split):
   path = str(tmp_path / "s.jsonl")
-  stratum_lib.write(path, {"stratum": "hard"}, [PROBLEMS[split]])
+  stratum_lib.write(path, HEADER, [PROBLEMS[split]])
   with pytest.raises(InputError, match="split is empty"):
     stratum_lib.read(path)
 
@@ -255,3 +262,21 @@ def test_identity_ignores_where_a_run_computes_and_reports():
       mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0))
   assert base != experiment.identity(changed(seed=1))
   assert base != experiment.identity(changed(alloc__n=16))
+
+
+CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}")
+
+
+def test_chat_templates_by_hand():
+  """The template's own text, the system's turn first, nothing added."""
+  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer.chat_template = CHAT.replace("<", "(").replace(">", ")").replace(
+      "m.role", "m.role | length").replace("assistant", "0")
+  ids = lambda **how: prompts_lib.encode(
+      tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
+          "{question}:", **how), S=25)
+  text = lambda p: tokenizer.decode(p.tokens_PxS[0, :p.len_P[0]])
+  assert text(ids(chat=False, system="")) == "1 2=3:"
+  assert text(ids(chat=True, system="")) == "(4)1 2=3:(0)"
+  assert text(ids(chat=True, system="9*9")) == "(6)9*9(4)1 2=3:(0)"

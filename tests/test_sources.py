@@ -20,7 +20,7 @@ from isojax.tasks import content
 from isojax.tasks import difficulty
 from isojax.tasks import sources
 from isojax.tasks import stratum as stratum_lib
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 
 @pytest.mark.parametrize("one, other", [
@@ -352,7 +352,7 @@ def test_committed_strata_are_of_the_pool_of_their_config():
 @pytest.mark.parametrize("name", split_math.SOURCES)
 def test_strata_and_mixtures_of_the_recipes(name):
   config = split_math.get_config(name).to_dict()
-  assert "{question}" in config["prompt"]
+  assert "{question}" in config["prompt"]["template"]
   strata = {key: experiment.section(difficulty.Wanted, values, key)
             for key, values in config["strata"].items()}
   assert (strata["easy"].low, strata["easy"].high) == (0.3, 0.6)

@@ -26,7 +26,7 @@ from isojax.tasks import difficulty
 from isojax.tasks import plots
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 TINY = "isojax/assets/countdown-tiny"
 
@@ -278,11 +278,13 @@ def test_long_prompts_are_dropped_and_said():
   assert prepared().notes == ()
 
 
+PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
+
+
 def test_no_prompt_fits():
   tokenizer = hf_tokenizer.load(TINY)
   two = [Problem(1, "1 2=3", ""), Problem(2, "1 2 3=6", "")]
-  fit = lambda S: prompts_lib.fitting(tokenizer, two, template="{question}:",
-                                      S=S)
+  fit = lambda S: prompts_lib.fitting(tokenizer, two, PLAIN, S=S)
   assert (fit(8), fit(7), fit(6)) == (two, two[:1], two[:1])
   with pytest.raises(InputError, match="all 2 prompts are longer than .*=5; "
                      "the shortest has 6 tokens, the longest 8"):

@@ -1,8 +1,5 @@
-"""Rollouts to text, and text to reward, on the host."""
+"""Rollouts to text, on the host."""
 
-import numpy as np
-
-from isojax.tasks.problem import Problem
 from isojax.types import Rollouts
 
 
@@ -13,10 +10,3 @@ def texts(tokenizer, rollouts: Rollouts) -> list[str]:
       [row[:length].tolist()
        for row, length in zip(rollouts.tokens_RxT, length_R, strict=True)],
       skip_special_tokens=False)
-
-
-def score(problems: list[Problem], text_B: list[str], verify) -> np.ndarray:
-  """verify(problem, text) of problem-major texts: float64 [problems, n]."""
-  n = len(text_B) // len(problems)
-  return np.reshape([verify(problems[i // n], text)
-                     for i, text in enumerate(text_B)], (-1, n))

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 _SPACING = re.compile(  # LaTeX that only moves things about
     r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")

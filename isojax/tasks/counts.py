@@ -14,7 +14,7 @@ import pathlib
 import tqdm
 
 from isojax.errors import InputError
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 
 SLICE = 256  # problems between two lines on disk and moves of the bar

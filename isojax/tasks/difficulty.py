@@ -8,7 +8,7 @@ import math
 from isojax.errors import InputError
 from isojax.tasks.content import Pool
 from isojax.tasks.stratum import SPLITS
-from isojax.types import Problem
+from isojax.tasks.problem import Problem
 
 EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
 

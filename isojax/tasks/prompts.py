@@ -1,5 +1,7 @@
 """Problems to token ids, and which problems a step gets."""
 
+import dataclasses
+
 import numpy as np
 
 from isojax.errors import InputError
@@ -7,17 +9,42 @@ from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
 
+@dataclasses.dataclass(frozen=True)
+class PromptConfig:
+  """What stands around a question."""
+
+  template: str  # with {question}
+  chat: bool  # put it into the tokenizer's chat template, as the user's turn
+  system: str  # the system's turn before it; empty: none
+
+  def __post_init__(self):
+    if "{question}" not in self.template:
+      raise InputError(f"prompt.template={self.template!r} has no {{question}}")
+    if self.system and not self.chat:
+      raise InputError("prompt.system is of a chat: set prompt.chat, or leave "
+                       "prompt.system empty")
+
+
 def _token_ids(tokenizer, problems: list[Problem],
-               template: str) -> list[list[int]]:
+               cfg: PromptConfig) -> list[list[int]]:
   # Not str.format: prompts of mathematics are full of braces.
-  texts = [template.replace("{question}", p.question) for p in problems]
-  return tokenizer(texts, add_special_tokens=False)["input_ids"]
+  texts = [cfg.template.replace("{question}", p.question) for p in problems]
+  if cfg.chat:
+    if tokenizer.chat_template is None:
+      raise InputError("prompt.chat: the tokenizer has no chat template, so the "
+                       "model is not of a chat; set prompt.chat=False")
+    system = [{"role": "system", "content": cfg.system}] if cfg.system else []
+    texts = [tokenizer.apply_chat_template(
+        [*system, {"role": "user", "content": text}], tokenize=False,
+        add_generation_prompt=True) for text in texts]
+  # A chat template writes its own BOS.
+  return tokenizer(texts, add_special_tokens=not cfg.chat)["input_ids"]
 
 
-def fitting(tokenizer, problems: list[Problem], *, template: str,
+def fitting(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
             S: int) -> list[Problem]:
   """Those whose prompts are not too long; InputError if all of them are."""
-  lengths = [len(x) for x in _token_ids(tokenizer, problems, template)]
+  lengths = [len(x) for x in _token_ids(tokenizer, problems, cfg)]
   if lengths and min(lengths) > S:
     raise InputError(
         f"all {len(lengths)} prompts are longer than sampler.max_prompt_tokens="
@@ -27,10 +54,10 @@ def fitting(tokenizer, problems: list[Problem], *, template: str,
           if length <= S]
 
 
-def encode(tokenizer, problems: list[Problem], *, template: str,
+def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
            S: int) -> Prompts:
   """Prompts [len(problems), S], host arrays; InputError if one is too long."""
-  ids = _token_ids(tokenizer, problems, template)
+  ids = _token_ids(tokenizer, problems, cfg)
   lengths = np.array([len(x) for x in ids], np.int32)
   worst = int(lengths.argmax())
   if lengths[worst] > S:

@@ -6,7 +6,6 @@ are read by launch.split alone; training reads the strata that it writes.
 
 import difflib
 import glob
-import importlib.util
 import json
 import os
 import pathlib
@@ -17,11 +16,10 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.tasks import content
 from isojax.tasks import countdown
+from isojax.tasks import gym
 from isojax.tasks.content import Pool
-from isojax.tasks.extract import extract as extract_answer
-from isojax.types import Problem
-
-KINDS = ("whole", "boxed", "hash", "tags")  # of isojax.tasks.extract
+from isojax.tasks import extract as extract_lib
+from isojax.tasks.problem import Problem
 
 Rows = Iterator[tuple[str, dict]]  # where a row stands, its columns
 
@@ -42,15 +40,11 @@ def from_countdown(numbers: int, train: int, validation: int,
 
 
 def from_gym(generator: str, train: int, validation: int, seed: int) -> Pool:
-  """Problems of a generator of reasoning-gym, by name; needs isojax[envs]."""
-  if importlib.util.find_spec("reasoning_gym") is None:
-    raise InputError("source.kind='gym' needs the extra: pip install "
-                     "'isojax[envs]'")
-  from isojax.tasks import gym  # pylint: disable=g-import-not-at-top  # slow
-  held = _first_of_each(gym.problems(
-      generator, seed=seed, split="validation", count=validation), {})
-  kept = _first_of_each(gym.problems(
-      generator, seed=seed, split="train", count=train), held)
+  """Problems of a generator of reasoning-gym, by name; needs isojax[gym]."""
+  held = _first_of_each(gym.dataset(
+      generator, seed=seed, split="validation", size=validation), {})
+  kept = _first_of_each(gym.dataset(
+      generator, seed=seed, split="train", size=train), held)
   dropped = train + validation - len(kept) - len(held)
   return Pool(list(kept.values()), list(held.values()), (
       f"{dropped} of {train + validation} problems of {generator} are copies "
@@ -121,14 +115,15 @@ def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
 def _pairs(rows: Rows, question: str, answer: str, extract: str,
            drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
   """(question, answer) of each row, and what to say about those dropped."""
-  if extract not in KINDS:
+  if extract not in extract_lib.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
-                     f"{', '.join(KINDS)}")
+                     f"{', '.join(extract_lib.KINDS)}")
   pairs, empty, total = [], [], 0
   for where, row in rows:
     total += 1
     asked = _text(row, question, where)
-    answered = extract_answer(_text(row, answer, where), extract)
+    answered = (extract_lib.extract(_text(row, answer, where), extract)
+                or "").strip()
     if asked and answered:
       pairs.append((asked, answered))
     else:

@@ -1,0 +1,90 @@
+"""A user's own model and problems, from files to a trained folder.
+
+Qwen2.5's form in small with random weights, problems in MATH's form, judged by
+math-verify in two processes: split, train, stop, resume, export.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from isojax import records
+from tests.test_convert import command
+
+SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
+SMALL = dict(hidden_size=24, intermediate_size=44, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, vocab_size=317,
+             max_window_layers=2)
+RUN = ["--config=configs/hard.py:qwen2.5-0.5b", "--config.task.prompt.chat=False",
+       "--config.task.grader.workers=2", "--config.alloc.Bp=2",
+       "--config.alloc.n=4", "--config.sampler.rows=8",
+       "--config.sampler.max_prompt_tokens=180",
+       "--config.sampler.max_new_tokens=11", "--config.sampler.dtype=float32",
+       "--config.recipe.loss.dtype=float32",
+       "--config.recipe.loss.microbatches=2",
+       "--config.recipe.loss.entropy_coef=0.01",  # all rewards are 0 here
+       "--config.recipe.optimizer.base_lr=0.01", "--config.eval.k=2",
+       "--config.eval.first=1000", "--config.task.format_coef=0.1"]
+
+
+def sized(path, **shape):
+  path.write_text(json.dumps(json.loads(SHAPE.read_text()) | shape))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A model, 31 problems as MATH has them, and a stratum of them all."""
+  folder = tmp_path_factory.mktemp("math")
+  sized(folder / "config.json", **SMALL)
+  done = command("launch.random_checkpoint", "--eos=40", "--dtype=float32",
+                 f"--config_json={folder}/config.json", f"--out={folder}/model")
+  assert done.returncode == 0, done.stderr
+  assert "end after 8 tokens" in done.stdout
+  for name, numbers in (("train", range(31)), ("test", range(31, 36))):
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps({
+        "problem": f"What is $\\frac{{{i}}}{{2}}$?", "level": "Level 1",
+        "type": "Algebra",
+        "solution": f"Half of {i}: $\\boxed{{\\frac{{{i}}}{{2}}}}$."}) + "\n"
+                                              for i in numbers))
+  done = command(
+      "launch.split", "--config=configs/split_math.py:math", "--config.n=0",
+      f"--config.source.path={folder}/train.jsonl",
+      f"--config.source.validation={folder}/test.jsonl",
+      f"--config.out={folder}/set")
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+def run(folder, name, *extra):
+  return command("isojax.main", *RUN, f"--config.model.path={folder}/model",
+                 f"--config.task.stratum={folder}/set-all.jsonl",
+                 f"--workdir={folder}/{name}", *extra)
+
+
+def test_split_train_resume_export(folder, tmp_path):
+  whole = run(folder, "whole", "--config.alloc.C=40")
+  assert whole.returncode == 0, whole.stderr
+  kept = records.read(f"{folder}/whole/records.jsonl")
+  steps = [r for r in kept if r["kind"] == "train"]
+  assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
+  assert {r["task"] for r in kept} == {"math"}
+  assert all(r["lost"] == 0 and r["reward"] == 0.0 for r in steps)
+  assert all(1 <= r["response_length"] <= 11 for r in steps)
+  again = run(folder, "whole", "--config.alloc.C=40")
+  assert again.returncode == 0 and "step 5" in again.stdout
+  done = command("launch.convert", f"--workdir={folder}/whole",
+                 f"--out={tmp_path}/out")
+  assert done.returncode == 0, done.stderr
+  before, after = (safetensors.numpy.load_file(f / "model.safetensors")
+                   for f in (folder / "model", tmp_path / "out"))
+  assert any(not np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_full_size_shape_that_does_not_fit_its_tokenizer(tmp_path):
+  sized(tmp_path / "config.json", **SMALL | {"vocab_size": 100})
+  done = command("launch.random_checkpoint",
+                 f"--config_json={tmp_path}/config.json", f"--out={tmp_path}/m")
+  assert done.returncode == 2 and "vocab_size=100" in done.stderr
