@@ -34,6 +34,15 @@ def row_id(values: dict) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def names(values: dict, prefix: str):
+  """The dotted name of every field in nested overrides."""
+  for key, value in values.items():
+    if isinstance(value, dict):
+      yield from names(value, f"{prefix}.{key}")
+    else:
+      yield f"{prefix}.{key}"
+
+
 def text(rows: list[Row]) -> str:
   """plan.jsonl."""
   lines = []
@@ -46,22 +55,32 @@ def text(rows: list[Row]) -> str:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """The overrides of one row of a plan, counted from 0.
+  """One row of a plan, counted from 0, with the fields FIELDS.
 
   Raises:
-    InputError: no such row, or the line is not of a plan.
+    InputError: no such row, the line is not of a plan, or its id is not that
+      of its overrides.
   """
   if not 0 <= index < len(lines):
-    raise InputError(f"--row={index}: {path} has rows 0 to {len(lines) - 1}")
+    raise InputError(f"--row={index}: {path} has {len(lines)} "
+                     f"row{'s' * (len(lines) != 1)}, counted from 0")
+  where = f"{path}:{index + 1}"
   try:
     row = json.loads(lines[index])
-    unknown = row.keys() ^ set(FIELDS)
-    if unknown:
-      raise ValueError(f"expected the fields {', '.join(FIELDS)}")
-    return row["overrides"]
-  except (ValueError, AttributeError) as error:
-    raise InputError(f"{path}:{index + 1}: not a row of a plan ({error}); make "
-                     "it with python -m launch.plan") from error
+    if not isinstance(row, dict) or row.keys() != set(FIELDS):
+      raise ValueError(f"expected an object of {', '.join(FIELDS)}")
+    if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
+        int, float):
+      raise ValueError("expected an object in overrides, a number in lr")
+  except ValueError as error:
+    raise InputError(f"{where}: not a row of a plan ({error}); make it with "
+                     "python -m launch.plan") from error
+  this = row_id(row["overrides"])
+  if row["id"] != this:
+    raise InputError(
+        f"{where}: its id {row['id']!r} is of other overrides, was it edited? "
+        f"The id of these is {this!r}: write that, or plan again")
+  return row
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
