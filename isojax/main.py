@@ -282,8 +282,8 @@ def main(_) -> int:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
   lab = lab_lib.prepare(_CONFIG.value)
   if lr is not None and not math.isclose(lr, lab.e.lr, rel_tol=1e-3):
-    progress.say(f"the plan's lr of {lr:.3g} is of another anchor; this run's, "
-                 f"from its config's recipe.optimizer, is {lab.e.lr:.3g}")
+    progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
+                 f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
   run = {"train": train, "eval": evaluate_only}[_MODE.value]
   with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):

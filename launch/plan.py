@@ -20,21 +20,18 @@ import os
 from absl import flags
 
 from isojax import cli
-from isojax import evaluate
 from isojax import records
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
 from isojax.planner import cost
 from isojax.planner import laws
-from isojax.planner import machine as machine_lib
-from isojax.planner import measured as measured_lib
 from isojax.planner import plan
 from isojax.planner import pricing
-from isojax.planner import shape as shape_lib
 from isojax.planner import words
 from isojax.planner.allocation import PAPER_BATCH
 from isojax.planner.allocation import PAPER_LR
 from isojax.planner.allocation import admitted
+from launch import price as price_lib
 
 _ROLLOUTS = flags.DEFINE_string(
     "rollouts", None, "The budget C; 2e6 is fine.")
@@ -70,30 +67,7 @@ _SWEEP = flags.DEFINE_boolean(
     "sweep", False, "Every --Bp x --n with Bp * n <= B_max to the same C; "
     "without --n the law's n, half and twice it.")
 _CONFIG = cli.define_config("configs/hard.py", required=False)
-_MACHINE = flags.DEFINE_string(
-    "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, cpu-2core.")
-_USD = flags.DEFINE_float(
-    "usd_per_chip_hour", None, "Your price; by default the list price, if one "
-    "is known.")
-_MODEL = flags.DEFINE_string(
-    "model", None, "Local folder with at least the config.json of the policy; "
-    "by default that of --config.")
-_PROMPT = flags.DEFINE_float("prompt_tokens", None, "Mean of a problem.")
-_RESPONSE = flags.DEFINE_float("response_tokens", None, "Mean of a rollout.")
-_DTYPE = flags.DEFINE_enum(
-    "dtype", "bfloat16", sorted(cost.BYTES), "Of compute and cache; --config "
-    "has its own.")
-_ROWS = flags.DEFINE_integer(
-    "rows", None, "Most rollouts decoded at once; by default those of --config, "
-    "or 64 a chip. Never more than a step has, or memory admits.",
-    lower_bound=1, upper_bound=2**24)
-_MEASURED = flags.DEFINE_string(
-    "measured", None, "records.jsonl of a run on this machine: speed as "
-    "measured instead of assumed, and lengths where no flag gives them.")
 _OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
-
-
-LENGTHS = 1e7  # tokens; no mean is larger
 
 
 def whole(flag: str, items: list[str], least: int) -> list[int]:
@@ -121,17 +95,6 @@ def whole_number(flag: str, item: str, least: int, before=()) -> int:
   if near in [float(x) for x in before]:
     raise InputError(f"--{flag}: {item} is there twice")
   return near
-
-
-def load_json(path: str, what: str) -> dict:
-  try:
-    with open(path, encoding="utf-8") as file:
-      value = json.load(file)
-    if not isinstance(value, dict):
-      raise ValueError("not an object")
-    return value
-  except (OSError, ValueError, RecursionError) as error:
-    raise InputError(f"{path}: expected {what} ({error})") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,15 +149,16 @@ def the_law(stratum: str | None):
   name = _LAW.value
   if name is None:
     if stratum is None:
-      raise InputError("which law? give --stratum=easy or hard for a published "
+      ask = ("--sweep needs --Bp with --n or --B, or a law to take n from:"
+             if _SWEEP.value else "which law?")
+      raise InputError(f"{ask} give --stratum=easy or hard for a published "
                        "prior, --problems=FILE to tell it, or "
-                       "--law=fit/fit.json for your own"
-                       + "; or a sweep its --n or --B" * _SWEEP.value)
+                       "--law=fit/fit.json for your own")
     name = f"q1-{stratum}"
   if name in laws.PRIORS:
     law = laws.PRIORS[name]
   elif os.path.exists(name):
-    law = laws.read_fit(load_json(name, "a fit.json of launch.fit"), path=name)
+    law = laws.read_fit(price_lib.load_json(name, "a fit.json of launch.fit"), path=name)
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
                      f"({', '.join(laws.PRIORS)})")
@@ -220,7 +184,7 @@ def whose(config) -> str:
 
 def refuse_flags_without_effect(law, config) -> None:
   """So that nobody believes that a flag was heeded."""
-  no_machine, no_law = _MACHINE.value is None, law is None
+  no_machine, no_law = price_lib.MACHINE.value is None, law is None
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
   wrong = {
       "without --machine": no_machine and (
@@ -240,123 +204,6 @@ def refuse_flags_without_effect(law, config) -> None:
       raise InputError(f"{', '.join(given)}: no effect {when}; leave it out")
 
 
-def positive(flag, most: float, least: float = 0.0) -> float | None:
-  value = flag.value
-  if value is not None and not least <= value <= most or value == 0 < least:
-    raise InputError(f"--{flag.name}={value:g}: expected a number from "
-                     f"{least:g} to {most:g}")
-  return value
-
-
-def the_machine() -> machine_lib.Machine:
-  machine = machine_lib.machine(_MACHINE.value)
-  usd = positive(_USD, 1e6)
-  if usd is None:
-    return machine
-  return dataclasses.replace(machine, accelerator=dataclasses.replace(
-      machine.accelerator, usd_per_hour=usd, usd_source="--usd_per_chip_hour"))
-
-
-def the_shape(config) -> shape_lib.ModelShape:
-  folder = _MODEL.value or (config and config.model.path)
-  if folder is None:
-    raise InputError("--machine needs --model=FOLDER, or a --config")
-  path = folder if folder.endswith(".json") else os.path.join(
-      folder, "config.json")
-  return shape_lib.model_shape(load_json(
-      path, "a Hugging Face config.json; --model is a local folder that holds "
-      "at least this file"), path=path)
-
-
-def measured_records() -> list[dict] | None:
-  path = _MEASURED.value
-  if path is None:
-    return None
-  if not os.path.isfile(path):
-    raise InputError(f"--measured={path}: no such file; expected the "
-                     "records.jsonl of a run")
-  return measured_lib.train_records(records.read(path), path=path)
-
-
-def the_workload(config, train, kl: bool) -> cost.Workload:
-  """Lengths of the flags, else as measured; maxima of --config, else 4 times."""
-  means = positive(_PROMPT, LENGTHS, 1e-3), positive(_RESPONSE, LENGTHS, 1e-3)
-  if None in means and train is None:
-    raise InputError("--machine needs --prompt_tokens and --response_tokens "
-                     "(means), or --measured=records.jsonl of a run")
-  found = measured_lib.mean_lengths(train) if train else means
-  means = [found[i] if mean is None else mean for i, mean in enumerate(means)]
-  top = ((config.sampler.max_prompt_tokens, config.sampler.max_new_tokens)
-         if config else [math.ceil(4 * mean) for mean in means])
-  return cost.Workload(
-      *means, *top, dtype=config.sampler.dtype if config else _DTYPE.value,
-      padded=config is not None,
-      kl=bool(config.recipe.loss.kl_coef) if config else kl)
-
-
-def evaluations(config, count: int):
-  """(M, B) -> rollouts of all evaluations of a run."""
-  e = config.eval
-  if e.k < 1 or e.first < 1 or e.growth < 1:
-    raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
-                     "expected at least 1")
-
-  def rollouts(M: int, B: int) -> int:
-    if M * B > 10_000 * e.first and e.growth < 1.01:  # one by one takes long
-      due = min(M, M * B // e.first)
-    else:
-      due = len(evaluate.due_steps(M=M, B=B, first=e.first, growth=e.growth))
-    return due * count * e.k
-
-  return rollouts
-
-
-def the_price(config, about: Problems, law) -> pricing.Price | None:
-  """What runs are priced on, or None without a machine.
-
-  Raises:
-    InputError: a machine, but no model or no lengths, or it does not fit.
-  """
-  if _MACHINE.value is None:
-    if _HOURS.value is not None:
-      raise InputError("--hours needs --machine, and a model and lengths")
-    return None
-  machine, shape, train = the_machine(), the_shape(config), measured_records()
-  easy = "easy" in (about.stratum, law and law.stratum)  # its recipe has KL
-  workload = the_workload(config, train, easy)
-  if config is None:
-    price = pricing.packed(shape, workload, machine,
-                           rows=_ROWS.value or 64 * machine.chips)
-  else:
-    price = pricing.Price(
-        shape=shape, machine=machine, workload=workload,
-        mesh=cost.checked_mesh(cost.Mesh(**config.mesh.to_dict()), machine),
-        efficiency=cost.ASSUMED, rows=_ROWS.value or config.sampler.rows,
-        microbatches=config.recipe.loss.microbatches, micro_rows=None,
-        chunked_head=False, eval_rollouts=evaluations(config, about.validation),
-        eval_k=config.eval.k)
-  if train is None:
-    return price
-  seen = measured_lib.measured_workload(train, price.workload)
-  ideal = dataclasses.replace(price, efficiency=cost.PEAK, workload=seen,
-                              eval_rollouts=None)
-  return dataclasses.replace(
-      price, workload=dataclasses.replace(price.workload, trained=seen.trained),
-      efficiency=measured_lib.measured_efficiency(
-          train, ideal.run(train[0]["Bp"], train[0]["n"], 1),
-          path=_MEASURED.value))
-
-
-def expected(price: pricing.Price | None, a) -> dict | None:
-  """What a run is expected to cost, for its line in the plan."""
-  if price is None:
-    return None
-  c = price.run(a.Bp, a.n, a.M)
-  return {"seconds": float(c.seconds), "device_hours": float(c.device_hours),
-          "usd": None if c.usd is None else float(c.usd),
-          "machine": price.machine.name, "basis": price.efficiency.basis}
-
-
 def one(name: str, flag, least: int) -> int | None:
   values = whole(name, flag.value, least) if flag.value else [None]
   if len(values) > 1:
@@ -369,14 +216,13 @@ def asked(config, about: Problems, law, price, B_max: int, *, Bp, n):
   """The question; its C is 0 if hours are given."""
   prompt, response = ((price.workload.prompt_tokens,
                        price.workload.response_tokens) if price else
-                      (positive(_PROMPT, LENGTHS, 1e-3) or 0,
-                       positive(_RESPONSE, LENGTHS, 1e-3)))
+                      price_lib.lengths())
   tokens = response if response is None or law.unit == "sampled_tokens" else (
-      response + prompt)
+      response + (prompt or 0))
   return advice_lib.Question(
       C=whole_number("rollouts", _ROLLOUTS.value, 2) if _ROLLOUTS.value else 0,
       law=law, metric=_METRIC.value, D=about.D, B_max=B_max, Bp=Bp, n=n,
-      model=_MODEL.value or (config and config.model.path),
+      model=price_lib.MODEL.value or (config and config.model.path),
       tokens_per_rollout=tokens, **anchors(config))
 
 
@@ -393,11 +239,11 @@ def advised(config, about: Problems, law, price, seeds, B_max: int):
         lambda Bp, n: cost.budget_for(hours, Bp, n, price.run),
         lambda Bp, n: float(price.run(Bp, n, 1).hours))
   a = answer.allocation
-  rows = [plan.Row(a, seed, answer.lr, expected(price, a)) for seed in seeds]
+  rows = [plan.Row(a, seed, answer.lr, price_lib.expected(price, a)) for seed in seeds]
   text = words.explained(question, answer, whose(config))
   near = advice_lib.neighbours(question, a)
   if near:
-    text = words.beside(near, functools.partial(expected, price),
+    text = words.beside(near, functools.partial(price_lib.expected, price),
                         functools.partial(advice_lib.predict, law)) + "\n" + text
   return rows, text
 
@@ -474,7 +320,7 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
   del anchor["unit"]
   text.append(words.learning_rate(**anchor, anchor=whose(config)))
   rows = plan.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
-      expected, price), **anchor)
+      price_lib.expected, price), **anchor)
   return rows, "\n".join(text)
 
 
@@ -501,7 +347,11 @@ def main(_) -> None:
   about = problems(config)
   law = the_law(about.stratum) if law_is_asked() else None
   refuse_flags_without_effect(law, config)
-  price = the_price(config, about, law)
+  if _HOURS.value is not None and not price_lib.MACHINE.value:
+    raise InputError("--hours needs --machine, and a model and lengths")
+  price = price_lib.price_of(
+      config, easy="easy" in (about.stratum, law and law.stratum),
+      validation=about.validation)
   wish = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else 65_536)
   most = pricing.largest_batch(price, wish) if price else wish
   rows, text = (swept if _SWEEP.value else advised)(
