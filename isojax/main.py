@@ -269,8 +269,8 @@ def planned(config, path: str, row: int | None) -> float:
   try:
     config.update(found["overrides"])
   except (AttributeError, TypeError, ValueError) as error:
-    raise InputError(f"{path}:{row + 1}: {json.dumps(found['overrides'])} is of "
-                     f"other types than the config ({error})") from error
+    raise InputError(f"{path}:{row + 1}: {json.dumps(found['overrides'])} is "
+                     f"of other types than the config ({error})") from error
   return found["lr"]
 
 

@@ -30,7 +30,6 @@ from isojax.planner import pricing
 from isojax.planner import words
 from isojax.planner.allocation import PAPER_BATCH
 from isojax.planner.allocation import PAPER_LR
-from isojax.planner.allocation import admitted
 from launch import price as price_lib
 
 _ROLLOUTS = flags.DEFINE_string(
@@ -90,8 +89,8 @@ def whole_number(flag: str, item: str, least: int, before=()) -> int:
                      f"{least}, such as {like}") from error
   near = least if math.isnan(value) else round(min(max(least, value), most))
   if value != near:
-    raise InputError(f"--{flag}={item}: expected a whole number from {least} to "
-                     f"{most}; the nearest is {near}")
+    raise InputError(f"--{flag}={item}: expected a whole number from {least} "
+                     f"to {most}; the nearest is {near}")
   if near in [float(x) for x in before]:
     raise InputError(f"--{flag}: {item} is there twice")
   return near
@@ -127,7 +126,7 @@ def stratum_lines(path: str) -> list[tuple[str, float]]:
 
 
 def problems(config) -> Problems:
-  """From --problems or the config's stratum file, which may be still to make."""
+  """From --problems, or the config's stratum file, which may be to come."""
   path = _PROBLEMS.value or config and config.task.stratum
   if path is None or _PROBLEMS.value is None and not os.path.exists(path):
     return Problems(_STRATUM.value, _D.value, 300)  # the paper's validation
@@ -158,7 +157,8 @@ def the_law(stratum: str | None):
   if name in laws.PRIORS:
     law = laws.PRIORS[name]
   elif os.path.exists(name):
-    law = laws.read_fit(price_lib.load_json(name, "a fit.json of launch.fit"), path=name)
+    fit = price_lib.load_json(name, "a fit.json of launch.fit")
+    law = laws.read_fit(fit, path=name)
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
                      f"({', '.join(laws.PRIORS)})")
@@ -239,12 +239,13 @@ def advised(config, about: Problems, law, price, seeds, B_max: int):
         lambda Bp, n: cost.budget_for(hours, Bp, n, price.run),
         lambda Bp, n: float(price.run(Bp, n, 1).hours))
   a = answer.allocation
-  rows = [plan.Row(a, seed, answer.lr, price_lib.expected(price, a)) for seed in seeds]
+  expected = functools.partial(price_lib.expected, price)
+  rows = [plan.Row(a, seed, answer.lr, expected(a)) for seed in seeds]
   text = words.explained(question, answer, whose(config))
   near = advice_lib.neighbours(question, a)
   if near:
-    text = words.beside(near, functools.partial(price_lib.expected, price),
-                        functools.partial(advice_lib.predict, law)) + "\n" + text
+    predict = functools.partial(advice_lib.predict, law)
+    text = words.beside(near, expected, predict) + "\n" + text
   return rows, text
 
 
@@ -258,48 +259,30 @@ def law_cells(config, about: Problems, law, price, B_max: int):
   pairs = sorted((a.n, a.Bp) for a in found)
   Bps = whole("Bp", _BP.value, 1) if _BP.value else None
   ns = [n for n, _ in pairs]
-  said = [f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a power "
-          f"of two, half and twice it ({answer.answer.basis})",
+  said = [f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
+          f"power of two, half and twice it ({answer.answer.basis})",
           *(f"warning: {warning}" for warning in answer.warnings)]
   return [(Bp, n) for n, Bp in pairs] if Bps is None else [
       (Bp, n) for Bp in Bps for n in ns], said
 
 
-def wanted_cells(config, about, law, price, B_max: int):
-  """(cells of the sweep, why each other one is left out, words)."""
-  text = []
+def wanted_cells(config, about: Problems, law, price, B_max: int):
+  """(cells of the sweep, words)."""
+  said, Bps = [], whole("Bp", _BP.value, 1) if _BP.value else []
   if law is not None:
     cells, said = law_cells(config, about, law, price, B_max)
-    text += said
-  elif _BP.value and bool(_N.value) != bool(_B.value):
-    Bps = whole("Bp", _BP.value, 1)
-    cells = [(Bp, n) for Bp in Bps for n in whole("n", _N.value, 2)] if (
-        _N.value) else [(Bp, _B.value / Bp) for Bp in Bps]
+  elif not Bps or bool(_N.value) == bool(_B.value):
+    raise InputError("--sweep needs --Bp and either --n or --B, such as "
+                     "--Bp=32 --n=8,32,128,512, or a law to take n from")
+  elif _N.value:
+    cells = [(Bp, n) for Bp in Bps for n in whole("n", _N.value, 2)]
   else:
-    raise InputError("--sweep needs --Bp and either --n or --B, such as --Bp=32 "
-                     "--n=8,32,128,512, or a law to take n from")
-  unit, kept, out = anchors(config)["unit"], {}, []
-  for Bp, n in cells:
-    why = None
-    if n != int(n):
-      why = f"Bp does not divide B = {_B.value}"
-    elif n < 2:
-      why = "a group of one rollout has no advantage"
-    elif Bp * n > B_max:
-      why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
-             "--rollouts; a cap can look like saturation")
-    else:
-      near = admitted(Bp, int(n), unit=unit, B_max=B_max, D=about.D or B_max)
-      if _B.value and near[0] * near[1] != _B.value:
-        why = f"{near[2][0]}, which leaves B = {_B.value}"
-      else:
-        kept[near[:2]] = None
-        text += [f"moved at ({Bp}, {n:g}): {change}" for change in near[2]]
-    if why:
-      out.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
+    cells = [(Bp, _B.value / Bp) for Bp in Bps]
+  kept, why = plan.kept_cells(cells, B=_B.value, B_max=B_max, D=about.D,
+                              unit=anchors(config)["unit"])
   if not kept:
-    raise InputError("nothing is left of the sweep: " + "; ".join(out))
-  return list(kept), text + out
+    raise InputError("nothing is left of the sweep: " + "; ".join(why))
+  return kept, said + why
 
 
 def swept(config, about: Problems, law, price, seeds, B_max: int):
@@ -309,9 +292,9 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
   C = whole_number("rollouts", _ROLLOUTS.value, 2)
   legal, text = wanted_cells(config, about, law, price, min(B_max, C))
   text.insert(0, f"{words.many(len(legal), 'cell')} x "
-              f"{words.many(len(seeds), 'seed')}; each run goes to the largest C "
-              "and is every smaller C on its way, because the learning rate is "
-              "constant after warm-up")
+              f"{words.many(len(seeds), 'seed')}; each run goes to the largest "
+              "C and is every smaller C on its way, because the learning rate "
+              "is constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < 50]
   if few:
     text.append("warning: fewer than 50 updates at (Bp, n) = "

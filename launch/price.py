@@ -17,7 +17,8 @@ from isojax.planner import pricing
 from isojax.planner import shape as shape_lib
 
 MACHINE = flags.DEFINE_string(
-    "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, cpu-2core.")
+    "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, "
+    "cpu-2core.")
 _USD = flags.DEFINE_float(
     "usd_per_chip_hour", None, "Your price; by default the list price, if one "
     "is known.")
@@ -30,8 +31,8 @@ _DTYPE = flags.DEFINE_enum(
     "dtype", "bfloat16", sorted(cost.BYTES), "Of compute and cache; --config "
     "has its own.")
 _ROWS = flags.DEFINE_integer(
-    "rows", None, "Most rollouts decoded at once; by default those of --config, "
-    "or 64 a chip. Never more than a step has, or memory admits.",
+    "rows", None, "Most rollouts decoded at once; by default those of "
+    "--config, or 64 a chip. Never more than a step has, or memory admits.",
     lower_bound=1, upper_bound=2**24)
 _MEASURED = flags.DEFINE_string(
     "measured", None, "records.jsonl of a run on this machine: speed as "
@@ -94,7 +95,7 @@ def measured_records() -> list[dict] | None:
 
 
 def the_workload(config, train, kl: bool) -> cost.Workload:
-  """Lengths of the flags, else as measured; maxima of --config, else 4 times."""
+  """Lengths of flags, else as measured; maxima of --config, else 4 times."""
   means = lengths()
   if None in means and train is None:
     raise InputError("--machine needs --prompt_tokens and --response_tokens "

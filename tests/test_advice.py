@@ -185,8 +185,8 @@ def test_a_fixed_batch_stays_one(change, message):
 
 
 def test_a_batch_that_is_no_power_of_two():
-  law = dataclasses.replace(FITTED, law=laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0),
-                            draws=(laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0),) * 2,
+  fixed = laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0)
+  law = dataclasses.replace(FITTED, law=fixed, draws=(fixed, fixed),
                             unit="updates", regime="fixed_B", C_seen=(5, 99))
   a = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
   assert a.answer.n == pytest.approx(8.0)

@@ -75,14 +75,30 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
     main_lib.planned(small(), str(path), 0)
 
 
+def test_a_row_of_another_anchor_is_told(tmp_path):
+  rows = plan.sweep(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
+                    base_batch=1024, cost=lambda a: None)
+  (tmp_path / "plan.jsonl").write_text(plan.text(rows))
+  (tmp_path / "other").mkdir()
+  (tmp_path / "other/file").touch()  # no run's folder, so it ends there
+  done = subprocess.run(
+      [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
+       f"--plan={tmp_path}/plan.jsonl", "--row=0",
+       f"--workdir={tmp_path}/other"], capture_output=True, text=True,
+      env=os.environ | {"XLA_FLAGS": ""}, timeout=120)
+  assert "the plan has lr 5e-07, of another anchor; this run takes 0.00015" in (
+      done.stderr)
+  assert "no run's folder" in done.stderr and done.returncode == 2
+
+
 @pytest.mark.parametrize("overrides, message", [
     (None, "not a row"), ([1], "not a row"), ("abc", "not a row"),
     ({"alloc": 3}, "of other types than the config"),
     ({"seed": "x"}, "of other types than the config"),
     ({"seed": {"a": 1}}, "config.seed is a value"),
-    ({"alock": {"n": 3}}, "config.alock: no such key; the nearest is "
+    ({"alock": {"n": 3}}, "config.alock.n: no such key; the nearest is "
      r"config.alloc \(there are"),
-    ({"alloc": {"m": 3}}, "the nearest is config.alloc.M")])
+    ({"alloc": {"m": 3}}, r"config.alloc.m: no such key; the nearest is config.alloc\.")])
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(json.dumps(dict(

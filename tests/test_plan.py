@@ -103,9 +103,9 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"], "torn.jsonl:1: not a record"),
     ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: train record 1: Bp"),
-    (["--rollouts=9", "--problems=zero.jsonl"], "zero.jsonl: expected a stratum"),
-    (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a stratum "
-     "file of launch.split (ValueError: line 2: 17 correct of 16)"),
+    (["--rollouts=9", "--problems=zero.jsonl"], "zero.jsonl: expected"),
+    (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
+     "stratum file of launch.split (ValueError: line 2: 17 correct of 16)"),
     (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
     (["--hours=1e-3", "--stratum=easy", *PRICED], "the shortest, Bp=32, n=2, "
      "takes --hours="),
@@ -152,16 +152,13 @@ def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
 
 @pytest.mark.parametrize("args, text", [
     (["--B_max=2"], "n = 2, not n*: the most that 2 rollouts a step"),
-    (["--rollouts=100"], "n = 2, near n*"),
-    (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the most that"),
+    (["--rollouts=100"], "n = 2, not n*: the most that one step of 64 rollouts"),
+    (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the most that 65,536"),
     (["--n=64"], "n = 64, as given"),
     (["--n=100000"], "n = 65536 instead of the 100000 given")])
 def test_how_n_came_about(tmp_path, args, text):
   _, out = planned(*EASY, *args, cwd=tmp_path)
-  if "--rollouts=100" not in args:
-    assert text in out, out
-  else:
-    assert "n = 2, not n*: the most that one step of 64 rollouts pays" in out
+  assert text in out, out
 
 
 def test_a_prior_comes_with_the_batch_of_its_study(tmp_path):
@@ -290,7 +287,7 @@ def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
                      "again with python -m launch.fit"):
     laws.read_fit(fit, path="at/fit.json")
   del node[keys[-1]]
-  with pytest.raises(InputError, match=rf"^at/fit.json: .*{keys[-1]}.* missing"):
+  with pytest.raises(InputError, match=rf"at/fit.json: .*{keys[-1]}.* missing"):
     laws.read_fit(fit, path="at/fit.json")
 
 

@@ -171,8 +171,9 @@ def _ns_of_fixed(q: Question) -> list[int]:
         "microbatches); take another law")
   ns = [n for n in range(2, B + 1) if B % n == 0 and B // n <= (q.D or B)]
   if not ns or q.n and q.n not in ns:
-    raise InputError(f"--n={q.n}: expected a divisor of the law's Bp * n = {B}, "
-                     f"with Bp at most D: {', '.join(map(str, ns)) or 'none'}")
+    admits = ", ".join(map(str, ns)) or "none"
+    raise InputError(f"--n={q.n}: expected a divisor of the law's Bp * n = "
+                     f"{B}, with Bp at most D: {admits}")
   return ns
 
 
@@ -218,7 +219,7 @@ def _of_the_law(q: Question, a: Allocation, answer: Answer):
   """Warnings of what the law does not know."""
   law, Bps = q.law, _Bps(q)
   if answer.beyond:
-    yield (f"extrapolated: {'the table' if _from_table(q) else 'the law'} is of "
+    yield (f"extrapolated: the {'table' if _from_table(q) else 'law'} is of "
            f"{answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, this "
            f"is {answer.x:.3g}")
   if Bps and not _fixed(q) and (a.Bp not in Bps if _from_table(q) else
@@ -260,11 +261,12 @@ def _of_the_allocation(q: Question, a: Allocation, answer: Answer):
     epochs = a.M * a.Bp / q.D
     if epochs > EPOCHS and a.n < largest:
       yield (
-          f"{epochs:.1f} epochs: in the paper's runs the next larger n led once "
-          f"the smaller one had seen {EPOCHS} epochs at most; watch validation "
-          "against training reward")
+          f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
+          f"once the smaller one had seen {EPOCHS} epochs at most; watch "
+          "validation against training reward")
   if a.M < 50:
-    yield f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are warm-up"
+    yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
+           "warm-up")
 
 
 def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:

@@ -115,8 +115,8 @@ def admitted(Bp: int, n: int, *, unit: int, B_max: int,
   near = min(both, key=lambda c: abs(math.log(c[1] / n)) + 0.5 * abs(
       math.log(c[0] / wish)))
   rule = f"a multiple of {unit} and " * (unit > 1)
-  return *near, (f"(Bp, n) ({wish}, {n}) -> {near}: Bp * n must be {rule}at most "
-                 f"{B_max}, and n at least 2",)
+  return *near, (f"(Bp, n) ({wish}, {n}) -> {near}: Bp * n must be {rule}at "
+                 f"most {B_max}, and n at least 2",)
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):

@@ -211,9 +211,10 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   """(prefill, decode) of Bp problems with n rollouts each.
 
   `rows` slots of the whole machine decode together, fewer if there are not as
-  many rollouts; empty ones cost as much as full ones. Weights go through memory once a position on every
-  replica; keys and values once a position and row. Links, a position and chip:
-  fsdp gathers the weights, tensor reduces two activations a layer.
+  many rollouts; empty ones cost as much as full ones. Weights go through memory
+  once a position on every replica; keys and values once a position and row.
+  Links, a position and chip: fsdp gathers the weights, tensor reduces two
+  activations a layer.
   """
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp

@@ -268,14 +268,14 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
   get(_one_of(FIT_VERSION), "version")
   texts = lambda name: tuple(get(_list(_TEXT), "verdict", name))
   if get(("anything", lambda v: True), "law") is None:
-    raise InputError(f"{path}: holds no law ({'; '.join(texts('reasons'))}); run "
-                     "what the report proposes, or take a published prior with "
-                     "--law")
+    raise InputError(f"{path}: holds no law ({'; '.join(texts('reasons'))}); "
+                     "run what the report proposes, or take a published prior "
+                     "with --law")
   law, draws = _law(fit, path)
   unit = get(_TEXT, "study", "axis")
   if isinstance(law, FixedBatch) != (unit == "updates"):
-    raise InputError(f"{path}: study.axis = {unit!r} does not go with law.kind; "
-                     f"{_AGAIN}")
+    raise InputError(f"{path}: study.axis = {unit!r} does not go with "
+                     f"law.kind; {_AGAIN}")
   C_seen = get(_list(_COMPUTE, 2), "law", "C_seen")
   if len(C_seen) > 2 or C_seen[0] > C_seen[1]:
     raise InputError(f"{path}: law.C_seen = {C_seen}: expected the lowest and "

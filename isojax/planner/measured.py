@@ -1,4 +1,4 @@
-"""What the records of a run say of lengths and speed, in place of assumptions."""
+"""Lengths and speed from the records of a run, in place of assumptions."""
 
 import dataclasses
 import statistics
@@ -24,8 +24,9 @@ def train_records(records: list[dict], *, path: str) -> list[dict]:
     for name in ("Bp", "n", *COUNTS, *SECONDS):
       value = record[name] if name in record else None
       if not number(value):
-        raise InputError(f"{path}: train record {i}: {name}={value!r}: expected "
-                         "a number of at least 0, as isojax.main writes it")
+        raise InputError(f"{path}: train record {i}: {name}={value!r}: "
+                         "expected a number of at least 0, as isojax.main "
+                         "writes it")
   runs = {(str(r["run_id"]) if "run_id" in r else None, r["Bp"], r["n"])
           for r in train}
   if len(runs) != 1 or len(train) < 3:

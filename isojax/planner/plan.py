@@ -6,6 +6,7 @@ import json
 
 from isojax.errors import InputError
 from isojax.planner.allocation import Allocation
+from isojax.planner.allocation import admitted
 from isojax.planner.allocation import allocate
 from isojax.planner.allocation import sqrt_lr
 
@@ -81,6 +82,37 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
         f"{where}: its id {row['id']!r} is of other overrides, was it edited? "
         f"The id of these is {this!r}: write that, or plan again")
   return row
+
+
+def kept_cells(cells, *, B: int | None, B_max: int, D: int | None,
+               unit: int) -> tuple[list[tuple[int, int]], list[str]]:
+  """(The cells that are admitted, each once; what was moved or left out, why).
+
+  Args:
+    cells: (Bp, n) pairs; n may be a fraction where B is fixed.
+    B: Bp * n of every cell if that is fixed.
+    B_max, D, unit: as for `allocation.admitted`.
+  """
+  kept, words = {}, []
+  for Bp, n in cells:
+    why = None
+    if n != int(n):
+      why = f"Bp does not divide B = {B}"
+    elif n < 2:
+      why = "a group of one rollout has no advantage"
+    elif Bp * n > B_max:
+      why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
+             "--rollouts; a cap can look like saturation")
+    else:
+      *at, moved = admitted(Bp, int(n), unit=unit, B_max=B_max, D=D or B_max)
+      if B and at[0] * at[1] != B:
+        why = f"{moved[0]}, which leaves B = {B}"
+    if why:
+      words.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
+    else:
+      kept[tuple(at)] = None
+      words += [f"moved at ({Bp}, {n:.4g}): {change}" for change in moved]
+  return list(kept), words
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,

@@ -35,12 +35,13 @@ class Price:
   eval_k: int  # samples of a validation problem
 
   def run(self, Bp, n, M) -> Cost:
-    """M steps with their evaluations; numbers or arrays (without the latter)."""
+    """M steps with their evaluations; without these, arrays too."""
     return cost.run_cost(
         Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
         microbatches=self.microbatches or np.ceil(Bp * n / self.micro_rows),
-        eval_rollouts=self.eval_rollouts(M, Bp * n) if self.eval_rollouts else 0,
+        eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
+                       else 0),
         eval_k=self.eval_k)
 
   def memory(self, B: int, rows: int) -> memory_lib.Memory:

@@ -112,7 +112,8 @@ def explained(q: Question, a: Advice, anchor: str) -> str:
       + f": {a.answer.basis}",
       _why_n(q, a) + "; M is rounded down" + (
           f", {q.C - a.allocation.C:,} of {q.C:,} rollouts stay unspent"
-          if q.C > a.allocation.C else ""), learning_rate(q.base_lr, q.base_batch, anchor)]
+          if q.C > a.allocation.C else ""),
+      learning_rate(q.base_lr, q.base_batch, anchor)]
   if a.prediction:
     lines.append(f"predicted reward {reward(a.prediction)}")
   lines += [f"moved: {change}" for change in a.changes]
@@ -142,9 +143,9 @@ def priced(price: Price, runs: list[Cost], largest_B: int) -> str:
       "" if price.eval_rollouts else ", evaluations without --config")
   return "\n".join([
       f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh data="
-      f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {rows:,} rows decoded "
-      f"at once; {update}; prompts of {number(w.prompt_tokens)} and responses of "
-      f"{number(w.response_tokens)} tokens; "
+      f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {rows:,} rows "
+      f"decoded at once; {update}; prompts of {number(w.prompt_tokens)} and "
+      f"responses of {number(w.response_tokens)} tokens; "
       f"{'with' if w.kl else 'without'} KL to the base policy",
       "time: " + ", ".join(f"{name} {value / total:.0%}"
                            for name, value in seconds.items()
@@ -153,8 +154,8 @@ def priced(price: Price, runs: list[Cost], largest_B: int) -> str:
       f"efficiency, {e.basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "
-      f"update {e.update_bandwidth:.2g}; {e.slots:.2g} of the decoded slots are "
-      f"kept; {e.step_seconds:.2g} s a step besides",
+      f"update {e.update_bandwidth:.2g}; {e.slots:.2g} of the decoded slots "
+      f"are kept; {e.step_seconds:.2g} s a step besides",
       f"memory: {price.memory(largest_B, rows).text}"])
 
 
