@@ -2,6 +2,7 @@
 
 import difflib
 import logging as std_logging
+import os
 import sys
 
 from absl import app
@@ -13,6 +14,7 @@ from ml_collections.config_flags import config_flags as config_flags_lib
 from isojax.errors import InputError
 
 BAD_INPUT = 2  # exit code of every InputError
+UNREAD = 141  # of a command whose output nobody reads on, as shells have it
 
 
 def define_config(example: str, *, required: bool = True):
@@ -37,24 +39,30 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
   return out
 
 
-def _unknown_key(argv: list[str]) -> str | None:
+def unknown_key(config, name: str) -> str | None:
+  """What is wrong with a dotted name such as config.alloc.n; None: nothing."""
+  node, path = config, "config"
+  for key in name.split(".")[1:]:
+    if not hasattr(node, "keys"):
+      return f"{name}: {path} is a value, not a section"
+    if key not in node:
+      near = difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)
+      return (f"{name}: no such key; the nearest is {path}.{near[0]} "
+              f"(there are: {', '.join(sorted(node.keys()))})")
+    node, path = node[key], f"{path}.{key}"
+  return None
+
+
+def _unknown_override(argv: list[str]) -> str | None:
   """Names the first override that the config has no field for."""
   split = [a.lstrip("-").split("=", 1) for a in argv]  # --config FILE, or =FILE
   path = next((part[1] if len(part) > 1 else after[0]
                for part, after in zip(split, split[1:] + [[""]])
                if part[0] == "config"), "")
   config = config_flags_lib.ConfigFileFlagParser("config").parse(path)
-  for name, *_ in split:
-    node, path = config, "config"
-    for key in name.split(".")[1:] if name.startswith("config.") else ():
-      if not hasattr(node, "keys"):
-        return f"--{name}: {path} is a value, not a section"
-      if key not in node:
-        near = difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)
-        return (f"--{name}: no such key; the nearest is {path}.{near[0]} "
-                f"(there are: {', '.join(sorted(node.keys()))})")
-      node, path = node[key], f"{path}.{key}"
-  return None
+  wrong = (unknown_key(config, name) for name, *_ in split
+           if name.startswith("config."))
+  return next((f"--{text}" for text in wrong if text), None)
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -66,7 +74,7 @@ def _parse(argv: list[str]) -> list[str]:
   except flags.Error as error:
     message = str(error).strip().splitlines()[-1]
   except (AttributeError, KeyError) as error:  # from ml_collections
-    message = _unknown_key(argv) or str(error)
+    message = _unknown_override(argv) or str(error)
   except OSError as error:  # the config file
     message = str(error).strip().splitlines()[-1].strip()
   sys.stderr.write(f"isojax: {message}\n")
@@ -81,8 +89,13 @@ def run(main) -> None:
       # A full disk fails every array of a checkpoint; orbax raises the first.
       std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
     try:
-      return main(argv)
+      code = main(argv)
+      sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
+      return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
       return BAD_INPUT
+    except BrokenPipeError:  # such as `| head`; exit flushes once more
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      return UNREAD
   app.run(guarded, flags_parser=_parse)

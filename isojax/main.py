@@ -14,6 +14,7 @@ import os
 os.environ.setdefault("NPROC", "32")
 
 import contextlib
+import json
 import math
 import signal
 import threading
@@ -261,8 +262,8 @@ def evaluate_only(lab: Lab, folder: str) -> int:
   return 0
 
 
-def planned(config, path: str, row: int | None):
-  """Sets what a row of a plan says in the config.
+def planned(config, path: str, row: int | None) -> float:
+  """Sets what a row of a plan says in the config; the row's learning rate.
 
   Raises:
     InputError: no such file or row, or a key that the config has not.
@@ -272,20 +273,26 @@ def planned(config, path: str, row: int | None):
   try:
     with open(path, encoding="utf-8") as file:
       lines = file.read().splitlines()
-    config.update(plan_lib.read_row(lines, row, path=path))
-  except OSError as error:
+  except (OSError, UnicodeDecodeError) as error:
     raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
                      "python -m launch.plan") from error
-  except (KeyError, TypeError, ValueError) as error:
-    if isinstance(error, InputError):
-      raise
-    raise InputError(f"{path}:{row + 1}: the config has no such key or another "
-                     f"type ({error})") from error
+  found = plan_lib.read_row(lines, row, path=path)
+  wrong = [cli.unknown_key(config, name)
+           for name in plan_lib.names(found["overrides"], "config")]
+  if any(wrong):
+    raise InputError(f"{path}:{row + 1}: {next(filter(None, wrong))}")
+  try:
+    config.update(found["overrides"])
+  except (AttributeError, TypeError, ValueError) as error:
+    raise InputError(f"{path}:{row + 1}: {json.dumps(found['overrides'])} is "
+                     f"of other types than the config ({error})") from error
+  return found["lr"]
 
 
 def main(_) -> int:
+  lr = None
   if _PLAN.value is not None:
-    planned(_CONFIG.value, _PLAN.value, _ROW.value)
+    lr = planned(_CONFIG.value, _PLAN.value, _ROW.value)
   elif _ROW.value is not None:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
   if _EVAL_SETS.value and _MODE.value != "eval":
@@ -293,6 +300,9 @@ def main(_) -> int:
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:
     progress.say(note)
+  if lr is not None and not math.isclose(lr, lab.e.lr, rel_tol=1e-3):
+    progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
+                 f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
   run = {"train": train, "eval": evaluate_only}[_MODE.value]
   with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):

@@ -24,7 +24,8 @@ def price_and_rank(Bp, n, M) -> np.ndarray:
       prompt_tokens=300, response_tokens=1500, max_prompt=1024,
       max_response=8192, dtype="bfloat16")
   run = cost.run_cost(
-      Bp, n, M, shape=shape_lib.model_shape(json.loads(CONFIG.read_text())),
+      Bp, n, M, shape=shape_lib.model_shape(
+          json.loads(CONFIG.read_text()), path=str(CONFIG)),
       workload=workload, machine=machine("v5p-64"), efficiency=cost.ASSUMED,
       rows=1024, mesh=cost.Mesh(data=8, fsdp=1, tensor=4))
   return np.argsort(run.seconds)

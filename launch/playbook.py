@@ -16,14 +16,13 @@ import importlib.resources
 import json
 import math
 import os
-import sys
 from typing import NamedTuple
 
-from absl import app
 from absl import flags
 import numpy as np
 import scipy.optimize
 
+from isojax import cli
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier import curves
@@ -124,26 +123,30 @@ def fixed_batch(read):
               digits(value, 6), own[r["law"], r["status"]]["k_mark"])
 
 
+def lr(B: int) -> float:
+  return allocation.sqrt_lr(allocation.PAPER_LR, allocation.PAPER_BATCH, B)
+
+
 def planner(read):
   for r in read("isocompute_sqrt_lr.csv"):
     yield Row(f"lr at B = {r['B']}", float(r["lr"]),
-              allocation.sqrt_lr(1e-6, 1024, int(r["B"])),
+              lr(int(r["B"])),
               digits(float(r["lr"]), 3), r["mark"])
-  Bp_grid, n_grid = 2 ** np.arange(5, 11), 2 ** np.arange(3, 12)
   for r in read("isocompute_max_n.csv"):
-    fits = np.outer(Bp_grid, n_grid) <= int(r["B_max"])
-    what, here = "pairs (Bp, n)", fits.sum()
+    cells = allocation.cells(allocation.PAPER_BP, allocation.PAPER_N,
+                             B_max=int(r["B_max"]))
+    what, here = "pairs (Bp, n)", len(cells)
     if r["Bp"] != "all":
       what = f"max n at Bp = {r['Bp']}"
-      here = n_grid[fits[Bp_grid == int(r["Bp"])][0]].max()
-    yield Row(f"{r['set']}: {what}", int(r["max_n"]), int(here), 0.0)
+      here = max(n for Bp, n in cells if Bp == int(r["Bp"]))
+    yield Row(f"{r['set']}: {what}", int(r["max_n"]), here, 0.0)
   for r in read("planner_cases.csv"):
     a = allocation.allocate(
         Bp=int(r["Bp"]), n=int(r["n"]), M=None, C=int(r["C"]))
     for field, here, share in (
         ("M", a.M, 0.0), ("C_used", a.C, 0.0),
         ("epochs", a.M * a.Bp / int(r["D"]), 1e-6),
-        ("lr", allocation.sqrt_lr(1e-6, 1024, a.B), 1e-6)):
+        ("lr", lr(a.B), 1e-6)):
       value = float(r[field])
       yield Row(f"C = {r['C']}, {a.Bp} x {a.n}: {field}", value, here,
                 share * value)
@@ -286,32 +289,33 @@ def table(rows: list[Row]) -> str:
       for i, (c, w) in enumerate(zip(line, width))).rstrip() for line in cells)
 
 
-def main(argv) -> int:
-  if len(argv) > 1:
-    raise app.UsageError(f"unexpected {argv[1:]}")
-
+def main(_) -> int:
   def read(name: str) -> list:
     path = os.path.join(DATA.value, name)
     try:
       with open(path, encoding="utf-8") as f:
         return list(csv.DictReader(f)) if name.endswith(".csv") else (
             json.load(f))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
       raise InputError(f"--data: {error}") from error
 
   rows = []
-  try:
-    for heading, section in SECTIONS.items():
+  for heading, section in SECTIONS.items():
+    try:
       part = list(section(read))
-      rows += part
-      print(f"{heading}\n{table(part)}\n")
-  except InputError as error:
-    sys.stderr.write(f"isojax: {error}\n")
-    return 2
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+      if isinstance(error, InputError):
+        raise
+      raise InputError(
+          f"--data={DATA.value}: {heading}: a cell or column that cannot be "
+          f"({type(error).__name__}: {error}); take the published files, or "
+          "leave --data out") from error
+    rows += part
+    print(f"{heading}\n{table(part)}\n")
   agreed = sum(r.agrees for r in rows)
   print(f"{agreed} of {len(rows)} within tolerance")
   return int(agreed < len(rows))
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -11,7 +11,9 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import cost
+from isojax.planner import measured
 from isojax.planner import memory as memory_lib
+from isojax.planner import pricing
 from isojax.planner import shape as shape_lib
 from isojax.planner.machine import Accelerator
 from isojax.planner.machine import machine
@@ -19,15 +21,16 @@ from isojax.planner.machine import Machine
 
 DATA = pathlib.Path(__file__).parent / "data"
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
-SEVEN_B = shape_lib.model_shape(QWEN)
+SEVEN_B = shape_lib.model_shape(QWEN, path="config.json")
 LONG = cost.Workload(prompt_tokens=300, response_tokens=1500, max_prompt=1024,
                      max_response=4096, dtype="bfloat16")
 V5P = dict(shape=SEVEN_B, workload=LONG, machine=machine("v5p-64"),
            efficiency=cost.ASSUMED, rows=1024, mesh=cost.Mesh(8, 1, 4))
 
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
-TOY = shape_lib.ModelShape(layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3,
-                      vocab=5, tied=True, family=shape_lib.FAMILIES["llama"])
+TOY = shape_lib.ModelShape(
+    layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3, vocab=5,
+    tied=True, family=shape_lib.FAMILIES["llama"])
 SLOW = Accelerator(name="slow", bfloat16=1000, hbm_bytes=1e6, hbm_bandwidth=100,
                    link_bandwidth=10, source="made up")
 SHORT = cost.Workload(prompt_tokens=4, response_tokens=2, max_prompt=6,
@@ -51,7 +54,7 @@ def config(kind, layers, width, heads, kv_heads, mlp, vocab, **more):
      999_885_952),
 ], ids=["qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-1b"])
 def test_published_parameter_counts(parsed, params):
-  assert shape_lib.model_shape(parsed).params == params
+  assert shape_lib.model_shape(parsed, path="c").params == params
 
 
 def test_cache_of_a_token():
@@ -63,16 +66,24 @@ def test_cache_of_a_token():
     (dict(model_type="qwen3", num_experts=128), "num_experts"),
     (dict(model_type="llama", attention_bias=True), "attention_bias"),
     (dict(model_type="gemma2"), "head_dim"),
+    (dict(model_type=["a"]), r"at/config.json: model_type \['a'\]"),
+    (dict(head_dim="x"), "at/config.json: head_dim='x'"),
+    (dict(head_dim=-5), "head_dim=-5"), (dict(head_dim=0), "head_dim=0"),
+    (dict(num_attention_heads=7), "7 num_attention_heads do not share 4"),
+    (dict(num_key_value_heads=1000), "do not share 1000"),
+    (dict(hidden_size=True), "hidden_size=True"),
+    (dict(vocab_size=10**400), "vocab_size=1000"),
+    (dict(tie_word_embeddings="no"), "tie_word_embeddings='no'"),
     (dict(num_hidden_layers="28"), "num_hidden_layers='28'")])
 def test_shapes_that_would_be_priced_wrong_are_refused(change, message):
   with pytest.raises(InputError, match=message):
-    shape_lib.model_shape(QWEN | change)
+    shape_lib.model_shape(QWEN | change, path="at/config.json")
 
 
 def test_missing_keys_are_named():
   with pytest.raises(InputError, match="hidden_size, vocab_size missing"):
     shape_lib.model_shape({key: value for key, value in QWEN.items()
-                      if key not in ("hidden_size", "vocab_size")})
+                      if key not in ("hidden_size", "vocab_size")}, path="c")
 
 
 def test_forward_of_a_token():
@@ -106,9 +117,13 @@ def test_a_step_by_hand():
   assert (step.rollouts, step.tokens) == (2, 4)
 
 
-def test_empty_slots_cost_as_much_as_full_ones():
-  assert toy_step(rows=2, n=1).decode == toy_step(rows=2, n=2).decode
+def test_rows_are_not_more_than_the_batch():
+  assert toy_step(rows=7).decode == toy_step(rows=2).decode
+  assert toy_step(rows=7, n=1).decode.bytes == 2 * (88 + 40)  # one row's cache
   assert toy_step(rows=2, n=3).decode.seconds == pytest.approx(1.5 * 3.36)
+
+
+def test_empty_slots_cost_as_much_as_full_ones():
   half = dataclasses.replace(cost.PEAK, slots=0.5)
   assert toy_step(efficiency=half).decode.seconds == pytest.approx(2 * 3.36)
 
@@ -192,30 +207,28 @@ def test_the_trained_share_may_differ_between_allocations():
     assert many.seconds[i] == pytest.approx(one.seconds)
 
 
+def run(Bp, n, M):
+  return cost.run_cost(Bp, n, M, eval_rollouts=2400, eval_k=8, **V5P)
+
+
 @given(st.floats(1, 1e4), st.integers(1, 512), st.integers(1, 512))
 def test_the_budget_for_hours_is_the_largest(hours, Bp, n):
-  run = V5P | dict(eval_rollouts=2400, eval_k=8)
-  try:
-    C = cost.budget_for(hours, Bp, n, **run)
-  except InputError:
-    assert cost.run_cost(Bp, n, 1, **run).hours > hours
-    return
-  M, left = divmod(C, Bp * n)
+  M, left = divmod(cost.budget_for(hours, Bp, n, run), Bp * n)
   assert not left
-  assert cost.run_cost(Bp, n, M, **run).hours <= hours
-  assert cost.run_cost(Bp, n, M + 1, **run).hours > hours
+  assert not M or run(Bp, n, M).hours <= hours
+  assert run(Bp, n, M + 1).hours > hours
 
 
 @given(SIZES, st.integers(1, 512), st.integers(1, 512))
 def test_the_hours_of_a_run_pay_for_that_run(M, Bp, n):
-  hours = cost.run_cost(Bp, n, M, **V5P).hours  # the quotient may round down
-  assert cost.budget_for(hours, Bp, n, **V5P) >= Bp * n * M
+  assert cost.budget_for(run(Bp, n, M).hours, Bp, n, run) >= Bp * n * M
 
 
-@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
-def test_hours_that_buy_nothing_are_refused(hours):
+@pytest.mark.parametrize("hours", [
+    0.0, -1.0, float("nan"), float("inf"), 1e30])
+def test_hours_that_mean_nothing_are_refused(hours):
   with pytest.raises(InputError, match="hours"):
-    cost.budget_for(hours, 64, 16, **V5P)
+    cost.budget_for(hours, 64, 16, run)
 
 
 def test_two_million_rollouts_of_seven_billion():
@@ -276,8 +289,9 @@ def test_what_makes_memory_larger_or_smaller():
 
 
 def test_seven_billion_with_adam_does_not_fit_one_chip():
-  m = memory_lib.memory(SEVEN_B, LONG, machine("h100"), cost.Mesh(1, 1, 1), rows=1,
-                  microbatch_rows=1, chunked_head=True)
+  m = memory_lib.memory(SEVEN_B, LONG, machine("h100"),
+                        cost.Mesh(1, 1, 1), rows=1, microbatch_rows=1,
+                        chunked_head=True)
   assert m.total > 16 * 7.6e9 > 80e9 and not m.fits
 
 
@@ -300,22 +314,41 @@ def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
   quarter = dataclasses.replace(LONG, trained=0.25)
   step = lambda n, w, e: cost.step_cost(4, n, workload=w, efficiency=e, **keys)
   truth = step(8, quarter, true)
-  run = list(records(truth.prefill.seconds + truth.decode.seconds,
-                     truth.update.seconds + truth.optimizer.seconds))
-  workload = cost.measured_workload(run, LONG)
+  train = measured.train_records(list(records(
+      float(truth.prefill.seconds + truth.decode.seconds),
+      float(truth.update.seconds + truth.optimizer.seconds))), path="r")
+  workload = measured.measured_workload(train, LONG)
   assert workload == quarter
-  measured = cost.measured_efficiency(run, workload=LONG, basis="a run", **keys)
-  assert measured.basis == "measured from a run"
+  found = measured.measured_efficiency(
+      train, step(8, quarter, cost.PEAK), path="r")
+  assert found.basis == "measured from r"
   for n in (8, 64):
-    assert step(n, workload, measured).seconds == pytest.approx(
+    assert step(n, workload, found).seconds == pytest.approx(
         step(n, quarter, true).seconds)
 
 
 def test_records_of_two_runs_are_not_mixed():
   run = list(records(1.0, 1.0))
   for wrong in (run[:2], run + list(records(1.0, 1.0, n=16))):
-    with pytest.raises(InputError, match="of one run"):
-      cost.measured_workload(wrong, LONG)
+    with pytest.raises(InputError, match="r.jsonl: .* of one run"):
+      measured.train_records(wrong, path="r.jsonl")
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(Bp="x"), "train record 1: Bp='x'"),
+    (dict(Bp=0), "Bp must be above 0"),
+    (dict(seconds_update=None), "seconds_update=None"),
+    (dict(seconds_sample=0.0), "seconds_sample must be above 0"),
+    (dict(seconds_score=float("nan")), "seconds_score=nan"),
+    (dict(sampled_tokens=7), "sampled_tokens must be above 0.* must grow")])
+def test_records_that_say_nothing_are_refused(change, message):
+  with pytest.raises(InputError, match="r.jsonl: .*" + message):
+    measured.train_records([r | change for r in records(1.0, 1.0)],
+                           path="r.jsonl")
+  bare = [{k: v for k, v in r.items() if k != "seconds_sample"}
+          for r in records(1.0, 1.0)]
+  with pytest.raises(InputError, match="seconds_sample=None"):
+    measured.train_records(bare, path="r.jsonl")
 
 
 @pytest.mark.parametrize("make", [
@@ -329,13 +362,71 @@ def test_numbers_that_mean_nothing_are_refused(make):
     make()
 
 
+# Prices: memory decides the mesh, the rows and the batch
+
+
+def test_a_packed_price_fits_and_is_as_fast_as_any():
+  price = pricing.packed(SEVEN_B, LONG, machine("v5p-64"), rows=2048)
+  assert price.memory(2**20, price.rows).fits
+  more = dataclasses.replace(price, micro_rows=2 * price.micro_rows)
+  assert price.rows == 2048 and not more.memory(2**20, 1).fits
+  assert price.workload.remat and price.mesh.devices == 32
+  seconds = price.run(32, 128, 1).seconds
+  for mesh in (cost.Mesh(16, 2, 1), cost.Mesh(8, 2, 2), cost.Mesh(4, 2, 4)):
+    other = dataclasses.replace(price, mesh=mesh)
+    assert seconds <= other.run(32, 128, 1).seconds
+  whole = dataclasses.replace(price, mesh=cost.Mesh(32, 1, 1), micro_rows=32)
+  assert not whole.memory(32, 32).fits  # 7B whole on each chip, with Adam
+
+
+def test_a_step_smaller_than_the_rows_is_priced_as_itself():
+  price = pricing.packed(SEVEN_B, LONG, machine("v5p-64"), rows=2048)
+  few = dataclasses.replace(price, rows=64)
+  assert price.run(8, 8, 3).seconds == few.run(8, 8, 3).seconds
+  assert price.run(8, 16, 3).seconds < few.run(8, 16, 3).seconds
+
+
+def test_kl_needs_the_memory_of_a_reference():
+  fits = lambda name, kl: pricing.packed(
+      SEVEN_B, dataclasses.replace(LONG, kl=kl), machine(name), rows=64)
+  assert fits("2xh100", False).mesh == cost.Mesh(1, 1, 2)
+  with pytest.raises(InputError, match="2xh100: the model does not fit.*80 GB"
+                     r" \(masters 15.2, moments 30.5, .*reference 15.2"):
+    fits("2xh100", True)
+
+
+@pytest.mark.parametrize("name", ["v5e-1", "1xh100", "v5e-8"])
+def test_what_fits_nowhere_is_refused_with_a_breakdown(name):
+  with pytest.raises(InputError, match="does not fit, however it is sharded; "
+                     "at mesh .* GB of a device's .*masters .*moments .*"
+                     "gradients .*activations .*cache .*logits"):
+    pricing.packed(SEVEN_B, LONG, machine(name), rows=64)
+
+
+def fixed(**change):
+  workload = dataclasses.replace(LONG, max_response=2048, remat=True)
+  return dataclasses.replace(pricing.Price(
+      shape=SEVEN_B, machine=machine("8xh100"), mesh=cost.Mesh(1, 8, 1),
+      workload=workload, efficiency=cost.ASSUMED, rows=64, microbatches=4,
+      micro_rows=None, chunked_head=True, eval_rollouts=None, eval_k=1),
+                             **change)
+
+
 def test_largest_batch_is_the_last_that_fits():
-  args = (SEVEN_B, dataclasses.replace(LONG, max_response=2048, remat=True),
-          machine("8xh100"), cost.Mesh(1, 8, 1))
-  most = memory_lib.largest_batch(*args, rows=64, microbatches=4,
-                                  chunked_head=True, B_max=65_536)
-  fits = lambda B: memory_lib.memory(
-      *args, rows=64, microbatch_rows=-(-B // 4), chunked_head=True).fits
-  assert 0 < most < 65_536 and fits(most) and not fits(most + 1)
-  assert memory_lib.largest_batch(*args, rows=10**6, microbatches=4,
-                                  chunked_head=True, B_max=65_536) == 0
+  price = fixed()
+  most = pricing.largest_batch(price, 65_536)
+  assert 0 < most < 65_536 and price.memory(most, 64).fits
+  assert not price.memory(most + 1, 64).fits
+  assert pricing.largest_batch(price, 10) == 10
+  with pytest.raises(InputError, match="smallest microbatch does not fit: .* "):
+    pricing.largest_batch(fixed(rows=10**6), 2**24)
+
+
+def test_evaluations_are_in_the_price():
+  price = fixed(eval_rollouts=lambda M, B: 300 * 4 * (1 + M // 10), eval_k=4)
+  spent = price.run(8, 8, 20).seconds - fixed().run(8, 8, 20).seconds
+  prefill, decode = cost.sampling_cost(900, 4, shape=SEVEN_B, rows=64,
+                                       workload=price.workload, mesh=price.mesh,
+                                       machine=price.machine,
+                                       efficiency=price.efficiency)
+  assert spent == pytest.approx(prefill.seconds + decode.seconds)

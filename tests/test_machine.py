@@ -36,7 +36,7 @@ def test_names(name, kind, chips):
     ("", "unknown"),
     ("v5p-7", "multiple of 2"),
     ("v5e-0", "multiple of 1"),
-    ("0xh100", "positive")])
+    ("0xh100", "positive"), ("99999999999999999999xh100", "at most 131072")])
 def test_refusals_name_the_nearest_or_the_rule(name, message):
   with pytest.raises(InputError, match=message):
     machine(name)
@@ -55,6 +55,7 @@ def test_every_row_is_whole_and_in_plain_units(name):
   # FLOPs for each byte: 197e12 / 819e9 = 241 on v5e; a unit slip is a 1000.
   assert 1 < row.bfloat16 / row.hbm_bandwidth < 700
   assert 1 < row.hbm_bytes / row.hbm_bandwidth * 1000 < 1000  # ms for all
+  assert (row.usd_per_hour is None) == (row.usd_source is None)
   for peak in (row.float8, row.int8):
     assert peak is None or 0.9 < peak / row.bfloat16 < 2.1
   if name.startswith("cpu"):

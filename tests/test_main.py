@@ -1,5 +1,6 @@
 """The whole experiment: learns, records, resumes to the bit, fails in words."""
 
+import json
 import os
 import shutil
 import signal
@@ -60,18 +61,51 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
                     base_batch=1, cost=lambda a: None)
   path.write_text(plan.text(rows) + '{"torn')
   config = small()
-  main_lib.planned(config, str(path), 3)
+  assert main_lib.planned(config, str(path), 3) == rows[3].lr
   e = experiment.load(config)
   assert (e.seed, e.alloc) == (11, rows[3].allocation)
-  for row, message in ((None, "--row=0"), (9, "rows 0 to 4"),
+  for row, message in ((None, "--row=0"), (9, "has 5 rows"),
                        (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
       main_lib.planned(small(), str(path), row)
-  path.write_text(path.read_text().splitlines()[0].replace("alloc", "alock"))
-  with pytest.raises(InputError, match="plan.jsonl:1.*alock"):
-    main_lib.planned(small().lock(), str(path), 0)  # as --config gives it
   with pytest.raises(InputError, match="launch.plan"):
     main_lib.planned(small(), str(tmp_path / "none"), 0)
+  path.write_bytes(b"\xff\xfe")
+  with pytest.raises(InputError, match="cannot be read"):
+    main_lib.planned(small(), str(path), 0)
+
+
+def test_a_row_of_another_anchor_is_told(tmp_path):
+  rows = plan.sweep(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
+                    base_batch=1024, cost=lambda a: None)
+  (tmp_path / "plan.jsonl").write_text(plan.text(rows))
+  (tmp_path / "other").mkdir()
+  (tmp_path / "other/file").touch()  # no run's folder, so it ends there
+  done = subprocess.run(
+      [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
+       f"--plan={tmp_path}/plan.jsonl", "--row=0",
+       f"--workdir={tmp_path}/other"], capture_output=True, text=True,
+      env=os.environ | {"XLA_FLAGS": ""}, timeout=120)
+  assert "the plan has lr 5e-07, of another anchor; this run takes 0.00015" in (
+      done.stderr)
+  assert "no run's folder" in done.stderr and done.returncode == 2
+
+
+@pytest.mark.parametrize("overrides, message", [
+    (None, "not a row"), ([1], "not a row"), ("abc", "not a row"),
+    ({"alloc": 3}, "of other types than the config"),
+    ({"seed": "x"}, "of other types than the config"),
+    ({"seed": {"a": 1}}, "config.seed is a value"),
+    ({"alock": {"n": 3}}, "config.alock.n: no such key; the nearest is "
+     r"config.alloc \(there are"),
+    ({"alloc": {"m": 3}}, r"config.alloc.m: no such key; the nearest is config.alloc\.")])
+def test_rows_that_no_config_can_take(tmp_path, overrides, message):
+  path = tmp_path / "plan.jsonl"
+  path.write_text(json.dumps(dict(
+      id=plan.row_id(overrides), overrides=overrides, C=9, lr=1.0,
+      expected=None)))
+  with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
+    main_lib.planned(small().lock(), str(path), 0)  # as --config gives it
 
 
 def test_what_a_run_writes(calm):

@@ -50,6 +50,17 @@ def test_a_changed_number_is_found(tmp_path, name, old, new, row):
   assert done.returncode == 1
 
 
+@pytest.mark.parametrize("old, new", [("0.605", "six"), ("easy", "ease")])
+def test_an_edited_cell_is_one_line(tmp_path, old, new):
+  shutil.copytree(PUBLISHED, tmp_path / "p")
+  for path in (tmp_path / "p").glob("*.csv"):
+    path.write_text(path.read_text().replace(old, new))
+  done = playbook(f"--data={tmp_path}/p")
+  assert done.returncode == 2
+  assert done.stderr.startswith(f"isojax: --data={tmp_path}/p: ")
+  assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_missing_folder_is_one_line():
   done = playbook("--data=/nowhere")
   assert done.returncode == 2

@@ -59,15 +59,20 @@ def cells(Bps, ns, *, B_max: int) -> tuple[tuple[int, int], ...]:
   return tuple((Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max)
 
 
-def fixed_batch(B: int, Bps) -> tuple[tuple[int, int], ...]:
-  """Every (Bp, B / Bp) of whole numbers: B fixed, Bp traded against n."""
-  return tuple((Bp, B // Bp) for Bp in Bps if B % Bp == 0)
-
-
 def nearest_power(value: float, *, low: int, high: int) -> int:
   """The power of two nearest to value in log2, within [low, high]."""
   lowest, highest = math.ceil(math.log2(low)), math.floor(math.log2(high))
   return 2 ** min(max(round(math.log2(value)), lowest), highest)
+
+
+def _multiple(value: int, step: int, most: int) -> int | None:
+  """The multiple of step up to most with the ratio nearest to value, if any."""
+  if step > most:
+    return None
+  top = most // step * step
+  below = min(max(step, value // step * step), top)
+  return min(below, min(below + step, top),
+             key=lambda x: abs(math.log(x / value)))
 
 
 def admitted(Bp: int, n: int, *, unit: int, B_max: int,
@@ -85,34 +90,33 @@ def admitted(Bp: int, n: int, *, unit: int, B_max: int,
   Raises:
     InputError: nothing is admitted.
   """
-  why = []
-  if n > B_max // Bp and n <= B_max:
+  why, wish = [], Bp
+  at = lambda n: _multiple(Bp, unit // math.gcd(unit, n), min(D, B_max // n))
+  if B_max // Bp < n <= B_max:
     why.append(f"Bp {Bp} -> {B_max // n}: Bp * n is at most {B_max}")
     Bp = B_max // n
   if Bp > D:
     why.append(f"Bp {Bp} -> {D}: the problem set has no more")
     Bp = D
-  legal = [x for x in range(1, min(D, B_max // max(n, 1)) + 1)
-           if x * n % unit == 0]
-  if n >= 2 and legal:
-    near = min(legal, key=lambda x: (abs(math.log(x / Bp)), x))
+  near = at(n) if n >= 2 else None
+  if near:
     if near != Bp:
       why.append(f"Bp {Bp} -> {near}: Bp * n must be a multiple of {unit}, "
                  "row shards times microbatches")
     return near, n, tuple(why)
-  both = [(x, y) for y in range(2, B_max + 1)
-          for x in {Bp, min(D, B_max // y)} if x and x * y <= B_max
-          and x * y % unit == 0]
-  if not both:
+  if not 2 <= B_max >= unit:
     raise InputError(
         f"no Bp <= {D} and 2 <= n with Bp * n <= {B_max} a multiple of {unit} "
         "(row shards times microbatches); use a smaller mesh or fewer "
         "microbatches, or raise B_max")
-  near = min(both, key=lambda c: abs(math.log(c[1] / max(n, 1))) + 0.5 * abs(
-      math.log(c[0] / Bp)))
-  why.append(f"(Bp, n) ({Bp}, {n}) -> {near}: Bp * n must be a multiple of "
-             f"{unit} up to {B_max}, and n at least 2")
-  return *near, tuple(why)
+  middle = min(max(n, 2), B_max)  # a multiple of unit is not further than unit
+  both = [(at(y), y) for y in range(max(2, middle - unit),
+                                    min(B_max, middle + unit) + 1) if at(y)]
+  near = min(both, key=lambda c: abs(math.log(c[1] / n)) + 0.5 * abs(
+      math.log(c[0] / wish)))
+  rule = f"a multiple of {unit} and " * (unit > 1)
+  return *near, (f"(Bp, n) ({wish}, {n}) -> {near}: Bp * n must be {rule}at "
+                 f"most {B_max}, and n at least 2",)
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):

@@ -13,7 +13,6 @@ attention, too high).
 
 import dataclasses
 import math
-import statistics
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from isojax.errors import InputError
 from isojax.planner.machine import Machine
 from isojax.planner.shape import ModelShape
 
+MOST_ROLLOUTS = 2**50  # beyond, floats begin to skip whole numbers
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
 
 
@@ -33,8 +33,9 @@ class Workload:
   max_prompt: int  # tokens; sizes the cache
   max_response: int  # tokens; sizes the cache
   dtype: str  # of compute and cache, a key of BYTES
-  padded: bool = False  # computed at the two maxima, as isojax does; False: at
-  # the means, as a packed update and a growing cache would
+  padded: bool = False  # computed at the two maxima with whole matrices of
+  # attention scores, as isojax does; False: at the means, as a packed update
+  # with fused attention and a growing cache would
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
@@ -209,10 +210,11 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
                   mesh: Mesh | None = None) -> tuple[Stage, Stage]:
   """(prefill, decode) of Bp problems with n rollouts each.
 
-  `rows` slots of the whole machine decode together, and empty ones cost as
-  much as full ones. Weights go through memory once a position on every
-  replica; keys and values once a position and row. Links, a position and chip:
-  fsdp gathers the weights, tensor reduces two activations a layer.
+  `rows` slots of the whole machine decode together, fewer if there are not as
+  many rollouts; empty ones cost as much as full ones. Weights go through memory
+  once a position on every replica; keys and values once a position and row.
+  Links, a position and chip: fsdp gathers the weights, tensor reduces two
+  activations a layer.
   """
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
@@ -227,7 +229,8 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       prompts * shape.kv_bytes_per_token(number) + weights * G,
       prompts * reduced + gathered,
       machine, w.dtype, e.prefill_flops, e.decode_bandwidth)
-  positions = np.maximum(1, Bp * n / rows) * (w.response_tokens / e.slots)
+  rows = np.minimum(rows, Bp * n)
+  positions = Bp * n / rows * (w.response_tokens / e.slots)
   copies = max(1, mesh.tensor / shape.kv_heads)  # of a head on several chips
   decode = _stage(
       positions * (rows * shape.forward_flops(context, head=True)),
@@ -299,70 +302,18 @@ def run_cost(Bp, n, M, *, eval_rollouts: int = 0, eval_k: int = 1,
               cost.chips, cost.usd_per_hour)
 
 
-def budget_for(hours: float, Bp: int, n: int, **run) -> int:
-  """The largest C of whole steps that `hours` on the clock pay for.
+def budget_for(hours: float, Bp: int, n: int, run) -> int:
+  """The largest C of whole steps that `hours` on the clock pay for; 0: none.
 
-  `run`: the keywords of `run_cost`, evaluations included.
+  `run`: (Bp, n, M) -> Cost, evaluations included, that rises with M.
   """
-  if not 0 < hours < math.inf:
-    raise InputError(f"hours={hours}: expected a positive number")
-  spent = lambda M: run_cost(Bp, n, M, **run).hours
-  M = max(0, math.floor((hours - spent(0)) / (spent(1) - spent(0))))
-  while spent(M + 1) <= hours:  # a last bit of the quotient
-    M += 1
-  while M and spent(M) > hours:
-    M -= 1
-  if not M:
-    raise InputError(
-        f"{hours} hours do not pay for one step of Bp={Bp}, n={n} (with "
-        f"evaluations {spent(1):.3g} hours); lower Bp or n, or give more")
-  return Bp * n * M
-
-
-def measured_workload(records: list[dict], workload: Workload) -> Workload:
-  """The workload with the mean tokens and trained share of a run's records.
-
-  `records`: of one run, as `isojax.records` names them, from one step to the
-  next; differences of their cumulative counts are used.
-  """
-  train = _train(records)
-  first, last = train[0], train[-1]
-  grown = lambda name: last[name] - first[name]
-  rollouts = grown("rollouts")
-  return dataclasses.replace(
-      workload, trained=grown("trained_tokens") / grown("sampled_tokens"),
-      prompt_tokens=grown("prompt_tokens") / (rollouts / first["n"]),
-      response_tokens=grown("sampled_tokens") / rollouts)
-
-
-def measured_efficiency(records: list[dict], *, shape: ModelShape,
-                        workload: Workload, machine: Machine, rows: int,
-                        basis: str, mesh: Mesh | None = None,
-                        microbatches: int = 1) -> Efficiency:
-  """What a run's records show, for other (Bp, n) on the same machine.
-
-  One fraction for sampling and one for the update: the time at peak over the
-  median time of a step, so that a compilation does not count. What is not in
-  the records (slots decoded past the end of a rollout) is inside the first.
-  It says little of another model, machine or `rows`.
-  """
-  train = _train(records)
-  typical = lambda name: statistics.median(r[name] for r in train)
-  ideal = step_cost(
-      train[0]["Bp"], train[0]["n"], shape=shape,
-      workload=measured_workload(records, workload), machine=machine,
-      efficiency=PEAK, rows=rows, mesh=mesh, microbatches=microbatches)
-  prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
-  sample = (prefill + decode) / typical("seconds_sample")
-  update = sum(update) / typical("seconds_update")
-  return Efficiency(sample, sample, sample, update, update, update, 1.0,
-                    typical("seconds_score"), f"measured from {basis}")
-
-
-def _train(records: list[dict]) -> list[dict]:
-  train = [record for record in records if record["kind"] == "train"]
-  runs = {(r["run_id"], r["Bp"], r["n"]) for r in train}
-  if len(runs) != 1 or len(train) < 3:
-    raise InputError(f"{len(train)} train records of {len(runs)} runs: "
-                     "expected at least 3, all of one run")
-  return train
+  most = MOST_ROLLOUTS // (Bp * n)
+  if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
+    raise InputError(f"--hours={hours:g}: expected a positive number that pays "
+                     f"for less than {MOST_ROLLOUTS:.2g} rollouts")
+  low, high = 0, most  # low is paid for, high is not
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = ((middle, high) if run(Bp, n, middle).hours <= hours else
+                 (low, middle))
+  return Bp * n * low

@@ -25,7 +25,8 @@ class Accelerator:
   float8: float | None = None  # FLOP/s
   link_bandwidth: float | None = None  # bytes/s out of a chip over all links,
   # one way: half the "bidirectional" figure. ICI or NVLink, never Ethernet.
-  usd_per_hour: float | None = None  # list price on demand, of one chip
+  usd_per_hour: float | None = None  # on demand, of one chip
+  usd_source: str | None = None
   named_cores: int = 1  # that a slice name counts on one chip; 1: chips
 
   def peak(self, dtype: str) -> float:
@@ -40,26 +41,27 @@ class Accelerator:
 
 
 # Pages were read on 2026-11-21. BOOK is jax-ml.github.io/scaling-book at commit
-# 0819a7d, 2025-02-18; its prices are Google Cloud's, region not stated.
+# 0819a7d, 2025-02-18.
 # TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, with v5p and v6e beside it.
+BOOK_PRICES = "the scaling book, 2025-02-18, Google Cloud, region not stated"
 ACCELERATORS = {
     "tpu-v4": Accelerator(
         name="tpu-v4", bfloat16=275e12, int8=275e12,
         hbm_bytes=32 * 2**30, hbm_bandwidth=1200e9,
         link_bandwidth=270e9,  # BOOK, tpus: 6 links of 45 GB/s each way
-        usd_per_hour=3.22,  # pricing page of 2022-08-11: infer-pub.com
+        usd_per_hour=3.22, usd_source="price list of 2022-08-11, infer-pub.com",
         named_cores=2, source="docs.cloud.google.com/tpu/docs/v4"),
     "tpu-v5e": Accelerator(
         name="tpu-v5e", bfloat16=197e12, int8=393e12,
         hbm_bytes=16e9, hbm_bandwidth=819e9,
         link_bandwidth=200e9,  # 400 GB/s bidirectional
-        usd_per_hour=1.20,  # BOOK, applied-inference
+        usd_per_hour=1.20, usd_source=BOOK_PRICES,
         source="docs.cloud.google.com/tpu/docs/v5e"),
     "tpu-v5p": Accelerator(
         name="tpu-v5p", bfloat16=459e12, int8=918e12,  # int8: BOOK, tpus
         hbm_bytes=95e9, hbm_bandwidth=2765e9,
         link_bandwidth=600e9,  # TPU7X: 1200 GB/s bidirectional
-        usd_per_hour=4.20,  # BOOK, applied-inference
+        usd_per_hour=4.20, usd_source=BOOK_PRICES,
         named_cores=2, source="docs.cloud.google.com/tpu/docs/v5p-training"),
     "tpu-v6e": Accelerator(
         name="tpu-v6e", bfloat16=918e12, int8=1836e12,
@@ -87,7 +89,7 @@ ACCELERATORS = {
         name="h100", bfloat16=989e12, float32=67e12, int8=1979e12,
         float8=1979e12, hbm_bytes=80e9, hbm_bandwidth=3350e9,
         link_bandwidth=450e9,  # NVLink 900 GB/s, both ways
-        usd_per_hour=10.80,  # BOOK, applied-inference
+        usd_per_hour=10.80, usd_source=BOOK_PRICES,
         source="NVIDIA H100 SXM5, dense, from the table of "
                "glennklockwood.com/garden/processors/h100"),
     "h200": Accelerator(
@@ -134,6 +136,7 @@ class Machine:
       raise InputError(f"machine {self.name!r}: expected at least one chip")
 
 
+MOST_CHIPS = 2**17  # no machine has more
 # How a name says kind and count, and whether the count may be of TensorCores.
 FORMS = (
     (r"(?P<kind>.+)", False),
@@ -158,10 +161,11 @@ def machine(name: str) -> Machine:
     accelerator = ACCELERATORS[kind]
     count = int(found["count"]) if "count" in found.groupdict() else 1
     each = accelerator.named_cores if is_slice else 1
-    if count < 1 or count % each:
+    if not 1 <= count // each <= MOST_CHIPS or count % each:
       raise InputError(
           f"machine {name!r}: expected a positive multiple of {each}: the name "
-          f"counts {'TensorCores, two a chip' if each > 1 else 'chips'}")
+          f"counts {'TensorCores, two a chip' if each > 1 else 'chips'}, at "
+          f"most {MOST_CHIPS} of them")
     return Machine(name, accelerator, count // each)
   bare = re.sub(r"^\d+x|[x-]\d+$", "", name.lower())
   kinds = [*ACCELERATORS, *ALIASES]

@@ -39,6 +39,18 @@ class Memory:
   def fits(self) -> bool:
     return self.total <= self.available
 
+  @property
+  def text(self) -> str:
+    """Every part in GB; of cache and update the larger counts."""
+    logits = max(self.sample_logits, self.update_logits)
+    parts = dict(masters=self.masters, moments=self.moments, copy=self.copy,
+                 reference=self.reference, gradients=self.gradients,
+                 activations=self.activations, cache=self.cache, logits=logits)
+    return (f"{self.total / 1e9:.3g} GB of a device's "
+            f"{self.available / 1e9:.3g} GB (" + ", ".join(
+                f"{name} {value / 1e9:.3g}" for name, value in parts.items()
+                if value) + "; cache and update are not there at once)")
+
 
 def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
            *, rows: int, microbatch_rows: int, chunked_head: bool,
@@ -56,12 +68,12 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
   # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp; float32 scores and their softmax.
+  # their product, three of the mlp; float32 scores and their softmax if whole.
   layer = length * number * (
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
       + 3 * shape.mlp / mesh.tensor) + (
-          2 * 4 * length**2 * shape.heads / mesh.tensor)
+          w.padded * 2 * 4 * length**2 * shape.heads / mesh.tensor)
   kept = shape.layers * length * shape.width * number + layer if w.remat else (
       shape.layers * layer)
   tokens = micro * w.max_response
@@ -78,15 +90,21 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       available=machine.accelerator.hbm_bytes)
 
 
-def largest_batch(shape: ModelShape, workload: Workload, machine: Machine,
-                  mesh: Mesh, *, rows: int, microbatches: int,
-                  chunked_head: bool, B_max: int) -> int:
-  """Most rollouts in a step, up to B_max, whose update fits; 0: none does."""
-  fits = lambda B: memory(
-      shape, workload, machine, mesh, rows=rows, chunked_head=chunked_head,
-      microbatch_rows=math.ceil(B / microbatches)).fits
-  low, high = 0, B_max  # low fits or is 0, high + 1 does not or is too many
+def largest(fits, most: int) -> int:
+  """The largest whole number up to `most` that fits; 0: none does."""
+  low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
   while low < high:
     middle = (low + high + 1) // 2
     low, high = (middle, high) if fits(middle) else (low, middle - 1)
   return low
+
+
+def divisors(number: int) -> list[int]:
+  return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def meshes(shape: ModelShape, machine: Machine) -> list[Mesh]:
+  """Every mesh of the machine's chips over which the heads divide."""
+  return [Mesh(machine.chips // (tensor * fsdp), fsdp, tensor)
+          for tensor in divisors(machine.chips) if shape.heads % tensor == 0
+          for fsdp in divisors(machine.chips // tensor)]

@@ -6,6 +6,7 @@ import json
 
 from isojax.errors import InputError
 from isojax.planner.allocation import Allocation
+from isojax.planner.allocation import admitted
 from isojax.planner.allocation import allocate
 from isojax.planner.allocation import sqrt_lr
 
@@ -34,6 +35,15 @@ def row_id(values: dict) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def names(values: dict, prefix: str):
+  """The dotted name of every field in nested overrides."""
+  for key, value in values.items():
+    if isinstance(value, dict):
+      yield from names(value, f"{prefix}.{key}")
+    else:
+      yield f"{prefix}.{key}"
+
+
 def text(rows: list[Row]) -> str:
   """plan.jsonl."""
   lines = []
@@ -46,22 +56,63 @@ def text(rows: list[Row]) -> str:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """The overrides of one row of a plan, counted from 0.
+  """One row of a plan, counted from 0, with the fields FIELDS.
 
   Raises:
-    InputError: no such row, or the line is not of a plan.
+    InputError: no such row, the line is not of a plan, or its id is not that
+      of its overrides.
   """
   if not 0 <= index < len(lines):
-    raise InputError(f"--row={index}: {path} has rows 0 to {len(lines) - 1}")
+    raise InputError(f"--row={index}: {path} has {len(lines)} "
+                     f"row{'s' * (len(lines) != 1)}, counted from 0")
+  where = f"{path}:{index + 1}"
   try:
     row = json.loads(lines[index])
-    unknown = row.keys() ^ set(FIELDS)
-    if unknown:
-      raise ValueError(f"expected the fields {', '.join(FIELDS)}")
-    return row["overrides"]
-  except (ValueError, AttributeError) as error:
-    raise InputError(f"{path}:{index + 1}: not a row of a plan ({error}); make "
-                     "it with python -m launch.plan") from error
+    if not isinstance(row, dict) or row.keys() != set(FIELDS):
+      raise ValueError(f"expected an object of {', '.join(FIELDS)}")
+    if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
+        int, float):
+      raise ValueError("expected an object in overrides, a number in lr")
+  except ValueError as error:
+    raise InputError(f"{where}: not a row of a plan ({error}); make it with "
+                     "python -m launch.plan") from error
+  this = row_id(row["overrides"])
+  if row["id"] != this:
+    raise InputError(
+        f"{where}: its id {row['id']!r} is of other overrides, was it edited? "
+        f"The id of these is {this!r}: write that, or plan again")
+  return row
+
+
+def kept_cells(cells, *, B: int | None, B_max: int, D: int | None,
+               unit: int) -> tuple[list[tuple[int, int]], list[str]]:
+  """(The cells that are admitted, each once; what was moved or left out, why).
+
+  Args:
+    cells: (Bp, n) pairs; n may be a fraction where B is fixed.
+    B: Bp * n of every cell if that is fixed.
+    B_max, D, unit: as for `allocation.admitted`.
+  """
+  kept, words = {}, []
+  for Bp, n in cells:
+    why = None
+    if n != int(n):
+      why = f"Bp does not divide B = {B}"
+    elif n < 2:
+      why = "a group of one rollout has no advantage"
+    elif Bp * n > B_max:
+      why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
+             "--rollouts; a cap can look like saturation")
+    else:
+      *at, moved = admitted(Bp, int(n), unit=unit, B_max=B_max, D=D or B_max)
+      if B and at[0] * at[1] != B:
+        why = f"{moved[0]}, which leaves B = {B}"
+    if why:
+      words.append(f"left out (Bp, n) = ({Bp}, {n:.4g}): {why}")
+    else:
+      kept[tuple(at)] = None
+      words += [f"moved at ({Bp}, {n:.4g}): {change}" for change in moved]
+  return list(kept), words
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,

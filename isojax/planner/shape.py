@@ -23,6 +23,7 @@ FAMILIES = {
     "gemma3_text": Family(tied=True, qkv_bias=False, qk_norm=True, norms=4),
 }
 
+LARGEST = 10**8  # of any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",
             mlp="intermediate_size", vocab="vocab_size")
@@ -89,33 +90,45 @@ class ModelShape:
         4 * self.layers * self.heads * self.head_dim * context)
 
 
-def model_shape(config: dict) -> ModelShape:
-  """The shape in a parsed Hugging Face config.json of a dense text model."""
+def model_shape(config: dict, *, path: str) -> ModelShape:
+  """The shape in a parsed Hugging Face config.json of a dense text model.
+
+  Raises:
+    InputError: names the file and what in it would be priced wrong.
+  """
   kind = config["model_type"] if "model_type" in config else None
   experts = [key for key in config if "expert" in key]
-  if kind not in FAMILIES or experts:
+  if not isinstance(kind, str) or kind not in FAMILIES or experts:
     raise InputError(
-        f"config.json: model_type {kind!r}"
+        f"{path}: model_type {kind!r}"
         f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
         f"expected a dense one of {', '.join(FAMILIES)}")
   missing = [key for key in KEYS.values() if key not in config]
   if missing:
-    raise InputError(f"config.json: {', '.join(missing)} missing; write the "
+    raise InputError(f"{path}: {', '.join(missing)} missing; write the "
                      "values out, also those equal to the library's defaults")
   sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
-  wrong = [f"{KEYS[k]}={v!r}" for k, v in sizes.items()
-           if not isinstance(v, int) or v < 1]
-  wrong += [f"{key}={config[key]}" for key in ("attention_bias", "mlp_bias")
+  given = "head_dim" in config and config["head_dim"] is not None
+  if given:
+    sizes["head_dim"] = config["head_dim"]
+  wrong = [f"{KEYS[k] if k in KEYS else k}={v!r}" for k, v in sizes.items()
+           if type(v) is not int or not 1 <= v <= LARGEST]
+  wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
             if key in config and config[key]]
-  if wrong:
-    raise InputError(f"config.json: {', '.join(wrong)}: expected sizes of at "
-                     "least 1, and no biases but Qwen2's")
-  head_dim = config["head_dim"] if "head_dim" in config else None
-  if head_dim is None and (
-      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
-    raise InputError("config.json: head_dim is missing and not hidden_size / "
-                     "num_attention_heads; write it out")
   tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
           else FAMILIES[kind].tied)
-  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind],
-                    head_dim=head_dim or sizes["width"] // sizes["heads"])
+  if not isinstance(tied, bool):
+    wrong.append(f"tie_word_embeddings={tied!r}")
+  if wrong:
+    raise InputError(f"{path}: {', '.join(wrong)}: expected sizes from 1 to "
+                     f"{LARGEST}, true or false where a key asks for it, and "
+                     "no biases but Qwen2's")
+  if sizes["heads"] % sizes["kv_heads"]:
+    raise InputError(f"{path}: {sizes['heads']} num_attention_heads do not "
+                     f"share {sizes['kv_heads']} num_key_value_heads evenly")
+  if not given and (
+      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
+    raise InputError(f"{path}: head_dim is missing and not hidden_size / "
+                     "num_attention_heads; write it out")
+  sizes.setdefault("head_dim", sizes["width"] // sizes["heads"])
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind])

@@ -1,0 +1,106 @@
+"""What runs are priced on: a model on a machine, sharded, with assumptions."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.planner import cost
+from isojax.planner import memory as memory_lib
+from isojax.planner.cost import Cost
+from isojax.planner.cost import Efficiency
+from isojax.planner.cost import Mesh
+from isojax.planner.cost import Workload
+from isojax.planner.machine import Machine
+from isojax.planner.shape import ModelShape
+
+STEP = (32, 128)  # (Bp, n) by which meshes are compared
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+  """Everything that a price depends on but the allocation."""
+
+  shape: ModelShape
+  machine: Machine
+  mesh: Mesh
+  workload: Workload
+  efficiency: Efficiency
+  rows: int  # decoded at once on the whole machine, at most
+  microbatches: int | None  # None: as few as `micro_rows` allows
+  micro_rows: int | None  # rollouts in a microbatch, at most
+  chunked_head: bool
+  eval_rollouts: Callable[[int, int], int] | None  # of M updates of B rollouts
+  eval_k: int  # samples of a validation problem
+
+  def run(self, Bp, n, M) -> Cost:
+    """M steps with their evaluations; without these, arrays too."""
+    return cost.run_cost(
+        Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
+        workload=self.workload, efficiency=self.efficiency, rows=self.rows,
+        microbatches=self.microbatches or np.ceil(Bp * n / self.micro_rows),
+        eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
+                       else 0),
+        eval_k=self.eval_k)
+
+  def memory(self, B: int, rows: int) -> memory_lib.Memory:
+    """Of each device, with B rollouts in a step, `rows` decoded at once."""
+    micro = (-(-B // self.microbatches) if self.microbatches
+             else min(B, self.micro_rows))
+    return memory_lib.memory(
+        self.shape, self.workload, self.machine, self.mesh, rows=rows,
+        microbatch_rows=micro, chunked_head=self.chunked_head)
+
+
+def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
+           rows: int) -> Price:
+  """Of any trainer, on the mesh with the fastest step among those that fit.
+
+  Assumes a packed update that computes the forward twice, with fused attention
+  and a chunked head; decodes as many of `rows` as memory admits.
+
+  Raises:
+    InputError: no mesh fits with one row a shard.
+  """
+  workload = dataclasses.replace(workload, padded=False, remat=True)
+  price = lambda mesh, local, micro: Price(
+      shape=shape, machine=machine, mesh=mesh, workload=workload,
+      efficiency=cost.ASSUMED, rows=local * mesh.data * mesh.fsdp,
+      microbatches=None, micro_rows=micro * mesh.data * mesh.fsdp,
+      chunked_head=True, eval_rollouts=None, eval_k=1)
+  memory = lambda *args: price(*args).memory(2**60, price(*args).rows)
+  smallest = {mesh: memory(mesh, 1, 1)
+              for mesh in memory_lib.meshes(shape, machine)}
+  found = []
+  for mesh in (mesh for mesh, needed in smallest.items() if needed.fits):
+    most = max(1, rows // (mesh.data * mesh.fsdp))
+    found.append(price(
+        mesh, memory_lib.largest(lambda r: memory(mesh, r, 1).fits, most),
+        memory_lib.largest(lambda r: memory(mesh, 1, r).fits, 2**20)))
+  if not found:
+    mesh = min(smallest, key=lambda mesh: smallest[mesh].total)
+    raise InputError(
+        f"{machine.name}: the model does not fit, however it is sharded; at "
+        f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
+        f"row a shard: {smallest[mesh].text}; take more chips, larger ones, a "
+        "smaller model or shorter answers")
+  return min(found, key=lambda price: price.run(*STEP, 1).seconds)
+
+
+def largest_batch(price: Price, B_max: int) -> int:
+  """Most rollouts in a step, up to B_max, whose microbatches fit.
+
+  Raises:
+    InputError: not even the smallest do.
+  """
+  if price.microbatches is None:
+    return B_max
+  rows = min(price.rows, B_max)
+  most = memory_lib.largest(lambda B: price.memory(B, rows).fits, B_max)
+  if not most:
+    raise InputError(
+        f"{price.machine.name}: the smallest microbatch does not fit: "
+        f"{price.memory(1, rows).text}; use more devices on mesh.fsdp or "
+        "mesh.tensor, fewer sampler.rows, or shorter answers")
+  return most
