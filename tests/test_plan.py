@@ -103,7 +103,7 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"], "torn.jsonl:1: not a record"),
     ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: train record 1: Bp"),
-    (["--rollouts=9", "--problems=zero.jsonl"], "zero.jsonl: expected"),
+    (["--rollouts=9", "--problems=zero.jsonl"], "which law?"),
     (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
      "stratum file of launch.split (ValueError: line 2: 17 correct of 16)"),
     (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
