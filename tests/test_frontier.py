@@ -396,6 +396,6 @@ def test_the_document_is_json_and_the_planner_reads_it():
   law = laws.read_fit(again, path="fit.json")
   assert law.identified and len(law.draws) == 100
   assert law.law(1e6) == pytest.approx(
-      2 ** analysis.law_values(fit.law, [6.0])[0, 0], rel=1e-4)
+      2 ** fit.law([6.0])[0, 0], rel=1e-4)
   low, high = law.interval(1e6)
   assert low < law.law(1e6) < high

@@ -19,9 +19,15 @@ HEADER = "Bp,n,step,avg\n"
 TRL = {"num_generations": 8, "generation_batch_size": 64}
 
 
+def table(path, columns=None, fixed=None, kind="table", **more):
+  return readers.read(path, kind=kind, columns=columns or {},
+                      fixed=fixed or {}, **{
+                          "scale": {}, "axis": "rollouts", "from_path": None,
+                          **more})
+
+
 def read(name, kind, columns=None, fixed=None):
-  return readers.read(str(LOGS / name), kind=kind, columns=columns or {},
-                      fixed=fixed or {})
+  return table(str(LOGS / name), columns, fixed, kind)
 
 
 def curve(rows, *names, **only):
@@ -36,11 +42,6 @@ def write(tmp_path):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
   return write
-
-
-def table(path, columns=None, fixed=None, kind="table"):
-  return readers.read(path, kind=kind, columns=columns or {},
-                      fixed=fixed or {})
 
 
 def refused(path, *words, **flags):
@@ -367,8 +368,8 @@ def test_wrong_values_are_named_with_their_line(write, row, words):
 def test_wrong_flags(write):
   path = write(HEADER + "4,8,1,0.5\n")
   refused(path, "expected one of", "'tabel'", kind="tabel")
-  refused(path, "--columns=av=", "avg", columns={"av": "avg"})
-  refused(path, "--fixed=sed=", "seed", fixed={"sed": 1})
+  refused(path, "--columns: av is no field", "avg", columns={"av": "avg"})
+  refused(path, "--fixed: sed is no field", "seed", fixed={"sed": 1})
   refused(path, "--fixed: k is 0", fixed={"k": 0})
   refused(path, "['n'] in --columns and in --fixed", columns={"n": "n"},
           fixed={"n": 8})

@@ -9,7 +9,6 @@ file does not hold comes from the caller: `columns` names it in the file,
 import dataclasses
 import difflib
 import json
-import math
 import os
 import re
 import tomllib
@@ -24,6 +23,9 @@ POSITIVE = ("Bp", "n", "k")  # whole numbers from 1, the next ones from 0
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")
 LISTED = 12  # names in an error message
+MEANINGS = {"Bp": "problems a step", "n": "rollouts a problem",
+            "step": "updates made", "run_id": "name of the run",
+            "seed": "of the run", "avg": "pass rate"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,8 @@ class _Curve:
 
 
 def read(path: str, *, kind: str, columns: dict[str, str],
-         fixed: dict[str, object]) -> tuple[list[Row], list[str]]:
+         fixed: dict[str, object], scale: dict[str, float], axis: str,
+         from_path: str | None) -> tuple[list[Row], list[str]]:
   """Rows of one file, and notes on what was skipped or is to be known.
 
   Args:
@@ -52,6 +55,10 @@ def read(path: str, *, kind: str, columns: dict[str, str],
       with a metric among them, no other metric is looked for.
     fixed: our field or the project's option -> a constant. `k` also chooses
       among several best@k.
+    scale: metric or axis -> a factor, 0.01 for percent.
+    axis: the compute, a number that may stand under its own name.
+    from_path: regular expression whose named groups are fields or options
+      that the path tells or, of several runs in one file, their names.
 
   Raises:
     InputError: the file is of another kind; a field is missing, there twice,
@@ -62,33 +69,57 @@ def read(path: str, *, kind: str, columns: dict[str, str],
   form = FORMATS[kind]
   table, notes = lines.load(path)
   names = list(dict.fromkeys(name for _, line in table for name in line))
-  _check_flags(path, form, names, columns, fixed)
-  fixed, options = _constants(path, form, fixed, notes)
-  curves = _curves(path, form, names, columns, fixed)
+  # nested objects are flat here; their names are written with dots as well
+  columns = {field: name if name in names else name.replace(".", "/")
+             for field, name in columns.items()}
+  _check_flags(path, form, names, columns, fixed, scale, axis, from_path)
+  of_run = columns["run_id"] if "run_id" in columns else "run_id"
+  runs = list(dict.fromkeys(str(line[of_run]) for _, line in table
+                            if there(line, of_run)))
+  told = _told(path, from_path, runs, notes)
+  beside = _beside(path, notes) if form.version and not (
+      {"Bp", "n"} <= fixed.keys()) else {}
+  known = {run: _constants(form, fixed, fields, beside)
+           for run, fields in told.items()}
+  curves = _curves(path, form, names, columns, next(iter(known.values()))[0])
   steps = [("step", name) for name in form.step if name in names][:1]
   places = [(field, name) for field, name in (
       *steps, ("run_id", "run_id"), *form.names) if field not in columns]
+  if axis not in ("rollouts", "updates", *columns):
+    places.append((axis, axis))
   places += columns.items()
   sampled = _sampled(path, table) if form.version else {}
+  name_of_file = os.path.splitext(os.path.basename(path))[0]
   rows = []
   for number, line in table:
-    if "kind" in line and line["kind"] == "train":
+    run = str(line[of_run]) if there(line, of_run) and None not in known else (
+        None)
+    if run not in known or "kind" in line and line["kind"] == "train":
       continue
+    constants, options = known[run]
     for curve in curves:
       if any(field in METRICS and there(line, name)
              for field, name in curve.source.items()):
-        found = dict(line) if kind == "isojax" else {}
+        found = {name: (line[name], name) for name in line
+                 } if kind == "isojax" else {}
         for field, name in (*places, *curve.source.items()):
           if there(line, name):
-            found[field] = line[name]
-        rows.append(_row(f"{path}:{number}", form, found, fixed, {
+            found[field] = line[name], name
+        rows.append(_row(f"{path}:{number}", form, found, constants, {
             "eval_set": curve.eval_set or _set_of(form, line), "k": curve.k,
-            "run_id": os.path.splitext(os.path.basename(path))[0]}))
+            "run_id": name_of_file}, axis, told[run]))
+        for field, factor in scale.items():
+          if field in rows[-1].fields:
+            rows[-1].fields[field] *= factor
         _spend(rows[-1].fields, options, sampled)
   if not rows:
     raise InputError(f"{path}: no line has a value of "
                      f"{sorted(curves[0].source.values())}: check the file")
-  notes += _caveats(kind, rows, names, dict(places), fixed, options, sampled)
+  if not runs and "run_id" not in fixed.keys() | told[None].keys():
+    _tell_apart(rows)
+  constants, options = next(iter(known.values()))
+  notes += _caveats(kind, rows, names, dict(places),
+                    constants if None in known else {}, options, sampled)
   return (rows if kind == "isojax" else _once(rows, form, notes)), notes
 
 
@@ -97,19 +128,71 @@ def _options(form: Format) -> list[str]:
   return [option for option in mine if option is not None]
 
 
-def _check_flags(path, form, names, columns, fixed) -> None:
-  for flag, given, known in (("--columns", columns, KNOWN), (
-      "--fixed", fixed, KNOWN.union(_options(form)))):
+def _groups(from_path: str | None) -> list[str]:
+  try:
+    groups = list(re.compile(from_path or "").groupindex)
+  except re.error as error:
+    raise InputError(f"--from_path={from_path}: no regular expression "
+                     f"({error})") from error
+  if from_path is not None and not groups:
+    raise InputError(f"--from_path={from_path}: no named group such as "
+                     "(?P<n>\\d+)")
+  return groups
+
+
+def _check_flags(path, form, names, columns, fixed, scale, axis, from_path):
+  fields, options = KNOWN | {axis}, {*_options(form)}
+  for flag, given, known in (
+      ("--columns", columns, fields), ("--fixed", fixed, KNOWN | options),
+      ("--from_path", _groups(from_path), KNOWN | options),
+      ("--scale", scale, {*METRICS, axis})):
     for name in given:
       if name not in known:
-        raise InputError(f"{flag}={name}=...: no such field; expected one of "
-                         f"{_nearest(name, known)}")
-  if twice := sorted(columns.keys() & fixed.keys()):
-    raise InputError(f"{twice} in --columns and in --fixed: leave one out")
+        told = [f"{field} ({MEANINGS[field]})" for field in MEANINGS
+                if field in known]
+        raise InputError(
+            f"{flag}: {name} is no field; expected one of "
+            + ", ".join(told + [_nearest(name, known - MEANINGS.keys())]))
+  for one, other, flag in ((columns, fixed, "--fixed"),
+                           (columns, _groups(from_path), "--from_path"),
+                           (fixed, _groups(from_path), "--from_path")):
+    if twice := sorted({*one} & {*other}):
+      first = "--columns" if one is columns else "--fixed"
+      raise InputError(f"{twice} in {first} and in {flag}: leave one out")
   for field, name in columns.items():
     if name not in names:
       raise InputError(f"{path}: no column {name!r} for {field}; the file has "
                        f"{_nearest(name, names)}")
+
+
+def _told(path: str, from_path: str | None, runs: list[str],
+          notes: list[str]) -> dict:
+  """run -> what its name tells; or None -> what the path tells of all."""
+  if from_path is None:
+    return {None: {}}
+  tell = lambda text: (match := re.search(from_path, text)) and {
+      name: value for name, value in match.groupdict().items()
+      if value is not None}
+  by_run = {run: fields for run in runs if (fields := tell(run))}
+  if (len(runs) < 2 or not by_run) and (fields := tell(path)):
+    return {None: fields}
+  if not by_run:
+    raise InputError(
+        f"{path}: --from_path={from_path} does not match the path" + (
+            f", nor a run's name such as {runs[0]!r}" if runs else ""))
+  if silent := [run for run in runs if run not in by_run]:
+    notes.append(f"{path}: --from_path does not match the runs {silent}; they "
+                 "were left out.")
+  return by_run
+
+
+def _tell_apart(rows: list[Row]) -> None:
+  """Names the runs of a file that has no run_id by their Bp, n and seed."""
+  of = lambda row: tuple((name, row.fields[name]) for name in (
+      "Bp", "n", "seed") if name in row.fields)
+  if len({of(row) for row in rows}) > 1:
+    for row in rows:
+      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
 
 
 def _nearest(name: str, names) -> str:
@@ -120,14 +203,14 @@ def _nearest(name: str, names) -> str:
   return ", ".join(alike[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _constants(path: str, form: Format, fixed: dict, notes: list[str]):
+def _constants(form: Format, fixed: dict, told: dict, beside: dict):
   """The constants in our names, and the project's options among them."""
-  options = {name: _value("--fixed", name, fixed[name], low=1)
-             for name in _options(form) if name in fixed}
-  ours = {name: _value("--fixed", name, value) for name, value in fixed.items()
-          if name in KNOWN}
-  if form.version and not {"Bp", "n"} <= ours.keys():
-    options = _beside(path, notes) | options
+  given = {name: ("--fixed", value) for name, value in fixed.items()}
+  given |= {name: ("--from_path", value) for name, value in told.items()}
+  options = beside | {name: _value(*given[name], name, low=1)
+                      for name in _options(form) if name in given}
+  ours = {name: _value(flag, value, name) for name, (flag, value)
+          in given.items() if name in KNOWN}
   derived = {}
   if form.group in options:
     derived["n"] = options[form.group]
@@ -141,8 +224,8 @@ def _constants(path: str, form: Format, fixed: dict, notes: list[str]):
     derived["Bp"] = batch // n["n"]
   for name, value in derived.items():
     if name in ours and ours[name] != value:
-      raise InputError(f"{name} is {ours[name]} in --fixed, and {value} by "
-                       f"{options}: leave one out")
+      raise InputError(f"{name} is {ours[name]} in {given[name][0]}, and "
+                       f"{value} by {options}: leave one out")
   ours |= derived
   if "num_generations_eval" in options:
     ours.setdefault("k", options["num_generations_eval"])
@@ -240,63 +323,76 @@ def _sampled(path: str, table) -> dict[int, int]:
   sampled = {}
   for number, line in table:
     if all(there(line, name) for name in needed):
-      step, before, own = (_value(f"{path}:{number}", "rollouts", line[name])
+      step, before, own = (_value(f"{path}:{number}", line[name], "rollouts", name)
                            for name in needed)
       sampled[step] = before + own
   return sampled
 
 
-def _value(where: str, field: str, value, low: int = 0):
+def _value(where: str, value, field: str, column: str | None = None,
+           low: int = 0, axis: str | None = None):
   """The value as the field's type; a field that is not ours stays as it is."""
+  name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
     try:
       value = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
       value = None
-    if not isinstance(value, list):
-      raise InputError(f"{where}: correct: expected a list of counts")
-    return [_value(where, "rollouts", count) for count in value]
-  if field in TEXT:
-    return str(value)
-  low = 1 if field in POSITIVE else low
-  if field not in KNOWN and not low:
+    if not isinstance(value, list) or not all(
+        isinstance(c, int) and 0 <= c < 2**31 for c in value):
+      raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
+                       "the correct samples of each problem")
     return value
+  if field in TEXT:  # half a surrogate pair can not be written
+    return str(value).encode("utf-8", "replace").decode()
+  low = 1 if field in POSITIVE else low
+  if field not in KNOWN and field != axis and not low:
+    return value
+  whole = field in WHOLE or field in POSITIVE or field not in KNOWN and (
+      field != axis)
   try:
     if isinstance(value, bool):
       raise ValueError
     number = value if isinstance(value, int) else float(value)
-    if field not in WHOLE and not low:
+    if not whole:
       return float(number)
+    near = round(min(max(low, number), 2**63))  # first, as round(inf) raises
   except (TypeError, ValueError, OverflowError):
-    raise InputError(f"{where}: {field} is {value!r}; expected a number, or "
-                     "nothing where there is none") from None
-  if not math.isfinite(number) or number != int(number) or number < low:
-    raise InputError(f"{where}: {field} is {value!r}; expected a whole number, "
-                     f"at least {low}")
-  return int(number)
+    comma = isinstance(value, str) and re.fullmatch(r"-?\d+,\d+", value.strip())
+    raise InputError(
+        f"{where}: {name} is {value!r:.60}; expected a number, or nothing where "
+        "there is none" + ("; write decimal points, not commas" if comma
+                           else "")) from None
+  if number != near:
+    raise InputError(f"{where}: {name} is {value!r:.60}; expected a whole "
+                     f"number, at least {low}; the nearest is {near}")
+  return near
 
 
-def _row(where: str, form: Format, found, fixed, defaults) -> Row:
-  fields = {name: _value(where, name, value)
-            for name, value in found.items() if there(found, name)}
+def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
+  fields = {field: _value(where, value, field, column, axis=axis)
+            for field, (value, column) in found.items()
+            if value is not None and value != ""}
   for name, value in fixed.items():
     if name in fields and fields[name] != value:
+      flag = "--from_path" if name in told else "--fixed"
       raise InputError(f"{where}: {name} is {fields[name]} in the file and "
-                       f"{value} in --fixed: leave it out of --fixed")
+                       f"{value} in {flag}: leave it out of {flag}")
     fields[name] = value
   for name, value in defaults.items():
     if name not in fields and value is not None:
       fields[name] = value
-  for name, meaning, option in (
-      ("Bp", "problems a step", form.prompts or form.batch),
-      ("n", "rollouts a problem", form.group),
-      ("step", "updates made", None)):
+  for name, option in (("Bp", form.prompts or form.batch), ("n", form.group),
+                       ("step", None)):
     if name not in fields:
       # a batch that counts rollouts is Bp * n, not Bp
       theirs = f" or --fixed={option}=..." if option else ""
-      raise InputError(f"{where}: no {name} ({meaning}); expected a column or "
-                       f"a constant: --columns={name}=NAME or "
-                       f"--fixed={name}=...{theirs}")
+      by_name = "" if name == "step" else (
+          f", or --from_path='{name}(?P<{name}>\\d+)' if the path or the "
+          f"run's name ({fields['run_id']}) tells it")
+      raise InputError(f"{where}: no {name} ({MEANINGS[name]}); expected a "
+                       f"column or a constant: --columns={name}=NAME or "
+                       f"--fixed={name}=...{theirs}{by_name}")
   return Row(where, fields)
 
 
@@ -357,24 +453,36 @@ def _caveats(kind, rows, names, places, fixed, options, sampled) -> list[str]:
 
 
 def _once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:
-  """One row an evaluation: halves are joined, of repeats the later counts."""
-  kept = {}
+  """One row an evaluation: halves are joined; of a resumed run's, the later.
+
+  A log that goes back to a step which it has, but not to its first, is that of
+  a run that went on from there: what it logged from that step on is void.
+
+  Raises:
+    InputError: steps that are there twice in another way: several runs?
+  """
+  kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:
-    key = tuple(row.fields[name] if name in row.fields else None for name in (
-        "run_id", "seed", "Bp", "n", "eval_set", "k", "step"))
-    if key not in kept:
-      kept[key] = row
+    run = kept.setdefault(tuple(
+        row.fields[name] if name in row.fields else None for name in (
+            "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
+    step = row.fields["step"]
+    if step not in run:
+      run[step] = row
       continue
-    one = kept[key]
+    one = run[step]
     if not one.fields.keys() & row.fields.keys() & {*METRICS}:
-      kept[key] = Row(one.where, one.fields | row.fields)
-    elif form.repeats:
-      notes.append(f"{one.where}: step {row.fields['step']} is evaluated again "
-                   f"at {row.where}: skipped.")
-      kept[key] = row
-    else:
+      run[step] = Row(one.where, one.fields | row.fields)
+      continue
+    if not (form.repeats or next(iter(run)) < step < next(reversed(run))):
       raise InputError(
           f"{row.where}: the same run, set and step as {one.where}; expected "
           "one row each: tell runs and sets apart by --columns=run_id=NAME, "
           "seed or eval_set, or delete one")
-  return list(kept.values())
+    notes.append(f"{one.where}: step {step} is evaluated again at {row.where}: "
+                 "a resumed run; the later rows from this step on are kept.")
+    for void in [other for other in run if other >= step]:
+      del run[void]
+    run[step] = row
+  return sorted((row for run in kept.values() for row in run.values()),
+                key=lambda row: int(row.where.rsplit(":", 1)[1]))
