@@ -27,6 +27,7 @@ from isojax.frontier import formats
 from isojax.frontier import proposal
 from isojax.frontier import readers
 from isojax.frontier import study as study_lib
+from isojax.frontier import words
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
@@ -185,24 +186,19 @@ def writable(folder: str) -> None:
 def summary(found: dict) -> str:
   """The verdict and the law, for the terminal."""
   study, law, verdict = found["study"], found["law"], found["verdict"]
-  lines = [f"{len(study['runs'])} runs, n = "
+  lines = [f"{words.count(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
            f"{study['eval_set']} against {study['axis']}"]
   lines += verdict_lines(verdict)
   if law is not None:
-    middle, unit = (("C0", study["axis"]) if law["kind"] == "sigmoid"
-                    else ("M0", "updates"))
-    low, high = law["intervals"]["x0"]
-    at = lambda x: f"{10 ** x if middle == 'C0' else x:.3g}"
+    said = {name.split(",")[0]: f"{value} {interval}"
+            for name, value, interval in words.parameters(found)}
     lines.append(
-        ("law" if verdict["identified"] else "law (not identified, do not use)")
-        + f": floor n = {2 ** law['b']:.3g}, ceiling n = "
-        f"{2 ** (law['b'] + law['L']):.3g} "
-        f"[{law['intervals']['ceiling'][0]:.3g}, "
-        f"{law['intervals']['ceiling'][1]:.3g}], {middle} = "
-        f"{at(law['log10_C0' if middle == 'C0' else 'M0'])} {unit} "
-        f"[{at(low)}, {at(high)}]")
+        ("law: " if verdict["identified"] else
+         "law, not identified, do not use: ")
+        + ", ".join(f"{name} = {text}" for name, text in said.items())
+        + f"; {'M' if study['axis'] == 'updates' else 'C'} in {study['axis']}")
   lines += [f"  note: {note}" for note in found["notes"][:8]]
   if len(found["notes"]) > 8:
     lines.append(f"  and {len(found['notes']) - 8} more notes in the report")

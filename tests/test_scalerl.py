@@ -166,7 +166,7 @@ def test_a_free_power_law_promises_too_much():
 
 
 def test_power_law_recovers_itself():
-  law = scalerl.PowerLaw(A=0.7, D=12.0, B=0.6)
+  law = scalerl.PowerLaw(A=0.7, log_D=math.log(12.0), B=0.6)
   fit = scalerl.fit_power_law(C_TRUE, law(C_TRUE), min_C=0.0)
   assert dataclasses.astuple(fit.law) == pytest.approx(
       (0.7, 12.0, 0.6), rel=1e-3)

@@ -13,6 +13,8 @@ from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.frontier.words import compact
+from isojax.frontier.words import number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +131,8 @@ def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
     return None
   symbol = analysis.symbol_of(fit.study)
   return (f"the extrapolation check failed: from the data up to {symbol} = "
-          f"{found.C1:.3g} alone, the law promised n* = {found.n_predicted:.3g} "
-          f"at {found.C2:.3g}, where n = {found.n_seen} led")
+          f"{compact(found.C1)} alone, the law promised n* = "
+          f"{number(found.n_predicted)} at {compact(found.C2)}, where n = {found.n_seen} led")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,6 +264,7 @@ class Interference:
   """
 
   run_id: str
+  seed: int | None
   Bp: int
   n: int
   C: tuple[float, ...]  # of the frames
@@ -295,7 +298,7 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
   drawn = [score(rng.integers(0, Q, Q)) for _ in range(draws)]
   low, high = np.nanquantile(drawn, analysis.QUANTILES)
   return Interference(
-      run.run_id, run.Bp, run.n, tuple(run.C_E[at].tolist()),
+      run.run_id, run.seed, run.Bp, run.n, tuple(run.C_E[at].tolist()),
       tuple((correct[at].mean(1) / k).tolist()),
       tuple(histogram(correct[i], k) for i in at),
       tuple(polarisation(correct[i], k) for i in at),

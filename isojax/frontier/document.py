@@ -3,6 +3,7 @@
 Every number that is drawn or advised from stands in it; nothing is refitted.
 """
 
+import collections
 import dataclasses
 import math
 
@@ -16,6 +17,7 @@ from isojax.frontier import scalerl
 from isojax.frontier.analysis import Fit
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.frontier.words import count
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 
@@ -127,11 +129,11 @@ def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
   """ScaleRL's law for each run: all of it, and its first half extrapolated.
 
-  A run that no such law fits goes to `notes`.
+  The runs that no such law fits go to `notes`.
   """
-  out = []
+  out, without = [], collections.defaultdict(list)
   if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
-    notes.append(f"no evaluation before training in {len(late)} runs ("
+    notes.append(f"no evaluation before training for {count(len(late), 'run')} ("
                  f"{', '.join(late[:3])}{', ...' * (len(late) > 3)}): R0 of "
                  "their ScaleRL laws is their first evaluation")
   for run in study.runs:
@@ -143,11 +145,11 @@ def scalerl_fields(study: Study, *, min_C: float,
       half = scalerl.extrapolate(run.C_E, run.reward_E, fit_below=end / 2,
                                  **points)
     except InputError as error:
-      notes.append(f"{run.where}: run {run.run_id}: no ScaleRL law: {error}")
+      without[str(error)].append(run.run_id)
       continue
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
     out.append({
-        "run_id": run.run_id, "Bp": run.Bp, "n": run.n,
+        "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
         **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
@@ -158,6 +160,9 @@ def scalerl_fields(study: Study, *, min_C: float,
         "half": {"A": half.fit.law.A, "mean_error": half.mean_error,
                  "max_error": half.max_error,
                  "within_margin": half.within_margin}})
+  notes += [f"no ScaleRL law for {count(len(runs), 'run')} ("
+            f"{', '.join(runs[:3])}{', ...' * (len(runs) > 3)}): {why}"
+            for why, runs in without.items()]
   return out
 
 

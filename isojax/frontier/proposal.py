@@ -49,7 +49,11 @@ def _sweep(fit: Fit, C: float) -> dict:
     ns |= {2**i for i in range(max(low, 1), high + 1)}
     if len(ns) > len(tested):
       why.append("every power of two between the tested n")
-  if analysis.unsaturated(fit) and not fit.tied:
+  if fit.tied:
+    C *= 4
+    why.append("four times the compute, because no n differs so far (or judge "
+               "by another --metric)")
+  elif analysis.unsaturated(fit):
     ns |= {2 * tested[-1], 4 * tested[-1]}
     why.append("n beyond the largest, which led"
                if fit.log2_n_DxG[0, -1] == np.log2(tested[-1])
@@ -59,8 +63,7 @@ def _sweep(fit: Fit, C: float) -> dict:
     why.append("n beyond the largest")
   elif len(on) < 3:
     C *= 4
-    why.append("four times the compute, because " + (
-        "no n differs so far" if fit.tied else "few n have led so far"))
+    why.append("four times the compute, because few n have led so far")
   if seeds < 2 or not why:
     seeds = max(2, seeds + 1)
     why.append(f"{seeds} seeds, so that the luck of a run can be told from n")
