@@ -498,7 +498,7 @@ def command(fit):
       fit, path="my fit.json")["command"].split() if "=" in part)
 
 
-def fixed_batch(axis, **change):
+def fixed_batch(axis):
   """B = 60, n = 3, 6, 12; 6 updates an evaluation."""
   runs = []
   for n in (3, 6, 12):
@@ -508,7 +508,7 @@ def fixed_batch(axis, **change):
         spread=0.4, run_sd=0.0, seed=0).runs
   unit = 60 if axis == "updates" else 1
   return dataclasses.replace(small_study(), axis=axis, runs=tuple(
-      dataclasses.replace(r, C_E=r.C_E / unit) for r in runs), **change)
+      dataclasses.replace(r, C_E=r.C_E / unit) for r in runs))
 
 
 @pytest.mark.parametrize("axis", ["updates", "rollouts"])
