@@ -48,7 +48,8 @@ _SCALE = flags.DEFINE_list(
 _OUT = flags.DEFINE_string("out", "fit", "Folder for what is written.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "The compute: rollouts, sampled_tokens, "
-    "device_seconds, any column, or a field of --columns; updates for n*(M) at a fixed --B.")
+    "device_seconds, any column, or a field of --columns; updates for n*(M) at "
+    "a fixed --B.")
 _METRIC = flags.DEFINE_enum(
     "metric", "avg", ["avg", "best", "worst"], "avg, best@k or worst@k.")
 _AT_K = flags.DEFINE_integer(

@@ -132,7 +132,8 @@ def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
   symbol = analysis.symbol_of(fit.study)
   return (f"the extrapolation check failed: from the data up to {symbol} = "
           f"{compact(found.C1)} alone, the law promised n* = "
-          f"{number(found.n_predicted)} at {compact(found.C2)}, where n = {found.n_seen} led")
+          f"{number(found.n_predicted)} at {compact(found.C2)}, where n = "
+          f"{found.n_seen} led")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -133,8 +133,8 @@ def scalerl_fields(study: Study, *, min_C: float,
   """
   out, without = [], collections.defaultdict(list)
   if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
-    notes.append(f"no evaluation before training for {count(len(late), 'run')} ("
-                 f"{', '.join(late[:3])}{', ...' * (len(late) > 3)}): R0 of "
+    notes.append("no evaluation before training for "
+                 f"{count(len(late), 'run')} ({', '.join(late[:3])}{', ...' * (len(late) > 3)}): R0 of "
                  "their ScaleRL laws is their first evaluation")
   for run in study.runs:
     points = dict(R0=_R0(run), min_C=min_C)

@@ -96,7 +96,8 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
   near = lambda value, bound: abs(value - bound) < 1e-6
   hits = [name for name, hit in (
       ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),
-      ("midpoint", near(theta[0, 0], grid[0][0]) or near(theta[0, 0], grid[0][-1])),
+      ("midpoint", near(theta[0, 0], grid[0][0])
+       or near(theta[0, 0], grid[0][-1])),
       ("k", near(theta[0, 1], grid[1][0]) or near(theta[0, 1], grid[1][-1])),
   ) if hit]
   return LawFits(L, np.exp(theta[:, 1]), theta[:, 0], b,

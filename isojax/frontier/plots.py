@@ -248,7 +248,8 @@ def _draw_law(ax, document, key: str, of_n):
       *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
     ax.plot(C, y, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
-            alpha=0.2 + 0.8 * sure, mec="white" if known else colour, mfc=colour if known else "white")
+            alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
+            mfc=colour if known else "white")
   ends = min(study[key]) / 2**0.7, max(study[key]) * 2**0.8
   if fitted is not None:
     C, n, low, high = _floats(fitted, "C", "n", "low", "high")
@@ -430,8 +431,8 @@ def scalerl(document: dict) -> Figure:
   bottom.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
   least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
   bottom.set_ylim(least, most)
-  bottom.set_title(f"drawn from {least:.2g} to {number(most)}: next to R0 and A it "
-                   "is mostly noise")
+  bottom.set_title(f"drawn from {least:.2g} to {number(most)}: next to R0 and "
+                   "A it is mostly noise")
   bottom.axhline(1, color=GREY, lw=0.6, ls=":")
   bottom.set_ylabel("F(R) / C_mid^B = (R − R0) / (A − R)")
   bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
@@ -460,8 +461,8 @@ def interference(document: dict) -> Figure:
                     color=colour_of(row["n"], study["n"]))
       for end in (bars[0], bars[-1]):
         end.set(hatch="////", edgecolor="white")
-      ax.set_xticks([0, 3, 5.5, 8, 11], ["never", "0.25", "0.5", "0.75", "always"],
-                    fontsize=7)
+      ax.set_xticks([0, 3, 5.5, 8, 11], fontsize=7,
+                    labels=["never", "0.25", "0.5", "0.75", "always"])
       ax.set_ylim(0, 1.05 * top)
       ax.set_title(f"{axis_of(study)[0]} = {compact(C)}, mean {mean:.3f}",
                    fontsize=8)

@@ -40,7 +40,8 @@ th:first-child, td:first-child { text-align: left }
 figure { margin: 1rem 0 }
 figcaption { font-size: 14px }
 img { width: 100%; background: white }
-pre { white-space: pre-wrap; padding: .6rem; background: rgba(128, 128, 128, .15) }
+pre { white-space: pre-wrap; padding: .6rem;
+  background: rgba(128, 128, 128, .15) }
 """
 CAPTIONS = {
     "law": "The best tested n at each {C} (coloured as in every figure; "
@@ -128,8 +129,8 @@ def verdict(document: dict) -> str:
 def law_section(document: dict, x: str) -> str:
   law = document["law"]
   if law is None:
-    return paragraph("No law was fitted: a single n, no difference between n, "
-                     "or a frontier that is resolved at too few compute values.")
+    return paragraph("No law was fitted: a single n, no difference between n, or "
+                     "a frontier that is resolved at too few compute values.")
   z = ("M − M0" if law["kind"] == "fixed_batch" else "log10 C − log10 C0")
   low, high = map(compact, law["C_seen"])
   hits = ", ".join(law["at_bound"]) or "nothing"

@@ -291,7 +291,7 @@ def matched(runs, *, min_C, margin=A_MARGIN) -> Matched:
 
 
 @dataclasses.dataclass(frozen=True)
-class Extrapolation:
+class Forecast:
   """A fit to the start of a run, judged by the rest of it."""
 
   fit: Fit
@@ -303,7 +303,7 @@ class Extrapolation:
   within_margin: bool  # max_error <= A_MARGIN
 
 
-def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Extrapolation:
+def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
   """Fits the points with min_C <= C <= fit_below and predicts the others."""
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   seen = C > fit_below
@@ -313,7 +313,7 @@ def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Extrapolation:
   start = fit(C[~seen], R[~seen], R0=R0, min_C=min_C, A_bounds=(0.0, 1.0))
   error = start.law(C[seen]) - R[seen]
   worst = float(abs(error).max())
-  return Extrapolation(
+  return Forecast(
       fit=start, reach=float(C[-1] / start.C_hi), count=int(seen.sum()),
       mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean())),
       max_error=worst, within_margin=worst <= A_MARGIN)

@@ -158,8 +158,8 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
       continue
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
-          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]; "
-          "name the column of the accuracy with --columns, or rescale it, "
+          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]:"
+          " name the column of the accuracy with --columns, or rescale it, "
           f"--scale={s.metric}=0.01 for percent")
     if previous is not None and C < previous:
       notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"

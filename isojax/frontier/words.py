@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, in the report, figures and terminal."""
+"""Numbers and names as people read them, in report, figures and terminal."""
 
 NONE = "–"
 
