@@ -144,7 +144,8 @@ def test_the_ribbon_changes_where_the_curves_cross(documents):
   assert set(moves) <= set(starts) and starts == sorted(starts)
 
 
-@pytest.mark.parametrize("low, high", [(7.1e5, 7.6e5), (8e5, 1.9e6), (1e4, 3e6)])
+@pytest.mark.parametrize("low, high", [
+    (7.1e5, 7.6e5), (8e5, 1.9e6), (1e4, 3e6)])
 def test_few_ticks_and_never_none(low, high):
   ticks = plots._few(low, high, most=6)
   assert 2 <= len(ticks) <= 6 and low <= ticks[0] < ticks[-1] <= high

@@ -125,6 +125,11 @@ def _R0(run: Run) -> float | None:
   return None if run.C_E[0] == 0 else float(run.reward_E[0])
 
 
+def _runs(ids: list[str]) -> str:
+  return (f"{count(len(ids), 'run')} ({', '.join(ids[:3])}"
+          f"{', ...' * (len(ids) > 3)})")
+
+
 def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
   """ScaleRL's law for each run: all of it, and its first half extrapolated.
@@ -133,9 +138,8 @@ def scalerl_fields(study: Study, *, min_C: float,
   """
   out, without = [], collections.defaultdict(list)
   if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
-    notes.append("no evaluation before training for "
-                 f"{count(len(late), 'run')} ({', '.join(late[:3])}{', ...' * (len(late) > 3)}): R0 of "
-                 "their ScaleRL laws is their first evaluation")
+    notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
+                 "ScaleRL law is their first evaluation")
   for run in study.runs:
     points = dict(R0=_R0(run), min_C=min_C)
     end = float(run.C_E[-1])
@@ -160,9 +164,8 @@ def scalerl_fields(study: Study, *, min_C: float,
         "half": {"A": half.fit.law.A, "mean_error": half.mean_error,
                  "max_error": half.max_error,
                  "within_margin": half.within_margin}})
-  notes += [f"no ScaleRL law for {count(len(runs), 'run')} ("
-            f"{', '.join(runs[:3])}{', ...' * (len(runs) > 3)}): {why}"
-            for why, runs in without.items()]
+  notes += [f"no ScaleRL law for {_runs(ids)}: {why}"
+            for why, ids in without.items()]
   return out
 
 
