@@ -63,7 +63,8 @@ def main(_) -> None:
     paths = write_records(folder)
     tick("start")
     rows = [row for path in paths for row in readers.read(
-        path, kind="isojax", columns={}, fixed={})[0]]
+        path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
+        from_path=None)[0]]
     tick("read records")
     study, notes = study_lib.from_rows(rows, study_lib.Selection(
         axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,

@@ -10,11 +10,12 @@ import dataclasses
 import sys
 import time
 
-from absl import app
 from absl import flags
 import numpy as np
 import tqdm
 
+from isojax import cli
+from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
@@ -24,8 +25,8 @@ from isojax.planner import laws
 _STUDIES = flags.DEFINE_integer("studies", 200, "Studies a row.", lower_bound=2)
 _DRAWS = flags.DEFINE_integer("draws", 400, "Bootstrap draws of each study.",
                               lower_bound=100)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the first study.")
-_ROWS = flags.DEFINE_list("rows", None, "Only these rows, such as 1,4.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the first study.", lower_bound=0)
+_ROWS = flags.DEFINE_list("rows", None, "Only these rows, counted from 0: 1,4.")
 
 C_MAX = 4e6  # rollouts of a run, three times C0
 AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts where n*(C) is asked for
@@ -64,7 +65,7 @@ def answers(fit: analysis.Fit) -> np.ndarray:
   """[1 + draws, columns] of a fit."""
   return np.column_stack([
       fit.law.x0_D, fit.law.b_D + fit.law.L_D,
-      analysis.law_values(fit.law, np.log10(AT))])
+      fit.law(np.log10(AT))])
 
 
 def first_switch(fit: analysis.Fit) -> float:
@@ -111,8 +112,17 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
           "switch": float(np.nanmedian(switch)), "truth": wanted}
 
 
+def rows(items: list[str]) -> list[Setting]:
+  told = {str(i): setting for i, setting in enumerate(SETTINGS)}
+  if unknown := [item for item in items if item not in told]:
+    raise InputError(f"--rows={','.join(unknown)}: expected rows from 0 to "
+                     f"{len(SETTINGS) - 1}: " + "; ".join(
+                         f"{i} {s.name}" for i, s in told.items()))
+  return [told[item] for item in items]
+
+
 def main(_) -> None:
-  chosen = [SETTINGS[int(i)] for i in _ROWS.value] if _ROWS.value else SETTINGS
+  chosen = rows(_ROWS.value) if _ROWS.value else SETTINGS
   began = time.monotonic()
   print(f"{_STUDIES.value} studies a row, {_DRAWS.value} draws each; 95% "
         "intervals of " + ", ".join(COLUMNS))
@@ -133,4 +143,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -4,12 +4,15 @@ Reads the evaluations of many runs, ours or another trainer's, and writes
 fit.json (for launch.plan --law), figures and report.html into --out.
 """
 
+import collections
 import dataclasses
 import glob
 import importlib.util
 import json
+import math
 import os
 import re
+import tempfile
 import time
 
 from absl import flags
@@ -24,6 +27,7 @@ from isojax.frontier import formats
 from isojax.frontier import proposal
 from isojax.frontier import readers
 from isojax.frontier import study as study_lib
+from isojax.frontier import words
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
@@ -37,11 +41,15 @@ _FIXED = flags.DEFINE_list(
     "fixed", [], "Fields that the files have not: Bp=32,n=8.")
 _FROM_PATH = flags.DEFINE_string(
     "from_path", None, "Regular expression whose named groups are fields that "
-    "the files' names tell: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
+    "the path of a file tells or, of several runs in one file, their names: "
+    "'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
+_SCALE = flags.DEFINE_list(
+    "scale", [], "Factors of metrics or axis: avg=0.01 for percent.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for what is written.")
 _AXIS = flags.DEFINE_string(
-    "axis", "rollouts", "Column of the compute: rollouts, sampled_tokens, "
-    "device_seconds, ...; updates for n*(M) at a fixed --B.")
+    "axis", "rollouts", "The compute: rollouts, sampled_tokens, "
+    "device_seconds, any column, or a field of --columns; updates for n*(M) at "
+    "a fixed --B.")
 _METRIC = flags.DEFINE_enum(
     "metric", "avg", ["avg", "best", "worst"], "avg, best@k or worst@k.")
 _AT_K = flags.DEFINE_integer(
@@ -72,19 +80,29 @@ def value_of(text: str):
   return int(text) if text.isdecimal() else text
 
 
-def told_by_path(path: str) -> dict:
-  """The fields in a file's name; InputError if the name tells none."""
-  if _FROM_PATH.value is None:
-    return {}
-  try:
-    found = re.search(_FROM_PATH.value, path)
-  except re.error as error:
-    raise InputError(f"--from_path={_FROM_PATH.value}: no regular expression "
-                     f"({error})") from error
-  if not found or not found.groupdict():
-    raise InputError(f"{path}: --from_path={_FROM_PATH.value} does not match, "
-                     "or has no named group such as (?P<n>\\d+)")
-  return {k: value_of(v) for k, v in found.groupdict().items() if v is not None}
+def folded(notes: list[str], paths: list[str]) -> list[str]:
+  """The notes; those that differ in nothing but the file, as one."""
+  alike = collections.defaultdict(list)
+  for note in notes:
+    path = next((p for p in paths if p in note), None)
+    bare = note if path is None else re.sub(
+        r"^(left out: )?" + re.escape(path) + r"(:\d+)?: ", r"\1", note)
+    alike[bare].append(note)
+  return [each[0] + (f" ({len(each)} files)" if len(each) > 1 else "")
+          for each in alike.values()]
+
+
+def factors() -> dict[str, float]:
+  out = {}
+  for name, text in cli.pairs("scale", _SCALE.value).items():
+    try:
+      out[name] = float(text)
+    except ValueError:
+      out[name] = math.nan
+    if not 0 < out[name] < math.inf:
+      raise InputError(f"--scale={name}={text}: expected a number above 0, "
+                       "such as 0.01 for percent")
+  return out
 
 
 def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
@@ -93,28 +111,33 @@ def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
   Raises:
     InputError: a pattern without a file, or no file that can be read.
   """
-  fixed = {name: value_of(value)
-           for name, value in cli.pairs("fixed", _FIXED.value).items()}
-  columns = cli.pairs("columns", _COLUMNS.value)
-  rows, notes, refused = [], [], []
+  given = dict(
+      kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
+      fixed={name: value_of(value)
+             for name, value in cli.pairs("fixed", _FIXED.value).items()},
+      scale=factors(), axis=_AXIS.value, from_path=_FROM_PATH.value)
+  rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
-    paths = sorted(glob.glob(pattern))
-    if not paths:
+    found = sorted(glob.glob(pattern))
+    if not found:
       raise InputError(f"--records={pattern}: no such file; quote patterns, or "
                        "give the folder that --workdir or runs/ made")
-    for path in paths:
-      try:
-        found, told = readers.read(path, kind=_FORMAT.value, columns=columns,
-                                   fixed=fixed | told_by_path(path))
-      except InputError as error:
-        refused.append(error)
-        notes.append(f"left out: {error}")
-        continue
-      rows += found
-      notes += told
+    for path in found:
+      if os.path.realpath(path) in paths:
+        notes.append(f"{path}: given twice, and read once.")
+      paths.setdefault(os.path.realpath(path), path)
+  for path in paths.values():
+    try:
+      found, told = readers.read(path, **given)
+    except InputError as error:
+      refused.append(error)
+      notes.append(f"left out: {error}")
+      continue
+    rows += found
+    notes += told
   if refused and not rows:
     raise refused[0]
-  return rows, notes
+  return rows, folded(notes, list(paths.values()))
 
 
 def selection(metric: str) -> study_lib.Selection:
@@ -143,28 +166,40 @@ def of_all_metrics(fit, rows) -> dict:
   return fits
 
 
+def verdict_lines(verdict: dict) -> list[str]:
+  return [
+      "identified" if verdict["identified"] else "NOT identified:",
+      *(f"  - {reason}" for reason in verdict["reasons"]),
+      *(f"  caution: {caution}" for caution in verdict["cautions"])]
+
+
+def writable(folder: str) -> None:
+  """Makes the folder; InputError if nothing can be written there."""
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
+                     "another folder") from error
+
+
 def summary(found: dict) -> str:
   """The verdict and the law, for the terminal."""
   study, law, verdict = found["study"], found["law"], found["verdict"]
-  lines = [f"{len(study['runs'])} runs, n = "
+  lines = [f"{words.count(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
            f"{study['eval_set']} against {study['axis']}"]
+  lines += verdict_lines(verdict)
   if law is not None:
-    middle, unit = (("C0", study["axis"]) if law["kind"] == "sigmoid"
-                    else ("M0", "updates"))
-    low, high = law["intervals"]["x0"]
-    at = lambda x: f"{10 ** x if middle == 'C0' else x:.3g}"
+    said = {name.split(",")[0]: f"{value} {interval}"
+            for name, value, interval in words.parameters(found)}
     lines.append(
-        f"law: floor n = {2 ** law['b']:.3g}, ceiling n = "
-        f"{2 ** (law['b'] + law['L']):.3g} "
-        f"[{law['intervals']['ceiling'][0]:.3g}, "
-        f"{law['intervals']['ceiling'][1]:.3g}], {middle} = "
-        f"{at(law['log10_C0' if middle == 'C0' else 'M0'])} {unit} "
-        f"[{at(low)}, {at(high)}]")
-  lines.append("identified" if verdict["identified"] else "NOT identified:")
-  lines += [f"  - {reason}" for reason in verdict["reasons"]]
-  lines += [f"  caution: {caution}" for caution in verdict["cautions"]]
+        ("law: " if verdict["identified"] else
+         "law, not identified, do not use: ")
+        + ", ".join(f"{name} = {text}" for name, text in said.items())
+        + f"; {'M' if study['axis'] == 'updates' else 'C'} in {study['axis']}")
   lines += [f"  note: {note}" for note in found["notes"][:8]]
   if len(found["notes"]) > 8:
     lines.append(f"  and {len(found['notes']) - 8} more notes in the report")
@@ -183,7 +218,9 @@ def main(_) -> None:
   began = time.monotonic()
   rows, notes = rows_of(_RECORDS.value)
   study, more = study_lib.from_rows(rows, selection(_METRIC.value))
-  fit = analysis.analyse(study, options())
+  wanted = options()
+  writable(_OUT.value)
+  fit = analysis.analyse(study, wanted)
   path = os.path.join(_OUT.value, "fit.json")
   notes += more
   hill = document.scalerl_fields(study, min_C=_MIN_C.value, notes=notes)
@@ -192,10 +229,9 @@ def main(_) -> None:
       matched=document.scalerl_matched(study, hill, min_C=_MIN_C.value),
       next_plan=proposal.next_plan(fit, path=path), notes=notes)
   try:
-    os.makedirs(_OUT.value, exist_ok=True)
     figures = plots.save(found, _OUT.value)
     records.replace(os.path.join(_OUT.value, "report.html"),
-                    report.html(found, figures).encode())
+                    report.html(found, figures).encode(errors="replace"))
     records.replace(path, json.dumps(found, allow_nan=False).encode())
   except OSError as error:
     raise InputError(f"--out={_OUT.value}: cannot be written ({error}); choose "

@@ -63,15 +63,24 @@ def test_fields_come_from_the_names_of_the_files(tmp_path):
     for seed in (0, 1):
       (tmp_path / f"n{n}-s{seed}.jsonl").write_text("".join(json.dumps(
           {"step": step, "data": {"val-core/x/acc/mean@4": A - 0.1 / (
-              1 + step) + 0.01 * seed}}) + "\n" for step in range(0, 60, 10)))
-  args = ["--format=verl", "--records=n*.jsonl", "--draws=100",
+              1 + step) + 0.01 * seed, "val-aux/x/acc/worst@4/mean": 0}}) + "\n"
+          for step in range(0, 60, 10)))
+  args = ["--format=verl", "--records=n*.jsonl,n4-s0.jsonl", "--draws=100",
           "--fixed=data.train_batch_size=16"]
   code, out, err = launch(
       "launch.fit", *args, r"--from_path=n(?P<n>\d+)-s(?P<seed>\d+)",
       cwd=tmp_path)
   assert code == 0 and "4 runs, n = 4, 9 at Bp = 16" in out, err
+  assert "n4-s0.jsonl: given twice" in out and "(4 files)" in out
+  assert out.index("NOT identified:") < out.index(
+      "law, not identified, do not use:")
+  page = (tmp_path / "fit/report.html").read_text()
+  assert "no n differs: worst@4 is 0 throughout" in page
   code, out, err = launch("launch.fit", *args, "--from_path=run", cwd=tmp_path)
-  assert code == 2 and "n4-s0.jsonl: --from_path=run" in err
+  assert code == 2 and "--from_path=run: no named group" in err
+  code, out, err = launch("launch.fit", *args, "--from_path=r(?P<n>un)",
+                          cwd=tmp_path)
+  assert code == 2 and "n4-s0.jsonl: --from_path=r(?P<n>un) does not" in err
 
 
 def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
@@ -107,6 +116,8 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
     (["--records=bad.jsonl"], "bad.jsonl"),
     (["--records=a.csv", "--format=table"], "no evaluations"),
     (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE"),
+    (["--records=.", "--from_path=x(?P<n>1)"], ".: a folder"),
+    (["--records=a.csv", "--scale=avg=many"], "--scale=avg=many"),
     (["--records=a.csv", "--format=table", "--columns=avg=reward"],
      "no column 'reward'")])
 def test_bad_records_are_refused_before_anything_is_written(
@@ -116,6 +127,24 @@ def test_bad_records_are_refused_before_anything_is_written(
   code, out, err = launch("launch.fit", *args, cwd=tmp_path)
   assert code == 2 and message in err and err.count("\n") == 1, err
   assert not (tmp_path / "fit").exists()
+
+
+def test_where_it_is_to_be_written_is_tried_first(tmp_path):
+  (tmp_path / "a.csv").write_text("Bp,n,step,avg\n" + "".join(
+      f"4,8,{step},0.{step}\n" for step in range(1, 9)))
+  args = ["--records=a.csv", "--format=table"]
+  code, out, err = launch("launch.fit", *args, "--out=a.csv/x", cwd=tmp_path)
+  assert code == 2 and "--out=a.csv/x: cannot be written" in err
+  code, out, err = launch("launch.fit", *args, "--points=records",
+                          "--bin_width=nan", cwd=tmp_path)
+  assert code == 2 and "bin_width=nan" in err
+  assert os.listdir(tmp_path) == ["a.csv"]
+
+
+@pytest.mark.parametrize("rows", ["99", "a", "1.5"])
+def test_rows_of_the_calibration_are_checked(tmp_path, rows):
+  code, out, err = launch("launch.calibrate", f"--rows={rows}", cwd=tmp_path)
+  assert code == 2 and f"--rows={rows}: expected rows from 0 to 8" in err
 
 
 @pytest.mark.parametrize("args, message", [

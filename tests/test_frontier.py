@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from scipy import optimize
 
+from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
@@ -268,7 +269,7 @@ def test_the_truth_is_inside_the_intervals_of_a_good_study():
     ((8, 16), 4e6, "a law of four parameters needs at least 3"),
     ((8, 16, 32, 64), 4e6, "saturation unseen: n = 64"),
     ((8, 16, 32, 64, 128, 256, 512, 1024), 3e5, "needs at least 3"),
-    ((64,), 4e6, "1 values of n on the frontier")])
+    ((64,), 4e6, "1 value of n on the frontier")])
 def test_data_that_cannot_tell_are_refused(keep, C_max, reason):
   study = synthetic.study(synthetic.saturating(), C_max=C_max, evaluations=40,
                           seeds=1, Q=100, k=4, spread=0.5, run_sd=0.0, seed=1)
@@ -307,6 +308,74 @@ def test_calibration_in_small():
   assert (found["cover"] >= 50 / 60).all(), found["cover"]
   assert (found["width"] < 2.5).all()
   assert abs(found["switch"]) < 0.15
+
+
+def continuing(n_max):
+  """A truth whose largest n goes on growing: 256 takes over at 2.84 million."""
+  ns = tuple(2**i for i in range(3, 11) if 2**i <= n_max)
+  return synthetic.Truth(
+      Bp=32, n=ns, A=tuple(0.6 + 0.012 * i for i in range(len(ns))),
+      k=(6e-6, 4.1e-6, 2.8e-6, 1.9e-6, 1.3e-6, .88e-6, .6e-6)[:len(ns)], b=0.45)
+
+
+def test_a_ceiling_that_is_not_in_the_data_is_refused():
+  """256 leads at the end, but 512 would soon, at 4.29 million."""
+  study = synthetic.study(continuing(512), C_max=3e6, evaluations=60, seeds=1,
+                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  fit = analysis.analyse(study, QUICK)
+  reason, = [r for r in fit.reasons if "saturation unseen: n = 512" in r]
+  assert "twice the largest C" in reason or "of the draws" in reason
+  assert "--n=8,16,32,64,128,256,512,1024,2048" in proposal.next_plan(
+      fit, path="fit.json")["command"]
+
+
+def test_a_tie_with_the_largest_n_at_the_end_is_not_saturation():
+  """256 takes over just beyond the data: some draws have it lead there."""
+  study = synthetic.study(continuing(256), C_max=2.8e6, evaluations=60, seeds=1,
+                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  fit = analysis.analyse(study, QUICK)
+  assert any("saturation unseen: n = 256" in r for r in fit.reasons)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_without_a_difference_no_n_is_best(value):
+  study = small_study()
+  study = dataclasses.replace(study, metric="worst@8", runs=tuple(
+      dataclasses.replace(r, value_ExQ=np.full_like(r.value_ExQ, value),
+                          reward_E=np.full_like(r.reward_E, value))
+      for r in study.runs))
+  fit = analysis.analyse(study, QUICK)
+  why = f"no n differs: worst@8 is {value:g} throughout"
+  assert fit.law is None and fit.reasons == (why,) and not fit.cautions
+  row, = diagnostics.best_n(fit)
+  assert (row.n, row.agreeing, row.n_interval, row.why) == (
+      None, None, None, why)
+  assert "no n differs" in proposal.next_plan(fit, path="f")["text"]
+
+
+def test_a_forecast_that_failed_is_a_caution():
+  fit = analysis.analyse(small_study(), EXACT)  # steps up to 23 / 7, 1.7 log2
+  seen = diagnostics.Extrapolation(
+      C1=1e5, C2=3e5, n_predicted=6.0, n_seen=23, reward_predicted=0.5,
+      reward_seen=0.5, reward_interval=(0.4, 0.6))
+  assert "promised n* = 6 at 0.3M, where n = 23 led" in diagnostics.unforeseen(
+      fit, seen)
+  assert diagnostics.unforeseen(
+      fit, dataclasses.replace(seen, n_predicted=9.0)) is None
+
+
+def test_training_sets_of_several_sizes_are_named():
+  study = small_study()
+  several = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, D=500 if r.n == 3 else 6000) for r in study.runs))
+  assert several.D is None
+  assert any("D = 500: n3-0, n3-1; D = 6000: n7-0" in c
+             for c in analysis.analyse(several, EXACT).cautions)
+  rounded = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, D=6000 + i) for i, r in enumerate(study.runs)))
+  assert rounded.D in range(6000, 6006)
+  assert not any("training sets" in c
+                 for c in analysis.analyse(rounded, EXACT).cautions)
 
 
 # Diagnostics
@@ -360,6 +429,124 @@ def test_histogram_by_hand():
       1, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2)
 
 
+def curve(b, s, k, C_lo=0.0, C_hi=1e9):
+  """R(C) = b + s (1 - exp(-k C))."""
+  return curves.Curves(
+      "saturating_exponential", np.log([[k]]), np.array([b]), np.array([s]),
+      np.array([0.0]), C_lo, C_hi, 9, ())
+
+
+def test_a_switch_is_where_the_curves_cross():
+  flat, rising = curve(0.4, 0.0, 1.0), curve(0.2, 0.4, 0.01)
+  # 0.2 + 0.4 (1 - exp(-C / 100)) = 0.4 at C = 100 log 2
+  assert envelope.crossing(flat, rising, 1.0, 500.0) == pytest.approx(
+      100 * np.log(2))
+  # a curve that begins ahead leads from its first point on
+  late = curve(0.5, 0.0, 1.0, C_lo=30.0)
+  assert envelope.crossing(flat, late, 1.0, 500.0) == 30.0
+
+
+def test_the_switches_are_the_same_in_table_and_figure():
+  fit = analysis.analyse(small_study(Q=4000, k=50), QUICK)
+  told = diagnostics.switches(fit)
+  drawn = [C for C in document.frontier_fields(fit)["change"] if C is not None]
+  assert len(told) == 2 and [C for *_, C in told] == drawn
+  one, other = (fit.curves[i]([told[-1][2]])[0, 0] for i in (1, 2))
+  assert one == pytest.approx(other, abs=1e-9)
+
+
+def test_the_observed_range_is_the_runs_own_whichever_points_are_fitted():
+  study = small_study()
+  records = dataclasses.replace(EXACT, points=curves.Points(
+      select="records", ema=0.0, min_C=0.0, bin_width=0.0))
+  everything, few = (analysis.analyse(study, o) for o in (EXACT, records))
+  for one, other in zip(everything.curves, few.curves, strict=True):
+    assert (one.C_lo, one.C_hi) == (other.C_lo, other.C_hi)
+    assert other.points < one.points == 36
+  assert few.frontier.resolved_DxG.all()
+
+
+@pytest.mark.parametrize("change", [
+    dict(bin_width=-1.0), dict(bin_width=float("nan")), dict(bin_width=5.0),
+    dict(min_C=-1.0), dict(min_C=float("nan")), dict(ema=1.0),
+    dict(select="some")])
+def test_points_are_checked(change):
+  with pytest.raises(InputError, match=next(iter(change))):
+    dataclasses.replace(analysis.DEFAULT.points, **change)
+
+
+@pytest.mark.parametrize("change", [
+    dict(draws=1), dict(draws=-3), dict(seed=-1), dict(form="line"),
+    dict(grid=1), dict(A_max=2.0), dict(rounds=-1)])
+def test_options_are_checked(change):
+  with pytest.raises(InputError, match=next(iter(change))):
+    dataclasses.replace(analysis.DEFAULT, **change)
+
+
+def test_too_few_records_are_refused_with_the_run():
+  wide = dataclasses.replace(analysis.PAPER, draws=0, points=curves.Points(
+      select="records", ema=0.0, min_C=0.0, bin_width=0.5))
+  with pytest.raises(InputError, match=r"run n3-0 breaks its record \d times"):
+    analysis.fit_curves(small_study(), wide)
+
+
+# What to run next
+
+
+def command(fit):
+  return dict(part[2:].split("=", 1) for part in proposal.next_plan(
+      fit, path="my fit.json")["command"].split() if "=" in part)
+
+
+def fixed_batch(axis):
+  """B = 60, n = 3, 6, 12; 6 updates an evaluation."""
+  runs = []
+  for n in (3, 6, 12):
+    runs += synthetic.study(
+        synthetic.Truth(Bp=60 // n, n=(n,), A=(0.5 + 0.01 * n,), k=(5e-5,),
+                        b=0.3), C_max=3600, evaluations=10, seeds=1, Q=50, k=4,
+        spread=0.4, run_sd=0.0, seed=0).runs
+  unit = 60 if axis == "updates" else 1
+  return dataclasses.replace(small_study(), axis=axis, runs=tuple(
+      dataclasses.replace(r, C_E=r.C_E / unit) for r in runs))
+
+
+@pytest.mark.parametrize("axis", ["updates", "rollouts"])
+def test_a_fixed_batch_stays_one_in_the_proposal(axis):
+  fit = analysis.analyse(fixed_batch(axis), EXACT)
+  assert not fit.identified
+  found = command(fit)
+  assert found["B"] == "60" and "n" not in found
+  assert all(60 % int(Bp) == 0 for Bp in found["Bp"].split(","))
+  assert int(found["rollouts"]) >= 3600  # rollouts, not 60 updates
+
+
+def test_the_proposal_has_50_updates_and_says_what_it_takes():
+  """One n, 160 rollouts a step: no `between`, and nothing that led."""
+  study = synthetic.study(
+      synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-3,), b=0.3), C_max=4800,
+      evaluations=10, seeds=2, Q=50, k=4, spread=0.4, run_sd=0.0, seed=0)
+  fit = analysis.analyse(study, EXACT)
+  found, text = command(fit), proposal.next_plan(fit, path="f")["text"]
+  assert found["n"] == "8,16,32" and found["Bp"] == "20"
+  assert int(found["rollouts"]) == 50 * 20 * 32
+  assert "between" not in text and "led" not in text
+  assert "6 runs and 192,000 rollouts in all" in text
+
+
+def test_an_identified_law_goes_on_from_what_was_fitted():
+  """A run that went on alone, 25 times as far, moves nothing."""
+  fit = analysis.analyse(identified_study(), EXACT)
+  fit = dataclasses.replace(fit, identified=True)
+  far = dataclasses.replace(fit, frontier=dataclasses.replace(
+      fit.frontier, C_G=fit.frontier.C_G * np.where(
+          np.arange(60) < 50, 1, 25), resolved_DxG=fit.frontier.resolved_DxG
+      & (np.arange(60) < 50)))
+  text = proposal.next_plan(far, path="my fit.json")["command"]
+  assert f"--rollouts={round(2 * fit.frontier.C_G[49])} " in text
+  assert text.endswith("--law='my fit.json'")
+
+
 def test_sensitivity_and_best_n_of_known_curves():
   fit = analysis.analyse(small_study(Q=4000, k=50), QUICK)
   over_n, = diagnostics.sensitivity(fit)
@@ -396,6 +583,6 @@ def test_the_document_is_json_and_the_planner_reads_it():
   law = laws.read_fit(again, path="fit.json")
   assert law.identified and len(law.draws) == 100
   assert law.law(1e6) == pytest.approx(
-      2 ** analysis.law_values(fit.law, [6.0])[0, 0], rel=1e-4)
+      2 ** fit.law([6.0])[0, 0], rel=1e-4)
   low, high = law.interval(1e6)
   assert low < law.law(1e6) < high

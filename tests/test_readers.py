@@ -19,9 +19,15 @@ HEADER = "Bp,n,step,avg\n"
 TRL = {"num_generations": 8, "generation_batch_size": 64}
 
 
+def table(path, columns=None, fixed=None, kind="table", **more):
+  return readers.read(path, kind=kind, columns=columns or {},
+                      fixed=fixed or {}, **{
+                          "scale": {}, "axis": "rollouts", "from_path": None,
+                          **more})
+
+
 def read(name, kind, columns=None, fixed=None):
-  return readers.read(str(LOGS / name), kind=kind, columns=columns or {},
-                      fixed=fixed or {})
+  return table(str(LOGS / name), columns, fixed, kind)
 
 
 def curve(rows, *names, **only):
@@ -36,11 +42,6 @@ def write(tmp_path):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
   return write
-
-
-def table(path, columns=None, fixed=None, kind="table"):
-  return readers.read(path, kind=kind, columns=columns or {},
-                      fixed=fixed or {})
 
 
 def refused(path, *words, **flags):
@@ -367,8 +368,8 @@ def test_wrong_values_are_named_with_their_line(write, row, words):
 def test_wrong_flags(write):
   path = write(HEADER + "4,8,1,0.5\n")
   refused(path, "expected one of", "'tabel'", kind="tabel")
-  refused(path, "--columns=av=", "avg", columns={"av": "avg"})
-  refused(path, "--fixed=sed=", "seed", fixed={"sed": 1})
+  refused(path, "--columns: av is no field", "avg", columns={"av": "avg"})
+  refused(path, "--fixed: sed is no field", "seed", fixed={"sed": 1})
   refused(path, "--fixed: k is 0", fixed={"k": 0})
   refused(path, "['n'] in --columns and in --fixed", columns={"n": "n"},
           fixed={"n": 8})
@@ -376,6 +377,117 @@ def test_wrong_flags(write):
   assert len(table(path, fixed={"n": "8"})[0]) == 1
   path = write("avg\n0.5\n")
   assert curve(table(path, fixed=OURS | {"step": 3})[0], "rollouts") == [(768,)]
+
+
+CHART = "table/wandb_chart.csv"
+
+
+def test_the_runs_of_a_chart_tell_their_n():
+  rows, notes = table(str(LOGS / CHART), {"avg": "val/acc"}, {"Bp": 32},
+                      from_path=r"n(?P<n>\d+)")
+  assert {(r.fields["run_id"], r.fields["n"], r.fields["rollouts"])
+          for r in rows if r.fields["step"] == 20} == {
+              ("grpo-n8", 8, 5120), ("grpo - n16", 16, 10240)}
+  rows, notes = table(str(LOGS / CHART), {"avg": "val/acc"}, {"Bp": 32},
+                      from_path=r"- n(?P<n>\d+)")
+  assert {r.fields["run_id"] for r in rows} == {"grpo - n16"}
+  assert any("['grpo-n8']; they were left out" in note for note in notes)
+
+
+def test_names_that_tell_nothing(write):
+  refused(str(LOGS / CHART), "does not match the path",
+          "run's name such as 'grpo-n8'", columns={"avg": "val/acc"},
+          fixed=OURS, from_path=r"seed(?P<seed>\d+)")
+  message = refused(str(LOGS / CHART), "--from_path='n(?P<n>\\d+)'", "grpo-n8",
+                    columns={"avg": "val/acc"}, fixed={"Bp": 32})
+  assert "no n (rollouts a problem)" in message
+  path = write(HEADER + "4,8,1,0.5\n", "n4.csv")
+  refused(path, "--from_path: nn is no field", from_path=r"n(?P<nn>\d+)")
+  refused(path, "--from_path: n is 'v'", from_path=r"cs(?P<n>v)")
+  refused(path, "n is 8 in the file and 4 in --from_path",
+          from_path=r"n(?P<n>\d)")
+  refused(path, "no named group", from_path="n4")
+  refused(path, "no regular expression", from_path="(")
+  refused(path, "['n'] in --fixed and in --from_path", fixed={"n": 8},
+          from_path=r"n(?P<n>\d)")
+
+
+def test_percent_and_decimal_commas(write):
+  path = write("Bp;n;step;acc\n4;8;1;35,5\n4;8;2;4e1\n")
+  rows, notes = table(path, columns={"avg": "acc"}, scale={"avg": 0.01})
+  assert [r.fields["avg"] for r in rows] == pytest.approx([0.355, 0.4])
+  assert any("read as 0.5" in note for note in notes)
+  # points beside commas: the commas may be thousands
+  refused(write("Bp;n;step;avg\n4;8;1,000;0.5\n"), "step is '1,000'",
+          "decimal points, not commas")
+  refused(path, "--scale: n is no field", columns={"avg": "acc"},
+          scale={"n": 2.0})
+
+
+def test_an_axis_of_ones_own(write):
+  path = write("Bp,n,step,avg,fl,hours\n4,8,1,0.5,1.5e21,0.25\n")
+  (row,), _ = table(path, columns={"flops": "fl"}, axis="flops")
+  assert row.fields["flops"] == 1.5e21
+  (row,), _ = table(path, axis="hours", scale={"hours": 4.0})
+  assert row.fields["hours"] == 1.0
+  refused(path, "flops is no field", columns={"flops": "fl"})
+
+
+def test_nested_names_may_have_dots(write):
+  line = {"step": 1, "metrics": {"val": {"acc": 0.5}}}
+  (row,), _ = table(write(json.dumps(line), "a.jsonl"), fixed=OURS,
+                    columns={"avg": "metrics.val.acc"})
+  assert row.fields["avg"] == 0.5
+
+
+def test_a_table_of_a_resumed_run(write):
+  """It had reached step 30, fell back to 20, and evaluated at 25 and 35."""
+  text = "".join(f"4,8,{step},{avg}\n" for step, avg in (
+      (0, .1), (10, .2), (20, .3), (30, .4), (20, .35), (25, .38), (35, .5)))
+  rows, (note,) = table(write(HEADER + text))
+  assert curve(rows, "step", "avg") == [
+      (0, .1), (10, .2), (20, .35), (25, .38), (35, .5)]
+  assert "a resumed run" in note
+  # twice from the start, or in turns: two runs
+  refused(write(HEADER + "4,8,0,0.1\n4,8,9,0.2\n" * 2), "run.csv:4",
+          "--columns=run_id=")
+  refused(write(HEADER + "4,8,0,0.1\n4,8,9,0.2\n4,8,9,0.3\n"), "run.csv:4")
+
+
+def test_runs_without_a_name_are_told_apart_by_their_size(write):
+  path = write("Bp,n,step,avg\n4,8,1,0.5\n4,16,1,0.5\n")
+  assert curve(table(path)[0], "run_id") == [("run-Bp4-n8",), ("run-Bp4-n16",)]
+
+
+@pytest.mark.parametrize("row, words", [
+    ("1.5,0.5", ["n (column 'group') is '1.5'", "nearest is 2"]),
+    ("0,0.5", ["n (column 'group') is '0'", "nearest is 1"]),
+    ("1e400,0.5", ["n (column 'group')", "nearest is 9223372036854775808"]),
+])
+def test_messages_name_the_column_and_the_nearest(write, row, words):
+  refused(write(f"group,avg\n{row}\n"), *words, columns={"n": "group"},
+          fixed={"Bp": 4, "step": 1})
+
+
+@pytest.mark.parametrize("value", ["[-1, 2]", "[0.5]", "[" * 5000, "7"])
+def test_counts_are_named_as_counts(write, value):
+  message = refused(
+      write(json.dumps({"step": 1, "avg": .5, "correct": value}), "a.jsonl"),
+      "correct: expected a list of counts", fixed=OURS)
+  assert "rollouts" not in message
+
+
+def test_integers_of_many_digits_and_half_characters(write):
+  line = '{"step": 1, "avg": 0.5, "seed": %s, "model": "\\ud800"}'
+  refused(write(line % ("9" * 400), "a.jsonl"), "seed is 999", fixed=OURS)
+  (row,), _ = table(write(line % 3, "a.jsonl"), fixed=OURS)
+  assert row.fields["model"] == "?"
+
+
+def test_the_fields_that_matter_come_first(write):
+  message = refused(write(HEADER + "4,8,1,0.5\n"), "rollouts_per_prompt",
+                    columns={"rollouts_per_prompt": "n"})
+  assert "Bp (problems a step), n (rollouts a problem), step" in message
 
 
 def test_option_and_field_must_agree():

@@ -117,6 +117,54 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   assert "ScaleRL" not in page.text and "Sensitivity" not in page.text
 
 
+def test_without_a_difference_no_n_is_drawn(tmp_path):
+  one = study(C_max=400_000)
+  zero = document_of(dataclasses.replace(one, runs=tuple(
+      dataclasses.replace(r, value_ExQ=0 * r.value_ExQ, reward_E=0 * r.reward_E)
+      for r in one.runs)))
+  assert zero["law"] is None and zero["best_n"][0]["n"] is None
+  paths = plots.save(zero, str(tmp_path))
+  assert not any("law." in path for path in paths)
+  ax, = plots.best_n(zero).axes
+  assert not [line for line in ax.lines if line.get_marker() in plots.MARKERS]
+  page = Page(report.html(zero, paths))
+  assert "no n differs: avg is 0 throughout" in page.text
+
+
+def test_points_at_no_compute_are_whole(documents):
+  log, linear = plots.reward(documents["fixed_Bp"]).axes
+  assert linear.get_xlim()[0] < 0
+
+
+def test_the_ribbon_changes_where_the_curves_cross(documents):
+  found = documents["joint"]
+  moves = [C for C in found["frontier"]["change"] if C is not None]
+  assert moves
+  starts = [stretch[0] for stretch in plots._stretches(found["frontier"])]
+  assert set(moves) <= set(starts) and starts == sorted(starts)
+
+
+@pytest.mark.parametrize("low, high", [
+    (7.1e5, 7.6e5), (8e5, 1.9e6), (1e4, 3e6)])
+def test_few_ticks_and_never_none(low, high):
+  ticks = plots._few(low, high, most=6)
+  assert 2 <= len(ticks) <= 6 and low <= ticks[0] < ticks[-1] <= high
+
+
+def test_bounds_and_agreement_are_told(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["law"]["intervals"]["k"] = [0.5, 50.0]
+  text = Page(report.html(found, [])).text
+  assert "[0.5, 50] (bound: 0.5, 50)" in text
+  assert "draws that agree" in text and "no statement of significance" in text
+
+
+def test_a_title_without_unknowns(documents):
+  study = documents["joint"]["study"] | {"split": "unknown", "model": "unknown"}
+  title, _ = report.heading(study)
+  assert "unknown" not in title and "synthetic" in title
+
+
 def test_n_has_one_colour_and_no_two_share_it():
   tested = [8, 16, 32, 64, 128, 256, 512, 1024]
   colours = [plots.colour_of(n, tested) for n in tested]

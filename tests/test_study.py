@@ -99,7 +99,10 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
     (lambda: rows(n=2.5), "n=2.5: expected a whole number.*nearest is 2"),
     (lambda: rows(n=2**50), "nearest is 1099511627776"),
     (lambda: rows(step=-3), "step=-3"),
-    (lambda: rows(avg=1.5, correct=None), r"avg=1.5.*\[0, 1\]"),
+    (lambda: rows(avg=1.5, correct=None), r"avg=1.5.*\[0, 1\].*--scale=avg"),
+    (lambda: rows(k=10**12), "k=1000000000000.*nearest is 65536"),
+    (lambda: rows(n=10**400), "nearest is 1099511627776"),
+    (lambda: rows(rollouts=10**400), "rollouts=1000"),
     (lambda: rows(avg="high", correct=None), "avg='high': expected a number"),
     (lambda: rows(correct=[9, 0, 0]), "counts from 0 to k=5"),
     (lambda: rows(rollouts=math.inf), "rollouts=inf"),
@@ -130,8 +133,26 @@ def test_filters_by_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
   one, _ = study.from_rows(both, dataclasses.replace(WANTED, B=14))
   assert one.configurations == ((2, 7),)
-  with pytest.raises(InputError, match="Bp=5"):
+  with pytest.raises(InputError, match=r"Bp=5.*\(2, 3\), \(2, 7\)"):
     study.from_rows(both, dataclasses.replace(WANTED, Bp=5))
+
+
+@pytest.mark.parametrize("change", [dict(at_k=0), dict(Bp=-1), dict(B=0)])
+def test_the_selection_is_checked(change):
+  with pytest.raises(InputError, match=next(iter(change))):
+    dataclasses.replace(WANTED, **change)
+
+
+@pytest.mark.parametrize("epoch", [5e-324, math.inf, -1.0, 0.0])
+def test_an_absurd_epoch_tells_no_D(epoch):
+  found, _ = study.from_rows(rows(epoch=epoch), WANTED)
+  assert found.D is None
+
+
+def test_D_is_that_of_each_run():
+  found, _ = study.from_rows(rows(n=3, path="b.jsonl") + [
+      at(r, epoch=r.fields["step"] * 2 / 99) for r in rows(n=7)], WANTED)
+  assert [r.D for r in found.runs] == [11, 99] and found.D is None
 
 
 def test_the_order_of_the_files_does_not_matter():

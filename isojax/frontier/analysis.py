@@ -16,13 +16,17 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.curves import Points
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
+from isojax.frontier.study import FEWEST
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.frontier.words import count
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
 
 QUANTILES = (0.025, 0.975)
+TIE = 1e-9  # reward; curves that are closer are the same
+UNSEEN = 0.05  # of the draws; in more the largest n must not lead at the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +40,18 @@ class Options:
   grid: int  # compute values on the frontier, equal steps in log C
   rounds: int  # refinements of each fit, by 3
 
+  def __post_init__(self):
+    for name, holds, wanted in (
+        ("form", self.form in curves_lib.FORMS, sorted(curves_lib.FORMS)),
+        ("A_max", 0 < self.A_max <= 1, "0 < A_max <= 1"),
+        ("b_min", 0 <= self.b_min < self.A_max, "0 <= b_min < A_max"),
+        ("draws", self.draws == 0 or self.draws > 1, "0, or 2 and more"),
+        ("seed", self.seed >= 0, "a whole number of at least 0"),
+        ("grid", self.grid > 1, "at least 2 points"),
+        ("rounds", self.rounds >= 0, "at least 0")):
+      if not holds:
+        raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
+
 
 # The playbook states some of its steps; launch.calibrate shows what each does.
 DEFAULT = Options(
@@ -47,8 +63,8 @@ PAPER = dataclasses.replace(
                            bin_width=0.01))
 
 
-def interval(value_D) -> tuple[float, float]:
-  """The 95% percentiles; for what a law says of n there is laws.interval."""
+def percentiles(value_D) -> tuple[float, float]:
+  """The central 95% of the draws; what a law says of n: laws.interval."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -80,11 +96,11 @@ def _prepared(run: Run, points: Points):
   if points.ema:
     value = curves_lib.ema_matrix(len(value), points.ema) @ value
   keep = run.C_E >= points.min_C
-  if keep.sum() < 3:
+  if keep.sum() < FEWEST:
     raise InputError(
         f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
-        f"min_C={points.min_C:g} on, a curve needs 3; lower min_C or leave the "
-        "run out")
+        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or leave "
+        "the run out")
   return run.C_E[keep], value[keep]
 
 
@@ -117,7 +133,15 @@ def fit_curves(study: Study, options: Options) -> list[Curves]:
       sd = np.sqrt(((np.concatenate(means, 1) - first(x)) ** 2).sum() / free)
       rewards = [np.concatenate([mean, first(C) + sd * rng.normal(
           size=(options.draws, len(C)))]) for (C, _), mean in zip(data, means)]
-    fits.append(fit(rewards, weigh(rewards)))
+    weights = weigh(rewards)
+    firsts = np.split(weights[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])
+    for run, used in zip(runs_of(study, *cell), firsts, strict=True):
+      if used.sum() < FEWEST:
+        raise InputError(
+            f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
+            f"times in bins of {points.bin_width:g}, a curve needs {FEWEST} "
+            "points: fit all points, take narrower bins, or leave the run out")
+    fits.append(fit(rewards, weights))
   return fits
 
 
@@ -141,6 +165,7 @@ class Fit:
   log2_n_DxG: np.ndarray  # of the best configuration
   law: LawFits | None  # None: a single n
   law_DxG: np.ndarray | None  # log2 n* of the law on the frontier's grid
+  tied: bool  # all curves are the same: there is no best n
   identified: bool
   reasons: tuple[str, ...]  # why it is not identified
   cautions: tuple[str, ...]  # what to keep in mind even so
@@ -150,12 +175,6 @@ def grid_step(study: Study) -> float:
   """The widest gap between neighbouring n tested, in log2."""
   n = np.log2(sorted({n for _, n in study.configurations}))
   return float(np.diff(n).max()) if len(n) > 1 else np.inf
-
-
-def law_values(law: LawFits, x_G) -> np.ndarray:
-  """log2 n* [D, G] at x = log10 C (or M)."""
-  z = law.k_D[:, None] * (np.asarray(x_G) - law.x0_D[:, None])
-  return law.b_D[:, None] + law.L_D[:, None] * 0.5 * (1 + np.tanh(0.5 * z))
 
 
 def analyse(study: Study, options: Options) -> Fit:
@@ -170,7 +189,9 @@ def analyse(study: Study, options: Options) -> Fit:
   weight = frontier.resolved_DxG.astype(float)
   # Nothing to fit in a draw whose frontier is hardly known: the data's stands.
   weight = np.where(weight.sum(1, keepdims=True) >= 5, weight, weight[:1])
-  if len(tested) > 1 and weight[0].sum() >= 5:
+  tied = len(tested) > 1 and bool(
+      np.ptp([c(C_G)[0] for c in curves], axis=0).max() < TIE)
+  if len(tested) > 1 and weight[0].sum() >= 5 and not tied:
     x_G = C_G if study.axis == "updates" else np.log10(C_G)
     width = x_G[-1] - x_G[0]
     steep = ((1 / width, 100 / width) if study.axis == "updates"
@@ -178,49 +199,99 @@ def analyse(study: Study, options: Options) -> Fit:
     law = envelope_lib.fit_law(
         x_G, log2_n_DxG, weight, low=tested[0] - 1, high=tested[-1], k=steep,
         rounds=5)
-    law_DxG = law_values(law, x_G)
-  fit = Fit(study, options, curves, frontier, log2_n_DxG, law, law_DxG, False,
-            (), ())
+    law_DxG = law(x_G)
+  fit = Fit(study, options, curves, frontier, log2_n_DxG, law, law_DxG, tied,
+            False, (), ())
   reasons, cautions = verdict(fit)
   return dataclasses.replace(fit, identified=not reasons, reasons=reasons,
                              cautions=cautions)
 
 
+def symbol_of(study: Study) -> str:
+  """Of the compute axis."""
+  return "M" if study.axis == "updates" else "C"
+
+
+def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
+  """Why there is no best n, where all curves are the same at C."""
+  values = np.concatenate([r.reward_E for r in study.runs])
+  return "no n differs: " + (
+      f"{study.metric} is {values[0]:.6g} throughout"
+      if np.ptp(values) < TIE else
+      f"every curve of {study.metric} is at {curves[0]([C])[0, 0]:.6g}")
+
+
+def unsaturated(fit: Fit) -> str | None:
+  """What speaks for an n above those tested, or None.
+
+  The largest n leads at the end of the data, does so in more than 5% of the
+  draws, or would in most of them (without draws: in the fit) at twice that C.
+  """
+  study, frontier = fit.study, fit.frontier
+  at = np.flatnonzero(frontier.resolved_DxG[0])
+  tested = sorted({n for _, n in study.configurations})
+  if len(tested) < 2 or not len(at):
+    return None
+  largest = fit.log2_n_DxG[:, at[-1]] == np.log2(tested[-1])
+  later = np.stack([c([2 * frontier.C_G[at[-1]]])[:, 0]
+                    for c in fit.curves], 1).argmax(1)
+  leads = np.array([n == tested[-1] for _, n in study.configurations])[later]
+  often, ahead = largest[1:].mean() if len(largest) > 1 else 0.0, float(
+      leads[1:].mean() if len(leads) > 1 else leads[0])
+  symbol = symbol_of(study)
+  if largest[0]:
+    how = f"is best at the largest {symbol}"
+  elif often > UNSEEN:
+    how = f"is best at the largest {symbol} in {often:.0%} of the draws"
+  elif ahead > 0.5:
+    how = f"would be best at twice the largest {symbol}, as its curve goes on"
+  else:
+    return None
+  return (f"saturation unseen: n = {tested[-1]}, the largest tested, {how}; "
+          f"test n = {2 * tested[-1]} and beyond, or larger {symbol}")
+
+
 def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """(reasons why the law is not identified, cautions), in sentences."""
   study, frontier, law = fit.study, fit.frontier, fit.law
+  symbol = symbol_of(study)
   tested = sorted({n for _, n in study.configurations})
   resolved = frontier.resolved_DxG[0]
   on = sorted({int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]})
   reasons, cautions = [], []
+  if fit.tied:
+    return (no_n_differs(study, fit.curves, frontier.C_G[-1]),), ()
   if len(on) < 3:
     reasons.append(
-        f"{len(on)} values of n on the frontier ({', '.join(map(str, on))}) "
-        f"out of {len(tested)} tested; a law of four parameters needs at "
-        "least 3: test more n, or larger C")
-  if len(tested) > 1 and resolved.any() and (
-      fit.log2_n_DxG[0][resolved][-1] == np.log2(tested[-1])):
-    reasons.append(
-        f"saturation unseen: n = {tested[-1]}, the largest tested, is best at "
-        f"the largest C; test n = {2 * tested[-1]} and beyond")
+        f"{count(len(on), 'value')} of n on the frontier "
+        f"({', '.join(map(str, on))}) out of {len(tested)} tested; a law of "
+        f"four parameters needs at least 3: test more n, or larger {symbol}")
+  if unseen := unsaturated(fit):
+    reasons.append(unseen)
   if law is not None:
     for name in law.at_bound:
-      text = f"the fit of the law stands at the bound of its {name}"
+      told = f"{symbol}0" if name == "midpoint" else name
+      text = f"the fit of the law stands at the bound of its {told}"
       (cautions if name in ("k", "floor") else reasons).append(text)
     if fit.options.draws:
       low, high = laws.interval(fit.law_DxG[0], fit.law_DxG[1:])
       wide = float(np.median((high - low)[resolved]))
       if wide > grid_step(study):
         reasons.append(
-            f"the 95% interval of n*(C) spans a factor of {2**wide:.3g} in the "
-            f"middle of the data, more than the step of {2**grid_step(study):.3g}"
-            " between tested n: more seeds, problems or evaluations")
-      k_low, k_high = interval(law.k_D)
+            f"the 95% interval of n*({symbol}) spans a factor of "
+            f"{2**wide:.3g} in the middle of the data, more than the step of "
+            f"{2**grid_step(study):.3g} between tested n: more seeds, problems "
+            "or evaluations")
+      k_low, k_high = percentiles(law.k_D)
       if k_high > 3 * k_low:
-        cautions.append(f"k is weakly identified: {k_low:.3g} to {k_high:.3g}")
+        least, most = law.k_bounds
+        cautions.append(
+            f"k is weakly identified: {k_low:.3g} to {k_high:.3g}"
+            + (f", where {least:.3g} and {most:.3g} are the bounds of the fit"
+               if k_low < 1.001 * least or k_high > 0.999 * most else ""))
   elif len(tested) > 1:
     reasons.append("the frontier is resolved at fewer than 5 compute values: "
-                   "runs must overlap in C")
+                   f"runs must overlap in {symbol}")
   seeds = min(len(runs_of(study, *cell)) for cell in study.configurations)
   if seeds < 2:
     cautions.append(
@@ -235,6 +306,11 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     cautions.append(
         f"{np.sum(~resolved)} of {len(resolved)} frontier points rest on runs "
         "that ended earlier; they are drawn and not fitted")
+  sizes = {r.D for r in study.runs} - {None}
+  if sizes and study.D is None:
+    cautions.append("runs of several training sets, " + "; ".join(
+        f"D = {D}: " + ", ".join(r.run_id for r in study.runs if r.D == D)
+        for D in sorted(sizes)) + ": n may stand for D")
   caps = {Bp: max(n for b, n in study.configurations if b == Bp)
           for Bp, _ in study.configurations}
   if study.axis != "updates" and len(set(caps.values())) > 1:

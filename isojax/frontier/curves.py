@@ -4,9 +4,12 @@ IsoCompute Playbook, section 2: which points are fitted, and the forms.
 """
 
 import dataclasses
+import math
 
 import numpy as np
+from scipy import special
 
+from isojax.errors import InputError
 from isojax.frontier import separable
 
 
@@ -29,7 +32,7 @@ def hill(theta, x):
   """1 / (1 + (C_mid / C)^B), a logistic in log C; theta = log C_mid, log B."""
   mid, B = theta[..., :1], np.exp(theta[..., 1:])
   with np.errstate(divide="ignore"):
-    return 0.5 * (1 + np.tanh(0.5 * B * (np.log(x) - mid)))
+    return special.expit(B * (np.log(x) - mid))
 
 
 FORMS = {"saturating_exponential": saturating_exponential,
@@ -55,6 +58,15 @@ class Points:
   ema: float  # weight of the past in a moving average, 0 is off
   min_C: float  # earlier evaluations are not fitted
   bin_width: float  # reward; a record must reach a higher bin; 0: any rise
+
+  def __post_init__(self):
+    for name, holds, wanted in (
+        ("select", self.select in ("all", "records"), "all or records"),
+        ("ema", 0 <= self.ema < 1, "0 <= ema < 1"),
+        ("min_C", 0 <= self.min_C < math.inf, "a number of at least 0"),
+        ("bin_width", 0 <= self.bin_width <= 1, "a reward from 0 to 1")):
+      if not holds:  # nan holds nothing
+        raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
@@ -84,9 +96,9 @@ class Curves:
   b_D: np.ndarray
   s_D: np.ndarray  # A - b
   sse_D: np.ndarray
-  C_lo: float  # range of the fitted points
+  C_lo: float  # range that the runs were seen in, whichever points count
   C_hi: float
-  points: int
+  points: int  # fitted
   at_bound: tuple[str, ...]  # of the first fit
 
   def __call__(self, C_G) -> np.ndarray:
@@ -100,7 +112,7 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
   """Least squares of one configuration for every draw.
 
   Args:
-    x_E: compute of each point, >= 0.
+    x_E: compute of each evaluation, >= 0; they were seen up to its largest.
     y_DxE, w_DxE: reward and weight of each point, in each draw.
     form: key of FORMS.
     A_max: bound on the asymptote.
@@ -112,11 +124,10 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
   theta, b, s, sse = separable.fit(
       x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid, bounds=bounds,
       rounds=rounds)
-  used = x_E[w_DxE[0] > 0]
   hits = [name for name, hit in (
       ("A", b[0] + s[0] >= A_max - 1e-9), ("b", b[0] <= b_min + 1e-9),
       ("flat", s[0] <= 1e-9),
       ("straight line", theta[0, 0] <= grid[0][0] + 1e-9
        and form == "saturating_exponential")) if hit]
-  return Curves(form, theta, b, s, sse, float(used.min()), float(used.max()),
-                len(used), tuple(hits))
+  return Curves(form, theta, b, s, sse, float(x_E.min()), float(x_E.max()),
+                int(np.sum(w_DxE[0] > 0)), tuple(hits))

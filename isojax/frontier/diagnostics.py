@@ -8,10 +8,13 @@ from scipy import stats
 
 from isojax.errors import InputError
 from isojax.frontier import analysis
+from isojax.frontier import envelope
 from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.frontier.words import compact
+from isojax.frontier.words import number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +30,12 @@ class Variant:
 
 def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
   """(from n, to n, C) along the resolved frontier of the data."""
-  at = fit.frontier.resolved_DxG[0]
-  n, C = 2.0 ** fit.log2_n_DxG[0][at], fit.frontier.C_G[at]
-  return tuple((int(round(n[i])), int(round(n[i + 1])),
-                float(np.sqrt(C[i] * C[i + 1])))
-               for i in np.flatnonzero(np.diff(n)))
+  at = np.flatnonzero(fit.frontier.resolved_DxG[0])
+  C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
+  n_of = lambda g: fit.study.configurations[best_G[g]][1]
+  return tuple((n_of(i), n_of(j), envelope.crossing(
+      fit.curves[best_G[i]], fit.curves[best_G[j]], C_G[i], C_G[j]))
+               for i, j in zip(at, at[1:]) if n_of(i) != n_of(j))
 
 
 def variants(study: Study, base: Options) -> tuple[Variant, ...]:
@@ -100,12 +104,13 @@ def cut(study: Study, C1: float) -> Study:
 def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
   """Scores a prediction from C <= C1 at the end of the data; None: too few."""
   early_study = cut(fit.study, C1)
-  if len({r.n for r in early_study.runs}) < 2:
-    return None
-  early = analysis.analyse(early_study,
-                           dataclasses.replace(fit.options, draws=0))
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
-  if not len(resolved):
+  if len({r.n for r in early_study.runs}) < 2 or not len(resolved):
+    return None
+  try:
+    early = analysis.analyse(early_study,
+                             dataclasses.replace(fit.options, draws=0))
+  except InputError:  # too few points are left
     return None
   g = resolved[-1]
   C2 = float(fit.frontier.C_G[g])
@@ -116,7 +121,19 @@ def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
       C1=C1, C2=C2, n_predicted=None if law is None else float(law(C2)),
       n_seen=int(round(2.0 ** fit.log2_n_DxG[0, g])),
       reward_predicted=predicted, reward_seen=float(reward_D[0]),
-      reward_interval=analysis.interval(reward_D))
+      reward_interval=analysis.percentiles(reward_D))
+
+
+def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
+  """A caution, if the law of the beginning missed the end by a step of n."""
+  if found.n_predicted is None or abs(np.log2(
+      found.n_predicted / found.n_seen)) <= analysis.grid_step(fit.study):
+    return None
+  symbol = analysis.symbol_of(fit.study)
+  return (f"the extrapolation check failed: from the data up to {symbol} = "
+          f"{compact(found.C1)} alone, the law promised n* = "
+          f"{number(found.n_predicted)} at {compact(found.C2)}, where n = "
+          f"{found.n_seen} led")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +176,7 @@ def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
               for r in analysis.runs_of(fit.study, *cells[i])))
                           for i in members),
           spread=float(spread_D[0]),
-          spread_interval=analysis.interval(spread_D)))
+          spread_interval=analysis.percentiles(spread_D)))
   return tuple(out)
 
 
@@ -170,9 +187,10 @@ class BestN:
   metric: str
   Bp: int
   C: float
-  n: int
-  agreeing: float  # share of the bootstrap draws with the same n
-  n_interval: tuple[float, float]  # 95 % of the draws
+  n: int | None  # None: no n differs
+  agreeing: float | None  # share of the bootstrap draws with the same n
+  n_interval: tuple[float, float] | None  # 95 % of the draws
+  why: str | None  # there is no best n
 
 
 def best_n(fit: Fit) -> tuple[BestN, ...]:
@@ -185,11 +203,15 @@ def best_n(fit: Fit) -> tuple[BestN, ...]:
       continue
     C = min(fit.curves[i].C_hi for i in members)
     n = np.array([cells[i][1] for i in members])
-    best_D = n[np.stack(
-        [fit.curves[i]([C])[:, 0] for i in members], 1).argmax(1)]
+    reward_DxN = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
+    if np.ptp(reward_DxN[0]) < analysis.TIE:
+      out.append(BestN(fit.study.metric, Bp, C, None, None, None,
+                       analysis.no_n_differs(fit.study, fit.curves, C)))
+      continue
+    best_D = n[reward_DxN.argmax(1)]
     out.append(BestN(fit.study.metric, Bp, C, int(best_D[0]),
                      float(np.mean(best_D[1:] == best_D[0])),
-                     analysis.interval(best_D)))
+                     analysis.percentiles(best_D), None))
   return tuple(out)
 
 
@@ -243,6 +265,7 @@ class Interference:
   """
 
   run_id: str
+  seed: int | None
   Bp: int
   n: int
   C: tuple[float, ...]  # of the frames
@@ -276,7 +299,7 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
   drawn = [score(rng.integers(0, Q, Q)) for _ in range(draws)]
   low, high = np.nanquantile(drawn, analysis.QUANTILES)
   return Interference(
-      run.run_id, run.Bp, run.n, tuple(run.C_E[at].tolist()),
+      run.run_id, run.seed, run.Bp, run.n, tuple(run.C_E[at].tolist()),
       tuple((correct[at].mean(1) / k).tolist()),
       tuple(histogram(correct[i], k) for i in at),
       tuple(polarisation(correct[i], k) for i in at),

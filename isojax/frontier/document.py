@@ -3,6 +3,7 @@
 Every number that is drawn or advised from stands in it; nothing is refitted.
 """
 
+import collections
 import dataclasses
 import math
 
@@ -11,10 +12,12 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import diagnostics
+from isojax.frontier import envelope
 from isojax.frontier import scalerl
 from isojax.frontier.analysis import Fit
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
+from isojax.frontier.words import count
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 
@@ -64,7 +67,7 @@ def curve_fields(fit: Fit) -> list[dict]:
     reward = curve(C_G)
     out.append({
         "Bp": Bp, "n": n, "form": curve.form, "A": curve.b_D[0] + curve.s_D[0],
-        "A_interval": analysis.interval(curve.b_D + curve.s_D),
+        "A_interval": analysis.percentiles(curve.b_D + curve.s_D),
         "b": curve.b_D[0], "theta": curve.theta_DxP[0],
         "C_lo": curve.C_lo, "C_hi": curve.C_hi, "points": curve.points,
         "rmse": np.sqrt(curve.sse_D[0] / curve.points),
@@ -74,10 +77,18 @@ def curve_fields(fit: Fit) -> list[dict]:
 
 
 def frontier_fields(fit: Fit) -> dict:
-  cells = np.array(fit.study.configurations)[fit.frontier.best_DxG[0]]
-  return {"C": fit.frontier.C_G, "reward": fit.frontier.reward_DxG[0],
-          "Bp": cells[:, 0], "n": cells[:, 1],
-          "resolved": fit.frontier.resolved_DxG[0],
+  """The frontier on its grid; `change` is C where the lead changes between a
+  point and the next, null where it does not."""
+  C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
+  cells = np.array(fit.study.configurations)[best_G]
+  change = [None if a == b else envelope.crossing(
+      fit.curves[a], fit.curves[b], *C_G[i:i + 2])
+            for i, (a, b) in enumerate(zip(best_G, best_G[1:]))]
+  return {"C": C_G, "reward": fit.frontier.reward_DxG[0],
+          "Bp": cells[:, 0], "n": cells[:, 1], "change": change,
+          "resolved": fit.frontier.resolved_DxG[0], "tied": fit.tied,
+          "agreeing": np.mean(
+              fit.log2_n_DxG[1:] == fit.log2_n_DxG[0], axis=0),
           **_band(fit.frontier.reward_DxG)}
 
 
@@ -89,15 +100,20 @@ def law_fields(fit: Fit) -> dict | None:
   best = analysis.sigmoid_of(fit, 0)
   columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
   spread = lambda value_D: laws.interval(value_D[0], value_D[1:])
+  x0 = spread(law.x0_D)
+  if fit.study.axis == "updates":
+    x0 = np.maximum(x0, 0.0)  # there are no updates before the first
   as_n = lambda value_D: [float(2.0**end) for end in spread(value_D)]
   low, high = spread(fit.law_DxG)
   return {
       **dataclasses.asdict(best), "kind": (
           "fixed_batch" if isinstance(best, FixedBatch) else "sigmoid"),
-      "rmse_log2": law.rmse_D[0], "at_bound": list(law.at_bound),
+      "rmse_log2": law.rmse_D[0], "k_bounds": law.k_bounds,
+      "at_bound": [analysis.symbol_of(fit.study) + "0" if hit == "midpoint"
+                   else hit for hit in law.at_bound],
       "C_seen": [seen[0], seen[-1]],
       "intervals": {
-          "x0": spread(law.x0_D), "k": analysis.interval(law.k_D),
+          "x0": x0, "k": analysis.percentiles(law.k_D),
           "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
       "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
       "low": 2.0**low, "high": 2.0**high,
@@ -109,13 +125,21 @@ def _R0(run: Run) -> float | None:
   return None if run.C_E[0] == 0 else float(run.reward_E[0])
 
 
+def _runs(ids: list[str]) -> str:
+  return (f"{count(len(ids), 'run')} ({', '.join(ids[:3])}"
+          f"{', ...' * (len(ids) > 3)})")
+
+
 def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
   """ScaleRL's law for each run: all of it, and its first half extrapolated.
 
-  A run that no such law fits goes to `notes`.
+  The runs that no such law fits go to `notes`.
   """
-  out = []
+  out, without = [], collections.defaultdict(list)
+  if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
+    notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
+                 "ScaleRL law is their first evaluation")
   for run in study.runs:
     points = dict(R0=_R0(run), min_C=min_C)
     end = float(run.C_E[-1])
@@ -125,11 +149,11 @@ def scalerl_fields(study: Study, *, min_C: float,
       half = scalerl.extrapolate(run.C_E, run.reward_E, fit_below=end / 2,
                                  **points)
     except InputError as error:
-      notes.append(f"{run.where}: run {run.run_id}: no ScaleRL law: {error}")
+      without[str(error)].append(run.run_id)
       continue
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
     out.append({
-        "run_id": run.run_id, "Bp": run.Bp, "n": run.n,
+        "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
         **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
@@ -140,6 +164,8 @@ def scalerl_fields(study: Study, *, min_C: float,
         "half": {"A": half.fit.law.A, "mean_error": half.mean_error,
                  "max_error": half.max_error,
                  "within_margin": half.within_margin}})
+  notes += [f"no ScaleRL law for {_runs(ids)}: {why}"
+            for why, ids in without.items()]
   return out
 
 
@@ -186,6 +212,10 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
     notes: what the readers left out, and why.
   """
   end = float(fit.frontier.C_G[-1])
+  ahead = [found for part in (2, 4)
+           if (found := diagnostics.extrapolation(fit, end / part))]
+  cautions = [*fit.cautions, *filter(None, (
+      diagnostics.unforeseen(fit, found) for found in ahead[:1]))]
   as_dicts = lambda items: [dataclasses.asdict(i) for i in items if i]
   study = fit.study
   frames = [diagnostics.interference(r, study.k, frames=4, draws=100, seed=0)
@@ -197,10 +227,9 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
-                  "cautions": list(fit.cautions)},
+                  "cautions": cautions},
       "variants": as_dicts(diagnostics.variants(study, fit.options)),
-      "extrapolation": as_dicts(diagnostics.extrapolation(fit, end / part)
-                                for part in (2, 4)),
+      "extrapolation": as_dicts(ahead),
       "sensitivity": as_dicts(diagnostics.sensitivity(fit)),
       "best_n": as_dicts(row for each in others.values()
                          for row in diagnostics.best_n(each)),

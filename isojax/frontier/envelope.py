@@ -6,6 +6,8 @@ IsoCompute Playbook, sections 2.3 and 3.
 import dataclasses
 
 import numpy as np
+from scipy import optimize
+from scipy import special
 
 from isojax.frontier import separable
 from isojax.frontier.curves import Curves
@@ -44,9 +46,13 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
   return Envelope(C_G, seen.max(1), best, resolved)
 
 
-def _sigmoid(theta, x):
-  return 0.5 * (1 + np.tanh(
-      0.5 * np.exp(theta[..., 1:]) * (x - theta[..., :1])))
+def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:
+  """C between the two at which the data's lead goes from one to other."""
+  gain = lambda C: float((other(np.minimum([C], other.C_hi))
+                          - one(np.minimum([C], one.C_hi)))[0, 0])
+  if other.C_lo > C_lo or gain(C_lo) >= 0:  # it leads from its first point on
+    return max(C_lo, other.C_lo)
+  return C_hi if gain(C_hi) <= 0 else float(optimize.brentq(gain, C_lo, C_hi))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,12 @@ class LawFits:
   b_D: np.ndarray
   rmse_D: np.ndarray
   at_bound: tuple[str, ...]  # of the first
+  k_bounds: tuple[float, float]
+
+  def __call__(self, x_G) -> np.ndarray:
+    """log2 n* [D, G] at x = log10 C (or M)."""
+    z = self.k_D[:, None] * (np.asarray(x_G) - self.x0_D[:, None])
+    return self.b_D[:, None] + self.L_D[:, None] * special.expit(z)
 
 
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
@@ -77,13 +89,16 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
   grid = (np.linspace(x_G[0], x_G[-1], 49),
           np.linspace(np.log(k[0]), np.log(k[1]), 25))
   theta, b, L, sse = separable.fit(
-      x_G, log2_n_DxG, w_DxG, basis=_sigmoid, grid=grid,
-      bounds=separable.Bounds(floor=low, ceiling=high), rounds=rounds)
+      x_G, log2_n_DxG, w_DxG, grid=grid, rounds=rounds,
+      basis=lambda theta, x: special.expit(
+          np.exp(theta[..., 1:]) * (x - theta[..., :1])),
+      bounds=separable.Bounds(floor=low, ceiling=high))
   near = lambda value, bound: abs(value - bound) < 1e-6
   hits = [name for name, hit in (
       ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),
-      ("C0", near(theta[0, 0], grid[0][0]) or near(theta[0, 0], grid[0][-1])),
+      ("midpoint", near(theta[0, 0], grid[0][0])
+       or near(theta[0, 0], grid[0][-1])),
       ("k", near(theta[0, 1], grid[1][0]) or near(theta[0, 1], grid[1][-1])),
   ) if hit]
   return LawFits(L, np.exp(theta[:, 1]), theta[:, 0], b,
-                 np.sqrt(sse / w_DxG.sum(1)), tuple(hits))
+                 np.sqrt(sse / w_DxG.sum(1)), tuple(hits), k)

@@ -25,7 +25,7 @@ class Format:
   sampled_by_n: bool = False  # an evaluation draws n a problem: k = n
   set_key: str | None = None  # a name of the line that holds the eval_set
   version: str | None = None  # updates of the policy that was evaluated
-  repeats: bool = True  # a resumed run logs steps again: the later counts
+  repeats: bool = True  # any step may come again; else only in a resumed run
   caveat: str | None = None
 
 

@@ -15,6 +15,7 @@ import re
 from isojax.errors import InputError
 
 BROKEN_SHARE = 0.1  # of the lines; more is a file of another kind
+COMMA = re.compile(r"\s*-?\d+,\d+(?:[eE][-+]?\d+)?\s*")  # as a decimal point
 CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (?=\S+:)", re.M)
 
 
@@ -152,6 +153,12 @@ def _csv(path: str, text: str):
   if len(rows) == 1:
     raise InputError(f"{path}: a header and no rows; expected one a line")
   lines, broken, notes = [], [], []
+  if reader.dialect.delimiter == ";" and not any(
+      re.search(r"\d\.\d", cell) for *_, row in rows for cell in row) and any(
+          COMMA.fullmatch(cell) for *_, row in rows for cell in row):
+    notes.append(f"{path}: 0,5 between semicolons was read as 0.5.")
+    rows = [(*at, [cell.replace(",", ".") if COMMA.fullmatch(cell) else cell
+                   for cell in row]) for *at, row in rows]
   for start, stop, row in rows[1:]:
     if len(row) == len(header):
       lines += ((start, line) for line in _runs(dict(zip(header, row))))

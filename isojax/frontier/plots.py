@@ -15,14 +15,16 @@ from matplotlib.ticker import FuncFormatter
 from matplotlib.ticker import LogLocator
 from matplotlib.ticker import NullFormatter
 
-from isojax.frontier.report import axis_of
-from isojax.frontier.report import compact
-from isojax.frontier.report import metric_of
-from isojax.frontier.report import of_x0
-from isojax.frontier.report import pair
-from isojax.frontier.report import parameters
-from isojax.frontier.report import rate
-from isojax.frontier.report import signed
+from isojax.frontier.words import axis_of
+from isojax.frontier.words import compact
+from isojax.frontier.words import metric_of
+from isojax.frontier.words import number
+from isojax.frontier.words import of_x0
+from isojax.frontier.words import pair
+from isojax.frontier.words import parameters
+from isojax.frontier.words import rate
+from isojax.frontier.words import run_of
+from isojax.frontier.words import signed
 
 WIDTH, DPI = 8.0, 150  # inches: 1200 px
 MOST = 6  # runs in a figure that draws runs
@@ -84,6 +86,18 @@ def _C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
   ax.set_xlabel("{}, {}".format(*axis_of(study)))
 
 
+def _few(low: float, high: float, *, most: int) -> list[float]:
+  """Round ticks of a logarithmic axis, as many as have room."""
+  for subs in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), (1, 1.5, 2, 3, 5, 7),
+               (1, 2, 5), (1, 3), (1,)):
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    ticks = [s * 10.0**p for p in powers for s in subs
+             if low <= s * 10.0**p <= high]
+    if 1 < len(ticks) <= most:
+      return ticks
+  return np.linspace(low, high, 4)[1:3].tolist()
+
+
 def _n_axis(ax, name: str, tested):
   """A logarithmic axis with a tick at each value tested."""
   getattr(ax, f"set_{name}scale")("log")
@@ -94,11 +108,14 @@ def _n_axis(ax, name: str, tested):
 
 
 def _stretches(frontier: dict) -> list[tuple]:
-  """(first, last, Bp, n, resolved) of the grid points with one leader."""
+  """(first C, last C, Bp, n, resolved) with one leader, from where the curves
+  cross."""
+  C, change = frontier["C"], frontier["change"]
   rows = list(zip(frontier["Bp"], frontier["n"], frontier["resolved"]))
-  starts = [i for i, row in enumerate(rows) if not i or row != rows[i - 1]]
-  ends = [i - 1 for i in starts[1:]] + [len(rows) - 1]
-  return [(i, j, *rows[i]) for i, j in zip(starts, ends)]
+  starts = [i for i, row in enumerate(rows) if i and row != rows[i - 1]]
+  edges = [C[0], *(C[i] if change[i - 1] is None else change[i - 1]
+                   for i in starts), C[-1]]
+  return [(*edges[i:i + 2], *rows[at]) for i, at in enumerate([0, *starts])]
 
 
 def _draw_curves(ax, document, curves, *, points: bool):
@@ -140,21 +157,28 @@ def _draw_envelope(ax, document):
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = _floats(frontier, "C", "reward", "low", "high")
   by_n = study["regime"] == "fixed_Bp"
-  labels = []  # width and middle in the axes, name
-  for first, last, Bp, n, resolved in _stretches(frontier):
-    colour, part = colour_of(n, study["n"]), slice(first, last + 2)
-    end = C[part][-1]
-    ax.plot(C[part], R[part], ls="-" if resolved else (0, (1.5, 1)), lw=4,
+  if frontier["tied"]:
+    ax.plot(C, R, color=GREY, lw=4)
+    ax.set_title("no n differs")
+    return
+  labels, before = [], None  # width and middle in the axes, name
+  for start, end, Bp, n, resolved in _stretches(frontier):
+    colour = colour_of(n, study["n"])
+    part = np.array([start, *C[(start < C) & (C < end)], end])
+    R_part, low_part, high_part = (np.interp(part, C, y)
+                                   for y in (R, low, high))
+    ax.plot(part, R_part, ls="-" if resolved else (0, (1.5, 1)), lw=4,
             color=colour, zorder=4, solid_capstyle="butt",
             path_effects=[withStroke(linewidth=6, foreground="white")])
-    ax.fill_between(C[part], low[part], high[part], color=colour, alpha=0.15,
-                    lw=0, zorder=0)
-    ax.axvspan(C[first], end, 0.965, 1, color=colour, lw=0,
+    ax.fill_between(part, low_part, high_part, color=colour, alpha=0.15, lw=0,
+                    zorder=0)
+    ax.axvspan(start, end, 0.965, 1, color=colour, lw=0,
                alpha=1 if resolved else 0.35)
-    if first:
-      ax.axvline(C[first], color=GREY, lw=0.6, ls=":", zorder=1)
-      ax.plot(C[first], R[first], "o", mfc="white", mec="black", ms=5, zorder=5)
-    left, right = _in_axes(ax, [(C[first], 0), (end, 0)])[:, 0]
+    if before not in (None, (Bp, n)):
+      ax.axvline(start, color=GREY, lw=0.6, ls=":", zorder=1)
+      ax.plot(start, R_part[0], "o", mfc="white", mec="black", ms=5, zorder=5)
+    before = Bp, n
+    left, right = _in_axes(ax, [(start, 0), (end, 0)])[:, 0]
     name = (f"n = {n}" if by_n else f"{Bp}×{n}") + "?" * (not resolved)
     labels.append((right - left, (left + right) / 2, name))
   at = dict(clip_on=False, transform=ax.transAxes)
@@ -173,7 +197,8 @@ def _reward_axes(figure, place, document, *, log: bool = True, subs=(1, 2, 5)):
   study, C = document["study"], document["frontier"]["C"]
   ax, start = figure.add_subplot(place), C[0] if log else 0.0
   _C_axis(ax, study, log=log, subs=subs)
-  ax.set_xlim(start * 0.95, C[-1] * (1.3 if log else 1.15))
+  ax.set_xlim(start * 0.95 if log else -0.015 * C[-1],  # a point at 0 is whole
+              C[-1] * (1.3 if log else 1.15))
   seen = np.concatenate(_floats(document["frontier"], "low", "high") + [
       R[x >= start] for x, R in (
           _floats(run, "C", "reward") for run in study["runs"])])
@@ -219,21 +244,26 @@ def reward(document: dict) -> Figure:
 def _draw_law(ax, document, key: str, of_n):
   """Points of the frontier (hollow: unresolved), law and band."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
-  for C, y, n, known in zip(
-      *(frontier[k] for k in ("C", key, "n", "resolved"))):
+  for C, y, n, known, sure in zip(
+      *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
     colour = colour_of(n, study["n"])
     ax.plot(C, y, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
-            mec="white" if known else colour, mfc=colour if known else "white")
+            alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
+            mfc=colour if known else "white")
+  ends = min(study[key]) / 2**0.7, max(study[key]) * 2**0.8
   if fitted is not None:
     C, n, low, high = _floats(fitted, "C", "n", "low", "high")
+    band = np.array([of_n(low), of_n(high)])
+    cut = " (cut)" * bool(band.min() < ends[0] or band.max() > ends[1])
     seen = (C >= fitted["C_seen"][0]) & (C <= fitted["C_seen"][1])
     ax.fill_between(C, of_n(low), of_n(high), color="0.85", lw=0,
-                    label="95% band of the law")
+                    label=f"95% band of the law{cut}")
     ax.plot(C, of_n(n), "k--", lw=1)
     ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
   _C_axis(ax, study)
   _n_axis(ax, "y", study[key])
-  ax.set_ylim(min(study[key]) / 2**0.7, max(study[key]) * 2**0.8)
+  ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
+  ax.set_ylim(*ends)
 
 
 @styled
@@ -249,21 +279,26 @@ def law(document: dict) -> Figure:
   if fitted is not None:
     x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
     halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
-    ax.plot([of_x0(study, x) for x in fitted["intervals"]["x0"]], [halfway] * 2,
-            color="C3", lw=2, marker="|", ms=9, zorder=4)
+    ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
+    held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
+    ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
+    for end, at, beyond in zip(ends, held, "<>"):  # arrows: it goes on
+      ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
+              zorder=4)
     ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
             zorder=5)
     ax.plot([], [], "-D", color="C3", mfc="white",
             label=f"{symbol}0, halfway in log2 n,\nwith its 95% interval")
     told = ["the law is identified" if document["verdict"]["identified"] else
             "the law is NOT identified:\nno advice rests on it"]
-    told += [f"{name}\n   {value}  {interval}"
+    told += [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
              for name, value, interval in parameters(document)]
   ax.axhline(max(tested), color=GREY, lw=1)
   ax.annotate("largest n tested", (0, max(tested)), (4, 3), color="0.3",
               xycoords=("axes fraction", "data"), textcoords="offset points")
   ax.set_ylabel(f"n*({symbol}), rollouts per problem")
-  ax.plot([], [], "o", color=GREY, label="best n tested")
+  ax.plot([], [], "o", color=GREY,
+          label="best n tested, faint\nwhere draws disagree")
   if not all(frontier["resolved"]):
     ax.plot([], [], "o", color=GREY, mfc="white", label="the same, unresolved")
   side.text(0, 1, "\n\n".join(told), va="top", fontsize=8)
@@ -327,34 +362,28 @@ def sensitivity(document: dict) -> Figure:
 
 @styled
 def best_n(document: dict) -> Figure:
-  """The best n of each metric, bars by Bp."""
+  """The best n of each metric at each Bp, with 95% of the bootstrap draws."""
   study, rows = document["study"], document["best_n"]
-  metrics = list(dict.fromkeys(row["metric"] for row in rows))
-  Bps, floor = sorted({row["Bp"] for row in rows}), min(study["n"]) / 2
-  at = lambda Bp, metric: (
-      Bps.index(Bp) * (len(metrics) + 1) + metrics.index(metric))
-  figure = Figure((WIDTH, 3.8), layout="constrained")
+  rows = sorted(rows, key=lambda row: row["Bp"])
+  figure = Figure((WIDTH, 0.9 + 0.3 * len(rows)), layout="constrained")
   ax = figure.subplots()
-  for row in rows:
-    x, high = at(row["Bp"], row["metric"]), max(row["n"], row["n_interval"][1])
-    ax.bar(x, row["n"] - floor, 0.8, floor, edgecolor="white",
-           color=colour_of(row["n"], study["n"]),
-           hatch=("", "//", "..", "xx")[metrics.index(row["metric"]) % 4])
-    ax.plot([x, x], row["n_interval"], color="black", lw=1.4, marker="_", ms=8)
-    ax.annotate(f"n = {row['n']}\n{row['agreeing']:.0%}", (x, high), (0, 4),
-                ha="center", fontsize=7.5, textcoords="offset points")
-  _n_axis(ax, "y", study["n"])
-  ax.set_ylim(floor, max(study["n"]) * 4)
-  ax.set_ylabel("best n, rollouts per problem")
-  ax.set_xticks([at(Bp, m) for Bp in Bps for m in metrics],
-                [metric_of(study, m) for m in metrics] * len(Bps), fontsize=7.5,
-                rotation=90 if len(Bps) * len(metrics) > 12 else 0)
-  ax.set_xlim(-1, max(at(Bps[-1], metrics[-1]) + 1, 3))
-  for Bp in Bps:
-    ax.text((at(Bp, metrics[0]) + at(Bp, metrics[-1])) / 2, 1.0, f"Bp = {Bp}",
-            transform=ax.get_xaxis_transform(), ha="center")
-  ax.set_xlabel("metric (line: 95% of the bootstrap draws; "
-                "percent: the share that agrees)")
+  for y, row in enumerate(rows):
+    ax.axhline(y, color="0.9", lw=0.6, zorder=0)
+    if row["n"] is None:
+      told, colour = row["why"], "0.3"
+    else:
+      colour = colour_of(row["n"], study["n"])
+      ax.plot(row["n_interval"], [y, y], color=colour, lw=2)
+      ax.plot(row["n"], y, marker_of(row["n"], study["n"]), color=colour, ms=7)
+      told = f"n = {row['n']}, {row['agreeing']:.0%} of the draws"
+    ax.text(1.01, y, told, transform=ax.get_yaxis_transform(), va="center",
+            fontsize=8, color="0.2")
+  _n_axis(ax, "x", study["n"])
+  ax.set_xlim(min(study["n"]) / 1.4, max(study["n"]) * 1.4)
+  ax.set_ylim(len(rows) - 0.4, -0.6)
+  ax.set_yticks(range(len(rows)), [
+      f"{metric_of(study, row['metric'])}, Bp = {row['Bp']}" for row in rows])
+  ax.set_xlabel("best n, rollouts per problem; line: 95% of the draws")
   return figure
 
 
@@ -392,7 +421,7 @@ def scalerl(document: dict) -> Figure:
     top.plot(x, row["A"], mark, ms=5, **at)
     top.plot([x, x], row["A_interval"] or [row["A"]] * 2, lw=1.5, **at)
     bottom.plot([], [], marker=mark, color=colour, label=(
-        f"Bp {row['Bp']}, n {row['n']}, {row['run_id']:.24}: A = {row['A']:.3f}"
+        f"{run_of(row)}: A = {row['A']:.3f}"
         f"{' (bound)' * row['A_at_edge']}, B = {row['B']:.2f}"))
   top.set_title("right margin: asymptote A ± the margin between equal runs; "
                 "dashed: beyond the fitted points; dotted: power law")
@@ -400,8 +429,10 @@ def scalerl(document: dict) -> Figure:
   top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   bottom.set_yscale("log")
   bottom.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-  bottom.set_ylim(  # F is wild next to R0 and A
-      max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3))
+  least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
+  bottom.set_ylim(least, most)
+  bottom.set_title(f"drawn from {least:.2g} to {number(most)}: next to R0 and "
+                   "A it is mostly noise")
   bottom.axhline(1, color=GREY, lw=0.6, ls=":")
   bottom.set_ylabel("F(R) / C_mid^B = (R − R0) / (A − R)")
   bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
@@ -415,10 +446,11 @@ def interference(document: dict) -> Figure:
   """Histograms of the problems' pass rates as a run goes on, a row a run."""
   study, rows = document["study"], chosen(document["interference"])
   figure = Figure((WIDTH, 1.95 * len(rows) + 0.1), layout="constrained")
+  top = max(max(counts) for row in rows for counts in row["histograms"])
   parts = np.atleast_1d(figure.subfigures(len(rows), 1))
   for row, part in zip(rows, parts):
     part.suptitle(
-        f"Bp = {row['Bp']}, n = {row['n']}, {row['run_id']:.40}: score "
+        f"{run_of(row)}: score "
         f"{signed(row['score'])} {pair(row['score_interval'], signed)}",
         x=0.01, ha="left", fontsize=9)
     axes = part.subplots(1, len(row["C"]), sharey=True, squeeze=False)[0]
@@ -429,8 +461,9 @@ def interference(document: dict) -> Figure:
                     color=colour_of(row["n"], study["n"]))
       for end in (bars[0], bars[-1]):
         end.set(hatch="////", edgecolor="white")
-      ax.set_xticks([0, 3, 5.5, 8, 11], ["never", "", "0.5", "", "always"],
-                    fontsize=7.5)
+      ax.set_xticks([0, 3, 5.5, 8, 11], fontsize=7,
+                    labels=["never", "0.25", "0.5", "0.75", "always"])
+      ax.set_ylim(0, 1.05 * top)
       ax.set_title(f"{axis_of(study)[0]} = {compact(C)}, mean {mean:.3f}",
                    fontsize=8)
   parts[-1].supxlabel("pass rate of a problem", fontsize=8.5)
@@ -459,9 +492,9 @@ def variants(document: dict) -> Figure:
                   zorder=0)
   left.set_yticks(range(len(rows)), [row["name"] for row in rows])
   left.invert_yaxis()
-  low, high = left.get_xlim()
-  _C_axis(left, study, subs=(1, 1.5, 2, 3, 4, 5, 7) if high < 5 * abs(low)
-          else (1, 2, 5))
+  _C_axis(left, study)
+  left.xaxis.set_major_locator(FixedLocator(_few(*left.get_xlim(), most=6)))
+  left.xaxis.set_minor_locator(FixedLocator([]))
   left.set_xlabel("{}0, {}".format(*axis_of(study)))
   left.set_title("grey: 95% interval as reported")
   _n_axis(right, "x", study["n"])
@@ -481,7 +514,8 @@ def save(document: dict, out: str) -> list[str]:
   os.makedirs(out, exist_ok=True)
   paths = []
   for name, draw in FIGURES.items():
-    if not document["frontier" if name in OF_FRONTIER else name]:
+    if not document["frontier" if name in OF_FRONTIER else name] or (
+        name == "law" and document["frontier"]["tied"]):
       continue
     figure = draw(document)
     for kind, metadata in (("png", None), ("svg", {"Date": None})):

@@ -1,54 +1,95 @@
 """What to run next, from what a study could and could not tell."""
 
+import shlex
+
 import numpy as np
 
 from isojax.frontier import analysis
 from isojax.frontier.analysis import Fit
 
+B_MAX = 65_536  # rollouts a step, the default of launch.plan
+UPDATES = 50  # the fewest of a run; fewer and launch.plan warns
+
 
 def next_plan(fit: Fit, *, path: str) -> dict:
   """A sentence, and the command of launch.plan that does it.
 
-  With an identified law: the allocation of twice the largest C. Otherwise the
-  sweep that could identify it.
+  With an identified law: the allocation of twice the largest C that was
+  fitted. Otherwise the sweep that could identify it.
   """
-  study, end = fit.study, float(fit.frontier.C_G[-1])
+  study = fit.study
   if study.axis not in ("rollouts", "updates"):
     return {"text": f"The axis is {study.axis}: take the largest n* of the "
             "table as a guide, or fit again with --axis=rollouts.",
             "command": None}
+  resolved = fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
+  end = float(resolved[-1] if len(resolved) else min(
+      c.C_hi for c in fit.curves))
+  if study.axis == "updates":
+    end *= np.prod(study.configurations[0])
   if fit.identified:
-    B = study.configurations[0][0] * study.configurations[0][1]
-    C = 2 * end * (B if study.axis == "updates" else 1)
     return {
         "text": "The law is identified. The next step, twice the largest C that "
-        "was measured, is already beyond the data: see how the extrapolation "
+        "was fitted, is already beyond the data: see how the extrapolation "
         "from the first half of it did.",
-        "command": f"python -m launch.plan --rollouts={C:.6g} --law={path}"}
+        "command": f"python -m launch.plan --rollouts={round(2 * end)} "
+        f"--law={shlex.quote(path)}"}
+  return _sweep(fit, end)
+
+
+def _sweep(fit: Fit, C: float) -> dict:
+  """The sweep after one to C rollouts that could not tell."""
+  study = fit.study
   tested = sorted({n for _, n in study.configurations})
-  resolved = fit.frontier.resolved_DxG[0]
-  on = {int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]}
+  on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
   seeds = min(len(analysis.runs_of(study, *c)) for c in study.configurations)
-  why, ns, C = [], set(tested), end
-  if len(tested) < 4 or analysis.grid_step(study) > 2:
+  why, ns = [], set(tested)
+  if len(tested) > 1 and (len(tested) < 4 or analysis.grid_step(study) > 2):
     low, high = int(np.log2(tested[0])), int(np.ceil(np.log2(tested[-1])))
-    ns |= {2**i for i in range(low, high + 1)}
-    why.append("every power of two between the tested n")
-  if tested[-1] in on or len(tested) < 3:
+    ns |= {2**i for i in range(max(low, 1), high + 1)}
+    if len(ns) > len(tested):
+      why.append("every power of two between the tested n")
+  if fit.tied:
+    C *= 4
+    why.append("four times the compute, because no n differs so far (or judge "
+               "by another --metric)")
+  elif analysis.unsaturated(fit):
     ns |= {2 * tested[-1], 4 * tested[-1]}
-    why.append("n beyond the largest, which led")
+    why.append("n beyond the largest, which led"
+               if fit.log2_n_DxG[0, -1] == np.log2(tested[-1])
+               else "n beyond the largest, which may still come to lead")
+  elif len(tested) < 3:
+    ns |= {2 * tested[-1], 4 * tested[-1]}
+    why.append("n beyond the largest")
   elif len(on) < 3:
-    C = 4 * end
+    C *= 4
     why.append("four times the compute, because few n have led so far")
   if seeds < 2 or not why:
     seeds = max(2, seeds + 1)
     why.append(f"{seeds} seeds, so that the luck of a run can be told from n")
-  Bp = ",".join(map(str, sorted({b for b, _ in study.configurations})))
-  largest = max(b * max(ns) for b, _ in study.configurations)
-  C = max(C, 16 * largest)  # at least some updates of the largest batch
+  sizes = {Bp * n for Bp, n in study.configurations}
+  if len(sizes) == 1 and (study.axis == "updates" or len(tested) > 1):
+    B, = sizes
+    cells = [(B // n, n) for n in sorted(ns) if B % n == 0 and n > 1]
+    design = f"--B={B} --Bp={_listed(Bp for Bp, _ in cells)}"
+  else:
+    Bps, B_max = {Bp for Bp, _ in study.configurations}, max(B_MAX, *sizes, 0)
+    cells = [(Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max and n > 1]
+    design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
+        f" --B_max={B_max}" if B_max > B_MAX else "")
+  least = UPDATES * max((Bp * n for Bp, n in cells), default=0)
+  if C < least:
+    C = least
+    why.append(f"at least {UPDATES} updates of the largest batch")
+  C = round(C)
+  spent = seeds * sum(C // (Bp * n) * Bp * n for Bp, n in cells)
   return {
       "text": "The law is not identified. A sweep that could do it: "
-      + "; ".join(why) + ".",
-      "command": "python -m launch.plan --sweep --config=CONFIG "
-      f"--rollouts={round(C)} --Bp={Bp} --n={','.join(map(str, sorted(ns)))} "
-      f"--seeds={','.join(map(str, range(seeds)))}"}
+      + "; ".join(why) + f". It is {seeds * len(cells)} runs and {spent:,} "
+      "rollouts in all.",
+      "command": f"python -m launch.plan --sweep --config=CONFIG --rollouts={C} "
+      f"{design} --seeds={_listed(range(seeds))}"}
+
+
+def _listed(values) -> str:
+  return ",".join(map(str, sorted(values)))

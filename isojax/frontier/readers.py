@@ -7,23 +7,14 @@ file does not hold comes from the caller: `columns` names it in the file,
 """
 
 import dataclasses
-import difflib
-import json
-import math
 import os
 import re
-import tomllib
 
 from isojax.errors import InputError
+from isojax.frontier import given
 from isojax.frontier import lines
-from isojax.frontier.formats import FORMATS, KNOWN, METRICS, Format
+from isojax.frontier.formats import FORMATS, METRICS, Format
 from isojax.frontier.lines import there
-
-TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
-POSITIVE = ("Bp", "n", "k")  # whole numbers from 1, the next ones from 0
-WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
-         "trained_tokens")
-LISTED = 12  # names in an error message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +33,8 @@ class _Curve:
 
 
 def read(path: str, *, kind: str, columns: dict[str, str],
-         fixed: dict[str, object]) -> tuple[list[Row], list[str]]:
+         fixed: dict[str, object], scale: dict[str, float], axis: str,
+         from_path: str | None) -> tuple[list[Row], list[str]]:
   """Rows of one file, and notes on what was skipped or is to be known.
 
   Args:
@@ -52,6 +44,10 @@ def read(path: str, *, kind: str, columns: dict[str, str],
       with a metric among them, no other metric is looked for.
     fixed: our field or the project's option -> a constant. `k` also chooses
       among several best@k.
+    scale: metric or axis -> a factor, 0.01 for percent.
+    axis: the compute, a number that may stand under its own name.
+    from_path: regular expression whose named groups are fields or options
+      that the path tells or, of several runs in one file, their names.
 
   Raises:
     InputError: the file is of another kind; a field is missing, there twice,
@@ -62,118 +58,67 @@ def read(path: str, *, kind: str, columns: dict[str, str],
   form = FORMATS[kind]
   table, notes = lines.load(path)
   names = list(dict.fromkeys(name for _, line in table for name in line))
-  _check_flags(path, form, names, columns, fixed)
-  fixed, options = _constants(path, form, fixed, notes)
-  curves = _curves(path, form, names, columns, fixed)
+  # nested objects are flat here; their names are written with dots as well
+  columns = {field: name if name in names else name.replace(".", "/")
+             for field, name in columns.items()}
+  given.check(path, form, names, columns, fixed, scale, axis, from_path)
+  of_run = columns["run_id"] if "run_id" in columns else "run_id"
+  runs = list(dict.fromkeys(str(line[of_run]) for _, line in table
+                            if there(line, of_run)))
+  told = given.by_name(path, from_path, runs, notes)
+  beside = given.saved(path, notes) if form.version and not (
+      {"Bp", "n"} <= fixed.keys()) else {}
+  known = {run: given.constants(form, fixed, fields, beside)
+           for run, fields in told.items()}
+  curves = _curves(path, form, names, columns, next(iter(known.values()))[0])
   steps = [("step", name) for name in form.step if name in names][:1]
   places = [(field, name) for field, name in (
       *steps, ("run_id", "run_id"), *form.names) if field not in columns]
+  if axis not in ("rollouts", "updates", *columns):
+    places.append((axis, axis))
   places += columns.items()
   sampled = _sampled(path, table) if form.version else {}
+  name_of_file = os.path.splitext(os.path.basename(path))[0]
   rows = []
   for number, line in table:
-    if "kind" in line and line["kind"] == "train":
+    run = str(line[of_run]) if there(line, of_run) and None not in known else (
+        None)
+    if run not in known or "kind" in line and line["kind"] == "train":
       continue
+    constants, options = known[run]
     for curve in curves:
       if any(field in METRICS and there(line, name)
              for field, name in curve.source.items()):
-        found = dict(line) if kind == "isojax" else {}
+        found = {name: (line[name], name) for name in line
+                 } if kind == "isojax" else {}
         for field, name in (*places, *curve.source.items()):
           if there(line, name):
-            found[field] = line[name]
-        rows.append(_row(f"{path}:{number}", form, found, fixed, {
+            found[field] = line[name], name
+        rows.append(_row(f"{path}:{number}", form, found, constants, {
             "eval_set": curve.eval_set or _set_of(form, line), "k": curve.k,
-            "run_id": os.path.splitext(os.path.basename(path))[0]}))
+            "run_id": name_of_file}, axis, told[run]))
+        for field, factor in scale.items():
+          if field in rows[-1].fields:
+            rows[-1].fields[field] *= factor
         _spend(rows[-1].fields, options, sampled)
   if not rows:
     raise InputError(f"{path}: no line has a value of "
                      f"{sorted(curves[0].source.values())}: check the file")
-  notes += _caveats(kind, rows, names, dict(places), fixed, options, sampled)
+  if not runs and "run_id" not in fixed.keys() | told[None].keys():
+    _tell_apart(rows)
+  constants, options = next(iter(known.values()))
+  notes += _caveats(kind, rows, names, dict(places),
+                    constants if None in known else {}, options, sampled)
   return (rows if kind == "isojax" else _once(rows, form, notes)), notes
 
 
-def _options(form: Format) -> list[str]:
-  mine = (form.prompts, form.batch, form.group, *form.options)
-  return [option for option in mine if option is not None]
-
-
-def _check_flags(path, form, names, columns, fixed) -> None:
-  for flag, given, known in (("--columns", columns, KNOWN), (
-      "--fixed", fixed, KNOWN.union(_options(form)))):
-    for name in given:
-      if name not in known:
-        raise InputError(f"{flag}={name}=...: no such field; expected one of "
-                         f"{_nearest(name, known)}")
-  if twice := sorted(columns.keys() & fixed.keys()):
-    raise InputError(f"{twice} in --columns and in --fixed: leave one out")
-  for field, name in columns.items():
-    if name not in names:
-      raise InputError(f"{path}: no column {name!r} for {field}; the file has "
-                       f"{_nearest(name, names)}")
-
-
-def _nearest(name: str, names) -> str:
-  """The names, the most similar first, as text."""
-  alike = sorted(names, reverse=True, key=lambda other: difflib.SequenceMatcher(
-      None, name.lower(), other.lower()).ratio())
-  more = len(alike) - LISTED
-  return ", ".join(alike[:LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _constants(path: str, form: Format, fixed: dict, notes: list[str]):
-  """The constants in our names, and the project's options among them."""
-  options = {name: _value("--fixed", name, fixed[name], low=1)
-             for name in _options(form) if name in fixed}
-  ours = {name: _value("--fixed", name, value) for name, value in fixed.items()
-          if name in KNOWN}
-  if form.version and not {"Bp", "n"} <= ours.keys():
-    options = _beside(path, notes) | options
-  derived = {}
-  if form.group in options:
-    derived["n"] = options[form.group]
-  if form.prompts in options:
-    derived["Bp"] = options[form.prompts]
-  if form.batch in options:
-    batch, n = options[form.batch], {**derived, **ours}
-    if "n" not in n or batch % n["n"]:
-      raise InputError(f"{form.batch}={batch} are rollouts; expected n, or "
-                       f"{form.group}, that divides them: give it by --fixed")
-    derived["Bp"] = batch // n["n"]
-  for name, value in derived.items():
-    if name in ours and ours[name] != value:
-      raise InputError(f"{name} is {ours[name]} in --fixed, and {value} by "
-                       f"{options}: leave one out")
-  ours |= derived
-  if "num_generations_eval" in options:
-    ours.setdefault("k", options["num_generations_eval"])
-  elif form.sampled_by_n and "n" in ours:
-    ours.setdefault("k", ours["n"])
-  return ours, options
-
-
-def _beside(path: str, notes: list[str]) -> dict[str, int]:
-  """batch_size and group_size of the config that prime-rl saves by its log."""
-  for name in ("orchestrator.json", "orchestrator.toml", "rl.json", "rl.toml"):
-    config = os.path.join(os.path.dirname(path), "configs", name)
-    if not os.path.exists(config):
-      continue
-    try:
-      with open(config, "rb") as file:
-        value = (tomllib if name.endswith("toml") else json).load(file)
-      value = value["orchestrator"] if "orchestrator" in value else value
-      batch, sources = value["batch_size"], value["train"]["source"]
-      groups = {s["group_size"] if "group_size" in s else value["group_size"]
-                for s in sources}
-      if not isinstance(batch, int) or len(groups) != 1:
-        raise ValueError(f"batch_size {batch}, group_size {sorted(groups)}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      notes.append(f"{config}: not used, as it has not one batch_size and one "
-                   f"group_size ({error!r}).")
-      continue
-    notes.append(f"batch_size {batch} and group_size {max(groups)} are from "
-                 f"{config}.")
-    return {"batch_size": batch, "group_size": max(groups)}
-  return {}
+def _tell_apart(rows: list[Row]) -> None:
+  """Names the runs of a file that has no run_id by their Bp, n and seed."""
+  of = lambda row: tuple((name, row.fields[name]) for name in (
+      "Bp", "n", "seed") if name in row.fields)
+  if len({of(row) for row in rows}) > 1:
+    for row in rows:
+      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
 
 
 def _curves(path, form: Format, names, columns, fixed) -> list[_Curve]:
@@ -194,7 +139,7 @@ def _curves(path, form: Format, names, columns, fixed) -> list[_Curve]:
     sample = re.sub(r"\(.*?\)|[\\^]", "", form.metrics[0]["avg"])
     raise InputError(f"{path}: no evaluations; expected names as {sample!r}: "
                      "name a metric by --columns=avg=NAME; the file has "
-                     f"{_nearest(sample, names)}")
+                     f"{given.nearest(sample, names)}")
   curves = []
   for (name, who), ranks in found.items():
     curve = _choose(path, ranks[min(ranks)], fixed)
@@ -240,63 +185,37 @@ def _sampled(path: str, table) -> dict[int, int]:
   sampled = {}
   for number, line in table:
     if all(there(line, name) for name in needed):
-      step, before, own = (_value(f"{path}:{number}", "rollouts", line[name])
-                           for name in needed)
+      step, before, own = (
+          given.typed(f"{path}:{number}", line[name], "rollouts", name)
+          for name in needed)
       sampled[step] = before + own
   return sampled
 
 
-def _value(where: str, field: str, value, low: int = 0):
-  """The value as the field's type; a field that is not ours stays as it is."""
-  if field == "correct":
-    try:
-      value = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-      value = None
-    if not isinstance(value, list):
-      raise InputError(f"{where}: correct: expected a list of counts")
-    return [_value(where, "rollouts", count) for count in value]
-  if field in TEXT:
-    return str(value)
-  low = 1 if field in POSITIVE else low
-  if field not in KNOWN and not low:
-    return value
-  try:
-    if isinstance(value, bool):
-      raise ValueError
-    number = value if isinstance(value, int) else float(value)
-    if field not in WHOLE and not low:
-      return float(number)
-  except (TypeError, ValueError, OverflowError):
-    raise InputError(f"{where}: {field} is {value!r}; expected a number, or "
-                     "nothing where there is none") from None
-  if not math.isfinite(number) or number != int(number) or number < low:
-    raise InputError(f"{where}: {field} is {value!r}; expected a whole number, "
-                     f"at least {low}")
-  return int(number)
-
-
-def _row(where: str, form: Format, found, fixed, defaults) -> Row:
-  fields = {name: _value(where, name, value)
-            for name, value in found.items() if there(found, name)}
+def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
+  fields = {field: given.typed(where, value, field, column, axis=axis)
+            for field, (value, column) in found.items()
+            if value is not None and value != ""}
   for name, value in fixed.items():
     if name in fields and fields[name] != value:
+      flag = "--from_path" if name in told else "--fixed"
       raise InputError(f"{where}: {name} is {fields[name]} in the file and "
-                       f"{value} in --fixed: leave it out of --fixed")
+                       f"{value} in {flag}: leave it out of {flag}")
     fields[name] = value
   for name, value in defaults.items():
     if name not in fields and value is not None:
       fields[name] = value
-  for name, meaning, option in (
-      ("Bp", "problems a step", form.prompts or form.batch),
-      ("n", "rollouts a problem", form.group),
-      ("step", "updates made", None)):
+  for name, option in (("Bp", form.prompts or form.batch), ("n", form.group),
+                       ("step", None)):
     if name not in fields:
       # a batch that counts rollouts is Bp * n, not Bp
       theirs = f" or --fixed={option}=..." if option else ""
-      raise InputError(f"{where}: no {name} ({meaning}); expected a column or "
-                       f"a constant: --columns={name}=NAME or "
-                       f"--fixed={name}=...{theirs}")
+      by_name = "" if name == "step" else (
+          f", or --from_path='{name}(?P<{name}>\\d+)' if the path or the "
+          f"run's name ({fields['run_id']}) tells it")
+      raise InputError(f"{where}: no {name} ({given.MEANINGS[name]}); expected "
+                       f"a column or a constant: --columns={name}=NAME or "
+                       f"--fixed={name}=...{theirs}{by_name}")
   return Row(where, fields)
 
 
@@ -357,24 +276,36 @@ def _caveats(kind, rows, names, places, fixed, options, sampled) -> list[str]:
 
 
 def _once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:
-  """One row an evaluation: halves are joined, of repeats the later counts."""
-  kept = {}
+  """One row an evaluation: halves are joined; of a resumed run's, the later.
+
+  A log that goes back to a step which it has, but not to its first, is that of
+  a run that went on from there: what it logged from that step on is void.
+
+  Raises:
+    InputError: steps that are there twice in another way: several runs?
+  """
+  kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:
-    key = tuple(row.fields[name] if name in row.fields else None for name in (
-        "run_id", "seed", "Bp", "n", "eval_set", "k", "step"))
-    if key not in kept:
-      kept[key] = row
+    run = kept.setdefault(tuple(
+        row.fields[name] if name in row.fields else None for name in (
+            "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
+    step = row.fields["step"]
+    if step not in run:
+      run[step] = row
       continue
-    one = kept[key]
+    one = run[step]
     if not one.fields.keys() & row.fields.keys() & {*METRICS}:
-      kept[key] = Row(one.where, one.fields | row.fields)
-    elif form.repeats:
-      notes.append(f"{one.where}: step {row.fields['step']} is evaluated again "
-                   f"at {row.where}: skipped.")
-      kept[key] = row
-    else:
+      run[step] = Row(one.where, one.fields | row.fields)
+      continue
+    if not (form.repeats or next(iter(run)) < step < next(reversed(run))):
       raise InputError(
           f"{row.where}: the same run, set and step as {one.where}; expected "
           "one row each: tell runs and sets apart by --columns=run_id=NAME, "
           "seed or eval_set, or delete one")
-  return list(kept.values())
+    notes.append(f"{one.where}: step {step} is evaluated again at {row.where}: "
+                 "a resumed run; the later rows from this step on are kept.")
+    for void in [other for other in run if other >= step]:
+      del run[void]
+    run[step] = row
+  return sorted((row for run in kept.values() for row in run.values()),
+                key=lambda row: int(row.where.rsplit(":", 1)[1]))

@@ -8,12 +8,23 @@ import base64
 import html as html_lib
 import pathlib
 
-NONE = "–"
+from isojax.frontier.words import NONE
+from isojax.frontier.words import axis_of
+from isojax.frontier.words import compact
+from isojax.frontier.words import count
+from isojax.frontier.words import metric_of
+from isojax.frontier.words import number
+from isojax.frontier.words import of_x0
+from isojax.frontier.words import pair
+from isojax.frontier.words import parameters
+from isojax.frontier.words import rate
+from isojax.frontier.words import run_of
+from isojax.frontier.words import signed
+
 STYLE = """
 :root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 1200px;
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 1040px;
   margin: 2rem auto; padding: 0 1rem }
-p, li, figcaption { max-width: 48rem }
 .verdict { border-left: 6px solid #35b779; padding: .2rem 1.2rem;
   background: rgba(128, 128, 128, .1) }
 .verdict.no { border-color: #d55e00 }
@@ -23,16 +34,19 @@ table { border-collapse: collapse; font-size: 14px; margin: 1rem 0;
 th, td { padding: .25rem .8rem; text-align: right; vertical-align: bottom }
 th { border-bottom: 1px solid }
 td { white-space: nowrap }
+td:last-child { white-space: normal }
 tr:nth-child(even) td { background: rgba(128, 128, 128, .08) }
 th:first-child, td:first-child { text-align: left }
 figure { margin: 1rem 0 }
 figcaption { font-size: 14px }
-img { width: 100%; max-width: 1000px; background: white }
-pre { overflow-x: auto; padding: .6rem; background: rgba(128, 128, 128, .15) }
+img { width: 100%; background: white }
+pre { white-space: pre-wrap; padding: .6rem;
+  background: rgba(128, 128, 128, .15) }
 """
 CAPTIONS = {
     "law": "The best tested n at each {C} (coloured as in every figure; "
-           "hollow: not resolved), the fitted law and its 95% band.",
+           "fainter where fewer bootstrap draws agree, hollow: not resolved), "
+           "the fitted law and its 95% band.",
     "reward": "Evaluations (faint), a fitted curve for each configuration "
               "(dashed: beyond its data) and the frontier (thick) with its 95% "
               "band. The ribbon names who leads; circles are the switches.",
@@ -55,68 +69,6 @@ OPTIONS = {
     "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
     "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
     "rounds": "refinements of each fit"}
-
-
-def compact(value, _=None) -> str:
-  """An amount of compute: 0.5M, 20k, 64."""
-  if value is None:
-    return NONE
-  for size, unit in ((1e9, "B"), (1e6, "M")):
-    if abs(value) >= 0.1 * size:
-      return f"{value / size:.3g}{unit}"
-  return f"{value / 1e3:.3g}k" if abs(value) >= 1e3 else f"{value:.3g}"
-
-
-def number(value) -> str:
-  """Three digits, whole from 100 on."""
-  if value is None:
-    return NONE
-  return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def rate(value) -> str:
-  return NONE if value is None else f"{value:.3f}"
-
-
-def signed(value) -> str:
-  return NONE if value is None else f"{value:+.3f}"
-
-
-def pair(interval, told) -> str:
-  return NONE if interval is None else f"[{', '.join(map(told, interval))}]"
-
-
-def axis_of(study: dict) -> tuple[str, str]:
-  """(symbol, unit) of the compute axis."""
-  return ("M" if study["axis"] == "updates" else "C",
-          study["axis"].replace("_", " "))
-
-
-def metric_of(study: dict, metric: str) -> str:
-  """best@4, or avg with the k of the study."""
-  return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric
-
-
-def of_x0(study: dict, x0: float | None) -> float | None:
-  """The law's midpoint as an amount of compute; it is kept as log10 C or M."""
-  return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
-
-
-def parameters(document: dict) -> list[tuple[str, str, str]]:
-  """(name with unit, value, 95 % interval) of the law."""
-  law, study = document["law"], document["study"]
-  (symbol, unit), known = axis_of(study), law["intervals"]
-  x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]
-  floor, ceiling = 2 ** law["b"], 2 ** (law["b"] + law["L"])
-  return [
-      (f"{symbol}0, {unit}", compact(of_x0(study, x0)),
-       pair([of_x0(study, x) for x in known["x0"]], compact)),
-      ("floor, rollouts per problem", number(floor),
-       pair(known["floor"], number)),
-      ("ceiling, rollouts per problem", number(ceiling),
-       pair(known["ceiling"], number)),
-      ("k, per " + ("update" if symbol == "M" else "decade"), number(law["k"]),
-       pair(known["k"], number))]
 
 
 def text(value) -> str:
@@ -158,7 +110,8 @@ def verdict(document: dict) -> str:
         "budget asks for. The curves and the frontier below stand for what was "
         "measured; no advice should rest on the law.")
   parts = [f"<p><strong>{text(words)}</strong></p>"]
-  tried = [
+  warned = any("extrapolation check" in c for c in found["cautions"])
+  tried = [] if warned else [
       f"from the data up to {symbol} = {compact(e['C1'])} alone, the law "
       f"promised n* = {number(e['n_predicted'])} at {compact(e['C2'])}, where "
       f"n = {e['n_seen']} led"
@@ -176,21 +129,27 @@ def verdict(document: dict) -> str:
 def law_section(document: dict, x: str) -> str:
   law = document["law"]
   if law is None:
-    return paragraph("No law was fitted: a single n, or a frontier that is "
-                     "resolved at too few compute values.")
+    return paragraph("No law was fitted: a single n, no difference between n, or "
+                     "a frontier that is resolved at too few compute values.")
   z = ("M − M0" if law["kind"] == "fixed_batch" else "log10 C − log10 C0")
   low, high = map(compact, law["C_seen"])
   hits = ", ".join(law["at_bound"]) or "nothing"
-  return table(("parameter", "value", "95%"), parameters(document)) + paragraph(
+  known = "" if document["verdict"]["identified"] else (
+      "<p><strong>Not identified: do not use these values.</strong></p>")
+  return known + table(
+      ("parameter", "value", "95%"), parameters(document)) + paragraph(
       f"log2 n* = L / (1 + exp(−k ({z}))) + b, with floor 2^b and ceiling 2^(b "
       f"+ L); rmse {number(law['rmse_log2'])} in log2 n. Fitted on {x}, from "
-      f"{low} to {high}. At a bound: {hits}.")
+      f"{low} to {high}. At a bound: {hits} (k from "
+      f"{' to '.join(map(number, law['k_bounds']))}).")
 
 
 def frontier_section(document: dict, x: str) -> str:
   """n*(C) at the grid points next to 1, 2, 5 of each decade, and the last."""
   f, law, study = document["frontier"], document["law"], document["study"]
-  marks = [m * 10.0**e for e in range(13) for m in (1, 2, 5)]
+  if f["tied"]:
+    return paragraph("All curves are the same: no n differs.")
+  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
   near = {min(range(len(f["C"])), key=lambda i: abs(f["C"][i] / m - 1))
           for m in marks if f["C"][0] <= m <= f["C"][-1]}
   rows = []
@@ -199,12 +158,18 @@ def frontier_section(document: dict, x: str) -> str:
            pair((f["low"][i], f["high"][i]), rate)]
     row += [number(law["n"][i]), pair((law["low"][i], law["high"][i]), number)
             ] if law else []
-    rows.append(row + ["inside" if f["resolved"][i] else "beyond"])
+    rows.append(row + [f"{f['agreeing'][i]:.0%}",
+                       "yes" if f["resolved"][i] else "no"])
   heads = [x, "best Bp tested, problems", "best n tested, rollouts per problem",
            f"reward, {metric_of(study, study['metric'])}", "95%"]
   heads += ["n* of the law", "95%"] if law else []
   moves = [(f"{a} → {b}", compact(C)) for a, b, C in document["switches"]]
-  return table(heads + ["the data"], rows) + (
+  return paragraph(
+      "Resolved: no run that ended earlier, continued along its curve, could "
+      "change who leads there; the law is fitted to these points alone. It is "
+      "no statement of significance: how sure the lead is, the share of the "
+      "bootstrap draws with the same n tells.") + table(
+          heads + ["draws that agree", "resolved"], rows) + (
       "<h3>Switches</h3>" + table(("n", f"at {x}"), moves) if moves
       else paragraph("One n leads throughout."))
 
@@ -276,7 +241,8 @@ def best_n_section(document: dict, x: str) -> str:
       ("metric", "Bp, problems", f"at {x}", "best n, rollouts per problem",
        "95%", "draws that agree"),
       [(metric_of(document["study"], b["metric"]), b["Bp"], compact(b["C"]),
-        b["n"], pair(b["n_interval"], number), f"{b['agreeing']:.0%}")
+        b["n"] or b["why"], pair(b["n_interval"], number),
+        NONE if b["agreeing"] is None else f"{b['agreeing']:.0%}")
        for b in document["best_n"]])
 
 
@@ -289,9 +255,9 @@ def interference_section(document: dict, x: str) -> str:
       "have, had the log-odds of every problem risen by the same amount. Above "
       "0, problems that were ahead took the gain; about 0, progress was "
       "uniform.") + "<details><summary>Every run</summary>" + table(
-          ("run", "Bp", "n", f"end, {x}", "mean pass rate, start → end",
+          ("run", "name", f"end, {x}", "mean pass rate, start → end",
            "ρ, start → end", "score", "95%"),
-          [(i["run_id"], i["Bp"], i["n"], compact(i["C"][-1]), ends(i["mean"]),
+          [(run_of(i), i["run_id"], compact(i["C"][-1]), ends(i["mean"]),
             ends(i["rho"]), signed(i["score"]),
             pair(i["score_interval"], signed))
            for i in document["interference"]]) + "</details>"
@@ -316,10 +282,10 @@ def scalerl_section(document: dict, x: str) -> str:
         f"{rate(r['A'])} ± {rate(r['plus_minus'])} (Bp {r['Bp']}, n {r['n']})"
         for r in matched["repeated"]) + ".")
   return paragraph(" ".join(words)) + table(
-      ("run", "Bp", "n", "A", "A ± margin", "B", "B at the mean A",
+      ("run", "name", "A", "A ± margin", "B", "B at the mean A",
        f"C_mid: {x}", "R0", "squared residuals", f"fitted up to {x}",
        "A of the first half", "its largest error on the second"),
-      [(r["run_id"], r["Bp"], r["n"],
+      [(run_of(r), r["run_id"],
         rate(r["A"]) + (" (bound)" if r["A_at_edge"] else ""),
         pair(r["A_interval"], rate), number(r["B"]),
         number(at_A[key(r)]) if at_A else NONE, compact(r["C_mid"]), rate(r["R0"]),
@@ -345,16 +311,17 @@ SECTIONS = (  # title, figure, key of the document, function
 
 def heading(study: dict) -> tuple[str, str]:
   """The title, and a line on what was run."""
-  name = lambda key: study[key] or f"{key.replace('_', ' ')} not named"
+  named = [study[key] for key in ("model", "split", "eval_set")
+           if study[key] not in (None, "", "unknown")]
   told = lambda values: ", ".join(map(str, values))
   symbol, unit = axis_of(study)
   end = compact(max(run["C"][-1] for run in study["runs"]))
   return (
-      f"Rollouts per problem: {name('model')}, {name('split')}, "
-      f"{name('eval_set')}, {metric_of(study, study['metric'])}",
-      f"{len(study['runs'])} runs; {told(study['Bp'])} problems per batch (Bp);"
+      "Rollouts per problem: " + ", ".join(
+          named + [metric_of(study, study["metric"])]),
+      f"{count(len(study['runs']), 'run')}; {told(study['Bp'])} problems per batch (Bp);"
       f" {told(study['n'])} rollouts per problem (n); {symbol} up to {end} "
-      f"{unit}" + (f"; {study['D']} training problems." if study["D"] else "."))
+      f"{unit}" + (f"; {study['D']:,} training problems." if study["D"] else "."))
 
 
 def html(document: dict, figures: list[str]) -> str:

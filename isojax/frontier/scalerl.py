@@ -28,11 +28,18 @@ class PowerLaw:
   """R(C) = A - D / C^B: where Hill goes for C far above C_mid."""
 
   A: float
-  D: float
+  log_D: float  # D overflows where C counts FLOPs
   B: float
 
+  @property
+  def D(self) -> float:
+    with np.errstate(over="ignore"):
+      return float(np.exp(self.log_D))
+
   def __call__(self, C):
-    return self.A - self.D * np.asarray(C, np.float64) ** -self.B
+    with np.errstate(over="ignore", divide="ignore"):  # at C = 0
+      return self.A - np.exp(
+          self.log_D - self.B * np.log(np.asarray(C, np.float64)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +62,8 @@ class Hill:
 
   def power_law(self) -> PowerLaw:
     """The limit for large C: D = (A - R0) * C_mid^B."""
-    return PowerLaw(self.A, (self.A - self.R0) * self.C_mid**self.B, self.B)
+    return PowerLaw(self.A, math.log(self.A - self.R0)
+                    + self.B * math.log(self.C_mid), self.B)
 
 
 def linearise(R, law: Hill):
@@ -65,7 +73,8 @@ def linearise(R, law: Hill):
   """
   R = np.asarray(R, np.float64)
   gained = np.where((law.R0 < R) & (R < law.A), R - law.R0, np.nan)
-  return law.C_mid**law.B / ((law.A - law.R0) / gained - 1)
+  with np.errstate(over="ignore"):
+    return np.exp(law.B * np.log(law.C_mid)) / ((law.A - law.R0) / gained - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +87,6 @@ class Fit:
   C_lo: float  # they span [C_lo, C_hi]
   C_hi: float
   at_bound: tuple[str, ...]  # parameters that stopped at a bound
-
-  def extrapolates(self, C):
-    """Whether a law is asked beyond its points."""
-    C = np.asarray(C, np.float64)
-    return (C < self.C_lo) | (C > self.C_hi)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +115,8 @@ def _points(C_E, R_E, *, R0, min_C):
   keep = (C >= min_C) & (C > 0)  # at C = 0 the law is R0, whatever the rest is
   C, R = C[keep], R[keep]
   if len(C) < MIN_POINTS:
-    raise InputError(f"{len(C)} points with C >= {min_C:g}: expected at least "
+    raise InputError(f"{len(C)} points with C " + (
+        f">= {min_C:g}" if min_C else "> 0") + ": expected at least "
                      f"{MIN_POINTS}; lower min_C or evaluate more often")
   if not 0 <= R0 < R.max():
     raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
@@ -235,7 +240,7 @@ def fit_power_law(C_E, R_E, *, min_C) -> Fit:
       lambda t: t[0] - np.exp(t[1] - t[2] * log_C), C, R, names=("A", "D", "B"),
       bounds=((0.0, 1.0), (np.log(1e-6), np.log(10.0)), B_BOUNDS),
       starts=((R.max(), 1.0), (np.log(R.max() - R.min() + 1e-3),), (0.3, 2.0)))
-  return Fit(PowerLaw(A, math.exp(log_gap) * float(C[0])**B, B), *rest)
+  return Fit(PowerLaw(A, log_gap + B * math.log(C[0]), B), *rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +291,7 @@ def matched(runs, *, min_C, margin=A_MARGIN) -> Matched:
 
 
 @dataclasses.dataclass(frozen=True)
-class Extrapolation:
+class Forecast:
   """A fit to the start of a run, judged by the rest of it."""
 
   fit: Fit
@@ -298,7 +303,7 @@ class Extrapolation:
   within_margin: bool  # max_error <= A_MARGIN
 
 
-def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Extrapolation:
+def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
   """Fits the points with min_C <= C <= fit_below and predicts the others."""
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   seen = C > fit_below
@@ -308,7 +313,7 @@ def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Extrapolation:
   start = fit(C[~seen], R[~seen], R0=R0, min_C=min_C, A_bounds=(0.0, 1.0))
   error = start.law(C[seen]) - R[seen]
   worst = float(abs(error).max())
-  return Extrapolation(
+  return Forecast(
       fit=start, reach=float(C[-1] / start.C_hi), count=int(seen.sum()),
       mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean())),
       max_error=worst, within_margin=worst <= A_MARGIN)

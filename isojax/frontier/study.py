@@ -11,6 +11,10 @@ from isojax.errors import InputError
 from isojax.frontier.readers import Row
 
 FEWEST = 3  # evaluations of a run, or there is no curve
+MOST = 2**40  # of anything that is counted
+MOST_C = 1e60  # FLOPs; what is beyond overflows in squares
+D_ROUNDING = 1.05  # logs round their epochs: closer D are one
+MOST_K = 2**16  # stored samples of a problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Run:
   C_E: np.ndarray  # compute on the study's axis, increasing
   value_ExQ: np.ndarray | None  # the metric of each problem, if known
   reward_E: np.ndarray  # its mean over problems
+  D: int | None  # training problems, if known
   where: str  # the file
 
 
@@ -38,7 +43,6 @@ class Study:
   split: str
   eval_set: str
   model: str
-  D: int | None  # training problems, if known
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
 
@@ -47,6 +51,14 @@ class Study:
     """(Bp, n), sorted by n, then Bp."""
     return tuple(sorted({(r.Bp, r.n) for r in self.runs},
                         key=lambda c: (c[1], c[0])))
+
+  @property
+  def D(self) -> int | None:
+    """Training problems, if known and the same for all runs."""
+    sizes = collections.Counter(r.D for r in self.runs if r.D is not None)
+    if not sizes or max(sizes) > D_ROUNDING * min(sizes):
+      return None
+    return sizes.most_common(1)[0][0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +72,23 @@ class Selection:
   Bp: int | None  # only runs with this Bp
   B: int | None  # only runs with this Bp * n
 
+  def __post_init__(self):
+    for name in ("at_k", "Bp", "B"):
+      if getattr(self, name) is not None and getattr(self, name) < 1:
+        raise InputError(f"--{name}={getattr(self, name)}: expected a whole "
+                         "number of at least 1")
 
-def _whole(row: Row, name: str, least: int) -> int:
+
+def _whole(row: Row, name: str, least: int, most: int = MOST) -> int:
   """An integer field; InputError with the nearest legal value."""
   value = _field(row, name)
   if isinstance(value, bool) or not isinstance(value, (int, float)) or (
-      not math.isfinite(value)):
+      value != value):
     raise InputError(f"{row.where}: {name}={value!r}: expected a whole number")
-  near = max(least, round(value))
-  if value != near or value > 2**40:
-    raise InputError(f"{row.where}: {name}={value!r}: expected a whole number "
-                     f"from {least} to 2^40; the nearest is "
-                     f"{min(near, 2**40)}")
+  near = round(min(max(least, value), most))  # first, as round(inf) raises
+  if value != near:
+    raise InputError(f"{row.where}: {name}={value!r:.40}: expected a whole "
+                     f"number from {least} to {most}; the nearest is {near}")
   return int(value)
 
 
@@ -99,7 +116,8 @@ def _common(rows: list[Row], name: str, flag: str | None) -> str:
 def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
   """(mean over problems, value of each problem if counts are stored)."""
   if "correct" in row.fields and row.fields["correct"] is not None:
-    stored, correct = _whole(row, "k", 1), np.asarray(row.fields["correct"])
+    stored = _whole(row, "k", 1, MOST_K)
+    correct = np.asarray(row.fields["correct"])
     k = stored if s.at_k is None else s.at_k
     if correct.ndim != 1 or not len(correct) or (
         correct.dtype.kind not in "iu") or (
@@ -131,17 +149,18 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
     step = _whole(row, "step", 0)
     C = step if s.axis == "updates" else _field(row, s.axis)
     if isinstance(C, bool) or not isinstance(C, (int, float)) or (
-        not math.isfinite(C) or C < 0):
-      raise InputError(f"{row.where}: {s.axis}={C!r}: expected a number of at "
-                       "least 0")
+        not 0 <= C <= MOST_C):
+      raise InputError(f"{row.where}: {s.axis}={C!r:.40}: expected a number "
+                       f"from 0 to {MOST_C:g}")
     reward, values = _value(row, s)
     if math.isnan(reward):
       notes.append(f"{row.where}: {s.metric} is NaN; the row was left out")
       continue
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
-          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]; "
-          "name the column of the accuracy with --columns, or rescale it")
+          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]:"
+          " name the column of the accuracy with --columns, or rescale it, "
+          f"--scale={s.metric}=0.01 for percent")
     if previous is not None and C < previous:
       notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
                    "; this and the later rows of the run were left out")
@@ -153,6 +172,16 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
     previous = C
     kept.append((step, float(C), reward, values))
   return kept
+
+
+def _training_problems(rows: list[Row]) -> int | None:
+  """D = M Bp / epochs, of the last row that tells them."""
+  for fields in (row.fields for row in reversed(rows)):
+    if "epoch" in fields and isinstance(fields["epoch"], (int, float)) and (
+        fields["epoch"] > 0 and "step" in fields):
+      D = fields["step"] * fields["Bp"] / fields["epoch"]
+      return round(D) if 1 <= D <= MOST else None
+  return None
 
 
 def _run(run_id: str, rows: list[Row], s: Selection,
@@ -174,7 +203,8 @@ def _run(run_id: str, rows: list[Row], s: Selection,
   counted = all(v is not None for v in values) and (
       len({len(v) for v in values}) == 1)
   seed = rows[0].fields["seed"] if "seed" in rows[0].fields else None
-  return Run(run_id=run_id, seed=seed, Bp=Bp, n=n, step_E=np.array(steps),
+  return Run(run_id=run_id, seed=seed, Bp=Bp, n=n, D=_training_problems(rows),
+             step_E=np.array(steps),
              C_E=np.array(C), value_ExQ=np.stack(values) if counted else None,
              reward_E=np.array(rewards), where=where.rsplit(":", 1)[0])
 
@@ -233,7 +263,8 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   if not runs:
     raise InputError("no usable run is left" + (
         f": {notes[0]}" if notes else
-        f" with Bp={s.Bp}, Bp * n = {s.B}; there are other sizes only"))
+        f" with Bp={s.Bp}, Bp * n = {s.B}; there are (Bp, n) = " + ", ".join(
+            map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows})))))
   sizes = sorted({r.Bp * r.n for r in runs})
   if s.axis == "updates" and len(sizes) > 1:
     raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
@@ -243,9 +274,6 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   if len(shapes) > 1:
     notes.append("the runs have no counts of the same problems; intervals come "
                  "from the scatter around each curve")
-  epochs = [(r.fields["step"] * r.fields["Bp"] / r.fields["epoch"])
-            for r in rows if "epoch" in r.fields and r.fields["epoch"]
-            and "Bp" in r.fields]
   of_k = (f"@{s.at_k or k}" if s.metric != "avg" else "")
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
   if not per_problem:
@@ -253,5 +281,4 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   return Study(
       runs=tuple(runs), axis=s.axis, metric=s.metric + of_k, split=split,
       eval_set=eval_set, model=model, k=stored.pop() if len(stored) == 1
-      else None, D=round(epochs[-1]) if epochs else None,
-      per_problem=per_problem), notes
+      else None, per_problem=per_problem), notes

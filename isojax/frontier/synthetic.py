@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
+from isojax.frontier import curves
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
 
@@ -22,7 +23,8 @@ class Truth:
   def __call__(self, i: int, C, lift: float = 0.0):
     """Reward of the i-th n; lift moves the asymptote of one run."""
     A = self.A[i] + lift
-    return A - (A - self.b) * np.exp(-self.k[i] * np.asarray(C, float))
+    return self.b + (A - self.b) * curves.saturating_exponential(
+        np.log([self.k[i]]), np.asarray(C, float))
 
 
 def saturating() -> Truth:
@@ -79,7 +81,7 @@ def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int, Q: int,
       runs.append(Run(
           run_id=f"n{n}-{s}", seed=s, Bp=truth.Bp, n=n, step_E=steps,
           C_E=(steps * B).astype(float), value_ExQ=value,
-          reward_E=value.mean(1), where="synthetic"))
+          reward_E=value.mean(1), D=None, where="synthetic"))
   return Study(runs=tuple(runs), axis="rollouts", metric="avg", split="easy",
-               eval_set="synthetic", model="synthetic", D=None, k=k,
+               eval_set="synthetic", model="synthetic", k=k,
                per_problem=True)
