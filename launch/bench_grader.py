@@ -1,9 +1,10 @@
 r"""Times the grader: python -m launch.bench_grader
 
-Judges 4,000 distinct ordinary answers with 1 and with 2 processes, and then
-10,000 answers made to hurt (hand-written ones, and random LaTeX), and prints a
-table: answers, answers a second, how many were lost (too slow or too large),
-the largest process that judged.
+Judges 20,000 whole numbers and 4,000 ordinary answers (fractions, roots, sets,
+intervals, matrices), all distinct, with 1 and with 2 processes, and then 10,000
+answers made to hurt (hand-written ones, and random LaTeX). Prints a table:
+seconds, answers a second, how many were right and how many lost (too slow or
+too large), and the largest process that judged so far.
 """
 
 import random
@@ -74,6 +75,11 @@ def ordinary(count: int) -> list[tuple[str, str]]:
   return pairs
 
 
+def integers(count: int) -> list[tuple[str, str]]:
+  """(gold, answer) pairs of whole numbers, half of them equal."""
+  return [(str(i), str(i + i % 2)) for i in range(count)]
+
+
 def torture(count: int) -> list[tuple[str, str]]:
   """(gold, answer) pairs: each pathological answer, then random LaTeX."""
   rng = random.Random(0)
@@ -106,6 +112,7 @@ def main(argv):
   print(f"{'answers':10} {'workers':>7} {'count':>7} {'seconds':>7} "
         f"{'answers/s':>9} {'correct':>7} {'lost':>5} {'peak MiB':>8}")
   for workers in (1, 2):
+    print(row("integers", integers(20_000), workers), flush=True)
     print(row("ordinary", ordinary(4000), workers), flush=True)
   print(row("torture", torture(10_000), 2), flush=True)
 

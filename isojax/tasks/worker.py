@@ -11,6 +11,7 @@ grader.py; imports no jax.
 import hashlib
 import json
 import os
+import random
 import resource
 import signal
 import sys
@@ -41,6 +42,7 @@ JUDGES = {  # a name, what to run once, what judges
 
 def _reply(judge, job: list) -> dict:
   """Whether the answer is right and what it votes for, or why not judged."""
+  random.seed(0)  # no verdict depends on what was judged before
   try:
     correct, vote = judge(*job)
   except MemoryError:
