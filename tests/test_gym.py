@@ -54,7 +54,7 @@ PRINT = """
 import json, sys
 from isojax.tasks import gym
 print(json.dumps({name: [[p.id, p.question, p.answer] for p in (
-    gym.problem(name, %d, i) for i in %r)] for name in %r}))
+    gym.problem(name, %d, i) for i in %r)] for name in %r}), file=sys.stderr)
 """
 
 
@@ -64,8 +64,8 @@ def test_another_process_makes_the_same_problems():
   done = subprocess.run(
       [sys.executable, "-W", "ignore", "-c", PRINT % (SEED, ids, names)],
       env=os.environ | {"PYTHONHASHSEED": "4711"}, cwd=ROOT, text=True,
-      stdout=subprocess.PIPE, check=True)
-  theirs = json.loads(done.stdout)
+      capture_output=True, check=True)
+  theirs = json.loads(done.stderr)  # generators print dots to stdout
   for name in names:
     assert theirs[name] == [[p.id, p.question, p.answer]
                             for p in problems(name)], name
@@ -87,6 +87,12 @@ def config(**fields):
   return grader.GraderConfig(**{
       "name": "reasoning_gym", "answer": "tags", "workers": 2, "seconds": 10.0,
       "step_seconds": 60.0} | fields)
+
+
+def test_a_problem_without_an_answer_is_passed_over():
+  """reasoning-gym's base_conversion has one among the first 40 of seed 77."""
+  for i in range(40):
+    assert gym.problem("base_conversion", 77, i % 2 * gym.VALIDATION + i).answer
 
 
 def test_graded_in_workers():
