@@ -1,4 +1,4 @@
-"""Every generator that is let in: its scorer is sound, its problems are pure."""
+"""Every generator let in has a sound scorer and makes pure problems."""
 
 import json
 import os

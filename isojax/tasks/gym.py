@@ -51,11 +51,11 @@ def generators() -> list[str]:
   """The names that may be used; InputError without reasoning-gym."""
   try:
     # 1.6 s, and it pulls matplotlib and sympy.
-    from reasoning_gym.factory import DATASETS  # pylint: disable=import-outside-toplevel
+    from reasoning_gym import factory  # pylint: disable=import-outside-toplevel
   except ImportError as error:
     raise InputError(f"reasoning-gym is missing ({error}): pip install "
                      "'isojax[gym]'") from error
-  return sorted(DATASETS.keys() - GENERATORS_REFUSED.keys())
+  return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 
 def check(generator: str) -> None:
@@ -102,7 +102,8 @@ def _drawn(generator: str, seed: int, index: int):
         generator, seed=int.from_bytes(digest, "little"), size=1)
     item = dataset[0]
     answer = item["answer"].strip()  # base_conversion has made empty ones
-    if (split_of(item["question"]) == split and 0 < len(answer) <= MAX_CHARACTERS
+    if (split_of(item["question"]) == split
+        and 0 < len(answer) <= MAX_CHARACTERS
         and _value(dataset, item, answer) == 1.0):
       return dataset, item
   raise InputError(f"generator {generator!r} of reasoning-gym made no problem "

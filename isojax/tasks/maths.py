@@ -8,7 +8,6 @@ read counts as text. Known sympy may take forever or all memory, so `judge` and
 
 import fractions
 import functools
-import logging
 import re
 
 from isojax.errors import InputError
@@ -21,10 +20,10 @@ MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
 
 _UNICODE = str.maketrans({
     "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
-    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
-    "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "√": r"\sqrt ",
-    "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}", "％": r"\%",
-    "\xa0": " "})
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
+    "％": r"\%", "\xa0": " "})
 _WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
     r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
     r"\*\*(.*)\*\*")]
@@ -104,7 +103,8 @@ def _word(text: str) -> str | None:
 
 def _light(text: str) -> bool:
   """Whether sympy may see it: no hang, crash or gigabyte that is foreseen."""
-  if len(text) > MAX_CHARACTERS or not text.isprintable() or _HEAVY.search(text):
+  if (len(text) > MAX_CHARACTERS or not text.isprintable()
+      or _HEAVY.search(text)):
     return False
   depth = deepest = 0
   for c in text:
@@ -117,17 +117,16 @@ def _light(text: str) -> bool:
 def _parsed(text: str):
   """The sympy value of a normalised text, or None."""
   # Here and not above: the process that trains does without sympy.
-  import latex2sympy2_extended as latex  # pylint: disable=import-outside-toplevel
-  from math_verify.grader import should_treat_as_complex  # pylint: disable=import-outside-toplevel
-  logging.disable(logging.CRITICAL)  # it warns that no timeout is set
+  import latex2sympy2_extended as lt  # pylint: disable=import-outside-toplevel
+  from math_verify import grader  # pylint: disable=import-outside-toplevel
   if not text or not _light(text):
     return None
-  clean = latex.normalize_latex(text, latex.NormalizationConfig(
+  clean = lt.normalize_latex(text, lt.NormalizationConfig(
       basic_latex=True, units=True, malformed_operators=True, nits=True,
       boxed="none"))
   try:
-    return latex.latex2sympy(
-        clean, is_real=not should_treat_as_complex(clean),
+    return lt.latex2sympy(
+        clean, is_real=not grader.should_treat_as_complex(clean),
         convert_degrees=False, normalization_config=None)
   except MemoryError:
     raise

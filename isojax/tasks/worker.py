@@ -10,6 +10,7 @@ grader.py; imports no jax.
 
 import hashlib
 import json
+import logging
 import os
 import random
 import resource
@@ -62,6 +63,7 @@ def main(name: str, seconds: float) -> None:
   os.dup2(null, 0)
   os.dup2(null, 1)
   send = lambda reply: os.write(replies, json.dumps(reply).encode() + b"\n")
+  logging.disable(logging.CRITICAL)  # formatting a huge number can hang
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
   resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
   signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, unlike
