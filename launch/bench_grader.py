@@ -1,9 +1,10 @@
 r"""Times the grader: python -m launch.bench_grader
 
-Judges 4,000 distinct ordinary answers with 1 and with 2 processes, and then
-10,000 answers made to hurt (hand-written ones, and random LaTeX), and prints a
-table: answers, answers a second, how many were lost (too slow or too large),
-the largest process that judged.
+Judges 20,000 whole numbers and 4,000 ordinary answers (fractions, roots, sets,
+intervals, matrices), all distinct, with 1 and with 2 processes, and then 10,000
+answers made to hurt (hand-written ones, and random LaTeX). Prints a table:
+seconds, answers a second, how many were right and how many lost (too slow or
+too large), and the largest process that judged so far.
 """
 
 import random
@@ -19,7 +20,8 @@ BYTES_OF = 1024  # ru_maxrss counts KiB on Linux
 
 # One for each way that was found to hang, crash or swell a symbolic judge.
 PATHOLOGICAL = [
-    "9^{9^{9^9}}", "9^9^9^9", "10^{100000000}", "10^{10^{10}}", "2^{2^{2^{99}}}",
+    "9^{9^{9^9}}", "9^9^9^9", "10^{100000000}", "10^{10^{10}}",
+    "2^{2^{2^{99}}}",
     "((10^{9999})^{9999})^{9999}", "9999^{9999}", "(1+\\sqrt2)^{9999}",
     "(x+1)^{9999}(x+2)^{9999}", "(x+y+z)^{999}", "100000000!", "(10^9)!",
     "((9!)!)!", "9!!!!!", "\\binom{99999999}{44444444}",
@@ -42,15 +44,18 @@ PATHOLOGICAL = [
     "1/0", "0/0", "0^{0}", "0^{-1}", "\\infty-\\infty", "\\frac{0}{0}",
     "x = x = x = x = x", "x<x<x<x<x", "\\{" * 100 + "\\}" * 100,
     "\\{1, \\{2, \\{3, \\{4\\}\\}\\}\\}", "(1,(2,(3,(4,5))))",
-    "\\emptyset\\cup\\emptyset", "\\pm\\pm\\pm\\pm\\pm\\pm\\pm\\pm 1", "a" * 900,
-    "\\overline{" * 50, "0.\\overline{" + "142857" * 100 + "}", "1" + " 000" * 200,
+    "\\emptyset\\cup\\emptyset", "\\pm\\pm\\pm\\pm\\pm\\pm\\pm\\pm 1",
+    "a" * 900,
+    "\\overline{" * 50, "0.\\overline{" + "142857" * 100 + "}",
+    "1" + " 000" * 200,
 ]
 FRAGMENTS = [
     "1", "2", "17", "999", "9999", "0", "0.5", ".", ",", "x", "y", "i", "e",
     "+", "-", "*", "/", "^", "^{", "_", "_{", "{", "}", "(", ")", "[", "]", "|",
     "!", "=", "<", ">", "\\le ", "\\frac{", "}{", "\\sqrt{", "\\sqrt[3]{",
     "\\sin ", "\\log ", "\\pi", "\\infty", "\\cdot ", "\\times ", "\\text{ cm}",
-    "\\text{", "\\%", "%", "$", "\\{", "\\}", "\\cup ", "\\pm ", "\\sum_{i=1}^{9}",
+    "\\text{", "\\%", "%", "$", "\\{", "\\}", "\\cup ", "\\pm ",
+    "\\sum_{i=1}^{9}",
     "\\int_0^1 ", "\\begin{pmatrix}", "\\end{pmatrix}", "&", "\\\\", "\\left(",
     "\\right)", " ", " or ", "\x00", "\\boxed{", "10^{9999}", "\\binom{9}{4}",
 ]
@@ -60,7 +65,8 @@ def ordinary(count: int) -> list[tuple[str, str]]:
   """(gold, answer) pairs as benchmarks have them, half of them equal."""
   rng, forms = random.Random(0), [
       ("{a}", "{b}"), ("{a}", "{b}.0"), ("{a},000", "{b}000"),
-      ("\\frac{{{a}}}{{7}}", "{b}/7"), ("{a}\\sqrt{{3}}", "\\sqrt{{3}}\\cdot {b}"),
+      ("\\frac{{{a}}}{{7}}", "{b}/7"),
+      ("{a}\\sqrt{{3}}", "\\sqrt{{3}}\\cdot {b}"),
       ("x^2+{a}x", "x(x+{b})"), ("({a},\\infty)", "x>{b}"),
       ("\\{{{a},-1\\}}", "-1, {b}"), ("{a}\\text{{ cm}}", "{b}"),
       ("\\begin{{pmatrix}}{a}\\\\2\\end{{pmatrix}}",
@@ -72,6 +78,11 @@ def ordinary(count: int) -> list[tuple[str, str]]:
     b = a + rng.randrange(2)
     pairs.append((gold.format(a=a), answer.format(b=b)))
   return pairs
+
+
+def integers(count: int) -> list[tuple[str, str]]:
+  """(gold, answer) pairs of whole numbers, half of them equal."""
+  return [(str(i), str(i + i % 2)) for i in range(count)]
 
 
 def torture(count: int) -> list[tuple[str, str]]:
@@ -106,6 +117,7 @@ def main(argv):
   print(f"{'answers':10} {'workers':>7} {'count':>7} {'seconds':>7} "
         f"{'answers/s':>9} {'correct':>7} {'lost':>5} {'peak MiB':>8}")
   for workers in (1, 2):
+    print(row("integers", integers(20_000), workers), flush=True)
     print(row("ordinary", ordinary(4000), workers), flush=True)
   print(row("torture", torture(10_000), 2), flush=True)
 

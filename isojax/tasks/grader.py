@@ -101,7 +101,7 @@ class _Pool:
     self.selector.register(process.stdout, selectors.EVENT_READ, place)
 
   def stop(self, place: int) -> int:
-    """Kills a process, frees its place; its exit code, negative for a signal."""
+    """Kills a process, frees its place; the exit code, as subprocess has it."""
     process = self.workers[place].process
     self.workers[place] = None
     self.selector.unregister(process.stdout)

@@ -14,7 +14,7 @@ from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 VALIDATION = 2**31  # ids from here on are problems for validation
-MAX_CHARACTERS = 8192  # problems with a longer answer are passed over
+MAX_CHARACTERS = 8192  # of a problem's own answer
 ATTEMPTS = 128  # drawings of a problem; half of them are of the wrong split
 
 _OTHER_HASH = "makes other problems in each process"
@@ -32,6 +32,7 @@ GENERATORS_REFUSED = {
     "intermediate_integration": _RUNS_ANSWER,
     "isomorphic_strings": _OTHER_HASH,
     "knight_swap": _OTHER_HASH,
+    "list_functions": _OTHER_HASH,
     "n_queens": _RUNS_ANSWER,
     "polynomial_multiplication": _OTHER_HASH,
     "propositional_logic": _OWN_ANSWER,
@@ -50,11 +51,11 @@ def generators() -> list[str]:
   """The names that may be used; InputError without reasoning-gym."""
   try:
     # 1.6 s, and it pulls matplotlib and sympy.
-    from reasoning_gym.factory import DATASETS  # pylint: disable=import-outside-toplevel
+    from reasoning_gym import factory  # pylint: disable=import-outside-toplevel
   except ImportError as error:
     raise InputError(f"reasoning-gym is missing ({error}): pip install "
                      "'isojax[gym]'") from error
-  return sorted(DATASETS.keys() - GENERATORS_REFUSED.keys())
+  return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 
 def check(generator: str) -> None:
@@ -74,9 +75,24 @@ def split_of(question: str) -> str:
   return "validation" if digest[0] % 2 else "train"
 
 
+def _value(gym, item: dict, answer: str) -> float:
+  """What a dataset gives an answer to its item; 0.0 where its scorer raises."""
+  try:
+    value = float(gym.score_answer(answer, item))
+  except MemoryError:
+    raise
+  except Exception:  # pylint: disable=broad-exception-caught  # any of theirs
+    return 0.0
+  return value if 0.0 <= value <= 1.0 else 0.0
+
+
 @functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
 def _drawn(generator: str, seed: int, index: int):
-  """The one-item dataset at an address, and its item."""
+  """The one-item dataset at an address, and its item.
+
+  Drawings are passed over that are of the other split, or whose own answer is
+  blank, too long or not accepted.
+  """
   import reasoning_gym  # pylint: disable=import-outside-toplevel
   split = "validation" if index >= VALIDATION else "train"
   for attempt in range(ATTEMPTS):
@@ -85,8 +101,10 @@ def _drawn(generator: str, seed: int, index: int):
     dataset = reasoning_gym.create_dataset(
         generator, seed=int.from_bytes(digest, "little"), size=1)
     item = dataset[0]
+    answer = item["answer"].strip()  # base_conversion has made empty ones
     if (split_of(item["question"]) == split
-        and len(item["answer"]) <= MAX_CHARACTERS):
+        and 0 < len(answer) <= MAX_CHARACTERS
+        and _value(dataset, item, answer) == 1.0):
       return dataset, item
   raise InputError(f"generator {generator!r} of reasoning-gym made no problem "
                    f"for the {split} split in {ATTEMPTS} attempts; choose one "
@@ -108,15 +126,5 @@ def dataset(generator: str, *, seed: int, split: str,
 
 
 def score(generator: str, seed: int, index: int, answer: str) -> float:
-  """What the generator gives an answer, in [0, 1]; only 1.0 is correct.
-
-  Its scorers raise for some texts, which then are wrong.
-  """
-  gym, item = _drawn(generator, seed, index)
-  try:
-    value = float(gym.score_answer(answer, item))
-  except MemoryError:
-    raise
-  except Exception:  # pylint: disable=broad-exception-caught  # any of theirs
-    return 0.0
-  return value if 0.0 <= value <= 1.0 else 0.0
+  """What the generator gives an answer, in [0, 1]; only 1.0 is correct."""
+  return _value(*_drawn(generator, seed, index), answer)

@@ -8,7 +8,6 @@ read counts as text. Known sympy may take forever or all memory, so `judge` and
 
 import fractions
 import functools
-import logging
 import re
 
 from isojax.errors import InputError
@@ -21,14 +20,16 @@ MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
 
 _UNICODE = str.maketrans({
     "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
-    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ",
-    "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "√": r"\sqrt ",
-    "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}", "％": r"\%",
-    "\xa0": " "})
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
+    "％": r"\%", "\xa0": " "})
 _WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
     r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
     r"\*\*(.*)\*\*")]
 _GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
+_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_INTEGER = re.compile(r"-?[0-9]+")
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
                "trillion": 12}
 _REPLACED = [(re.compile(pattern), new) for pattern, new in (
@@ -69,6 +70,7 @@ def normalised(answer: str) -> str:
     text = inner.group(1).strip() if inner else text
   text = text.rstrip(".,;: ")
   text = _GROUPED.sub("", text)
+  text = text.replace(",", "") if _COMMAS.fullmatch(text) else text
   if scaled := _MAGNITUDE.match(text):
     text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
   elif counted := _COUNTED.match(text):
@@ -101,7 +103,8 @@ def _word(text: str) -> str | None:
 
 def _light(text: str) -> bool:
   """Whether sympy may see it: no hang, crash or gigabyte that is foreseen."""
-  if len(text) > MAX_CHARACTERS or not text.isprintable() or _HEAVY.search(text):
+  if (len(text) > MAX_CHARACTERS or not text.isprintable()
+      or _HEAVY.search(text)):
     return False
   depth = deepest = 0
   for c in text:
@@ -114,22 +117,31 @@ def _light(text: str) -> bool:
 def _parsed(text: str):
   """The sympy value of a normalised text, or None."""
   # Here and not above: the process that trains does without sympy.
-  import latex2sympy2_extended as latex  # pylint: disable=import-outside-toplevel
-  from math_verify.grader import should_treat_as_complex  # pylint: disable=import-outside-toplevel
-  logging.disable(logging.CRITICAL)  # it warns that no timeout is set
+  import latex2sympy2_extended as lt  # pylint: disable=import-outside-toplevel
+  from math_verify import grader  # pylint: disable=import-outside-toplevel
   if not text or not _light(text):
     return None
-  clean = latex.normalize_latex(text, latex.NormalizationConfig(
+  clean = lt.normalize_latex(text, lt.NormalizationConfig(
       basic_latex=True, units=True, malformed_operators=True, nits=True,
       boxed="none"))
   try:
-    return latex.latex2sympy(
-        clean, is_real=not should_treat_as_complex(clean),
+    return lt.latex2sympy(
+        clean, is_real=not grader.should_treat_as_complex(clean),
         convert_degrees=False, normalization_config=None)
   except MemoryError:
     raise
   except Exception:  # pylint: disable=broad-exception-caught  # any of ANTLR's
     return None
+
+
+def _done(value):
+  """A sympy value evaluated, or as it is where sympy fails."""
+  try:
+    return value.doit()
+  except MemoryError:
+    raise
+  except Exception:  # pylint: disable=broad-exception-caught  # any of sympy's
+    return value
 
 
 def check_gold(problem: Problem) -> None:
@@ -146,17 +158,29 @@ def check_gold(problem: Problem) -> None:
 
 def judge(gold: str, answer: str) -> bool:
   """Whether an answer says the same as the gold one; may take forever."""
+  import sympy  # pylint: disable=import-outside-toplevel
   from math_verify import verify  # pylint: disable=import-outside-toplevel
   if len(answer) > MAX_CHARACTERS:
     return False
   gold, answer = normalised(gold), normalised(answer)
   if gold == answer:
     return bool(answer)
+  if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
+    return int(gold) == int(answer)  # the commonest case, 50 times faster
   if word := _word(gold):
     return word == _letters(answer)
   values = _parsed(gold), _parsed(answer)
-  return None not in values and verify(
-      *values, allow_set_relation_comp=True, timeout_seconds=None)
+  if values[0] is None or values[1] is None:
+    return False
+  if (isinstance(values[0], (sympy.Interval, sympy.Tuple))
+      and isinstance(values[1], sympy.FiniteSet)):
+    return False  # a set has no order, so it is no pair
+  sympy.core.random.seed(0)  # it compares at random points
+  endless = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+  if any(isinstance(v, sympy.Expr) and v.has(*endless) for v in values):
+    # Its numeric comparison finds the root of infinity equal to 1/2.
+    return _done(values[0]) == _done(values[1])
+  return verify(*values, allow_set_relation_comp=True, timeout_seconds=None)
 
 
 def vote(answer: str) -> str:
@@ -164,6 +188,8 @@ def vote(answer: str) -> str:
   if len(answer) > MAX_CHARACTERS:
     return ""
   text = normalised(answer)
+  if _INTEGER.fullmatch(text):
+    return str(int(text))
   if word := _word(text):
     return word
   if "%" in text or _UNEVALUATED.search(text):  # 50% is 50 and also 1/2
@@ -174,7 +200,7 @@ def vote(answer: str) -> str:
   import sympy  # pylint: disable=import-outside-toplevel
   try:
     if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
-      value = value.doit()
+      value = _done(value)
     if isinstance(value, sympy.Float):
       value = sympy.Rational(str(value))
     return str(value)
