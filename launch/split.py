@@ -39,6 +39,7 @@ from isojax.tasks import content
 from isojax.tasks import counts as counts_lib
 from isojax.tasks import difficulty
 from isojax.tasks import grader as grader_lib
+from isojax.tasks import maths
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import sources
 from isojax.tasks import stratum as stratum_lib
@@ -189,7 +190,7 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
 def write_all(cfg: Split) -> None:
   """One stratum of every problem, without a policy."""
   pool = read_pool(cfg)
-  say(pool)
+  say(pool, cfg.grader.name)
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for split in stratum_lib.SPLITS for p in getattr(pool, split)]
@@ -197,12 +198,18 @@ def write_all(cfg: Split) -> None:
         "all", rows)
 
 
-def say(pool: content.Pool) -> None:
-  """What the pool holds and what was left out; InputError for an empty side."""
+def say(pool: content.Pool, grader: str) -> None:
+  """What the pool holds and what was left out.
+
+  InputError for an empty side, or an answer that nothing can be compared with.
+  """
   for note in pool.notes:
     print(note)
   print(f"{len(pool.train)} train and {len(pool.validation)} validation "
         "problems")
+  if grader == "math":
+    for p in (*pool.train, *pool.validation):
+      maths.check_gold(p)
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")
@@ -245,7 +252,7 @@ def main(_) -> None:
     return
   tokenizer = hf_tokenizer.load(cfg.model)
   pool = without_long(cfg, tokenizer, read_pool(cfg))
-  say(pool)
+  say(pool, cfg.grader.name)
   by_key = {counts_lib.key(split, p): (split, p)
             for split in stratum_lib.SPLITS for p in getattr(pool, split)}
   header = decides(cfg)

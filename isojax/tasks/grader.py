@@ -10,6 +10,7 @@ no answer is lost.
 import collections
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ from isojax.tasks import worker as worker_lib
 from isojax.tasks.problem import Problem
 
 EXTRAS = {"math": "math", "reasoning_gym": "gym"}  # of setup.py; need a worker
+MODULES = {"math": "math_verify", "reasoning_gym": "reasoning_gym"}
 NAMES = ("countdown", *EXTRAS)
 START_SECONDS = 120.0  # for the first workers to import what they need
 MAX_CHARACTERS = 8192  # a longer answer is wrong, unread: a job fits a pipe
@@ -58,6 +60,10 @@ class GraderConfig:
       if value not in known:
         raise InputError(f"grader.{field}={value!r}: expected one of "
                          f"{', '.join(known)}")
+    if self.name in MODULES and not importlib.util.find_spec(
+        MODULES[self.name]):
+      raise InputError(f"grader.name={self.name!r} needs the extra: pip install "
+                       f"'isojax[{EXTRAS[self.name]}]'")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
