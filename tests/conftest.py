@@ -2,12 +2,19 @@
 
 import dataclasses
 import os
+import tempfile
 
 # Before jax is imported: more threads than collectives in flight, and devices.
 os.environ["NPROC"] = "32"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Many runs compile the same programs: workers and subprocesses share them.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  _cache = tempfile.TemporaryDirectory(prefix="isojax-tests-")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import hypothesis
 import jax
