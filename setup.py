@@ -41,6 +41,9 @@ setuptools.setup(
                  "matplotlib>=3.9", "tensorboardX>=2.6.2", MATH, GYM],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
+        # Another implementation to compare with; not beside the others, because
+        # transformers then imports torch everywhere.
+        "parity": ["torch==2.13.0", "peft>=0.18"],
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         # The range again, or a resolver takes the newest libtpu and an old jax.
