@@ -74,8 +74,8 @@ def make_checkpoint(config, folder: str, seed: int):
   return model
 
 
-def ours(folder: str, prompts: list[list[int]], mesh):
-  """(logits of each prompt, greedy tokens of each) from a folder."""
+def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
+  """(logits of each prompt, greedy tokens of each, params) from a folder."""
   model = decoder.Transformer(hf_config.read(folder), mesh)
   params = hf_weights.load(folder, decoder.abstract_params(model))
   S, P = max(map(len, prompts)), len(prompts)
@@ -93,7 +93,7 @@ def ours(folder: str, prompts: list[list[int]], mesh):
 
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
       rows=P, max_prompt_tokens=S, max_new_tokens=NEW, temperature=0.0,
-      top_p=1.0, dtype="float32"), (2,))
+      top_p=1.0, dtype="float32"), (eos,))
   rollouts = sampler_lib.sample_all(
       sampler, params, Prompts(padded, lengths, np.arange(P, dtype=np.uint32)),
       1, jax.random.key(0), mesh=mesh, R=P, slots=P,
