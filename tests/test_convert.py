@@ -1,4 +1,4 @@
-"""A run goes home as a Hugging Face folder: the commands, as a user gives them."""
+"""A run goes home as a Hugging Face folder: as a user gives the commands."""
 
 import hashlib
 import json
@@ -97,7 +97,8 @@ def test_a_step_and_another_dtype(runs, tmp_path):
 def test_the_base_must_be_the_one_of_the_run(runs, tmp_path):
   """Also of a run that did not note its base yet."""
   text = (runs / "lora/config.json").read_text()
-  sha256 = hashlib.sha256((ASSET / "model.safetensors").read_bytes()).hexdigest()
+  weights = (ASSET / "model.safetensors").read_bytes()
+  sha256 = hashlib.sha256(weights).hexdigest()
   noted = {key: value for key, value in json.loads(text).items()
            if key != "model_sha256"}
   for name, extra in (("old", {}), ("same", {"model_sha256": sha256}),

@@ -22,7 +22,8 @@ SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
 SMALL = dict(hidden_size=24, intermediate_size=44, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, vocab_size=317,
              max_window_layers=2)
-RUN = ["--config=configs/hard.py:qwen2.5-0.5b", "--config.task.prompt.chat=False",
+RUN = ["--config=configs/hard.py:qwen2.5-0.5b",
+       "--config.task.prompt.chat=False",
        "--config.task.grader.workers=2", "--config.alloc.Bp=2",
        "--config.alloc.n=4", "--config.sampler.rows=8",
        "--config.sampler.max_prompt_tokens=180",

@@ -1,4 +1,4 @@
-"""The decoder: causal, cached = uncached, every field counts; the folder: exact."""
+"""The decoder: causal, cached = uncached, all fields count; folders: exact."""
 
 import dataclasses
 import json
@@ -362,7 +362,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
     (lambda f: edit(f, model_type="gemma2", query_pre_attn_scalar=0),
      "query_pre_attn_scalar=0: expected"),
     (lambda f: edit(f, model_type="llama"),
-     "9 tensors, model.layers.0.self_attn.k_proj.bias the first, have no place"),
+     "9 tensors, model.layers.0.self_attn.k_proj.bias the first, have no"),
     (lambda f: edit(f, num_hidden_layers=2), "model.layers.2.* have no place"),
     (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
      "has .bin weights, expected safetensors"),

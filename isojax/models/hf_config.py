@@ -102,8 +102,8 @@ def resolve(path: str) -> str:
           ) from error
   for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
     if not (folder / name).is_file():
-      raise InputError(f"{folder}: {name} is missing; copy the whole checkpoint "
-                       "folder, tokenizer files included")
+      raise InputError(f"{folder}: {name} is missing; copy the whole "
+                       "checkpoint folder, tokenizer files included")
   return str(folder)
 
 
