@@ -193,13 +193,20 @@ def restore_params(store: str, step: int | None, abstract):
   Raises:
     InputError: no such step, of another model, or damaged.
   """
+  if not os.path.isdir(store):
+    raise InputError(f"{store}: no such folder, the run has no checkpoint yet; "
+                     "give the workdir of a run that has saved one")
   with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
       "state": ocp.PyTreeCheckpointHandler(),
-      "meta": ocp.JsonCheckpointHandler()}) as manager:
+      "meta": ocp.JsonCheckpointHandler()},
+      options=ocp.CheckpointManagerOptions(create=False)) as manager:
     steps = manager.all_steps()
-    if not steps or (step is not None and step not in steps):
+    if not steps:
+      raise InputError(f"{store}: holds no checkpoint; give the workdir of a "
+                       "run that has saved one")
+    if step is not None and step not in steps:
       raise InputError(f"{store}: no checkpoint of step {step}; there are "
-                       f"{', '.join(map(str, sorted(steps))) or 'none'}")
+                       f"{', '.join(map(str, sorted(steps)))}")
     step = max(steps) if step is None else step
     folder = os.path.join(store, str(step))
     wanted = {"params": abstract}

@@ -9,7 +9,9 @@ checkpoint again in another dtype. With LoRA the adapters are merged; --peft
 writes them as a folder for peft instead.
 """
 
+import json
 import os
+import pathlib
 
 import jax
 from absl import flags
@@ -44,6 +46,19 @@ def empty_model(folder: str) -> decoder.Transformer:
   return decoder.Transformer(hf_config.read(folder), mesh)
 
 
+def check_base(folder: str, source: str) -> None:
+  """InputError if the base's weights are not those that the run began with."""
+  text = pathlib.Path(folder, "config.json").read_text(encoding="utf-8")
+  noted = json.loads(text)
+  if "model_sha256" not in noted:
+    return  # of a run from before it was noted
+  then, now = noted["model_sha256"], hf_weights.sha256(source)
+  if now != then:
+    raise InputError(
+        f"{source}: its weights have sha256 {now[:12]}, those that "
+        f"{folder} began with have {then[:12]}; put the run's base back")
+
+
 def trained(model, lora: lora_lib.LoraConfig, folder: str):
   """What a run trained; InputError if it has no such checkpoint."""
   step, params = checkpoint.restore_params(
@@ -56,9 +71,7 @@ def trained(model, lora: lora_lib.LoraConfig, folder: str):
 def main(_) -> None:
   if (_WORKDIR.value is None) == (_MODEL.value is None):
     raise InputError("give one of --workdir (a run) and --model (a folder)")
-  if os.path.exists(_OUT.value):
-    raise InputError(f"--out={_OUT.value}: exists already; choose another "
-                     "name, nothing is overwritten")
+  hf_weights.check_new(_OUT.value)
   if _MODEL.value is not None:
     if _STEP.value is not None or _PEFT.value:
       raise InputError("--step and --peft are of a run: give --workdir")
@@ -70,6 +83,7 @@ def main(_) -> None:
     section = experiment.section(experiment.ModelSection, config["model"],
                                  f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
+    check_base(_WORKDIR.value, source)
     model = empty_model(source)
     params = trained(model, lora, _WORKDIR.value)
     if _PEFT.value:

@@ -43,11 +43,12 @@ def byte_tokenizer():
 
 
 def main(_) -> None:
+  hf_weights.check_new(_OUT.value)
   with tempfile.TemporaryDirectory() as source:
     folder = pathlib.Path(source)
     try:
       text = pathlib.Path(_CONFIG_JSON.value).read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
       raise InputError(f"--config_json={_CONFIG_JSON.value}: cannot be read "
                        f"({error})") from error
     (folder / "config.json").write_text(text, encoding="utf-8")

@@ -1,7 +1,9 @@
-"""A run goes home as a Hugging Face folder: the commands, as a user gives them."""
+"""A run goes home as a Hugging Face folder: as a user gives the commands."""
 
+import hashlib
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -12,7 +14,8 @@ import safetensors.numpy
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
          "--config.alloc.Bp=8", "--config.alloc.n=8", "--config.eval.k=2",
-         "--config.eval.first=100000", "--config.eval.temperature=0.0", "--config.sampler.rows=64",
+         "--config.eval.first=100000", "--config.eval.temperature=0.0",
+         "--config.sampler.rows=64",
          "--config.recipe.optimizer.base_lr=0.001",
          "--config.recipe.optimizer.warmup_steps=1"]
 LORA = ["--config.model.lora.rank=3", "--config.model.lora.targets=('q','o')"]
@@ -89,6 +92,36 @@ def test_a_step_and_another_dtype(runs, tmp_path):
   assert done.returncode == 0, done.stderr
   assert json.loads((tmp_path / "whole/config.json").read_text())[
       "dtype"] == "float32"
+
+
+def test_the_base_must_be_the_one_of_the_run(runs, tmp_path):
+  """Also of a run that did not note its base yet."""
+  text = (runs / "lora/config.json").read_text()
+  weights = (ASSET / "model.safetensors").read_bytes()
+  sha256 = hashlib.sha256(weights).hexdigest()
+  noted = {key: value for key, value in json.loads(text).items()
+           if key != "model_sha256"}
+  for name, extra in (("old", {}), ("same", {"model_sha256": sha256}),
+                      ("other", {"model_sha256": "0123456789abcdef"})):
+    shutil.copytree(runs / "lora", tmp_path / name)
+    (tmp_path / name / "config.json").write_text(json.dumps(noted | extra))
+    done = command("launch.convert", f"--workdir={tmp_path / name}", "--peft",
+                   f"--out={tmp_path / name}-peft")
+    assert done.returncode == (2 if name == "other" else 0), done.stderr
+  assert sha256[:12] in done.stderr and "0123456789ab;" in done.stderr
+
+
+def test_a_run_without_checkpoints(runs, tmp_path):
+  shutil.copytree(runs / "full", tmp_path / "run",
+                  ignore=shutil.ignore_patterns("checkpoints"))
+  done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
+                 f"--out={tmp_path / 'out'}")
+  assert done.returncode == 2 and "has no checkpoint yet" in done.stderr
+  assert not (tmp_path / "run/checkpoints").exists()
+  (tmp_path / "run/checkpoints").mkdir()
+  done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
+                 f"--out={tmp_path / 'out'}")
+  assert done.returncode == 2 and "holds no checkpoint" in done.stderr
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -1,11 +1,15 @@
 """A user's own model and problems, from files to a trained folder.
 
 Qwen2.5's form in small with random weights, problems in MATH's form, judged by
-math-verify in two processes: split, train, stop, resume, export.
+math-verify in two processes: split, train, kill, resume, export.
 """
 
 import json
 import pathlib
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -18,7 +22,8 @@ SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
 SMALL = dict(hidden_size=24, intermediate_size=44, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, vocab_size=317,
              max_window_layers=2)
-RUN = ["--config=configs/hard.py:qwen2.5-0.5b", "--config.task.prompt.chat=False",
+RUN = ["--config=configs/hard.py:qwen2.5-0.5b",
+       "--config.task.prompt.chat=False",
        "--config.task.grader.workers=2", "--config.alloc.Bp=2",
        "--config.alloc.n=4", "--config.sampler.rows=8",
        "--config.sampler.max_prompt_tokens=180",
@@ -27,7 +32,8 @@ RUN = ["--config=configs/hard.py:qwen2.5-0.5b", "--config.task.prompt.chat=False
        "--config.recipe.loss.microbatches=2",
        "--config.recipe.loss.entropy_coef=0.01",  # all rewards are 0 here
        "--config.recipe.optimizer.base_lr=0.01", "--config.eval.k=2",
-       "--config.eval.first=1000", "--config.task.format_coef=0.1"]
+       "--config.eval.first=1000", "--config.task.format_coef=0.1",
+       "--config.alloc.C=64", "--config.checkpoint.every_steps=1"]
 
 
 def sized(path, **shape):
@@ -58,29 +64,61 @@ def folder(tmp_path_factory):
   return folder
 
 
-def run(folder, name, *extra):
-  return command("isojax.main", *RUN, f"--config.model.path={folder}/model",
-                 f"--config.task.stratum={folder}/set-all.jsonl",
-                 f"--workdir={folder}/{name}", *extra)
+def arguments(folder, name):
+  return ["isojax.main", *RUN, f"--config.model.path={folder}/model",
+          f"--config.task.stratum={folder}/set-all.jsonl",
+          f"--workdir={folder}/{name}"]
 
 
-def test_split_train_resume_export(folder, tmp_path):
-  whole = run(folder, "whole", "--config.alloc.C=40")
-  assert whole.returncode == 0, whole.stderr
-  kept = records.read(f"{folder}/whole/records.jsonl")
-  steps = [r for r in kept if r["kind"] == "train"]
-  assert [r["step"] for r in steps] == [1, 2, 3, 4, 5]
-  assert {r["task"] for r in kept} == {"math"}
+def trained(folder, name):
+  """The records of updates, without the fields that measure time."""
+  kept = records.read(f"{folder}/{name}/records.jsonl")
+  return records.comparable([r for r in kept if r["kind"] == "train"])
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+  """A run that nothing disturbed."""
+  done = command(*arguments(folder, "whole"))
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+def test_split_train_export(whole, tmp_path):
+  steps = trained(whole, "whole")
+  assert [r["step"] for r in steps] == list(range(1, 9))
+  assert {r["task"] for r in steps} == {"math"}
   assert all(r["lost"] == 0 and r["reward"] == 0.0 for r in steps)
   assert all(1 <= r["response_length"] <= 11 for r in steps)
-  again = run(folder, "whole", "--config.alloc.C=40")
-  assert again.returncode == 0 and "step 5" in again.stdout
-  done = command("launch.convert", f"--workdir={folder}/whole",
+  again = command(*arguments(whole, "whole"))
+  assert again.returncode == 0 and "step 8" in again.stdout
+  assert trained(whole, "whole") == steps
+  done = command("launch.convert", f"--workdir={whole}/whole",
                  f"--out={tmp_path}/out")
   assert done.returncode == 0, done.stderr
   before, after = (safetensors.numpy.load_file(f / "model.safetensors")
-                   for f in (folder / "model", tmp_path / "out"))
+                   for f in (whole / "model", tmp_path / "out"))
   assert any(not np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole):
+  killed = subprocess.Popen(
+      [sys.executable, "-m", *arguments(whole, "killed")],
+      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  saved = whole / "killed/checkpoints"
+  while killed.poll() is None and (len(trained(whole, "killed")) < 2
+                                   or not list(saved.glob("[0-9]"))):
+    time.sleep(0.01)
+  killed.kill()
+  assert killed.wait() == -signal.SIGKILL
+  first = lambda: next(r for r in records.read(
+      whole / "killed/records.jsonl") if r["kind"] == "train")
+  before = first()
+  assert 2 <= len(trained(whole, "killed")) < 8
+  done = command(*arguments(whole, "killed"))
+  assert done.returncode == 0, done.stderr
+  assert first() == before  # not made again: same seconds
+  assert trained(whole, "killed") == trained(whole, "whole")
 
 
 def test_a_full_size_shape_that_does_not_fit_its_tokenizer(tmp_path):
@@ -88,3 +126,13 @@ def test_a_full_size_shape_that_does_not_fit_its_tokenizer(tmp_path):
   done = command("launch.random_checkpoint",
                  f"--config_json={tmp_path}/config.json", f"--out={tmp_path}/m")
   assert done.returncode == 2 and "vocab_size=100" in done.stderr
+
+
+def test_what_random_checkpoint_refuses(tmp_path):
+  (tmp_path / "config.json").write_bytes(b"\xff")
+  (tmp_path / "there").mkdir()
+  for out, message in (("m", "cannot be read"), ("there", "exists already")):
+    done = command("launch.random_checkpoint", f"--out={tmp_path}/{out}",
+                   f"--config_json={tmp_path}/config.json")
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,8 +1,10 @@
-"""The decoder: causal, cached = uncached, every field counts; the folder: exact."""
+"""The decoder: causal, cached = uncached, all fields count; folders: exact."""
 
 import dataclasses
 import json
+import math
 import pathlib
+import resource
 import shutil
 
 import jax
@@ -178,6 +180,15 @@ def test_several_eos_ids_are_read(tmp_path):
   assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 3, 7)
 
 
+def test_without_generation_config_the_config_ends_texts(tmp_path):
+  shutil.copytree(ASSET, tmp_path / "m")
+  edit(tmp_path / "m", eos_token_id=[5, 2])
+  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
+  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1,)
+  (tmp_path / "m/generation_config.json").unlink()
+  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 2, 5)
+
+
 @pytest.mark.parametrize("axes", [{}, {"fsdp": 2, "tensor": 2},
                                   {"data": 2, "tensor": 2}])
 @pytest.mark.parametrize("limit", [10**9, 5000], ids=["one file", "many files"])
@@ -234,11 +245,49 @@ def test_export_is_the_checkpoint_again(tmp_path):
 
 
 def test_a_failed_export_leaves_nothing(tmp_path):
-  with pytest.raises(FileNotFoundError):
+  with pytest.raises(FileNotFoundError):  # of what the caller reads
     with hf_weights.new_folder(str(tmp_path / "out")) as folder:
       (folder / "file").touch()
       raise FileNotFoundError("of the caller")
   assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+  (tmp_path / "file").touch()
+  with pytest.raises(InputError, match="--out=.*cannot be written"):
+    with hf_weights.new_folder(str(tmp_path / "file/out")):
+      pass
+
+
+@pytest.fixture
+def small_disk():
+  """No file may grow above 100 kB, as on a disk that is nearly full."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_refuses_the_weights(tmp_path, small_disk):
+  model = make_model(hf_config.read(str(ASSET)))
+  params = hf_weights.load(str(ASSET), decoder.abstract_params(model))
+  with pytest.raises(InputError, match="--out=.*cannot be written"):
+    hf_weights.export(str(ASSET), str(tmp_path / "out"), params,
+                      dtype="float32")
+  assert not list(tmp_path.iterdir())
+
+
+def test_export_leaves_adapters_and_writes_every_dtype(folder, tmp_path):
+  edit(folder, torch_dtype="float16")
+  for name in ("adapter_config.json", "adapter_model.bin"):
+    (folder / name).touch()
+  model = make_model(hf_config.read(str(folder)))
+  hf_weights.export(str(folder), str(tmp_path / "out"), hf_weights.load(
+      str(folder), decoder.abstract_params(model)), dtype="bfloat16")
+  assert {f.name for f in (tmp_path / "out").iterdir()} == {
+      f.name for f in ASSET.iterdir()}
+  config = json.loads((tmp_path / "out/config.json").read_text())
+  assert config["dtype"] == config["torch_dtype"] == "bfloat16"
 
 
 def test_parameters_are_sharded_at_birth():
@@ -275,11 +324,48 @@ def folder(tmp_path):
   return tmp_path / "m"
 
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
 @pytest.mark.parametrize("spoil, message", [
     (lambda f: edit(f, model_type="mixtral"), "'mixtral' is not supported"),
     (lambda f: edit(f, hidden_act="gelu"), "activation 'gelu'"),
     (lambda f: edit(f, num_experts=8), "num_experts=8 is not supported"),
+    (lambda f: edit(f, num_experts=0), "num_experts=0 is not supported"),
+    (lambda f: edit(f, use_mrope=True), "use_mrope=True is not supported"),
+    (lambda f: edit(f, auto_map={"AutoModel": "m.M"}), "auto_map=.*not supp"),
     (lambda f: edit(f, partial_rotary_factor=0.5), "partial_rotary_factor=0.5"),
+    (lambda f: edit(f, rope_scaling={
+        "rope_type": "default", "mrope_section": [16, 24, 24]}),
+     r"'default': mrope_section=\[16, 24, 24\] is not supported"),
+    (lambda f: edit(f, rope_scaling={
+        "rope_type": "linear", "factor": 4.0, "attention_factor": 2.0}),
+     "'linear': attention_factor=2.0 is not supported"),
+    (lambda f: edit(f, rope_scaling={"rope_type": "linear", "factor": 0}),
+     "factor=0: expected a positive"),
+    (lambda f: edit(f, rope_scaling=LLAMA3 | {"high_freq_factor": 1.0}),
+     "low_freq_factor=1.0, high_freq_factor=1.0"),
+    (lambda f: edit(f, rope_scaling={
+        k: v for k, v in LLAMA3.items() if k != "low_freq_factor"}),
+     "low_freq_factor"),
+    (lambda f: edit(f, rope_theta=0), "rope_theta=0"),
+    (lambda f: edit(f, num_hidden_layers=0), "num_hidden_layers=0: expected"),
+    (lambda f: edit(f, vocab_size=0), "vocab_size=0: expected"),
+    (lambda f: edit(f, intermediate_size=0), "intermediate_size=0: expected"),
+    (lambda f: edit(f, rms_norm_eps=math.inf), "rms_norm_eps=inf: expected"),
+    (lambda f: edit(f, use_sliding_window=True, sliding_window=0),
+     "sliding_window=0: expected"),
+    (lambda f: edit(f, model_type="gemma2", attn_logit_softcapping=0.0,
+                    final_logit_softcapping=-1.0),
+     "attn_logit_softcapping=0.0, final_logit_softcapping=-1.0: expected"),
+    (lambda f: edit(f, model_type="gemma2", query_pre_attn_scalar=0),
+     "query_pre_attn_scalar=0: expected"),
+    (lambda f: edit(f, model_type="llama"),
+     "9 tensors, model.layers.0.self_attn.k_proj.bias the first, have no"),
+    (lambda f: edit(f, num_hidden_layers=2), "model.layers.2.* have no place"),
+    (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+     "has .bin weights, expected safetensors"),
     (lambda f: edit(f, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
      "rope_type 'yarn'"),
     (lambda f: edit(f, quantization_config={"quant_method": "awq"}),
@@ -312,7 +398,7 @@ def test_bad_folders_are_refused_by_name(folder, spoil, message):
     hf_weights.load(str(folder), decoder.abstract_params(model))
 
 
-@pytest.mark.parametrize("text", ["{", '{"eos_token_id": "x"}'])
+@pytest.mark.parametrize("text", ["{", "[7]", '"x"', '{"eos_token_id": "x"}'])
 def test_damaged_generation_config(folder, text):
   (folder / "generation_config.json").write_text(text)
   tokenizer = hf_tokenizer.load(str(folder))
@@ -320,6 +406,142 @@ def test_damaged_generation_config(folder, text):
     hf_tokenizer.eos_ids(str(folder), tokenizer)
   (folder / "generation_config.json").write_text('{"eos_token_id": null}')
   assert hf_tokenizer.eos_ids(str(folder), tokenizer) == (1,)
+
+
+def test_fields_and_tensors_without_influence(folder):
+  """What fine-tuning tools write, and copies that nothing reads."""
+  before = hf_config.read(str(folder))
+  edit(folder, **{
+      "_attn_implementation_autoset": True, "unsloth_version": "2024.9",
+      "unsloth_fixed": True, "is_llama_config": True, "use_mrope": False,
+      "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+      "return_dict": True, "output_attentions": False, "num_experts": None,
+      "output_hidden_states": True, "attn_implementation": "sdpa",
+      "_attn_implementation": "eager"})
+  assert hf_config.read(str(folder)) == before
+  file = folder / "model.safetensors"
+  tensors = safetensors.numpy.load_file(file)
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]  # tied
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8)
+  safetensors.numpy.save_file(tensors, file)
+  hf_weights.check(str(folder), decoder.abstract_params(make_model(before)))
+  tensors["model.layers.0.self_attn.o_proj.bias"] = np.zeros(64)
+  safetensors.numpy.save_file(tensors, file)
+  with pytest.raises(InputError, match="1 tensors, .*o_proj.bias the first"):
+    hf_weights.check(str(folder), decoder.abstract_params(make_model(before)))
+
+
+# config.json as published, in the spelling of its time, without what has no
+# influence; what our decoder must make of it; and one changed field with its
+# consequence.
+_QWEN = dict(hidden_act="silu", rms_norm_eps=1e-6, rope_theta=1000000.0,
+             use_sliding_window=False, tie_word_embeddings=False)
+_LLAMA = dict(model_type="llama", attention_bias=False, mlp_bias=False,
+              hidden_act="silu", num_attention_heads=32, num_key_value_heads=8,
+              max_position_embeddings=131072, rms_norm_eps=1e-5,
+              rope_theta=500000.0, vocab_size=128256, rope_scaling=LLAMA3)
+_GEMMA = dict(attention_bias=False, head_dim=256, num_hidden_layers=26,
+              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=256,
+              rms_norm_eps=1e-6)
+_BLOCK = dict(norm_offset=0.0, qkv_bias=False, qk_norm=False, post_norms=False,
+              activation="silu", embed_scale=1.0, attn_cap=None,
+              logit_cap=None)
+_GEMMA_BLOCK = dict(norm_offset=1.0, qkv_bias=False, post_norms=True,
+                    activation="gelu_pytorch_tanh", norm_eps=1e-6, H=256, Z=26,
+                    query_scale=1 / 16, tied=True)
+_MILLION = decoder.Rope(1e6, 1.0, None)
+_STRETCHED = decoder.Rope(5e5, 8.0, (2048.0, 8192.0))  # 8192 / 4, 8192 / 1
+_STRETCHED_32 = decoder.Rope(5e5, 32.0, (2048.0, 8192.0))
+PUBLISHED = {
+    "Qwen2.5-7B-Instruct": (
+        _QWEN | dict(
+            model_type="qwen2", hidden_size=3584, intermediate_size=18944,
+            max_position_embeddings=32768, max_window_layers=28,
+            num_attention_heads=28, num_hidden_layers=28, num_key_value_heads=4,
+            sliding_window=131072, vocab_size=152064),
+        _BLOCK | dict(
+            V=152064, D=3584, Z=28, N=28, K=4, H=128, F=18944, rope=_MILLION,
+            local_rope=_MILLION, window_Z=(None,) * 28, norm_eps=1e-6,
+            qkv_bias=True, query_scale=128**-0.5, tied=False,
+            max_positions=32768),
+        dict(use_sliding_window=True, max_window_layers=26, sliding_window=64),
+        dict(window_Z=(None,) * 26 + (64, 64))),
+    "Qwen3-8B": (
+        _QWEN | dict(
+            model_type="qwen3", attention_bias=False, head_dim=128,
+            hidden_size=4096, intermediate_size=12288, max_window_layers=36,
+            max_position_embeddings=40960, num_attention_heads=32,
+            num_hidden_layers=36, num_key_value_heads=8, rope_scaling=None,
+            sliding_window=None, vocab_size=151936),
+        _BLOCK | dict(
+            V=151936, D=4096, Z=36, N=32, K=8, H=128, F=12288, rope=_MILLION,
+            local_rope=_MILLION, window_Z=(None,) * 36, norm_eps=1e-6,
+            qk_norm=True, query_scale=128**-0.5, tied=False,
+            max_positions=40960),
+        dict(head_dim=64), dict(H=64, query_scale=1 / 8)),
+    "Llama-3.1-8B": (
+        _LLAMA | dict(hidden_size=4096, intermediate_size=14336,
+                      num_hidden_layers=32, tie_word_embeddings=False),
+        _BLOCK | dict(
+            V=128256, D=4096, Z=32, N=32, K=8, H=128, F=14336, rope=_STRETCHED,
+            local_rope=_STRETCHED, window_Z=(None,) * 32, norm_eps=1e-5,
+            query_scale=128**-0.5, tied=False, max_positions=131072),
+        dict(rope_scaling={"type": "linear", "factor": 4.0}),
+        dict(rope=decoder.Rope(5e5, 4.0, None),
+             local_rope=decoder.Rope(5e5, 4.0, None))),
+    "Llama-3.2-1B": (
+        _LLAMA | dict(head_dim=64, hidden_size=2048, intermediate_size=8192,
+                      num_hidden_layers=16, tie_word_embeddings=True,
+                      rope_scaling=LLAMA3 | {"factor": 32.0}),
+        _BLOCK | dict(
+            V=128256, D=2048, Z=16, N=32, K=8, H=64, F=8192,
+            rope=_STRETCHED_32, local_rope=_STRETCHED_32,
+            window_Z=(None,) * 16, norm_eps=1e-5, query_scale=1 / 8, tied=True,
+            max_positions=131072),
+        dict(tie_word_embeddings=False), dict(tied=False)),
+    "gemma-2-2b-it": (
+        _GEMMA | dict(
+            model_type="gemma2", attn_logit_softcapping=50.0,
+            final_logit_softcapping=30.0, hidden_act="gelu_pytorch_tanh",
+            hidden_size=2304, intermediate_size=9216,
+            max_position_embeddings=8192, num_attention_heads=8,
+            num_key_value_heads=4, rope_theta=10000.0, sliding_window=4096,
+            cache_implementation="hybrid", vocab_size=256000),
+        _GEMMA_BLOCK | dict(
+            V=256000, D=2304, N=8, K=4, F=9216, qk_norm=False, embed_scale=48.0,
+            rope=decoder.Rope(1e4, 1.0, None),
+            local_rope=decoder.Rope(1e4, 1.0, None),
+            window_Z=(4096, None) * 13, attn_cap=50.0, logit_cap=30.0,
+            max_positions=8192),
+        dict(query_pre_attn_scalar=144), dict(query_scale=1 / 12)),
+    "gemma-3-1b-it": (
+        _GEMMA | dict(
+            model_type="gemma3_text", attn_logit_softcapping=None,
+            final_logit_softcapping=None, hidden_size=1152,
+            intermediate_size=6912, max_position_embeddings=32768,
+            num_attention_heads=4, num_key_value_heads=1, rope_scaling=None,
+            rope_local_base_freq=10000, rope_theta=1000000, sliding_window=512,
+            sliding_window_pattern=6, vocab_size=262144),
+        _GEMMA_BLOCK | dict(
+            V=262144, D=1152, N=4, K=1, F=6912, qk_norm=True,
+            embed_scale=1152**0.5, rope=_MILLION,
+            local_rope=decoder.Rope(1e4, 1.0, None),
+            window_Z=((512,) * 5 + (None,)) * 4 + (512, 512), attn_cap=None,
+            logit_cap=None, max_positions=32768),
+        dict(sliding_window_pattern=2, rope_local_base_freq=5000),
+        dict(window_Z=(512, None) * 13,
+             local_rope=decoder.Rope(5e3, 1.0, None))),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_mean_what_they_meant(tmp_path, name):
+  config, expected, change, consequence = PUBLISHED[name]
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  assert hf_config.read(str(tmp_path)) == decoder.ModelConfig(**expected)
+  edit(tmp_path, **change)
+  assert hf_config.read(str(tmp_path)) == decoder.ModelConfig(
+      **expected | consequence)
 
 
 def test_a_transposed_tensor_is_refused(folder):

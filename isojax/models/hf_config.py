@@ -6,6 +6,7 @@ something that it is not.
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -16,40 +17,61 @@ from isojax.errors import InputError
 from isojax.models import decoder
 
 
+_PLAIN = frozenset(("hidden_act",))
+_GEMMA = frozenset((
+    "hidden_act",  # known, not computed with: hidden_activation decides
+    "hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping",
+    "final_logit_softcapping"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
   """What a model_type adds to the Llama block, where no field says it."""
 
+  fields: frozenset[str]  # of config.json beside READ
   qkv_bias: bool
   qk_norm: bool
   gemma: bool  # norms after blocks, weights minus 1, scaled embedding, caps
 
 
 FAMILIES = {
-    "llama": Family(qkv_bias=False, qk_norm=False, gemma=False),
-    "qwen2": Family(qkv_bias=True, qk_norm=False, gemma=False),
-    "qwen3": Family(qkv_bias=False, qk_norm=True, gemma=False),
-    "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
-    "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
+    "llama": Family(_PLAIN, qkv_bias=False, qk_norm=False, gemma=False),
+    "qwen2": Family(_PLAIN, qkv_bias=True, qk_norm=False, gemma=False),
+    "qwen3": Family(_PLAIN, qkv_bias=False, qk_norm=True, gemma=False),
+    "gemma2": Family(_GEMMA, qkv_bias=False, qk_norm=False, gemma=True),
+    "gemma3_text": Family(_GEMMA, qkv_bias=False, qk_norm=True, gemma=True),
 }
 READ = frozenset((
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "rms_norm_eps", "tie_word_embeddings",
     "max_position_embeddings", "layer_types", "sliding_window",
-    "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window", "max_window_layers",
-    "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"))
-READ_BY = {  # and these by some families
-    False: frozenset(("hidden_act",)),
-    True: frozenset(("hidden_activation", "query_pre_attn_scalar",
-                     "attn_logit_softcapping", "final_logit_softcapping")),
-}
+    "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
+    "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",
+    "rope_local_base_freq", "eos_token_id"))  # the last by hf_tokenizer
 # Of no influence on what a forward pass computes.
 HARMLESS = frozenset((
-    "_name_or_path", "architectures", "attention_dropout", "bos_token_id",
-    "cache_implementation", "dtype", "eos_token_id", "id2label",
-    "initializer_range", "label2id", "pad_token_id", "pretraining_tp",
-    "tokenizer_class", "torch_dtype", "transformers_version", "use_cache"))
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path",
+    "architectures", "attention_dropout", "attn_implementation",
+    "bos_token_id", "cache_implementation", "chunk_size_feed_forward", "dtype",
+    "id2label", "initializer_range", "is_llama_config", "label2id",
+    "output_attentions", "output_hidden_states", "pad_token_id",
+    "pretraining_tp", "return_dict", "tokenizer_class", "torch_dtype",
+    "transformers.js_config", "transformers_version", "unsloth_fixed",
+    "unsloth_version", "use_cache"))
+POSITIVE = (  # fields that must be there
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "intermediate_size", "rms_norm_eps",
+    "max_position_embeddings")
+POSITIVE_OR_NULL = (  # and those that may be absent
+    "head_dim", "sliding_window", "query_pre_attn_scalar",
+    "attn_logit_softcapping", "final_logit_softcapping")
+ROPE_FIELDS = {  # rope_type -> what its frequencies are made of
+    "default": ("rope_theta",),
+    "linear": ("rope_theta", "factor"),
+    "llama3": ("rope_theta", "factor", "original_max_position_embeddings",
+               "low_freq_factor", "high_freq_factor"),
+}
 
 
 def resolve(path: str) -> str:
@@ -80,8 +102,8 @@ def resolve(path: str) -> str:
           ) from error
   for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
     if not (folder / name).is_file():
-      raise InputError(f"{folder}: {name} is missing; copy the whole checkpoint "
-                       "folder, tokenizer files included")
+      raise InputError(f"{folder}: {name} is missing; copy the whole "
+                       "checkpoint folder, tokenizer files included")
   return str(folder)
 
 
@@ -102,13 +124,10 @@ def _raw_config(file: pathlib.Path) -> dict:
     raise InputError(f"{file}: quantization_config: quantised checkpoints "
                      "cannot be trained; expected the checkpoint that this one "
                      "was made from")
-  gemma = FAMILIES[kind].gemma
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
-      if key not in READ | READ_BY[gemma] | HARMLESS
-      and value not in (None, False))
-  if gemma and "hidden_act" in raw:  # Gemma computes hidden_activation
-    unknown = [x for x in unknown if not x.startswith("hidden_act=")]
+      if key not in READ | FAMILIES[kind].fields | HARMLESS
+      and value is not None and value is not False)
   if unknown:
     raise InputError(
         f"{file}: {', '.join(unknown)} is not supported: it may change what "
@@ -116,51 +135,75 @@ def _raw_config(file: pathlib.Path) -> dict:
   return raw
 
 
+def _check_positive(fields: dict, names, file) -> None:
+  """InputError that names the fields that are no finite number above 0."""
+  wrong = [f"{name}={fields[name]!r}" for name in names
+           if not isinstance(fields[name], (int, float))
+           or not 0 < fields[name] < math.inf]
+  if wrong:
+    raise InputError(f"{file}: {', '.join(wrong)}: expected a positive number")
+
+
 def _rope(parameters: dict, file) -> decoder.Rope:
   """One entry of rope_parameters; InputError for what we do not compute."""
-  kind, theta = parameters["rope_type"], float(parameters["rope_theta"])
-  partial = "partial_rotary_factor"
-  if partial in parameters and parameters[partial] != 1.0:
-    raise InputError(f"{file}: {partial}={parameters[partial]} is not "
-                     "supported; expected 1.0")
+  kind = parameters["rope_type"] if "rope_type" in parameters else None
+  if kind not in ROPE_FIELDS:
+    raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
+                     f"one of {', '.join(ROPE_FIELDS)}")
+  names = ROPE_FIELDS[kind]
+  spelled = {"rope_type": kind, "type": kind, "partial_rotary_factor": 1.0}
+  wrong = [f"{key}={value!r} is not supported"
+           for key, value in sorted(parameters.items())
+           if key not in names and value is not None
+           and not (key in spelled and spelled[key] == value)]
+  wrong += [f"{name} is missing" for name in names if name not in parameters]
+  if wrong:
+    raise InputError(f"{file}: rope_parameters (or rope_scaling) of rope_type "
+                     f"{kind!r}: {', '.join(wrong)}; expected "
+                     f"{', '.join(names)}")
+  _check_positive(parameters, names, file)
+  theta = float(parameters["rope_theta"])
   if kind == "default":
     return decoder.Rope(theta, 1.0, None)
   if kind == "linear":
     return decoder.Rope(theta, float(parameters["factor"]), None)
-  if kind == "llama3":
-    old = parameters["original_max_position_embeddings"]
-    return decoder.Rope(theta, float(parameters["factor"]),
-                        (old / parameters["high_freq_factor"],
-                         old / parameters["low_freq_factor"]))
-  raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
-                   "'default', 'linear' or 'llama3'")
+  low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+  if low >= high:
+    raise InputError(f"{file}: low_freq_factor={low}, high_freq_factor={high}: "
+                     "expected the low one to be smaller")
+  old = parameters["original_max_position_embeddings"]
+  return decoder.Rope(theta, float(parameters["factor"]),
+                      (old / high, old / low))
 
 
-def read(path: str) -> decoder.ModelConfig:
-  """The decoder's shape; InputError for what it cannot run faithfully."""
-  file = pathlib.Path(path) / "config.json"
-  family = FAMILIES[_raw_config(file)["model_type"]]
-  # AutoConfig knows the defaults and the older spellings of the rope fields.
+def _whole_config(path: str, file) -> dict:
+  """All fields: transformers knows the defaults and the older spellings."""
   try:
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
-    rope = config["rope_parameters"]
-    ropes = [_rope(rope[key], file) if key in rope else _rope(rope, file)
-             for key in ("full_attention", "sliding_attention")]
-  except InputError:
-    raise
   except Exception as error:  # pylint: disable=broad-except  # of many kinds
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
+  _check_positive(config, POSITIVE, file)
+  _check_positive(config, [name for name in POSITIVE_OR_NULL if name in config
+                           and config[name] is not None], file)
+  return config
+
+
+def _head_width(config: dict, file) -> int:
   heads, width = config["num_attention_heads"], config["hidden_size"]
   groups = config["num_key_value_heads"]
   H = config["head_dim"] if "head_dim" in config else None
-  if min(heads, groups, width) < 1 or heads % groups or (
-      H is None and width % heads) or (H or width // heads) % 2:
+  if heads % groups or (H is None and width % heads) or (
+      H or width // heads) % 2:
     raise InputError(
         f"{file}: hidden_size={width}, num_attention_heads={heads}, "
         f"num_key_value_heads={groups}, head_dim={H}: expected heads of an "
         "even, equal width and a whole number of query heads to each key head")
-  H = H or width // heads
+  return H or width // heads
+
+
+def _windows(config: dict, file) -> tuple[int | None, ...]:
+  """Of each layer: how many tokens it sees; None: all."""
   Z = config["num_hidden_layers"]
   kinds = (config["layer_types"] if "layer_types" in config
            else ["full_attention"] * Z)
@@ -171,23 +214,35 @@ def read(path: str) -> decoder.ModelConfig:
     raise InputError(
         f"{file}: layer_types {kinds} is not supported; expected {Z} of "
         "full_attention and sliding_attention, the latter with sliding_window")
+  return tuple(known[kind] for kind in kinds)
+
+
+def read(path: str) -> decoder.ModelConfig:
+  """The decoder's shape; InputError for what it cannot run faithfully."""
+  file = pathlib.Path(path) / "config.json"
+  family = FAMILIES[_raw_config(file)["model_type"]]
+  config = _whole_config(path, file)
+  rope = config["rope_parameters"]
+  ropes = [_rope(rope[kind] if kind in rope else rope, file)
+           for kind in ("full_attention", "sliding_attention")]
   activation = config["hidden_activation" if family.gemma else "hidden_act"]
   if activation not in decoder.ACTIVATIONS:
     raise InputError(f"{file}: activation {activation!r} is not supported; "
                      f"expected one of {', '.join(decoder.ACTIVATIONS)}")
+  H, width = _head_width(config, file), config["hidden_size"]
+  scalar = config["query_pre_attn_scalar"] if family.gemma else H
   return decoder.ModelConfig(
-      V=config["vocab_size"], D=width, Z=Z, N=heads, K=groups, H=H,
+      V=config["vocab_size"], D=width, Z=config["num_hidden_layers"],
+      N=config["num_attention_heads"], K=config["num_key_value_heads"], H=H,
       F=config["intermediate_size"],
-      rope=ropes[0], local_rope=ropes[1],
-      window_Z=tuple(known[kind] for kind in kinds),
+      rope=ropes[0], local_rope=ropes[1], window_Z=_windows(config, file),
       norm_eps=float(config["rms_norm_eps"]),
       norm_offset=1.0 if family.gemma else 0.0,
       qkv_bias=family.qkv_bias, qk_norm=family.qk_norm,
       post_norms=family.gemma,
       activation=activation,
       embed_scale=width**0.5 if family.gemma else 1.0,
-      query_scale=(config["query_pre_attn_scalar"] if family.gemma else H
-                   )**-0.5,
+      query_scale=scalar**-0.5,
       attn_cap=config["attn_logit_softcapping"] if family.gemma else None,
       logit_cap=config["final_logit_softcapping"] if family.gemma else None,
       tied=config["tie_word_embeddings"],

@@ -25,16 +25,22 @@ def load(path: str):
 
 
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
-  """Every token that ends a rollout, of tokenizer and generation_config."""
-  ids = {tokenizer.eos_token_id}
+  """Every token that ends a rollout, of tokenizer and generation_config.json.
+
+  Where the latter is absent config.json says it, as transformers has it.
+  """
   file = pathlib.Path(path) / "generation_config.json"
-  if file.is_file():
-    try:
-      declared = json.loads(file.read_text(encoding="utf-8"))
-      more = declared["eos_token_id"] if "eos_token_id" in declared else []
-      ids.update([] if more is None else np.atleast_1d(more).tolist())
-    except (OSError, ValueError, TypeError) as error:
-      raise InputError(f"{file}: not readable ({error})") from error
+  if not file.is_file():
+    file = file.with_name("config.json")
+  ids = {tokenizer.eos_token_id}
+  try:
+    declared = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(declared, dict):
+      raise ValueError("expected a JSON object")
+    more = declared["eos_token_id"] if "eos_token_id" in declared else None
+    ids.update([] if more is None else np.atleast_1d(more).tolist())
+  except (OSError, ValueError, TypeError) as error:
+    raise InputError(f"{file}: not readable ({error})") from error
   if not all(type(i) is int and i >= 0 for i in ids):
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "
                      "expected token ids")

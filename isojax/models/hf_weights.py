@@ -128,7 +128,10 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     raise InputError(
         f"{folder}: no readable model.safetensors or model.safetensors.index."
         f"json ({type(error).__name__}: {error}); the file is missing or "
-        "damaged, copy the checkpoint again") from error
+        "damaged, copy the checkpoint again"
+        + (f"; {folder.name} has .bin weights, expected safetensors: load it "
+           "with transformers and save it again" if any(folder.glob("*.bin*"))
+           else "")) from error
 
 
 def sha256(path: str) -> str:
@@ -166,9 +169,15 @@ def _reading(file: pathlib.Path, name: str):
 
 
 def check(path: str, abstract) -> None:
-  """InputError if a tensor is missing or has another shape; reads headers."""
+  """Reads headers only.
+
+  Raises:
+    InputError: a tensor is missing, has another shape, or is one that no
+      parameter reads: then config.json is of another model.
+  """
   files = _tensor_files(pathlib.Path(path))
-  for tensor in jax.tree.leaves(stored(abstract)):
+  leaves = jax.tree.leaves(stored(abstract))
+  for tensor in leaves:
     if tensor.name not in files:
       raise InputError(f"{path}: tensor {tensor.name} is missing")
     with _reading(files[tensor.name], tensor.name) as tensors:
@@ -176,6 +185,16 @@ def check(path: str, abstract) -> None:
     if found != tensor.shape:
       raise InputError(f"{path}: tensor {tensor.name} has shape {found}, "
                        f"config.json asks for {tensor.shape}")
+  known = {tensor.name for tensor in leaves}
+  if "head" not in abstract:
+    known.add(_TOP["head"])  # of a tied embedding, a second copy
+  unread = sorted(name for name in files if name not in known
+                  and not name.endswith("rotary_emb.inv_freq"))
+  if unread:
+    raise InputError(
+        f"{path}: {len(unread)} tensors, {unread[0]} the first, have no place "
+        "in the model that config.json describes; expected the config.json "
+        "that belongs to these weights")
 
 
 def load(path: str, abstract):
@@ -187,7 +206,7 @@ def load(path: str, abstract):
       result's.
 
   Raises:
-    InputError: a tensor is missing, has another shape, or cannot be read.
+    InputError: as `check`, or a tensor cannot be read.
   """
   check(path, abstract)
   files = _tensor_files(pathlib.Path(path))
@@ -214,7 +233,7 @@ def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
 
 
 def save(folder: pathlib.Path, params, *, dtype: str,
-                 limit: int = SHARD_BYTES) -> None:
+         limit: int = SHARD_BYTES) -> None:
   """Writes params as safetensors, one file's worth in memory at a time.
 
   Args:
@@ -242,35 +261,51 @@ def save(folder: pathlib.Path, params, *, dtype: str,
          "weight_map": file_of}, indent=2) + "\n", encoding="utf-8")
 
 
+def check_new(out: str) -> None:
+  """InputError if there is something already."""
+  if os.path.lexists(out):
+    raise InputError(f"--out={out}: exists already; choose another name, "
+                     "nothing is overwritten")
+
+
 @contextlib.contextmanager
 def new_folder(out: str):
   """A folder that appears under its name only when it is whole.
 
   Raises:
-    InputError: there is something already, or it cannot be written.
+    InputError: there is something already, or it cannot be written (no
+      permission, full disk).
   """
+  check_new(out)
   path = pathlib.Path(out)
-  if path.exists():
-    raise InputError(f"--out={out}: exists already; choose another name, "
-                     "nothing is overwritten")
   beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
   try:
     beside.mkdir(parents=True)
     yield beside
     beside.rename(path)
+  except FileNotFoundError:
+    raise  # of what the caller reads: the folder itself is there
+  except (OSError, safetensors.SafetensorError) as error:
+    raise InputError(f"--out={out}: cannot be written ({error}); make room or "
+                     "choose another place") from error
   finally:
     shutil.rmtree(beside, ignore_errors=True)
 
 
 def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
-  """config.json (with the dtype), tokenizer, generation config, licence."""
+  """config.json (with the dtype), tokenizer, generation config, licence.
+
+  Not adapters: the weights written have them already, or never had.
+  """
   for file in sorted(pathlib.Path(source).iterdir()):
-    if file.is_file() and not file.name.endswith(WEIGHT_FILES):
+    if file.is_file() and not file.name.endswith(WEIGHT_FILES) and (
+        not file.name.startswith("adapter_")):
       shutil.copyfile(file, folder / file.name)
   config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-  key = "torch_dtype" if "torch_dtype" in config else "dtype"
-  (folder / "config.json").write_text(
-      json.dumps(config | {key: dtype}, indent=2) + "\n", encoding="utf-8")
+  keys = [key for key in ("dtype", "torch_dtype") if key in config]
+  (folder / "config.json").write_text(json.dumps(
+      config | dict.fromkeys(keys or ["dtype"], dtype), indent=2) + "\n",
+      encoding="utf-8")
 
 
 def export(source: str, out: str, params, *, dtype: str) -> None:

@@ -119,7 +119,7 @@ def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
   """A folder that peft's PeftModel loads on top of the base at `source`.
 
   Raises:
-    InputError: `out` exists.
+    InputError: `out` exists or cannot be written.
   """
   tensors = {}
   for layer, targets in trained.items():
