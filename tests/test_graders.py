@@ -29,6 +29,9 @@ EXTRACTS = [
     ("boxed", r"\boxed{3} no, \boxed{4}", "4"),  # the last one
     ("boxed", r"\boxed{3}, \fbox{4}", "4"),
     ("boxed", r"\fbox{3}, \boxed {4}", "4"),
+    ("boxed", r"so $x = \boxed 5$.", "5"),  # a few of MATH's solutions
+    ("boxed", r"$\fbox \frac{1}{2}$", r"\frac{1}{2}"),
+    ("boxed", "\\boxed $", None),
     ("boxed", r"\boxed{\frac{1}{2}} }", r"\frac{1}{2}"),
     ("boxed", r"\boxed{\boxed{5}}", "5"),
     ("boxed", r"\boxed{\{1,2\}}", r"\{1,2\}"),
