@@ -189,7 +189,8 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
   lab_lib.prepare(changed(**here))  # nothing uses it, as in Gemma 3
   with pytest.raises(InputError, match="holds token 20, .* has only 20 "):
     lab_lib.prepare(changed(**here, task__prompt__template="{question}?"))
-  (tmp_path / "m/generation_config.json").write_text('{"eos_token_id": [1, 20]}')
+  (tmp_path / "m/generation_config.json").write_text(
+      '{"eos_token_id": [1, 20]}')
   with pytest.raises(InputError, match="ends with token 20, .* has only 20 "):
     lab_lib.prepare(changed(**here))
 
@@ -202,11 +203,12 @@ def chatty(tmp_path, template):
 
 
 def test_prompts_are_the_same_on_every_day(tmp_path):
-  folder = chatty(tmp_path, "{{ strftime_now('%d %m %Y') }}="
-                  "{{ messages[0]['content'] }}")
+  folder = chatty(tmp_path, "{% if not date_string is defined %}"
+                  "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+                  "{{ date_string }}={{ messages[0]['content'] }}")
   tokenizer = hf_tokenizer.load(folder)
   chat = prompts_lib.PromptConfig("{question}:", chat=True, system="")
-  plain = prompts_lib.PromptConfig("26 07 2024={question}:", chat=False,
+  plain = prompts_lib.PromptConfig("26 Jul 2024={question}:", chat=False,
                                    system="")
   got, wanted = (prompts_lib.encode(tokenizer, [Problem(0, "1 2=3", "")], cfg,
                                     S=30) for cfg in (chat, plain))

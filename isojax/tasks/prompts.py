@@ -1,7 +1,6 @@
 """Problems to token ids, and which problems a step gets."""
 
 import dataclasses
-import datetime
 import hashlib
 
 import jinja2
@@ -11,9 +10,9 @@ from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
-# Some chat templates (Llama 3.2's) write the day into the system's turn; this
-# one, their own default, keeps prompts the same from day to day.
-TODAY = datetime.datetime(2024, 7, 26)
+# Llama 3's chat templates write the day into the system's turn, unless they are
+# given one; this is the day that they take where they know none.
+TODAY = "26 Jul 2024"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
   try:
     return [tokenizer.apply_chat_template(
         [*system, {"role": "user", "content": text}], tokenize=False,
-        add_generation_prompt=True, strftime_now=TODAY.strftime)
+        add_generation_prompt=True, date_string=TODAY)
             for text in texts]
   except jinja2.TemplateError as error:
     raise InputError(
