@@ -123,8 +123,8 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   if not any(dropped.values()):
     return kept, ()
   return kept, (
-      f"{path}: dropped {dropped['train']} training and {dropped['validation']} "
-      "validation problems: their prompts are longer than sampler."
+      f"{path}: dropped {dropped['train']} training and "
+      f"{dropped['validation']} validation problems: their prompts are longer than sampler."
       f"max_prompt_tokens={e.sampler.max_prompt_tokens}; D = {len(kept.train)} "
       "are left",)
 

@@ -87,7 +87,8 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str):
   """Holds a folder for one run and one process; makes it if need be.
 
   The hash of the base policy's weights is kept beside the config, for who
-  adds adapters to them later. The lock is the kernel's, so a killed process leaves none behind.
+  adds adapters to them later. The lock is the kernel's, so a killed process
+  leaves none behind.
 
   Raises:
     InputError: the folder can not be made or written, another process holds

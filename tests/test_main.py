@@ -45,7 +45,8 @@ def small(base=hard, **more):
 def run(config, folder) -> list[dict]:
   """Trains in this process; the records."""
   lab = lab_lib.prepare(config)
-  with workdir.claim(str(folder), config.to_dict(), lab.run_id, lab.model_sha256):
+  with workdir.claim(str(folder), config.to_dict(), lab.run_id,
+                     lab.model_sha256):
     assert main_lib.train(lab, str(folder)) == 0
   return records.read(str(folder / "records.jsonl"))
 
@@ -202,7 +203,8 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
   lab = lab_lib.prepare(config)
-  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id, lab.model_sha256):
+  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id,
+                     lab.model_sha256):
     assert main_lib.train(lab, str(tmp_path)) == main_lib.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -226,7 +227,7 @@ def test_a_set_may_grow_but_not_the_temperature(tmp_path):
   assert sum(n == 16 for *_, n in seen) == 550
   moved = HEADER | {"model": "elsewhere"}
   assert counts_lib.read(out, moved) == counts_lib.read(out, HEADER)
-  with pytest.raises(InputError, match=r"measured with prompt=None \(now 'a'\)"):
+  with pytest.raises(InputError, match=r"with prompt=None \(now 'a'\)"):
     counts_lib.read(out, HEADER | {"prompt": "a"})
   with pytest.raises(InputError, match=r"measured with temperature=1.0 \(now "
                      r"0.6\); remove the file"):
@@ -376,7 +377,7 @@ def test_from_a_file_to_a_run(local_set, tmp_path):
   header = stratum_lib.read(f"{tmp_path}/one/s-half.jsonl").header
   assert (header["n"], header["model"]) == (16, TINY)
   assert (header["train"], header["validation"]) == (16, 4)
-  proposed = [line.split() for line in alone.stdout.splitlines()
+  proposed = [shlex.split(line) for line in alone.stdout.splitlines()
               if line.startswith("  python -m isojax.main")]
   assert [p[3] for p in proposed] == [
       f"--config=configs/{name}.py:qwen2.5-7b"
@@ -400,8 +401,7 @@ def test_one_line_for_every_error(local_set, tmp_path):
       ("--shard=2", "--shard=2 --shards=1: expected"),
       ("--config.source.kind=file", "'file': expected one of countdown, files"),
       ("--config.out=nowhere/s", "'nowhere/s': no such folder"),
-      ("--config.sampler.max_new_tokens=50", "65 is longer than the model's"),
-      ("--config.prompt.template={question}!", "holds token")]:
+      ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")]:
     done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
                argument, check=False)
     assert done.returncode == 2 and message in done.stderr

@@ -54,7 +54,7 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
       lines = [json.loads(line) for line in _whole_lines(path)]
       if not lines:  # killed while the header was written
         continue
-      found = lines[0]
+      found = lines[0] | {}  # of a list, say, a TypeError
       differ = [name for name in header if name not in FOR_PEOPLE and (
           name not in found or found[name] != header[name])]
       counts |= {(line["key"], line["n"]): line["correct"]
