@@ -124,9 +124,9 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
     return kept, ()
   return kept, (
       f"{path}: dropped {dropped['train']} training and "
-      f"{dropped['validation']} validation problems: their prompts are longer than sampler."
-      f"max_prompt_tokens={e.sampler.max_prompt_tokens}; D = {len(kept.train)} "
-      "are left",)
+      f"{dropped['validation']} validation problems: their prompts are longer "
+      f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
+      f"D = {len(kept.train)} are left",)
 
 
 def other_model(e: experiment_lib.Experiment, header: dict,
