@@ -5,6 +5,8 @@
 
 from ml_collections import config_dict
 
+from configs import split_math
+
 
 def get_config():
   return config_dict.create(
@@ -23,10 +25,10 @@ def get_config():
           prompt=dict(
               template="{question}:",  # around the question
               chat=False,  # put it into the tokenizer's chat template
-              system="",  # the system's turn of a chat; empty: none
+              system="",  # of a chat; empty: the template's, Qwen2.5 has one
           ),
           grader=dict(
-              name="countdown",  # how answers are judged: or math, reasoning_gym
+              name="countdown",  # who judges: or math, reasoning_gym
               answer="whole",  # where they stand: or boxed, hash, tags
               workers=1,  # processes that judge; countdown needs none
               seconds=5.0,  # wall clock an answer may take, then it is wrong
@@ -95,3 +97,43 @@ def get_config():
           tensor=1,  # devices that share heads, mlp and vocabulary
       ),
   )
+
+
+def sized(config, size):
+  """The same setting for a real model: of `tiny` there is no change.
+
+  Never run at the paper's scale: the tests only trace its shapes, and the
+  update's whole logits would not fit before the head is chunked.
+  """
+  if size == "tiny":
+    return config
+  if size not in ("qwen2.5-0.5b", "qwen2.5-7b"):
+    raise ValueError(f"configs/{config.name}.py:{size}: expected tiny, "
+                     "qwen2.5-0.5b or qwen2.5-7b")
+  config.task.stratum = f"{size}-{config.name}.jsonl"  # of launch.split
+  config.name = f"{config.name}-{size}"
+  # The same text and grader that configs/split_math.py measured with.
+  config.task.prompt.update(chat=True, template=split_math.BOXED)
+  config.task.grader.update(name="math", answer="boxed", workers=8)
+  config.sampler.update(temperature=0.6, dtype="bfloat16")  # the paper's
+  config.recipe.loss.dtype = "bfloat16"
+  config.recipe.optimizer.base_lr = 1e-6  # at B = 1024, the paper's anchor
+  config.eval.update(k=4, temperature=0.6, first=65_536)  # the paper's avg@4
+  if size == "qwen2.5-0.5b":
+    config.model.path = "Qwen/Qwen2.5-0.5B-Instruct"  # or a local folder
+    config.alloc.update(Bp=32, n=16, C=262_144)
+    config.sampler.update(
+        rows=256,  # bounds the cache on one accelerator
+        max_prompt_tokens=512,
+        max_new_tokens=1024)
+    config.recipe.loss.microbatches = 32  # 16 rows of logits at once
+    return config
+  config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
+  config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
+  config.sampler.update(
+      rows=1024,  # 16 on each of 64 devices
+      max_prompt_tokens=2048,
+      max_new_tokens=8192)  # the paper's longest answer
+  config.recipe.loss.microbatches = 16
+  config.mesh.update(data=2, fsdp=8, tensor=4)  # 64 devices
+  return config

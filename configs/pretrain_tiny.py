@@ -21,7 +21,7 @@ def get_config():
       prompt=dict(
           template="{question}:",  # around the question
           chat=False,  # put it into the tokenizer's chat template
-          system="",  # the system's turn of a chat; empty: none
+          system="",  # of a chat; empty: the template's, Qwen2.5 has one
       ),
       characters="0123456789+-*() =:",  # vocabulary, next to <unk> and <eos>
       shape=dict(  # fields of a Qwen2 config.json

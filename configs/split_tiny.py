@@ -18,7 +18,7 @@ def get_config():
       prompt=dict(
           template="{question}:",  # around the question
           chat=False,  # put it into the tokenizer's chat template
-          system="",  # the system's turn of a chat; empty: none
+          system="",  # of a chat; empty: the template's, Qwen2.5 has one
       ),
       grader=dict(
           name="countdown",  # how answers are judged: or math, reasoning_gym

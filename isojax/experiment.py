@@ -194,6 +194,27 @@ def nearest_multiples(value: int, unit: int) -> list[int]:
   return [x for x in (below, below + unit) if x > 0]
 
 
+def check_sampler(sampler: SamplerConfig, mesh: MeshConfig, *, rows: int,
+                  G: int, max_positions: int) -> None:
+  """InputError if the model or the mesh can not take what is sampled.
+
+  Args:
+    sampler, mesh: of an experiment or a split.
+    rows: of one sampler call.
+    G: shards of the rows on the mesh.
+    max_positions: longest sequence of the model, tokens.
+  """
+  if rows % G:
+    near = " or ".join(map(str, nearest_multiples(rows, G)))
+    raise InputError(f"sampler.rows={rows} do not divide over {G} row shards "
+                     f"(mesh data={mesh.data} * fsdp={mesh.fsdp}); use {near}")
+  longest = sampler.max_prompt_tokens + sampler.max_new_tokens
+  if longest > max_positions:
+    raise InputError(
+        f"sampler: max_prompt_tokens + max_new_tokens = {longest} is longer "
+        f"than the model's {max_positions} positions; lower one of them")
+
+
 def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
   """Refuses what could not run, before anything is compiled or written.
 
@@ -218,11 +239,8 @@ def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
         f"{k} microbatches = {parts}; the nearest that do: "
         f"{', '.join(legal[:2])} at n={a.n}, or {', '.join(also[:2])} at "
         f"Bp={a.Bp}")
-  if e.rows % G:
-    near = " or ".join(map(str, nearest_multiples(e.rows, G)))
-    raise InputError(f"sampler.rows={e.rows} do not divide over {G} row shards "
-                     f"(mesh data={e.mesh.data} * fsdp={e.mesh.fsdp}); use "
-                     f"{near}")
+  check_sampler(e.sampler, e.mesh, rows=e.rows, G=G,
+                max_positions=max_positions)
   if a.n < 2:
     raise InputError(
         "alloc.n=1: group-normalised advantages compare the rollouts of one "
@@ -237,14 +255,9 @@ def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
   if e.sampler.top_p < 1:
     raise InputError(
         f"sampler.top_p={e.sampler.top_p}: training rollouts must come from "
-        "the whole distribution, or the trainer's log-probs are of another one; "
-        "use 1.0 (eval.top_p is free)")
+        "the whole distribution, or the trainer's log-probs are of another "
+        "one; use 1.0 (eval.top_p is free)")
   if a.Bp > problems:
     raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
                      f"{e.task.stratum} has {problems} training problems; "
                      "lower Bp or make a larger stratum")
-  longest = e.sampler.max_prompt_tokens + e.sampler.max_new_tokens
-  if longest > max_positions:
-    raise InputError(
-        f"sampler: max_prompt_tokens + max_new_tokens = {longest} is longer "
-        f"than the model's {max_positions} positions; lower one of them")

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import hashlib
+import pathlib
 import typing
 
 import jax
@@ -21,6 +23,7 @@ from isojax.rl import update as update_lib
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
+from isojax.tasks import gym
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
 from isojax.types import Batch
@@ -34,7 +37,9 @@ class Lab:
 
   e: experiment_lib.Experiment
   folder: str  # checkpoint of the base policy
-  run_id: str
+  model_sha256: str  # of its weights
+  identity: dict  # what decides the results
+  run_id: str  # the hash of that
   tokenizer: object  # transformers' fast tokenizer
   stratum: stratum_lib.Stratum
   train: Prompts  # of stratum.train, host arrays
@@ -45,14 +50,72 @@ class Lab:
   notes: tuple[str, ...]  # what a person should know before the run
 
 
-def fitting(e: experiment_lib.Experiment, tokenizer,
-            stratum: stratum_lib.Stratum):
-  """The stratum without prompts longer than the limit, and notes on it.
+TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
+              "tokenizer_config.json", "chat_template.jinja")
 
-  InputError if no training or no validation prompt fits.
+
+def text_sha256(folder: str) -> str:
+  """A hash of the files of a checkpoint that decide results beside weights."""
+  lines = []
+  for name in TEXT_FILES:
+    file = pathlib.Path(folder) / name
+    if file.is_file():
+      lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {name}")
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Opened(typing.NamedTuple):
+  """A base policy whose files were checked; its weights are not read yet."""
+
+  folder: str  # checkpoint on this machine
+  tokenizer: object  # transformers' fast tokenizer
+  eos_ids: tuple[int, ...]  # tokens that end a rollout
+  model: decoder.Transformer
+
+
+def opened_model(path: str, mesh) -> Opened:
+  """A checkpoint by folder or hub name, on a mesh.
+
+  InputError if it is not there, not supported, or does not fit together.
   """
+  folder = hf_config.resolve(path)
+  tokenizer = hf_tokenizer.load(folder)
+  model = decoder.Transformer(hf_config.read(folder), mesh)
+  # Not len(tokenizer): Gemma 3 names one token more than it has rows for.
+  ends = hf_tokenizer.eos_ids(folder, tokenizer)
+  if max(ends) >= model.cfg.V:
+    raise InputError(
+        f"{path}: a rollout ends with token {max(ends)}, but the model has "
+        f"only {model.cfg.V} (vocab_size of config.json); tokenizer and model "
+        "are not of one checkpoint")
+  hf_weights.check(folder, decoder.abstract_params(model))
+  return Opened(folder, tokenizer, ends, model)
+
+
+def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
+  """InputError if the grader can not judge the problems of a stratum."""
+  if header["task"] != e.task.grader.name:
+    raise InputError(
+        f"{path} holds problems of {header['task']!r}, but task.grader.name="
+        f"{e.task.grader.name!r} judges others; use the grader that they were "
+        "measured with")
+  if e.task.grader.name == "reasoning_gym":
+    if "source" not in header or "generator" not in header["source"]:
+      raise InputError(f"{path}: its header names no generator of reasoning-"
+                       "gym; make it with python -m launch.split")
+    gym.check(header["source"]["generator"])
+
+
+def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
+  """A stratum without prompts longer than the limit, and notes on it.
+
+  InputError if the grader can not judge it, if no training or no validation
+  prompt fits, or if one holds a token that a model of V tokens has not.
+  """
+  stratum = stratum_lib.read(path)
+  check_task(e, path, stratum.header)
   keep = functools.partial(prompts_lib.fitting, tokenizer, cfg=e.task.prompt,
-                           S=e.sampler.max_prompt_tokens)
+                           S=e.sampler.max_prompt_tokens, V=V)
   kept = dataclasses.replace(stratum, train=keep(stratum.train),
                              validation=keep(stratum.validation))
   dropped = {split: len(getattr(stratum, split)) - len(getattr(kept, split))
@@ -60,10 +123,10 @@ def fitting(e: experiment_lib.Experiment, tokenizer,
   if not any(dropped.values()):
     return kept, ()
   return kept, (
-      f"dropped {dropped['train']} training and {dropped['validation']} "
-      "validation problems: their prompts are longer than sampler."
-      f"max_prompt_tokens={e.sampler.max_prompt_tokens}; D = {len(kept.train)} "
-      "are left",)
+      f"{path}: dropped {dropped['train']} training and "
+      f"{dropped['validation']} validation problems: their prompts are longer "
+      f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
+      f"D = {len(kept.train)} are left",)
 
 
 def other_model(e: experiment_lib.Experiment, header: dict,
@@ -78,47 +141,46 @@ def other_model(e: experiment_lib.Experiment, header: dict,
           "for this one is not known; python -m launch.split measures it",)
 
 
+def _prompts_sha256(*splits: Prompts) -> str:
+  """A hash of encoded prompts: a chat template may depend on anything."""
+  content = hashlib.sha256()
+  for prompts in splits:
+    content.update(prompts.len_P.tobytes())
+    content.update(prompts.tokens_PxS.tobytes())
+  return content.hexdigest()
+
+
 def prepare(config) -> Lab:
   """Config to a lab; every InputError comes from here, nothing is written."""
   e = experiment_lib.load(config)
   mesh = mesh_lib.make_mesh(e.mesh)
-  folder = hf_config.resolve(e.model.path)
-  tokenizer = hf_tokenizer.load(folder)
-  model = decoder.Transformer(hf_config.read(folder), mesh)
-  if len(tokenizer) > model.cfg.V:
-    raise InputError(
-        f"{e.model.path}: the tokenizer has {len(tokenizer)} tokens, the model "
-        f"only {model.cfg.V}; they are not of one checkpoint")
-  stratum = stratum_lib.read(e.task.stratum)
-  if stratum.header["task"] != e.task.grader.name:
-    raise InputError(
-        f"{e.task.stratum} holds problems of {stratum.header['task']!r}, but "
-        f"task.grader.name={e.task.grader.name!r} judges others; use the "
-        "grader that they were measured with")
-  stratum, notes = fitting(e, tokenizer, stratum)
+  folder, tokenizer, eos_ids, model = opened_model(e.model.path, mesh)
+  stratum, notes = read_stratum(e, e.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   encode = functools.partial(prompts_lib.encode, tokenizer, cfg=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
-  hf_weights.check(folder, decoder.abstract_params(model))
+  train, validation = encode(stratum.train), encode(stratum.validation)
   model_sha256 = hf_weights.sha256(folder)
   identity = experiment_lib.identity(config) | {
       "model_sha256": model_sha256,
-      "stratum_sha256": stratum.header["sha256"]}
+      "model_text_sha256": text_sha256(folder),
+      "stratum_sha256": stratum.header["sha256"],
+      "prompts_sha256": _prompts_sha256(train, validation)}
   return Lab(
-      e=e, folder=folder, run_id=workdir.run_id(identity),
+      e=e, folder=folder, model_sha256=model_sha256, identity=identity,
+      run_id=workdir.run_id(identity),
       tokenizer=tokenizer, stratum=stratum,
-      train=encode(stratum.train), validation=encode(stratum.validation),
+      train=train, validation=validation,
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
-      sampler=sampler_lib.make_sampler(
-          model, e.sampler, hf_tokenizer.eos_ids(folder, tokenizer)),
+      sampler=sampler_lib.make_sampler(model, e.sampler, eos_ids),
       notes=notes + other_model(e, stratum.header, model_sha256))
 
 
 def on_stratum(lab: Lab, path: str) -> Lab:
-  """The same lab with the problems of another stratum."""
-  stratum, notes = fitting(lab.e, lab.tokenizer, stratum_lib.read(path))
+  """The same lab with another stratum's problems; InputError as `prepare`."""
+  stratum, notes = read_stratum(lab.e, path, lab.tokenizer, lab.model.cfg.V)
   encode = functools.partial(prompts_lib.encode, lab.tokenizer,
                              cfg=lab.e.task.prompt,
                              S=lab.e.sampler.max_prompt_tokens)
@@ -189,12 +251,13 @@ TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
 
 def identity_fields(lab: Lab, step: int) -> dict:
   """The fields that every record has, but for the cumulative totals."""
-  e = lab.e
+  e, D = lab.e, len(lab.stratum.train)
   return {"run_id": lab.run_id, "seed": e.seed, "model": e.model.path,
-          "task": lab.stratum.header["task"], "split": lab.stratum.header["stratum"],
-          "Bp": e.alloc.Bp, "n": e.alloc.n, "step": step,
+          "task": lab.stratum.header["task"],
+          "split": lab.stratum.header["stratum"],
+          "Bp": e.alloc.Bp, "n": e.alloc.n, "D": D, "step": step,
           "rollouts": step * e.alloc.B,
-          "epoch": step * e.alloc.Bp / len(lab.stratum.train)}
+          "epoch": step / (D // e.alloc.Bp)}  # as the data order has it
 
 
 def totals_of(kept: list[dict]) -> dict:

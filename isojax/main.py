@@ -14,6 +14,7 @@ import os
 os.environ.setdefault("NPROC", "32")
 
 import contextlib
+import dataclasses
 import json
 import math
 import signal
@@ -55,7 +56,8 @@ _MODE = flags.DEFINE_enum(
     "checkpoint of the workdir (the base policy if there is none).")
 
 _EVAL_SETS = flags.DEFINE_list(
-    "eval_sets", [], "With --mode=eval: strata files beside that of the config.")
+    "eval_sets", [], "With --mode=eval: strata files beside that of the "
+    "config.")
 
 PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
 DIVERGED = 76  # exit code after a NaN or infinite loss
@@ -239,24 +241,63 @@ def train(lab: Lab, folder: str) -> int:
   return 0
 
 
+def evaluation_sets(lab: Lab) -> list[tuple[str, Lab]]:
+  """(name in the records, lab) of the config's stratum and --eval_sets.
+
+  A set that shares its name with one before has its hash behind it.
+  """
+  sets = {f"{lab.stratum.header['stratum']}/validation": lab}
+  for path in _EVAL_SETS.value:
+    each = lab_lib.on_stratum(lab, path)
+    for note in each.notes:
+      progress.say(note)
+    header = each.stratum.header
+    name = f"{header['stratum']}/validation"
+    if name in sets:
+      name = f"{header['stratum']}-{header['sha256'][:6]}/validation"
+    sets[name] = each
+  return list(sets.items())
+
+
+def as_trained(lab: Lab, config: dict, folder: str) -> tuple[Lab, dict]:
+  """Lab and config under the run id of a workdir, for evaluation.
+
+  How to evaluate may differ from how the run does while it trains.
+  """
+  if not os.path.exists(os.path.join(folder, "config.json")):
+    return lab, config
+  _, found = workdir.read_config(folder)
+  if "eval" not in found:
+    return lab, config
+  run_id = workdir.run_id(lab.identity | {"eval": found["eval"]})
+  return (dataclasses.replace(lab, run_id=run_id),
+          config | {"eval": found["eval"]})
+
+
+def newest(lab: Lab, store: str):
+  """(step, parameters) of the newest checkpoint; of the base if none."""
+  if not (os.path.isdir(store) and any(map(str.isdigit, os.listdir(store)))):
+    progress.say(f"{store} holds no checkpoint: this is the base policy")
+    return 0, lab_lib.base_params(lab)
+  tx, _ = lab_lib.make_optimizer(lab)
+  step, trained = checkpoint.restore_params(
+      store, None, lab_lib.abstract_state(lab, tx).params)
+  return step, lab_lib.merged(lab, lab_lib.frozen_base(lab), trained)
+
+
 def evaluate_only(lab: Lab, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  tx, _ = lab_lib.make_optimizer(lab)
-  labs = [lab, *(lab_lib.on_stratum(lab, path) for path in _EVAL_SETS.value)]
-  restored = checkpoint.restore_newest(
-      os.path.join(folder, "checkpoints"), lab_lib.abstract_state(lab, tx))
-  step, params = (restored[0], lab_lib.merged(
-      lab, lab_lib.frozen_base(lab), restored[1].params)) if restored else (
-          0, lab_lib.base_params(lab))
+  sets = evaluation_sets(lab)
+  step, params = newest(lab, os.path.join(folder, "checkpoints"))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
   path = os.path.join(folder, "eval.jsonl")
   records.truncate_after(path, math.inf)  # drops a torn last line
-  for each in labs:
+  for name, each in sets:
     with lab_lib.grading(each.e, each.stratum.header) as grade:
       line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
               **lab_lib.totals_of(known),
-              **evaluation(each, grade, params, step)}
+              **evaluation(each, grade, params, step), "eval_set": name}
     records.append(path, line)
     print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
   return 0
@@ -304,8 +345,11 @@ def main(_) -> int:
     progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
                  f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
-  run = {"train": train, "eval": evaluate_only}[_MODE.value]
-  with workdir.claim(folder, _CONFIG.value.to_dict(), lab.run_id):
+  run, config = train, _CONFIG.value.to_dict()
+  if _MODE.value == "eval":
+    run = evaluate_only
+    lab, config = as_trained(lab, config, folder)
+  with workdir.claim(folder, config, lab.run_id, lab.model_sha256):
     return run(lab, folder)
 
 

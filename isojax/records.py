@@ -20,12 +20,13 @@ COMMON = (
     "split",  # the stratum trained on
     "Bp",  # problems a step
     "n",  # rollouts a problem
+    "D",  # training problems
     "step",  # updates made
     "rollouts",  # cumulative C: every rollout sampled for training
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
     "trained_tokens",  # cumulative; tokens with a gradient
-    "epoch",  # problems drawn over training problems, M * Bp / D
+    "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
 )
 TRAIN = (

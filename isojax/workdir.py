@@ -46,7 +46,7 @@ def _check_ours(folder: str) -> None:
 
 
 def read_config(folder: str) -> tuple[str, dict]:
-  """(run id, config) of a run's folder; InputError if it is none, or damaged."""
+  """(run id, config) of a run's folder; InputError if none, or damaged."""
   path = os.path.join(folder, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
@@ -62,26 +62,33 @@ def read_config(folder: str) -> tuple[str, dict]:
                      "--workdir") from error
 
 
-def _check_config(folder: str, config: dict, this_id: str) -> None:
+def _check_config(folder: str, config: dict, this_id: str,
+                  model_sha256: str) -> None:
   """Writes config.json into a new folder, or checks it in an old one."""
   path = os.path.join(folder, "config.json")
   if not os.path.exists(path):
-    text = json.dumps({"run_id": this_id, "config": config}, indent=2)
+    text = json.dumps({"run_id": this_id, "model_sha256": model_sha256,
+                       "config": config}, indent=2)
     records.replace(path, (text + "\n").encode())
     return
   found_id, found_config = read_config(folder)
   if found_id != this_id:
+    differ = _differences(json.loads(json.dumps(config)), found_config) or (
+        "the same config, but the files of the model, the stratum or the "
+        "prompts' tokens are others")
     raise InputError(
         f"--workdir={folder} belongs to run {found_id}, this one is {this_id}: "
-        f"{_differences(json.loads(json.dumps(config)), found_config)}; choose another --workdir, or "
-        "give the same config to continue that run")
+        f"{differ}; choose another --workdir, or give the same config to "
+        "continue that run")
 
 
 @contextlib.contextmanager
-def claim(folder: str, config: dict, this_id: str):
+def claim(folder: str, config: dict, this_id: str, model_sha256: str):
   """Holds a folder for one run and one process; makes it if need be.
 
-  The lock is the kernel's, so a killed process leaves none behind.
+  The hash of the base policy's weights is kept beside the config, for who
+  adds adapters to them later. The lock is the kernel's, so a killed process
+  leaves none behind.
 
   Raises:
     InputError: the folder can not be made or written, another process holds
@@ -92,8 +99,8 @@ def claim(folder: str, config: dict, this_id: str):
     os.makedirs(folder, exist_ok=True)
     lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
   except OSError as error:
-    raise InputError(f"--workdir={folder}: cannot be made or written ({error}); "
-                     "choose another one") from error
+    raise InputError(f"--workdir={folder}: cannot be made or written "
+                     f"({error}); choose another one") from error
   with lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +116,7 @@ def claim(folder: str, config: dict, this_id: str):
       os.truncate(lock.fileno(), 0)
       holder = f"process {os.getpid()} on {socket.gethostname()}\n"
       os.write(lock.fileno(), holder.encode())
-      _check_config(folder, config, this_id)
+      _check_config(folder, config, this_id, model_sha256)
     except OSError as error:
       raise InputError(f"--workdir={folder}: cannot be written ({error}); make "
                        "room or choose another one") from error

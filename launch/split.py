@@ -25,12 +25,11 @@ from absl import flags
 
 from isojax import cli
 from isojax import experiment
+from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
 from isojax.rl import reward
 from isojax.sampling import blocks
@@ -56,7 +55,7 @@ class Split:
   """The config of launch.split."""
 
   seed: int  # of the samples
-  model: str  # Hugging Face folder
+  model: str  # Hugging Face folder, or name on the hub
   out: str  # files are OUT-STRATUM.jsonl
   prompt: prompts_lib.PromptConfig
   grader: grader_lib.GraderConfig
@@ -100,10 +99,12 @@ def read_pool(cfg: Split) -> content.Pool:
   return experiment.section(sources.SOURCES[kind], arguments, "config.source")
 
 
-def without_long(cfg: Split, tokenizer, pool: content.Pool) -> content.Pool:
+def without_long(cfg: Split, policy: lab_lib.Opened,
+                 pool: content.Pool) -> content.Pool:
   """The problems whose prompts fit, and how many did not."""
-  kept = [prompts_lib.fitting(tokenizer, problems, cfg.prompt,
-                              S=cfg.sampler.max_prompt_tokens)
+  kept = [prompts_lib.fitting(policy.tokenizer, problems, cfg.prompt,
+                              S=cfg.sampler.max_prompt_tokens,
+                              V=policy.model.cfg.V)
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
   dropped = total - sum(map(len, kept))
@@ -113,25 +114,28 @@ def without_long(cfg: Split, tokenizer, pool: content.Pool) -> content.Pool:
   return content.Pool(*kept, pool.notes + notes)
 
 
-def measurement(cfg: Split, tokenizer, grade):
-  """A function (split, problems, n) -> how many of n samples are correct."""
+def opened_policy(cfg: Split) -> lab_lib.Opened:
+  """The policy, checked against sampler and mesh; no weights are read."""
   mesh = mesh_lib.make_mesh(cfg.mesh)
-  G, R = mesh_lib.blocks(mesh), cfg.sampler.rows
-  if R % G:
-    near = " or ".join(map(str, experiment.nearest_multiples(R, G)))
-    raise InputError(f"sampler.rows={R} do not divide over {G} row shards; use "
-                     f"{near}")
-  model = decoder.Transformer(hf_config.read(cfg.model), mesh)
-  params = hf_weights.load(cfg.model, decoder.abstract_params(model))
-  sampler = sampler_lib.make_sampler(
-      model, cfg.sampler, hf_tokenizer.eos_ids(cfg.model, tokenizer))
+  policy = lab_lib.opened_model(cfg.model, mesh)
+  experiment.check_sampler(
+      cfg.sampler, cfg.mesh, rows=cfg.sampler.rows, G=mesh_lib.blocks(mesh),
+      max_positions=policy.model.cfg.max_positions)
+  return policy
+
+
+def measurement(cfg: Split, policy: lab_lib.Opened, grade):
+  """A function (split, problems, n) -> how many of n samples are correct."""
+  tokenizer, mesh, R = policy.tokenizer, policy.model.mesh, cfg.sampler.rows
+  params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
+  sampler = sampler_lib.make_sampler(policy.model, cfg.sampler, policy.eos_ids)
 
   def measure(split: str, problems: list[Problem], n: int) -> list[int]:
     prompts = prompts_lib.encode(tokenizer, problems, cfg.prompt,
                                  S=cfg.sampler.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
-        mesh=mesh, R=R, slots=blocks.slots_for(R // G, n),
+        mesh=mesh, R=R, slots=blocks.slots_for(R // mesh_lib.blocks(mesh), n),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p))
     graded = grade(problems, reward.texts(tokenizer, rollouts))
@@ -142,9 +146,12 @@ def measurement(cfg: Split, tokenizer, grade):
   return measure
 
 
-def decides(cfg: Split) -> dict:
+def decides(cfg: Split, policy: lab_lib.Opened) -> dict:
   """What counts depend on besides problem and n: the header of their file."""
-  return {"model": cfg.model, "model_sha256": hf_weights.sha256(cfg.model),
+  return {"model": cfg.model,
+          "model_sha256": hf_weights.sha256(policy.folder),
+          "model_text_sha256": lab_lib.text_sha256(policy.folder),
+          "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
@@ -154,21 +161,23 @@ def decides(cfg: Split) -> dict:
 
 def proposal(cfg: Split, path: str, name: str) -> str:
   """The command that trains on a stratum, with what its config lacks."""
-  config = importlib.import_module(f"configs.{name}").get_config()
+  size = "tiny" if cfg.source["kind"] == "countdown" else "qwen2.5-7b"
+  config = importlib.import_module(f"configs.{name}").get_config(size)
+  file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
   sampler = dataclasses.asdict(cfg.sampler)
   values = {"task.stratum": path, "model.path": cfg.model,
             "eval.temperature": cfg.sampler.temperature}
   for section, fields in (("task.prompt", dataclasses.asdict(cfg.prompt)),
                           ("task.grader", dataclasses.asdict(cfg.grader)),
-                          ("sampler", {key: sampler[key] for key in (
-                              "max_prompt_tokens", "max_new_tokens",
-                              "temperature")})):
+                          ("sampler", {key: sampler[key] for key in sampler
+                                       if key != "top_p"}),  # training has 1
+                          ("mesh", dataclasses.asdict(cfg.mesh))):
     values |= {f"{section}.{key}": value for key, value in fields.items()}
   has = lambda key: functools.reduce(operator.getitem, key.split("."), config)
   changed = [f"--config.{key}={value}" for key, value in values.items()
              if has(key) != value]
   return shlex.join(["python", "-m", "isojax.main",
-                     f"--config=configs/{name}.py", *changed])
+                     f"--config={file}", *changed])
 
 
 def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
@@ -194,8 +203,8 @@ def write_all(cfg: Split) -> None:
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for split in stratum_lib.SPLITS for p in getattr(pool, split)]
-  write(cfg, {"task": cfg.grader.name, "n": 0, "model": None, "model_sha256": None},
-        "all", rows)
+  write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
+              "model_sha256": None}, "all", rows)
 
 
 def say(pool: content.Pool, grader: str) -> None:
@@ -250,16 +259,16 @@ def main(_) -> None:
   if not cfg.n:
     write_all(cfg)
     return
-  tokenizer = hf_tokenizer.load(cfg.model)
-  pool = without_long(cfg, tokenizer, read_pool(cfg))
+  policy = opened_policy(cfg)
+  pool = without_long(cfg, policy, read_pool(cfg))
   say(pool, cfg.grader.name)
   by_key = {counts_lib.key(split, p): (split, p)
             for split in stratum_lib.SPLITS for p in getattr(pool, split)}
-  header = decides(cfg)
+  header = decides(cfg, policy)
   again = sorted({w.again for w in strata.values()} - {None})
   with contextlib.ExitStack() as stack:
     gym = cfg.source["kind"] == "gym"
-    start = lambda: measurement(cfg, tokenizer, stack.enter_context(
+    start = lambda: measurement(cfg, policy, stack.enter_context(
         grader_lib.opened(cfg.grader, cfg.source["generator"] if gym else None,
                           cfg.source["seed"] if gym else None)))
     counts = counts_lib.completed(

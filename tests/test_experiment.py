@@ -42,11 +42,23 @@ def changed(**fields):
 
 
 @pytest.mark.parametrize("config", [
-    hard.get_config(), easy.get_config(), hard.get_config("qwen2.5-7b")],
+    hard.get_config(), easy.get_config(), hard.get_config("qwen2.5-7b"),
+    easy.get_config("qwen2.5-0.5b"), easy.get_config("qwen2.5-7b")],
                          ids=lambda c: c.name)
 def test_configs_build(config):
   e = experiment.load(config)
   assert e.name == config.name and e.alloc.n == config.alloc.n
+
+
+def test_sizes_change_no_recipe_but_the_learning_rate():
+  for base, kl in ((hard, 0.0), (easy, 0.01)):
+    e = experiment.load(base.get_config("qwen2.5-7b"))
+    assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
+    assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
+    assert (e.task.grader.name, e.eval.k) == ("math", 4)
+    with pytest.raises(ValueError, match=f"configs/{base.get_config().name}.py"
+                       ":13b: expected tiny, qwen2.5-0.5b or qwen2.5-7b"):
+      base.get_config("13b")
 
 
 def test_default_hard_is_what_the_readme_says():
@@ -173,8 +185,79 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
   tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
-  with pytest.raises(InputError, match="21 tokens, the model only 20"):
-    lab_lib.prepare(changed(model__path=str(tmp_path / "m")))
+  here = dict(model__path=str(tmp_path / "m"))
+  lab_lib.prepare(changed(**here))  # nothing uses it, as in Gemma 3
+  with pytest.raises(InputError, match="holds token 20, .* has only 20 "):
+    lab_lib.prepare(changed(**here, task__prompt__template="{question}?"))
+  (tmp_path / "m/generation_config.json").write_text(
+      '{"eos_token_id": [1, 20]}')
+  with pytest.raises(InputError, match="ends with token 20, .* has only 20 "):
+    lab_lib.prepare(changed(**here))
+
+
+def chatty(tmp_path, template):
+  """The embedded policy with a chat template; its folder."""
+  shutil.copytree("isojax/assets/countdown-tiny", tmp_path / "m")
+  (tmp_path / "m/chat_template.jinja").write_text(template)
+  return str(tmp_path / "m")
+
+
+def test_prompts_are_the_same_on_every_day(tmp_path):
+  folder = chatty(tmp_path, "{% if not date_string is defined %}"
+                  "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+                  "{{ date_string }}={{ messages[0]['content'] }}")
+  tokenizer = hf_tokenizer.load(folder)
+  chat = prompts_lib.PromptConfig("{question}:", chat=True, system="")
+  plain = prompts_lib.PromptConfig("26 Jul 2024={question}:", chat=False,
+                                   system="")
+  got, wanted = (prompts_lib.encode(tokenizer, [Problem(0, "1 2=3", "")], cfg,
+                                    S=30) for cfg in (chat, plain))
+  np.testing.assert_array_equal(got.tokens_PxS, wanted.tokens_PxS)
+  assert prompts_lib.digest(tokenizer, chat) == prompts_lib.digest(
+      tokenizer, plain)
+
+
+def test_a_template_that_refuses_a_system_turn(tmp_path):
+  folder = chatty(tmp_path, "{% if messages[0]['role'] == 'system' %}"
+                  "{{ raise_exception('no system') }}{% endif %}"
+                  "{{ messages[0]['content'] }}")
+  chat = dict(model__path=folder, task__prompt__chat=True)
+  lab_lib.prepare(changed(**chat))
+  with pytest.raises(InputError, match="template refuses this: no system; .* "
+                     "leave prompt.system empty"):
+    lab_lib.prepare(changed(**chat, task__prompt__system="1+1"))
+
+
+def test_the_run_id_is_of_all_that_decides(tmp_path):
+  folder = chatty(tmp_path, "{{ messages[0]['content'] }}")
+  prepared = lambda **more: lab_lib.prepare(changed(
+      model__path=folder, task__prompt__chat=True, **more))
+  first = prepared()
+  (tmp_path / "m/chat_template.jinja").write_text(
+      "{#  #}{{ messages[0]['content'] }}")
+  second = prepared()
+  differ = lambda a, b: {key for key in a.identity
+                         if a.identity[key] != b.identity[key]}
+  assert differ(first, second) == {"model_text_sha256"}
+  assert first.run_id != second.run_id
+  (tmp_path / "m/chat_template.jinja").write_text(
+      "{{ messages[0]['content'] }}:")
+  assert differ(first, prepared(sampler__max_prompt_tokens=16)) == {
+      "model_text_sha256", "prompts_sha256", "sampler"}
+
+
+@pytest.mark.parametrize("source, message", [
+    ({"generator": "coin_flip", "seed": 0}, "'coin_flip' .* is refused"),
+    ({"generator": "coin_flop", "seed": 0}, "no generator 'coin_flop'"),
+    ({}, "names no generator")])
+def test_generators_are_checked_before_anything(tmp_path, source, message):
+  pytest.importorskip("reasoning_gym")
+  path = str(tmp_path / "s.jsonl")
+  stratum_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
+                    PROBLEMS)
+  with pytest.raises(InputError, match=message):
+    lab_lib.prepare(changed(task__stratum=path,
+                            task__grader__name="reasoning_gym"))
 
 
 HEADER = {"stratum": "hard", "task": "countdown"}

@@ -29,13 +29,16 @@ EXTRACTS = [
     ("boxed", r"\boxed{3} no, \boxed{4}", "4"),  # the last one
     ("boxed", r"\boxed{3}, \fbox{4}", "4"),
     ("boxed", r"\fbox{3}, \boxed {4}", "4"),
+    ("boxed", r"so $x = \boxed 5$.", "5"),  # a few of MATH's solutions
+    ("boxed", r"$\fbox \frac{1}{2}$", r"\frac{1}{2}"),
+    ("boxed", "\\boxed $", None),
     ("boxed", r"\boxed{\frac{1}{2}} }", r"\frac{1}{2}"),
     ("boxed", r"\boxed{\boxed{5}}", "5"),
     ("boxed", r"\boxed{\{1,2\}}", r"\{1,2\}"),
     ("boxed", r"\boxed{a \} b}", r"a \} b"),  # an escaped brace closes nothing
     ("boxed", r"\boxed{3} and \boxed{4", None),  # unbalanced: the last is none
     ("boxed", r"\boxed{\frac{1}{2}", None),
-    ("boxed", r"\boxed 5", None), ("boxed", r"\boxed{}", None),
+    ("boxed", r"\boxed 5", "5"), ("boxed", r"\boxed{}", None),
     ("boxed", r"\boxed{ }", None), ("boxed", "7", None), ("boxed", "", None),
     ("boxed", r"\boxedx{5}", None), ("boxed", "\\boxed{1\n2}", "1\n2"),
     ("boxed", "\\boxed{\x00}", "\x00"),
@@ -181,6 +184,14 @@ VERDICTS = [
 @pytest.mark.parametrize("gold, answer, want", VERDICTS)
 def test_verdicts(gold, answer, want):
   assert maths.judge(gold, answer) is want
+
+
+@pytest.mark.parametrize("answer, want", [
+    ("x=3", "3"), ("$x = 3$", "3"), ("x_1=5", "5"), (r"y=\frac{1}{2}", "1/2"),
+    ("7=5", "Eq(7, 5)"), ("f(x)=3", "Eq(f(x), 3)"), (r"x\le 3", "x <= 3"),
+    ("x=3=4", "Eq(3, 4) & Eq(x, 3)")])
+def test_a_value_with_its_name_is_a_vote_for_the_value(answer, want):
+  assert maths.vote(answer) == want
 
 
 def test_equal_votes_have_equal_verdicts():

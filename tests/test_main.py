@@ -24,6 +24,7 @@ from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.rl import update as update_lib
+from isojax.tasks import stratum as stratum_lib
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
              sampler=dict(rows=24), checkpoint=dict(every_steps=2),
@@ -44,7 +45,8 @@ def small(base=hard, **more):
 def run(config, folder) -> list[dict]:
   """Trains in this process; the records."""
   lab = lab_lib.prepare(config)
-  with workdir.claim(str(folder), config.to_dict(), lab.run_id):
+  with workdir.claim(str(folder), config.to_dict(), lab.run_id,
+                     lab.model_sha256):
     assert main_lib.train(lab, str(folder)) == 0
   return records.read(str(folder / "records.jsonl"))
 
@@ -128,7 +130,8 @@ def test_what_a_run_writes(calm):
   assert len(last["correct"]) == 300 and last["k"] == 2
   assert last["avg"] == pytest.approx(sum(last["correct"]) / 600)
   assert last["eval_set"] == "hard/validation" and last["split"] == "hard"
-  assert last["epoch"] == pytest.approx(20 / 3000)
+  assert last["D"] == 3000
+  assert last["epoch"] == pytest.approx(5 / 750)
   assert sorted(os.listdir(folder)) == [
       "checkpoints", "config.json", "lock", "records.jsonl"]
 
@@ -200,7 +203,8 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
   lab = lab_lib.prepare(config)
-  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id):
+  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id,
+                     lab.model_sha256):
     assert main_lib.train(lab, str(tmp_path)) == main_lib.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
@@ -252,6 +256,61 @@ def test_goes_on_on_another_mesh(calm, tmp_path):
   assert got[:-2] == kept[:-2]
   assert got[-1]["correct"] == kept[-1]["correct"]
   assert got[-2]["grad_norm"] == pytest.approx(kept[-2]["grad_norm"], rel=1e-3)
+
+
+# --- evaluation ---------------------------------------------------------------
+
+
+def evaluated(monkeypatch, folder, sets=(), **section):
+  """--mode=eval in this process; the lines that it added."""
+  config = small()
+  config.eval.update(section)
+  lab = lab_lib.prepare(config)
+  monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
+  path = str(folder / "eval.jsonl")
+  before = len(records.read(path))
+  lab, values = main_lib.as_trained(lab, config.to_dict(), str(folder))
+  with workdir.claim(str(folder), values, lab.run_id, lab.model_sha256):
+    assert main_lib.evaluate_only(lab, str(folder)) == 0
+  return records.read(path)[before:]
+
+
+def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
+  """Another k and top_p, a set of the same name: all under the run's id."""
+  source, kept = calm
+  folder = tmp_path / "run"
+  shutil.copytree(source, folder)
+  same, = evaluated(monkeypatch, folder)
+  assert same["correct"] == kept[-1]["correct"]
+  stratum = stratum_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
+  rows = [{"split": split, "id": p.id, "question": p.question,
+           "answer": p.answer, "correct": 0}
+          for split in stratum_lib.SPLITS
+          for p in getattr(stratum, split)[:4]]
+  rows[0]["question"] = "1 2 3 4 5 6 7=28"  # too long
+  other = str(tmp_path / "other.jsonl")
+  stratum_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
+  digest = stratum_lib.read(other).header["sha256"]
+  capfd.readouterr()
+  one, two = evaluated(monkeypatch, folder, [other], k=3, top_p=0.9)
+  assert {r["run_id"] for r in (one, two)} == {kept[0]["run_id"]}
+  assert {(r["step"], r["k"]) for r in (one, two)} == {(5, 3)}
+  assert one["eval_set"] == "hard/validation"
+  assert two["eval_set"] == f"hard-{digest[:6]}/validation"
+  assert len(two["correct"]) == 4
+  assert f"{other}: dropped 1 training" in capfd.readouterr().err
+  before = (folder / "eval.jsonl").read_bytes()
+  stratum_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
+  with pytest.raises(InputError, match="other.jsonl holds problems of 'math'"):
+    evaluated(monkeypatch, folder, [other])
+  assert (folder / "eval.jsonl").read_bytes() == before
+
+
+def test_evaluates_the_base_policy_without_a_checkpoint(
+    calm, tmp_path, monkeypatch, capfd):
+  line, = evaluated(monkeypatch, tmp_path)
+  assert line["correct"] == calm[1][0]["correct"] and line["step"] == 0
+  assert "this is the base policy" in capfd.readouterr().err
 
 
 # --- real processes -----------------------------------------------------------

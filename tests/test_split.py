@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -155,6 +156,11 @@ def test_figure_shows_the_strata(tmp_path):
   assert (0x00, 0x72, 0xB2) in found and (0xD5, 0x5E, 0x00) in found
 
 
+def test_a_figure_without_strata(tmp_path, recwarn):
+  plots.histogram(str(tmp_path / "h.png"), [3, 0, 5], [], "title")
+  assert not recwarn.list and (tmp_path / "h.png").stat().st_size
+
+
 HEADER = {"model": "m", "temperature": 1.0}
 SET = {counts_lib.key(split, p): (split, p) for split, side in (
     ("train", problems(*range(600))), ("validation", problems(*range(50))))
@@ -219,6 +225,10 @@ def test_a_set_may_grow_but_not_the_temperature(tmp_path):
   completed(out, [], by_key=few)
   completed(out, seen)
   assert sum(n == 16 for *_, n in seen) == 550
+  moved = HEADER | {"model": "elsewhere"}
+  assert counts_lib.read(out, moved) == counts_lib.read(out, HEADER)
+  with pytest.raises(InputError, match=r"with prompt=None \(now 'a'\)"):
+    counts_lib.read(out, HEADER | {"prompt": "a"})
   with pytest.raises(InputError, match=r"measured with temperature=1.0 \(now "
                      r"0.6\); remove the file"):
     counts_lib.read(out, HEADER | {"temperature": 0.6})
@@ -271,7 +281,7 @@ def test_long_prompts_are_dropped_and_said():
   assert lab.stratum.validation == short["validation"]
   assert lab.train.tokens_PxS.shape == (len(short["train"]), 12)
   assert lab.notes == (
-      f"dropped {3000 - len(short['train'])} training and "
+      f"{TINY}-hard.jsonl: dropped {3000 - len(short['train'])} training and "
       f"{300 - len(short['validation'])} validation problems: their prompts "
       "are longer than sampler.max_prompt_tokens=12; D = "
       f"{len(short['train'])} are left",)
@@ -284,11 +294,12 @@ PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
 def test_no_prompt_fits():
   tokenizer = hf_tokenizer.load(TINY)
   two = [Problem(1, "1 2=3", ""), Problem(2, "1 2 3=6", "")]
-  fit = lambda S: prompts_lib.fitting(tokenizer, two, PLAIN, S=S)
+  fit = lambda S: prompts_lib.fitting(tokenizer, two, PLAIN, S=S, V=20)
   assert (fit(8), fit(7), fit(6)) == (two, two[:1], two[:1])
   with pytest.raises(InputError, match="all 2 prompts are longer than .*=5; "
                      "the shortest has 6 tokens, the longest 8"):
     fit(5)
+  assert prompts_lib.fitting(tokenizer, [], PLAIN, S=5, V=20) == []
 
 
 def test_a_stratum_of_another_model_is_told(tmp_path):
@@ -366,11 +377,11 @@ def test_from_a_file_to_a_run(local_set, tmp_path):
   header = stratum_lib.read(f"{tmp_path}/one/s-half.jsonl").header
   assert (header["n"], header["model"]) == (16, TINY)
   assert (header["train"], header["validation"]) == (16, 4)
-  proposed = [line.split() for line in alone.stdout.splitlines()
+  proposed = [shlex.split(line) for line in alone.stdout.splitlines()
               if line.startswith("  python -m isojax.main")]
   assert [p[3] for p in proposed] == [
-      "--config=configs/easy.py", "--config=configs/hard.py",
-      "--config=configs/hard.py", "--config=configs/hard.py"]
+      f"--config=configs/{name}.py:qwen2.5-7b"
+      for name in ("easy", "hard", "hard", "hard")]
   run(*proposed[3][2:], "--config.alloc.Bp=8", "--config.alloc.M=1",
       "--config.eval.k=2", f"--workdir={tmp_path}/run")
 
@@ -389,7 +400,8 @@ def test_one_line_for_every_error(local_set, tmp_path):
       ("--config.source.question=ask", "no column 'ask'; the nearest is"),
       ("--shard=2", "--shard=2 --shards=1: expected"),
       ("--config.source.kind=file", "'file': expected one of countdown, files"),
-      ("--config.out=nowhere/s", "'nowhere/s': no such folder")]:
+      ("--config.out=nowhere/s", "'nowhere/s': no such folder"),
+      ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")]:
     done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
                argument, check=False)
     assert done.returncode == 2 and message in done.stderr

@@ -143,6 +143,11 @@ def test_the_selection_is_checked(change):
     dataclasses.replace(WANTED, **change)
 
 
+def test_D_is_read_where_a_ledger_has_it():
+  found, _ = study.from_rows(rows(D=13), WANTED)  # not 2 * step / epoch = 11
+  assert found.D == 13
+
+
 @pytest.mark.parametrize("epoch", [5e-324, math.inf, -1.0, 0.0])
 def test_an_absurd_epoch_tells_no_D(epoch):
   found, _ = study.from_rows(rows(epoch=epoch), WANTED)

@@ -15,7 +15,7 @@ OTHER = {"seed": 1, "alloc": {"Bp": 2, "n": 8}}
 
 
 def claim(folder, config):
-  return workdir.claim(str(folder), config, workdir.run_id(config))
+  return workdir.claim(str(folder), config, workdir.run_id(config), "abc")
 
 
 def test_claim_writes_the_config_and_its_hash(tmp_path):
@@ -23,7 +23,8 @@ def test_claim_writes_the_config_and_its_hash(tmp_path):
   with claim(folder, CONFIG):
     pass
   saved = json.loads((folder / "config.json").read_text())
-  assert saved == {"run_id": workdir.run_id(CONFIG), "config": CONFIG}
+  assert saved == {"run_id": workdir.run_id(CONFIG), "model_sha256": "abc",
+                   "config": CONFIG}
   with claim(folder, CONFIG):  # again: the same run goes on
     pass
 
@@ -49,7 +50,7 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
   hold = ("import sys, time\nfrom isojax import workdir\n"
           f"config = {CONFIG!r}\n"
           f"with workdir.claim({str(tmp_path)!r}, config, "
-          "workdir.run_id(config)):\n"
+          "workdir.run_id(config), 'abc'):\n"
           "  print('held', flush=True)\n  time.sleep(60)\n")
   with subprocess.Popen([sys.executable, "-c", hold],
                         stdout=subprocess.PIPE) as other:
@@ -85,7 +86,7 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
   """A process that may not write a byte, in place of a full disk."""
   code = ("import resource\nfrom isojax import workdir\n"
           "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-          f"with workdir.claim({str(tmp_path)!r}, {{}}, 'x'):\n  pass\n")
+          f"with workdir.claim({str(tmp_path)!r}, {{}}, 'x', 'abc'):\n  pass\n")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True,
                         text=True)
   last = done.stderr.splitlines()[-1]
@@ -116,3 +117,19 @@ def test_killed_before_the_config_was_renamed(tmp_path):
   with claim(tmp_path, CONFIG):
     pass
   assert json.loads((tmp_path / "config.json").read_text())["config"] == CONFIG
+
+
+def test_a_folder_of_before_the_hash_goes_on(tmp_path):
+  old = {"run_id": workdir.run_id(CONFIG), "config": CONFIG}
+  (tmp_path / "config.json").write_text(json.dumps(old))
+  with claim(tmp_path, CONFIG):
+    pass
+  assert workdir.read_config(str(tmp_path)) == (old["run_id"], CONFIG)
+
+
+def test_other_files_under_the_same_config_are_named(tmp_path):
+  with claim(tmp_path, CONFIG):
+    pass
+  with pytest.raises(InputError, match="the files of the model, the stratum"):
+    with workdir.claim(str(tmp_path), CONFIG, "another", "abd"):
+      pass

@@ -175,8 +175,10 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
 
 
 def _training_problems(rows: list[Row]) -> int | None:
-  """D = M Bp / epochs, of the last row that tells them."""
+  """D of the last row that tells it, or M Bp / epochs."""
   for fields in (row.fields for row in reversed(rows)):
+    if "D" in fields and isinstance(fields["D"], int):
+      return fields["D"] if 1 <= fields["D"] <= MOST else None
     if "epoch" in fields and isinstance(fields["epoch"], (int, float)) and (
         fields["epoch"] > 0 and "step" in fields):
       D = fields["step"] * fields["Bp"] / fields["epoch"]

@@ -17,6 +17,7 @@ from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 
+FOR_PEOPLE = ("model",)  # in the header, but a folder may move
 SLICE = 256  # problems between two lines on disk and moves of the bar
 
 
@@ -53,8 +54,9 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
       lines = [json.loads(line) for line in _whole_lines(path)]
       if not lines:  # killed while the header was written
         continue
-      found = lines[0]
-      differ = [name for name in header if found[name] != header[name]]
+      found = lines[0] | {}  # of a list, say, a TypeError
+      differ = [name for name in header if name not in FOR_PEOPLE and (
+          name not in found or found[name] != header[name])]
       counts |= {(line["key"], line["n"]): line["correct"]
                  for line in lines[1:]}
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -62,8 +64,8 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
                        f"{remedy}") from error
     if differ:
       raise InputError(f"{path} was measured with " + ", ".join(
-          f"{name}={found[name]!r} (now {header[name]!r})" for name in differ)
-                       + f"; {remedy}")
+          f"{name}={(found[name] if name in found else None)!r} "
+          f"(now {header[name]!r})" for name in differ) + f"; {remedy}")
   return counts
 
 

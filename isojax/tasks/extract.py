@@ -1,7 +1,8 @@
 r"""Where the answer stands in a response: pure, in linear time for any text.
 
   whole  all of it
-  boxed  in the last \boxed{...} or \fbox{...}; none if its braces do not close
+  boxed  in the last \boxed{...} or \fbox{...}; none if its braces do not close;
+         without braces the word behind it, as in \boxed 5
   hash   behind the last ####, to the end of that line
   tags   in the last <answer>...</answer>
 """
@@ -9,6 +10,7 @@ r"""Where the answer stands in a response: pure, in linear time for any text.
 import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_WORD = re.compile(r"\\(?:boxed|fbox)\s+([^\s$]+)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
 
 
@@ -20,7 +22,8 @@ def _boxed(text: str) -> str | None:
   start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
   opening = _BOX.match(text, start) if start >= 0 else None
   if opening is None:
-    return None
+    word = _WORD.match(text, start) if start >= 0 else None
+    return word.group(1) if word else None
   depth = 1
   for brace in _BRACE.finditer(text, opening.end()):
     depth += {"{": 1, "}": -1}.get(brace.group(), 0)

@@ -59,6 +59,9 @@ _HEAVY = re.compile(
     r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
     # Two numbers side by side are no product; two points are in no number.
     r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\d\.\d*\.\d")
+_NAMED = re.compile(  # a value with the name of what it is the value of
+    r"[a-zA-Z](?:_(?:\w|\{\w+\}))?\s*=\s*"
+    r"((?:(?![=<>]|\\(?:n?eq?|[lg]eq?|in|approx|equiv|sim|to)(?![a-zA-Z])).)+)")
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
 
 
@@ -184,10 +187,17 @@ def judge(gold: str, answer: str) -> bool:
 
 
 def vote(answer: str) -> str:
-  """What maj@k counts: equal votes are judged equal; "" is no vote."""
+  """What maj@k counts; "" is no vote.
+
+  Equal votes are judged equal, but for the name in x=3, which only a gold
+  answer with a name of its own asks for.
+  """
   if len(answer) > MAX_CHARACTERS:
     return ""
   text = normalised(answer)
+  named = _NAMED.fullmatch(text)
+  if named and not _word(named[1]):
+    text = named[1]
   if _INTEGER.fullmatch(text):
     return str(int(text))
   if word := _word(text):

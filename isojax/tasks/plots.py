@@ -24,8 +24,10 @@ def histogram(path: str, problems: list[int], strata: list[tuple],
   n = len(problems) - 1
   figure = Figure(figsize=(8, 3.6 + 0.25 * len(strata)), dpi=150,
                   layout="constrained")
+  # Of no height without strata, which matplotlib would warn about.
   spans, axes = figure.subplots(
-      2, sharex=True, height_ratios=(0.25 * len(strata) + 0.01, 3))
+      2, sharex=True, height_ratios=(0.25 * len(strata), 3)) if strata else (
+          None, figure.subplots())
   axes.bar(range(n + 1), problems, width=0.85, color="0.6")
   for count, number in enumerate(problems):
     axes.annotate(f"{number:,}", (count, number), (0, 2), ha="center",
@@ -44,6 +46,8 @@ def histogram(path: str, problems: list[int], strata: list[tuple],
     spans.annotate(label, (right if inward else left, row),
                    (4 if inward else -4, 0), textcoords="offset points",
                    ha="left" if inward else "right", va="center", fontsize=8)
-  spans.set(title=title, ylim=(len(strata) - 0.5, -0.5))
-  spans.axis("off")
+  (axes if spans is None else spans).set_title(title)
+  if spans is not None:
+    spans.set_ylim(len(strata) - 0.5, -0.5)
+    spans.axis("off")
   figure.savefig(path)

@@ -1,12 +1,18 @@
 """Problems to token ids, and which problems a step gets."""
 
 import dataclasses
+import hashlib
 
+import jinja2
 import numpy as np
 
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
+
+# Llama 3's chat templates write the day into the system's turn, unless they are
+# given one; this is the day that they take where they know none.
+TODAY = "26 Jul 2024"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +21,7 @@ class PromptConfig:
 
   template: str  # with {question}
   chat: bool  # put it into the tokenizer's chat template, as the user's turn
-  system: str  # the system's turn before it; empty: none
+  system: str  # the system's turn before it; empty: the template's default
 
   def __post_init__(self):
     if "{question}" not in self.template:
@@ -25,27 +31,56 @@ class PromptConfig:
                        "prompt.system empty")
 
 
+def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
+  """Texts as the user's turns of chats."""
+  if tokenizer.chat_template is None:
+    raise InputError("prompt.chat: the tokenizer has no chat template, so the "
+                     "model is not of a chat; set prompt.chat=False")
+  system = [{"role": "system", "content": cfg.system}] if cfg.system else []
+  try:
+    return [tokenizer.apply_chat_template(
+        [*system, {"role": "user", "content": text}], tokenize=False,
+        add_generation_prompt=True, date_string=TODAY)
+            for text in texts]
+  except jinja2.TemplateError as error:
+    raise InputError(
+        f"prompt.chat: the chat template refuses this: {error}; if it knows "
+        "no system's turn, leave prompt.system empty") from error
+
+
 def _token_ids(tokenizer, problems: list[Problem],
                cfg: PromptConfig) -> list[list[int]]:
   # Not str.format: prompts of mathematics are full of braces.
   texts = [cfg.template.replace("{question}", p.question) for p in problems]
   if cfg.chat:
-    if tokenizer.chat_template is None:
-      raise InputError("prompt.chat: the tokenizer has no chat template, so the "
-                       "model is not of a chat; set prompt.chat=False")
-    system = [{"role": "system", "content": cfg.system}] if cfg.system else []
-    texts = [tokenizer.apply_chat_template(
-        [*system, {"role": "user", "content": text}], tokenize=False,
-        add_generation_prompt=True) for text in texts]
+    texts = _chats(tokenizer, texts, cfg)
   # A chat template writes its own BOS.
   return tokenizer(texts, add_special_tokens=not cfg.chat)["input_ids"]
 
 
+def digest(tokenizer, cfg: PromptConfig) -> str:
+  """A hash of the tokens that stand around a question."""
+  ids = _token_ids(tokenizer, [Problem(0, "1+1", "")], cfg)
+  return hashlib.sha256(str(ids).encode()).hexdigest()
+
+
 def fitting(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-            S: int) -> list[Problem]:
-  """Those whose prompts are not too long; InputError if all of them are."""
-  lengths = [len(x) for x in _token_ids(tokenizer, problems, cfg)]
-  if lengths and min(lengths) > S:
+            S: int, V: int) -> list[Problem]:
+  """Those whose prompts are not too long.
+
+  InputError if all of them are, or if one of them holds a token that a model
+  of V tokens has not.
+  """
+  if not problems:
+    return []
+  ids = _token_ids(tokenizer, problems, cfg)
+  lengths = [len(x) for x in ids]
+  largest = max((max(x) for x in ids if 0 < len(x) <= S), default=0)
+  if largest >= V:
+    raise InputError(f"a prompt holds token {largest}, but the model has only "
+                     f"{V} (vocab_size of config.json); tokenizer and model "
+                     "are not of one checkpoint")
+  if min(lengths) > S:
     raise InputError(
         f"all {len(lengths)} prompts are longer than sampler.max_prompt_tokens="
         f"{S}; the shortest has {min(lengths)} tokens, the longest "

@@ -60,7 +60,8 @@ def read(path: str) -> Stratum:
       splits[row["split"]].append(
           Problem(row["id"], row["question"], row["answer"]))
   except FileNotFoundError as error:
-    raise InputError(f"task.stratum={path!r}: no such file; {remedy}") from error
+    raise InputError(f"task.stratum={path!r}: no such file; {remedy}"
+                     ) from error
   except InputError:
     raise
   except (OSError, ValueError, KeyError, TypeError) as error:
