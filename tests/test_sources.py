@@ -3,6 +3,8 @@
 import functools
 import http.server
 import json
+import subprocess
+import sys
 import threading
 
 import hypothesis
@@ -18,6 +20,7 @@ from isojax import experiment
 from isojax.errors import InputError
 from isojax.tasks import content
 from isojax.tasks import difficulty
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import sources
 from isojax.tasks import stratum as stratum_lib
 from isojax.tasks.problem import Problem
@@ -365,3 +368,26 @@ def test_strata_and_mixtures_of_the_recipes(name):
 def test_unknown_recipe():
   with pytest.raises(ValueError, match="expected one of gsm8k"):
     split_math.get_config("gsm9k")
+
+
+def test_a_generator_from_made_problems_to_verdicts(tmp_path):
+  """Split without a policy; its own answers are right, others' are not."""
+  out = str(tmp_path / "set")
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.split",
+       "--config=configs/split_gym.py:chain_sum", "--config.n=0",
+       "--config.source.train=11", "--config.source.validation=5",
+       f"--config.out={out}"], capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  assert "11 train and 5 validation problems" in done.stdout
+  stratum = stratum_lib.read(f"{out}-all.jsonl")
+  problems = stratum.train + stratum.validation
+  assert len({p.question for p in problems}) == 16
+  source = stratum.header["source"]
+  cfg = grader_lib.GraderConfig(name="reasoning_gym", answer="tags", workers=1,
+                                seconds=20.0, step_seconds=60.0)
+  texts = [f"so <answer>{p.answer if right else 'x'}</answer>"
+           for p in problems for right in (True, False)]
+  with grader_lib.opened(cfg, source["generator"], source["seed"]) as grade:
+    graded = grade(problems, texts)
+  assert graded.correct_B.tolist() == [1.0, 0.0] * 16 and not graded.lost

@@ -1,0 +1,30 @@
+"""Difficulty strata of a generator of reasoning-gym, for a local model.
+
+  python -m launch.split --config=configs/split_gym.py:chain_sum \
+      --config.model=FOLDER --config.out=strata/chain_sum
+
+Needs `pip install 'isojax[gym]'`. Problems are functions of (seed, index), and
+judged by the generator's own verifier; `isojax/tasks/gym.py` names those that
+are refused, with the reason. Never run with a real model.
+"""
+
+from ml_collections import config_dict
+
+from configs import split_math
+
+
+def get_config(generator="chain_sum"):
+  config = split_math.get_config("math")
+  config.out = generator
+  config.prompt.template = (
+      "{question}\n\nReason step by step, and put your final answer between "
+      "<answer> and </answer>.")
+  config.grader.update(name="reasoning_gym", answer="tags")
+  config.source = config_dict.create(
+      kind="gym",
+      generator=generator,  # of reasoning-gym
+      train=10_000,  # problems made for the train splits
+      validation=3_000,  # and for the validation splits
+      seed=0,  # of the problems
+  )
+  return config
