@@ -172,12 +172,21 @@ def value(problem: Problem, text: str) -> int | None:  # pylint: disable=redefin
   return _evaluate(tokens)
 
 
-def verify(problem: Problem, text: str) -> float:  # pylint: disable=redefined-outer-name
-  """1.0 if the text is a legal expression that reaches the target, else 0.0."""
-  return float(value(problem, text) == int(problem.question.split("=")[1]))
+# pylint: disable=redefined-outer-name
+def judge(problem: Problem, text: str) -> tuple[bool, str]:
+  """Whether the text is a legal expression that reaches the target; its vote.
 
-
-def vote(problem: Problem, text: str) -> str:  # pylint: disable=redefined-outer-name
-  """The answer that a majority vote counts; "" for an illegal expression."""
+  The vote is what a majority counts, "" for an illegal expression.
+  """
   worth = value(problem, text)
-  return "" if worth is None else str(worth)
+  right = worth == int(problem.question.split("=")[1])
+  return right, "" if worth is None else str(worth)
+
+
+def verify(problem: Problem, text: str) -> float:
+  """1.0 if the text is right, else 0.0."""
+  return float(judge(problem, text)[0])
+
+
+def vote(problem: Problem, text: str) -> str:
+  return judge(problem, text)[1]

@@ -221,8 +221,8 @@ class _Pool:
 
 
 def _countdown(jobs: list[tuple[Problem, str]]) -> list[dict]:
-  return [{"correct": countdown.verify(*job) == 1.0,
-           "vote": countdown.vote(*job)} for job in jobs]
+  return [dict(zip(("correct", "vote"), countdown.judge(*job)))
+          for job in jobs]
 
 
 @contextlib.contextmanager
@@ -274,10 +274,11 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
     answer = extract_lib.extract(text, cfg.answer)
     if answer is not None and cfg.name != "countdown":  # has rules on space
       answer = answer.strip()
-    job_B.append(None if answer is None else (problems[i // n], answer))
+    job_B.append(None if answer is None else (i // n, answer))
   short = [job for job in dict.fromkeys(job_B)
            if job is not None and len(job[1]) <= MAX_CHARACTERS]
-  reply_of = dict(zip(short, judge(short), strict=True))
+  replies = judge([(problems[q], answer) for q, answer in short])
+  reply_of = dict(zip(short, replies, strict=True))
   wrong = {"correct": False, "vote": ""}
   reply_B = [reply_of.get(job, wrong) for job in job_B]
   verdict_B = [wrong if "lost" in reply else reply for reply in reply_B]
@@ -285,6 +286,5 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
       correct_B=np.array([reply["correct"] for reply in verdict_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
       vote_B=[reply["vote"] for reply in verdict_B],
-      lost=[f"problem {problem.id}: {reply_of[problem, answer]['lost']}: "
-            f"{answer[:60]!r}" for problem, answer in short
-            if "lost" in reply_of[problem, answer]])
+      lost=[f"problem {problems[q].id}: {reply['lost']}: {answer[:60]!r}"
+            for (q, answer), reply in reply_of.items() if "lost" in reply])
