@@ -2,7 +2,7 @@
 
   python -m launch.split --config=configs/split_tiny.py
 
-41 s on 2 cores; writes `isojax/assets/countdown-tiny-*.jsonl`.
+52 s on 2 cores; writes `isojax/assets/countdown-tiny-*.jsonl`.
 """
 
 from ml_collections import config_dict
