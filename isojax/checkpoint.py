@@ -48,11 +48,10 @@ def _checksums(leaves):
   return [checksum(x) for x in leaves]
 
 
-def _named_checksums(tree, prefix: str = "") -> dict:
-  paths, leaves = zip(*jax.tree.leaves_with_path(tree))
-  return {prefix + jax.tree_util.keystr(path): int(value)
-          for path, value in zip(
-              paths, jax.device_get(_checksums(list(leaves))), strict=True)}
+def _named_checksums(state: TrainState) -> dict:
+  paths, leaves = zip(*jax.tree.leaves_with_path(state))
+  return {jax.tree_util.keystr(path): int(value) for path, value in zip(
+      paths, jax.device_get(_checksums(list(leaves))), strict=True)}
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
@@ -122,21 +121,44 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
       "give the model of that run, or choose another --workdir")
 
 
-def _restore(store: str, step: int, abstract: TrainState) -> TrainState:
+def steps(store: str) -> list[int]:
+  """The steps that were saved, in order; none where there is no folder."""
+  if not os.path.isdir(store):
+    return []
+  with ocp.CheckpointManager(
+      os.path.abspath(store),
+      options=ocp.CheckpointManagerOptions(create=False)) as manager:
+    return sorted(manager.all_steps())
+
+
+def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
+  """The parts of a saved state that `wanted` has; it has None for others.
+
+  Raises:
+    InputError: of another model or optimizer.
+    ValueError, and all kinds of orbax: damaged.
+  """
+  parts = vars(wanted)
+  item = {name: part for name, part in parts.items() if part is not None}
   with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
-      "state": ocp.StandardCheckpointHandler(),
+      "state": ocp.PyTreeCheckpointHandler(),
       "meta": ocp.JsonCheckpointHandler()}) as manager:
+    tree = manager.item_metadata(step).state.tree
     _check_fits(os.path.join(store, str(step)),
-                _leaves(manager.item_metadata(step).state.tree),
-                _leaves(abstract))
+                _leaves({name: part for name, part in tree.items()
+                         if name in item or name not in parts}),
+                _leaves(item))
     restored = manager.restore(step, args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(abstract),
+        state=ocp.args.PyTreeRestore(
+            item=item, partial_restore=True,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(item)),
         meta=ocp.args.JsonRestore()))
-  found, wanted = _named_checksums(restored.state), restored.meta["checksum"]
-  wrong = [key for key in found if found[key] != wanted[key]]
+  state = TrainState(**dict.fromkeys(parts) | restored.state)
+  found, saved = _named_checksums(state), restored.meta["checksum"]
+  wrong = [key for key in found if found[key] != saved[key]]
   if wrong:
     raise ValueError(f"checksum of {wrong[0]} differs")
-  return restored.state
+  return state
 
 
 def restore_newest(store: str, abstract: TrainState):
@@ -152,12 +174,8 @@ def restore_newest(store: str, abstract: TrainState):
     InputError: none of them could be read, or the newest readable one is of
       another model; nothing was moved.
   """
-  if not os.path.isdir(store):
-    return None
-  with ocp.CheckpointManager(os.path.abspath(store)) as manager:
-    steps = sorted(manager.all_steps(), reverse=True)
   damaged = {}
-  for step in steps:
+  for step in reversed(steps(store)):
     try:
       state = _restore(store, step, abstract)
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
@@ -193,39 +211,18 @@ def restore_params(store: str, step: int | None, abstract):
   Raises:
     InputError: no such step, of another model, or damaged.
   """
-  if not os.path.isdir(store):
-    raise InputError(f"{store}: no such folder, the run has no checkpoint yet; "
-                     "give the workdir of a run that has saved one")
-  with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
-      "state": ocp.PyTreeCheckpointHandler(),
-      "meta": ocp.JsonCheckpointHandler()},
-      options=ocp.CheckpointManagerOptions(create=False)) as manager:
-    steps = manager.all_steps()
-    if not steps:
-      raise InputError(f"{store}: holds no checkpoint; give the workdir of a "
-                       "run that has saved one")
-    if step is not None and step not in steps:
-      raise InputError(f"{store}: no checkpoint of step {step}; there are "
-                       f"{', '.join(map(str, sorted(steps)))}")
-    step = max(steps) if step is None else step
-    folder = os.path.join(store, str(step))
-    wanted = {"params": abstract}
-    try:
-      found = manager.item_metadata(step).state.tree["params"]
-      _check_fits(folder, _leaves(found), _leaves(abstract))
-      restored = manager.restore(step, args=ocp.args.Composite(
-          state=ocp.args.PyTreeRestore(
-              item=wanted, partial_restore=True,
-              restore_args=ocp.checkpoint_utils.construct_restore_args(wanted)),
-          meta=ocp.args.JsonRestore()))
-    except (InputError, MemoryError, jax.errors.JaxRuntimeError):
-      raise
-    except Exception as error:  # pylint: disable=broad-except  # of many kinds
-      raise InputError(f"{folder}: damaged ({repr(error)[:200]}); give another "
-                       "--step") from error
-  params = restored.state["params"]
-  for name, value in _named_checksums(params, ".params").items():
-    if value != restored.meta["checksum"][name]:
-      raise InputError(f"{folder}: damaged (checksum of {name} differs); give "
-                       "another --step")
-  return step, params
+  found = steps(store)
+  if not found:
+    raise InputError(f"{store}: holds no checkpoint; give the workdir of a run "
+                     "that has saved one")
+  if step is not None and step not in found:
+    raise InputError(f"{store}: no checkpoint of step {step}; there are "
+                     f"{', '.join(map(str, found))}")
+  step = found[-1] if step is None else step
+  try:
+    return step, _restore(store, step, TrainState(None, abstract, None)).params
+  except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+    raise
+  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    raise InputError(f"{os.path.join(store, str(step))}: damaged "
+                     f"({repr(error)[:200]}); give another --step") from error

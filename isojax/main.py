@@ -276,7 +276,7 @@ def as_trained(lab: Lab, config: dict, folder: str) -> tuple[Lab, dict]:
 
 def newest(lab: Lab, store: str):
   """(step, parameters) of the newest checkpoint; of the base if none."""
-  if not (os.path.isdir(store) and any(map(str.isdigit, os.listdir(store)))):
+  if not checkpoint.steps(store):
     progress.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, lab_lib.base_params(lab)
   tx, _ = lab_lib.make_optimizer(lab)
