@@ -1,9 +1,7 @@
 """One decoder with an explicit key/value cache: a value goes in, a value out.
 
-Weights carry their shape in the comment beside them. Cache slots are the same
-for every row of a batch: prompts stand in slots [0, S), new tokens in
-[S, S + T); what a row may look at is said by positions and a mask, never by
-token ids.
+What a row may look at is said by positions and a mask over cache slots, never
+by token ids.
 """
 
 import dataclasses
@@ -66,16 +64,34 @@ class ModelConfig:
 
 @flax.struct.dataclass
 class KVCache:
-  """Keys and values of each layer: Z arrays of [B, L, K, H]."""
+  """Keys and values of each layer, as the two products of attention read them.
 
-  k: tuple
-  v: tuple
+  With keys as [H, L] and values as [L, H] neither is transposed in memory,
+  which on CPUs costs more than the products themselves.
+  """
+
+  k: tuple  # Z arrays of [B, K, H, L]
+  v: tuple  # Z arrays of [B, K, L, H]
 
 
 def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
-  zeros = lambda: tuple(
-      jnp.zeros((B, L, cfg.K, cfg.H), dtype) for _ in range(cfg.Z))
-  return KVCache(zeros(), zeros())
+  zeros = lambda *shape: tuple(
+      jnp.zeros((B, cfg.K, *shape), dtype) for _ in range(cfg.Z))
+  return KVCache(zeros(cfg.H, L), zeros(L, cfg.H))
+
+
+def write(cache_BxK, new_BxK, slot, axis: int):
+  """New keys or values at slots [slot, slot + T) of a cache's `axis`.
+
+  `slot` is one for all rows, or an array [B] with one for each.
+  """
+  new_BxK = new_BxK.astype(cache_BxK.dtype)
+  put = jax.lax.dynamic_update_slice_in_dim
+  if jnp.ndim(slot) == 0:
+    return put(cache_BxK, new_BxK, slot, axis=axis)
+  # vmap, so that rows stay on their devices.
+  return jax.vmap(lambda cache, new, at: put(cache, new, at, axis=axis - 1))(
+      cache_BxK, new_BxK, slot)
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
@@ -119,17 +135,17 @@ def windowed(mask_BxTxL, window: int | None):
   return mask_BxTxL & (seen[..., -1:] - seen < window)
 
 
-def attend(q_BxTxNxH, k_BxLxKxH, v_BxLxKxH, mask_BxTxL, cfg: ModelConfig):
+def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, cfg: ModelConfig):
   """Grouped-query attention over cache slots; softmax in float32."""
   B, T, N, H = q_BxTxNxH.shape
-  K = k_BxLxKxH.shape[2]
+  K = k_BxKxHxL.shape[1]
   q = (q_BxTxNxH * cfg.query_scale).reshape(B, T, K, N // K, H)
-  score = jnp.einsum("btkgh,blkh->bkgtl", q, k_BxLxKxH,
+  score = jnp.einsum("btkgh,bkhl->bkgtl", q, k_BxKxHxL,
                      preferred_element_type=jnp.float32)
   score = soft_cap(score, cfg.attn_cap)
   score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
   weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)
-  out = jnp.einsum("bkgtl,blkh->btkgh", weight, v_BxLxKxH)
+  out = jnp.einsum("bkgtl,bklh->btkgh", weight, v_BxKxLxH)
   return out.reshape(B, T, N, H)
 
 
@@ -138,7 +154,7 @@ class Block(nn.Module):
   window: int | None
 
   @nn.compact
-  def __call__(self, x_BxTxD, position_BxT, mask_BxTxL, k_BxLxKxH, v_BxLxKxH,
+  def __call__(self, x_BxTxD, position_BxT, mask_BxTxL, k_BxKxHxL, v_BxKxLxH,
                slot):
     c, dtype = self.cfg, x_BxTxD.dtype
     rope = c.rope if self.window is None else c.local_rope
@@ -177,17 +193,29 @@ class Block(nn.Module):
     v = biased("v_bias", jnp.einsum("btd,dkh->btkh", h, wv), c.K, "kv_heads")
     q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
     k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
-    put = jax.lax.dynamic_update_slice_in_dim
-    k_BxLxKxH = put(k_BxLxKxH, k.astype(k_BxLxKxH.dtype), slot, axis=1)
-    v_BxLxKxH = put(v_BxLxKxH, v.astype(v_BxLxKxH.dtype), slot, axis=1)
-    attended = attend(q, k_BxLxKxH, v_BxLxKxH,
+    k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
+    v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
+    attended = attend(q, k_BxKxHxL, v_BxKxLxH,
                       windowed(mask_BxTxL, self.window), c)
     out = jnp.einsum("btnh,nhd->btd", attended, wo)
     x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
     h = norm("mlp_norm", x)
     out = (ACTIVATIONS[c.activation](h @ w_gate) * (h @ w_up)) @ w_down
-    return x + norm("mlp_post_norm", out, c.post_norms), k_BxLxKxH, v_BxLxKxH
+    return x + norm("mlp_post_norm", out, c.post_norms), k_BxKxHxL, v_BxKxLxH
+
+
+def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
+  """[B, T, V] in float32, computed in the dtype of the hidden states."""
+  raw = jnp.einsum("btd,vd->btv", hidden_BxTxD,
+                   weight_VxD.astype(hidden_BxTxD.dtype),
+                   preferred_element_type=jnp.float32)
+  return soft_cap(raw, cfg.logit_cap)
+
+
+def head_weight(params, cfg: ModelConfig):
+  """The matrix [V, D] that makes logits: the embedding's where it is tied."""
+  return params["embed" if cfg.tied else "head"]
 
 
 class Transformer(nn.Module):
@@ -195,6 +223,7 @@ class Transformer(nn.Module):
 
   cfg: ModelConfig
   mesh: Mesh
+  remat: bool = False  # a backward computes the layers again, for memory
 
   def setup(self):
     c = self.cfg
@@ -202,7 +231,8 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [Block(c, window) for window in c.window_Z]
+    block = nn.remat(Block) if self.remat else Block
+    self.layers = [block(c, window) for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
         (c.D,), jnp.float32)
@@ -213,14 +243,14 @@ class Transformer(nn.Module):
 
   def __call__(self, tokens_BxT, position_BxT, mask_BxTxL, cache: KVCache,
                slot):
-    """Writes the tokens' keys and values at [slot, slot + T) of the cache.
+    """Writes the tokens' keys and values into the cache, see `write`.
 
     Args:
       tokens_BxT: int32.
       position_BxT: int32, position of each token in its own sequence.
       mask_BxTxL: bool, which cache slots each token attends to (its own too).
       cache: its dtype is the compute dtype.
-      slot: int32 scalar.
+      slot: int32, one for all rows, or [B].
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
@@ -243,10 +273,7 @@ class Transformer(nn.Module):
   def head(self, hidden_BxTxD):
     """Logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
-    logits = jnp.einsum("btd,vd->btv", hidden_BxTxD,
-                        weight_VxD.astype(hidden_BxTxD.dtype),
-                        preferred_element_type=jnp.float32)
-    return soft_cap(logits, self.cfg.logit_cap)
+    return logits(hidden_BxTxD, weight_VxD, self.cfg)
 
   def initialize(self):
     """Touches every parameter once, for `init`."""

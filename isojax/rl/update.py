@@ -17,7 +17,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import advantage, loss
-from isojax.sampling import blocks, sampler
+from isojax.sampling import blocks, prefill
 from isojax.types import Batch, Prompts, Rollouts, TrainState
 
 
@@ -165,13 +165,13 @@ def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
   T = batch.tokens_RxT.shape[1]
   G = mesh_lib.blocks(model.mesh)
   params = jax.tree.map(lambda x: x.astype(dtype), params)
-  cache = sampler.prompt_cache(model, params, batch.prompts, dtype)
-  cache, token_R, last_R = sampler.start_rows(
+  cache = prefill.prompt_cache(model, params, batch.prompts, dtype)
+  cache, token_R, last_R = prefill.start_rows(
       batch.prompts, batch.slot_R, cache, T, G=G)
   inputs_RxT = jnp.concatenate(
       [token_R[:, None], batch.tokens_RxT[:, :-1]], axis=1)
   S, t_T = batch.prompts.tokens_PxS.shape[1], jnp.arange(T)
-  mask = sampler.new_token_mask(last_R, t_T, S=S, L=S + T)
+  mask = prefill.new_token_mask(last_R, t_T, S=S, L=S + T)
   hidden, _ = model.apply(
       {"params": params}, inputs_RxT, last_R[:, None] + t_T[None],
       mask, cache, S)

@@ -9,7 +9,6 @@
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import blocks
+from isojax.sampling import prefill
 from isojax.types import Prompts, Rollouts, Rows
 
 
@@ -79,70 +79,6 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
           jnp.where(temperature > 0, logp, 0.0), entropy)
 
 
-def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
-  """The cache [P, S] of all prompt tokens but the last of each."""
-  P, S = prompts.tokens_PxS.shape
-  position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
-  causal = jnp.broadcast_to(jnp.tril(jnp.ones((S, S), bool))[None], (P, S, S))
-  cache = decoder.init_cache(model.cfg, P, S, dtype)
-  _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
-                         causal, cache, 0)
-  return cache
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def clone(x_Px, slot_R, G: int):
-  """Row r takes slot_R[r] of its own block of G: [P, ...] -> [R, ...]."""
-  grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
-  picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
-  return picked.reshape(-1, *x_Px.shape[1:])
-
-
-def _clone_forward(x_Px, slot_R, G):
-  return clone(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)
-
-
-def _clone_backward(G, saved, grad_Rx):
-  """Sums over each slot's rows as a product: a scatter is slow on CPUs."""
-  slot_R, slots = saved
-  took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
-  grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),
-                    grad_Rx.reshape(*took.shape[:2], -1),
-                    precision=jax.lax.Precision.HIGHEST)
-  return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
-
-
-clone.defvjp(_clone_forward, _clone_backward)
-
-
-def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
-  """What rows need to continue their prompts.
-
-  Returns:
-    The cloned cache with T more slots, [R, S + T]; the prompt's last token
-    [R]; its position [R].
-  """
-  last_P = prompts.len_P - 1
-  token_P = jnp.take_along_axis(
-      prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
-  grow = lambda x: jnp.pad(clone(x, slot_R, G),
-                           ((0, 0), (0, T), (0, 0), (0, 0)))
-  return (jax.tree.map(grow, cache), clone(token_P, slot_R, G),
-          clone(last_P, slot_R, G))
-
-
-def new_token_mask(last_R, t_T, *, S: int, L: int):
-  """What new token t (slot S + t) attends to: bool [R, T, L].
-
-  The prompt before its last token, which is fed again as new token 0, and the
-  slots S .. S + t.
-  """
-  slot_L = jnp.arange(L)
-  in_prompt = slot_L[None, None] < last_R[:, None, None]
-  is_new = (slot_L[None] >= S) & (slot_L[None] <= S + t_T[:, None])
-  return in_prompt | is_new[None]
-
-
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...]):
   """The one jitted sampler: (params, Prompts, Rows, key, t, top_p) -> Rollouts.
@@ -156,9 +92,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   def sample(params, prompts, row: Rows, key, temperature, top_p):
     params = jax.tree.map(lambda x: x.astype(dtype), params)
-    cache = prompt_cache(model, params, prompts, dtype)
-    cache, token_R, last_R = start_rows(prompts, row.slot_R, cache, T, G=G)
-    key_R = rng.row_keys(key, clone(prompts.id_P, row.slot_R, G),
+    cache = prefill.prompt_cache(model, params, prompts, dtype)
+    cache, token_R, last_R = prefill.start_rows(prompts, row.slot_R, cache, T, G=G)
+    key_R = rng.row_keys(key, prefill.clone(prompts.id_P, row.slot_R, G),
                          row.rollout_R)
     S = prompts.tokens_PxS.shape[1]
     R = token_R.shape[0]
@@ -166,7 +102,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
     def advance(carry):
       t, token_R, done_R, cache, out = carry
-      mask = new_token_mask(last_R, t[None], S=S, L=S + T)
+      mask = prefill.new_token_mask(last_R, t[None], S=S, L=S + T)
       hidden, cache = model.apply(
           {"params": params}, token_R[:, None], (last_R + t)[:, None], mask,
           cache, S + t)

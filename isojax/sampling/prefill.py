@@ -1,0 +1,75 @@
+"""Prompts go through the model once; rows that continue them clone the cache."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from isojax.models import decoder
+from isojax.types import Prompts
+
+
+def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
+  """The cache [P, S] of all prompt tokens but the last of each."""
+  P, S = prompts.tokens_PxS.shape
+  position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
+  causal = jnp.broadcast_to(jnp.tril(jnp.ones((S, S), bool))[None], (P, S, S))
+  cache = decoder.init_cache(model.cfg, P, S, dtype)
+  _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
+                         causal, cache, 0)
+  return cache
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def clone(x_Px, slot_R, G: int):
+  """Row r takes slot_R[r] of its own block of G: [P, ...] -> [R, ...]."""
+  grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
+  picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
+  return picked.reshape(-1, *x_Px.shape[1:])
+
+
+def _clone_forward(x_Px, slot_R, G):
+  return clone(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)
+
+
+def _clone_backward(G, saved, grad_Rx):
+  """Sums over each slot's rows as a product: a scatter is slow on CPUs."""
+  slot_R, slots = saved
+  took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
+  grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),
+                    grad_Rx.reshape(*took.shape[:2], -1),
+                    precision=jax.lax.Precision.HIGHEST)
+  return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
+
+
+clone.defvjp(_clone_forward, _clone_backward)
+
+
+def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
+  """What rows need to continue their prompts.
+
+  Returns:
+    The cloned cache with T more slots, [R, S + T]; the prompt's last token
+    [R]; its position [R].
+  """
+  last_P = prompts.len_P - 1
+  token_P = jnp.take_along_axis(
+      prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
+  grow = lambda x_Z, axis: tuple(jnp.pad(
+      clone(x, slot_R, G), [(0, T * (i == axis)) for i in range(4)])
+                                 for x in x_Z)
+  cache = decoder.KVCache(grow(cache.k, 3), grow(cache.v, 2))
+  return (cache, clone(token_P, slot_R, G),
+          clone(last_P, slot_R, G))
+
+
+def new_token_mask(last_R, t_T, *, S: int, L: int):
+  """What new token t (slot S + t) attends to: bool [R, T, L].
+
+  The prompt before its last token, which is fed again as new token 0, and the
+  slots S .. S + t.
+  """
+  slot_L = jnp.arange(L)
+  in_prompt = slot_L[None, None] < last_R[:, None, None]
+  is_new = (slot_L[None] >= S) & (slot_L[None] <= S + t_T[:, None])
+  return in_prompt | is_new[None]
