@@ -43,7 +43,8 @@ def get_config():
           C=131_072,  # rollouts in all; not read if M is given
       ),
       sampler=dict(
-          rows=256,  # decoded at once: bounds cache memory, not n
+          slots=256,  # decoded at once; refilled from Bp * n as they end
+          memory_gib=1.0,  # of a device for sampling: bounds the slots
           max_prompt_tokens=15,  # "13 13 13 13=99:"
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
@@ -123,7 +124,8 @@ def sized(config, size):
     config.model.path = "Qwen/Qwen2.5-0.5B-Instruct"  # or a local folder
     config.alloc.update(Bp=32, n=16, C=262_144)
     config.sampler.update(
-        rows=256,  # bounds the cache on one accelerator
+        slots=512,  # decoded at once
+        memory_gib=24.0,  # of one accelerator
         max_prompt_tokens=512,
         max_new_tokens=1024)
     config.recipe.loss.microbatches = 32  # 16 rows of logits at once
@@ -131,7 +133,8 @@ def sized(config, size):
   config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
   config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
   config.sampler.update(
-      rows=1024,  # 16 on each of 64 devices
+      slots=1024,  # 16 on each of 64 devices
+      memory_gib=40.0,  # of each
       max_prompt_tokens=2048,
       max_new_tokens=8192)  # the paper's longest answer
   config.recipe.loss.microbatches = 16

@@ -36,7 +36,8 @@ def get_config():
           tie_word_embeddings=True,
       ),
       sampler=dict(
-          rows=512,  # decoded at once in the final table
+          slots=512,  # decoded at once in the final table
+          memory_gib=1.0,  # for sampling
           max_prompt_tokens=15,  # "13 13 13 13=99:"
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,

@@ -91,7 +91,8 @@ def get_config(name="gsm8k"):
                     train=5000, validation=300),
   ))
   config.sampler.update(
-      rows=1024,  # decoded at once
+      slots=1024,  # decoded at once
+      memory_gib=60.0,  # of an accelerator
       max_prompt_tokens=1024,  # longer prompts are dropped, with a count
       max_new_tokens=8192,  # the paper's longest answer
       temperature=0.6,  # the paper's

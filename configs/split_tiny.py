@@ -42,7 +42,8 @@ def get_config():
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=dict(
-          rows=512,  # decoded at once
+          slots=512,  # decoded at once; refilled as they end
+          memory_gib=1.0,  # of a device for sampling: bounds the slots
           max_prompt_tokens=15,  # "13 13 13 13=99:"
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # as the experiments sample

@@ -111,11 +111,6 @@ class Experiment:
     optimizer = self.recipe.optimizer
     return sqrt_lr(optimizer.base_lr, optimizer.base_batch, self.alloc.B)
 
-  @property
-  def rows(self) -> int:
-    """Rows of one sampler call: a small batch needs no more than itself."""
-    return min(self.sampler.rows, self.alloc.B)
-
 
 def _fits(value, annotation) -> bool:
   """Whether a config value may stand for an annotated field; int is a float."""
@@ -194,20 +189,9 @@ def nearest_multiples(value: int, unit: int) -> list[int]:
   return [x for x in (below, below + unit) if x > 0]
 
 
-def check_sampler(sampler: SamplerConfig, mesh: MeshConfig, *, rows: int,
-                  G: int, max_positions: int) -> None:
-  """InputError if the model or the mesh can not take what is sampled.
-
-  Args:
-    sampler, mesh: of an experiment or a split.
-    rows: of one sampler call.
-    G: shards of the rows on the mesh.
-    max_positions: longest sequence of the model, tokens.
+def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
+  """InputError if sequences are longer than the model's longest, in tokens.
   """
-  if rows % G:
-    near = " or ".join(map(str, nearest_multiples(rows, G)))
-    raise InputError(f"sampler.rows={rows} do not divide over {G} row shards "
-                     f"(mesh data={mesh.data} * fsdp={mesh.fsdp}); use {near}")
   longest = sampler.max_prompt_tokens + sampler.max_new_tokens
   if longest > max_positions:
     raise InputError(
@@ -239,8 +223,7 @@ def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
         f"{k} microbatches = {parts}; the nearest that do: "
         f"{', '.join(legal[:2])} at n={a.n}, or {', '.join(also[:2])} at "
         f"Bp={a.Bp}")
-  check_sampler(e.sampler, e.mesh, rows=e.rows, G=G,
-                max_positions=max_positions)
+  check_sampler(e.sampler, max_positions=max_positions)
   if a.n < 2:
     raise InputError(
         "alloc.n=1: group-normalised advantages compare the rollouts of one "

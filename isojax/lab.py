@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
+import time
 import typing
 
 import jax
@@ -19,8 +20,10 @@ from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
+from isojax.planner import memory as memory_lib
+from isojax.planner import shape as shape_lib
+from isojax.rl import reward
 from isojax.rl import update as update_lib
-from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import gym
@@ -45,7 +48,7 @@ class Lab:
   train: Prompts  # of stratum.train, host arrays
   validation: Prompts
   model: decoder.Transformer
-  sampler: typing.Callable
+  sampler: sampler_lib.Sampler
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
   notes: tuple[str, ...]  # what a person should know before the run
 
@@ -90,6 +93,44 @@ def opened_model(path: str, mesh) -> Opened:
         "are not of one checkpoint")
   hf_weights.check(folder, decoder.abstract_params(model))
   return Opened(folder, tokenizer, ends, model)
+
+
+def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
+  """A decoder as the planner sees it."""
+  return shape_lib.ModelShape(
+      layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
+          tied=cfg.tied, qkv_bias=cfg.qkv_bias, qk_norm=cfg.qk_norm,
+          norms=4 if cfg.post_norms else 2))
+
+
+def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
+  """The sampler with the slots that its memory admits, and notes.
+
+  InputError if it admits none.
+  """
+  mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
+  G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
+  sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
+               max_response=cfg.max_new_tokens)
+  wanted = -(-cfg.slots // G)
+  slots, gathered = memory_lib.slots_admitted(
+      shape, fsdp=mesh.shape["fsdp"], most=wanted,
+      budget=cfg.memory_gib * 2**30, **sizes)
+  if not slots:
+    least = (memory_lib.slot_bytes(shape, **sizes) + shape.params
+             * memory_lib.BYTES[cfg.dtype] / tensor / mesh.shape["fsdp"])
+    raise InputError(
+        f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
+        f"device, it needs {least / 2**30:.3g}; give sampling more memory, "
+        "use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "max_prompt_tokens or max_new_tokens")
+  notes = () if slots == wanted else (
+      f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
+      f"{cfg.memory_gib}",)
+  return sampler_lib.make_sampler(
+      opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
+      gathered=gathered), notes
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
@@ -154,10 +195,12 @@ def prepare(config) -> Lab:
   """Config to a lab; every InputError comes from here, nothing is written."""
   e = experiment_lib.load(config)
   mesh = mesh_lib.make_mesh(e.mesh)
-  folder, tokenizer, eos_ids, model = opened_model(e.model.path, mesh)
+  opened = opened_model(e.model.path, mesh)
+  folder, tokenizer, _, model = opened
   stratum, notes = read_stratum(e, e.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
+  sampler, sampler_notes = make_sampler(opened, e.sampler)
   encode = functools.partial(prompts_lib.encode, tokenizer, cfg=e.task.prompt,
                              S=e.sampler.max_prompt_tokens)
   train, validation = encode(stratum.train), encode(stratum.validation)
@@ -174,8 +217,8 @@ def prepare(config) -> Lab:
       train=train, validation=validation,
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
-      sampler=sampler_lib.make_sampler(model, e.sampler, eos_ids),
-      notes=notes + other_model(e, stratum.header, model_sha256))
+      sampler=sampler,
+      notes=notes + sampler_notes + other_model(e, stratum.header, model_sha256))
 
 
 def on_stratum(lab: Lab, path: str) -> Lab:
@@ -234,15 +277,35 @@ def merged(lab: Lab, base, trained):
   return lab.merge(base, trained) if lab.e.model.lora.rank else trained
 
 
-def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:
-  """n rollouts of each prompt, at the temperature and top_p of a section."""
-  e, mesh = lab.e, lab.model.mesh
-  rows = e.rows // mesh_lib.blocks(mesh)
-  slots = max(blocks.slots_for(rows, each) for each in (e.alloc.n, e.eval.k))
-  return sampler_lib.sample_all(
-      lab.sampler, params, prompts, n, key, mesh=mesh, R=e.rows, slots=slots,
+def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
+                    n: int, key, section):
+  """n rollouts of each problem, at the temperature and top_p of a section.
+
+  Those that have ended are graded while the others decode.
+
+  Returns:
+    Rollouts, problem-major; their verdicts; seconds of grading after the last
+    one had ended.
+  """
+  B, last, spent = len(problems) * n, 0.0, 0.0
+  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+  for items, rollouts in sampler_lib.stream(
+      lab.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
-      top_p=np.float32(section.top_p))
+      top_p=np.float32(section.top_p)):
+    begun = time.monotonic()
+    texts = reward.texts(lab.tokenizer,
+                         jax.tree.map(lambda x: x[items], rollouts))
+    part = grade([problems[i // n] for i in items], texts,
+                 seconds=max(0.0, lab.e.task.grader.step_seconds - spent))
+    graded.correct_B[items] = part.correct_B
+    graded.formatted_B[items] = part.formatted_B
+    for i, vote in zip(items, part.vote_B, strict=True):
+      graded.vote_B[i] = vote
+    graded.lost.extend(part.lost)
+    last = time.monotonic() - begun
+    spent += last
+  return rollouts, graded, last
 
 
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",

@@ -38,7 +38,6 @@ from isojax.errors import InputError
 from isojax.lab import Lab
 from isojax.planner import plan as plan_lib
 from isojax.rl import advantage
-from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.tasks import prompts as prompts_lib
 
@@ -66,19 +65,14 @@ DIVERGED = 76  # exit code after a NaN or infinite loss
 def train_step(lab: Lab, grade, update, state, base, step: int):
   """One step of the paper's algorithm: (state, what it measured)."""
   e, a = lab.e, lab.e.alloc
-  clock = [time.perf_counter()]
-  tick = lambda: clock.append(time.perf_counter())
-
+  begun = time.perf_counter()
   index = prompts_lib.indices_at(
       seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
   problems = [lab.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], lab.train)
-  rollouts = lab_lib.sample(
-      lab, lab_lib.merged(lab, base, state.params), prompts, a.n,
-      rng.stream(e.seed, "rollout", step), e.sampler)
-  tick()
-  texts = reward.texts(lab.tokenizer, rollouts)
-  graded = grade(problems, texts)
+  rollouts, graded, scoring = lab_lib.graded_rollouts(
+      lab, grade, lab_lib.merged(lab, base, state.params), problems, prompts,
+      a.n, rng.stream(e.seed, "rollout", step), e.sampler)
   for line in graded.lost:
     progress.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
@@ -89,7 +83,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
   weights = advantage.row_weights(
       rollouts.len_R.reshape(a.Bp, a.n), reward_Bpxn,
       aggregation=loss.aggregation, zero_variance=loss.zero_variance)
-  tick()
+  sampled = time.perf_counter()
   batch = update_lib.assemble(
       prompts, rollouts, advantage_Bpxn.reshape(-1),
       *(w.reshape(-1) for w in weights), n=a.n,
@@ -99,18 +93,17 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
                           np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
-  tick()
-  return state, lab_lib.measured(lab, prompts, rollouts, graded, batch, metrics,
-                                 np.diff(clock).tolist())
+  return state, lab_lib.measured(
+      lab, prompts, rollouts, graded, batch, metrics,
+      [sampled - begun - scoring, scoring, time.perf_counter() - sampled])
 
 
 def evaluation(lab: Lab, grade, params, step: int) -> dict:
   """The fields of an eval record that an evaluation measures."""
   e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
-  rollouts = lab_lib.sample(
-      lab, params, lab.validation, k, rng.stream(e.seed, "eval", step), e.eval)
-  texts = reward.texts(lab.tokenizer, rollouts)
-  graded = grade(problems, texts)
+  _, graded, _ = lab_lib.graded_rollouts(
+      lab, grade, params, problems, lab.validation, k,
+      rng.stream(e.seed, "eval", step), e.eval)
   for line in graded.lost:
     progress.say(f"evaluation: counted as wrong: {line}")
   return {"eval_set": f"{lab.stratum.header['stratum']}/validation",

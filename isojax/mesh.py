@@ -83,6 +83,12 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
       for axis, size in zip(axes, shape, strict=True))))
 
 
+def whole_rows(sharding: NamedSharding) -> NamedSharding:
+  """The same, but whole on every row shard instead of cut over "fsdp"."""
+  return NamedSharding(sharding.mesh, P(*(
+      None if axis == "fsdp" else axis for axis in sharding.spec)))
+
+
 def place(tree, sharding: NamedSharding):
   """Host arrays onto the devices under one sharding."""
   return jax.device_put(jax.tree.map(np.asarray, tree), sharding)

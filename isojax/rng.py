@@ -24,7 +24,8 @@ def row_keys(key, id_R, rollout_R):
   return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, id_R), rollout_R)
 
 
-def uniform_at(key_R, position):
-  """One uniform number in [0, 1) per row for a token position: [R] float32."""
-  at = jax.vmap(jax.random.fold_in, (0, None))(key_R, position)
+def uniform_at(key_R, position_R):
+  """One uniform number in [0, 1) per row, at its token position: [R] float32.
+  """
+  at = jax.vmap(jax.random.fold_in)(key_R, position_R)
   return jax.vmap(jax.random.uniform)(at)

@@ -33,11 +33,24 @@ class Prompts:
 
 @flax.struct.dataclass
 class Rows:
-  """Which rollout of which prompt each row is."""
+  """Which rollout each slot of the sampler decodes, and where it stands."""
 
-  slot_R: Array  # int32, prompt slot inside the row's own block
+  token_R: Array  # int32, the last token, which is fed next
+  position_R: Array  # int32, of that token
+  count_R: Array  # int32, new tokens drawn so far
+  id_R: Array  # uint32, Problem.id
   rollout_R: Array  # uint32, index of the rollout within its problem
-  active_R: Array  # bool, False for rows that only fill the shape
+  active_R: Array  # bool, False for slots that hold nothing
+
+
+@flax.struct.dataclass
+class Drawn:
+  """What the slots drew in a chunk of C tokens."""
+
+  tokens_RxC: Array  # int32
+  logp_RxC: Array  # float32, log-prob under what was drawn from
+  entropy_R: Array  # float32, nats, summed over the chunk; before top_p
+  ended_R: Array  # bool, EOS was drawn
 
 
 @flax.struct.dataclass

@@ -23,7 +23,6 @@ from isojax.models import hf_config
 from isojax.models import hf_weights
 from isojax.rl import reward
 from isojax.rl import update as update_lib
-from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
@@ -81,7 +80,7 @@ def prompt_of(cfg) -> prompts_lib.PromptConfig:
       prompts_lib.PromptConfig, cfg.prompt.to_dict(), "config.prompt")
 
 
-def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
+def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
   """The final table: pass@1 and pass@k on unseen problems of each kind."""
   k, lines = cfg.table.k, []
   for numbers in cfg.numbers:
@@ -91,7 +90,6 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling, mesh) -> str:
         tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
-        mesh=mesh, R=sampling.rows, slots=blocks.slots_for(sampling.rows, k),
         temperature=sampling.temperature, top_p=sampling.top_p)
     texts = reward.texts(tokenizer, rollouts)
     correct = np.reshape([countdown.verify(problems[i // k], text)
@@ -147,7 +145,7 @@ def main(_) -> None:
 
   hf_weights.save(folder, state.params, dtype="float32")
   sampler = sampler_lib.make_sampler(model, sampling, (eos,))
-  print(pass_rates(sampler, state.params, tokenizer, cfg, sampling, mesh))
+  print(pass_rates(sampler, state.params, tokenizer, cfg, sampling))
   print(f"wrote {folder}: "
         f"{sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
 

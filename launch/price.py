@@ -149,7 +149,7 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
     price = pricing.Price(
         shape=shape, machine=machine, workload=workload,
         mesh=cost.checked_mesh(cost.Mesh(**config.mesh.to_dict()), machine),
-        efficiency=cost.ASSUMED, rows=_ROWS.value or config.sampler.rows,
+        efficiency=cost.ASSUMED, rows=_ROWS.value or config.sampler.slots,
         microbatches=config.recipe.loss.microbatches, micro_rows=None,
         chunked_head=False, eval_rollouts=evaluations(config, validation),
         eval_k=config.eval.k)

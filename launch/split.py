@@ -32,7 +32,6 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
 from isojax.rl import reward
-from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import content
 from isojax.tasks import counts as counts_lib
@@ -119,23 +118,23 @@ def opened_policy(cfg: Split) -> lab_lib.Opened:
   mesh = mesh_lib.make_mesh(cfg.mesh)
   policy = lab_lib.opened_model(cfg.model, mesh)
   experiment.check_sampler(
-      cfg.sampler, cfg.mesh, rows=cfg.sampler.rows, G=mesh_lib.blocks(mesh),
-      max_positions=policy.model.cfg.max_positions)
+      cfg.sampler, max_positions=policy.model.cfg.max_positions)
   return policy
 
 
 def measurement(cfg: Split, policy: lab_lib.Opened, grade):
   """A function (split, problems, n) -> how many of n samples are correct."""
-  tokenizer, mesh, R = policy.tokenizer, policy.model.mesh, cfg.sampler.rows
+  tokenizer = policy.tokenizer
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler = sampler_lib.make_sampler(policy.model, cfg.sampler, policy.eos_ids)
+  sampler, notes = lab_lib.make_sampler(policy, cfg.sampler)
+  for note in notes:
+    print(note)
 
   def measure(split: str, problems: list[Problem], n: int) -> list[int]:
     prompts = prompts_lib.encode(tokenizer, problems, cfg.prompt,
                                  S=cfg.sampler.max_prompt_tokens)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
-        mesh=mesh, R=R, slots=blocks.slots_for(R // mesh_lib.blocks(mesh), n),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p))
     graded = grade(problems, reward.texts(tokenizer, rollouts))

@@ -15,7 +15,7 @@ ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
          "--config.alloc.Bp=8", "--config.alloc.n=8", "--config.eval.k=2",
          "--config.eval.first=100000", "--config.eval.temperature=0.0",
-         "--config.sampler.rows=64",
+         "--config.sampler.slots=64",
          "--config.recipe.optimizer.base_lr=0.001",
          "--config.recipe.optimizer.warmup_steps=1"]
 LORA = ["--config.model.lora.rank=3", "--config.model.lora.targets=('q','o')"]

@@ -25,7 +25,7 @@ def policy(tmp_path_factory):
                 f"--config.out={out}", "--config.steps=3", "--config.batch=10",
          "--config.optimizer.warmup_steps=1",
                 "--config.table.problems=5", "--config.table.k=2",
-                "--config.sampler.rows=10")
+                "--config.sampler.slots=10")
   assert "pass@2" in done.stdout and "MB" in done.stdout
   return out
 
@@ -36,7 +36,7 @@ def test_pretrain_is_a_function_of_its_seed(policy, tmp_path):
          f"--config.out={again}", "--config.steps=3", "--config.batch=10",
          "--config.optimizer.warmup_steps=1",
          "--config.table.problems=5", "--config.table.k=2",
-         "--config.sampler.rows=10")
+         "--config.sampler.slots=10")
   assert sorted(os.listdir(again)) == sorted(os.listdir(policy))
   for name in os.listdir(policy):
     assert (again / name).read_bytes() == (policy / name).read_bytes(), name
@@ -46,7 +46,7 @@ def test_split_then_train_then_compare(policy, tmp_path):
   flags = ["--config=configs/split_tiny.py", f"--config.model={policy}",
            f"--config.out={tmp_path}/s", "--config.source.train=40",
            "--config.source.validation=12", "--config.strata.hard.train=30",
-           "--config.strata.hard.validation=9", "--config.sampler.rows=32"]
+           "--config.strata.hard.validation=9", "--config.sampler.slots=32"]
   refused = launch("launch.split", *flags, check=False)
   assert refused.returncode == 2 and "Traceback" not in refused.stderr
   assert "easy: 0 of 40 train problems have avg@16 in [0.3, 0.6]" in (

@@ -335,7 +335,7 @@ def get_config():
       extreme=free | dict(low=0.0, high=0.05, again=20)))
   c.mixtures = config_dict.ConfigDict(dict(
       half=dict(shares=dict(easy=0.5, hard=0.5), train=16, validation=4)))
-  c.sampler.rows = 128
+  c.sampler.slots = 128
   return c
 """
 

@@ -90,6 +90,47 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       available=machine.accelerator.hbm_bytes)
 
 
+def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
+               max_response: int) -> float:
+  """Bytes on a device of one slot of isojax's sampler.
+
+  The cache, once more the largest of its parts while it grows, and an eighth of
+  a prompt that is prefilled; scores, logits and what is drawn from them in
+  float32; one layer's activations of that eighth.
+  """
+  number, heads = BYTES[dtype], shape.heads / tensor
+  kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
+  length = max_prompt + max_response
+  prompt = max_prompt * (kv + number * (
+      4 * shape.width + 3 * shape.mlp / tensor) + 8 * heads * max_prompt)
+  return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
+          + 4 * 4 * shape.vocab / tensor + prompt / 8)
+
+
+def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
+                   max_prompt: int, max_response: int, budget: float,
+                   most: int) -> tuple[int, bool]:
+  """How many slots a device holds, and whether beside whole weights.
+
+  Weights are gathered over fsdp once, and not at every token, where that leaves
+  room for as many slots.
+
+  Args:
+    budget: bytes of a device for sampling.
+    most: slots wanted on a device.
+
+  Returns:
+    slots, 0 if none fits; whether weights are gathered.
+  """
+  slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
+                    max_response=max_response)
+  weights = BYTES[dtype] * shape.params / tensor
+  room = lambda weights: max(0, min(most, int((budget - weights) // slot)))
+  if fsdp == 1 or room(weights) == most:
+    return room(weights), True
+  return room(weights / fsdp), False
+
+
 def largest(fits, most: int) -> int:
   """The largest whole number up to `most` that fits; 0: none does."""
   low, high = 0, most  # low fits or is 0, high + 1 does not or is too many

@@ -1,33 +1,46 @@
-"""The sampler: prefill once per problem, clone the cache, decode to the EOS.
+"""The sampler: slots that are refilled from a queue, so that none decodes air.
 
-1. Prompts [P, S] go through the model once and leave their keys and values.
-2. Each row clones the cache of its prompt, inside its own block.
-3. Step t feeds the row's last token (the prompt's last one at t = 0) at slot
-   S + t and draws token t by inverse CDF from one uniform number, whose
-   address is (key, problem, rollout, t).
-4. The loop ends when every row has drawn an EOS, or at T tokens.
+1. Prompts go through the model once a problem, in batches of like length.
+2. A slot takes the next rollout of the queue: it clones its prompt's cache.
+3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
+   inverse CDF from one uniform number, whose address is (key, problem, rollout,
+   position); so neither the number of slots nor their order can change it.
+4. On the host, slots whose rollout has ended are refilled. When the queue is
+   empty the slots left over are halved, and halved again.
+
+A cache slot is a position, so what a slot may look at is what lies before it.
+The cache grows in four steps with the longest rollout alive. Calls have few
+shapes, none of which depends on n, Bp, or lengths: a sweep compiles them once.
 """
 
 import dataclasses
+import functools
+import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.sampling import blocks
 from isojax.sampling import prefill
-from isojax.types import Prompts, Rollouts, Rows
+from isojax.sampling import queue as queue_lib
+from isojax.types import Drawn
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from isojax.types import Rows
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplerConfig:
   """Shapes and distribution of sampling."""
 
-  rows: int  # rows decoded at once; bounds the cache, not n
+  slots: int  # rollouts decoded at once, if memory admits them
+  memory_gib: float  # of a device, for weights, cache and logits of sampling
   max_prompt_tokens: int  # S
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
@@ -35,7 +48,7 @@ class SamplerConfig:
   dtype: str  # of weights and cache while sampling
 
   def __post_init__(self):
-    for name in ("rows", "max_prompt_tokens", "max_new_tokens"):
+    for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
       if getattr(self, name) < 1:
         raise InputError(
             f"sampler.{name}={getattr(self, name)}: expected at least 1")
@@ -46,17 +59,50 @@ class SamplerConfig:
       raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
     if not 0 < self.top_p <= 1:
       raise InputError(f"sampler.top_p={self.top_p}: expected in (0, 1]")
+    if self.memory_gib <= 0:
+      raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
+
+  @property
+  def chunk(self) -> int:
+    """Tokens between two looks at which slots have ended.
+
+    A slot idles for half a chunk: an eighth of a mean length of T / 8.
+    """
+    return min(self.max_new_tokens, max(4, min(64, self.max_new_tokens // 32)))
 
 
-def nucleus(logp_RxV, top_p):
-  """Renormalised log-probs of the smallest set of tokens with mass >= top_p."""
-  order = jnp.argsort(-logp_RxV, axis=-1)
-  ordered = jnp.take_along_axis(logp_RxV, order, axis=-1)
-  before = jnp.cumsum(jnp.exp(ordered), axis=-1) - jnp.exp(ordered)
-  kept = jnp.where(before < top_p, ordered, -jnp.inf)
-  kept = kept - jax.nn.logsumexp(kept, axis=-1, keepdims=True)
-  back = jnp.argsort(order, axis=-1)
-  return jnp.take_along_axis(kept, back, axis=-1)
+def nucleus(weight_RxV, top_p):
+  """Of weights, the smallest set with at least top_p of the mass; 0 elsewhere.
+  """
+  order = jnp.argsort(-weight_RxV, axis=-1)
+  ordered = jnp.take_along_axis(weight_RxV, order, axis=-1)
+  mass = jnp.cumsum(ordered, axis=-1)
+  kept = jnp.where(mass - ordered < top_p * mass[:, -1:], ordered, 0.0)
+  return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=-1)
+
+
+BLOCK = 128  # weights summed at once: the running sum of V is short this way
+
+
+def pick(weight_RxV, uniform_R):
+  """The token at which the running sum passes uniform * total, and the total.
+
+  Sums of blocks first, then inside one block, so V is read once.
+  """
+  R, V = weight_RxV.shape
+  weight = jnp.pad(weight_RxV, ((0, 0), (0, -V % BLOCK)))
+  weight = weight.reshape(R, -1, BLOCK)
+  mass = jnp.cumsum(jnp.sum(weight, axis=-1), axis=-1)
+  target = uniform_R * mass[:, -1]
+  block = jnp.sum(mass <= target[:, None], axis=-1, dtype=jnp.int32)
+  at = lambda x, i: jnp.take_along_axis(x, i[:, None], axis=1)[:, 0]
+  before = jnp.where(block > 0, at(mass, jnp.maximum(block - 1, 0)), 0.0)
+  inside = jnp.take_along_axis(weight, block[:, None, None], axis=1)[:, 0]
+  token = jnp.sum(jnp.cumsum(inside, axis=-1) <= (target - before)[:, None],
+                  axis=-1, dtype=jnp.int32)
+  # By rounding the sum may pass the block's end: then its last weight above 0.
+  last = jnp.max(jnp.where(inside > 0, jnp.arange(BLOCK)[None], 0), axis=-1)
+  return block * BLOCK + jnp.minimum(token, last), mass[:, -1]
 
 
 def draw(logits_RxV, uniform_R, temperature, top_p):
@@ -64,94 +110,254 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
 
   The log-prob is of the distribution drawn from, the entropy (nats) of that
   before top_p. Temperature 0 takes the most likely token, whose log-prob is
-  then 0. The vocabulary is sorted only when top_p < 1.
+  then 0. The vocabulary is sorted only when top_p < 1. All in float32.
   """
-  greedy = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
   scale = jnp.where(temperature > 0, temperature, 1.0)
-  logp = jax.nn.log_softmax(logits_RxV / scale, axis=-1)
-  entropy = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
-  logp = jax.lax.cond(top_p < 1, nucleus, lambda x, _: x, logp, top_p)
-  cdf = jnp.cumsum(jnp.exp(logp), axis=-1)
-  below = cdf <= uniform_R[:, None] * cdf[:, -1:]
-  token = jnp.sum(below, axis=-1, dtype=jnp.int32)
-  logp = jnp.take_along_axis(logp, token[:, None], axis=-1)[:, 0]
+  logit = logits_RxV / scale
+  logit = logit - jnp.max(logit, axis=-1, keepdims=True)
+  weight = jnp.exp(logit)
+  total = jnp.sum(weight, axis=-1)
+  entropy = jnp.log(total) - jnp.sum(weight * logit, axis=-1) / total
+  weight = jax.lax.cond(top_p < 1, nucleus, lambda x, _: x, weight, top_p)
+  token, kept = pick(weight, uniform_R)
+  logp = jnp.take_along_axis(logit, token[:, None], axis=-1)[:, 0] - jnp.log(
+      kept)
+  greedy = jnp.argmax(logit, axis=-1).astype(jnp.int32)
   return (jnp.where(temperature > 0, token, greedy),
           jnp.where(temperature > 0, logp, 0.0), entropy)
 
 
+class Sampler(typing.NamedTuple):
+  """Jitted calls, and their sizes; slots and windows are of all devices."""
+
+  mesh: jax.sharding.Mesh
+  chunk: int  # tokens of a call
+  max_new_tokens: int  # T
+  row_sizes: tuple[int, ...]  # slots of a call
+  length_sizes: tuple[int, ...]  # of the cache
+  prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
+  window: int  # prompts prefilled at once in a block
+  prepare: typing.Callable  # parameters as decoding wants them
+  empty: typing.Callable  # (R, L) -> cache
+  prefill: typing.Callable  # (params, Prompts) -> cache of the window
+  insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
+  resize: typing.Callable  # (part of a cache, rows to keep, L) -> the same
+  decode: typing.Callable  # (params, cache, Rows, key, t, top_p)
+
+
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...]):
-  """The one jitted sampler: (params, Prompts, Rows, key, t, top_p) -> Rollouts.
+                 eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
+  """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
-  Temperature and top_p are traced values. Prompts and rows are sharded by
-  blocks; see `isojax.types`.
-  """
-  mesh, T = model.mesh, cfg.max_new_tokens
-  G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
-  rows = mesh_lib.row_sharding(mesh)
-
-  def sample(params, prompts, row: Rows, key, temperature, top_p):
-    params = jax.tree.map(lambda x: x.astype(dtype), params)
-    cache = prefill.prompt_cache(model, params, prompts, dtype)
-    cache, token_R, last_R = prefill.start_rows(prompts, row.slot_R, cache, T, G=G)
-    key_R = rng.row_keys(key, prefill.clone(prompts.id_P, row.slot_R, G),
-                         row.rollout_R)
-    S = prompts.tokens_PxS.shape[1]
-    R = token_R.shape[0]
-    eos_E = jnp.array(eos, jnp.int32)
-
-    def advance(carry):
-      t, token_R, done_R, cache, out = carry
-      mask = prefill.new_token_mask(last_R, t[None], S=S, L=S + T)
-      hidden, cache = model.apply(
-          {"params": params}, token_R[:, None], (last_R + t)[:, None], mask,
-          cache, S + t)
-      logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      token_R, logp_R, entropy_R = draw(
-          logits, rng.uniform_at(key_R, t), temperature, top_p)
-      token_R = jnp.where(done_R, 0, token_R)
-      out = Rollouts(
-          out.tokens_RxT.at[:, t].set(token_R),
-          out.len_R + ~done_R,
-          out.ended_R,
-          out.behavior_logp_RxT.at[:, t].set(jnp.where(done_R, 0.0, logp_R)),
-          out.entropy_R + jnp.where(done_R, 0.0, entropy_R))
-      is_eos = jnp.any(token_R[:, None] == eos_E[None], axis=1) & ~done_R
-      out = out.replace(ended_R=out.ended_R | is_eos)
-      return t + 1, token_R, done_R | is_eos, cache, out
-
-    def running(carry):
-      t, _, done_R, _, _ = carry
-      return (t < T) & ~jnp.all(done_R)
-
-    nothing = Rollouts(
-        jnp.zeros((R, T), jnp.int32), jnp.zeros(R, jnp.int32),
-        jnp.zeros(R, bool), jnp.zeros((R, T), jnp.float32),
-        jnp.zeros(R, jnp.float32))
-    carry = (jnp.int32(0), token_R, ~row.active_R, cache, nothing)
-    return jax.lax.while_loop(running, advance, carry)[-1]
-
-  return jax.jit(sample, out_shardings=rows)
-
-
-def sample_all(sampler, params, prompts: Prompts, n: int, key, *, mesh, R: int,
-               slots: int, temperature: float, top_p: float) -> Rollouts:
-  """n rollouts of each prompt, problem-major host arrays [problems * n, ...].
+  Temperature and top_p are traced values. Slots and prompts are sharded by
+  blocks, keys and values also by heads.
 
   Args:
-    sampler: from `make_sampler`.
-    prompts: host arrays, one entry a problem.
-    key: the stream; rows fold in their problem and rollout.
-    R: rows of a call, divisible by the blocks of the mesh.
-    slots: prompt slots of a block, at least `blocks.slots_for(R / G, n)`.
+    eos: tokens that end a rollout.
+    gathered: whole weights on each fsdp shard while sampling, gathered once
+      and not at every token.
   """
-  sharding = mesh_lib.row_sharding(mesh)
-  parts = []
-  for call in blocks.calls(
-      prompts, n, G=mesh_lib.blocks(mesh), R=R, slots=slots):
-    placed = mesh_lib.place(call, sharding)
-    parts.append(jax.device_get(
-        sampler(params, *placed, key, temperature, top_p)))
-  total = len(prompts.len_P) * n
-  return jax.tree.map(lambda *x: np.concatenate(x)[:total], *parts)
+  mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
+  G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
+  row_sizes = queue_lib.halves(cfg.slots, G, 3)
+  weights = jax.tree.map(
+      lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
+      decoder.abstract_params(model))
+  rows, cache = mesh_lib.row_sharding(mesh), cache_sharding(model)
+  cast = jax.jit(lambda params: jax.tree.map(
+      lambda x: x.astype(dtype), params), out_shardings=weights)
+  prepared = lambda params: all(jax.tree.leaves(jax.tree.map(
+      lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
+          sharding, x.ndim), params, weights)))
+  return Sampler(
+      mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
+      length_sizes=queue_lib.shares(4, S + T - 1, 16),
+      prompt_sizes=queue_lib.shares(4, S, 1),
+      window=-(-row_sizes[-1] // (8 * G)),
+      prepare=lambda params: params if prepared(params) else cast(params),
+      empty=jax.jit(
+          lambda R, L: decoder.init_cache(model.cfg, R, L, dtype),
+          static_argnums=(0, 1), out_shardings=cache),
+      prefill=jax.jit(
+          lambda params, prompts: prefill.prompt_cache(
+              model, params, prompts, dtype), out_shardings=cache),
+      insert=jax.jit(functools.partial(insert, G=G), donate_argnums=0,
+                     out_shardings=cache),
+      resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
+      decode=jax.jit(
+          make_decode(model, cfg, eos), donate_argnums=1,
+          out_shardings=(cache, rows, rows)))
 
+
+def cache_sharding(model: decoder.Transformer) -> NamedSharding:
+  """Of keys and values alike: rows by blocks, heads by tensor if they divide.
+  """
+  tensor = "tensor" if model.cfg.K % model.mesh.shape["tensor"] == 0 else None
+  return NamedSharding(model.mesh, P(mesh_lib.ROWS, tensor))
+
+
+def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
+           *, G: int) -> decoder.KVCache:
+  """Row row_GxF[g, f] of block g takes prompt slot_GxF[g, f] of its window.
+
+  Rows behind the last one of a block take nothing.
+  """
+  def put(axis, cache_R, window_P):
+    L = min(cache_R.shape[axis], window_P.shape[axis])
+    inner = *[slice(None)] * (axis - 1), slice(L)
+    def block(into, source, row_F, slot_F):
+      return into.at[(row_F, *inner)].set(source[(slot_F, *inner)],
+                                          mode="drop")
+    grouped = lambda x: x.reshape(G, -1, *x.shape[1:])
+    return jax.vmap(block)(grouped(cache_R), grouped(window_P), row_GxF,
+                           slot_GxF).reshape(cache_R.shape)
+  each = lambda axis, into, source: tuple(
+      put(axis, *pair) for pair in zip(into, source, strict=True))
+  return decoder.KVCache(each(3, cache.k, window.k), each(2, cache.v, window.v))
+
+
+def resize(part_BxK, take_GxR, L: int, axis: int):
+  """Keeps some rows of each block, and grows or cuts the axis of slots to L."""
+  G = take_GxR.shape[0]
+  grouped = part_BxK.reshape(G, -1, *part_BxK.shape[1:])
+  kept = jax.vmap(lambda x, take: x[take])(grouped, take_GxR)
+  kept = kept.reshape(-1, *part_BxK.shape[1:])
+  if kept.shape[axis] >= L:
+    return jax.lax.slice_in_dim(kept, 0, L, axis=axis)
+  more = [(0, (L - kept.shape[axis]) * (i == axis)) for i in range(4)]
+  return jnp.pad(kept, more)
+
+
+def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
+                eos: tuple[int, ...]):
+  """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn)."""
+  C, T = cfg.chunk, cfg.max_new_tokens
+  eos_E = jnp.array(eos, jnp.int32)
+
+  def decode(params, cache, row: Rows, key, temperature, top_p):
+    key_R = rng.row_keys(key, row.id_R, row.rollout_R)
+    R, L = row.token_R.shape[0], cache.v[0].shape[2]
+
+    def advance(carry):
+      i, row, cache, out = carry
+      mask = jnp.arange(L)[None, None] <= row.position_R[:, None, None]
+      hidden, cache = model.apply(
+          {"params": params}, row.token_R[:, None], row.position_R[:, None],
+          mask, cache, row.position_R)
+      logits = model.apply({"params": params}, hidden, method="head")[:, 0]
+      token_R, logp_R, entropy_R = draw(
+          logits, rng.uniform_at(key_R, row.count_R), temperature, top_p)
+      ended_R = row.active_R & jnp.any(
+          token_R[:, None] == eos_E[None], axis=1)
+      count_R = row.count_R + row.active_R
+      goes_on_R = row.active_R & ~ended_R & (count_R < T)
+      out = Drawn(out.tokens_RxC.at[:, i].set(token_R),
+                  out.logp_RxC.at[:, i].set(logp_R),
+                  out.entropy_R + jnp.where(row.active_R, entropy_R, 0.0),
+                  out.ended_R | ended_R)
+      row = row.replace(
+          token_R=token_R, position_R=row.position_R + goes_on_R,
+          count_R=count_R, active_R=goes_on_R)
+      return i + 1, row, cache, out
+
+    nothing = Drawn(
+        jnp.zeros((R, C), jnp.int32), jnp.zeros((R, C), jnp.float32),
+        jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
+    _, row, cache, out = jax.lax.while_loop(
+        lambda carry: (carry[0] < C) & jnp.any(carry[1].active_R), advance,
+        (jnp.int32(0), row, cache, nothing))
+    return cache, row, out
+
+  return decode
+
+
+def _fitting(s: Sampler, q: queue_lib.Queue, cache: decoder.KVCache):
+  """A cache that is long enough for the next chunk.
+
+  With fewer rows, if nothing waits and half of them are enough. Part after
+  part, so that only one of them is there twice.
+  """
+  R, L = cache.v[0].shape[0], cache.v[0].shape[2]
+  last = q.row.position_R[q.row.active_R].max(initial=0)
+  longer = queue_lib.smallest(
+      s.length_sizes, min(int(last) + s.chunk, s.length_sizes[-1]))
+  fewer = R if q.waiting else queue_lib.smallest(
+      s.row_sizes, q.most_active * q.G)
+  if longer <= L and fewer == R:
+    return cache
+  take = mesh_lib.place(queue_lib.compact(q, fewer),
+                        mesh_lib.row_sharding(s.mesh))
+  parts = {3: list(cache.k), 2: list(cache.v)}
+  del cache
+  for axis, part in parts.items():
+    for i in range(len(part)):
+      part[i] = s.resize(part[i], take, longer, axis)
+  return decoder.KVCache(tuple(parts[3]), tuple(parts[2]))
+
+
+def _refilled(s: Sampler, q: queue_lib.Queue, params, cache, window):
+  """(cache, window) after free slots took what waits; prefills on the way."""
+  rows = mesh_lib.row_sharding(s.mesh)
+  while True:
+    filled = queue_lib.fill(q)
+    cache = _fitting(s, q, cache)
+    if filled[0].size:
+      cache = s.insert(cache, window, *mesh_lib.place(filled, rows))
+    if not q.starving:
+      return cache, window
+    prompts = queue_lib.move_window(q)
+    S = queue_lib.smallest(s.prompt_sizes, int(prompts.len_P.max()))
+    window = s.prefill(params, mesh_lib.place(
+        prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S]), rows))
+
+
+def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
+           temperature, top_p):
+  """n rollouts of each prompt, as they end.
+
+  While the caller works on what was yielded, the devices decode on.
+
+  Args:
+    prompts: host arrays, one entry a problem.
+    key: the stream; rollouts fold in their problem, index and position.
+
+  Yields:
+    (items that ended, problem * n + rollout; Rollouts of all items as far as
+    they are drawn, host arrays that go on filling).
+
+  Raises:
+    InputError: a prompt is longer than the sampler's largest.
+  """
+  longest = int(prompts.len_P.max())
+  if longest > s.prompt_sizes[-1]:
+    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
+                     f"max_prompt_tokens={s.prompt_sizes[-1]}")
+  G, params = mesh_lib.blocks(s.mesh), s.prepare(params)
+  rows = mesh_lib.row_sharding(s.mesh)
+  wanted = min(-(-len(prompts.len_P) * n // G) * G, s.row_sizes[-1])
+  R = queue_lib.smallest(s.row_sizes, wanted)
+  q = queue_lib.start(prompts, n, G=G, R=R, W=s.window, T=s.max_new_tokens)
+  cache, window = s.empty(R, s.length_sizes[0]), None
+  done = np.zeros(0, np.int64)
+  while True:
+    cache, window = _refilled(s, q, params, cache, window)
+    if not q.row.active_R.any():
+      break
+    cache, *after = s.decode(params, cache, mesh_lib.place(q.row, rows), key,
+                             temperature, top_p)
+    if done.size:
+      yield done, q.out
+    done = queue_lib.harvest(q, *jax.device_get(after))
+  yield done, q.out
+
+
+def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
+               temperature, top_p) -> Rollouts:
+  """n rollouts of each prompt, problem-major host arrays [problems * n, ...].
+
+  Arguments and errors as of `stream`.
+  """
+  for _, rollouts in stream(s, params, prompts, n, key,
+                            temperature=temperature, top_p=top_p):
+    pass
+  return rollouts

@@ -10,6 +10,7 @@ no answer is lost.
 import collections
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -156,9 +157,9 @@ class _Pool:
         self.stop(place)
     self.selector.close()
 
-  def judge(self, jobs: list[list]) -> list[dict]:
-    """A reply {correct, vote} or {lost: why} to each, within step_seconds."""
-    cfg, end = self.cfg, time.monotonic() + self.cfg.step_seconds
+  def judge(self, jobs: list[list], seconds: float) -> list[dict]:
+    """A reply {correct, vote} or {lost: why} to each, within `seconds`."""
+    cfg, end = self.cfg, time.monotonic() + seconds
     late = f"not judged within step_seconds={cfg.step_seconds}"
     replies = [{"lost": late}] * len(jobs)
     waiting = collections.deque(range(len(jobs)))
@@ -220,7 +221,8 @@ class _Pool:
                                f"its process died, exit code {code}"}
 
 
-def _countdown(jobs: list[tuple[Problem, str]]) -> list[dict]:
+def _countdown(jobs: list[tuple[Problem, str]], seconds: float) -> list[dict]:
+  del seconds  # microseconds an answer
   return [dict(zip(("correct", "vote"), countdown.judge(*job)))
           for job in jobs]
 
@@ -235,7 +237,9 @@ def opened(cfg: GraderConfig, generator: str | None, seed: int | None):
     seed: that its problems were made with; else None.
 
   Yields:
-    grade: of distinct problems and their texts, problem-major.
+    grade(problems, text_B, seconds): of problems and their texts, problem-
+      major; what is not judged within so many seconds is lost, by default
+      cfg.step_seconds.
 
   Raises:
     InputError: what judges is not installed, or refuses the generator.
@@ -249,35 +253,36 @@ def opened(cfg: GraderConfig, generator: str | None, seed: int | None):
     gym.check(generator)
     address = [generator, seed]
   if cfg.name == "countdown":
-    yield lambda problems, text_B: _grade(cfg, _countdown, problems, text_B)
+    yield functools.partial(_grade, cfg, _countdown)
     return
 
-  def judge(jobs):
+  def judge(jobs, seconds):
     return pool.judge([
         [*address, problem.id if address else problem.answer, answer]
-        for problem, answer in jobs])
+        for problem, answer in jobs], seconds)
 
   pool = _Pool(cfg)
   try:
     pool.open()
-    yield lambda problems, text_B: _grade(cfg, judge, problems, text_B)
+    yield functools.partial(_grade, cfg, judge)
   finally:
     pool.close()
 
 
 def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
-           text_B: list[str]) -> Graded:
+           text_B: list[str], *, seconds: float | None = None) -> Graded:
   """Judges each distinct (problem, answer) once."""
-  n = len(text_B) // len(problems)
+  n, by_id = len(text_B) // len(problems), {p.id: p for p in problems}
   job_B = []
   for i, text in enumerate(text_B):
     answer = extract_lib.extract(text, cfg.answer)
     if answer is not None and cfg.name != "countdown":  # has rules on space
       answer = answer.strip()
-    job_B.append(None if answer is None else (i // n, answer))
+    job_B.append(None if answer is None else (problems[i // n].id, answer))
   short = [job for job in dict.fromkeys(job_B)
            if job is not None and len(job[1]) <= MAX_CHARACTERS]
-  replies = judge([(problems[q], answer) for q, answer in short])
+  replies = judge([(by_id[key], answer) for key, answer in short],
+                  cfg.step_seconds if seconds is None else seconds)
   reply_of = dict(zip(short, replies, strict=True))
   wrong = {"correct": False, "vote": ""}
   reply_B = [reply_of.get(job, wrong) for job in job_B]
@@ -286,5 +291,5 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
       correct_B=np.array([reply["correct"] for reply in verdict_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
       vote_B=[reply["vote"] for reply in verdict_B],
-      lost=[f"problem {problems[q].id}: {reply['lost']}: {answer[:60]!r}"
-            for (q, answer), reply in reply_of.items() if "lost" in reply])
+      lost=[f"problem {key}: {reply['lost']}: {answer[:60]!r}"
+            for (key, answer), reply in reply_of.items() if "lost" in reply])
