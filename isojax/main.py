@@ -7,16 +7,11 @@ update -> record. Every draw and the data order are functions of (seed, step),
 so a run that was killed continues to the same bits.
 """
 
-import os
-
-# jax 0.10 deadlocks when several forced CPU devices share fewer threads than
-# they have collectives in flight; read once, before jax is imported.
-os.environ.setdefault("NPROC", "32")
-
 import contextlib
 import dataclasses
 import json
 import math
+import os
 import signal
 import threading
 import time

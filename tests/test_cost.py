@@ -430,3 +430,34 @@ def test_evaluations_are_in_the_price():
                                        machine=price.machine,
                                        efficiency=price.efficiency)
   assert spent == pytest.approx(prefill.seconds + decode.seconds)
+
+
+# One layer, 4 wide, 2 heads, 1 of keys, 2 wide, mlp 3, 5 words: 4 kB, say.
+ONE = shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
+                           mlp=3, vocab=5, tied=True,
+                           family=shape_lib.FAMILIES["llama"])
+
+
+def test_bytes_of_a_slot_by_hand():
+  """10 + 6 tokens in float32: keys and values of a token are 16 bytes.
+
+  Cache 16 * 16, half of it again; scores 8 * 2 * 16; logits 16 * 5; an eighth
+  of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
+  """
+  assert memory_lib.slot_bytes(
+      ONE, dtype="float32", tensor=1, max_prompt=10, max_response=6
+  ) == 256 * 1.5 + 256 + 80 + 345
+
+
+def test_slots_that_a_budget_admits_by_hand():
+  """1,065 bytes a slot, 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words."""
+  assert ONE.params == 116
+  admitted = lambda budget, fsdp: memory_lib.slots_admitted(
+      ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,
+      budget=budget, most=3)
+  assert admitted(464 + 3195, 1) == (3, True)
+  assert admitted(464 + 3194, 1) == (2, True)
+  assert admitted(464 + 1064, 1) == (0, True)
+  assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
+  assert admitted(232 + 3195, 2) == (3, False)
+  assert admitted(232 + 1064, 2) == (0, False)

@@ -87,15 +87,18 @@ def test_qwen_7b_traces():
   params = decoder.abstract_params(model)
   assert sum(x.size for x in jax.tree.leaves(params)) == 7_615_616_512
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
-  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.rows
-  P = R // e.alloc.n
-  prompts = Prompts(shape("int32", P, S), shape("int32", P), shape("uint32", P))
-  rows = Rows(shape("int32", R), shape("uint32", R), shape("bool", R))
-  rollouts = jax.eval_shape(
-      sampler_lib.make_sampler(model, e.sampler, (151645, 151643)), params,
-      prompts, rows, jax.eval_shape(lambda: jax.random.key(0)),
-      shape("float32"), shape("float32"))
-  assert rollouts.tokens_RxT.shape == (R, T)
+  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 1024
+  sampler = sampler_lib.make_sampler(model, e.sampler, (151645, 151643))
+  assert (sampler.row_sizes[-1], sampler.length_sizes[-1]) == (R, S + T)
+  rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
+              shape("bool", R))
+  cache = jax.eval_shape(lambda: sampler.empty(R, S + T))
+  after, _, drawn = jax.eval_shape(
+      sampler.decode, params, cache, rows,
+      jax.eval_shape(lambda: jax.random.key(0)), shape("float32"),
+      shape("float32"))
+  assert drawn.tokens_RxC.shape == (R, 64)
+  assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
   tx = update_lib.make_optimizer(
       e.recipe.optimizer, update_lib.warmup_then_constant(e.lr, 10))
   k = e.recipe.loss.microbatches
@@ -121,7 +124,7 @@ def test_qwen_7b_traces():
      "config.alloc.nn: no such key; the nearest is config.alloc.n "),
     (lambda c: c["recipe"]["loss"].update(kl_coeff=0.1),
      "the nearest is config.recipe.loss.kl_coef "),
-    (lambda c: c["sampler"].pop("rows"), "config.sampler.rows is missing"),
+    (lambda c: c["sampler"].pop("slots"), "config.sampler.slots is missing"),
     (lambda c: c.pop("mesh"), "config.mesh is missing"),
     (lambda c: c["alloc"].update(n="8"),
      "config.alloc.n='8': expected int, not str"),
@@ -143,7 +146,8 @@ def test_keys_and_types(spoil, message):
      r"6 \* 5 = 30 .* 4 row shards .* Bp=4, Bp=8 at n=5, or n=4, n=6 at Bp=6"),
     (dict(recipe__loss__microbatches=3, mesh__fsdp=2),
      r"32 \* 8 = 256 .* 2 row shards .* 3 microbatches = 6; .* Bp=33, Bp=30"),
-    (dict(sampler__rows=255, mesh__data=2), "use 254 or 256"),
+    (dict(sampler__memory_gib=1e-4),
+     "memory_gib=0.0001: not even one slot fits on a device, it needs 0.000"),
     (dict(alloc__n=1), "use n >= 2"),
     (dict(alloc__n=2, recipe__loss__advantage_ddof=2), "advantage_ddof=2"),
     (dict(alloc__C=255), "raise C to at least 256"),

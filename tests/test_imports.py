@@ -27,8 +27,8 @@ ALLOWED = {
     "checkpoint": {"errors", "types"},
     "experiment": {"errors", "mesh", "models", "planner", "rl", "sampling",
                    "tasks"},
-    "lab": {"errors", "experiment", "mesh", "models", "rl", "rng", "sampling",
-            "tasks", "types", "workdir"},
+    "lab": {"errors", "experiment", "mesh", "models", "planner", "rl", "rng",
+            "sampling", "tasks", "types", "workdir"},
     "main": {"checkpoint", "cli", "errors", "evaluate", "lab", "mesh", "models",
              "planner", "progress", "records", "rl", "rng", "tasks", "workdir"},
 }
