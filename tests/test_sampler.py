@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +189,30 @@ def test_weights_that_stay_sharded_change_nothing(params, rollouts, axes):
   assert kept(sampler.prepare(placed)) == kept(placed)
   whole = sampler_lib.make_sampler(sharded, CONFIG, EOS).prepare(placed)
   assert "fsdp" not in tuple(kept(whole))
+
+
+COLLECTIVE = re.compile(
+    r"= (\S+) (?:all-gather|all-reduce|all-to-all|collective-permute)\(")
+
+
+@pytest.mark.parametrize("axes", [{"fsdp": 4}, {"data": 2, "fsdp": 2}])
+def test_nothing_crosses_devices_but_who_is_active(axes):
+  """Of gathered weights; refilling and growing move nothing at all."""
+  sharded = make_model(**axes)
+  s = sampler_lib.make_sampler(
+      sharded, dataclasses.replace(CONFIG, slots=16), EOS)
+  params = s.prepare(random_params(sharded))
+  cache, window = s.empty(16, 16), s.empty(8, S)
+  row = mesh_lib.place(
+      queue.start(make_prompts(1), 1, G=4, R=16, W=1, T=T).row,
+      mesh_lib.row_sharding(sharded.mesh))
+  index = np.zeros((4, 3), np.int32)
+  crosses = lambda call, *args: COLLECTIVE.findall(
+      call.lower(*args).compile().as_text())
+  assert crosses(s.decode, params, cache, row, rng.stream(0, "rollout", 0),
+                 np.float32(1), np.float32(1)) == ["pred[]"]
+  assert crosses(s.insert, cache, window, index, index) == []
+  assert crosses(s.resize, cache.k[0], index, 32, 3) == []
 
 
 def test_fewer_problems_than_devices(params, rollouts):
