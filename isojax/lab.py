@@ -11,6 +11,7 @@ import numpy as np
 
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
+from isojax import profile
 from isojax import rng
 from isojax import workdir
 from isojax.errors import InputError
@@ -239,7 +240,7 @@ def sample(lab: Lab, params, prompts, n: int, key, section) -> Rollouts:
   e, mesh = lab.e, lab.model.mesh
   rows = e.rows // mesh_lib.blocks(mesh)
   slots = max(blocks.slots_for(rows, each) for each in (e.alloc.n, e.eval.k))
-  return sampler_lib.sample_all(
+  return profile.stage("sample", sampler_lib.sample_all)(
       lab.sampler, params, prompts, n, key, mesh=mesh, R=e.rows, slots=slots,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p))
