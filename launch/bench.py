@@ -13,13 +13,14 @@ Lengths are skewed by a policy close to uniform, of whose V ids V / mean stop.
 Other flags change the case, or all cases of a suite.
 """
 
-from concurrent import futures
+from concurrent.futures import process
 import dataclasses
 import datetime
 import importlib.util
 import json
 import multiprocessing
 import os
+import time
 
 from absl import flags
 
@@ -39,6 +40,8 @@ _PEER = flags.DEFINE_list(
     "in a suite all of its own that can be run here.")
 _RUNS = flags.DEFINE_integer("runs", 3, "Of each contestant, after one that "
                              "warms up.", lower_bound=1)
+_MINUTES = flags.DEFINE_float("minutes", 9.0, "In all, for fewer runs on a slow "
+                              "machine; one is always made.")
 _JSON = flags.DEFINE_string("json", None, "File for the results, which "
                             "launch.plan --bench reads.")
 _PROFILE = flags.DEFINE_string(
@@ -106,7 +109,7 @@ def with_peers(cases: list[bench_cases.Case]) -> list[bench_cases.Case]:
 
 def alone(function, *arguments):
   """function(*arguments) in a process of its own."""
-  with futures.ProcessPoolExecutor(
+  with process.ProcessPoolExecutor(
       1, mp_context=multiprocessing.get_context("spawn")) as pool:
     return pool.submit(function, *arguments).result()
 
@@ -122,7 +125,7 @@ def write(path: str, document: dict) -> None:
 
 
 def main(_) -> int:
-  cases = with_peers(chosen_cases())
+  began, cases = time.monotonic(), with_peers(chosen_cases())
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
   if _JSON.value is not None:
@@ -137,9 +140,11 @@ def main(_) -> int:
   failed = 0
   for i, case in enumerate(cases):
     trace = _PROFILE.value and os.path.join(_PROFILE.value, str(i))
+    left = 60 * _MINUTES.value - (time.monotonic() - began)
     try:
-      rows = alone(bench_run.run, case, case.peers, _RUNS.value, machine, trace)
-    except futures.process.BrokenProcessPool:
+      rows = alone(bench_run.run, case, _RUNS.value, left / (len(cases) - i),
+                   machine, trace)
+    except process.BrokenProcessPool:
       failed += 1
       print(f"{case.name}: the process died; out of memory? Try a smaller "
             "--Bp, or more --microbatches\n", flush=True)

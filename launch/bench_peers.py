@@ -44,7 +44,7 @@ def make_sampling(case: Case, V: int):
   prompts = torch.tensor(bench_cases.made_prompts(case, V), device=DEVICE)
 
   @torch.no_grad()
-  def sample(model, seed: int, most: int = case.new_tokens):
+  def sample(model, seed: int, most: int):
     torch.manual_seed(seed)
     model.eval()
     out = model.generate(
@@ -72,7 +72,7 @@ def make_updating(case: Case, model, V: int, dtype):
                torch.float32)
     model.train()
     # No attention mask: padding stands behind all that counts.
-    rows = torch.cat([put(prompts, torch.long), tokens], dim=1)
+    rows = torch.cat([put(prompts[:len(tokens)], torch.long), tokens], dim=1)
     with torch.autocast(DEVICE, dtype=torch.bfloat16,
                         enabled=dtype == "bfloat16"):
       logits = model(rows, use_cache=False, logits_to_keep=T + 1).logits
@@ -102,11 +102,11 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
                      else (None, None))
   sample = make_sampling(case, V) if samples else None
 
-  def call(seed: int, most: int = case.new_tokens):
+  def call(seed: int):
     if sample:
       with torch.autocast(DEVICE, dtype=torch.bfloat16,
                           enabled=trains and dtype == "bfloat16"):
-        tokens = sample(model, seed, most)
+        tokens = sample(model, seed, case.new_tokens)
       len_R = bench_cases.useful(tokens, stop)
     else:
       tokens, len_R = bench_cases.made_rollouts(case, V, seed)
@@ -114,11 +114,19 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
       step(tokens, len_R, bench_cases.made_rewards(case, seed))
     return len_R
 
+  def warm(seed: int) -> None:
+    """Nothing is compiled here: a few tokens, and a group of one problem."""
+    if sample:
+      sample(model, seed, min(4, case.new_tokens))
+    if step:
+      tokens, len_R = bench_cases.made_rollouts(case, V, seed)
+      step(tokens[:case.n], len_R[:case.n],
+           bench_cases.made_rewards(case, seed)[:1])
+
   def held() -> int:
     state = [] if optimizer is None else [
         x for each in optimizer.state.values() for x in each.values()
         if torch.is_tensor(x)]
     return sum(x.nbytes for x in (*model.parameters(), *state))
 
-  return Contestant(f"{name} {dtype}", dtype, call, lambda seed: call(
-      seed, min(4, case.new_tokens)), held, compiles=False)
+  return Contestant(f"{name} {dtype}", dtype, call, warm, held, compiles=False)

@@ -88,12 +88,12 @@ def device_peak() -> int | None:
   return stats["peak_bytes_in_use"] if stats else None
 
 
-def contestants(case: Case, names: tuple[str, ...]) -> list:
+def contestants(case: Case) -> list:
   """Ours first, on one random policy."""
   config = config_of(case.model)
   policy = bench_ours.random_policy(config)
   found = [bench_ours.ours(policy, case)]
-  for name in names:
+  for name in case.peers:
     if name == "naive":
       found.append(bench_ours.naive(policy, case))
     else:
@@ -143,27 +143,42 @@ def timed(call, seed: int):
   return np.asarray(len_R), time.perf_counter() - start
 
 
-def run(case: Case, names: tuple[str, ...], runs: int, peaks: dict,
+def rounds(found: list, runs: int, until: float):
+  """(calls of each contestant, peak bytes of its first one or None).
+
+  Each of `found` in turns, `runs` times, or as often as can end at `until`.
+  """
+  calls, added = [[] for _ in found], []
+  for seed in range(1, runs + 1):
+    start = time.monotonic()
+    for each, made in zip(found, calls, strict=True):
+      if seed > 1:
+        made.append(timed(each.call, seed))
+        continue
+      result, most = call_memory(lambda each=each: timed(each.call, 1))
+      made.append(result)
+      added.append(None if most is None else each.held() + most)
+    now = time.monotonic()
+    if now + (now - start) > until:
+      break
+  return calls, added
+
+
+def run(case: Case, runs: int, seconds: float, peaks: dict,
         trace: str | None) -> list[dict]:
   """The rows of a case; ours is called first in each round."""
+  until = time.monotonic() + seconds
   # Compile seconds are those without a cache.
   jax.config.update("jax_enable_compilation_cache", False)
-  found = contestants(case, names)
+  found = contestants(case)
   first, peak, reached = [], [], 0
   for each in found:
     first.append(timed(each.warm, 0)[1])
     now = device_peak()
     peak.append(now if now is not None and now > reached else None)
     reached = now or 0
-  calls = [[] for _ in found]
-  for seed in range(1, runs + 1):
-    for i, each in enumerate(found):
-      if seed > 1:
-        calls[i].append(timed(each.call, seed))
-        continue
-      result, added = call_memory(lambda each=each: timed(each.call, 1))
-      calls[i].append(result)
-      peak[i] = peak[i] if added is None else each.held() + added
+  calls, in_call = rounds(found, runs, until)
+  peak = [p if seen is None else seen for p, seen in zip(peak, in_call)]
   if trace is not None:
     with profile.trace(trace):
       found[0].call(runs + 1)

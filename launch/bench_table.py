@@ -52,7 +52,8 @@ def of_case(rows: list[dict], machine: dict) -> str:
   ours = next(r for r in rows if r["contestant"] == bench_cases.OURS)
   mean = statistics.mean(ours["tokens"]) / (ours["Bp"] * ours["n"])
   lines = [f"{ours['case']} (seen: mean {mean:.1f}, longest "
-           f"{max(ours['longest'])}; {len(ours['seconds'])} runs)", "",
+           f"{max(ours['longest'])}; {len(ours['seconds'])} run"
+           f"{'s' if len(ours['seconds']) > 1 else ''})", "",
            f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
   lines += [f"| {' | '.join(cells(row, ours, machine))} |" for row in rows]
   return "\n".join(lines) + "\n"
