@@ -40,8 +40,8 @@ _PEER = flags.DEFINE_list(
     "in a suite all of its own that can be run here.")
 _RUNS = flags.DEFINE_integer("runs", 3, "Of each contestant, after one that "
                              "warms up.", lower_bound=1)
-_MINUTES = flags.DEFINE_float("minutes", 9.0, "In all, for fewer runs on a slow "
-                              "machine; one is always made.")
+_MINUTES = flags.DEFINE_float("minutes", 9.0, "In all, by making fewer runs "
+                              "on a slow machine; one is always made.")
 _JSON = flags.DEFINE_string("json", None, "File for the results, which "
                             "launch.plan --bench reads.")
 _PROFILE = flags.DEFINE_string(

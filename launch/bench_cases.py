@@ -58,8 +58,8 @@ class Case:
       raise InputError(f"--n={self.n}: expected at least 2, or there is no "
                        "gradient")
     if self.B % self.microbatches:
-      raise InputError(f"--microbatches={self.microbatches}: expected to divide "
-                       f"Bp n = {self.B}")
+      raise InputError(f"--microbatches={self.microbatches}: expected to "
+                       f"divide Bp n = {self.B}")
 
   @property
   def B(self) -> int:

@@ -5,6 +5,7 @@ On the same random weights, prompts and lengths, each in its best plain form:
 logits of the new tokens only, and a fused AdamW.
 """
 
+import copy
 import json
 import pathlib
 import tempfile
@@ -91,22 +92,49 @@ def make_updating(case: Case, model, V: int, dtype):
   return step, optimizer
 
 
+def caster(model, dtype: str):
+  """(model to draw from, with the newest weights; its copy or None).
+
+  A step in bfloat16 draws from a copy: generate's cache knows no autocast.
+  """
+  if dtype != "bfloat16" or model.dtype == torch.bfloat16:
+    return lambda: model, None
+  half = copy.deepcopy(model).to(torch.bfloat16)
+
+  @torch.no_grad()
+  def cast():
+    for to, master in zip(half.parameters(), model.parameters(), strict=True):
+      to.copy_(master)
+    return half
+
+  return cast, half
+
+
+def nbytes(model, half, optimizer) -> int:
+  """Of weights and optimizer state."""
+  state = [] if optimizer is None else [
+      x for each in optimizer.state.values() for x in each.values()
+      if torch.is_tensor(x)]
+  copies = () if half is None else half.parameters()
+  return sum(x.nbytes for x in (*model.parameters(), *copies, *state))
+
+
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
   """`name` of bench_cases.TORCH; masters of an update are float32."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
   V, stop = config["vocab_size"], bench_cases.stops(case, config["vocab_size"])
-  trains, samples = case.what != "sample", case.what != "update"
-  model = load(config, params,
-               torch.float32 if trains else getattr(torch, dtype))
-  step, optimizer = (make_updating(case, model, V, dtype) if trains
-                     else (None, None))
-  sample = make_sampling(case, V) if samples else None
+  model = load(config, params, torch.float32 if case.what != "sample"
+               else getattr(torch, dtype))
+  step = optimizer = sample = half = None
+  if case.what != "sample":
+    step, optimizer = make_updating(case, model, V, dtype)
+  if case.what != "update":
+    sample = make_sampling(case, V)
+    cast, half = caster(model, dtype)
 
   def call(seed: int):
     if sample:
-      with torch.autocast(DEVICE, dtype=torch.bfloat16,
-                          enabled=trains and dtype == "bfloat16"):
-        tokens = sample(model, seed, case.new_tokens)
+      tokens = sample(cast(), seed, case.new_tokens)
       len_R = bench_cases.useful(tokens, stop)
     else:
       tokens, len_R = bench_cases.made_rollouts(case, V, seed)
@@ -117,16 +145,11 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
   def warm(seed: int) -> None:
     """Nothing is compiled here: a few tokens, and a group of one problem."""
     if sample:
-      sample(model, seed, min(4, case.new_tokens))
+      sample(cast(), seed, min(4, case.new_tokens))
     if step:
       tokens, len_R = bench_cases.made_rollouts(case, V, seed)
       step(tokens[:case.n], len_R[:case.n],
            bench_cases.made_rewards(case, seed)[:1])
 
-  def held() -> int:
-    state = [] if optimizer is None else [
-        x for each in optimizer.state.values() for x in each.values()
-        if torch.is_tensor(x)]
-    return sum(x.nbytes for x in (*model.parameters(), *state))
-
-  return Contestant(f"{name} {dtype}", dtype, call, warm, held, compiles=False)
+  return Contestant(f"{name} {dtype}", dtype, call, warm,
+                    lambda: nbytes(model, half, optimizer), compiles=False)

@@ -53,8 +53,8 @@ def config_of(model: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise InputError(
-        f"--model={model}: expected one of {', '.join(bench_cases.CONFIGS)}, or "
-        f"a folder with config.json ({error})") from error
+        f"--model={model}: expected one of {', '.join(bench_cases.CONFIGS)}, "
+        f"or a folder with config.json ({error})") from error
 
 
 def shape_of(model: str) -> shape_lib.ModelShape:

@@ -112,7 +112,8 @@ WORKLOAD = cost.Workload(300, 1500, 1024, 8192, "float32")
 
 
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
-  found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE, path="b")
+  found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
+                                    path="b")
   # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
   prefill = 10 * (2 * 744 + 96 * 2.5)
   decode = 24 * (2 * 1044 + 96 * 7)
@@ -173,7 +174,7 @@ def test_bad_input_before_anything_is_compiled(arguments, message):
 
 
 def test_a_tiny_step_end_to_end(tmp_path):
-  """Sampling against naive: fixed lengths, a folder's shape, JSON, a trace."""
+  """Sampling against naive: skewed lengths, a folder's shape, JSON, a trace."""
   (tmp_path / "config.json").write_text(json.dumps(
       bench_cases.CONFIGS["tiny-30m"] | dict(
           num_hidden_layers=1, hidden_size=24, intermediate_size=20,

@@ -115,8 +115,8 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
   missing = [what for what in ("sample", "update") if (what, dtype) not in have]
   if missing:
     raise InputError(
-        f"{path}: no {' and no '.join(missing)} of isojax in {dtype} (there is: "
-        f"{', '.join(' '.join(x) for x in have) or 'nothing'}); make them with "
+        f"{path}: no {' and no '.join(missing)} of isojax in {dtype} (there "
+        f"is: {', '.join(' '.join(x) for x in have) or 'nothing'}); make them with "
         f"python -m launch.bench --dtype={dtype}, or price that dtype")
   return [r for r in rows if r["compute_dtype"] == dtype]
 
@@ -130,8 +130,9 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
       max_prompt=row["prompt_tokens"], max_response=row["new_tokens"],
       kl=False, trained=1.0)
   ideal = cost.step_cost(
-      row["Bp"], row["n"], shape=shape_lib.model_shape(row["config"], path=path),
-      workload=seen, machine=dataclasses.replace(machine, chips=1),
+      row["Bp"], row["n"], workload=seen,
+      shape=shape_lib.model_shape(row["config"], path=path),
+      machine=dataclasses.replace(machine, chips=1),
       efficiency=cost.PEAK, rows=row["slots"] or row["Bp"] * row["n"],
       microbatches=row["microbatches"])
   stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
