@@ -80,6 +80,14 @@ def test_made_rollouts_have_the_lengths_of_the_case():
   assert (reward.min(axis=1) == 0).all() and (reward.max(axis=1) == 1).all()
 
 
+def test_the_shapes_are_the_published_ones():
+  params = {name: shape_lib.model_shape(config, path=name).params
+            for name, config in bench_cases.CONFIGS.items()}
+  assert params["qwen2.5-0.5b"] == 494_032_768
+  assert params["qwen2.5-1.5b"] == 1_543_714_304
+  assert 29e6 < params["tiny-30m"] < 31e6
+
+
 def test_the_table_by_hand():
   row = dict(case="c", contestant="isojax", compute_dtype="float32", Bp=1, n=5,
              tokens=[10, 10, 30], longest=[4, 5, 4], seconds=[1.0, 2.0, 3.0],
