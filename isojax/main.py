@@ -15,6 +15,7 @@ os.environ.setdefault("NPROC", "32")
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import signal
@@ -183,8 +184,11 @@ def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
       "recipe.loss.dtype")
 
 
-def train(lab: Lab, folder: str) -> int:
-  """Runs or continues the experiment in a claimed workdir; the exit code."""
+def train(lab: Lab, folder: str, trace: str | None = None) -> int:
+  """Runs or continues the experiment in a claimed workdir; the exit code.
+
+  `trace`: the folder of --profile.
+  """
   e, M, B = lab.e, lab.e.alloc.M, lab.e.alloc.B
   compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
@@ -213,7 +217,7 @@ def train(lab: Lab, folder: str) -> int:
   with (lab_lib.grading(e, lab.stratum.header) as grade,
         progress.summaries(folder, on=e.log.tensorboard, start=start)
         as summaries,
-        profile.steps(_PROFILE.value) as traced,
+        profile.steps(trace) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         stop_signals() as stop):
     for step in range(start, M + 1):
@@ -348,6 +352,8 @@ def main(_) -> int:
     lr = planned(_CONFIG.value, _PLAN.value, _ROW.value)
   elif _ROW.value is not None:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
+  if _PROFILE.value is not None and _MODE.value == "eval":
+    raise InputError("--profile goes with --mode=train, whose steps it traces")
   if _EVAL_SETS.value and _MODE.value != "eval":
     raise InputError("--eval_sets goes with --mode=eval")
   if _PROFILE.value is not None:
@@ -362,7 +368,8 @@ def main(_) -> int:
     progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
                  f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
-  run, config = train, _CONFIG.value.to_dict()
+  run = functools.partial(train, trace=_PROFILE.value)
+  config = _CONFIG.value.to_dict()
   if _MODE.value == "eval":
     run = evaluate_only
     lab, config = as_trained(lab, config, folder)

@@ -178,6 +178,7 @@ def naive(policy: Policy, case: Case) -> Contestant:
     return model.apply({"params": params}, hidden[:, -1:],
                        method="head")[:, 0], cache
 
+  @jax.jit
   def sample(params, tokens_RxS, key):
     params = jax.tree.map(lambda x: x.astype(case.dtype), params)
     logits, cache = forward(params, tokens_RxS, 0, decoder.init_cache(
@@ -195,9 +196,8 @@ def naive(policy: Policy, case: Case) -> Contestant:
     return jax.lax.while_loop(
         lambda c: (c[0] < T) & ~jnp.all(c[3]), advance, carry)[-1]
 
-  sample = profile.stage("naive", jax.jit(sample))
-  tokens_RxS = np.repeat(bench_cases.made_prompts(case, V), case.n, axis=0)
+  prompts = np.repeat(bench_cases.made_prompts(case, V), case.n, axis=0)
   call = lambda seed: bench_cases.useful(
-      sample(policy.params, tokens_RxS, jax.random.key(seed)), stop)
+      sample(policy.params, prompts, jax.random.key(seed)), stop)
   return Contestant("naive", case.dtype, call, call,
                     lambda: nbytes(policy.params), compiles=True)

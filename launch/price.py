@@ -91,6 +91,8 @@ def measured_records() -> list[dict] | None:
   path = _MEASURED.value
   if path is None:
     return None
+  if _BENCH.value is not None:
+    raise InputError("--bench and --measured both say how fast it is; give one")
   if not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
@@ -143,8 +145,6 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
   """
   if MACHINE.value is None:
     return None
-  if _BENCH.value is not None and _MEASURED.value is not None:
-    raise InputError("--bench and --measured both say how fast it is; give one")
   machine, shape, train = the_machine(), the_shape(config), measured_records()
   workload = the_workload(config, train, easy)
   if config is None:
@@ -158,10 +158,15 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
         microbatches=config.recipe.loss.microbatches, micro_rows=None,
         chunked_head=False, eval_rollouts=evaluations(config, validation),
         eval_k=config.eval.k)
+  return as_measured(price, train)
+
+
+def as_measured(price: pricing.Price, train) -> pricing.Price:
+  """With the speed that --bench or the records of --measured show."""
   if _BENCH.value is not None:
     return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
-        load_json(_BENCH.value, "the JSON file of launch.bench"), shape,
-        price.workload, machine, path=_BENCH.value))
+        load_json(_BENCH.value, "the JSON file of launch.bench"), price.shape,
+        price.workload, price.machine, path=_BENCH.value))
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)

@@ -1,15 +1,17 @@
 """launch.bench: its arithmetic by hand, its errors, one tiny run."""
 
+import gzip
 import importlib.util
 import json
 import os
 import subprocess
 import sys
 
-import numpy as np
+import jax
 import pytest
 
 from isojax import compilation
+from isojax import profile
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import measured
@@ -201,6 +203,25 @@ def test_a_tiny_step_end_to_end(tmp_path):
   assert "| naive | " in done.stdout
   assert list(tmp_path.glob("trace/0/plugins/profile/*/*.xplane.pb"))
   assert list(tmp_path.glob("trace/0/plugins/profile/*/perfetto*.json.gz"))
+
+
+def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
+  work = profile.stage("update", jax.jit(lambda x: x + 1))
+  with profile.steps(str(tmp_path)) as traced:
+    for step in range(6):
+      with traced(step):
+        work(step)
+  (file,) = tmp_path.glob("plugins/profile/*/perfetto_trace.json.gz")
+  events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+  named = lambda name: [e for e in events if "name" in e and e["name"] == name]
+  assert [e["args"]["step_num"] for e in named("step")] == ["1", "2", "3"]
+  assert len(named("update")) == 3
+
+
+def test_a_trace_needs_a_folder(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(InputError, match="--profile=.*file: cannot be made"):
+    profile.check_folder(str(tmp_path / "file"))
 
 
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch, tmp_path):

@@ -116,8 +116,8 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
   if missing:
     raise InputError(
         f"{path}: no {' and no '.join(missing)} of isojax in {dtype} (there "
-        f"is: {', '.join(' '.join(x) for x in have) or 'nothing'}); make them with "
-        f"python -m launch.bench --dtype={dtype}, or price that dtype")
+        f"is: {', '.join(' '.join(x) for x in have) or 'nothing'}); make them "
+        f"with python -m launch.bench --dtype={dtype}, or price that dtype")
   return [r for r in rows if r["compute_dtype"] == dtype]
 
 
