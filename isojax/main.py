@@ -9,6 +9,7 @@ so a run that was killed continues to the same bits.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -22,9 +23,11 @@ from absl import flags
 
 from isojax import checkpoint
 from isojax import cli
+from isojax import compilation
 from isojax import evaluate
 from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
+from isojax import profile
 from isojax import progress
 from isojax import records
 from isojax import rng
@@ -52,6 +55,9 @@ _MODE = flags.DEFINE_enum(
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: strata files beside that of the "
     "config.")
+_PROFILE = flags.DEFINE_string(
+    "profile", None, "Folder for a trace of the second to fourth step that "
+    "this process makes, for TensorBoard or ui.perfetto.dev.")
 
 PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
 DIVERGED = 76  # exit code after a NaN or infinite loss
@@ -65,7 +71,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
       seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
   problems = [lab.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], lab.train)
-  rollouts, graded, scoring = lab_lib.graded_rollouts(
+  rollouts, graded, scoring = profile.stage("sample", lab_lib.graded_rollouts)(
       lab, grade, lab_lib.merged(lab, base, state.params), problems, prompts,
       a.n, rng.stream(e.seed, "rollout", step), e.sampler)
   for line in graded.lost:
@@ -166,9 +172,13 @@ def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
       "recipe.loss.dtype")
 
 
-def train(lab: Lab, folder: str) -> int:
-  """Runs or continues the experiment in a claimed workdir; the exit code."""
+def train(lab: Lab, folder: str, trace: str | None = None) -> int:
+  """Runs or continues the experiment in a claimed workdir; the exit code.
+
+  `trace`: the folder of --profile.
+  """
   e, M, B = lab.e, lab.e.alloc.M, lab.e.alloc.B
+  compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
   tx, schedule = lab_lib.make_optimizer(lab)
@@ -177,7 +187,8 @@ def train(lab: Lab, folder: str) -> int:
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}
   base = (lab_lib.base_params(lab) if e.recipe.loss.kl_coef
           else lab_lib.frozen_base(lab))
-  update = update_lib.make_update(lab.model, tx, e.recipe.loss, e.model.lora)
+  update = profile.stage("update", update_lib.make_update(
+      lab.model, tx, e.recipe.loss, e.model.lora))
   due = evaluate.due_steps(M=M, B=B, first=e.eval.first, growth=e.eval.growth)
   report = progress.reporter(start=start, total=M, rollouts_per_step=B,
                              every_seconds=e.log.every_seconds)
@@ -194,6 +205,7 @@ def train(lab: Lab, folder: str) -> int:
   with (lab_lib.grading(e, lab.stratum.header) as grade,
         progress.summaries(folder, on=e.log.tensorboard, start=start)
         as summaries,
+        profile.steps(trace) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         stop_signals() as stop):
     for step in range(start, M + 1):
@@ -216,7 +228,11 @@ def train(lab: Lab, folder: str) -> int:
         progress.say(f"stopped by a signal at step {step}, which is saved; the "
                      "same command goes on from there")
         return PREEMPTED
-      state, fields = train_step(lab, grade, update, state, base, step)
+      with traced(step + 1):
+        state, fields = train_step(lab, profile.stage("score", grade), update,
+                                   state, base, step)
+      if step == start:
+        progress.say(str(compiled))
       if not fields.pop("finite"):
         progress.say(diverged(lab, step + 1, saved, fields))
         return DIVERGED
@@ -324,8 +340,15 @@ def main(_) -> int:
     lr = planned(_CONFIG.value, _PLAN.value, _ROW.value)
   elif _ROW.value is not None:
     raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
+  if _PROFILE.value is not None and _MODE.value == "eval":
+    raise InputError("--profile goes with --mode=train, whose steps it traces")
   if _EVAL_SETS.value and _MODE.value != "eval":
     raise InputError("--eval_sets goes with --mode=eval")
+  if _PROFILE.value is not None:
+    profile.check_folder(_PROFILE.value)
+  note = compilation.keep_programs()
+  if note:
+    progress.say(note)
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:
     progress.say(note)
@@ -333,7 +356,8 @@ def main(_) -> int:
     progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
                  f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
   folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
-  run, config = train, _CONFIG.value.to_dict()
+  run = functools.partial(train, trace=_PROFILE.value)
+  config = _CONFIG.value.to_dict()
   if _MODE.value == "eval":
     run = evaluate_only
     lab, config = as_trained(lab, config, folder)

@@ -19,8 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SIZE = 2048  # of square matrices: 16 MiB each in float32
+SIZE = 2048  # of square matrices on a CPU: 16 MiB each in float32
+DEVICE_SIZE = 8192  # and on accelerators, which need more to be busy
 STREAM = 1 << 25  # floats of an array: 128 MiB, beyond any L3 of a few cores
+DEVICE_STREAM = 1 << 28  # and on accelerators: 1 GiB
 REPEATS = 12  # the best is kept: noise only ever slows
 
 
@@ -35,12 +37,17 @@ def best_seconds(call) -> float:
   return min(seconds)
 
 
+def on_cpu() -> bool:
+  return jax.default_backend() == "cpu"
+
+
 def matmul_flops(dtype) -> float:
-  """FLOP/s of a product of two SIZE x SIZE matrices: 2 SIZE^3 / seconds."""
+  """FLOP/s of a product of two square matrices: 2 size^3 / seconds."""
+  size = SIZE if on_cpu() else DEVICE_SIZE
   keys = jax.random.split(jax.random.key(0))
-  a, b = (jax.random.normal(key, (SIZE, SIZE), dtype) for key in keys)
+  a, b = (jax.random.normal(key, (size, size), dtype) for key in keys)
   product = jax.jit(jnp.matmul)
-  return 2 * SIZE**3 / best_seconds(lambda: product(a, b).block_until_ready())
+  return 2 * size**3 / best_seconds(lambda: product(a, b).block_until_ready())
 
 
 def stream_bandwidth(cores: int) -> float:
@@ -51,6 +58,23 @@ def stream_bandwidth(cores: int) -> float:
     add = lambda pair: np.add(*pair, out=pair[0])
     seconds = best_seconds(lambda: list(pool.map(add, arrays)))
   return cores * 3 * 4 * STREAM / seconds
+
+
+def device_bandwidth() -> float:
+  """The same on one accelerator, in jax; b is written over."""
+  b, c = (jnp.ones(DEVICE_STREAM, jnp.float32) for _ in range(2))
+  add = jax.jit(jnp.add, donate_argnums=0)
+
+  def call():
+    nonlocal b
+    b = add(b, c).block_until_ready()
+
+  return 3 * 4 * DEVICE_STREAM / best_seconds(call)
+
+
+def bandwidth() -> float:
+  """Bytes/s of this backend's memory, of one device."""
+  return stream_bandwidth(os.cpu_count()) if on_cpu() else device_bandwidth()
 
 
 def cpu_model() -> str:

@@ -193,7 +193,7 @@ def refuse_flags_without_effect(law, config) -> None:
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
   wrong = {
       "without --machine": no_machine and (
-          "usd_per_chip_hour", "rows", "measured", "dtype"),
+          "usd_per_chip_hour", "rows", "measured", "bench", "dtype"),
       "without --machine or a law in tokens": no_machine and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": config and ("dtype",),

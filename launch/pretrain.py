@@ -14,9 +14,11 @@ import tqdm
 import transformers
 
 from isojax import cli
+from isojax import compilation
 from isojax import evaluate
 from isojax import experiment
 from isojax import mesh as mesh_lib
+from isojax import progress
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -103,6 +105,9 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
 
 
 def main(_) -> None:
+  note = compilation.keep_programs()
+  if note:
+    progress.say(note)
   cfg = _CONFIG.value
   sampling = experiment.section(
       sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")

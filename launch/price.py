@@ -37,6 +37,9 @@ _ROWS = flags.DEFINE_integer(
 _MEASURED = flags.DEFINE_string(
     "measured", None, "records.jsonl of a run on this machine: speed as "
     "measured instead of assumed, and lengths where no flag gives them.")
+_BENCH = flags.DEFINE_string(
+    "bench", None, "JSON file of launch.bench on this machine: speed as "
+    "measured instead of assumed; not with --measured.")
 LENGTHS = 1e7  # tokens; no mean is larger
 
 
@@ -88,6 +91,8 @@ def measured_records() -> list[dict] | None:
   path = _MEASURED.value
   if path is None:
     return None
+  if _BENCH.value is not None:
+    raise InputError("--bench and --measured both say how fast it is; give one")
   if not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
@@ -153,6 +158,15 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
         microbatches=config.recipe.loss.microbatches, micro_rows=None,
         chunked_head=False, eval_rollouts=evaluations(config, validation),
         eval_k=config.eval.k)
+  return as_measured(price, train)
+
+
+def as_measured(price: pricing.Price, train) -> pricing.Price:
+  """With the speed that --bench or the records of --measured show."""
+  if _BENCH.value is not None:
+    return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
+        load_json(_BENCH.value, "the JSON file of launch.bench"), price.shape,
+        price.workload, price.machine, path=_BENCH.value))
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)

@@ -24,9 +24,11 @@ import tqdm
 from absl import flags
 
 from isojax import cli
+from isojax import compilation
 from isojax import experiment
 from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
+from isojax import progress
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -258,6 +260,9 @@ def main(_) -> None:
   if not cfg.n:
     write_all(cfg)
     return
+  note = compilation.keep_programs()
+  if note:
+    progress.say(note)
   policy = opened_policy(cfg)
   pool = without_long(cfg, policy, read_pool(cfg))
   say(pool, cfg.grader.name)

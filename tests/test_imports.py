@@ -14,6 +14,8 @@ ALLOWED = {
     "rng": set(),
     "records": {"errors"},
     "workdir": {"errors", "records"},
+    "compilation": set(),
+    "profile": {"errors"},
     "progress": {"errors"},
     "cli": {"errors"},
     "planner": {"errors"},
@@ -29,8 +31,9 @@ ALLOWED = {
                    "tasks"},
     "lab": {"errors", "experiment", "mesh", "models", "planner", "rl", "rng",
             "sampling", "tasks", "types", "workdir"},
-    "main": {"checkpoint", "cli", "errors", "evaluate", "lab", "mesh", "models",
-             "planner", "progress", "records", "rl", "rng", "tasks", "workdir"},
+    "main": {"checkpoint", "cli", "compilation", "errors", "evaluate", "lab",
+             "mesh", "models", "planner", "profile", "progress", "records",
+             "rl", "rng", "tasks", "workdir"},
 }
 WITHOUT_JAX = ("errors", "records", "workdir", "progress", "planner",
                "frontier", "evaluate")

@@ -103,6 +103,9 @@ REFUSED = (
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"], "torn.jsonl:1: not a record"),
     ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: train record 1: Bp"),
+    ([*EASY, *PRICED, "--bench=fit.json"], "fit.json: not what launch.bench"),
+    ([*EASY, *PRICED, "--bench=fit.json", "--measured=few.jsonl"], "give one"),
+    ([*EASY, "--bench=fit.json"], "--bench: no effect without --machine"),
     (["--rollouts=9", "--problems=zero.jsonl"], "which law?"),
     (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
      "stratum file of launch.split (ValueError: line 2: 17 correct of 16)"),
@@ -203,6 +206,19 @@ def test_a_law_in_sampled_tokens_is_not_asked_for_prompts(tmp_path):
   args = ["--rollouts=100", "--law=fit.json", "--response_tokens=1000"]
   _, out = planned(*args, "--prompt_tokens=9000", cwd=tmp_path)
   assert "n* = 16," in out  # at C0 = 1e5 tokens
+
+
+def test_a_bench_says_how_fast_it_is(tmp_path):
+  config = json.loads(
+      (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
+  row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
+             n=3, prompt_tokens=5, new_tokens=8, slots=None, microbatches=1,
+             tokens=[24])
+  (tmp_path / "b.json").write_text(json.dumps({"rows": [
+      row | dict(what="sample", seconds=[2.0]),
+      row | dict(what="update", seconds=[8.0])]}))
+  _, out = planned(*EASY, *PRICED, "--bench=b.json", cwd=tmp_path)
+  assert "efficiency, measured by launch.bench (b.json; host seconds" in out
 
 
 def test_measured_lengths_need_no_flags(tmp_path):

@@ -207,11 +207,11 @@ def test_nothing_crosses_devices_but_who_is_active(axes):
       queue.start(make_prompts(1), 1, G=4, R=16, W=1, T=T).row,
       mesh_lib.row_sharding(sharded.mesh))
   index = np.zeros((4, 3), np.int32)
-  crosses = lambda call, *args: COLLECTIVE.findall(
-      call.lower(*args).compile().as_text())
+  crosses = lambda call, *args, **more: COLLECTIVE.findall(
+      call.lower(*args, **more).compile().as_text())
   assert crosses(s.decode, params, cache, row, rng.stream(0, "rollout", 0),
                  np.float32(1), np.float32(1)) == ["pred[]"]
-  assert crosses(s.insert, cache, window, index, index) == []
+  assert crosses(s.insert, cache, window, index, index, G=4) == []
   assert crosses(s.resize, cache.k[0], index, 32, 3) == []
 
 

@@ -1,12 +1,15 @@
-"""Lengths and speed from the records of a run, in place of assumptions."""
+"""Speed from records of a run or from a bench, in place of assumptions."""
 
 import dataclasses
 import statistics
 
 from isojax.errors import InputError
+from isojax.planner import cost
+from isojax.planner import shape as shape_lib
 from isojax.planner.cost import Cost
 from isojax.planner.cost import Efficiency
 from isojax.planner.cost import Workload
+from isojax.planner.machine import Machine
 
 SECONDS = ("seconds_sample", "seconds_score", "seconds_update")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
@@ -82,3 +85,80 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   update = sum(update) / typical("seconds_update")
   return Efficiency(sample, sample, sample, update, update, update, 1.0,
                     typical("seconds_score"), f"measured from {path}")
+
+
+BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens", "microbatches")
+
+
+def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
+  """Rows of isojax in what launch.bench wrote, computed in this dtype.
+
+  Raises:
+    InputError: it is of another form, or has no sampling or no update of it.
+  """
+  positive = lambda x: type(x) in (int, float) and 0 < x <= 1e30
+  several = lambda x: isinstance(x, list) and x and all(map(positive, x))
+  try:
+    rows = [r for r in document["rows"] if r["contestant"] == "isojax"
+            and r["what"] in ("sample", "update")]
+    wrong = [name for r in rows for name in (*BENCH_SIZES, "slots")
+             if not positive(r[name]) and (name, r[name]) != ("slots", None)]
+    wrong += [name for r in rows for name in ("tokens", "seconds")
+              if not several(r[name])]
+    have = sorted({(r["what"], r["compute_dtype"]) for r in rows})
+  except (KeyError, TypeError) as error:
+    raise InputError(f"{path}: not what launch.bench --json writes "
+                     f"({type(error).__name__}: {error})") from error
+  if wrong:
+    raise InputError(f"{path}: {', '.join(sorted(set(wrong)))}: expected "
+                     "positive numbers, as launch.bench --json writes them")
+  missing = [what for what in ("sample", "update") if (what, dtype) not in have]
+  if missing:
+    raise InputError(
+        f"{path}: no {' and no '.join(missing)} of isojax in {dtype} (there "
+        f"is: {', '.join(' '.join(x) for x in have) or 'nothing'}); make them "
+        f"with python -m launch.bench --dtype={dtype}, or price that dtype")
+  return [r for r in rows if r["compute_dtype"] == dtype]
+
+
+def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
+                   path: str) -> float:
+  """Of one device's peaks: time of `workload`'s kind at peak over measured."""
+  means = statistics.mean(row["tokens"]) / (row["Bp"] * row["n"])
+  seen = dataclasses.replace(
+      workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,
+      max_prompt=row["prompt_tokens"], max_response=row["new_tokens"],
+      kl=False, trained=1.0)
+  ideal = cost.step_cost(
+      row["Bp"], row["n"], workload=seen,
+      shape=shape_lib.model_shape(row["config"], path=path),
+      machine=dataclasses.replace(machine, chips=1),
+      efficiency=cost.PEAK, rows=row["slots"] or row["Bp"] * row["n"],
+      microbatches=row["microbatches"])
+  stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
+            (ideal.update, ideal.optimizer))
+  return float(sum(stage.seconds for stage in stages)
+               ) / statistics.median(row["seconds"])
+
+
+def bench_efficiency(document: dict, shape: shape_lib.ModelShape,
+                     workload: Workload, machine: Machine, *,
+                     path: str) -> Efficiency:
+  """What launch.bench measured, as fractions of this machine's peaks.
+
+  One for sampling and one for the update, each the median over the rows of the
+  policy that is priced, or over all if it was not timed. Rewards and data were
+  not timed: their seconds stay assumed.
+  """
+  rows = bench_rows(document, workload.dtype, path=path)
+  of = {}
+  for what in ("sample", "update"):
+    each = [r for r in rows if r["what"] == what]
+    same = [r for r in each
+            if shape_lib.model_shape(r["config"], path=path) == shape]
+    of[what] = statistics.median(
+        bench_fraction(r, workload, machine, path=path) for r in same or each)
+  sample, update = of["sample"], of["update"]
+  return Efficiency(sample, sample, sample, update, update, update, 1.0,
+                    cost.ASSUMED.step_seconds,
+                    f"measured by launch.bench ({path}; host seconds assumed)")

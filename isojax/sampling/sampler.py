@@ -14,7 +14,6 @@ shapes, none of which depends on n, Bp, or lengths: a sweep compiles them once.
 """
 
 import dataclasses
-import functools
 import typing
 
 import jax
@@ -166,8 +165,18 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
   rows, cache = mesh_lib.row_sharding(mesh), cache_sharding(model)
-  cast = jax.jit(lambda params: jax.tree.map(
-      lambda x: x.astype(dtype), params), out_shardings=weights)
+
+  # Functions with names, which traces show.
+  def cast(params):
+    return jax.tree.map(lambda x: x.astype(dtype), params)
+
+  def empty(R, L):
+    return decoder.init_cache(model.cfg, R, L, dtype)
+
+  def prefill_prompts(params, prompts):
+    return prefill.prompt_cache(model, params, prompts, dtype)
+
+  cast = jax.jit(cast, out_shardings=weights)
   prepared = lambda params: all(jax.tree.leaves(jax.tree.map(
       lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
           sharding, x.ndim), params, weights)))
@@ -177,13 +186,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       prompt_sizes=queue_lib.shares(4, S, 1),
       window=-(-row_sizes[-1] // (8 * G)),
       prepare=lambda params: params if prepared(params) else cast(params),
-      empty=jax.jit(
-          lambda R, L: decoder.init_cache(model.cfg, R, L, dtype),
-          static_argnums=(0, 1), out_shardings=cache),
-      prefill=jax.jit(
-          lambda params, prompts: prefill.prompt_cache(
-              model, params, prompts, dtype), out_shardings=cache),
-      insert=jax.jit(functools.partial(insert, G=G), donate_argnums=0,
+      empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
+      prefill=jax.jit(prefill_prompts, out_shardings=cache),
+      insert=jax.jit(insert, donate_argnums=0, static_argnames="G",
                      out_shardings=cache),
       resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
       decode=jax.jit(
@@ -304,7 +309,7 @@ def _refilled(s: Sampler, q: queue_lib.Queue, params, cache, window):
     filled = queue_lib.fill(q)
     cache = _fitting(s, q, cache)
     if filled[0].size:
-      cache = s.insert(cache, window, *mesh_lib.place(filled, rows))
+      cache = s.insert(cache, window, *mesh_lib.place(filled, rows), G=q.G)
     if not q.starving:
       return cache, window
     prompts = queue_lib.move_window(q)

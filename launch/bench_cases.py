@@ -1,0 +1,146 @@
+"""What `launch.bench` times: shapes of policies, cases, suites, made inputs."""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.errors import InputError
+
+WHAT = ("sample", "update", "step")
+OURS = "isojax"
+PEERS = {  # name -> what of ours it can be timed against
+    "naive": ("sample",),  # JAX: full cache, n-fold prefill, to the longest
+    "hf": WHAT,  # Hugging Face generate, plain torch update; the case's dtype
+    "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
+}
+TORCH = ("hf", "hf_bf16")
+_QWEN2 = dict(
+    model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
+    max_position_embeddings=32768, rms_norm_eps=1e-6, rope_theta=1e6,
+    tie_word_embeddings=True, use_sliding_window=False)
+CONFIGS = {  # config.json of each shape; the sizes of Qwen2.5 are published
+    "tiny-30m": _QWEN2 | dict(
+        hidden_size=512, intermediate_size=1664, num_hidden_layers=8,
+        num_attention_heads=8, num_key_value_heads=2, vocab_size=8192),
+    "qwen2.5-0.5b": _QWEN2 | dict(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
+        num_attention_heads=14, num_key_value_heads=2, vocab_size=151936),
+    "qwen2.5-1.5b": _QWEN2 | dict(
+        hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
+        num_attention_heads=12, num_key_value_heads=2, vocab_size=151936),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """One comparison: Bp prompts of equal length, n rollouts of each."""
+
+  what: str  # of WHAT
+  model: str  # a key of CONFIGS, or a folder with config.json
+  dtype: str  # of compute; masters are float32
+  Bp: int
+  n: int
+  prompt_tokens: int
+  new_tokens: int  # at most, of a rollout
+  mean_tokens: int | None  # of a rollout, if none were cut; None: all equal
+  slots: int | None  # rows decoded at once; None: all
+  microbatches: int  # of the update
+  peers: tuple[str, ...]  # beside ours
+
+  def __post_init__(self):
+    if self.mean_tokens is not None and not (
+        2 <= self.mean_tokens <= self.new_tokens):
+      raise InputError(f"--mean_tokens={self.mean_tokens}: expected from 2 to "
+                       f"--new_tokens={self.new_tokens}")
+    if self.what == "sample":
+      return
+    if self.n < 2:
+      raise InputError(f"--n={self.n}: expected at least 2, or there is no "
+                       "gradient")
+    if self.B % self.microbatches:
+      raise InputError(f"--microbatches={self.microbatches}: expected to "
+                       f"divide Bp n = {self.B}")
+
+  @property
+  def B(self) -> int:
+    return self.Bp * self.n
+
+  @property
+  def name(self) -> str:
+    lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
+               f"mean {self.mean_tokens}, at most {self.new_tokens} new")
+    return (f"{self.what} {self.model} {self.dtype}, {self.Bp} x {self.n}, "
+            f"{self.prompt_tokens} + {lengths}")
+
+
+_CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16, prompt_tokens=48,
+            new_tokens=128, mean_tokens=None, slots=None, microbatches=4,
+            peers=("naive", "hf"))
+_CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
+                                  peers=("hf", "hf_bf16"))
+_H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", Bp=32, n=16,
+             prompt_tokens=128, new_tokens=512, mean_tokens=None, slots=None,
+             microbatches=8, peers=("naive",))
+# Without the naive sampler: every program takes long to compile.
+_LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
+SUITES = {
+    "cpu": (
+        _CPU,
+        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48, slots=64,
+                            peers=("hf", "hf_bf16")),
+        _CPU_UPDATE,
+        dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
+    ),
+    "h200": (
+        _H200,
+        dataclasses.replace(_H200, mean_tokens=128),
+        _LARGER,
+        dataclasses.replace(_LARGER, mean_tokens=128),
+        # 16 rows of 512 tokens: 8k new tokens a microbatch.
+        dataclasses.replace(_LARGER, what="update", Bp=8),
+        dataclasses.replace(_LARGER, what="update", Bp=8, mean_tokens=128),
+    ),
+}
+
+
+def stops(case: Case, V: int) -> tuple[int, ...]:
+  """The ids that end a rollout: K = V / mean of them, from the end of V.
+
+  Where all lengths are equal it is V, which no policy of V tokens can draw.
+  """
+  if case.mean_tokens is None:
+    return (V,)
+  return tuple(range(V - max(1, round(V / case.mean_tokens)), V))
+
+
+def useful(tokens_RxT, stop: tuple[int, ...]):
+  """Tokens of each row up to its first stop, that one included: [R]."""
+  tokens = np.asarray(tokens_RxT)
+  ends = np.isin(tokens, stop)
+  return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
+
+
+def made_prompts(case: Case, V: int):
+  """Random prompts [Bp, prompt_tokens]; token 0 is left to padding."""
+  rng = np.random.default_rng(0)
+  return rng.integers(1, V, (case.Bp, case.prompt_tokens), np.int32)
+
+
+def made_rollouts(case: Case, V: int, seed: int):
+  """Tokens [B, new_tokens], 0 beyond the length, and lengths [B].
+
+  Geometric lengths, as a uniform policy with K of V stops draws them.
+  """
+  rng = np.random.default_rng(seed)
+  len_R = np.full(case.B, case.new_tokens)
+  if case.mean_tokens is not None:
+    len_R = np.minimum(len_R, rng.geometric(1 / case.mean_tokens, case.B))
+  tokens = rng.integers(1, V, (case.B, case.new_tokens), np.int32)
+  return np.where(np.arange(case.new_tokens) < len_R[:, None], tokens, 0), len_R
+
+
+def made_rewards(case: Case, seed: int):
+  """0 or 1, both in each group so that all are trained: [Bp, n]."""
+  reward = np.random.default_rng(seed).integers(0, 2, (case.Bp, case.n))
+  reward[:, 0], reward[:, 1] = 0, 1
+  return reward.astype(np.float64)
