@@ -224,21 +224,7 @@ def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
     problems: D, training problems in the stratum.
     max_positions: longest sequence of the model, tokens.
   """
-  a, k = e.alloc, e.recipe.loss.microbatches
-  parts = G * k
-  if a.B % parts:
-    legal = [f"Bp={Bp}" for Bp in range(1, 2 * a.Bp + parts)
-             if Bp * a.n % parts == 0]
-    legal.sort(key=lambda text: abs(int(text[3:]) - a.Bp))
-    also = [f"n={n}" for n in range(2, 2 * a.n + parts)
-            if a.Bp * n % parts == 0]
-    also.sort(key=lambda text: abs(int(text[2:]) - a.n))
-    raise InputError(
-        f"alloc: Bp * n = {a.Bp} * {a.n} = {a.B} rollouts a step do not divide "
-        f"over {G} row shards (mesh data={e.mesh.data} * fsdp={e.mesh.fsdp}) * "
-        f"{k} microbatches = {parts}; the nearest that do: "
-        f"{', '.join(legal[:2])} at n={a.n}, or {', '.join(also[:2])} at "
-        f"Bp={a.Bp}")
+  a = e.alloc
   check_sampler(e.sampler, e.mesh, rows=e.rows, G=G,
                 max_positions=max_positions)
   if a.n < 2:

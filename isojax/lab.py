@@ -268,7 +268,7 @@ def totals_of(kept: list[dict]) -> dict:
 
 
 def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
-             graded: grader_lib.Graded, batch: Batch, metrics: dict,
+             graded: grader_lib.Graded, batches: list[Batch], metrics: dict,
              seconds: list[float]) -> dict:
   """The fields of a train record that one step measures."""
   correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
@@ -276,7 +276,7 @@ def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
   return {
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
-      "trained_tokens": int(batch.len_R[batch.used_R].sum()),
+      "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
       "device_seconds": sum(seconds) * lab.model.mesh.size,
       "reward": float(correct_Bpxn.mean()),
       "formatted": float(graded.formatted_B.mean()),

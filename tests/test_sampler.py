@@ -10,9 +10,10 @@ import pytest
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.models import decoder
-from isojax.rl import update as update_lib
+from isojax.rl import score
 from isojax.sampling import blocks
 from isojax.sampling import sampler as sampler_lib
+from isojax.types import Batch
 from isojax.types import Prompts
 from tests.conftest import TINY
 from tests.conftest import make_model
@@ -21,10 +22,6 @@ S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     rows=30, max_prompt_tokens=S, max_new_tokens=T, temperature=1.0, top_p=1.0,
     dtype="float32")
-LOSS = update_lib.LossConfig(
-    aggregation="token_mean", zero_variance="off", advantage_ddof=0,
-    advantage_eps=0.0, clip_low=0.2, clip_high=0.2, importance_cap=None,
-    kl_coef=0.0, entropy_coef=0.0, microbatches=1, dtype="float32")
 
 
 def make_prompts(count):
@@ -50,12 +47,12 @@ def rollouts(model, params):
 
 
 def teacher_forced(model, params, prompts, rollouts, n, temperature=1.0):
-  batch = update_lib.assemble(
-      prompts, rollouts, *np.zeros((3, len(rollouts.len_R))), n=n, G=1, cfg=LOSS)
-  first = jax.tree.map(lambda x: x[0], batch.replace(count=None))
-  score = lambda params, batch: update_lib.score_tokens(
+  B = len(rollouts.len_R)
+  batch = Batch(prompts, np.arange(B) // n, rollouts.tokens_RxT, rollouts.len_R,
+                rollouts.behavior_logp_RxT, *np.zeros((3, B)))
+  score_tokens = lambda params, batch: score.score_tokens(
       model, params, batch, temperature=temperature, dtype=jnp.float32)
-  return tuple(map(np.asarray, jax.jit(score)(params, first)))
+  return tuple(map(np.asarray, jax.jit(score_tokens)(params, batch)))
 
 
 def test_some_rows_end_early_and_some_do_not(rollouts):
