@@ -54,7 +54,8 @@ def get_config():
           importance_cap=None,  # answers are data, there is no sampler
           kl_coef=0.0,
           entropy_coef=0.0,
-          microbatches=1,
+          microbatch_tokens=8192,  # all rows, answers padded to 16
+          remat=False,
           dtype="float32",
       ),
       optimizer=dict(

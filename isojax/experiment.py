@@ -183,12 +183,6 @@ def identity(config) -> dict:
   return values
 
 
-def nearest_multiples(value: int, unit: int) -> list[int]:
-  """The multiples of `unit` next to `value`, below (if any) and above."""
-  below = value // unit * unit
-  return [x for x in (below, below + unit) if x > 0]
-
-
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
   """InputError if sequences are longer than the model's longest, in tokens.
   """
@@ -199,30 +193,15 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
         f"than the model's {max_positions} positions; lower one of them")
 
 
-def check(e: Experiment, *, G: int, problems: int, max_positions: int) -> None:
+def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """Refuses what could not run, before anything is compiled or written.
 
   Args:
     e: the experiment.
-    G: shards of the rows on the mesh.
     problems: D, training problems in the stratum.
     max_positions: longest sequence of the model, tokens.
   """
-  a, k = e.alloc, e.recipe.loss.microbatches
-  parts = G * k
-  if a.B % parts:
-    legal = [f"Bp={Bp}" for Bp in range(1, 2 * a.Bp + parts)
-             if Bp * a.n % parts == 0]
-    legal.sort(key=lambda text: abs(int(text[3:]) - a.Bp))
-    also = [f"n={n}" for n in range(2, 2 * a.n + parts)
-            if a.Bp * n % parts == 0]
-    also.sort(key=lambda text: abs(int(text[2:]) - a.n))
-    raise InputError(
-        f"alloc: Bp * n = {a.Bp} * {a.n} = {a.B} rollouts a step do not divide "
-        f"over {G} row shards (mesh data={e.mesh.data} * fsdp={e.mesh.fsdp}) * "
-        f"{k} microbatches = {parts}; the nearest that do: "
-        f"{', '.join(legal[:2])} at n={a.n}, or {', '.join(also[:2])} at "
-        f"Bp={a.Bp}")
+  a = e.alloc
   check_sampler(e.sampler, max_positions=max_positions)
   if a.n < 2:
     raise InputError(

@@ -198,7 +198,7 @@ def prepare(config) -> Lab:
   opened = opened_model(e.model.path, mesh)
   folder, tokenizer, _, model = opened
   stratum, notes = read_stratum(e, e.task.stratum, tokenizer, model.cfg.V)
-  experiment_lib.check(e, G=mesh_lib.blocks(mesh), problems=len(stratum.train),
+  experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   sampler, sampler_notes = make_sampler(opened, e.sampler)
   encode = functools.partial(prompts_lib.encode, tokenizer, cfg=e.task.prompt,
@@ -331,7 +331,7 @@ def totals_of(kept: list[dict]) -> dict:
 
 
 def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
-             graded: grader_lib.Graded, batch: Batch, metrics: dict,
+             graded: grader_lib.Graded, batches: list[Batch], metrics: dict,
              seconds: list[float]) -> dict:
   """The fields of a train record that one step measures."""
   correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
@@ -339,7 +339,7 @@ def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
   return {
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
-      "trained_tokens": int(batch.len_R[batch.used_R].sum()),
+      "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
       "device_seconds": sum(seconds) * lab.model.mesh.size,
       "reward": float(correct_Bpxn.mean()),
       "formatted": float(graded.formatted_B.mean()),

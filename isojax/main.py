@@ -85,17 +85,17 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
       rollouts.len_R.reshape(a.Bp, a.n), reward_Bpxn,
       aggregation=loss.aggregation, zero_variance=loss.zero_variance)
   sampled = time.perf_counter()
-  batch = update_lib.assemble(
+  batches = update_lib.assemble(
       prompts, rollouts, advantage_Bpxn.reshape(-1),
       *(w.reshape(-1) for w in weights), n=a.n,
       G=mesh_lib.blocks(lab.model.mesh), cfg=loss)
-  state, metrics = update(state, base,
-                          update_lib.place(batch, lab.model.mesh),
-                          np.float32(e.sampler.temperature))
+  state, metrics = update(
+      state, base, [update_lib.place(b, lab.model.mesh) for b in batches],
+      np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
   return state, lab_lib.measured(
-      lab, prompts, rollouts, graded, batch, metrics,
+      lab, prompts, rollouts, graded, batches, metrics,
       [sampled - begun - scoring, scoring, time.perf_counter() - sampled])
 
 

@@ -66,19 +66,16 @@ class Rollouts:
 
 @flax.struct.dataclass
 class Batch:
-  """One update's rows; leading axis: microbatches, then as in Prompts, Rows.
+  """A microbatch of an update: as in Prompts and Rows, but all rows count.
 
-  Rows with a gradient come first; only the first `count` microbatches are run.
+  Rows that only fill the shape have length and weights 0.
   """
 
-  count: Array  # int32, no leading axis
-
   prompts: Prompts
-  slot_R: Array  # int32
+  slot_R: Array  # int32, prompt slot inside the row's own block
   tokens_RxT: Array  # int32
   len_R: Array  # int32
   behavior_logp_RxT: Array  # float32
-  used_R: Array  # bool, the row has a gradient
   advantage_R: Array  # float32
   policy_weight_R: Array  # float32, weight of each token in the policy term
   regularizer_weight_R: Array  # float32, the same for KL and entropy

@@ -59,7 +59,7 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: as it is
            ("new_tokens", "Most of a rollout."),
            ("mean_tokens", "Of a rollout; without it all are equally long."),
            ("slots", "Rows decoded at once; without it all."),
-           ("microbatches", "Of the update."))])
+           ("microbatch_tokens", "Of the update."))])
 
 
 def chosen_cases() -> list[bench_cases.Case]:
@@ -147,7 +147,7 @@ def main(_) -> int:
     except process.BrokenProcessPool:
       failed += 1
       print(f"{case.name}: the process died; out of memory? Try a smaller "
-            "--Bp, or more --microbatches\n", flush=True)
+            "--Bp, or fewer --microbatch_tokens\n", flush=True)
       continue
     print(bench_table.of_case(rows, machine), flush=True)
     document["rows"] += rows

@@ -93,7 +93,7 @@ def make_updating(model: decoder.Transformer, case: Case):
   state, ready on the device."""
   recipe = base.get_config().recipe
   cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
-      microbatches=case.microbatches, dtype=case.dtype))
+      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
   # A learning rate of almost nothing: the policy stays close to uniform.
   tx = update_lib.make_optimizer(
       update_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
@@ -107,12 +107,13 @@ def make_updating(model: decoder.Transformer, case: Case):
     weights = advantage.row_weights(
         rollouts.len_R.reshape(case.Bp, case.n), reward_Bpxn,
         aggregation=cfg.aggregation, zero_variance=cfg.zero_variance)
-    batch = update_lib.assemble(
+    batches = update_lib.assemble(
         prompts, rollouts, advantage_Bpxn.reshape(-1),
         *(w.reshape(-1) for w in weights), n=case.n,
         G=mesh_lib.blocks(model.mesh), cfg=cfg)
-    state, metrics = update(state, None, update_lib.place(batch, model.mesh),
-                            temperature)
+    state, metrics = update(
+        state, None, [update_lib.place(b, model.mesh) for b in batches],
+        temperature)
     jax.block_until_ready((state, metrics))
     return state
 

@@ -174,12 +174,11 @@ def the_law(stratum: str | None):
 
 
 def anchors(config) -> dict:
-  """What a config says about admissible allocations and learning rates."""
+  """What a config says about learning rates."""
   if config is None:
-    return dict(base_lr=PAPER_LR, base_batch=PAPER_BATCH, unit=1)
-  optimizer, mesh = config.recipe.optimizer, config.mesh
-  return dict(base_lr=optimizer.base_lr, base_batch=optimizer.base_batch,
-              unit=mesh.data * mesh.fsdp * config.recipe.loss.microbatches)
+    return dict(base_lr=PAPER_LR, base_batch=PAPER_BATCH)
+  optimizer = config.recipe.optimizer
+  return dict(base_lr=optimizer.base_lr, base_batch=optimizer.base_batch)
 
 
 def whose(config) -> str:
@@ -283,8 +282,7 @@ def wanted_cells(config, about: Problems, law, price, B_max: int):
     cells = [(Bp, n) for Bp in Bps for n in whole("n", _N.value, 2)]
   else:
     cells = [(Bp, _B.value / Bp) for Bp in Bps]
-  kept, why = plan.kept_cells(cells, B=_B.value, B_max=B_max, D=about.D,
-                              unit=anchors(config)["unit"])
+  kept, why = plan.kept_cells(cells, B=_B.value, B_max=B_max, D=about.D)
   if not kept:
     raise InputError("nothing is left of the sweep: " + "; ".join(why))
   return kept, said + why
@@ -305,25 +303,18 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
     text.append("warning: fewer than 50 updates at (Bp, n) = "
                 + ", ".join(map(str, few)))
   anchor = anchors(config)
-  del anchor["unit"]
   text.append(words.learning_rate(**anchor, anchor=whose(config)))
   rows = plan.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
       price_lib.expected, price), **anchor)
   return rows, "\n".join(text)
 
 
-def priced(price: pricing.Price, rows: list[plan.Row], wish: int,
-           most: int) -> str:
+def priced(price: pricing.Price, rows: list[plan.Row]) -> str:
   """What the prices rest on."""
   allocations = [row.allocation for row in rows]
-  text = words.priced(
+  return words.priced(
       price, [price.run(a.Bp, a.n, a.M) for a in allocations],
       max(a.B for a in allocations))
-  if most < wish:
-    text += (f"\nmemory admits at most {most:,} rollouts a step in "
-             f"{words.many(price.microbatches, 'microbatch')}; more of them, "
-             "more rollouts")
-  return text
 
 
 def main(_) -> None:
@@ -340,10 +331,9 @@ def main(_) -> None:
   price = price_lib.price_of(
       config, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
-  wish = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else 65_536)
-  most = pricing.largest_batch(price, wish) if price else wish
+  B_max = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else 65_536)
   rows, text = (swept if _SWEEP.value else advised)(
-      config, about, law, price, seeds, most)
+      config, about, law, price, seeds, B_max)
   try:
     records.replace(_OUT.value, plan.text(rows).encode())
   except OSError as error:
@@ -352,7 +342,7 @@ def main(_) -> None:
   print(words.table(rows, about.D))
   print(text)
   if price:
-    print(priced(price, rows, wish, most))
+    print(priced(price, rows))
   print(words.totals(rows))
   print(f"wrote {_OUT.value}; run a line with python -m isojax.main "
         f"--config=FILE --plan={_OUT.value} --row=0")

@@ -141,10 +141,11 @@ def main(_) -> None:
         tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
     data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
     weight = one / data.len_R.sum()
-    batch = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,
-                                cfg=loss)
+    batches = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,
+                                  cfg=loss)
     jax.block_until_ready(state)
-    state, metrics = update(state, None, update_lib.place(batch, mesh), 1.0)
+    state, metrics = update(
+        state, None, [update_lib.place(batch, mesh) for batch in batches], 1.0)
     if step % 50 == 49:
       bar.set_postfix(nats_per_token=f"{-float(metrics['logp']):.4f}")
 

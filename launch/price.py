@@ -112,6 +112,7 @@ def the_workload(config, train, kl: bool) -> cost.Workload:
   return cost.Workload(
       *means, *top, dtype=config.sampler.dtype if config else _DTYPE.value,
       padded=config is not None,
+      remat=config.recipe.loss.remat if config else False,
       kl=bool(config.recipe.loss.kl_coef) if config else kl)
 
 
@@ -151,13 +152,15 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
     price = pricing.packed(shape, workload, machine,
                            rows=_ROWS.value or 64 * machine.chips)
   else:
-    price = pricing.Price(
+    shards = config.mesh.data * config.mesh.fsdp
+    price = pricing.checked(pricing.Price(
         shape=shape, machine=machine, workload=workload,
         mesh=cost.checked_mesh(cost.Mesh(**config.mesh.to_dict()), machine),
         efficiency=cost.ASSUMED, rows=_ROWS.value or config.sampler.slots,
-        microbatches=config.recipe.loss.microbatches, micro_rows=None,
-        chunked_head=False, eval_rollouts=evaluations(config, validation),
-        eval_k=config.eval.k)
+        micro_rows=max(shards, config.recipe.loss.microbatch_tokens
+                       // config.sampler.max_new_tokens),
+        chunked_head=True, eval_rollouts=evaluations(config, validation),
+        eval_k=config.eval.k))
   return as_measured(price, train)
 
 

@@ -21,7 +21,7 @@ from isojax.planner.allocation import nearest_power
 
 QUESTION = advice.Question(
     C=2_000_000, law=laws.PRIORS["q1-easy"], metric="avg",
-    model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, unit=1, Bp=None, n=None,
+    model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None, n=None,
     base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
 FITTED = laws.Fitted(
     law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
@@ -53,24 +53,19 @@ def test_nearest_power_in_log2(value, expected):
   assert nearest_power(value, low=2, high=1000) == expected
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 24),
-       st.integers(2, 5000), st.integers(1, 400))
-def test_admitted_is_legal_and_says_what_it_moved(Bp, n, unit, B_max, D):
-  try:
-    new_Bp, new_n, why = admitted(Bp, n, unit=unit, B_max=B_max, D=D)
-  except InputError:  # then brute force finds nothing either
-    assert not any(b * m % unit == 0 for m in range(2, B_max + 1)
-                   for b in range(1, min(D, B_max // m) + 1))
-    return
-  assert new_Bp * new_n % unit == 0 and new_Bp * new_n <= B_max
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 5000),
+       st.integers(1, 400))
+def test_admitted_is_legal_and_says_what_it_moved(Bp, n, B_max, D):
+  new_Bp, new_n, why = admitted(Bp, n, B_max=B_max, D=D)
+  assert new_Bp * new_n <= B_max
   assert 1 <= new_Bp <= D and new_n >= 2
   assert bool(why) == ((new_Bp, new_n) != (Bp, n))
 
 
 def test_admitted_keeps_n_first():
-  assert admitted(30, 7, unit=8, B_max=9999, D=999)[:2] == (32, 7)
-  assert admitted(32, 8, unit=16, B_max=9999, D=999) == (32, 8, ())
-  assert admitted(64, 512, unit=1, B_max=16_384, D=999)[:2] == (32, 512)
+  assert admitted(30, 7, B_max=9999, D=999) == (30, 7, ())
+  assert admitted(64, 512, B_max=16_384, D=999)[:2] == (32, 512)
+  assert admitted(3, 9, B_max=8, D=999)[:2] == (1, 8)
 
 
 # Advice
@@ -87,14 +82,14 @@ def test_two_million_easy_rollouts_by_hand():
 
 
 @given(st.integers(64, 10**9), st.sampled_from(sorted(laws.PRIORS)),
-       st.integers(2, 70_000), st.sampled_from([1, 4, 6]))
-def test_never_more_than_the_budget(C, name, B_max, unit):
+       st.integers(2, 70_000))
+def test_never_more_than_the_budget(C, name, B_max):
   try:
-    a = ask(C=C, law=laws.PRIORS[name], B_max=B_max, unit=unit, D=None,
+    a = ask(C=C, law=laws.PRIORS[name], B_max=B_max, D=None,
             tokens_per_rollout=2190.0).allocation
-  except InputError:  # a unit or a step larger than the budget
+  except InputError:  # a step larger than the budget
     return
-  assert a.C <= C and a.B <= B_max and a.B % unit == 0 and a.n >= 2
+  assert a.C <= C and a.B <= B_max and a.n >= 2
 
 
 @given(st.integers(10**4, 10**8))
@@ -177,7 +172,6 @@ def test_a_fixed_batch():
 @pytest.mark.parametrize("change, message", [
     (dict(Bp=64), "--Bp=64.*Bp \\* n = 8192"),
     (dict(B_max=4096), "of Bp \\* n = 8192; expected a batch of at most 4096"),
-    (dict(unit=3), "multiple of 3"),
     (dict(n=100), "--n=100: expected a divisor")])
 def test_a_fixed_batch_stays_one(change, message):
   with pytest.raises(InputError, match=message):
@@ -200,7 +194,6 @@ def test_neighbours_are_of_the_same_budget_and_admitted():
       dataclasses.replace(QUESTION, **change), a)]
   assert near() == [(32, 128, 488), (32, 512, 122)]
   assert near(B_max=8192) == [(32, 128, 488)]
-  assert near(unit=16_384) == [(32, 512, 122)]
   assert advice.neighbours(QUESTION, Allocation(32, 2, 1)) == ()
 
 

@@ -30,7 +30,7 @@ SHAPE = shape_lib.model_shape(CONFIG, path="c")
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
 CASE = bench_cases.Case("sample", "tiny-30m", "float32", Bp=2, n=3,
                         prompt_tokens=5, new_tokens=7, mean_tokens=4,
-                        slots=None, microbatches=3, peers=())
+                        slots=None, microbatch_tokens=16, peers=())
 
 
 def bench(*arguments, **environment):
@@ -109,7 +109,8 @@ def test_the_table_by_hand():
 
 
 ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
-           n=3, prompt_tokens=5, new_tokens=8, slots=None, microbatches=1)
+           n=3, prompt_tokens=5, new_tokens=8, slots=None,
+           microbatch_tokens=48)
 DOCUMENT = {"rows": [
     ROW | dict(what="sample", tokens=[24, 24], seconds=[2.0, 4.0]),
     ROW | dict(what="sample", contestant="naive", tokens=[24], seconds=[9.0]),
@@ -177,7 +178,7 @@ def test_a_peer_without_its_packages_says_what_is_possible():
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
-    (["--what=update", "--microbatches=5"], "expected to divide Bp n = 128"),
+    (["--what=update", "--n=1"], "--n=1: expected at least 2"),
     (["--what=sample", "--json=/nowhere/x"], "--json=/nowhere/x: cannot be")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
   assert message in refused(*arguments)

@@ -132,7 +132,9 @@ def test_padding_computes_the_maxima():
   step = toy_step(workload=dataclasses.replace(SHORT, padded=True))
   assert step.prefill.flops == 6 * (68 + 8 * 6)
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
-  assert step.update.flops == 3 * (6 * (68 + 48) + 2 * 3 * (88 + 72))
+  # Answers of 2 on average, of at most 3, are padded to 2 + 3 / 8.
+  assert step.update.flops == 3 * (6 * (68 + 48)
+                                   + 2 * 2.375 * (88 + 8 * 8.375))
 
 
 def test_what_the_update_leaves_out_and_adds():
@@ -407,19 +409,16 @@ def fixed(**change):
   workload = dataclasses.replace(LONG, max_response=2048, remat=True)
   return dataclasses.replace(pricing.Price(
       shape=SEVEN_B, machine=machine("8xh100"), mesh=cost.Mesh(1, 8, 1),
-      workload=workload, efficiency=cost.ASSUMED, rows=64, microbatches=4,
-      micro_rows=None, chunked_head=True, eval_rollouts=None, eval_k=1),
+      workload=workload, efficiency=cost.ASSUMED, rows=64, micro_rows=16,
+      chunked_head=True, eval_rollouts=None, eval_k=1),
                              **change)
 
 
-def test_largest_batch_is_the_last_that_fits():
-  price = fixed()
-  most = pricing.largest_batch(price, 65_536)
-  assert 0 < most < 65_536 and price.memory(most, 64).fits
-  assert not price.memory(most + 1, 64).fits
-  assert pricing.largest_batch(price, 10) == 10
-  with pytest.raises(InputError, match="smallest microbatch does not fit: .* "):
-    pricing.largest_batch(fixed(rows=10**6), 2**24)
+def test_what_does_not_fit_is_refused():
+  assert pricing.checked(fixed()) == fixed()
+  for change in (dict(rows=10**6), dict(micro_rows=10**5)):
+    with pytest.raises(InputError, match="rollouts does not fit: .*gradients"):
+      pricing.checked(fixed(**change))
 
 
 def test_evaluations_are_in_the_price():

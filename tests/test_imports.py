@@ -25,7 +25,7 @@ ALLOWED = {
     "tasks": {"errors", "types"},
     "models": {"errors", "mesh", "types"},
     "sampling": {"errors", "mesh", "models", "rng", "types"},
-    "rl": {"errors", "mesh", "models", "sampling", "types"},
+    "rl": {"errors", "mesh", "models", "planner", "sampling", "types"},
     "checkpoint": {"errors", "types"},
     "experiment": {"errors", "mesh", "models", "planner", "rl", "sampling",
                    "tasks"},

@@ -66,10 +66,11 @@ def lora_step(params, dtype, **axes):
   before = jax.device_get(adapters)
   state = update_lib.init_state(model, SGD, adapters, CFG)
   prompts, rollouts, advantage, weight = make_data()
-  batch = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
-                              n=n, G=mesh_lib.blocks(model.mesh), cfg=PLAIN)
+  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+                                n=n, G=mesh_lib.blocks(model.mesh), cfg=PLAIN)
   after, metrics = update_lib.make_update(model, SGD, PLAIN, CFG)(
-      state, base, update_lib.place(batch, model.mesh), np.float32(0.8))
+      state, base, [update_lib.place(b, model.mesh) for b in batches],
+      np.float32(0.8))
   want = jax.tree.map(lambda x: x.sharding,
                       update_lib.abstract_state(model, SGD, CFG))
   assert jax.tree.map(lambda x: x.sharding, after) == want
@@ -88,11 +89,11 @@ def test_gradients_follow_the_chain_rule(model, params, one_device):
   merged = lora.merge(CFG, params, before)
   start = jax.device_get(merged)
   prompts, rollouts, advantage, weight = make_data()
-  batch = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
-                              n=n, G=1, cfg=PLAIN)
+  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+                                n=n, G=1, cfg=PLAIN)
   state = update_lib.init_state(model, SGD, merged)
   after, full_metrics = update_lib.make_update(model, SGD, PLAIN)(
-      state, None, update_lib.place(batch, model.mesh), np.float32(0.8))
+      state, None, batches, np.float32(0.8))
   assert metrics["logp"] == pytest.approx(float(full_metrics["logp"]), rel=1e-5)
   for layer, targets in change.items():
     for target, pair in targets.items():

@@ -37,7 +37,7 @@ FLAGS = ["--config=configs/hard.py"] + [
 def small(base=hard, **more):
   config = base.get_config()
   config.update(SMALL)
-  config.recipe.loss.microbatches = 1
+  config.recipe.loss.microbatch_tokens = 4096
   config.update(more)
   return config
 
@@ -168,7 +168,7 @@ def test_meshes_give_the_same_records(calm, tmp_path, mesh):
 def test_microbatches_give_the_same_records(calm, tmp_path):
   _, kept = calm
   config = small()
-  config.recipe.loss.microbatches = 4
+  config.recipe.loss.microbatch_tokens = 64
   got = run(config, tmp_path)
   for a, b in zip(got, kept):
     if a["kind"] == "train":
@@ -177,13 +177,13 @@ def test_microbatches_give_the_same_records(calm, tmp_path):
 
 
 def test_sampler_and_update_compile_once(tmp_path, caplog):
-  """Training and evaluation, five steps: one program each."""
+  """Training and evaluation, five steps; answers may be of several lengths."""
   with jax.log_compiles():
     run(small(seed=5), tmp_path)
-  for name in ("sample", "update"):
+  for name, most in (("sample", 1), ("apply", 1), ("accumulate", 4)):
     count = sum(f"jit({name})" in m for m in caplog.messages
                 if m.startswith("Finished XLA compilation"))
-    assert count == 1, (name, count)
+    assert 1 <= count <= most, (name, count)
 
 
 def test_easy_has_kl_and_entropy(tmp_path):

@@ -29,7 +29,7 @@ RUN = ["--config=configs/hard.py:qwen2.5-0.5b",
        "--config.sampler.max_prompt_tokens=180",
        "--config.sampler.max_new_tokens=11", "--config.sampler.dtype=float32",
        "--config.recipe.loss.dtype=float32",
-       "--config.recipe.loss.microbatches=2",
+       "--config.recipe.loss.microbatch_tokens=128",
        "--config.recipe.loss.entropy_coef=0.01",  # all rewards are 0 here
        "--config.recipe.optimizer.base_lr=0.01", "--config.eval.k=2",
        "--config.eval.first=1000", "--config.task.format_coef=0.1",

@@ -212,7 +212,8 @@ def test_a_bench_says_how_fast_it_is(tmp_path):
   config = json.loads(
       (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
   row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
-             n=3, prompt_tokens=5, new_tokens=8, slots=None, microbatches=1,
+             n=3, prompt_tokens=5, new_tokens=8, slots=None,
+             microbatch_tokens=48,
              tokens=[24])
   (tmp_path / "b.json").write_text(json.dumps({"rows": [
       row | dict(what="sample", seconds=[2.0]),
@@ -241,7 +242,7 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
       "--response_tokens=11", cwd=tmp_path)
   assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
                                     ** 0.5)
-  assert "the anchor of --config" in out and "4 microbatches" in out
+  assert "the anchor of --config" in out and "microbatches of at most 96 rollouts;" in out
   assert "not in it: compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]
   (row,), _ = planned(

@@ -7,13 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.models import lora
+from isojax.rl import loss
+from isojax.rl import microbatches
+from isojax.rl import score
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
+from isojax.types import Batch
 from isojax.types import Prompts
 from isojax.types import Rollouts
+from tests.conftest import RICH
 from tests.conftest import TINY
 from tests.conftest import make_model
 
@@ -21,7 +29,8 @@ Bp, n, S, T = 6, 4, 7, 5
 LOSS = update_lib.LossConfig(
     aggregation="token_mean", zero_variance="off", advantage_ddof=0,
     advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
-    kl_coef=0.03, entropy_coef=0.01, microbatches=1, dtype="float32")
+    kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
+    remat=False, dtype="float32")
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -41,10 +50,10 @@ def make_data():
   return prompts, rollouts, random.normal(size=B), weight
 
 
-def step(params, *, microbatches=1, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
-         **axes):
+def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
+         rows=None, n=n, shape=TINY, **axes):
   """(change of the parameters, metrics) of one update on a mesh."""
-  model = make_model(**axes)
+  model = make_model(shape, **axes)
   on_mesh = jax.tree.map(
       lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
       decoder.abstract_params(model))
@@ -52,16 +61,16 @@ def step(params, *, microbatches=1, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
   ref = jax.tree.map(
       lambda x: jax.device_put(0.9 * np.asarray(x), x.sharding), on_mesh)
   state = update_lib.init_state(model, tx, on_mesh)
-  prompts, rollouts, advantage, weight = make_data()
-  cfg = dataclasses.replace(cfg, microbatches=microbatches)
+  prompts, rollouts, advantage, weight = rows or make_data()
+  cfg = dataclasses.replace(cfg, microbatch_tokens=tokens)
   advantage = advantage * keep.repeat(n)
-  batch = update_lib.assemble(
+  batches = update_lib.assemble(
       prompts, rollouts, advantage, weight, weight, n=n,
       G=mesh_lib.blocks(model.mesh), cfg=cfg)
   update = update_lib.make_update(model, tx, cfg)
   after, metrics = update(
-      state, ref if cfg.kl_coef else None, update_lib.place(batch, model.mesh),
-      np.float32(0.8))
+      state, ref if cfg.kl_coef else None,
+      [update_lib.place(b, model.mesh) for b in batches], np.float32(0.8))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
                       update_lib.abstract_state(model, tx))
@@ -90,10 +99,23 @@ def test_the_update_is_not_small(whole):
   assert whole[1]["kl"] > 0.01 and whole[1]["clip_fraction"] > 0.1
 
 
-@pytest.mark.parametrize("k", [2, 4, 8])
-def test_microbatches_change_nothing(params, whole, k):
-  """8 microbatches of 3 rows cut through the groups of 4."""
-  assert_same(step(params, microbatches=k), whole)
+@pytest.mark.parametrize("tokens", [1, 11, 25])
+def test_microbatches_change_nothing(params, whole, tokens):
+  """Of one row each; of 2 to 5 rows; of 5 to 12."""
+  assert_same(step(params, tokens=tokens), whole)
+
+
+def test_remat_changes_nothing(params, whole):
+  assert_same(step(params, cfg=dataclasses.replace(LOSS, remat=True)), whole)
+
+
+def test_the_order_of_rows_changes_nothing(params, whole):
+  prompts, rollouts, advantage, weight = make_data()
+  order = np.random.default_rng(3).permutation(Bp)
+  rows = (order[:, None] * n + np.array([2, 0, 3, 1])).reshape(-1)
+  take = lambda x, index: jax.tree.map(lambda leaf: leaf[index], x)
+  data = (take(prompts, order), take(rollouts, rows), advantage[rows], weight)
+  assert_same(step(params, rows=data, tokens=25), whole)
 
 
 @pytest.mark.parametrize("axes", [
@@ -104,7 +126,7 @@ def test_devices_change_nothing(params, whole, axes):
 
 
 def test_devices_and_microbatches_together(params, whole):
-  assert_same(step(params, microbatches=3, fsdp=2, data=2), whole)
+  assert_same(step(params, tokens=25, fsdp=2, data=2), whole)
 
 
 PLAIN = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)
@@ -117,33 +139,83 @@ def sparse(params):
   return step(params, cfg=PLAIN, keep=KEEP)
 
 
-@pytest.mark.parametrize("k, axes", [
-    (3, {}), (6, {}), (8, {}), (3, {"fsdp": 2, "tensor": 2})], ids=str)
-def test_groups_without_gradient_are_skipped(params, sparse, k, axes):
-  """They come last and are not run; neither gradient nor metrics notice."""
+@pytest.mark.parametrize("tokens, axes", [
+    (20, {}), (5, {}), (40, {"fsdp": 2, "tensor": 2})], ids=str)
+def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
   prompts, rollouts, advantage, weight = make_data()
-  cfg = dataclasses.replace(PLAIN, microbatches=k)
-  batch = update_lib.assemble(
+  cfg = dataclasses.replace(PLAIN, microbatch_tokens=tokens)
+  batches = update_lib.assemble(
       prompts, rollouts, advantage * KEEP.repeat(n), weight, weight, n=n, G=1,
       cfg=cfg)
-  assert batch.count == -(-8 * k // 24)  # 8 rows of 24, rounded up
-  assert batch.used_R.sum() == 8
-  assert not batch.used_R.reshape(k, -1)[batch.count:].any()
-  assert_same(step(params, cfg=PLAIN, keep=KEEP, microbatches=k, **axes), sparse)
+  lengths = np.concatenate([b.len_R for b in batches])
+  assert sorted(lengths[lengths > 0]) == sorted(
+      rollouts.len_R[KEEP.repeat(n) == 1])
+  assert len(batches) <= -(-8 * T // tokens)
+  assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
 
 
 def test_no_group_with_gradient_is_no_step(params):
-  change, metrics = step(params, cfg=PLAIN, keep=np.zeros(Bp), microbatches=2)
+  change, metrics = step(params, cfg=PLAIN, keep=np.zeros(Bp))
   assert all((x == 0).all() for x in jax.tree.leaves(change))
   assert metrics["grad_norm"] == 0 and metrics["logp_gap"] == 0
 
 
-def test_regularizers_keep_every_group(params):
+def test_regularizers_keep_every_row(params):
   prompts, rollouts, _, weight = make_data()
-  batch = update_lib.assemble(
+  batches = update_lib.assemble(
       prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
-      cfg=dataclasses.replace(LOSS, microbatches=4))
-  assert batch.count == 4 and batch.used_R.all()
+      cfg=dataclasses.replace(LOSS, microbatch_tokens=30))
+  assert sum((b.len_R > 0).sum() for b in batches) == Bp * n
+
+
+def test_cut_by_hand():
+  """Answers of at most 8 are padded to 2, 4, 6, 8; 16 tokens a microbatch.
+
+  2 rows of 8, filled up by one of 5; then 4 rows of 4 (of length 3, 4, 2, 1).
+  """
+  length = np.array([3, 8, 1, 4, 5, 2])
+  problem = np.array([0, 0, 0, 1, 1, 2])
+  parts = list(microbatches.cut(length, problem, S=4, T=8, G=1, tokens=16))
+  got = [(int(width), row.tolist(), slot.tolist(), held.tolist())
+         for width, row, slot, held in parts]
+  assert got == [(8, [1, 4], [0, 1], [0, 1, 0, 0]),
+                 (4, [0, 3, 2, 5], [0, 1, 0, 2], [0, 1, 2, 0])]
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 30),
+       st.integers(1, 30), st.integers(1, 4), st.integers(1, 500),
+       st.integers(0, 2**20))
+def test_every_row_is_cut_once_next_to_its_prompt(Bp, n, S, T, G, tokens, seed):
+  random = np.random.default_rng(seed)
+  problem = np.arange(Bp).repeat(n)
+  length = random.integers(1, T + 1, Bp * n)
+  seen, shapes = [], set()
+  for width, row, slot, held in microbatches.cut(
+      length, problem, S=S, T=T, G=G, tokens=tokens):
+    shapes.add((int(width), len(row), len(held)))
+    real = row >= 0
+    block = np.arange(len(row)) // (len(row) // G)
+    at = held.reshape(G, -1)[block, slot]
+    assert (at[real] == problem[row[real]]).all()
+    assert (length[row[real]] <= width).all()
+    assert len(row) * width <= max(tokens, G * width)
+    seen += row[real].tolist()
+  assert sorted(seen) == list(range(Bp * n))
+  widths = microbatches.widths(T)
+  assert len(widths) <= 4 and widths[-1] == T
+  assert len(shapes) <= 2 * len(widths)
+
+
+def test_a_batch_that_divides_by_nothing(params):
+  """5 problems of 7 rollouts: on one device, and on four."""
+  random = np.random.default_rng(5)
+  prompts, rollouts, *_ = make_data()
+  rows = random.integers(0, len(rollouts.len_R), 5 * 7)
+  data = (jax.tree.map(lambda x: x[:5], prompts),
+          jax.tree.map(lambda x: x[rows], rollouts), random.normal(size=35),
+          np.full(35, 1e-3))
+  args = dict(rows=data, n=7, keep=np.ones(5))
+  assert_same(step(params, tokens=60, fsdp=4, **args), step(params, **args))
 
 
 def test_what_is_masked_can_not_poison_the_gradient(params):
@@ -151,25 +223,24 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   model = make_model()
   prompts, _, advantage, weight = make_data()
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
-      rows=24, max_prompt_tokens=S, max_new_tokens=T, temperature=0.0,
-      top_p=1.0, dtype="float32"), eos=(10,))
+      slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
+      temperature=0.0, top_p=1.0, dtype="float32"), eos=(10,))
   rollouts = sampler_lib.sample_all(
-      sampler, params, prompts, n, jax.random.key(0), mesh=model.mesh, R=24,
-      slots=Bp, temperature=0.0, top_p=1.0)
+      sampler, params, prompts, n, jax.random.key(0), temperature=0.0,
+      top_p=1.0)
   assert (rollouts.len_R < T).any()
-  batch = update_lib.assemble(prompts, rollouts, advantage, weight, weight, n=n,
-                              G=1, cfg=LOSS)
+  (batch,) = update_lib.assemble(
+      prompts, rollouts, np.ones(Bp * n), weight, weight, n=n, G=1, cfg=LOSS)
   ref = jax.tree.map(lambda x: 0.5 * x, params)
   cold = np.float32(1e-4)
-  one = jax.tree.map(lambda x: x[0], batch.replace(count=None))
-  logp, ref_logp = (update_lib.score_tokens(
-      model, p, one, temperature=cold, dtype=jnp.float32)[0]
+  logp, ref_logp = (score.score_tokens(
+      model, p, batch, temperature=cold, dtype=jnp.float32)[0]
                     for p in (params, ref))
-  padding = np.arange(T) >= rollouts.len_R[:, None]
+  padding = np.arange(T) >= batch.len_R[:, None]
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
-  _, metrics = update_lib.make_update(model, SGD, LOSS)(state, ref, batch, cold)
+  _, metrics = update_lib.make_update(model, SGD, LOSS)(state, ref, [batch], cold)
   assert metrics["finite"]
 
 
@@ -178,10 +249,10 @@ def test_overflow_is_reported(params):
   prompts, rollouts, advantage, weight = make_data()
   tx = optax.sgd(1e38)
   state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
-  batch = update_lib.assemble(prompts, rollouts, 1e9 * advantage, weight, weight,
-                              n=n, G=1, cfg=PLAIN)
+  batches = update_lib.assemble(prompts, rollouts, 1e9 * advantage, weight,
+                                weight, n=n, G=1, cfg=PLAIN)
   _, metrics = update_lib.make_update(model, tx, PLAIN)(
-      state, None, batch, np.float32(0.8))
+      state, None, batches, np.float32(0.8))
   assert not metrics["finite"]
 
 
@@ -204,15 +275,14 @@ def surrogate(params, old_params):
   """The loss written once more, in numpy terms, with old and ref held."""
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
-  batch = jax.tree.map(lambda x: x[0], update_lib.assemble(
-      prompts, rollouts, advantage, weight, weight, n=n, G=1,
-      cfg=LOSS).replace(count=None))
-  score = lambda p: [np.asarray(x, np.float64) for x in
-                     update_lib.score_tokens(model, p, batch, temperature=0.8,
-                                             dtype=jnp.float32)]
-  logp, entropy = score(params)
-  old, _ = score(old_params)
-  ref, _ = score(jax.tree.map(lambda x: 0.9 * x, old_params))
+  batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
+                rollouts.len_R, rollouts.behavior_logp_RxT,
+                *np.zeros((3, Bp * n)))
+  scored = lambda p: [np.asarray(x, np.float64) for x in score.score_tokens(
+      model, p, batch, temperature=0.8, dtype=jnp.float32)]
+  logp, entropy = scored(params)
+  old, _ = scored(old_params)
+  ref, _ = scored(jax.tree.map(lambda x: 0.9 * x, old_params))
   mask = np.arange(T) < rollouts.len_R[:, None]
   tis = np.minimum(np.exp(old - rollouts.behavior_logp_RxT), 2.0)
   d = ref - logp
@@ -221,22 +291,120 @@ def surrogate(params, old_params):
   return (term * weight[:, None])[mask].sum()
 
 
-def test_one_compilation_for_prompts_and_lengths(params):
+def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
+  """Over Bp, n, lengths and temperatures; the state is donated each time."""
   model = make_model()
-  prompts, rollouts, advantage, weight = make_data()
-  update = update_lib.make_update(
-      model, SGD, dataclasses.replace(LOSS, kl_coef=0.0))
+  prompts, rollouts, *_ = make_data()
+  cfg = dataclasses.replace(PLAIN, microbatch_tokens=20)
+  update = update_lib.make_update(model, SGD, cfg)
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
-  for groups, temperature in ((4, 1.0), (4, 0.5), (4, 0.9)):
-    shorter = dataclasses.replace(rollouts, len_R=rollouts.len_R // 2 + 1)
-    batch = update_lib.assemble(
-        prompts, shorter, advantage * (temperature < 1), weight, weight,
-        n=groups, G=1, cfg=LOSS)
+  random, compiled = np.random.default_rng(0), []
+  for Bp, n in ((6, 4), (3, 5), (4, 2), (6, 1), (1, 20)) * 4:
+    rows = random.integers(0, 24, Bp * n)
+    some = dataclasses.replace(
+        jax.tree.map(lambda x: x[rows], rollouts),
+        len_R=random.integers(1, random.integers(2, T + 2), Bp * n))
+    batches = update_lib.assemble(
+        jax.tree.map(lambda x: x[:Bp], prompts), some, np.ones(Bp * n),
+        np.ones(Bp * n), np.ones(Bp * n), n=n, G=1, cfg=cfg)
     old = state
-    state, _ = update(state, None, update_lib.place(batch, model.mesh),
-                      np.float32(temperature))
+    state, _ = update(
+        state, None, [update_lib.place(b, model.mesh) for b in batches],
+        np.float32(random.uniform(0.5, 1.0)))
     assert old.params["embed"].is_deleted()  # donated
-  assert update._cache_size() == 1
+    compiled.append([f._cache_size() for f in update.programs])
+  start, accumulate, apply = compiled[-1]
+  assert start == apply == 1
+  assert accumulate <= 2 * len(microbatches.widths(T))
+  assert compiled[9] == compiled[-1]
+
+
+def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
+  """All logits at once, and a gather."""
+  logits = jnp.einsum("rtd,vd->rtv", hidden, weight)
+  logp = jax.nn.log_softmax(
+      decoder.soft_cap(logits, cfg.logit_cap) / temperature, axis=-1)
+  return (jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0],
+          -jnp.sum(jnp.exp(logp) * logp, axis=-1))
+
+
+@pytest.mark.parametrize("cfg, axes", [
+    (TINY, {}), (RICH, {}),
+    (dataclasses.replace(RICH, V=24), {"tensor": 4}),
+    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2})], ids=str)
+def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
+  """Value and gradients; 13 positions in chunks of 3, the last one padded."""
+  monkeypatch.setattr(score, "HEAD_CHUNK", 12 // axes.get("fsdp", 1))
+  model = make_model(cfg, **axes)
+  params = decoder.init_params(model, jax.random.key(1))
+  weight = 3.0 * decoder.head_weight(params, cfg)
+  key = jax.random.split(jax.random.key(0), 4)
+  hidden = jax.random.normal(key[0], (4, 13, cfg.D))
+  tokens = jax.random.randint(key[1], (4, 13), 0, cfg.V)
+  g_logp, g_entropy = jax.random.normal(key[2], (2, 4, 13))
+
+  def term(measure):
+    def value(hidden, weight, rest):
+      tokens, *factors = rest
+      sums = [jnp.sum(a * b) for a, b in zip(
+          factors, measure(hidden, weight, tokens))]
+      return sum(sums), {"logp": sums[0], "entropy": sums[1]}
+    return value
+
+  chunk = term(lambda hidden, weight, tokens: loss.logp_and_entropy(
+      decoder.logits(hidden, weight, cfg), tokens, temperature=0.7))
+  plain = term(lambda *args: plain_logp_and_entropy(*args, cfg, 0.7))
+  rest = (tokens, g_logp, g_entropy)
+  sums, *grads = jax.jit(lambda *args: score.gradient(
+      chunk, *args, G=axes.get("fsdp", 1)))(hidden, weight, rest)
+  want_grads, want = jax.grad(plain, argnums=(0, 1), has_aux=True)(
+      hidden, weight, rest)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
+               (sums, tuple(grads)), (want, want_grads))
+  assert np.abs(want_grads[1]).max() > 0.1
+
+
+def equations(jaxpr):
+  """Those of a jaxpr and of all inside it."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for inner in jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+      if hasattr(inner, "eqns"):
+        yield from equations(inner)
+
+
+def traced(cfg, R, T, model):
+  """The jaxpr of one microbatch's gradient."""
+  shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+  batch = Batch(
+      Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
+      shape("int32", R), shape("int32", R, T), shape("int32", R),
+      shape("float32", R, T), *(shape("float32", R) for _ in range(3)))
+  params = decoder.abstract_params(model)
+  base = params if cfg.kl_coef else None
+  return jax.make_jaxpr(update_lib.make_gradient(model, cfg, lora.FULL))(
+      params, base, batch, np.float32(1.0))
+
+
+def test_all_logits_never_exist(monkeypatch):
+  """Of 6 rows x 50 tokens x 997 nothing is there, only chunks of 30 tokens."""
+  monkeypatch.setattr(score, "HEAD_CHUNK", 30)
+  model = make_model(dataclasses.replace(TINY, V=997))
+  sizes = lambda cfg: [
+      v.aval.size for eqn in equations(traced(cfg, 6, 50, model).jaxpr)
+      for v in eqn.outvars]
+  assert max(sizes(LOSS)) == max(sizes(PLAIN)) == 30 * 997
+
+
+def test_without_kl_there_is_no_reference_forward():
+  model = make_model()
+  products = lambda cfg: sum(
+      eqn.primitive.name == "dot_general"
+      for eqn in equations(traced(cfg, 6, T, model).jaxpr))
+  assert products(LOSS) > products(PLAIN)
+  no_kl = dataclasses.replace(LOSS, kl_coef=0.0)
+  assert products(no_kl) == products(PLAIN)
 
 
 def test_optimizer_clips_warms_up_and_then_stays():
@@ -257,7 +425,7 @@ def test_optimizer_clips_warms_up_and_then_stays():
 @pytest.mark.parametrize("field, value, message", [
     ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
     ("zero_variance", "yes", "off, policy, regularizers, all"),
-    ("microbatches", 0, ">= 1")])
+    ("microbatch_tokens", 0, ">= 1")])
 def test_bad_config_is_refused(field, value, message):
   with pytest.raises(ValueError, match=message):
     dataclasses.replace(LOSS, **{field: value})

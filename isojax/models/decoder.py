@@ -83,9 +83,12 @@ def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
 def write(cache_BxK, new_BxK, slot, axis: int):
   """New keys or values at slots [slot, slot + T) of a cache's `axis`.
 
-  `slot` is one for all rows, or an array [B] with one for each.
+  `slot` is one for all rows, or an array [B] with one for each; None appends
+  slots, for which nothing is copied twice, as a backward would.
   """
   new_BxK = new_BxK.astype(cache_BxK.dtype)
+  if slot is None:
+    return jnp.concatenate([cache_BxK, new_BxK], axis=axis)
   put = jax.lax.dynamic_update_slice_in_dim
   if jnp.ndim(slot) == 0:
     return put(cache_BxK, new_BxK, slot, axis=axis)
@@ -256,7 +259,7 @@ class Transformer(nn.Module):
       position_BxT: int32, position of each token in its own sequence.
       mask_BxTxL: bool, which cache slots each token attends to (its own too).
       cache: its dtype is the compute dtype.
-      slot: int32, one for all rows, or [B].
+      slot: int32, one for all rows, or [B]; None: behind the last.
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.

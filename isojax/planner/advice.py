@@ -44,7 +44,6 @@ class Question:
   model: str | None  # base policy, if known
   D: int | None  # training problems, if known
   B_max: int  # rollouts in a step
-  unit: int  # Bp * n must be a multiple of it
   Bp: int | None  # None: from the law
   n: int | None  # None: from the law
   base_lr: float  # at base_batch rollouts a step
@@ -164,11 +163,10 @@ def _ns_of_fixed(q: Question) -> list[int]:
     raise InputError(
         f"--Bp={q.Bp}: this law trades Bp against n at Bp * n = {B}, so Bp "
         "follows from n; leave --Bp out, or take a law at fixed Bp")
-  if B > q.B_max or B % q.unit:
+  if B > q.B_max:
     raise InputError(
         f"this law is of Bp * n = {B}; expected a batch of at most {q.B_max} "
-        f"(--B_max, memory) and a multiple of {q.unit} (row shards times "
-        "microbatches); take another law")
+        "(--B_max); take another law")
   ns = [n for n in range(2, B + 1) if B % n == 0 and B // n <= (q.D or B)]
   if not ns or q.n and q.n not in ns:
     admits = ", ".join(map(str, ns)) or "none"
@@ -186,7 +184,7 @@ def _cell(q: Question, n: int) -> tuple[int, int, tuple[str, ...]]:
   """(Bp, n, what was moved and why), the nearest that is admitted."""
   if _fixed(q):
     return q.law.law.B // n, n, ()
-  return admitted(_Bp(q), n, unit=q.unit, B_max=q.B_max, D=q.D or q.B_max)
+  return admitted(_Bp(q), n, B_max=q.B_max, D=q.D or q.B_max)
 
 
 def advise(q: Question) -> Advice:
@@ -276,7 +274,7 @@ def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
     Bp = a.B // max(n, 1) if _fixed(q) else a.Bp
     B = Bp * n
     if (n > 1 and 1 <= Bp <= (q.D or Bp) and B <= min(q.B_max, a.C)
-        and B % q.unit == 0 and (B == a.B or not _fixed(q))):
+        and (B == a.B or not _fixed(q))):
       out.append(allocate(Bp=Bp, n=n, M=None, C=a.C))
   return tuple(out)
 

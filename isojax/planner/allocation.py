@@ -65,58 +65,31 @@ def nearest_power(value: float, *, low: int, high: int) -> int:
   return 2 ** min(max(round(math.log2(value)), lowest), highest)
 
 
-def _multiple(value: int, step: int, most: int) -> int | None:
-  """The multiple of step up to most with the ratio nearest to value, if any."""
-  if step > most:
-    return None
-  top = most // step * step
-  below = min(max(step, value // step * step), top)
-  return min(below, min(below + step, top),
-             key=lambda x: abs(math.log(x / value)))
-
-
-def admitted(Bp: int, n: int, *, unit: int, B_max: int,
+def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest (Bp, n) that a mesh and a problem set admit, and why.
+  """The nearest (Bp, n) that a batch and a problem set admit, and why.
 
   n is kept as long as it can be: the playbook tunes n first.
 
   Args:
     Bp, n: the wish.
-    unit: Bp * n must be a multiple: row shards times microbatches.
     B_max: most rollouts in a step.
     D: training problems; Bp distinct ones make a step.
 
   Raises:
     InputError: nothing is admitted.
   """
-  why, wish = [], Bp
-  at = lambda n: _multiple(Bp, unit // math.gcd(unit, n), min(D, B_max // n))
-  if B_max // Bp < n <= B_max:
-    why.append(f"Bp {Bp} -> {B_max // n}: Bp * n is at most {B_max}")
-    Bp = B_max // n
-  if Bp > D:
-    why.append(f"Bp {Bp} -> {D}: the problem set has no more")
-    Bp = D
-  near = at(n) if n >= 2 else None
-  if near:
-    if near != Bp:
-      why.append(f"Bp {Bp} -> {near}: Bp * n must be a multiple of {unit}, "
-                 "row shards times microbatches")
-    return near, n, tuple(why)
-  if not 2 <= B_max >= unit:
-    raise InputError(
-        f"no Bp <= {D} and 2 <= n with Bp * n <= {B_max} a multiple of {unit} "
-        "(row shards times microbatches); use a smaller mesh or fewer "
-        "microbatches, or raise B_max")
-  middle = min(max(n, 2), B_max)  # a multiple of unit is not further than unit
-  both = [(at(y), y) for y in range(max(2, middle - unit),
-                                    min(B_max, middle + unit) + 1) if at(y)]
-  near = min(both, key=lambda c: abs(math.log(c[1] / n)) + 0.5 * abs(
-      math.log(c[0] / wish)))
-  rule = f"a multiple of {unit} and " * (unit > 1)
-  return *near, (f"(Bp, n) ({wish}, {n}) -> {near}: Bp * n must be {rule}at "
-                 f"most {B_max}, and n at least 2",)
+  if B_max < 2:
+    raise InputError(f"no n >= 2 with Bp * n <= {B_max}; raise B_max")
+  why, near = [], min(max(n, 2), B_max)
+  if near != n:
+    why.append(f"n {n} -> {near}: n is at least 2 and at most {B_max}")
+  for most, rule in ((B_max // near, f"Bp * n is at most {B_max}"),
+                     (D, "the problem set has no more")):
+    if Bp > most:
+      why.append(f"Bp {Bp} -> {most}: {rule}")
+      Bp = most
+  return Bp, near, tuple(why)
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):

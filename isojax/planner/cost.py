@@ -33,9 +33,10 @@ class Workload:
   max_prompt: int  # tokens; sizes the cache
   max_response: int  # tokens; sizes the cache
   dtype: str  # of compute and cache, a key of BYTES
-  padded: bool = False  # computed at the two maxima with whole matrices of
-  # attention scores, as isojax does; False: at the means, as a packed update
-  # with fused attention and a growing cache would
+  padded: bool = False  # prompts and cache at their maxima, answers of an
+  # update padded to quarters of it, whole matrices of attention scores, as
+  # isojax does; False: at the means, as a packed update with fused attention
+  # and a growing cache would
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
@@ -246,7 +247,9 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               mesh: Mesh | None = None, microbatches: int = 1) -> Cost:
   """One step: Bp problems, n rollouts each, one update.
 
-  The prompt goes through the update once a problem. Forward and backward are
+  The prompt goes through the update once a problem; the padding of answers to
+  quarters of the longest is taken to add half a quarter to their mean, and
+  what rows only fill a microbatch is left out. Forward and backward are
   3 forwards, 4 with remat. Links: a microbatch gathers the weights over fsdp
   twice and scatters float32 gradients once; the step reduces gradients over
   data. Without a mesh all chips are on `data`: whole weights on each.
@@ -257,6 +260,9 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       mesh=mesh)
   mesh, B = checked_mesh(mesh, machine), Bp * n
   S, T, prompt_context, context = w.lengths
+  if w.padded:
+    T = min(T, w.response_tokens + T / 8)
+    context = S + T
   forward = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
       + B * T * shape.forward_flops(context, head=True))

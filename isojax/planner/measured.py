@@ -87,7 +87,8 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
                     typical("seconds_score"), f"measured from {path}")
 
 
-BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens", "microbatches")
+BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens",
+               "microbatch_tokens")
 
 
 def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
@@ -134,7 +135,8 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
       shape=shape_lib.model_shape(row["config"], path=path),
       machine=dataclasses.replace(machine, chips=1),
       efficiency=cost.PEAK, rows=row["slots"] or row["Bp"] * row["n"],
-      microbatches=row["microbatches"])
+      microbatches=-(-row["Bp"] * row["n"] * row["new_tokens"]
+                     // row["microbatch_tokens"]))
   stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
             (ideal.update, ideal.optimizer))
   return float(sum(stage.seconds for stage in stages)

@@ -84,14 +84,14 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
   return row
 
 
-def kept_cells(cells, *, B: int | None, B_max: int, D: int | None,
-               unit: int) -> tuple[list[tuple[int, int]], list[str]]:
+def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
+               ) -> tuple[list[tuple[int, int]], list[str]]:
   """(The cells that are admitted, each once; what was moved or left out, why).
 
   Args:
     cells: (Bp, n) pairs; n may be a fraction where B is fixed.
     B: Bp * n of every cell if that is fixed.
-    B_max, D, unit: as for `allocation.admitted`.
+    B_max, D: as for `allocation.admitted`.
   """
   kept, words = {}, []
   for Bp, n in cells:
@@ -104,7 +104,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None,
       why = (f"above {B_max} rollouts a step, the least of --B_max, memory and "
              "--rollouts; a cap can look like saturation")
     else:
-      *at, moved = admitted(Bp, int(n), unit=unit, B_max=B_max, D=D or B_max)
+      *at, moved = admitted(Bp, int(n), B_max=B_max, D=D or B_max)
       if B and at[0] * at[1] != B:
         why = f"{moved[0]}, which leaves B = {B}"
     if why:

@@ -28,8 +28,7 @@ class Price:
   workload: Workload
   efficiency: Efficiency
   rows: int  # decoded at once on the whole machine, at most
-  microbatches: int | None  # None: as few as `micro_rows` allows
-  micro_rows: int | None  # rollouts in a microbatch, at most
+  micro_rows: int  # rollouts in a microbatch of the longest, at most
   chunked_head: bool
   eval_rollouts: Callable[[int, int], int] | None  # of M updates of B rollouts
   eval_k: int  # samples of a validation problem
@@ -39,18 +38,17 @@ class Price:
     return cost.run_cost(
         Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
-        microbatches=self.microbatches or np.ceil(Bp * n / self.micro_rows),
+        microbatches=np.ceil(Bp * n / self.micro_rows),
         eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
                        else 0),
         eval_k=self.eval_k)
 
   def memory(self, B: int, rows: int) -> memory_lib.Memory:
     """Of each device, with B rollouts in a step, `rows` decoded at once."""
-    micro = (-(-B // self.microbatches) if self.microbatches
-             else min(B, self.micro_rows))
     return memory_lib.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
-        microbatch_rows=micro, chunked_head=self.chunked_head)
+        microbatch_rows=min(B, self.micro_rows),
+        chunked_head=self.chunked_head)
 
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
@@ -67,7 +65,7 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   price = lambda mesh, local, micro: Price(
       shape=shape, machine=machine, mesh=mesh, workload=workload,
       efficiency=cost.ASSUMED, rows=local * mesh.data * mesh.fsdp,
-      microbatches=None, micro_rows=micro * mesh.data * mesh.fsdp,
+      micro_rows=micro * mesh.data * mesh.fsdp,
       chunked_head=True, eval_rollouts=None, eval_k=1)
   memory = lambda *args: price(*args).memory(2**60, price(*args).rows)
   smallest = {mesh: memory(mesh, 1, 1)
@@ -88,19 +86,17 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   return min(found, key=lambda price: price.run(*STEP, 1).seconds)
 
 
-def largest_batch(price: Price, B_max: int) -> int:
-  """Most rollouts in a step, up to B_max, whose microbatches fit.
+def checked(price: Price) -> Price:
+  """The price itself.
 
   Raises:
-    InputError: not even the smallest do.
+    InputError: what it is of does not fit the memory.
   """
-  if price.microbatches is None:
-    return B_max
-  rows = min(price.rows, B_max)
-  most = memory_lib.largest(lambda B: price.memory(B, rows).fits, B_max)
-  if not most:
-    raise InputError(
-        f"{price.machine.name}: the smallest microbatch does not fit: "
-        f"{price.memory(1, rows).text}; use more devices on mesh.fsdp or "
-        "mesh.tensor, fewer sampler.rows, or shorter answers")
-  return most
+  needed = price.memory(2**60, price.rows)
+  if needed.fits:
+    return price
+  raise InputError(
+      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
+      f"does not fit: {needed.text}; use fewer recipe.loss.microbatch_tokens "
+      "or recipe.loss.remat, more devices on mesh.fsdp or mesh.tensor, fewer "
+      "sampler.rows, or shorter answers")

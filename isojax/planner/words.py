@@ -136,9 +136,9 @@ def priced(price: Price, runs: list[Cost], largest_B: int) -> str:
              for name in STAGES}
   seconds["overhead"] = sum(float(run.overhead) for run in runs)
   total = sum(seconds.values())
-  update = f"{price.microbatches} microbatches" if price.microbatches else (
-      f"microbatches of at most {price.micro_rows:,} rollouts, packed, forward "
-      "twice, fused attention and chunked head, assumed without --config")
+  update = f"microbatches of at most {price.micro_rows:,} rollouts" + (
+      "" if price.eval_rollouts else ", packed, forward twice, fused attention "
+      "and chunked head, assumed without --config")
   left_out = "compilation and checkpoints" + (
       "" if price.eval_rollouts else ", evaluations without --config")
   return "\n".join([

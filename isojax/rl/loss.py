@@ -17,8 +17,11 @@ def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
   The entropy is sum p * (-log p), in nats.
   """
   logp_RxTxV = jax.nn.log_softmax(logits_RxTxV / temperature, axis=-1)
-  logp_RxT = jnp.take_along_axis(
-      logp_RxTxV, tokens_RxT[..., None], axis=-1)[..., 0]
+  # A sum, not a gather: a sharded vocabulary stays where it is, and the
+  # gradient is no scatter.
+  drawn_RxTxV = tokens_RxT[..., None] == jnp.arange(
+      logp_RxTxV.shape[-1])[None, None]
+  logp_RxT = jnp.sum(jnp.where(drawn_RxTxV, logp_RxTxV, 0.0), axis=-1)
   entropy_RxT = -jnp.sum(jnp.exp(logp_RxTxV) * logp_RxTxV, axis=-1)
   return logp_RxT, entropy_RxT
 

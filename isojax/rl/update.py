@@ -1,23 +1,16 @@
-"""The one sharded GRPO update: (state, base, batch) -> (state, metrics).
-
-The prompt goes through the model once per block slot, not once per rollout;
-its cache is cloned to the rows as in the sampler, and gradients of all the
-rows meet in it.
-"""
+"""The sharded GRPO update: (state, base, microbatches) -> (state, metrics)."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import advantage, loss
-from isojax.sampling import blocks, prefill
+from isojax.rl import advantage, loss, microbatches, score
 from isojax.types import Batch, Prompts, Rollouts, TrainState
 
 
@@ -34,7 +27,8 @@ class LossConfig:
   importance_cap: float | None  # of trainer / sampler; None: no weights
   kl_coef: float  # of k3 to the base policy; 0 drops the reference forward
   entropy_coef: float  # of the entropy bonus
-  microbatches: int  # gradient accumulation steps; memory and speed only
+  microbatch_tokens: int  # answers' rows x padded length; memory and speed only
+  remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
 
   def __post_init__(self):
@@ -43,8 +37,9 @@ class LossConfig:
       if getattr(self, name) not in table:
         raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
                          f"of {', '.join(table)}")
-    if self.microbatches < 1:
-      raise InputError(f"loss.microbatches={self.microbatches}: expected >= 1")
+    if self.microbatch_tokens < 1:
+      raise InputError(f"loss.microbatch_tokens={self.microbatch_tokens}: "
+                       "expected >= 1; fewer than one row has are one row")
     if self.dtype not in decoder.DTYPES:
       raise InputError(f"loss.dtype={self.dtype!r}: expected one of "
                        f"{', '.join(decoder.DTYPES)}")
@@ -119,136 +114,116 @@ def init_state(model: decoder.Transformer, tx, params,
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
-             regularizer_weight_B, *, n: int, G: int, cfg: LossConfig) -> Batch:
-  """Problem-major host rows cut into microbatches of G blocks each.
-
-  Groups without any gradient, such as all-wrong ones where neither KL nor
-  entropy bonus is on, come last, so that they need not be computed.
-  B must divide by G * microbatches; `experiment` has checked it.
-  """
-  B, k = len(rollouts.len_R), cfg.microbatches
-  used = (np.asarray(advantage_B) != 0) & (np.asarray(policy_weight_B) > 0)
-  if cfg.kl_coef or cfg.entropy_coef:
-    used |= np.asarray(regularizer_weight_B) > 0
-  useful = used.reshape(-1, n).any(axis=1)
-  order = np.argsort(~useful, kind="stable")
-  row_order = (order[:, None] * n + np.arange(n)).reshape(-1)
-  problem, slot, _, _ = blocks.cut(
-      n, B, rows=B // (G * k), slots=blocks.slots_for(B // (G * k), n))
-  prompt_order = order[problem].reshape(k, -1)
-  by_micro = lambda x, dtype: np.asarray(x, dtype)[row_order].reshape(
-      k, -1, *np.shape(x)[1:])
-  return Batch(
-      count=np.int32(-(-useful.sum() * n * k // B)),
-      prompts=jax.tree.map(lambda x: np.asarray(x)[prompt_order], prompts),
-      slot_R=slot.reshape(k, -1),
-      tokens_RxT=by_micro(rollouts.tokens_RxT, np.int32),
-      len_R=by_micro(rollouts.len_R, np.int32),
-      behavior_logp_RxT=by_micro(rollouts.behavior_logp_RxT, np.float32),
-      used_R=by_micro(used, bool),
-      advantage_R=by_micro(advantage_B, np.float32),
-      policy_weight_R=by_micro(policy_weight_B, np.float32),
-      regularizer_weight_R=by_micro(regularizer_weight_B, np.float32))
+             regularizer_weight_B, *, n: int, G: int,
+             cfg: LossConfig) -> list[Batch]:
+  """Problem-major host rows, n to a problem, to microbatches of G blocks."""
+  return microbatches.assemble(
+      prompts, rollouts, advantage_B, policy_weight_B, regularizer_weight_B,
+      n=n, G=G, tokens=cfg.microbatch_tokens,
+      regularized=bool(cfg.kl_coef or cfg.entropy_coef))
 
 
 def place(batch: Batch, mesh) -> Batch:
-  """A batch on the devices: rows sharded, the count replicated."""
-  count = mesh_lib.place(batch.count, mesh_lib.replicated(mesh))
-  rows = mesh_lib.place(batch.replace(count=None),
-                        mesh_lib.row_sharding(mesh, 1))
-  return rows.replace(count=count)
+  """A microbatch on the devices, sharded by rows."""
+  return mesh_lib.place(batch, mesh_lib.row_sharding(mesh))
 
 
-def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
-                 temperature, dtype):
-  """Teacher-forced log-prob and entropy of one microbatch's tokens: [R, T]."""
-  T = batch.tokens_RxT.shape[1]
-  G = mesh_lib.blocks(model.mesh)
-  params = jax.tree.map(lambda x: x.astype(dtype), params)
-  cache = prefill.prompt_cache(model, params, batch.prompts, dtype)
-  cache, token_R, last_R = prefill.start_rows(
-      batch.prompts, batch.slot_R, cache, T, G=G)
-  inputs_RxT = jnp.concatenate(
-      [token_R[:, None], batch.tokens_RxT[:, :-1]], axis=1)
-  S, t_T = batch.prompts.tokens_PxS.shape[1], jnp.arange(T)
-  mask = prefill.new_token_mask(last_R, t_T, S=S, L=S + T)
-  hidden, _ = model.apply(
-      {"params": params}, inputs_RxT, last_R[:, None] + t_T[None],
-      mask, cache, S)
-  logits = model.apply({"params": params}, hidden, method="head")
-  return loss.logp_and_entropy(
-      logits, batch.tokens_RxT, temperature=temperature)
+def token_loss(logp, ref_logp, entropy, mask, behavior_logp, batch: Batch,
+               cfg: LossConfig):
+  """(loss, sums for the metrics) of some positions [R, c] of all rows.
+
+  ref_logp and entropy are None where their coefficients are 0.
+  """
+  total = lambda x: jnp.sum(jnp.where(mask, x, 0.0))
+  # Masked before any exp: 0 * inf would be NaN on the way back.
+  masked = lambda x: jnp.where(mask, x, 0.0)
+  logp, behavior_logp = masked(logp), masked(behavior_logp)
+  old = jax.lax.stop_gradient(logp)
+  policy, clipped = loss.grpo(logp, old, batch.advantage_R,
+                              clip_low=cfg.clip_low, clip_high=cfg.clip_high)
+  if cfg.importance_cap is not None:
+    weight, capped = loss.importance(old, behavior_logp, cap=cfg.importance_cap)
+    policy, clipped = policy * weight, clipped | capped
+  value = policy * batch.policy_weight_R[:, None]
+  weight_Rx1 = batch.regularizer_weight_R[:, None]
+  sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
+          "logp": total(logp), "logp_gap": total(jnp.abs(old - behavior_logp)),
+          "clip_fraction": total(clipped.astype(jnp.float32))}
+  if cfg.entropy_coef:
+    value -= cfg.entropy_coef * entropy * weight_Rx1
+  if cfg.kl_coef:
+    kl = loss.kl_k3(logp, masked(ref_logp))
+    value += cfg.kl_coef * kl * weight_Rx1
+    sums["kl"] = total(kl)
+  return total(value), sums | {"loss": total(value)}
+
+
+def make_gradient(model: decoder.Transformer, cfg: LossConfig, lora):
+  """gradient(trained, base, batch, temperature) -> (gradient, sums)."""
+  dtype, model = jnp.dtype(cfg.dtype), model.clone(remat=cfg.remat)
+
+  def gradient(trained, base, batch: Batch, temperature):
+    def policy(trained):
+      params = lora_lib.merge(lora, base, trained, dtype)
+      return (score.hidden_states(model, params, batch, dtype),
+              decoder.head_weight(params, model.cfg))
+
+    def term(hidden, weight, rest):
+      mask, tokens, behavior_logp, ref_hidden = rest
+      measure = lambda hidden, weight: loss.logp_and_entropy(
+          decoder.logits(hidden, weight, model.cfg), tokens,
+          temperature=temperature)
+      logp, entropy = measure(hidden, weight)
+      ref_logp = None
+      if cfg.kl_coef:
+        ref_logp, _ = measure(ref_hidden, decoder.head_weight(base, model.cfg))
+      return token_loss(logp, ref_logp, entropy, mask, behavior_logp, batch,
+                        cfg)
+
+    (hidden, weight), pull_back = jax.vjp(policy, trained)
+    T = batch.tokens_RxT.shape[1]
+    rest = (jnp.arange(T)[None] < batch.len_R[:, None], batch.tokens_RxT,
+            batch.behavior_logp_RxT,
+            score.hidden_states(model, base, batch, dtype) if cfg.kl_coef
+            else None)
+    sums, *grads = score.gradient(term, hidden, weight, rest,
+                                  G=mesh_lib.blocks(model.mesh))
+    return pull_back(tuple(grads))[0], sums
+
+  return gradient
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL):
-  """The one jitted update; the state is donated.
+  """The update: a program for each shape of microbatch, one for the optimizer.
 
   Returns:
-    update(state, base, batch, temperature) -> (state, metrics). `base` holds
-    the base policy's parameters, which adapters stand on and KL refers to; it
-    is None if there is neither. Metrics are means over the tokens that have a
+    update(state, base, batches, temperature) -> (state, metrics). The state is
+    donated. `base` holds the base policy's parameters, which adapters stand on
+    and KL refers to; it is None if there is neither. `batches` are microbatches
+    on the devices, maybe none. Metrics are means over the tokens that have a
     gradient, on device; `finite` says whether loss, gradient and new
     parameters are.
   """
-  dtype = jnp.dtype(cfg.dtype)
+  gradient = make_gradient(model, cfg, lora)
   shardings = jax.tree.map(lambda x: x.sharding,
                            abstract_state(model, tx, lora))
+  whole = mesh_lib.replicated(model.mesh)
+  names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
+           *["kl"] * bool(cfg.kl_coef))
 
-  def microbatch_loss(trained, base, batch: Batch, temperature):
-    params = lora_lib.merge(lora, base, trained, dtype)
-    T = batch.tokens_RxT.shape[1]
-    mask = ((jnp.arange(T)[None] < batch.len_R[:, None])
-            & batch.used_R[:, None])
-    total = lambda x: jnp.sum(jnp.where(mask, x, 0.0))
-    # Masked before any exp: 0 * inf would be NaN on the way back.
-    masked = lambda x: jnp.where(mask, x, 0.0)
-    logp, entropy = score_tokens(
-        model, params, batch, temperature=temperature, dtype=dtype)
-    logp, behavior_logp = masked(logp), masked(batch.behavior_logp_RxT)
-    old = jax.lax.stop_gradient(logp)
-    policy, clipped = loss.grpo(logp, old, batch.advantage_R,
-                                clip_low=cfg.clip_low, clip_high=cfg.clip_high)
-    if cfg.importance_cap is not None:
-      weight, capped = loss.importance(old, behavior_logp,
-                                       cap=cfg.importance_cap)
-      policy, clipped = policy * weight, clipped | capped
-    regularizer = -cfg.entropy_coef * entropy
-    sums = {
-        "tokens": jnp.sum(mask, dtype=jnp.float32),
-        "logp": total(logp),
-        "logp_gap": total(jnp.abs(old - behavior_logp)),
-        "clip_fraction": total(clipped.astype(jnp.float32)),
-    }
-    if cfg.kl_coef:
-      ref_logp, _ = score_tokens(
-          model, base, batch, temperature=temperature, dtype=dtype)
-      kl = loss.kl_k3(logp, masked(jax.lax.stop_gradient(ref_logp)))
-      regularizer += cfg.kl_coef * kl
-      sums["kl"] = total(kl)
-    value = total(policy * batch.policy_weight_R[:, None]
-                  + regularizer * batch.regularizer_weight_R[:, None])
-    return value, sums | {"loss": value}
-
-  def update(state: TrainState, base, batch: Batch, temperature):
-    count, micro = batch.count, batch.replace(count=None)
-    gradient = jax.grad(microbatch_loss, has_aux=True)
-
-    def accumulate(i, carry):
-      part = jax.tree.map(
-          lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), micro)
-      return jax.tree.map(
-          jnp.add, carry,
-          gradient(state.params, base, part, temperature))
-
+  def start():
     zeros = lambda tree: jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), tree)
-    _, sums = jax.eval_shape(
-        gradient, state.params, base,
-        jax.tree.map(lambda x: x[0], micro), temperature)
-    start = jax.lax.with_sharding_constraint(
-        zeros(state.params), shardings.params), zeros(sums)
-    grads, sums = jax.lax.fori_loop(0, count, accumulate, start)
+    return (zeros(lora_lib.abstract_trained(model, lora)),
+            dict.fromkeys(names, jnp.float32(0)))
+
+  def accumulate(trained, base, carry, batch: Batch, temperature):
+    return jax.tree.map(
+        jnp.add, carry, gradient(trained, base, batch, temperature))
+
+  def apply(state: TrainState, carry):
+    grads, sums = carry
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
@@ -258,5 +233,17 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
         value + grad_norm + optax.tree.norm(params))}
     return TrainState(state.step + 1, params, opt_state), metrics
 
-  return jax.jit(update, donate_argnums=0,
-                 out_shardings=(shardings, mesh_lib.replicated(model.mesh)))
+  carried = (shardings.params, whole)
+  start = jax.jit(start, out_shardings=carried)
+  accumulate = jax.jit(accumulate, donate_argnums=2, out_shardings=carried)
+  apply = jax.jit(apply, donate_argnums=0,
+                  out_shardings=(shardings, whole))
+
+  def update(state: TrainState, base, batches: list[Batch], temperature):
+    carry = start()
+    for batch in batches:
+      carry = accumulate(state.params, base, carry, batch, temperature)
+    return apply(state, carry)
+
+  update.programs = (start, accumulate, apply)
+  return update

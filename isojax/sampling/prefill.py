@@ -43,33 +43,3 @@ def _clone_backward(G, saved, grad_Rx):
 
 
 clone.defvjp(_clone_forward, _clone_backward)
-
-
-def start_rows(prompts: Prompts, slot_R, cache, T: int, *, G: int):
-  """What rows need to continue their prompts.
-
-  Returns:
-    The cloned cache with T more slots, [R, S + T]; the prompt's last token
-    [R]; its position [R].
-  """
-  last_P = prompts.len_P - 1
-  token_P = jnp.take_along_axis(
-      prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
-  grow = lambda x_Z, axis: tuple(jnp.pad(
-      clone(x, slot_R, G), [(0, T * (i == axis)) for i in range(4)])
-                                 for x in x_Z)
-  cache = decoder.KVCache(grow(cache.k, 3), grow(cache.v, 2))
-  return (cache, clone(token_P, slot_R, G),
-          clone(last_P, slot_R, G))
-
-
-def new_token_mask(last_R, t_T, *, S: int, L: int):
-  """What new token t (slot S + t) attends to: bool [R, T, L].
-
-  The prompt before its last token, which is fed again as new token 0, and the
-  slots S .. S + t.
-  """
-  slot_L = jnp.arange(L)
-  in_prompt = slot_L[None, None] < last_R[:, None, None]
-  is_new = (slot_L[None] >= S) & (slot_L[None] <= S + t_T[:, None])
-  return in_prompt | is_new[None]

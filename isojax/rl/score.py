@@ -1,0 +1,111 @@
+"""Log-probabilities of given tokens, without all their logits at once."""
+
+import jax
+import jax.numpy as jnp
+
+from isojax import mesh as mesh_lib
+from isojax.models import decoder
+from isojax.planner.memory import HEAD_CHUNK
+from isojax.rl import loss
+from isojax.sampling import prefill
+from isojax.types import Batch
+
+
+def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
+  """What predicts each of a microbatch's tokens: [R, T, D].
+
+  Prompts go through the model once a slot; their keys and values are cloned to
+  the rows, in front of the rows' own, and gradients of all rows meet in them.
+  """
+  params = jax.tree.map(lambda x: x.astype(dtype), params)
+  S, T = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxT.shape[1]
+  G = mesh_lib.blocks(model.mesh)
+  clone = lambda x: prefill.clone(x, batch.slot_R, G)
+  cache = jax.tree.map(
+      clone, prefill.prompt_cache(model, params, batch.prompts, dtype))
+  last_P = batch.prompts.len_P - 1
+  first_P = jnp.take_along_axis(
+      batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
+  inputs_RxT = jnp.concatenate(
+      [clone(first_P)[:, None], batch.tokens_RxT[:, :-1]], axis=1)
+  last_R, t_T = clone(last_P), jnp.arange(T)
+  # The prompt's last token is fed again, so the prompt ends before it.
+  in_prompt = (jnp.arange(S)[None] < last_R[:, None])[:, None]
+  mask = jnp.concatenate([
+      jnp.broadcast_to(in_prompt, (len(last_R), T, S)),
+      jnp.broadcast_to(t_T[None] <= t_T[:, None], (len(last_R), T, T))], axis=2)
+  hidden, _ = model.apply(
+      {"params": params}, inputs_RxT, last_R[:, None] + t_T[None], mask, cache,
+      None)
+  return hidden
+
+
+def in_chunks(tree, G: int):
+  """[R, T, ...] cut along positions, about HEAD_CHUNK tokens a device.
+
+  Not along rows, which stay on their devices. Zeros fill the last chunk.
+
+  Returns:
+    The same tree of [chunks, R, T / chunks, ...].
+  """
+  R, T = jax.tree.leaves(tree)[0].shape[:2]
+  count = min(T, -(-R * T // (G * HEAD_CHUNK)))
+  size = -(-T // count)
+
+  def cut(x):
+    pad = [(0, 0), (0, count * size - T), *[(0, 0)] * (x.ndim - 2)]
+    return jnp.pad(x, pad).reshape(R, count, size, *x.shape[2:]).swapaxes(0, 1)
+
+  return jax.tree.map(cut, tree)
+
+
+def gradient(term, hidden_RxTxD, weight, rest, *, G: int):
+  """Sums of a loss over all tokens and its gradients, chunk by chunk.
+
+  The gradient of a chunk is taken while its logits are there, so these are
+  computed once, and nothing of the size of the vocabulary is kept.
+
+  Args:
+    term: (hidden, weight, rest) of a chunk -> (value, tree of sums).
+    hidden_RxTxD: in the compute dtype.
+    weight: of the head, float32, in which its gradient is summed.
+    rest: tree of [R, T, ...], cut as the hidden states.
+    G: shards of the rows.
+
+  Returns:
+    (sums, gradient of the hidden states, gradient of the weight).
+  """
+  T = hidden_RxTxD.shape[1]
+  grad = jax.grad(term, argnums=(0, 1), has_aux=True)
+
+  def step(carry, chunk):
+    hidden, rest = chunk
+    (grad_hidden, grad_weight), sums = grad(hidden, weight, rest)
+    return jax.tree.map(jnp.add, carry, (sums, grad_weight)), grad_hidden
+
+  chunks = in_chunks((hidden_RxTxD, rest), G)
+  first = jax.tree.map(lambda x: x[0], chunks)
+  (grad_weight, sums) = jax.eval_shape(
+      lambda h, r: (weight, term(h, weight, r)[1]), *first)
+  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
+                       (sums, grad_weight))
+  (sums, grad_weight), grad_hidden = jax.lax.scan(step, zeros, chunks)
+  grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
+      hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
+  return sums, grad_hidden[:, :T], grad_weight
+
+
+def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
+                 temperature, dtype):
+  """Teacher-forced log-prob and entropy of one microbatch's tokens: [R, T]."""
+  R, T = batch.tokens_RxT.shape
+  hidden = hidden_states(model, params, batch, dtype)
+  weight = decoder.head_weight(params, model.cfg)
+
+  def each(chunk):
+    logits = decoder.logits(chunk[0], weight, model.cfg)
+    return loss.logp_and_entropy(logits, chunk[1], temperature=temperature)
+
+  chunks = in_chunks((hidden, batch.tokens_RxT), mesh_lib.blocks(model.mesh))
+  whole = lambda x: x.swapaxes(0, 1).reshape(R, -1)[:, :T]
+  return jax.tree.map(whole, jax.lax.map(each, chunks))
