@@ -57,8 +57,8 @@ def cut(len_R, problem_R, *, S: int, T: int, G: int, tokens: int):
   """Yields (width, rows, slot of each, problem of each prompt slot).
 
   The longest rows come first, each microbatch as wide as its longest, and
-  shorter ones fill it up. Prompts take a quarter of the tokens of the rows, or
-  as many where a quarter does not hold those of the rows.
+  shorter ones fill it up. Prompts take a sixteenth of the tokens of the rows,
+  a quarter, or as many: the least that holds those of all the rows.
 
   Args:
     len_R, problem_R: of the rows that have a gradient, problem-major.
@@ -71,7 +71,7 @@ def cut(len_R, problem_R, *, S: int, T: int, G: int, tokens: int):
   while len(order):
     width = width_R[order[0]]
     rows = multiple(tokens // width, G)
-    for prompt_tokens in (tokens // 4, tokens):
+    for prompt_tokens in (tokens // 16, tokens // 4, tokens):
       found = fill(problem_R[order[:rows]].tolist(), G=G, rows=rows // G,
                    slots=multiple(prompt_tokens // S, G) // G)
       if found[-1] == min(rows, len(order)):
