@@ -9,9 +9,11 @@ so a run that was killed continues to the same bits.
 
 import os
 
-# jax 0.10 deadlocks when several forced CPU devices share fewer threads than
-# they have collectives in flight; read once, before jax is imported.
-os.environ.setdefault("NPROC", "32")
+# Threads on CPUs, read once before jax is imported. jax 0.10 deadlocks when
+# several forced devices share fewer than they have collectives in flight;
+# otherwise more threads than cores slow a small policy's update by a quarter.
+_FORCED = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+os.environ.setdefault("NPROC", "32" if _FORCED else str(os.cpu_count()))
 
 import contextlib
 import dataclasses

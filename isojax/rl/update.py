@@ -197,6 +197,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL):
   """The update: a program for each shape of microbatch, one for the optimizer.
 
+  Across devices XLA reduces each microbatch's gradients in cfg.dtype, in which
+  the products that make them are (on CPUs in float32, whatever it is); over
+  microbatches, and over chunks of the head, they are summed in float32.
+
   Returns:
     update(state, base, batches, temperature) -> (state, metrics). The state is
     donated. `base` holds the base policy's parameters, which adapters stand on
