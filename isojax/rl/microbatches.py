@@ -10,11 +10,13 @@ import numpy as np
 from isojax.types import Batch, Prompts, Rollouts
 
 WIDTHS = 4  # lengths that answers are padded to, in equal steps
+LEAST = 16  # tokens of a step; less saves less than another program costs
 
 
 def widths(T: int) -> list[int]:
-  """The lengths that answers of at most T tokens are padded to."""
-  return sorted({-(-T * i // WIDTHS) for i in range(1, WIDTHS + 1)})
+  """The lengths that answers of at most T tokens are padded to, rising."""
+  count = min(WIDTHS, max(1, T // LEAST))
+  return sorted({-(-T * i // count) for i in range(1, count + 1)})
 
 
 def multiple(count: int, G: int) -> int:
