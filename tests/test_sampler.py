@@ -378,7 +378,9 @@ def test_slots_take_what_waits_by_hand():
 
 def test_sizes_by_hand():
   assert queue.shares(4, 176, 16) == (48, 96, 144, 176)
-  assert queue.shares(4, 6, 4) == (4, 8)
+  assert queue.shares(4, 176, 32) == (64, 96, 160, 176)
+  assert queue.shares(4, 6, 4) == (4, 6)
+  assert queue.shares(4, 30, 32) == (30,)
   assert queue.halves(30, 4, 3) == (4, 8, 16, 32)
 
 

@@ -17,8 +17,9 @@ from isojax.types import Rows
 
 
 def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
-  """ceil(size * i / parts) for i = 1 .. parts, as multiples of `unit`."""
-  each = {-(-size * i // (parts * unit)) * unit for i in range(1, parts + 1)}
+  """size * i / parts for i = 1 .. parts, rounded up to `unit`; at most size."""
+  each = {min(size, -(-size * i // (parts * unit)) * unit)
+          for i in range(1, parts + 1)}
   return tuple(sorted(each))
 
 

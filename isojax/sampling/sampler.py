@@ -128,6 +128,9 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
           jnp.where(temperature > 0, logp, 0.0), entropy)
 
 
+STEP = 32  # slots; a smaller step of length saves less than its program costs
+
+
 class Sampler(typing.NamedTuple):
   """Jitted calls, and their sizes; slots and windows are of all devices."""
 
@@ -182,8 +185,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
           sharding, x.ndim), params, weights)))
   return Sampler(
       mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
-      length_sizes=queue_lib.shares(4, S + T - 1, 16),
-      prompt_sizes=queue_lib.shares(4, S, 1),
+      length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
+      prompt_sizes=queue_lib.shares(4, S, STEP),
       window=-(-row_sizes[-1] // (8 * G)),
       prepare=lambda params: params if prepared(params) else cast(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
