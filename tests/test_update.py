@@ -246,7 +246,8 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
-  _, metrics = update_lib.make_update(model, SGD, LOSS)(state, ref, [batch], cold)
+  _, metrics = update_lib.make_update(model, SGD, LOSS)(
+      state, ref, [batch], cold)
   assert metrics["finite"]
 
 
@@ -423,7 +424,8 @@ def test_optimizer_clips_warms_up_and_then_stays():
       base_lr=2e-3, base_batch=1, warmup_steps=10, b1=0.0, b2=0.0, eps=1.0,
       weight_decay=0.5, clip_norm=0.5), schedule)
   params = {"w": jnp.array([3.0, 4.0])}
-  updates, _ = tx.update({"w": jnp.array([30.0, 40.0])}, tx.init(params), params)
+  grads = {"w": jnp.array([30.0, 40.0])}
+  updates, _ = tx.update(grads, tx.init(params), params)
   # The gradient is clipped to (0.3, 0.4); Adam: g / (|g| + 1); decay 0.5 w.
   np.testing.assert_allclose(
       updates["w"], -2e-4 * np.array([0.3 / 1.3 + 1.5, 0.4 / 1.4 + 2.0]),
