@@ -77,7 +77,7 @@ class Case:
 
 _CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16, prompt_tokens=48,
             new_tokens=128, mean_tokens=None, slots=None,
-            microbatch_tokens=4096,
+            microbatch_tokens=1024,
             peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
                                   peers=("hf", "hf_bf16"))
@@ -89,7 +89,7 @@ _LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
 SUITES = {
     "cpu": (
         _CPU,
-        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48, slots=64,
+        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48,
                             peers=("hf", "hf_bf16")),
         _CPU_UPDATE,
         dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
