@@ -27,7 +27,7 @@ from isojax.rl import update as update_lib
 from isojax.tasks import stratum as stratum_lib
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
-             sampler=dict(rows=24), checkpoint=dict(every_steps=2),
+             sampler=dict(slots=24), checkpoint=dict(every_steps=2),
              log=dict(every_seconds=1e-3))
 FLAGS = ["--config=configs/hard.py"] + [
     f"--config.{section}.{name}={value}" for section, fields in SMALL.items()
@@ -180,7 +180,8 @@ def test_sampler_and_update_compile_once(tmp_path, caplog):
   """Training and evaluation, five steps; answers may be of several lengths."""
   with jax.log_compiles():
     run(small(seed=5), tmp_path)
-  for name, most in (("sample", 1), ("apply", 1), ("accumulate", 4)):
+  for name, most in (("prefill_prompts", 1), ("decode", 4), ("apply", 1),
+                     ("accumulate", 4)):
     count = sum(f"jit({name})" in m for m in caplog.messages
                 if m.startswith("Finished XLA compilation"))
     assert 1 <= count <= most, (name, count)
