@@ -121,11 +121,11 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
   token, kept = pick(weight, uniform_R)
   logp = jnp.take_along_axis(logit, token[:, None], axis=-1)[:, 0] - jnp.log(
       kept)
-  V = logit.shape[1]
-  # The first of the largest: XLA's argmax takes ten times as long on CPUs.
-  greedy = jnp.min(jnp.where(logit == 0, jnp.arange(V)[None], V), axis=-1)
-  return (jnp.where(temperature > 0, token, greedy),
-          jnp.where(temperature > 0, logp, 0.0), entropy)
+  # Only where asked for: XLA's argmax takes three times as long as the rest.
+  token = jax.lax.cond(
+      temperature > 0, lambda: token,
+      lambda: jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32))
+  return token, jnp.where(temperature > 0, logp, 0.0), entropy
 
 
 STEP = 32  # slots; a smaller step of length saves less than its program costs
