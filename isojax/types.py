@@ -9,6 +9,7 @@ A name says its shape: `tokens_RxT` is an array of R rows and T columns.
   V   vocabulary   D  width        Z   layers                   F  mlp width
   N   query heads  K  key/value heads                           H  head width
   Q   problems of an evaluation    k   samples of each
+  W   tokens of a row that packs answers, padded
 
 A *block* is what one data shard holds: some prompts, and the rows that
 continue them. A row names its prompt by the slot inside its own block, so the
@@ -66,19 +67,20 @@ class Rollouts:
 
 @flax.struct.dataclass
 class Batch:
-  """A microbatch of an update: as in Prompts and Rows, but all rows count.
+  """A microbatch of an update: rows of answers, each row of one problem.
 
-  Rows that only fill the shape have length and weights 0.
+  Answers stand one behind the other; behind `len_R` all is 0.
   """
 
   prompts: Prompts
   slot_R: Array  # int32, prompt slot inside the row's own block
-  tokens_RxT: Array  # int32
-  len_R: Array  # int32
-  behavior_logp_RxT: Array  # float32
-  advantage_R: Array  # float32
-  policy_weight_R: Array  # float32, weight of each token in the policy term
-  regularizer_weight_R: Array  # float32, the same for KL and entropy
+  tokens_RxW: Array  # int32
+  offset_RxW: Array  # int32, of a token inside its own answer
+  len_R: Array  # int32, tokens of a row
+  behavior_logp_RxW: Array  # float32
+  advantage_RxW: Array  # float32
+  policy_weight_RxW: Array  # float32, of each token in the policy term
+  regularizer_weight_RxW: Array  # float32, the same for KL and entropy
 
 
 @flax.struct.dataclass

@@ -76,7 +76,7 @@ def test_all_groups_dropped_is_zero_not_nan():
 
 def grpo_row(ratio, adv, low, high):
   logp = jnp.log(jnp.full((1, 1), ratio))
-  term = lambda x: -loss.grpo(x, jnp.zeros((1, 1)), jnp.array([adv]),
+  term = lambda x: -loss.grpo(x, jnp.zeros((1, 1)), jnp.array([[adv]]),
                               clip_low=low, clip_high=high)[0][0, 0]
   return jax.value_and_grad(lambda x: term(x))(logp)
 
@@ -143,8 +143,9 @@ def weights(mode):
 
 def policy_term(*, ddof, eps, low, high):
   adv = jnp.array(advantage.group_norm(
-      INPUT["reward"], ddof=ddof, eps=eps).reshape(-1), jnp.float32)
+      INPUT["reward"], ddof=ddof, eps=eps).reshape(-1, 1), jnp.float32)
   old = jnp.array(INPUT["old_logp"])
+  adv = jnp.broadcast_to(adv, old.shape)
   return lambda logp: loss.grpo(logp, old, adv, clip_low=low,
                                 clip_high=high)[0]
 
@@ -175,9 +176,9 @@ def test_full_batch_k3():
 
 def test_on_policy_gradient_is_reinforce():
   logp = jnp.array(INPUT["logp"], jnp.float32)
-  adv = jnp.array([1.0, -2.0, 0.5, 3.0, -1.0, 0.25])
+  adv = jnp.array([1.0, -2.0, 0.5, 3.0, -1.0, 0.25])[:, None].repeat(4, axis=1)
   slope = jax.grad(lambda x: loss.grpo(
       x, jax.lax.stop_gradient(x), adv, clip_low=0.2, clip_high=0.2)[0].sum())(
           logp)
   np.testing.assert_allclose(
-      slope, -jnp.broadcast_to(adv[:, None], (6, 4)), atol=1e-6)
+      slope, -adv, atol=1e-6)

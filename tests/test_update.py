@@ -37,8 +37,8 @@ SGD = optax.sgd(1.0)
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
-  """Answers of 5 tokens are padded to 2, 3, 4 and 5, not all to 5."""
-  monkeypatch.setattr(microbatches, "LEAST", 1)
+  """Rows of 11 tokens: 2 to 4 answers each."""
+  monkeypatch.setattr(microbatches, "LEAST", 11)
 
 
 def make_data():
@@ -105,10 +105,16 @@ def test_the_update_is_not_small(whole):
   assert whole[1]["kl"] > 0.01 and whole[1]["clip_fraction"] > 0.1
 
 
-@pytest.mark.parametrize("tokens", [1, 11, 25])
+@pytest.mark.parametrize("tokens", [1, 25])
 def test_microbatches_change_nothing(params, whole, tokens):
-  """Of one row each; of 2 to 5 rows; of 5 to 12."""
+  """Of one row each; of two."""
   assert_same(step(params, tokens=tokens), whole)
+
+
+def test_packing_changes_nothing(params, whole, monkeypatch):
+  """An answer a row, as if there were no packing."""
+  monkeypatch.setattr(microbatches, "width", lambda T, n: T)
+  assert_same(step(params), whole)
 
 
 def test_remat_changes_nothing(params, whole):
@@ -153,10 +159,9 @@ def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
   batches = update_lib.assemble(
       prompts, rollouts, advantage * KEEP.repeat(n), weight, weight, n=n, G=1,
       cfg=cfg)
-  lengths = np.concatenate([b.len_R for b in batches])
-  assert sorted(lengths[lengths > 0]) == sorted(
-      rollouts.len_R[KEEP.repeat(n) == 1])
-  assert len(batches) <= -(-8 * T // tokens)
+  assert sum(b.len_R.sum() for b in batches) == rollouts.len_R[
+      KEEP.repeat(n) == 1].sum()
+  assert all(b.len_R.any() for b in batches)
   assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
 
 
@@ -171,45 +176,76 @@ def test_regularizers_keep_every_row(params):
   batches = update_lib.assemble(
       prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
       cfg=dataclasses.replace(LOSS, microbatch_tokens=30))
-  assert sum((b.len_R > 0).sum() for b in batches) == Bp * n
+  assert sum(b.len_R.sum() for b in batches) == make_data()[1].len_R.sum()
+
+
+def test_packed_by_hand():
+  """Longest first, each into the fullest row of its problem with room.
+
+  Of problem 0: 8 | 5 + 3 | 2 beside 5 + 3 has no room, beside 8 neither.
+  """
+  length = np.array([3, 8, 5, 2, 4, 4])
+  problem = np.array([0, 0, 0, 0, 1, 1])
+  assert microbatches.packed(length, problem, 9) == [[1], [2, 0], [3], [4, 5]]
+  assert microbatches.packed(length, problem, 10) == [
+      [1, 3], [2, 0], [4, 5]]
 
 
 def test_cut_by_hand():
-  """Answers of at most 8 are padded to 2, 4, 6, 8; 16 tokens a microbatch.
+  """2 rows a microbatch; 1 token of prompt slots, 4, or 16: 1 slot or 4."""
+  got = [[x.tolist() for x in part] for part in microbatches.cut(
+      [0, 0, 1, 3, 3], S=4, W=8, G=1, tokens=16)]
+  assert got == [[[0, 1], [0, 0], [0]],
+                 [[0, 1], [0, 1], [1, 3, 0, 0]],
+                 [[0], [0, 0], [3]]]
 
-  2 rows of 8, filled up by one of 5; then 4 rows of 4 (of length 3, 4, 2, 1).
-  """
-  length = np.array([3, 8, 1, 4, 5, 2])
-  problem = np.array([0, 0, 0, 1, 1, 2])
-  parts = list(microbatches.cut(length, problem, S=4, T=8, G=1, tokens=16))
-  got = [(int(width), row.tolist(), slot.tolist(), held.tolist())
-         for width, row, slot, held in parts]
-  assert got == [(8, [1, 4], [0, 1], [0, 1, 0, 0]),
-                 (4, [0, 3, 2, 5], [0, 1, 0, 2], [0, 1, 2, 0])]
+
+def test_assembled_by_hand():
+  """Two problems of two answers, rows of 5; the second answer is not used."""
+  prompts = Prompts(np.array([[7, 0], [8, 9]], np.int32), np.array([1, 2]),
+                    np.array([70, 71], np.uint32))
+  rollouts = Rollouts(
+      np.array([[1, 2, 0], [3, 0, 0], [4, 5, 6], [1, 1, 0]], np.int32),
+      np.array([2, 1, 3, 2], np.int32), np.ones(4, bool),
+      -np.arange(12.0).reshape(4, 3), np.zeros(4))
+  (batch,) = microbatches.assemble(
+      prompts, rollouts, np.array([1.0, 0.0, 2.0, 3.0]), np.full(4, 0.25),
+      np.full(4, 0.5), n=2, G=1, tokens=12, regularized=False)
+  want = Batch(
+      jax.tree.map(lambda x: x[[0, 1, 0, 0, 0, 0]], prompts), [0, 1],
+      [[1, 2, 0, 0, 0, 0], [4, 5, 6, 1, 1, 0]],
+      [[0, 1, 0, 0, 0, 0], [0, 1, 2, 0, 1, 0]], [2, 5],
+      [[0, -1, 0, 0, 0, 0], [-6, -7, -8, -9, -10, 0]],
+      [[1, 1, 0, 0, 0, 0], [2, 2, 2, 3, 3, 0]],
+      0.25 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]),
+      0.5 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]))
+  jax.tree.map(np.testing.assert_array_equal, batch, jax.tree.map(
+      np.asarray, want, is_leaf=lambda x: isinstance(x, list)))
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 30),
        st.integers(1, 30), st.integers(1, 4), st.integers(1, 500),
        st.integers(0, 2**20))
-def test_every_row_is_cut_once_next_to_its_prompt(Bp, n, S, T, G, tokens, seed):
+def test_every_answer_once_next_to_its_prompt(Bp, n, S, T, G, tokens, seed):
   random = np.random.default_rng(seed)
+  W = microbatches.width(T, n)
   problem = np.arange(Bp).repeat(n)
   length = random.integers(1, T + 1, Bp * n)
-  seen, shapes = [], set()
-  for width, row, slot, held in microbatches.cut(
-      length, problem, S=S, T=T, G=G, tokens=tokens):
-    shapes.add((int(width), len(row), len(held)))
-    real = row >= 0
-    block = np.arange(len(row)) // (len(row) // G)
-    at = held.reshape(G, -1)[block, slot]
-    assert (at[real] == problem[row[real]]).all()
-    assert (length[row[real]] <= width).all()
-    assert len(row) * width <= max(tokens, G * width)
-    seen += row[real].tolist()
-  assert sorted(seen) == list(range(Bp * n))
-  widths = microbatches.widths(T)
-  assert len(widths) <= 4 and widths[-1] == T
-  assert len(shapes) <= 3 * len(widths)
+  rows = microbatches.packed(length, problem, W)
+  assert sorted(sum(rows, [])) == list(range(Bp * n))
+  assert all(length[row].sum() <= W for row in rows)
+  assert all(len(set(problem[row])) == 1 for row in rows)
+  of_row, shapes, taken = [problem[row[0]] for row in rows], set(), 0
+  for place, slot, held in microbatches.cut(
+      of_row, S=S, W=W, G=G, tokens=tokens):
+    shapes.add((len(slot), len(held)))
+    block = place // (len(slot) // G)
+    at = held.reshape(G, -1)[block, slot[place]]
+    assert (at == of_row[taken:taken + len(place)]).all()
+    assert len(slot) * W <= max(tokens, G * W)
+    taken += len(place)
+  assert taken == len(rows)
+  assert len(shapes) <= 3
 
 
 def test_a_batch_that_divides_by_nothing(params):
@@ -242,7 +278,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   logp, ref_logp = (score.score_tokens(
       model, p, batch, temperature=cold, dtype=jnp.float32)[0]
                     for p in (params, ref))
-  padding = np.arange(T) >= batch.len_R[:, None]
+  padding = np.arange(ref_logp.shape[1]) >= batch.len_R[:, None]
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
@@ -283,8 +319,8 @@ def surrogate(params, old_params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
-                rollouts.len_R, rollouts.behavior_logp_RxT,
-                *np.zeros((3, Bp * n)))
+                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.len_R,
+                rollouts.behavior_logp_RxT, *np.zeros((3, Bp * n, T)))
   scored = lambda p: [np.asarray(x, np.float64) for x in score.score_tokens(
       model, p, batch, temperature=0.8, dtype=jnp.float32)]
   logp, entropy = scored(params)
@@ -324,8 +360,8 @@ def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
     compiled.append([f._cache_size() for f in update.programs])
   start, accumulate, apply = compiled[-1]
   assert start == apply == 1
-  assert accumulate <= 3 * len(microbatches.widths(T))
-  assert compiled[7] == compiled[-1] and accumulate > 2
+  assert accumulate <= 3
+  assert compiled[7] == compiled[-1]
 
 
 def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
@@ -388,8 +424,8 @@ def traced(cfg, R, T, model):
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
-      shape("int32", R), shape("int32", R, T), shape("int32", R),
-      shape("float32", R, T), *(shape("float32", R) for _ in range(3)))
+      shape("int32", R), shape("int32", R, T), shape("int32", R, T),
+      shape("int32", R), *(shape("float32", R, T) for _ in range(4)))
   params = decoder.abstract_params(model)
   base = params if cfg.kl_coef else None
   return jax.make_jaxpr(update_lib.make_gradient(model, cfg, lora.FULL))(

@@ -26,7 +26,7 @@ def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
   return logp_RxT, entropy_RxT
 
 
-def grpo(logp_RxT, old_logp_RxT, advantage_R, *, clip_low, clip_high):
+def grpo(logp_RxT, old_logp_RxT, advantage_RxT, *, clip_low, clip_high):
   """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = exp(logp - old).
 
   Strictly on-policy old = stop_gradient(logp): r is 1 and the gradient is that
@@ -35,10 +35,10 @@ def grpo(logp_RxT, old_logp_RxT, advantage_R, *, clip_low, clip_high):
   Returns:
     The term, and whether the clip bounds the token: [R, T] each.
   """
-  chex.assert_equal_shape([logp_RxT, old_logp_RxT])
+  chex.assert_equal_shape([logp_RxT, old_logp_RxT, advantage_RxT])
   ratio = jnp.exp(logp_RxT - old_logp_RxT)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
-  free, bounded = ratio * advantage_R[:, None], clipped * advantage_R[:, None]
+  free, bounded = ratio * advantage_RxT, clipped * advantage_RxT
   return -jnp.minimum(free, bounded), bounded < free
 
 

@@ -1,22 +1,23 @@
-"""Rows of an update cut into microbatches of few shapes, on the host.
+"""Answers packed into rows, and rows cut into microbatches, on the host.
 
-The shapes depend on the longest answer, the longest prompt and the tokens of a
-microbatch alone, so that one run compiles few and a sweep no more.
+A row holds answers of one problem, one behind the other, so that it needs one
+prompt and little of it is padding. All rows of a run are of one width and all
+microbatches have as many: few shapes, and none depends on what was drawn.
 """
+
+import bisect
 
 import jax
 import numpy as np
 
 from isojax.types import Batch, Prompts, Rollouts
 
-WIDTHS = 4  # lengths that answers are padded to, in equal steps
-LEAST = 16  # tokens of a step; less saves less than another program costs
+LEAST = 32  # tokens of a row: shorter answers share one, if a problem has more
 
 
-def widths(T: int) -> list[int]:
-  """The lengths that answers of at most T tokens are padded to, rising."""
-  count = min(WIDTHS, max(1, T // LEAST))
-  return sorted({-(-T * i // count) for i in range(1, count + 1)})
+def width(T: int, n: int) -> int:
+  """Tokens of a row that packs n answers of at most T."""
+  return min(n * T, max(T, LEAST))
 
 
 def multiple(count: int, G: int) -> int:
@@ -24,63 +25,81 @@ def multiple(count: int, G: int) -> int:
   return max(G, count // G * G)
 
 
-def fill(problem, *, G: int, rows: int, slots: int):
-  """Fills G blocks with the first rows, until rows or prompt slots run out.
+def packed(len_R, problem_R, W: int) -> list[list[int]]:
+  """The answers of each row, in the order of their problems.
+
+  The longest first, each into the fullest row with room for it.
 
   Args:
-    problem: of each row, in the order in which they are taken.
+    len_R, problem_R: of the answers, problem-major.
+    W: tokens of a row.
+  """
+  rows = []
+  edges = np.flatnonzero(np.diff(problem_R, prepend=-1, append=-1))
+  for begin, end in zip(edges[:-1], edges[1:]):
+    room = []  # (tokens left, row) of this problem's rows, rising
+    for i in begin + np.argsort(-len_R[begin:end], kind="stable"):
+      at = bisect.bisect_left(room, (len_R[i], 0))
+      if at == len(room):
+        left, row = W, len(rows)
+        rows.append([])
+      else:
+        left, row = room.pop(at)
+      rows[row].append(int(i))
+      bisect.insort(room, (left - len_R[i], row))
+  return rows
+
+
+def fill(problem_R, *, G: int, rows: int, slots: int):
+  """Puts the first rows into G blocks, until rows or prompt slots run out.
+
+  Args:
+    problem_R: of each row, in the order in which they are taken.
     G: blocks; rows, slots: of each.
 
   Returns:
-    row [G * rows]: index into `problem`, -1 where empty; slot [G * rows];
-    held [G * slots]: the problem of each slot, 0 where empty; how many rows
-    were taken.
+    where those stand that were taken; slot [G * rows] and held [G * slots],
+    the prompt slot of each row and the problem of each slot, 0 where empty.
   """
-  row = np.full((G, rows), -1)
-  slot = np.zeros((G, rows), np.int32)
-  held = np.zeros((G, slots), int)
-  taken = 0
+  place = []
+  slot, held = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
   for block in range(G):
     known = {}
     for r in range(rows):
-      if taken == len(problem):
+      if len(place) == len(problem_R):
         break
-      if problem[taken] not in known:
+      problem = problem_R[len(place)]
+      if problem not in known:
         if len(known) == slots:
           break
-        held[block, len(known)] = problem[taken]
-        known[problem[taken]] = len(known)
-      row[block, r], slot[block, r] = taken, known[problem[taken]]
-      taken += 1
-  return row.reshape(-1), slot.reshape(-1), held.reshape(-1), taken
+        held[block, len(known)] = problem
+        known[problem] = len(known)
+      slot[block, r] = known[problem]
+      place.append(block * rows + r)
+  return np.array(place), slot.reshape(-1), held.reshape(-1)
 
 
-def cut(len_R, problem_R, *, S: int, T: int, G: int, tokens: int):
-  """Yields (width, rows, slot of each, problem of each prompt slot).
+def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
+  """Yields what `fill` says of one microbatch after the other.
 
-  The longest rows come first, each microbatch as wide as its longest, and
-  shorter ones fill it up. Prompts take a sixteenth of the tokens of the rows,
-  a quarter, or as many: the least that holds those of all the rows.
+  Prompts take a sixteenth of the tokens of the rows, a quarter, or as many: the
+  least that holds those of all the rows.
 
   Args:
-    len_R, problem_R: of the rows that have a gradient, problem-major.
-    S, T: longest prompt and answer.
+    problem_R: of each row.
+    S, W: tokens of a prompt slot and of a row.
     G: blocks of a microbatch.
-    tokens: rows times width, at most, but for one row a block.
+    tokens: of its rows, at most, but for one row a block.
   """
-  width_R = np.array(widths(T))[np.searchsorted(widths(T), len_R)]
-  order = np.argsort(-width_R, kind="stable")
-  while len(order):
-    width = width_R[order[0]]
-    rows = multiple(tokens // width, G)
+  rows = multiple(tokens // W, G)
+  while len(problem_R):
     for prompt_tokens in (tokens // 16, tokens // 4, tokens):
-      found = fill(problem_R[order[:rows]].tolist(), G=G, rows=rows // G,
+      found = fill(problem_R[:rows], G=G, rows=rows // G,
                    slots=multiple(prompt_tokens // S, G) // G)
-      if found[-1] == min(rows, len(order)):
+      if len(found[0]) == min(rows, len(problem_R)):
         break
-    row, slot, held, taken = found
-    yield width, np.where(row < 0, -1, order[row]), slot, held
-    order = order[taken:]
+    yield found
+    problem_R = problem_R[len(found[0]):]
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
@@ -93,31 +112,45 @@ def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
 
   Args:
     n: rows of each problem.
-    tokens: of a microbatch, rows times padded length.
+    tokens: of a microbatch, padding of its rows included.
     regularized: whether KL or entropy bonus is on.
   """
   used = (np.asarray(advantage_B) != 0) & (np.asarray(policy_weight_B) > 0)
   if regularized:
     used |= np.asarray(regularizer_weight_B) > 0
-  index = np.flatnonzero(used)
-  len_R = np.asarray(rollouts.len_R)[index]
+  used = np.flatnonzero(used & (np.asarray(rollouts.len_R) > 0))
+  W = width(rollouts.tokens_RxT.shape[1], n)
+  rows = [used[row] for row in packed(
+      np.asarray(rollouts.len_R)[used], used // n, W)]
+  batches = []
+  for place, slot, held in cut([row[0] // n for row in rows], W=W, G=G,
+                               S=prompts.tokens_PxS.shape[1], tokens=tokens):
+    taken, rows = rows[:len(place)], rows[len(place):]
+    answer = np.concatenate(taken)
+    length = rollouts.len_R[answer]
+    # Tokens of the answers of a row before each, and of each before a token.
+    before = np.concatenate([
+        np.cumsum(rollouts.len_R[row]) - rollouts.len_R[row] for row in taken])
+    offset = np.arange(length.sum()) - np.repeat(
+        np.cumsum(length) - length, length)
+    start = place.repeat([len(row) for row in taken]) * W + before
+    target, source = start.repeat(length) + offset, answer.repeat(length)
 
-  def batch(width, row, slot, held):
-    empty = row < 0
-    take = lambda x, dtype: np.where(
-        empty.reshape(-1, *[1] * (np.ndim(x) - 1)), 0,
-        np.asarray(x)[index[row]]).astype(dtype)
-    return Batch(
+    def put(values, dtype):
+      out = np.zeros((len(slot), W), dtype)
+      out.reshape(-1)[target] = values
+      return out
+
+    batches.append(Batch(
         prompts=jax.tree.map(lambda x: np.asarray(x)[held], prompts),
         slot_R=slot,
-        tokens_RxT=take(rollouts.tokens_RxT[:, :width], np.int32),
-        len_R=take(rollouts.len_R, np.int32),
-        behavior_logp_RxT=take(
-            rollouts.behavior_logp_RxT[:, :width], np.float32),
-        advantage_R=take(advantage_B, np.float32),
-        policy_weight_R=take(policy_weight_B, np.float32),
-        regularizer_weight_R=take(regularizer_weight_B, np.float32))
-
-  return [batch(*part) for part in cut(
-      len_R, index // n, S=prompts.tokens_PxS.shape[1],
-      T=rollouts.tokens_RxT.shape[1], G=G, tokens=tokens)]
+        tokens_RxW=put(rollouts.tokens_RxT[source, offset], np.int32),
+        offset_RxW=put(offset, np.int32),
+        len_R=np.bincount(target // W, minlength=len(slot)).astype(np.int32),
+        behavior_logp_RxW=put(
+            rollouts.behavior_logp_RxT[source, offset], np.float32),
+        advantage_RxW=put(np.asarray(advantage_B)[source], np.float32),
+        policy_weight_RxW=put(np.asarray(policy_weight_B)[source], np.float32),
+        regularizer_weight_RxW=put(
+            np.asarray(regularizer_weight_B)[source], np.float32)))
+  return batches

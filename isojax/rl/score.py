@@ -12,13 +12,13 @@ from isojax.types import Batch
 
 
 def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
-  """What predicts each of a microbatch's tokens: [R, T, D].
+  """What predicts each of a microbatch's tokens: [R, W, D].
 
   Prompts go through the model once a slot; their keys and values are cloned to
   the rows, in front of the rows' own, and gradients of all rows meet in them.
   """
   params = jax.tree.map(lambda x: x.astype(dtype), params)
-  S, T = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxT.shape[1]
+  S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
   G = mesh_lib.blocks(model.mesh)
   clone = lambda x: prefill.clone(x, batch.slot_R, G)
   cache = jax.tree.map(
@@ -26,17 +26,20 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   last_P = batch.prompts.len_P - 1
   first_P = jnp.take_along_axis(
       batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
-  inputs_RxT = jnp.concatenate(
-      [clone(first_P)[:, None], batch.tokens_RxT[:, :-1]], axis=1)
-  last_R, t_T = clone(last_P), jnp.arange(T)
+  before_RxW = jnp.pad(batch.tokens_RxW[:, :-1], [(0, 0), (1, 0)])
+  inputs_RxW = jnp.where(
+      batch.offset_RxW == 0, clone(first_P)[:, None], before_RxW)
+  last_R, at_W = clone(last_P), jnp.arange(W)
   # The prompt's last token is fed again, so the prompt ends before it.
   in_prompt = (jnp.arange(S)[None] < last_R[:, None])[:, None]
+  start_RxW = at_W[None] - batch.offset_RxW  # of the token's own answer
   mask = jnp.concatenate([
-      jnp.broadcast_to(in_prompt, (len(last_R), T, S)),
-      jnp.broadcast_to(t_T[None] <= t_T[:, None], (len(last_R), T, T))], axis=2)
+      jnp.broadcast_to(in_prompt, (len(last_R), W, S)),
+      (at_W[None, None] <= at_W[None, :, None])
+      & (at_W[None, None] >= start_RxW[:, :, None])], axis=2)
   hidden, _ = model.apply(
-      {"params": params}, inputs_RxT, last_R[:, None] + t_T[None], mask, cache,
-      None)
+      {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW, mask,
+      cache, None)
   return hidden
 
 
@@ -97,8 +100,8 @@ def gradient(term, hidden_RxTxD, weight, rest, *, G: int):
 
 def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
                  temperature, dtype):
-  """Teacher-forced log-prob and entropy of one microbatch's tokens: [R, T]."""
-  R, T = batch.tokens_RxT.shape
+  """Teacher-forced log-prob and entropy of one microbatch's tokens: [R, W]."""
+  R, W = batch.tokens_RxW.shape
   hidden = hidden_states(model, params, batch, dtype)
   weight = decoder.head_weight(params, model.cfg)
 
@@ -106,6 +109,6 @@ def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
     logits = decoder.logits(chunk[0], weight, model.cfg)
     return loss.logp_and_entropy(logits, chunk[1], temperature=temperature)
 
-  chunks = in_chunks((hidden, batch.tokens_RxT), mesh_lib.blocks(model.mesh))
-  whole = lambda x: x.swapaxes(0, 1).reshape(R, -1)[:, :T]
+  chunks = in_chunks((hidden, batch.tokens_RxW), mesh_lib.blocks(model.mesh))
+  whole = lambda x: x.swapaxes(0, 1).reshape(R, -1)[:, :W]
   return jax.tree.map(whole, jax.lax.map(each, chunks))

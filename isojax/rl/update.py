@@ -27,7 +27,7 @@ class LossConfig:
   importance_cap: float | None  # of trainer / sampler; None: no weights
   kl_coef: float  # of k3 to the base policy; 0 drops the reference forward
   entropy_coef: float  # of the entropy bonus
-  microbatch_tokens: int  # answers' rows x padded length; memory and speed only
+  microbatch_tokens: int  # of packed answers, padding too; memory, speed only
   remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
 
@@ -128,32 +128,31 @@ def place(batch: Batch, mesh) -> Batch:
   return mesh_lib.place(batch, mesh_lib.row_sharding(mesh))
 
 
-def token_loss(logp, ref_logp, entropy, mask, behavior_logp, batch: Batch,
-               cfg: LossConfig):
+def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   """(loss, sums for the metrics) of some positions [R, c] of all rows.
 
-  ref_logp and entropy are None where their coefficients are 0.
+  `token` has the arrays of a Batch that are one value a token. ref_logp and
+  entropy are None where their coefficients are 0.
   """
   total = lambda x: jnp.sum(jnp.where(mask, x, 0.0))
   # Masked before any exp: 0 * inf would be NaN on the way back.
   masked = lambda x: jnp.where(mask, x, 0.0)
-  logp, behavior_logp = masked(logp), masked(behavior_logp)
+  logp, behavior_logp = masked(logp), masked(token.behavior_logp_RxW)
   old = jax.lax.stop_gradient(logp)
-  policy, clipped = loss.grpo(logp, old, batch.advantage_R,
+  policy, clipped = loss.grpo(logp, old, token.advantage_RxW,
                               clip_low=cfg.clip_low, clip_high=cfg.clip_high)
   if cfg.importance_cap is not None:
     weight, capped = loss.importance(old, behavior_logp, cap=cfg.importance_cap)
     policy, clipped = policy * weight, clipped | capped
-  value = policy * batch.policy_weight_R[:, None]
-  weight_Rx1 = batch.regularizer_weight_R[:, None]
+  value = policy * token.policy_weight_RxW
   sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
           "logp": total(logp), "logp_gap": total(jnp.abs(old - behavior_logp)),
           "clip_fraction": total(clipped.astype(jnp.float32))}
   if cfg.entropy_coef:
-    value -= cfg.entropy_coef * entropy * weight_Rx1
+    value -= cfg.entropy_coef * entropy * token.regularizer_weight_RxW
   if cfg.kl_coef:
     kl = loss.kl_k3(logp, masked(ref_logp))
-    value += cfg.kl_coef * kl * weight_Rx1
+    value += cfg.kl_coef * kl * token.regularizer_weight_RxW
     sums["kl"] = total(kl)
   return total(value), sums | {"loss": total(value)}
 
@@ -169,21 +168,20 @@ def make_gradient(model: decoder.Transformer, cfg: LossConfig, lora):
               decoder.head_weight(params, model.cfg))
 
     def term(hidden, weight, rest):
-      mask, tokens, behavior_logp, ref_hidden = rest
+      mask, token, ref_hidden = rest
       measure = lambda hidden, weight: loss.logp_and_entropy(
-          decoder.logits(hidden, weight, model.cfg), tokens,
+          decoder.logits(hidden, weight, model.cfg), token.tokens_RxW,
           temperature=temperature)
       logp, entropy = measure(hidden, weight)
       ref_logp = None
       if cfg.kl_coef:
         ref_logp, _ = measure(ref_hidden, decoder.head_weight(base, model.cfg))
-      return token_loss(logp, ref_logp, entropy, mask, behavior_logp, batch,
-                        cfg)
+      return token_loss(logp, ref_logp, entropy, mask, token, cfg)
 
     (hidden, weight), pull_back = jax.vjp(policy, trained)
-    T = batch.tokens_RxT.shape[1]
-    rest = (jnp.arange(T)[None] < batch.len_R[:, None], batch.tokens_RxT,
-            batch.behavior_logp_RxT,
+    W = batch.tokens_RxW.shape[1]
+    rest = (jnp.arange(W)[None] < batch.len_R[:, None],
+            batch.replace(prompts=None, slot_R=None, len_R=None),
             score.hidden_states(model, base, batch, dtype) if cfg.kl_coef
             else None)
     sums, *grads = score.gradient(term, hidden, weight, rest,
@@ -195,7 +193,7 @@ def make_gradient(model: decoder.Transformer, cfg: LossConfig, lora):
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL):
-  """The update: a program for each shape of microbatch, one for the optimizer.
+  """The update: a program for a microbatch, one for the optimizer.
 
   Across devices XLA reduces each microbatch's gradients in cfg.dtype, in which
   the products that make them are (on CPUs in float32, whatever it is); over
