@@ -34,7 +34,7 @@ _MODEL = flags.DEFINE_string(
     "model", None, "A Hugging Face folder or name, instead of a run.")
 _OUT = flags.DEFINE_string("out", None, "Folder to make.", required=True)
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", sorted(hf_weights.DTYPES),
+    "dtype", "float32", decoder.DTYPES,
     "Of the weights written; float32 loses nothing of what was trained.")
 _PEFT = flags.DEFINE_bool("peft", False, "Write the adapters, not merged.")
 

@@ -28,6 +28,7 @@ from isojax.frontier import proposal
 from isojax.frontier import readers
 from isojax.frontier import study as study_lib
 from isojax.frontier import words
+from isojax.planner.words import many
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
@@ -187,7 +188,7 @@ def writable(folder: str) -> None:
 def summary(found: dict) -> str:
   """The verdict and the law, for the terminal."""
   study, law, verdict = found["study"], found["law"], found["verdict"]
-  lines = [f"{words.count(len(study['runs']), 'run')}, n = "
+  lines = [f"{many(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
            f"{study['eval_set']} against {study['axis']}"]

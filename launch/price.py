@@ -56,7 +56,7 @@ def load_json(path: str, what: str) -> dict:
 
 def positive(flag, most: float, least: float = 0.0) -> float | None:
   value = flag.value
-  if value is not None and not least <= value <= most or value == 0 < least:
+  if value is not None and not least <= value <= most:
     raise InputError(f"--{flag.name}={value:g}: expected a number from "
                      f"{least:g} to {most:g}")
   return value

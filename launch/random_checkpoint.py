@@ -30,7 +30,7 @@ _OUT = flags.DEFINE_string("out", None, "Folder to make.", required=True)
 _EOS = flags.DEFINE_integer("eos", 1, "How many token ids end a rollout.",
                             lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the weights.", lower_bound=0)
-_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", sorted(hf_weights.DTYPES),
+_DTYPE = flags.DEFINE_enum("dtype", "bfloat16", decoder.DTYPES,
                            "Of the weights written.")
 
 

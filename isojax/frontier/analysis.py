@@ -19,10 +19,10 @@ from isojax.frontier.envelope import LawFits
 from isojax.frontier.study import FEWEST
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
-from isojax.frontier.words import count
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
+from isojax.planner.words import many
 
 QUANTILES = (0.025, 0.975)
 TIE = 1e-9  # reward; curves that are closer are the same
@@ -263,7 +263,7 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (no_n_differs(study, fit.curves, frontier.C_G[-1]),), ()
   if len(on) < 3:
     reasons.append(
-        f"{count(len(on), 'value')} of n on the frontier "
+        f"{many(len(on), 'value')} of n on the frontier "
         f"({', '.join(map(str, on))}) out of {len(tested)} tested; a law of "
         f"four parameters needs at least 3: test more n, or larger {symbol}")
   if unseen := unsaturated(fit):

@@ -11,6 +11,7 @@ from isojax.frontier import analysis
 from isojax.frontier import envelope
 from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
+from isojax.frontier.study import FEWEST
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
 from isojax.frontier.words import compact
@@ -89,11 +90,11 @@ class Extrapolation:
 
 
 def cut(study: Study, C1: float) -> Study:
-  """The part of a study up to C1; runs of fewer than 3 evaluations go."""
+  """The part of a study up to C1; runs of fewer than FEWEST evaluations go."""
   runs = []
   for run in study.runs:
     keep = run.C_E <= C1
-    if keep.sum() >= 3:
+    if keep.sum() >= FEWEST:
       runs.append(dataclasses.replace(
           run, step_E=run.step_E[keep], C_E=run.C_E[keep],
           value_ExQ=None if run.value_ExQ is None else run.value_ExQ[keep],
@@ -213,10 +214,6 @@ def best_n(fit: Fit) -> tuple[BestN, ...]:
                      float(np.mean(best_D[1:] == best_D[0])),
                      analysis.percentiles(best_D), None))
   return tuple(out)
-
-
-EDGES = ("0",) + tuple(f"({i / 10:.1f}, {(i + 1) / 10:.1f}]"
-                       for i in range(9)) + ("(0.9, 1.0)", "1")
 
 
 def histogram(correct_Q, k: int) -> tuple[int, ...]:

@@ -17,9 +17,9 @@ from isojax.frontier import scalerl
 from isojax.frontier.analysis import Fit
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
-from isojax.frontier.words import count
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
+from isojax.planner.words import many
 
 VERSION = laws.FIT_VERSION  # who reads it decides
 BEYOND = 2.0  # curves are tabulated up to this many times the data's end
@@ -126,7 +126,7 @@ def _R0(run: Run) -> float | None:
 
 
 def _runs(ids: list[str]) -> str:
-  return (f"{count(len(ids), 'run')} ({', '.join(ids[:3])}"
+  return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
           f"{', ...' * (len(ids) > 3)})")
 
 

@@ -11,7 +11,6 @@ import pathlib
 from isojax.frontier.words import NONE
 from isojax.frontier.words import axis_of
 from isojax.frontier.words import compact
-from isojax.frontier.words import count
 from isojax.frontier.words import metric_of
 from isojax.frontier.words import number
 from isojax.frontier.words import of_x0
@@ -20,6 +19,7 @@ from isojax.frontier.words import parameters
 from isojax.frontier.words import rate
 from isojax.frontier.words import run_of
 from isojax.frontier.words import signed
+from isojax.planner.words import many
 
 STYLE = """
 :root { color-scheme: light dark }
@@ -319,8 +319,8 @@ def heading(study: dict) -> tuple[str, str]:
   return (
       "Rollouts per problem: " + ", ".join(
           named + [metric_of(study, study["metric"])]),
-      f"{count(len(study['runs']), 'run')}; {told(study['Bp'])} problems per batch (Bp);"
-      f" {told(study['n'])} rollouts per problem (n); {symbol} up to {end} "
+      f"{many(len(study['runs']), 'run')}; {told(study['Bp'])} problems per "
+      f"batch (Bp); {told(study['n'])} rollouts per problem (n); {symbol} up to {end} "
       f"{unit}" + (f"; {study['D']:,} training problems." if study["D"] else "."))
 
 

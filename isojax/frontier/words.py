@@ -33,10 +33,6 @@ def pair(interval, told) -> str:
   return NONE if interval is None else f"[{', '.join(map(told, interval))}]"
 
 
-def count(items: int, name: str) -> str:
-  return f"{items:,} {name}{'s' * (items != 1)}"
-
-
 def axis_of(study: dict) -> tuple[str, str]:
   """(symbol, unit) of the compute axis."""
   return ("M" if study["axis"] == "updates" else "C",

@@ -22,7 +22,6 @@ from isojax.errors import InputError
 from isojax.models import decoder
 
 SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
-DTYPES = {"float32": "F32", "bfloat16": "BF16"}  # that are written
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
@@ -238,7 +237,7 @@ def save(folder: pathlib.Path, params, *, dtype: str,
 
   Args:
     folder: exists.
-    dtype: a key of DTYPES, what is written.
+    dtype: one of decoder.DTYPES, what is written.
     limit: bytes of a file; more makes several and an index.
   """
   number = jax.numpy.dtype(dtype)

@@ -186,7 +186,3 @@ def judge(problem: Problem, text: str) -> tuple[bool, str]:
 def verify(problem: Problem, text: str) -> float:
   """1.0 if the text is right, else 0.0."""
   return float(judge(problem, text)[0])
-
-
-def vote(problem: Problem, text: str) -> str:
-  return judge(problem, text)[1]
