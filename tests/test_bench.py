@@ -21,6 +21,7 @@ from isojax.planner.machine import Machine
 from launch import bench_cases
 from launch import bench_table
 from launch import bench_work
+from tests.conftest import ONE_DEVICE
 
 CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
               num_attention_heads=3, num_key_value_heads=1, head_dim=4,
@@ -37,7 +38,7 @@ def bench(*arguments, **environment):
   return subprocess.run(
       [sys.executable, "-m", "launch.bench", *arguments], text=True,
       capture_output=True, timeout=120,
-      env=os.environ | {"XLA_FLAGS": ""} | environment)
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE} | environment)
 
 
 def test_the_work_of_sampling_by_hand():

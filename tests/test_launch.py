@@ -9,12 +9,14 @@ import pytest
 
 from isojax import records
 from isojax.tasks import stratum as stratum_lib
+from tests.conftest import ONE_DEVICE
 
 
 def launch(module, *arguments, check=True):
   return subprocess.run(
       [sys.executable, "-m", module, *arguments], capture_output=True,
-      text=True, check=check, env=os.environ | {"XLA_FLAGS": ""}, timeout=300)
+      text=True, check=check, timeout=300,
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.rl import update as update_lib
 from isojax.tasks import stratum as stratum_lib
+from tests.conftest import ONE_DEVICE
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
              sampler=dict(slots=24), checkpoint=dict(every_steps=2),
@@ -87,7 +88,7 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
       [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
        f"--plan={tmp_path}/plan.jsonl", "--row=0",
        f"--workdir={tmp_path}/other"], capture_output=True, text=True,
-      env=os.environ | {"XLA_FLAGS": ""}, timeout=120)
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE}, timeout=120)
   assert "the plan has lr 5e-07, of another anchor; this run takes 0.00015" in (
       done.stderr)
   assert "no run's folder" in done.stderr and done.returncode == 2
@@ -321,7 +322,7 @@ def test_evaluates_the_base_policy_without_a_checkpoint(
 def environment(tmp_path_factory):
   """One device, and one compilation for all processes of this file."""
   return os.environ | {
-      "XLA_FLAGS": "", "JAX_COMPILATION_CACHE_DIR": str(
+      "XLA_FLAGS": ONE_DEVICE, "JAX_COMPILATION_CACHE_DIR": str(
           tmp_path_factory.mktemp("cache")),
       "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 

@@ -28,6 +28,7 @@ from isojax.tasks import plots
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
 from isojax.tasks.problem import Problem
+from tests.conftest import ONE_DEVICE
 
 TINY = "isojax/assets/countdown-tiny"
 
@@ -315,7 +316,8 @@ def test_a_stratum_of_another_model_is_told(tmp_path):
 def run(module, *arguments, check=True):
   return subprocess.run(
       [sys.executable, "-m", module, *arguments], capture_output=True,
-      text=True, check=check, env=os.environ | {"XLA_FLAGS": ""}, timeout=300)
+      text=True, check=check, timeout=300,
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
 
 
 CONFIG = """
