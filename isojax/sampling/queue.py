@@ -23,10 +23,13 @@ def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
   return tuple(sorted(each))
 
 
-def halves(size: int, unit: int, times: int) -> tuple[int, ...]:
-  """size, size / 2, ... `times` halvings, as multiples of `unit`; ascending."""
-  each = {-(-size // (2**i * unit)) * unit for i in range(times + 1)}
-  return tuple(sorted(each))
+def halves(size: int, unit: int, times: int, least: int) -> tuple[int, ...]:
+  """size, size / 2, ... `times` halvings, as multiples of `unit`; ascending.
+
+  None but the first is below `least` units.
+  """
+  each = [-(-size // (2**i * unit)) for i in range(times + 1)]
+  return tuple(sorted({unit * x for x in each if x >= min(least, each[0])}))
 
 
 def smallest(sizes: tuple[int, ...], needed: int) -> int:

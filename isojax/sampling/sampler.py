@@ -128,7 +128,8 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
   return token, jnp.where(temperature > 0, logp, 0.0), entropy
 
 
-STEP = 32  # slots; a smaller step of length saves less than its program costs
+STEP = 32  # tokens; a smaller step of length saves less than its program costs
+FEW = 16  # slots of a block; a step of fewer takes as long, and a program more
 
 
 class Sampler(typing.NamedTuple):
@@ -163,7 +164,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
-  row_sizes = queue_lib.halves(cfg.slots, G, 3)
+  row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
