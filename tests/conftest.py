@@ -17,7 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   _cache = tempfile.TemporaryDirectory(prefix="isojax-tests-")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import hypothesis
