@@ -94,6 +94,18 @@ def _check_config(folder: str, config: dict, this_id: str,
         "continue that run")
 
 
+def held(folder: str) -> bool:
+  """Whether a process holds a run's folder at this moment."""
+  try:
+    with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
+      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except FileNotFoundError:
+    return False
+  except BlockingIOError:
+    return True
+  return False
+
+
 @contextlib.contextmanager
 def claim(folder: str, config: dict, this_id: str, model_sha256: str):
   """Holds a folder for one run and one process; makes it if need be.
