@@ -168,7 +168,7 @@ def keep(root: str, job: Job) -> bool:
   return True
 
 
-def reap(root: str, jobs: dict[Slot, Job], killed: bool) -> bool:
+def reap(root: str, jobs: dict[int, Job], killed: bool) -> bool:
   """Drops the jobs whose worker has ended; whether there were any."""
   done = [slot for slot, job in jobs.items()
           if job.process is not None and job.process.poll() is not None
@@ -178,7 +178,7 @@ def reap(root: str, jobs: dict[Slot, Job], killed: bool) -> bool:
   return bool(done)
 
 
-def let_go(root: str, jobs: dict[Slot, Job]) -> None:
+def let_go(root: str, jobs: dict[int, Job]) -> None:
   """Asks the workers to save and end."""
   if jobs:
     progress.say(f"stopping: {len(jobs)} runs save and end; Ctrl-C again kills "
@@ -191,14 +191,14 @@ def let_go(root: str, jobs: dict[Slot, Job]) -> None:
       del jobs[slot]
 
 
-def fill(root: str, standing: list[Seen], slots: list[Slot],
-         jobs: dict[Slot, Job], version: str) -> None:
+def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
+         version: str) -> None:
   """A run for each free slot; InputError if none can be claimed or noted."""
   taken = {job.run.run_id for job in jobs.values()}
   left = [s for s in standing if s.run.run_id not in taken]
   stuck = all(job.process is not None and job.process.poll() is not None
               for job in jobs.values())
-  for slot in slots:
+  for slot in range(slots):
     if slot in jobs:
       continue
     try:
@@ -235,7 +235,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
   Raises:
     InputError: the root cannot be written, and nothing is under way.
   """
-  jobs: dict[Slot, Job] = {}
+  jobs: dict[int, Job] = {}  # by the index of the slot
   heard, final, let_gone = {}, {}, False
   beat_due = scan_due = 0.0
   with Stops() as stops:
@@ -261,8 +261,8 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
         if all(s.state in FINAL for s in standing):
           return standing, False
         if not stops.asked:
-          fill(root, standing, slots, jobs, rules.version)
+          fill(root, standing, len(slots), jobs, rules.version)
       for slot, job in jobs.items():
         if job.process is None:
-          try_start(root, job, slot)
+          try_start(root, job, slots[slot])
       time.sleep(POLL)
