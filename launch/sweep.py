@@ -9,6 +9,7 @@ these commands on one root, also on other machines with the same file system,
 share the work and never do a run twice. Ctrl-C saves all runs and ends.
 """
 
+import functools
 import sys
 import time
 
@@ -18,8 +19,10 @@ from absl import flags
 from isojax import cli
 from isojax import progress
 from isojax.errors import InputError
+from isojax.sweep import commands
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
+from isojax.sweep import slurm
 from isojax.sweep import status
 from isojax.sweep import sweeper
 
@@ -31,7 +34,9 @@ _ROOT = flags.DEFINE_string(
     "root", None, "Folder of all runs of the sweep; shared by all machines.",
     required=True)
 _BACKEND = flags.DEFINE_enum(
-    "backend", "local", ["local"], "local: workers on this machine.")
+    "backend", "local", ["local", "slurm", "commands"], "local: workers on this "
+    "machine; slurm: an array of jobs; commands: print what other schedulers "
+    "are to run.")
 _WORKERS = flags.DEFINE_integer(
     "workers", None, "Runs at once on this machine: by default one for each "
     "accelerator (or as many as config.mesh needs), one on a CPU; they share "
@@ -45,6 +50,26 @@ _LEASE = flags.DEFINE_float(
     "lease", 60.0, "Seconds without a sign after which a sweeper of another "
     "machine is taken for dead, and its runs are taken over.", lower_bound=3.0)
 _ONLY = flags.DEFINE_list("only", [], "Only the runs of these ids.")
+_WAIT = flags.DEFINE_boolean(
+    "wait", True, "Wait for runs that other sweepers are at, to take them over "
+    "if those die.")
+_FORMAT = flags.DEFINE_enum(
+    "format", "shell", ["shell", "json", "jobset"], "With --backend=commands: "
+    "a line of a shell or of JSON for each run that is not finished, or a "
+    "Kubernetes JobSet for a TPU slice of GKE.")
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", None, "With --format=jobset: a slice, such as v5e:4x4.")
+_IMAGE = flags.DEFINE_string(
+    "image", None, "With --format=jobset: a container image with isojax.")
+_CLAIM = flags.DEFINE_string(
+    "claim", None, "With --format=jobset: the PersistentVolumeClaim that holds "
+    "--root.")
+_CLUSTER = flags.DEFINE_enum(
+    "cluster", "slurm", ["slurm", "local"], "With --backend=slurm: the "
+    "cluster, or processes of this machine in place of it.")
+_SLURM = flags.DEFINE_list(
+    "slurm", [], "With --backend=slurm: submitit's parameters, such as "
+    "timeout_min=60,gpus_per_node=1,slurm_partition=gpu.")
 _STATUS = flags.DEFINE_boolean(
     "status", False, "Print how the runs of the root stand, and change nothing.")
 
@@ -130,13 +155,51 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
   """Works them off here: (how they stand, whether a signal ended it)."""
   each = max(run.devices for run in runs)
   places = slots.of_machine(_WORKERS.value, _DEVICES.value, each)
-  return sweeper.sweep(root, runs, places, rules, live_line(root))
+  command = functools.partial(runs_lib.command, python=sys.executable)
+  return sweeper.sweep(root, runs, places, rules, command=command,
+                       show=live_line(root))
+
+
+def slurm_parameters() -> dict:
+  return {name: int(value) if value.isdecimal() else value
+          for name, value in cli.pairs("slurm", _SLURM.value).items()}
+
+
+def commanded(root: str, run: runs_lib.Run) -> str:
+  """What another scheduler is to do for a run."""
+  if _FORMAT.value != "jobset":
+    of = {"shell": commands.shell, "json": commands.json_line}[_FORMAT.value]
+    return of(root, run, _TRIES.value)
+  for name in ("topology", "image", "claim"):
+    if flags.FLAGS[name].value is None:
+      raise InputError(f"--format=jobset needs --{name}")
+  text = commands.jobset(
+      root, run, slice_of=_TOPOLOGY.value, image=_IMAGE.value,
+      claim=_CLAIM.value, tries=_TRIES.value)
+  return f"---\n{text}"
+
+
+def handed_over(root: str, standing: list[sweeper.Seen]) -> None:
+  """Prints or queues the runs that want work."""
+  runs = [s.run for s in standing
+          if s.state in ("waiting", "stopped", "interrupted")]
+  if _BACKEND.value == "commands":
+    for run in runs:
+      print(commanded(root, run))
+    return
+  jobs = slurm.submit(root, runs, cluster=_CLUSTER.value,
+                      parameters=slurm_parameters(), tries=_TRIES.value)
+  for run, job in zip(runs, jobs, strict=True):
+    print(f"{run.run_id}: {run.source}, job {job}")
+  print(f"{len(runs)} jobs of {len(standing)} runs; python -m launch.sweep "
+        f"--root={root} --status shows how they stand")
 
 
 def main(_) -> int:
   root = _ROOT.value
   runs, wrong = chosen(root)
-  rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version())
+  rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
+                        _WAIT.value)
   if _STATUS.value:
     print(status.table(root, sweeper.look(root, runs, rules, {}, {}),
                        _LEASE.value))
@@ -145,6 +208,9 @@ def main(_) -> int:
     progress.say(f"left out: {text}")
   if not runs:
     raise InputError("nothing is left to run: " + "; ".join(wrong))
+  if _BACKEND.value != "local":
+    handed_over(root, sweeper.look(root, runs, rules, {}, {}))
+    return code_of([], wrong, False)
   standing, stopped = local(root, runs, rules)
   print(status.table(root, standing, _LEASE.value))
   for text in wrong:

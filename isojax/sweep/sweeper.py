@@ -35,6 +35,7 @@ class Rules:
   most: int  # failures after which a run is left alone
   lease: float  # seconds without a heartbeat after which a holder is dead
   version: str  # of the code
+  wait: bool  # for runs of other sweepers, which may die
 
 
 @dataclasses.dataclass
@@ -118,7 +119,7 @@ def claim(root: str, standing: list[Seen], version: str) -> Job | None:
   return None
 
 
-def try_start(root: str, job: Job, slot: Slot) -> None:
+def try_start(command, root: str, job: Job, slot: Slot) -> None:
   """Starts the worker, once its folder is free.
 
   The worker of a sweeper that was killed may take a moment to die; where the
@@ -128,7 +129,8 @@ def try_start(root: str, job: Job, slot: Slot) -> None:
     job.complain("its folder is held by another process; waiting for that")
     return
   try:
-    job.process = worker.start(root, job.run, slot, job.this.number)
+    job.process = worker.start(command(root, job.run), root, job.run, slot,
+                               job.this.number)
   except OSError as error:
     job.complain(f"cannot be started ({error}); trying again")
     return
@@ -218,8 +220,8 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
                      "again")
 
 
-def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
-          ) -> tuple[list[Seen], bool]:
+def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
+          command, show) -> tuple[list[Seen], bool]:
   """Works with other sweepers until every run is finished or failed.
 
   Args:
@@ -227,6 +229,8 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
     runs: registered in it.
     slots: what each worker computes on.
     rules: when a run is left alone, and a holder taken for dead.
+    command: (root, run) -> what starts or continues a run: its exit codes are
+      those of isojax.main.
     show: called with list[Seen] at every look at the root.
 
   Returns:
@@ -237,7 +241,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
   """
   jobs: dict[int, Job] = {}  # by the index of the slot
   heard, final, let_gone = {}, {}, False
-  beat_due = scan_due = 0.0
+  began, beat_due, scan_due = time.monotonic(), 0.0, 0.0
   with Stops() as stops:
     while True:
       now = time.monotonic()
@@ -260,9 +264,12 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, show
           return standing, True
         if all(s.state in FINAL for s in standing):
           return standing, False
+        if not rules.wait and not jobs and now - began > rules.lease and all(
+            s.state in (*FINAL, "running") for s in standing):
+          return standing, False
         if not stops.asked:
           fill(root, standing, len(slots), jobs, rules.version)
       for slot, job in jobs.items():
         if job.process is None:
-          try_start(root, job, slots[slot])
+          try_start(command, root, job, slots[slot])
       time.sleep(POLL)

@@ -42,7 +42,7 @@ def log_of(root: str, run_id: str) -> str:
   return os.path.join(runs_lib.folder(root), f"{run_id}.log")
 
 
-def start(root: str, run: runs_lib.Run, slot: Slot,
+def start(command: list[str], root: str, run: runs_lib.Run, slot: Slot,
           number: int) -> subprocess.Popen:
   """Starts or continues a run, apart from the terminal's Ctrl-C."""
   with open(log_of(root, run.run_id), "ab") as log:
@@ -50,8 +50,8 @@ def start(root: str, run: runs_lib.Run, slot: Slot,
               f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
     log.flush()
     return subprocess.Popen(
-        runs_lib.command(root, run, sys.executable), stdin=subprocess.DEVNULL,
-        stdout=log, stderr=log, env=os.environ | slot.env, process_group=0,
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        env=os.environ | slot.env, process_group=0,
         preexec_fn=tied(slot.cores))
 
 
