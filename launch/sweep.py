@@ -47,8 +47,8 @@ _DEVICES = flags.DEFINE_list(
 _TRIES = flags.DEFINE_integer(
     "tries", 3, "Failures after which a run is left alone.", lower_bound=1)
 _LEASE = flags.DEFINE_float(
-    "lease", 60.0, "Seconds without a sign after which a sweeper of another "
-    "machine is taken for dead, and its runs are taken over.", lower_bound=3.0)
+    "lease", 60.0, "Seconds without a sign after which sweepers of other "
+    "machines take this one for dead, and its runs over.", lower_bound=3.0)
 _ONLY = flags.DEFINE_list("only", [], "Only the runs of these ids.")
 _WAIT = flags.DEFINE_boolean(
     "wait", True, "Wait for runs that other sweepers are at, to take them over "
@@ -201,8 +201,7 @@ def main(_) -> int:
   rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
                         _WAIT.value)
   if _STATUS.value:
-    print(status.table(root, sweeper.look(root, runs, rules, {}, {}),
-                       _LEASE.value))
+    print(status.table(root, sweeper.look(root, runs, rules, {}, {})))
     return code_of([], wrong, False)
   for text in wrong:
     progress.say(f"left out: {text}")
@@ -212,7 +211,7 @@ def main(_) -> int:
     handed_over(root, sweeper.look(root, runs, rules, {}, {}))
     return code_of([], wrong, False)
   standing, stopped = local(root, runs, rules)
-  print(status.table(root, standing, _LEASE.value))
+  print(status.table(root, standing))
   for text in wrong:
     progress.say(f"left out: {text}")
   if any(s.state == "failed" for s in standing):

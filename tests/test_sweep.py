@@ -22,6 +22,7 @@ from isojax.planner import plan
 from isojax.sweep import commands
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
+from isojax.sweep import slurm
 from isojax.sweep import status
 from isojax.sweep import sweeper
 from isojax.sweep import tries as tries_lib
@@ -46,6 +47,10 @@ def runs_of(tmp_path, text, config=None):
   path = tmp_path / "plan.jsonl"
   path.write_text(text)
   return runs_lib.of_plan(str(path), config or hard.get_config())
+
+
+def begin(root, number, run_id=ID):
+  return tries_lib.begin(root, run_id, number, version="v", lease=10.0)
 
 
 # --- runs ---------------------------------------------------------------------
@@ -147,7 +152,8 @@ def test_a_full_disk_names_the_row(tmp_path, root):
       "import resource\nfrom isojax.sweep import runs, sweeper\n"
       f"run = runs.Run({ID!r}, 'plan.jsonl:5', {{}})\n"
       "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-      f"sweeper.claim({root!r}, [sweeper.Seen(run, [], 'waiting')], 'v')\n")
+      f"sweeper.claim({root!r}, [sweeper.Seen(run, [], 'waiting')],\n"
+      "              sweeper.Rules(2, 9.0, 'v', True))\n")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True,
                         text=True)
   last = done.stderr.splitlines()[-1]
@@ -160,8 +166,9 @@ def test_a_full_disk_names_the_row(tmp_path, root):
 
 def test_one_of_many_gets_a_run(root):
   code = ("from isojax.sweep import tries\n"
-          f"for g in range(1, 30):\n  if tries.begin({root!r}, {ID!r}, g, 'v'):\n"
-          "    print(g)\n")
+          f"begin = lambda g: tries.begin({root!r}, {ID!r}, g, version='v',\n"
+          "                                lease=9.0)\n"
+          "print(*(g for g in range(1, 30) if begin(g)))\n")
   racing = [subprocess.Popen([sys.executable, "-c", code],
                              stdout=subprocess.PIPE, text=True)
             for _ in range(4)]
@@ -171,22 +178,22 @@ def test_one_of_many_gets_a_run(root):
 
 
 def test_a_slow_holder_lets_go(root):
-  this = tries_lib.begin(root, ID, 1, "v")
+  this = begin(root, 1)
   later = tries_lib.beat(root, ID, this)
   assert tries_lib.read(root, ID, 1) == later and later.beat > this.beat
-  tries_lib.begin(root, ID, 2, "v")
+  begin(root, 2)
   with pytest.raises(tries_lib.TakenOver):
     tries_lib.beat(root, ID, later)
   assert tries_lib.read(root, ID, 1) == later
 
 
 def test_death_is_a_heartbeat_that_stands_still(root, monkeypatch):
-  this = tries_lib.begin(root, ID, 1, "v")
+  this = begin(root, 1)
   far = dataclasses.replace(this, place="another machine", beat=1e12)
   clock = [50.0]
   monkeypatch.setattr(time, "monotonic", lambda: clock[0])
   seen = {}
-  alive = lambda t: tries_lib.alive(ID, t, seen, 10.0)
+  alive = lambda t: tries_lib.alive(ID, t, seen)
   assert alive(far)
   clock[0] = 59.0
   assert alive(far)
@@ -207,7 +214,7 @@ def test_death_is_a_heartbeat_that_stands_still(root, monkeypatch):
     ([1, 75, 75], "stopped"), ([1, 75, -9], "failed"), ([1, 0], "finished"),
     (["dead"], "interrupted"), ([1, "living"], "running"), ([None], "stopped")])
 def test_states(codes, state):
-  tries = [tries_lib.Try(g, "h", None, 1, None, "v", 0.0, 0.0,
+  tries = [tries_lib.Try(g, "h", None, 1, None, "v", 9.0, 0.0, 0.0,
                          None if isinstance(code, str) else 1.0,
                          None if isinstance(code, str) else code, None)
            for g, code in enumerate(codes, 1)]
@@ -382,13 +389,13 @@ def test_status(tmp_path, root):
   for run, steps in zip(runs, (8, 3, 0, 1)):
     runs_lib.register(root, run)
     ledger(root, run, steps)
-  done = tries_lib.begin(root, runs[0].run_id, 1, "v")
+  done = begin(root, 1, runs[0].run_id)
   tries_lib.end(root, runs[0].run_id, done, 0, None)
-  tries_lib.begin(root, runs[1].run_id, 1, "v")
-  fail = tries_lib.begin(root, runs[2].run_id, 1, "v")
+  begin(root, 1, runs[1].run_id)
+  fail = begin(root, 1, runs[2].run_id)
   tries_lib.end(root, runs[2].run_id, fail, 76, "stopped: loss is nan")
   standing = sweeper.look(root, runs, sweeper.Rules(2, 60.0, "v", True), {}, {})
-  lines = status.table(root, standing, 60.0).splitlines()
+  lines = status.table(root, standing).splitlines()
   host = done.host
   assert [line.split() for line in lines[1:5]] == [
       [runs[0].run_id, "finished", "0", "8", "4", "8/8", "256", "0.8000", "±",
@@ -407,7 +414,7 @@ def test_status(tmp_path, root):
       "1,000 rollouts/s; ETA 0:00")
   path = pathlib.Path(runs_lib.workdir_of(root, runs[0])) / "records.jsonl"
   path.write_text("damaged\n{}\n")
-  assert f"{path}:1: not a record" in status.table(root, standing, 60.0)
+  assert f"{path}:1: not a record" in status.table(root, standing)
 
 
 def test_the_tail_of_records_is_their_end(tmp_path, root):
@@ -514,6 +521,34 @@ def test_jobsets_that_cannot_be(tmp_path, root, slice_of, message):
                     claim="c", tries=3)
 
 
+# --- slurm ---
+
+
+def test_a_job_saves_and_says_how_to_go_on(root):
+  """What submitit does on SIGUSR2, but for the signal and the queue."""
+  first = counting(root, [300])  # writes the list of runs
+  first.kill()
+  first.communicate()
+  words = [sys.executable, str(HERE / "counting_sweeper.py"), root, "1", "9"]
+  job = slurm.Job(words)
+  job.process = subprocess.Popen(words, env=os.environ | {
+      "PYTHONPATH": str(HERE.parent)})
+  wait_until(lambda: len(counted(root, 0)) > 3)
+  again = job.checkpoint()
+  at = len(counted(root, 0))
+  assert tries_of(root, 0)[-1].code == cli.PREEMPTED and at < 300
+  (pathlib.Path(root) / "runs").write_text(f"{0:012x} {at + 2}\n")
+  assert again.result() == "finished"
+  assert counted(root, 0) == [str(step) for step in range(at + 2)]
+  with pytest.raises(RuntimeError, match="exit code 3"):
+    slurm.Job([sys.executable, "-c", "raise SystemExit(3)"])()
+
+
+def test_what_submitit_refuses_is_a_message(root):
+  with pytest.raises(InputError, match="--cluster=local: .*bogus"):
+    slurm.submit(root, [], cluster="local", parameters={"bogus": 1}, tries=3)
+
+
 # --- the script ---------------------------------------------------------------
 
 
@@ -524,31 +559,30 @@ def launch(*words, **more):
 
 
 def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
-  """Two real runs on two workers, and a row that no config can take."""
-  good, bad = rows((4, 6), C=48, seeds=(0, 1)), {"alloc": {"nn": 3}}
-  row = json.loads(good.splitlines()[0])
+  """A real run, and a row that no config can take."""
+  good, bad = rows((4, 2), C=8, seeds=(5,)), {"alloc": {"nn": 3}}
   (tmp_path / "plan.jsonl").write_text(good + json.dumps(
-      row | {"overrides": bad, "id": plan.row_id(bad)}))
+      json.loads(good) | {"overrides": bad, "id": plan.row_id(bad)}))
   root = f"--root={tmp_path}/root"
   words = [f"--plan={tmp_path}/plan.jsonl", "--config=configs/hard.py", root,
-           "--config.eval.k=2", "--config.sampler.slots=24", "--workers=2"]
+           "--config.eval.k=1", "--config.sampler.slots=8",
+           "--config.recipe.loss.microbatch_tokens=4096"]
   told = launch(*words, "--backend=commands")
-  lines = told.stdout.splitlines()
   assert told.returncode == cli.BAD_INPUT
-  assert "plan.jsonl:3: config.alloc.nn: no such key; the nearest" in told.stderr
-  assert all("python -m launch.sweep --root=" in line for line in lines)
-  done = launch(*words)
-  assert done.returncode == cli.BAD_INPUT, done.stderr
-  assert done.stdout.count(" finished ") == 2 and "2/2" in done.stdout
-  ids = [line.split()[0] for line in done.stdout.splitlines()[1:3]]
-  before = [records.read(f"{tmp_path}/root/{each}/records.jsonl")
-            for each in ids]
-  assert sorted(kept[-1]["seed"] for kept in before) == [0, 1]
-  assert {kept[-1]["rollouts"] for kept in before} == {48}
+  assert "plan.jsonl:2: config.alloc.nn: no such key; the nearest" in told.stderr
+  line, = told.stdout.splitlines()
+  run_id = line.split("--only=")[1][:12]
+  done = subprocess.run(  # the command of the one good row, as it was printed
+      line.replace("python", sys.executable, 1), shell=True, text=True,
+      capture_output=True, timeout=200, env=os.environ | {"XLA_FLAGS": ""})
+  assert done.returncode == 0, done.stderr
+  kept = records.read(f"{tmp_path}/root/{run_id}/records.jsonl")
+  assert [(r["kind"], r["seed"], r["rollouts"]) for r in kept] == [
+      ("eval", 5, 0), ("train", 5, 8), ("eval", 5, 8)]
   again = launch(*words)  # finished runs are skipped
-  assert [records.read(f"{tmp_path}/root/{each}/records.jsonl")
-          for each in ids] == before
-  assert again.stdout == done.stdout and "try" not in again.stderr
+  assert again.returncode == cli.BAD_INPUT and "try" not in again.stderr
+  assert again.stdout == done.stdout and " finished " in done.stdout
+  assert records.read(f"{tmp_path}/root/{run_id}/records.jsonl") == kept
   seen = launch(root, "--status")
   assert seen.returncode == 0 and seen.stdout == done.stdout
 

@@ -1,11 +1,12 @@
 """A sweep as a Slurm job array, through submitit: one job a run.
 
-Each job is the command of one run (commands.one). On the signal that submitit
-asks Slurm to send before a time limit or a preemption, the run is saved and
-the job queued again; a job that Slurm itself queues again goes on as well.
+Each job is the command of one run (commands.one). SIGUSR2, which submitit asks
+Slurm to send before a time limit, saves the run and queues the job again. So
+does SIGTERM, which Slurm sends on preemption, unless the job was cancelled.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,16 @@ from isojax.sweep.runs import Run
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
 
 
+def running() -> bool:
+  """Whether Slurm still counts this job as running: it was not cancelled."""
+  if "SLURM_JOB_ID" not in os.environ:
+    return False
+  told = subprocess.run(
+      ["scontrol", "show", "job", "-o", os.environ["SLURM_JOB_ID"]],
+      capture_output=True, text=True, check=False)
+  return "JobState=RUNNING" in told.stdout
+
+
 class Job:
   """What submitit calls; it is pickled, so it holds the command alone."""
 
@@ -32,6 +43,8 @@ class Job:
     while self.process.poll() is None:  # not wait(): signals come in between
       time.sleep(0.5)
     code = self.process.returncode
+    if code == cli.PREEMPTED and running():
+      os.kill(os.getpid(), signal.SIGUSR2)  # submitit queues it again and exits
     if code in (0, cli.PREEMPTED):
       return "finished" if code == 0 else "stopped"
     raise RuntimeError(f"{' '.join(self.command)} ended with exit code {code}")
@@ -39,7 +52,7 @@ class Job:
   def checkpoint(self):
     """Saves, and says how to go on. Runs inside the signal handler."""
     import submitit  # pylint: disable=g-import-not-at-top  # an extra
-    if self.process is not None:
+    if self.process is not None and self.process.returncode is None:
       self.process.terminate()
       # Neither poll() nor wait(), whose lock the interrupted call may hold.
       os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)

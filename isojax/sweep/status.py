@@ -65,22 +65,22 @@ def clock(seconds: float | None) -> str:
           else f"{rest // 60}:{rest % 60:02d}")
 
 
-def state_of(seen: Seen, p: Progress, lease: float) -> str:
+def state_of(seen: Seen, p: Progress) -> str:
   """The state in words: of runs that no sweeper started, by their records."""
   last = seen.tries[-1] if seen.tries else None
   if last is None and p.evaluated is not None:
     return "finished" if p.evaluated == seen.run.allocation.M else "partial"
-  if seen.state == "running" and time.time() - last.beat > lease:
+  if seen.state == "running" and time.time() - last.beat > last.lease:
     return "silent"
   if seen.state == "waiting" and last is not None:
     return "to retry"
   return seen.state
 
 
-def cells(root: str, seen: Seen, lease: float) -> list[str]:
+def cells(root: str, seen: Seen) -> list[str]:
   run, a = seen.run, seen.run.allocation
   p = progress_of(root, run)
-  state = state_of(seen, p, lease)
+  state = state_of(seen, p)
   best = "-" if p.best is None else (
       f"{p.best['avg']:.4f} ± {p.best['avg_se']:.4f} at {p.best['step']}")
   going = state in ("running", "silent")
@@ -91,17 +91,17 @@ def cells(root: str, seen: Seen, lease: float) -> list[str]:
           str(len(seen.tries)), seen.tries[-1].host if seen.tries else "-"]
 
 
-def table(root: str, standing: list[Seen], lease: float) -> str:
+def table(root: str, standing: list[Seen]) -> str:
   """One line a run; below it, why runs failed or what is wrong with them."""
   lines, below = [HEADER], []
   for seen in standing:
     try:
-      lines.append(cells(root, seen, lease))
+      lines.append(cells(root, seen))
     except InputError as error:
       lines.append([seen.run.run_id, "damaged"] + ["-"] * (len(HEADER) - 2))
       below.append(str(error))
     last = seen.tries[-1] if seen.tries else None
-    if last is not None and last.reason and seen.state != "running":
+    if last is not None and seen.state in ("waiting", "failed"):
       below.append(f"{seen.run.run_id} ({seen.run.source}): {last.reason}")
   return "\n".join([words.aligned(lines), *below])
 

@@ -33,7 +33,7 @@ class Seen:
 @dataclasses.dataclass(frozen=True)
 class Rules:
   most: int  # failures after which a run is left alone
-  lease: float  # seconds without a heartbeat after which a holder is dead
+  lease: float  # seconds without a sign after which others take our runs over
   version: str  # of the code
   wait: bool  # for runs of other sweepers, which may die
 
@@ -86,7 +86,7 @@ def look(root: str, runs: list[Run], rules: Rules, heard: dict, final: dict
       continue
     tries = [tries_lib.read(root, run.run_id, g) for g in numbers]
     living = tries != [] and tries[-1].ended is None and tries_lib.alive(
-        run.run_id, tries[-1], heard, rules.lease)
+        run.run_id, tries[-1], heard)
     seen = Seen(run, tries, tries_lib.state(tries, living=living,
                                             most=rules.most))
     if seen.state in FINAL:
@@ -95,7 +95,7 @@ def look(root: str, runs: list[Run], rules: Rules, heard: dict, final: dict
   return out
 
 
-def claim(root: str, standing: list[Seen], version: str) -> Job | None:
+def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
   """Takes the first run that wants work: fewest failures, then plan order.
 
   Raises:
@@ -106,14 +106,15 @@ def claim(root: str, standing: list[Seen], version: str) -> Job | None:
   for s in sorted(wanting, key=lambda s: tries_lib.failures(s.tries)):
     number = s.tries[-1].number + 1 if s.tries else 1
     try:
-      this = tries_lib.begin(root, s.run.run_id, number, version)
+      this = tries_lib.begin(root, s.run.run_id, number,
+                             version=rules.version, lease=rules.lease)
     except OSError as error:
       raise InputError(f"{s.run.source}: {root} cannot be written ({error}); "
                        "make room, then run the same command again") from error
     if this is None:
       continue  # somebody was faster
-    if s.tries and s.tries[-1].version != version:
-      progress.say(f"{s.run.run_id}: goes on with code {version}, it was "
+    if s.tries and s.tries[-1].version != rules.version:
+      progress.say(f"{s.run.run_id}: goes on with code {rules.version}, it was "
                    f"{s.tries[-1].version} before")
     return Job(s.run, this)
   return None
@@ -194,7 +195,7 @@ def let_go(root: str, jobs: dict[int, Job]) -> None:
 
 
 def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
-         version: str) -> None:
+         rules: Rules) -> None:
   """A run for each free slot; InputError if none can be claimed or noted."""
   taken = {job.run.run_id for job in jobs.values()}
   left = [s for s in standing if s.run.run_id not in taken]
@@ -204,7 +205,7 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
     if slot in jobs:
       continue
     try:
-      job = claim(root, left, version)
+      job = claim(root, left, rules)
     except InputError as error:
       if stuck:
         raise
@@ -268,7 +269,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
             s.state in (*FINAL, "running") for s in standing):
           return standing, False
         if not stops.asked:
-          fill(root, standing, len(slots), jobs, rules.version)
+          fill(root, standing, len(slots), jobs, rules)
       for slot, job in jobs.items():
         if job.process is None:
           try_start(command, root, job, slots[slot])

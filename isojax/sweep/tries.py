@@ -23,6 +23,7 @@ NAME = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]*)\.json")
 # A run that was told to stop goes on from there; it has not failed. The
 # signals are those that reach it before it can save.
 STOPPED = (cli.PREEMPTED, -2, -15)
+UNREAD = 60.0  # seconds until a try that nobody wrote down is dead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Try:
   pid: int  # of the sweeper
   started: str | None  # when that process started, in its kernel's ticks
   version: str  # of the code
+  lease: float  # seconds without a heartbeat after which it is dead
   begun: float
   beat: float  # the last heartbeat
   ended: float | None
@@ -74,7 +76,8 @@ def read(root: str, run_id: str, number: int) -> Try:
     with open(path_of(root, run_id, number), encoding="utf-8") as file:
       return Try(number=number, **json.load(file))
   except (OSError, ValueError, TypeError):
-    return Try(number, "?", None, 0, None, "?", 0.0, 0.0, None, None, None)
+    return Try(number, "?", None, 0, None, "?", UNREAD, 0.0, 0.0, None, None,
+               None)
 
 
 def numbers(root: str) -> dict[str, list[int]]:
@@ -93,7 +96,8 @@ def write(root: str, run_id: str, this: Try) -> None:
                   (json.dumps(values) + "\n").encode())
 
 
-def begin(root: str, run_id: str, number: int, version: str) -> Try | None:
+def begin(root: str, run_id: str, number: int, *, version: str,
+          lease: float) -> Try | None:
   """Claims a run; None if somebody else was faster. OSError: cannot write."""
   path = path_of(root, run_id, number)
   try:
@@ -102,7 +106,7 @@ def begin(root: str, run_id: str, number: int, version: str) -> Try | None:
     return None
   now = time.time()
   this = Try(number, socket.gethostname(), place(), os.getpid(),
-             started(os.getpid()), version, now, now, None, None, None)
+             started(os.getpid()), version, lease, now, now, None, None, None)
   try:
     write(root, run_id, this)
   except OSError:
@@ -128,12 +132,12 @@ def end(root: str, run_id: str, this: Try, code: int | None,
   return this
 
 
-def alive(run_id: str, last: Try, seen: dict, lease: float) -> bool:
+def alive(run_id: str, last: Try, seen: dict) -> bool:
   """Whether a try that has not ended still has its holder.
 
   Of a holder in our own process table the kernel knows. Of others: whether the
-  heartbeat changed within `lease` seconds of our own clock, since clocks of
-  two machines cannot be compared; `seen` keeps what was seen when.
+  heartbeat changed within its lease by our own clock, since clocks of two
+  machines cannot be compared; `seen` keeps what was seen when.
   """
   if last.place is not None and last.place == place():
     return started(last.pid) == last.started
@@ -142,7 +146,7 @@ def alive(run_id: str, last: Try, seen: dict, lease: float) -> bool:
   if beat_before != last.beat:
     since = time.monotonic()
     seen[run_id, last.number] = last.beat, since
-  return time.monotonic() - since < lease
+  return time.monotonic() - since < last.lease
 
 
 def failures(tries: list[Try]) -> int:
