@@ -34,9 +34,9 @@ _ROOT = flags.DEFINE_string(
     "root", None, "Folder of all runs of the sweep; shared by all machines.",
     required=True)
 _BACKEND = flags.DEFINE_enum(
-    "backend", "local", ["local", "slurm", "commands"], "local: workers on this "
-    "machine; slurm: an array of jobs; commands: print what other schedulers "
-    "are to run.")
+    "backend", "local", ["local", "slurm", "commands"], "local: workers on "
+    "this machine; slurm: an array of jobs; commands: print what other "
+    "schedulers are to run.")
 _WORKERS = flags.DEFINE_integer(
     "workers", None, "Runs at once on this machine: by default one for each "
     "accelerator (or as many as config.mesh needs), one on a CPU; they share "
@@ -71,7 +71,7 @@ _SLURM = flags.DEFINE_list(
     "slurm", [], "With --backend=slurm: submitit's parameters, such as "
     "timeout_min=60,gpus_per_node=1,slurm_partition=gpu.")
 _STATUS = flags.DEFINE_boolean(
-    "status", False, "Print how the runs of the root stand, and change nothing.")
+    "status", False, "Print how the runs of the root stand, change nothing.")
 
 FAILED = 1  # exit code: some runs failed
 EVERY = 30.0  # seconds between status lines where there is no terminal
@@ -118,8 +118,8 @@ def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
   if _ONLY.value:
     missing = set(_ONLY.value) - {run.run_id for run in runs}
     if missing:
-      raise InputError(f"--only={','.join(sorted(missing))}: {root} has no such "
-                       "run; see --status")
+      raise InputError(f"--only={','.join(sorted(missing))}: {root} has no "
+                       "such run; see --status")
     runs = [run for run in runs if run.run_id in _ONLY.value]
   return runs, wrong
 

@@ -16,7 +16,6 @@ from configs import hard
 from isojax import cli
 from isojax import experiment
 from isojax import records
-from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.sweep import commands
@@ -145,9 +144,8 @@ def test_a_root_that_cannot_be_written(path):
     runs_lib.make_root(path)
 
 
-def test_a_full_disk_names_the_row(tmp_path, root):
+def test_a_full_disk_names_the_row(root):
   """A process that may write no byte, in place of a full disk."""
-  (run,), _ = runs_of(tmp_path, rows((8, 4)))
   code = (
       "import resource\nfrom isojax.sweep import runs, sweeper\n"
       f"run = runs.Run({ID!r}, 'plan.jsonl:5', {{}})\n"
@@ -569,7 +567,7 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
            "--config.recipe.loss.microbatch_tokens=4096"]
   told = launch(*words, "--backend=commands")
   assert told.returncode == cli.BAD_INPUT
-  assert "plan.jsonl:2: config.alloc.nn: no such key; the nearest" in told.stderr
+  assert "plan.jsonl:2: config.alloc.nn: no such key; the near" in told.stderr
   line, = told.stdout.splitlines()
   run_id = line.split("--only=")[1][:12]
   done = subprocess.run(  # the command of the one good row, as it was printed

@@ -51,8 +51,8 @@ def topology(text: str) -> tuple[str, str, int]:
   if kind not in ACCELERATORS or len(sides) not in (2, 3) or not all(
       side.isdecimal() and int(side) for side in sides):
     raise InputError(f"--topology={text}: expected one of "
-                     f"{', '.join(ACCELERATORS)} and the shape of a slice, such "
-                     "as v5e:4x4 or v5p:2x2x4")
+                     f"{', '.join(ACCELERATORS)} and the shape of a slice, "
+                     "such as v5e:4x4 or v5p:2x2x4")
   return ACCELERATORS[kind], shape, math.prod(map(int, sides))
 
 

@@ -58,6 +58,11 @@ class Run:
     return allocate(**self.config["alloc"])
 
   @property
+  def line(self) -> tuple[str, int]:
+    path, _, number = self.source.rpartition(":")
+    return path, int(number)
+
+  @property
   def devices(self) -> int:
     return math.prod(self.config["mesh"].values())
 
@@ -197,7 +202,8 @@ def stored(root: str, run_id: str) -> Run:
     with open(path, encoding="utf-8") as file:
       found = json.load(file)
     run = Run(found["run_id"], found["source"], found["config"])
-    run.allocation, run.devices, workdir.identity(run.config)
+    # What is read of it later, or it would fail there.
+    _ = run.allocation, run.devices, run.line, workdir.identity(run.config)
     return run
   except FileNotFoundError as error:
     raise InputError(f"{path}: there is no such run; expected a run id of "
@@ -221,9 +227,7 @@ def all_stored(root: str) -> tuple[list[Run], list[str]]:
         runs.append(stored(root, match[1]))
       except InputError as error:
         wrong.append(str(error))
-  line = lambda run: (run.source.rpartition(":")[0],
-                      int(run.source.rpartition(":")[2]))
-  return sorted(runs, key=line), wrong
+  return sorted(runs, key=lambda run: run.line), wrong
 
 
 def code_version() -> str:

@@ -45,8 +45,9 @@ def on_tpus(chips: list[str], each: int) -> list[Slot]:
   if each == len(chips):
     return [Slot("tpu, all chips", {}, ())]
   if each != 1:
-    raise InputError(f"config.mesh has {each} devices and this host {len(chips)}"
-                     " TPU chips; expected a mesh of one chip, or of all")
+    raise InputError(f"config.mesh has {each} devices and this host "
+                     f"{len(chips)} TPU chips; expected a mesh of one chip, or "
+                     "of all")
   return [Slot(f"tpu {chip}", {
       "TPU_VISIBLE_CHIPS": chip, "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
       "TPU_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_PORT": str(PORT + i),
@@ -72,17 +73,18 @@ def _gpus() -> list[str]:
 
 def found() -> tuple[str, list[str]]:
   """("tpu", "gpu" or "cpu", its devices), as far as jax could use them."""
-  platforms = os.environ["JAX_PLATFORMS"] if "JAX_PLATFORMS" in os.environ else ""
   there = lambda *names: any(map(importlib.util.find_spec, names))
-  if platforms != "cpu" and there("libtpu") and (chips := _tpu_chips()):
+  if "JAX_PLATFORMS" in os.environ and os.environ["JAX_PLATFORMS"] == "cpu":
+    return "cpu", []
+  if there("libtpu") and (chips := _tpu_chips()):
     return "tpu", chips
-  if platforms != "cpu" and there("jax_cuda12_plugin", "jax_cuda13_plugin") and (
-      gpus := _gpus()):
+  if there("jax_cuda12_plugin", "jax_cuda13_plugin") and (gpus := _gpus()):
     return "gpu", gpus
   return "cpu", []
 
 
-def of_machine(workers: int | None, devices: list[str], each: int) -> list[Slot]:
+def of_machine(workers: int | None, devices: list[str], each: int
+               ) -> list[Slot]:
   """The slots of this machine.
 
   Args:

@@ -28,7 +28,7 @@ UNREAD = 60.0  # seconds until a try that nobody wrote down is dead
 
 @dataclasses.dataclass(frozen=True)
 class Try:
-  """One attempt at a run. Times are seconds since 1970 on the holder's clock."""
+  """One attempt at a run. Times are of the holder's clock, from 1970."""
 
   number: int  # from 1
   host: str
