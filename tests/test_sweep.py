@@ -16,6 +16,7 @@ from configs import hard
 from isojax import cli
 from isojax import experiment
 from isojax import records
+from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.sweep import commands
@@ -226,6 +227,7 @@ def test_states(codes, state):
     (1, "Traceback\n  File\nImportError: no jax\n\n",
      "exit code 1: ImportError: no jax"),
     (-9, "step 3/9", "killed by SIGKILL; the last it said: step 3/9"),
+    (-2, "KeyboardInterrupt", "ended by SIGINT before it could save"),
     (1, "", "exit code 1: it said nothing")])
 def test_the_reason_is_the_last_thing_said(root, code, said, why):
   pathlib.Path(worker.log_of(root, ID)).write_text(
@@ -524,9 +526,12 @@ def test_jobsets_that_cannot_be(tmp_path, root, slice_of, message):
 
 def test_a_job_saves_and_says_how_to_go_on(root):
   """What submitit does on SIGUSR2, but for the signal and the queue."""
-  first = counting(root, [300])  # writes the list of runs
+  first = counting(root, [300])
+  wait_until(lambda: counted(root, 0))
   first.kill()
   first.communicate()
+  if sys.platform == "linux":  # its worker died with it
+    wait_until(lambda: not workdir.held(f"{root}/{0:012x}"), 2.0)
   words = [sys.executable, str(HERE / "counting_sweeper.py"), root, "1", "9"]
   job = slurm.Job(words)
   job.process = subprocess.Popen(words, env=os.environ | {

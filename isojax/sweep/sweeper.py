@@ -148,8 +148,7 @@ def ended(root: str, job: Job, code: int | None) -> bool:
   try:
     tries_lib.end(root, job.run.run_id, job.this, code, why)
   except OSError as error:
-    job.complain(f"{why or 'finished'}; and this cannot be noted ({error}): "
-                 "make room")
+    job.complain(f"{why or 'finished'}; and this cannot be noted ({error})")
     return False
   if code is not None:
     progress.say(f"{job.run.run_id}: {job.run.source} {why or 'finished'}")
@@ -217,8 +216,8 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
     left = [s for s in left if s.run != job.run]
   if jobs and stuck and all(job.process is not None for job in jobs.values()):
     job = next(iter(jobs.values()))
-    raise InputError(f"{job.run.source}: {job.said}, then run the same command "
-                     "again")
+    raise InputError(f"{job.run.source}: {job.said}; make room, then run the "
+                     "same command again")
 
 
 def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,

@@ -87,6 +87,8 @@ def reason(root: str, run_id: str, code: int) -> str | None:
   said = [line.strip() for line in text.splitlines() if line.strip()]
   last = said[-1].removeprefix("isojax: ") if said and not said[-1].startswith(
       "== try ") else "it said nothing"
+  if -code in (signal.SIGINT, signal.SIGTERM):
+    return f"ended by {signal.Signals(-code).name} before it could save"
   if code < 0:
     return f"killed by {signal.Signals(-code).name}; the last it said: {last}"
   return last if code in (cli.BAD_INPUT, cli.PREEMPTED, cli.DIVERGED) else (
