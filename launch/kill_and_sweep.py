@@ -25,6 +25,7 @@ from isojax import cli
 from isojax import records
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import tries as tries_lib
+from isojax.sweep import worker
 
 _CONFIG = cli.define_config("configs/hard.py")
 _PLAN = flags.DEFINE_string("plan", "plan.jsonl", "Of launch.plan.")
@@ -38,7 +39,8 @@ def start(root: str) -> subprocess.Popen:
   return subprocess.Popen(
       [sys.executable, "-m", "launch.sweep", *config, f"--plan={_PLAN.value}",
        f"--root={root}", f"--workers={_WORKERS.value}"],
-      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      preexec_fn=worker.tied(()))
 
 
 def ledger(root: str, run: runs_lib.Run) -> list[dict]:
@@ -66,12 +68,12 @@ def kill_at(sweeper, root: str, runs: list[runs_lib.Run], share: float,
 
 
 def overlaps(root: str, runs: list[runs_lib.Run]) -> int:
-  """Tries that began before the one before had its last heartbeat."""
+  """Tries that began before the one before had ended, or last beat."""
   count = 0
   for run in runs:
     numbers = tries_lib.numbers(root)[run.run_id]
     tries = [tries_lib.read(root, run.run_id, g) for g in numbers]
-    count += sum(b.begun < a.beat for a, b in zip(tries, tries[1:]))
+    count += sum(b.begun < (a.ended or a.beat) for a, b in zip(tries, tries[1:]))
     print(f"{run.run_id}  Bp {run.allocation.Bp:3}  n {run.allocation.n:3}  "
           f"seed {run.config['seed']}  tries {len(tries)}, by sweepers "
           f"{', '.join(str(t.pid) for t in tries)}")
