@@ -73,7 +73,8 @@ def overlaps(root: str, runs: list[runs_lib.Run]) -> int:
   for run in runs:
     numbers = tries_lib.numbers(root)[run.run_id]
     tries = [tries_lib.read(root, run.run_id, g) for g in numbers]
-    count += sum(b.begun < (a.ended or a.beat) for a, b in zip(tries, tries[1:]))
+    count += sum(b.begun < (a.ended or a.beat)
+                 for a, b in zip(tries, tries[1:]))
     print(f"{run.run_id}  Bp {run.allocation.Bp:3}  n {run.allocation.n:3}  "
           f"seed {run.config['seed']}  tries {len(tries)}, by sweepers "
           f"{', '.join(str(t.pid) for t in tries)}")

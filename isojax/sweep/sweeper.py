@@ -170,11 +170,15 @@ def keep(root: str, job: Job) -> bool:
   return True
 
 
-def reap(root: str, jobs: dict[int, Job], killed: bool) -> bool:
-  """Drops the jobs whose worker has ended; whether there were any."""
+def reap(root: str, jobs: dict[int, Job], stops: Stops) -> bool:
+  """Drops the jobs whose worker has ended; whether there were any.
+
+  What cannot be noted is kept for later, unless there is no later.
+  """
+  code = lambda job: None if stops.urgent else job.process.returncode
   done = [slot for slot, job in jobs.items()
           if job.process is not None and job.process.poll() is not None
-          and ended(root, job, None if killed else job.process.returncode)]
+          and (ended(root, job, code(job)) or stops.asked)]
   for slot in done:
     del jobs[slot]
   return bool(done)
@@ -194,8 +198,12 @@ def let_go(root: str, jobs: dict[int, Job]) -> None:
 
 
 def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
-         rules: Rules) -> None:
-  """A run for each free slot; InputError if none can be claimed or noted."""
+         rules: Rules) -> str | None:
+  """A run for each free slot; why none could be claimed, if so.
+
+  Raises:
+    InputError: none can be claimed or noted, and nothing is under way.
+  """
   taken = {job.run.run_id for job in jobs.values()}
   left = [s for s in standing if s.run.run_id not in taken]
   stuck = all(job.process is not None and job.process.poll() is not None
@@ -208,8 +216,7 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
     except InputError as error:
       if stuck:
         raise
-      progress.say(f"{error}; the other runs go on")
-      return
+      return f"{error}; the other runs go on"
     if job is None:
       break
     jobs[slot] = job
@@ -218,6 +225,7 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
     job = next(iter(jobs.values()))
     raise InputError(f"{job.run.source}: {job.said}; make room, then run the "
                      "same command again")
+  return None
 
 
 def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
@@ -240,12 +248,12 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
     InputError: the root cannot be written, and nothing is under way.
   """
   jobs: dict[int, Job] = {}  # by the index of the slot
-  heard, final, let_gone = {}, {}, False
+  heard, final, let_gone, said = {}, {}, False, None
   began, beat_due, scan_due = time.monotonic(), 0.0, 0.0
   with Stops() as stops:
     while True:
       now = time.monotonic()
-      if reap(root, jobs, stops.urgent):
+      if reap(root, jobs, stops):
         scan_due = now
       if now >= beat_due:
         beat_due = now + rules.lease / BEATS
@@ -268,7 +276,10 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
             s.state in (*FINAL, "running") for s in standing):
           return standing, False
         if not stops.asked:
-          fill(root, standing, len(slots), jobs, rules)
+          why = fill(root, standing, len(slots), jobs, rules)
+          if why and why != said:
+            progress.say(why)
+          said = why
       for slot, job in jobs.items():
         if job.process is None:
           try_start(command, root, job, slots[slot])
