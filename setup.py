@@ -7,6 +7,7 @@ MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
 # What its seeds mean, and which of its scorers are sound, was checked for this
 # one version: a generator that changes makes other problems of the same seeds.
 GYM = "reasoning-gym==0.1.25"
+SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 
 setuptools.setup(
     name="isojax",
@@ -38,12 +39,13 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
-                 "matplotlib>=3.9", "tensorboardX>=2.6.2", MATH, GYM],
+                 "matplotlib>=3.9", "tensorboardX>=2.6.2", SLURM, MATH, GYM],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
         # Another implementation to compare with; not beside the others, because
         # transformers then imports torch everywhere.
         "parity": ["torch==2.13.0", "peft>=0.18"],
+        "slurm": [SLURM],  # launch.sweep --backend=slurm
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         # The range again, or a resolver takes the newest libtpu and an old jax.

@@ -1,6 +1,7 @@
 """The command line: a config file, overrides, and errors in one line."""
 
 import difflib
+import json
 import logging as std_logging
 import os
 import sys
@@ -14,6 +15,8 @@ from ml_collections.config_flags import config_flags as config_flags_lib
 from isojax.errors import InputError
 
 BAD_INPUT = 2  # exit code of every InputError
+PREEMPTED = 75  # after a signal: saved, run the same command again
+DIVERGED = 76  # after a NaN or infinite loss, which would come again
 UNREAD = 141  # of a command whose output nobody reads on, as shells have it
 
 
@@ -51,6 +54,32 @@ def unknown_key(config, name: str) -> str | None:
               f"(there are: {', '.join(sorted(node.keys()))})")
     node, path = node[key], f"{path}.{key}"
   return None
+
+
+def _names(values: dict, prefix: str):
+  """The dotted name of every field in nested overrides."""
+  for key, value in values.items():
+    if isinstance(value, dict):
+      yield from _names(value, f"{prefix}.{key}")
+    else:
+      yield f"{prefix}.{key}"
+
+
+def override(config, values: dict, where: str) -> None:
+  """Sets nested values in a config.
+
+  Raises:
+    InputError: a key that the config has not, or a value of another type; it
+      begins with `where` the values come from.
+  """
+  wrong = (unknown_key(config, name) for name in _names(values, "config"))
+  for text in filter(None, wrong):
+    raise InputError(f"{where}: {text}")
+  try:
+    config.update(values)
+  except (AttributeError, TypeError, ValueError) as error:
+    raise InputError(f"{where}: {json.dumps(values)} is of other types than "
+                     f"the config ({error})") from error
 
 
 def _unknown_override(argv: list[str]) -> str | None:

@@ -171,18 +171,6 @@ def load(config) -> Experiment:
   return section(Experiment, config.to_dict(), "config")
 
 
-def identity(config) -> dict:
-  """The part of a config that decides the results, for the run id.
-
-  Where a run computes, saves and reports may change when it is continued.
-  """
-  values = config.to_dict()
-  for key in ("mesh", "checkpoint", "log"):
-    del values[key]
-  del values["task"]["grader"]["workers"]
-  return values
-
-
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
   """InputError if sequences are longer than the model's longest, in tokens.
   """

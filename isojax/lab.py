@@ -205,7 +205,7 @@ def prepare(config) -> Lab:
                              S=e.sampler.max_prompt_tokens)
   train, validation = encode(stratum.train), encode(stratum.validation)
   model_sha256 = hf_weights.sha256(folder)
-  identity = experiment_lib.identity(config) | {
+  identity = workdir.identity(config.to_dict()) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],

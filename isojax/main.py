@@ -10,7 +10,6 @@ so a run that was killed continues to the same bits.
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import signal
@@ -58,9 +57,6 @@ _EVAL_SETS = flags.DEFINE_list(
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step that "
     "this process makes, for TensorBoard or ui.perfetto.dev.")
-
-PREEMPTED = 75  # exit code after SIGTERM: saved, run the same command again
-DIVERGED = 76  # exit code after a NaN or infinite loss
 
 
 def train_step(lab: Lab, grade, update, state, base, step: int):
@@ -227,7 +223,7 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
         checkpoint.finish(manager)
         progress.say(f"stopped by a signal at step {step}, which is saved; the "
                      "same command goes on from there")
-        return PREEMPTED
+        return cli.PREEMPTED
       with traced(step + 1):
         state, fields = train_step(lab, profile.stage("score", grade), update,
                                    state, base, step)
@@ -235,7 +231,7 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
         progress.say(str(compiled))
       if not fields.pop("finite"):
         progress.say(diverged(lab, step + 1, saved, fields))
-        return DIVERGED
+        return cli.DIVERGED
       del fields["loss"]  # of no meaning on-policy: its gradient is the point
       for name in lab_lib.TOTALS:
         totals[name] += fields.pop(name)
@@ -322,15 +318,7 @@ def planned(config, path: str, row: int | None) -> float:
     raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
                      "python -m launch.plan") from error
   found = plan_lib.read_row(lines, row, path=path)
-  wrong = [cli.unknown_key(config, name)
-           for name in plan_lib.names(found["overrides"], "config")]
-  if any(wrong):
-    raise InputError(f"{path}:{row + 1}: {next(filter(None, wrong))}")
-  try:
-    config.update(found["overrides"])
-  except (AttributeError, TypeError, ValueError) as error:
-    raise InputError(f"{path}:{row + 1}: {json.dumps(found['overrides'])} is "
-                     f"of other types than the config ({error})") from error
+  cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 

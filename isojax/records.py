@@ -114,8 +114,10 @@ def sync(path: str) -> None:
       os.close(fd)
 
 
-def read(path: str) -> list[dict]:
+def read(path: str, tail: int | None = None) -> list[dict]:
   """All whole records; a torn last line is dropped, a missing file is empty.
+
+  `tail`: only those that begin in the last so many bytes, for a quick look.
 
   Raises:
     InputError: a line before the last is not a record: names file and line.
@@ -123,6 +125,9 @@ def read(path: str) -> list[dict]:
   if not os.path.exists(path):
     return []
   with open(path, "rb") as file:
+    if tail is not None and os.path.getsize(path) > tail:
+      file.seek(-tail, os.SEEK_END)
+      file.readline()  # begins before
     *lines, torn = file.read().split(b"\n")
   del torn  # b"" after a whole last line
   kept = []

@@ -11,9 +11,21 @@ from isojax import records
 from isojax.errors import InputError
 
 
-def run_id(identity: dict) -> str:
+def identity(config: dict) -> dict:
+  """The part of a config that decides the results, for the run id.
+
+  Where a run computes, saves and reports may change when it is continued.
+  """
+  task = config["task"]
+  grader = {k: v for k, v in task["grader"].items() if k != "workers"}
+  kept = {k: v for k, v in config.items()
+          if k not in ("mesh", "checkpoint", "log")}
+  return kept | {"task": task | {"grader": grader}}
+
+
+def run_id(values: dict) -> str:
   """12 hex digits of the hash of what decides a run's results."""
-  canonical = json.dumps(identity, sort_keys=True)
+  canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
@@ -80,6 +92,18 @@ def _check_config(folder: str, config: dict, this_id: str,
         f"--workdir={folder} belongs to run {found_id}, this one is {this_id}: "
         f"{differ}; choose another --workdir, or give the same config to "
         "continue that run")
+
+
+def held(folder: str) -> bool:
+  """Whether a process holds a run's folder at this moment."""
+  try:
+    with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
+      fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except FileNotFoundError:
+    return False
+  except BlockingIOError:
+    return True
+  return False
 
 
 @contextlib.contextmanager

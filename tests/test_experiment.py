@@ -13,6 +13,7 @@ from configs import easy
 from configs import hard
 from isojax import experiment
 from isojax import lab as lab_lib
+from isojax import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -336,11 +337,12 @@ def test_data_order_is_a_pure_function():
 
 
 def test_identity_ignores_where_a_run_computes_and_reports():
-  base = experiment.identity(changed())
-  assert base == experiment.identity(changed(
-      mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0))
-  assert base != experiment.identity(changed(seed=1))
-  assert base != experiment.identity(changed(alloc__n=16))
+  of = lambda **kw: workdir.identity(changed(**kw).to_dict())
+  base = of()
+  assert base == of(mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0,
+                    task__grader__workers=7)
+  assert base != of(seed=1)
+  assert base != of(alloc__n=16)
 
 
 CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

@@ -19,6 +19,7 @@ ALLOWED = {
     "progress": {"errors"},
     "cli": {"errors"},
     "planner": {"errors"},
+    "sweep": {"cli", "errors", "planner", "progress", "records", "workdir"},
     "frontier": {"errors", "evaluate", "planner", "records"},
     "mesh": {"errors"},
     "evaluate": set(),
@@ -36,7 +37,7 @@ ALLOWED = {
              "rl", "rng", "tasks", "workdir"},
 }
 WITHOUT_JAX = ("errors", "records", "workdir", "progress", "planner",
-               "frontier", "evaluate")
+               "frontier", "evaluate", "sweep", "cli")
 FILES = sorted((ROOT / "isojax").rglob("*.py"))
 
 

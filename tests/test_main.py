@@ -207,7 +207,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   lab = lab_lib.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id,
                      lab.model_sha256):
-    assert main_lib.train(lab, str(tmp_path)) == main_lib.DIVERGED
+    assert main_lib.train(lab, str(tmp_path)) == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
@@ -354,7 +354,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
     said = process.communicate(timeout=60)[1]
   assert second.returncode == cli.BAD_INPUT
   assert f"in use by process {process.pid}" in second.stderr
-  assert process.returncode == main_lib.PREEMPTED, said
+  assert process.returncode == cli.PREEMPTED, said
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()

@@ -35,15 +35,6 @@ def row_id(values: dict) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def names(values: dict, prefix: str):
-  """The dotted name of every field in nested overrides."""
-  for key, value in values.items():
-    if isinstance(value, dict):
-      yield from names(value, f"{prefix}.{key}")
-    else:
-      yield f"{prefix}.{key}"
-
-
 def text(rows: list[Row]) -> str:
   """plan.jsonl."""
   lines = []

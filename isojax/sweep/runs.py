@@ -1,0 +1,246 @@
+"""What a sweep is to run: rows of a plan as runs, kept in the sweep's root.
+
+  ROOT/RUN_ID/            what isojax.main writes
+  ROOT/sweep/RUN_ID.json  the run: its whole config, and the row it came from
+  ROOT/sweep/RUN_ID.1.json, .2.json, ...  its tries (tries.py)
+  ROOT/sweep/RUN_ID.log   what they said
+  ROOT/sweep/config.py    --config=ROOT/sweep/config.py:RUN_ID
+
+A run is a function of its file here alone: neither the plan nor the config
+file is read again, so an edit cannot change a run that is under way.
+"""
+
+import copy
+import dataclasses
+import importlib.metadata
+import json
+import math
+import os
+import re
+import subprocess
+import tempfile
+
+from isojax import cli
+from isojax import records
+from isojax import workdir
+from isojax.errors import InputError
+from isojax.planner import plan
+from isojax.planner.allocation import Allocation
+from isojax.planner.allocation import allocate
+from isojax.planner.allocation import sqrt_lr
+
+CONFIG = '''\
+"""The config of a run of this sweep: --config=THIS_FILE:RUN_ID."""
+
+import json
+import pathlib
+
+from ml_collections import config_dict
+
+
+def get_config(run_id):
+  path = pathlib.Path(__file__).parent / f"{run_id}.json"
+  return config_dict.ConfigDict(json.loads(path.read_text())["config"])
+'''
+NAME = re.compile(r"([0-9a-f]{12})\.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """One row of a plan, applied to a config."""
+
+  run_id: str  # of what decides the results
+  source: str  # the plan and its line
+  config: dict
+
+  @property
+  def allocation(self) -> Allocation:
+    return allocate(**self.config["alloc"])
+
+  @property
+  def line(self) -> tuple[str, int]:
+    path, _, number = self.source.rpartition(":")
+    return path, int(number)
+
+  @property
+  def devices(self) -> int:
+    return math.prod(self.config["mesh"].values())
+
+
+def folder(root: str) -> str:
+  return os.path.join(root, "sweep")
+
+
+def workdir_of(root: str, run: Run) -> str:
+  return os.path.join(root, run.run_id)
+
+
+def command(root: str, run: Run, python: str) -> list[str]:
+  """What starts or continues a run."""
+  return [python, "-m", "isojax.main",
+          f"--config={os.path.join(folder(root), 'config.py')}:{run.run_id}",
+          f"--workdir={workdir_of(root, run)}"]
+
+
+def of_row(lines: list[str], index: int, config, path: str) -> Run:
+  """A row of a plan applied to a config; InputError begins with its line."""
+  found = plan.read_row(lines, index, path=path)
+  where = f"{path}:{index + 1}"
+  ours = copy.deepcopy(config)
+  cli.override(ours, found["overrides"], where)
+  values = json.loads(json.dumps(ours.to_dict()))
+  try:
+    allocate(**values["alloc"])
+  except (InputError, TypeError) as error:
+    raise InputError(f"{where}: {error}") from error
+  return Run(workdir.run_id(workdir.identity(values)), where, values)
+
+
+def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
+  """(Runs, what is wrong with the other rows).
+
+  Raises:
+    InputError: the file cannot be read.
+  """
+  try:
+    with open(path, encoding="utf-8") as file:
+      lines = file.read().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
+                     "python -m launch.plan") from error
+  runs, wrong = [], []
+  for index in range(len(lines)):
+    try:
+      runs.append(of_row(lines, index, config, path))
+    except InputError as error:
+      wrong.append(str(error))
+  if not lines:
+    wrong.append(f"--plan={path}: has no rows; make it with python -m "
+                 "launch.plan")
+  return runs, wrong
+
+
+def other_anchor(path: str, config) -> str | None:
+  """A note if the learning rates of a plan are of another anchor."""
+  optimizer = config.recipe.optimizer
+  with open(path, encoding="utf-8") as file:
+    for line in file:
+      try:
+        row = json.loads(line)
+        alloc = row["overrides"]["alloc"]
+        lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
+                     alloc["Bp"] * alloc["n"])
+        if not math.isclose(row["lr"], lr, rel_tol=1e-3):
+          return (f"{path} has lr {row['lr']:.3g} where this config's "
+                  f"recipe.optimizer gives {lr:.3g}: the plan is of another "
+                  "anchor; runs take the config's")
+      except (ValueError, KeyError, TypeError):
+        pass  # a row that is refused, or of its own form
+  return None
+
+
+def distinct(runs: list[Run]) -> tuple[list[Run], list[str]]:
+  """(Each run once, notes on rows that are the same run)."""
+  kept, notes = {}, []
+  for run in runs:
+    if run.run_id in kept:
+      notes.append(f"{run.source} is the same run as "
+                   f"{kept[run.run_id].source}, {run.run_id}: once is enough")
+    else:
+      kept[run.run_id] = run
+  return list(kept.values()), notes
+
+
+def make_root(root: str) -> None:
+  """Makes a root that can be written; InputError if it cannot."""
+  if ":" in root:
+    raise InputError(f"--root={root}: config files are named FILE:RUN_ID, so a "
+                     "colon cannot stand in it; choose another folder")
+  path = os.path.join(folder(root), "config.py")
+  try:
+    os.makedirs(folder(root), exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder(root)) as file:
+      file.write(b"x" * 4096)
+      file.flush()
+    if not os.path.exists(path):
+      records.replace(path, CONFIG.encode())
+  except OSError as error:
+    raise InputError(f"--root={root}: cannot be written ({error}); make room, "
+                     "or choose another folder") from error
+
+
+def register(root: str, run: Run) -> None:
+  """Writes a run into the root, where any sweeper finds it.
+
+  Where it computes, saves and reports may differ from before.
+
+  Raises:
+    InputError: the root holds another run of this id, or cannot be written.
+  """
+  path = os.path.join(folder(root), f"{run.run_id}.json")
+  if os.path.exists(path):
+    there = stored(root, run.run_id)
+    if workdir.identity(there.config) != workdir.identity(run.config):
+      raise InputError(
+          f"{run.source}: its id {run.run_id} is that of another run in {path} "
+          f"(of {there.source}); was that file edited? Choose another --root")
+    if there.config == run.config:
+      return
+  try:
+    records.replace(path, (json.dumps(
+        {"run_id": run.run_id, "source": run.source, "config": run.config},
+        indent=1) + "\n").encode())
+  except OSError as error:
+    raise InputError(f"{run.source}: {path} cannot be written ({error}); make "
+                     "room") from error
+
+
+def stored(root: str, run_id: str) -> Run:
+  """The run of an id; InputError if there is none, or its file is damaged."""
+  path = os.path.join(folder(root), f"{run_id}.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      found = json.load(file)
+    run = Run(found["run_id"], found["source"], found["config"])
+    # What is read of it later, or it would fail there.
+    _ = run.allocation, run.devices, run.line, workdir.identity(run.config)
+    return run
+  except FileNotFoundError as error:
+    raise InputError(f"{path}: there is no such run; expected a run id of "
+                     f"{root}, see --status") from error
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    raise InputError(f"{path}: not a run ({type(error).__name__}: {error}); "
+                     "delete it and sweep its plan again") from error
+
+
+def all_stored(root: str) -> tuple[list[Run], list[str]]:
+  """(Every run of a root in the order of its plans, damaged files)."""
+  try:
+    names = sorted(os.listdir(folder(root)))
+  except OSError as error:
+    raise InputError(f"--root={root}: holds no sweep ({error}); start one with "
+                     "--plan and --config") from error
+  runs, wrong = [], []
+  for name in names:
+    if match := NAME.fullmatch(name):
+      try:
+        runs.append(stored(root, match[1]))
+      except InputError as error:
+        wrong.append(str(error))
+  return sorted(runs, key=lambda run: run.line), wrong
+
+
+def code_version() -> str:
+  """The commit of a checkout, else the version that is installed."""
+  here = os.path.dirname(os.path.abspath(__file__))
+  git = lambda *words: subprocess.run(
+      ["git", "-C", here, *words], capture_output=True, text=True, check=True)
+  try:
+    git("ls-files", "--error-unmatch", os.path.basename(__file__))
+    return git("describe", "--always", "--dirty", "--exclude=*").stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    pass  # no git, or it does not keep this file
+  try:
+    return importlib.metadata.version("isojax")
+  except importlib.metadata.PackageNotFoundError:
+    return "unknown"

@@ -1,0 +1,94 @@
+"""A sweep as a Slurm job array, through submitit: one job a run.
+
+Each job is the command of one run (commands.one). SIGUSR2, which submitit asks
+Slurm to send before a time limit, saves the run and queues the job again. So
+does SIGTERM, which Slurm sends on preemption, unless the job was cancelled.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from isojax import cli
+from isojax.errors import InputError
+from isojax.sweep import commands
+from isojax.sweep import runs as runs_lib
+from isojax.sweep import worker
+from isojax.sweep.runs import Run
+
+TIMEOUTS = 1_000_000  # a run may need any number of time limits
+
+
+def running() -> bool:
+  """Whether Slurm still counts this job as running: it was not cancelled."""
+  if "SLURM_JOB_ID" not in os.environ:
+    return False
+  told = subprocess.run(
+      ["scontrol", "show", "job", "-o", os.environ["SLURM_JOB_ID"]],
+      capture_output=True, text=True, check=False)
+  return "JobState=RUNNING" in told.stdout
+
+
+class Job:
+  """What submitit calls; it is pickled, so it holds the command alone."""
+
+  def __init__(self, command: list[str]):
+    self.command = command
+    self.process = None
+
+  def __call__(self) -> str:
+    self.process = subprocess.Popen(self.command, preexec_fn=worker.tied(()))
+    while self.process.poll() is None:  # not wait(): signals come in between
+      time.sleep(0.5)
+    code = self.process.returncode
+    if code == cli.PREEMPTED and running():
+      os.kill(os.getpid(), signal.SIGUSR2)  # submitit queues it again and exits
+    if code in (0, cli.PREEMPTED):
+      return "finished" if code == 0 else "stopped"
+    raise RuntimeError(f"{' '.join(self.command)} ended with exit code {code}")
+
+  def checkpoint(self):
+    """Saves, and says how to go on. Runs inside the signal handler."""
+    import submitit  # pylint: disable=g-import-not-at-top  # an extra
+    if self.process is not None and self.process.returncode is None:
+      self.process.terminate()
+      # Neither poll() nor wait(), whose lock the interrupted call may hold.
+      os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+    return submitit.helpers.DelayedSubmission(Job(self.command))
+
+
+def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
+           tries: int) -> list[str]:
+  """Queues one job a run, in one array; the jobs' ids.
+
+  Args:
+    root: a folder that all nodes share.
+    runs: registered in it.
+    cluster: slurm, or local for processes of this machine, all at once.
+    parameters: of submitit's executor: timeout_min, slurm_partition, ...
+    tries: failures after which a run is left alone.
+
+  Raises:
+    InputError: submitit or Slurm is not there, or refuses.
+  """
+  try:
+    import submitit  # pylint: disable=g-import-not-at-top  # an extra
+  except ImportError as error:
+    raise InputError("--backend=slurm needs the extra: pip install "
+                     "'isojax[slurm]'") from error
+  python = lambda words: [sys.executable, *words[1:], "--nowait"]
+  try:
+    executor = submitit.AutoExecutor(
+        folder=os.path.join(runs_lib.folder(root), "submitit"), cluster=cluster,
+        slurm_max_num_timeout=TIMEOUTS)
+    executor.update_parameters(**parameters)
+    with executor.batch():
+      jobs = [executor.submit(Job(python(commands.one(root, run, tries))))
+              for run in runs]
+  except (RuntimeError, ValueError, AssertionError, NameError,
+          OSError) as error:
+    raise InputError(f"--cluster={cluster}: {type(error).__name__}: "
+                     f"{str(error).strip()}; see --slurm") from error
+  return [job.job_id for job in jobs]

@@ -1,0 +1,30 @@
+"""A real sweeper of counting runs: counting_sweeper.py ROOT WORKERS LEASE."""
+
+import os
+import pathlib
+import sys
+
+from isojax.sweep import runs as runs_lib
+from isojax.sweep import slots
+from isojax.sweep import sweeper
+
+root, workers, lease = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
+sweeper.SCAN = 0.2
+
+
+def command(root, run):
+  return [sys.executable, str(PROGRAM), run.run_id, str(run.config["steps"]),
+          os.path.join(root, f"{run.run_id}.count"),
+          runs_lib.workdir_of(root, run)]
+
+
+runs = [runs_lib.Run(name, f"plan.jsonl:{i + 1}", {"steps": steps})
+        for i, (name, steps) in enumerate(
+            line.split() for line in open(os.path.join(root, "runs")))]
+standing, stopped = sweeper.sweep(
+    root, runs, [slots.Slot(f"slot {i}", {}, ()) for i in range(workers)],
+    sweeper.Rules(most=2, lease=lease, version="v", wait=True),
+    command=command, show=lambda _: None)
+print(*(s.state for s in standing))
+sys.exit(75 if stopped else 0)
