@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from isojax import experiment as experiment_lib
+from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import workdir
@@ -281,7 +282,8 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
                     n: int, key, section):
   """n rollouts of each problem, at the temperature and top_p of a section.
 
-  Those that have ended are graded while the others decode.
+  Those that have ended are graded while the others decode, each problem by
+  one of the processes; all of them get all verdicts.
 
   Returns:
     Rollouts, problem-major; their verdicts; seconds of grading after the last
@@ -289,11 +291,14 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
   """
   B, last, spent = len(problems) * n, 0.0, 0.0
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+  ours = hosts.mine(np.arange(B) // n)
   for items, rollouts in sampler_lib.stream(
       lab.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p)):
-    begun = time.monotonic()
+    begun, last, items = time.monotonic(), 0.0, items[ours[items]]
+    if not items.size:
+      continue
     texts = reward.texts(lab.tokenizer,
                          jax.tree.map(lambda x: x[items], rollouts))
     part = grade([problems[i // n] for i in items], texts,
@@ -305,7 +310,24 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
     graded.lost.extend(part.lost)
     last = time.monotonic() - begun
     spent += last
-  return rollouts, graded, last
+  begun = time.monotonic()
+  graded = _gathered(graded, n)
+  return rollouts, graded, last + time.monotonic() - begun
+
+
+def _gathered(graded: grader_lib.Graded, n: int) -> grader_lib.Graded:
+  """The verdicts of every process on its own problems."""
+  if hosts.count() == 1:
+    return graded
+  parts = [grader_lib.Graded(*part) for part in hosts.gather(
+      [x.tolist() if isinstance(x, np.ndarray) else x
+       for x in vars(graded).values()])]
+  owner_B = np.arange(len(graded.vote_B)) // n % len(parts)
+  pick = lambda field: [getattr(parts[p], field)[i]
+                        for i, p in enumerate(owner_B)]
+  return grader_lib.Graded(
+      np.array(pick("correct_B")), np.array(pick("formatted_B")),
+      pick("vote_B"), [line for part in parts for line in part.lost])
 
 
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
