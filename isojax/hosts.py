@@ -5,6 +5,7 @@ host values. What only one of them knows (a verdict, a signal, the clock) is
 gathered before it decides anything. With one process all of this is free.
 """
 
+import collections
 import contextlib
 import hashlib
 import importlib.metadata
@@ -81,7 +82,8 @@ def initialize(coordinator: str | None, num_processes: int | None,
       environment of a TPU pod, Slurm or Kubernetes; "none": there is no other.
 
   Raises:
-    InputError: flags that do not go together, or nobody there in time.
+    InputError: flags that do not go together, no way to meet, or different
+      numbers of devices. Whoever waits in vain is aborted by jax (SIGABRT).
   """
   given = (coordinator, num_processes, process_id)
   found = None
@@ -99,6 +101,8 @@ def initialize(coordinator: str | None, num_processes: int | None,
         f"--process_id={process_id}: expected HOST:PORT of process 0, how many "
         "processes there are, and which one this is, from 0; or none of the "
         "three where a TPU pod, Slurm or Kubernetes tells them")
+  progress.say(f"{found or coordinator}: waiting for the other processes of "
+               f"this run, at most {MEET} s")
   try:
     jax.distributed.initialize(
         *(given if found is None else ()), initialization_timeout=MEET,
@@ -111,8 +115,13 @@ def initialize(coordinator: str | None, num_processes: int | None,
         "process alone") from error
   # jax has taken SIGTERM for itself, and would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  say(f"{found or coordinator}: one run of {count()} processes, "
-      f"{jax.device_count()} devices")
+  held = collections.Counter(x.process_index for x in jax.devices())
+  if len(set(held.values())) > 1:  # each of them sees this
+    raise InputError(
+        "the processes of this run have different numbers of devices, "
+        + ", ".join(f"process {i} {n}" for i, n in sorted(held.items()))
+        + "; give each the same")
+  say(f"one run of {count()} processes, {jax.device_count()} devices")
 
 
 def count() -> int:

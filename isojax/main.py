@@ -396,8 +396,8 @@ def main(_) -> int:
     if _MODE.value == "eval":
       run = evaluate_only
       lab, config = hosts.together(lambda: as_trained(lab, config, folder))
-    hosts.agree({"config": config, "files": lab.identity, "workdir": folder,
-                 "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
+    hosts.agree(lab.identity | config | {
+        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     claim = workdir.claim(folder, config, lab.run_id, lab.model_sha256)
     hosts.together(lambda: hosts.first() and stack.enter_context(claim))
     hosts.together(lambda: workdir.check_shared(folder, lab.run_id))

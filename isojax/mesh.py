@@ -4,7 +4,6 @@ Rows of a batch are sharded over ("data", "fsdp"), parameters over "fsdp" and
 "tensor". `jax.jit` with `NamedSharding` is today's pjit.
 """
 
-import collections
 import dataclasses
 import math
 
@@ -55,12 +54,10 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
         f"{jax.default_backend()} device(s) were found; make the mesh smaller, "
         "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
         f"{size}")
-  held = collections.Counter(x.process_index for x in jax.devices())
-  if len(held) > 1 and (size < found or len(set(held.values())) > 1):
+  if size < found and jax.process_count() > 1:
     raise InputError(
-        f"mesh: {size} devices, but the processes of this run have "
-        + ", ".join(f"{n} (process {i})" for i, n in sorted(held.items()))
-        + "; a run on several hosts uses all of their devices, as many of each")
+        f"mesh: {size} of {found} devices; a run of several processes uses all "
+        f"that its {jax.process_count()} have")
   # Auto, because jax.make_mesh defaults to Explicit axes, under which einsums
   # on fsdp-sharded weights are ambiguous.
   return jax.make_mesh(
