@@ -17,6 +17,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import traceback
 
 import jax
@@ -57,7 +58,8 @@ def scheduler(environ: dict, *, tpu: bool) -> str | None:
   if has(*_SLURM) and int(environ["SLURM_NTASKS"]) > 1:
     return "Slurm"
   if tpu and has("TPU_WORKER_HOSTNAMES"):  # of GKE
-    return "TPU" if "," in environ["TPU_WORKER_HOSTNAMES"] else None
+    return "TPU" if "," in environ["TPU_WORKER_HOSTNAMES"] or has(
+        "MEGASCALE_COORDINATOR_ADDRESS") else None
   if tpu and not has("TPU_SKIP_MDS_QUERY"):  # jax sets it where no TPU is
     return "TPU"
   if has("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"):
@@ -232,7 +234,7 @@ def shared_fate():
   except BaseException as error:  # pylint: disable=broad-except
     if isinstance(error, InputError):
       code_, text = cli.BAD_INPUT, f"isojax: {name()}: {error}\n"
-    elif isinstance(error, (ValueError, jax.errors.JaxRuntimeError)) and (
+    elif isinstance(error, (ValueError, RuntimeError)) and (
         _LOST.search(str(error))):
       code_, text = PEER_LOST, (
           f"isojax: {name()}: stopped, as another process of this run is gone "
@@ -244,4 +246,6 @@ def shared_fate():
     sys.stdout.flush()
     sys.stderr.write(text)
     sys.stderr.flush()
+    if first() and code_ != PEER_LOST:
+      time.sleep(1.0)  # others with the same error may say so before jax goes
     os._exit(code_)

@@ -1,0 +1,206 @@
+"""Several processes: they meet, agree, end together, and change no record."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from configs import hard
+from isojax import hosts
+from isojax import lab as lab_lib
+from isojax import main as main_lib
+from isojax import records
+from isojax import workdir
+from isojax.errors import InputError
+from launch import processes as processes_lib
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]",
+         "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+NO_TPU = {"TPU_SKIP_MDS_QUERY": "1"}  # as jax sets it where there is none
+
+
+@pytest.mark.parametrize("environ, tpu, found", [
+    (NO_TPU, True, None), ({}, False, None), ({}, True, "TPU"),
+    (SLURM, False, "Slurm"), (SLURM | {"SLURM_NTASKS": "1"}, False, None),
+    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, False, None),  # no srun
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a,b"}, True, "TPU"),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a"}, True, None),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a",
+               "MEGASCALE_COORDINATOR_ADDRESS": "b"}, True, "TPU"),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a,b"}, False, None),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, None),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
+     False, "Kubernetes")])
+def test_whose_environment_it_is(environ, tpu, found):
+  assert hosts.scheduler(environ, tpu=tpu) == found
+
+
+@pytest.mark.parametrize("flags", [
+    ("host:1", None, 0), ("host:1", 2, None), (None, 2, 0), ("host", 2, 0),
+    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0)])
+def test_flags_that_do_not_go_together(flags):
+  with pytest.raises(InputError, match="--num_processes"):
+    hosts.initialize(*flags)
+
+
+def test_one_process_agrees_with_itself(monkeypatch):
+  for name, value in SLURM.items():
+    monkeypatch.setenv(name, value)
+  hosts.initialize("none", None, None)  # would wait for the other task
+  assert hosts.count() == 1 and hosts.first()
+  value = object()  # not even JSON
+  assert hosts.gather(value) == [value]
+  hosts.agree(value)
+  assert hosts.together(lambda: value) is value
+  assert hosts.mine([0, 1, 5]).all()
+  with pytest.raises(InputError, match="in use"), hosts.shared_fate():
+    raise InputError("in use")
+
+
+def test_a_folder_that_only_process_0_sees(tmp_path):
+  with pytest.raises(InputError, match="that all hosts share"):
+    workdir.check_shared(str(tmp_path / "none"), "abc")
+  with workdir.claim(str(tmp_path / "a"), {}, "abc", "0"):
+    workdir.check_shared(str(tmp_path / "a"), "abc")
+    with pytest.raises(InputError, match="that all hosts share"):
+      workdir.check_shared(str(tmp_path / "a"), "abd")
+
+
+# --- two processes ------------------------------------------------------------
+
+WORKER = """
+import json, sys
+from isojax import hosts
+from isojax.errors import InputError
+
+i = int(sys.argv[2])
+hosts.initialize(sys.argv[1], 2, i)
+out = {"gathered": hosts.gather(["ä" * i, None, i]),
+       "long": [len(x) for x in hosts.gather("a" * (2999 * i))],
+       "mine": hosts.mine([0, 1, 4, 5]).tolist()}
+
+def refused(function):
+  try:
+    return [function()]
+  except hosts.EverywhereError as error:
+    return str(error)
+
+def only_on(host):
+  if i in host:
+    raise InputError(f"no file {len(host)}")
+  return "fine"
+
+out["one"] = refused(lambda: hosts.together(lambda: only_on([1])))
+out["both"] = refused(lambda: hosts.together(lambda: only_on([0, 1])))
+out["none"] = refused(lambda: hosts.together(lambda: only_on([])))
+out["differ"] = refused(lambda: hosts.agree({"alloc": {"n": 4 + i, "Bp": 3}}))
+out["same"] = refused(lambda: hosts.agree({"alloc": {"n": 4}}))
+print(json.dumps(out), flush=True)
+with hosts.shared_fate():
+  if i == 1:
+    raise InputError("the disk is full")
+  hosts.gather("nobody answers")
+"""
+
+
+def test_two_processes_gather_agree_and_end_together():
+  address = f"127.0.0.1:{processes_lib.free_port()}"
+  environment = os.environ | {
+      "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+  processes = [subprocess.Popen(
+      [sys.executable, "-c", WORKER, address, str(i)], env=environment,
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for i in (0, 1)]
+  try:
+    said = [process.communicate(timeout=100) for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  assert "isojax: " in said[1][1], said[1][1]
+  zero, one = (next(json.loads(line) for line in out.splitlines()
+                    if line.startswith("{")) for out, _ in said)
+  assert zero["mine"] == [True, False, True, False]
+  assert one["mine"] == [False, True, False, True]
+  del zero["mine"], one["mine"]
+  assert zero == one
+  assert zero["gathered"] == [["", None, 0], ["ä", None, 1]]
+  assert zero["long"] == [0, 2999]
+  assert zero["one"].endswith("(process 1): no file 1")
+  assert "(process 0)" not in zero["one"]
+  assert zero["both"] == "no file 2"
+  assert zero["none"] == ["fine"] and zero["same"] == [None]
+  assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
+  assert "(process 0), 5 on " in zero["differ"]
+  # One process fails alone: it says why, and the other ends as well.
+  assert processes[1].returncode == 2
+  assert said[1][1].strip().endswith("(process 1): the disk is full")
+  assert processes[0].returncode in (hosts.PEER_LOST, -signal.SIGABRT)
+
+
+SMALL = dict(alloc=dict(Bp=4, n=6, C=288),
+             eval=dict(k=1, first=4800, growth=1.0),
+             sampler=dict(slots=128), checkpoint=dict(every_steps=3),
+             log=dict(every_seconds=1e-3))
+FLAGS = ["--config=configs/hard.py"] + [
+    f"--config.{section}.{name}={value}" for section, fields in SMALL.items()
+    for name, value in fields.items()]
+
+
+def in_this_process(folder, **mesh):
+  config = hard.get_config()
+  config.update(SMALL | {"mesh": mesh})
+  lab = lab_lib.prepare(config)
+  with workdir.claim(str(folder), config.to_dict(), lab.run_id,
+                     lab.model_sha256):
+    assert main_lib.train(lab, str(folder)) == 0
+
+
+@pytest.fixture
+def two(tmp_path):
+  """Starts the run on two hosts; kills what is left of it."""
+  started = []
+
+  def start():
+    started.append(processes_lib.start(str(tmp_path / "two"), FLAGS, count=2,
+                                       devices=2))
+    return started[-1]
+
+  yield start
+  for run in started:
+    for process in run.processes:
+      process.kill()
+      process.wait()
+
+
+def test_two_hosts_make_the_records_of_one(tmp_path, two):
+  """SIGTERM to one of them, SIGKILL to the other, and one host afterwards."""
+  in_this_process(tmp_path / "one", data=4)
+  run = two()
+  run.wait_for(1)
+  run.processes[1].send_signal(signal.SIGTERM)
+  assert run.wait() == [main_lib.PREEMPTED] * 2, run.text()
+  ledger = str(tmp_path / "two/records.jsonl")
+  stopped = records.read(ledger)[-1]["step"]
+  assert (tmp_path / f"two/checkpoints/{stopped}").is_dir()
+  assert 1 <= stopped < 12
+  shutil.copytree(tmp_path / "two", tmp_path / "elsewhere")
+
+  run = two()
+  run.wait_for(stopped + 1)
+  run.processes[1].kill()
+  begun = time.monotonic()
+  assert run.processes[0].wait() in (hosts.PEER_LOST, -signal.SIGABRT)
+  assert time.monotonic() - begun < 2 * hosts.HEARTBEAT
+  assert "another process of this run is gone" in run.text() or (
+      "another task died" in run.text())
+  assert two().wait() == [0, 0]
+  in_this_process(tmp_path / "elsewhere", data=1)
+  for folder in ("two", "elsewhere"):
+    worst = processes_lib.differences(str(tmp_path / "one"),
+                                      str(tmp_path / folder))
+    assert max(worst.values(), default=0) < 1e-3, (folder, worst)
