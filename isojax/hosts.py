@@ -112,9 +112,9 @@ def initialize(coordinator: str | None, num_processes: int | None,
   except (RuntimeError, ValueError, OSError) as error:
     raise InputError(
         f"{found or coordinator}: the processes of this run did not meet "
-        f"({str(error).splitlines()[0][:200]}); start the same command on every "
-        f"host within {MEET} s, or give --coordinator=none for a run of this "
-        "process alone") from error
+        f"({str(error).splitlines()[0][:200]}); start the same command on "
+        f"every host within {MEET} s, or give --coordinator=none for a run of "
+        "this process alone") from error
   # jax has taken SIGTERM for itself, and would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   held = collections.Counter(x.process_index for x in jax.devices())
@@ -123,7 +123,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
         "the processes of this run have different numbers of devices, "
         + ", ".join(f"process {i} {n}" for i, n in sorted(held.items()))
         + "; give each the same")
-  say(f"one run of {count()} processes, {jax.device_count()} devices")
+  say(f"one run of {len(held)} process(es), {sum(held.values())} devices")
 
 
 def count() -> int:
@@ -131,19 +131,18 @@ def count() -> int:
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
+def number() -> int:
+  """Which of them this is, from 0."""
+  return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
 def first() -> bool:
   """Whether this is process 0, which writes what is written once."""
-  return count() == 1 or jax.process_index() == 0
-
-
-def mine(index):
-  """Which of some numbered things are this process's to do: a mask."""
-  return np.asarray(index) % count() == (jax.process_index() if count() > 1
-                                         else 0)
+  return number() == 0
 
 
 def name() -> str:
-  return f"{socket.gethostname()} (process {jax.process_index()})"
+  return f"{socket.gethostname()} (process {number()})"
 
 
 def say(line: str) -> None:

@@ -291,12 +291,13 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
   """
   B, last, spent = len(problems) * n, 0.0, 0.0
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
-  ours = hosts.mine(np.arange(B) // n)
+  owner_B = np.arange(B) // n % hosts.count()  # of a whole problem
   for items, rollouts in sampler_lib.stream(
       lab.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p)):
-    begun, last, items = time.monotonic(), 0.0, items[ours[items]]
+    begun, last = time.monotonic(), 0.0
+    items = items[owner_B[items] == hosts.number()]
     if not items.size:
       continue
     texts = reward.texts(lab.tokenizer,
@@ -311,23 +312,25 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
     last = time.monotonic() - begun
     spent += last
   begun = time.monotonic()
-  graded = _gathered(graded, n)
+  graded = _gathered(graded, owner_B)
   return rollouts, graded, last + time.monotonic() - begun
 
 
-def _gathered(graded: grader_lib.Graded, n: int) -> grader_lib.Graded:
-  """The verdicts of every process on its own problems."""
+def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
+  """The verdicts of every process on the rollouts that it owns."""
   if hosts.count() == 1:
     return graded
-  parts = [grader_lib.Graded(*part) for part in hosts.gather(
-      [x.tolist() if isinstance(x, np.ndarray) else x
-       for x in vars(graded).values()])]
-  owner_B = np.arange(len(graded.vote_B)) // n % len(parts)
-  pick = lambda field: [getattr(parts[p], field)[i]
-                        for i, p in enumerate(owner_B)]
-  return grader_lib.Graded(
-      np.array(pick("correct_B")), np.array(pick("formatted_B")),
-      pick("vote_B"), [line for part in parts for line in part.lost])
+  ours = np.flatnonzero(owner_B == hosts.number())
+  parts = hosts.gather([
+      graded.correct_B[ours].tolist(), graded.formatted_B[ours].tolist(),
+      [graded.vote_B[i] for i in ours], graded.lost])
+  for process, (correct, formatted, vote, _) in enumerate(parts):
+    theirs = np.flatnonzero(owner_B == process)
+    graded.correct_B[theirs], graded.formatted_B[theirs] = correct, formatted
+    for i, each in zip(theirs, vote, strict=True):
+      graded.vote_B[i] = each
+  return dataclasses.replace(
+      graded, lost=[line for *_, lost in parts for line in lost])
 
 
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",

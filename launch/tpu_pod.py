@@ -73,8 +73,8 @@ class Pod:
     if not os.path.isabs(self.workdir):
       raise InputError(
           f"--workdir={self.workdir}: expected an absolute path, in a folder "
-          "that all hosts of the slice share (a Filestore that --before mounts, "
-          "say); local disks do only on slices of one host")
+          "that all hosts of the slice share (a Filestore, say, that --before "
+          "mounts); local disks do only on slices of one host")
     machine = machine_lib.machine(self.slice)
     kind, chips = machine.accelerator.name, machine.chips
     sizes = {"tpu-v5p": (4, 8, 16, 32, *range(64, 6145, 64))}
