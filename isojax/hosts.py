@@ -110,9 +110,10 @@ def initialize(coordinator: str | None, num_processes: int | None,
         *(given if found is None else ()), initialization_timeout=MEET,
         heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
   except (RuntimeError, ValueError, OSError) as error:
+    needs = "pip install 'jax[k8s]', " if found == "Kubernetes" else ""
     raise InputError(
         f"{found or coordinator}: the processes of this run did not meet "
-        f"({str(error).splitlines()[0][:200]}); start the same command on "
+        f"({str(error).splitlines()[0][:200]}); {needs}start the same command on "
         f"every host within {MEET} s, or give --coordinator=none for a run of "
         "this process alone") from error
   # jax has taken SIGTERM for itself, and would only note it.
@@ -121,7 +122,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
   if len(set(held.values())) > 1:  # each of them sees this
     raise InputError(
         "the processes of this run have different numbers of devices, "
-        + ", ".join(f"process {i} {n}" for i, n in sorted(held.items()))
+        + ", ".join(f"process {i} has {n}" for i, n in sorted(held.items()))
         + "; give each the same")
   say(f"one run of {len(held)} process(es), {sum(held.values())} devices")
 

@@ -148,8 +148,9 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
     InputError: ledger and checkpoints do not belong together.
   """
   restored = checkpoint.restore_newest(store, lab_lib.abstract_state(lab, tx))
-  steps = [r["step"] for r in records.read(ledger) if r["kind"] == "train"]
-  hosts.agree({"checkpoint": restored and restored[0], "updates": len(steps)})
+  found = records.read(ledger)
+  steps = [r["step"] for r in found if r["kind"] == "train"]
+  hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:
     # A first save may still have been under way when the second one was due.
     if steps and steps[-1] > 2 * lab.e.checkpoint.every_steps:

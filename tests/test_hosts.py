@@ -78,7 +78,9 @@ def test_a_folder_that_only_process_0_sees(tmp_path):
 
 WORKER = """
 import json, sys
+import numpy as np
 from isojax import hosts
+from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.tasks import stratum as stratum_lib
 
@@ -104,6 +106,12 @@ out["both"] = refused(lambda: hosts.together(lambda: only_on([0, 1])))
 out["none"] = refused(lambda: hosts.together(lambda: only_on([])))
 out["differ"] = refused(lambda: hosts.agree({"alloc": {"n": 4 + i, "Bp": 3}}))
 out["same"] = refused(lambda: hosts.agree({"alloc": {"n": 4}}))
+make = lambda n: mesh_lib.make_mesh(
+    mesh_lib.MeshConfig(data=n, fsdp=1, tensor=1))
+out["mesh"] = refused(lambda: hosts.together(lambda: make(1)))
+rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
+out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
+out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated
 print(json.dumps(out), flush=True)
 with hosts.shared_fate():
   if i == 1:
@@ -130,6 +138,7 @@ def test_two_processes_gather_agree_and_end_together():
                     if line.startswith("{")) for out, _ in said)
   assert zero.pop("number") == [0, 2, True]
   assert one.pop("number") == [1, 2, False]
+  assert (zero.pop("rows"), one.pop("rows")) == ([[0, 1, 2]], [[3, 4, 5]])
   assert zero == one
   assert zero["gathered"] == [["", None, 0], ["ä", None, 1]]
   assert zero["long"] == [0, 2999]
@@ -139,6 +148,7 @@ def test_two_processes_gather_agree_and_end_together():
   assert zero["none"] == ["fine"] and zero["same"] == [None]
   assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
   assert "(process 0), 5 on " in zero["differ"]
+  assert zero["mesh"].startswith("mesh: 1 of 2 devices; ") and zero["read"]
   # One process fails alone: it says why, and the other ends as well.
   assert processes[1].returncode == 2
   assert said[1][1].strip().endswith("(process 1): the disk is full")
