@@ -87,22 +87,21 @@ def initialize(coordinator: str | None, num_processes: int | None,
     InputError: flags that do not go together, no way to meet, or different
       numbers of devices. Whoever waits in vain is aborted by jax (SIGABRT).
   """
-  given = (coordinator, num_processes, process_id)
-  found = None
-  if coordinator == "none" or given == (None, None, None):
-    if given[1:] != (None, None):
-      raise InputError("--coordinator=none is a run of one process; leave out "
-                       "--num_processes and --process_id")
-    found = None if coordinator else scheduler(os.environ, tpu=_may_use_tpu())
+  given, found = (coordinator, num_processes, process_id), None
+  if given == (None, None, None):
+    found = scheduler(os.environ, tpu=_may_use_tpu())
     if found is None:
       return
+  elif given == ("none", None, None):
+    return
   elif None in given or not 0 <= process_id < num_processes or not re.fullmatch(
       r".+:\d+", coordinator):
     raise InputError(
         f"--coordinator={coordinator} --num_processes={num_processes} "
         f"--process_id={process_id}: expected HOST:PORT of process 0, how many "
         "processes there are, and which one this is, from 0; or none of the "
-        "three where a TPU pod, Slurm or Kubernetes tells them")
+        "three where a TPU pod, Slurm or Kubernetes tells them; or only "
+        "--coordinator=none, for a run of this process alone")
   progress.say(f"{found or coordinator}: waiting for the other processes of "
                f"this run, at most {MEET} s")
   try:
@@ -113,9 +112,9 @@ def initialize(coordinator: str | None, num_processes: int | None,
     needs = "pip install 'jax[k8s]', " if found == "Kubernetes" else ""
     raise InputError(
         f"{found or coordinator}: the processes of this run did not meet "
-        f"({str(error).splitlines()[0][:200]}); {needs}start the same command on "
-        f"every host within {MEET} s, or give --coordinator=none for a run of "
-        "this process alone") from error
+        f"({str(error).splitlines()[0][:200]}); {needs}start the same command "
+        f"on every host within {MEET} s, or give --coordinator=none for a run "
+        "of this process alone") from error
   # jax has taken SIGTERM for itself, and would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   held = collections.Counter(x.process_index for x in jax.devices())

@@ -46,7 +46,7 @@ def test_whose_environment_it_is(environ, tpu, found):
 
 @pytest.mark.parametrize("flags", [
     ("host:1", None, 0), ("host:1", 2, None), (None, 2, 0), ("host", 2, 0),
-    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0)])
+    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0), ("none", None, 0)])
 def test_flags_that_do_not_go_together(flags):
   with pytest.raises(InputError, match="--num_processes"):
     hosts.initialize(*flags)
@@ -84,8 +84,8 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.tasks import stratum as stratum_lib
 
-i = int(sys.argv[2])
-hosts.initialize(sys.argv[1], 2, i)
+hosts.initialize(None, None, None)
+i = hosts.number()
 out = {"gathered": hosts.gather(["ä" * i, None, i]),
        "long": [len(x) for x in hosts.gather("a" * (2999 * i))],
        "number": [hosts.number(), hosts.count(), hosts.first()]}
@@ -121,11 +121,14 @@ with hosts.shared_fate():
 
 
 def test_two_processes_gather_agree_and_end_together():
-  address = f"127.0.0.1:{processes_lib.free_port()}"
-  environment = os.environ | {
-      "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+  """As two tasks of a Slurm step, which jax finds by itself."""
+  environment = os.environ | SLURM | {
+      "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path),
+      "SLURM_STEP_NODELIST": "localhost",
+      "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
   processes = [subprocess.Popen(
-      [sys.executable, "-c", WORKER, address, str(i)], env=environment,
+      [sys.executable, "-c", WORKER], env=environment | {
+          "SLURM_PROCID": str(i)},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for i in (0, 1)]
   try:
