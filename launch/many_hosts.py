@@ -7,7 +7,8 @@ Two processes with two forced CPU devices each stand for two hosts. Their
 records are held against those of one process with four devices: undisturbed;
 with each of the two killed once and both restarted; and after a SIGTERM to one
 of them, continued by one process on one device. The exit code is 0 if all
-agree: rewards and all other integers are the same, the rest to 1e-3 relative.
+agree: rewards, lengths and verdicts are the same, and what devices sum up
+differs by less than 1e-3 relative.
 """
 
 import os

@@ -1,10 +1,12 @@
 """Runs of isojax.main in processes of this machine, and how they compare."""
 
+import collections
 import dataclasses
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from isojax import records
@@ -56,8 +58,10 @@ def start(folder: str, arguments: list[str], *, count: int,
              f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
   coordinator, processes, said = f"127.0.0.1:{free_port()}", [], []
   for i in range(count):
-    said.append(f"{folder}-said-{i}-{len(os.listdir(os.path.dirname(folder)))}")
-    with open(said[-1], "w", encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile(
+        prefix=f"{os.path.basename(folder)}-said-", delete=False,
+        dir=os.path.dirname(folder)) as file:
+      said.append(file.name)
       processes.append(subprocess.Popen(command + [
           f"--coordinator={coordinator}", f"--num_processes={count}",
           f"--process_id={i}"] * (count > 1), env=environment, stdout=file,
@@ -65,18 +69,27 @@ def start(folder: str, arguments: list[str], *, count: int,
   return Run(folder, processes, said)
 
 
-def differences(one: str, other: str) -> dict[str, float]:
-  """The largest relative difference of each field; 0 left out.
+# Fields that devices sum, in an order that depends on the mesh.
+ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp")
 
-  Infinite where other than floats differ, or a record is missing.
+
+def differences(one: str, other: str) -> dict[str, float]:
+  """The largest relative difference of each field that is not the same.
+
+  Infinite where a field must be the same, or a record is missing.
   """
   pair = [records.comparable(records.read(os.path.join(x, "records.jsonl")))
           for x in (one, other)]
-  worst = {"records": float("inf") if len(pair[0]) != len(pair[1]) else 0.0}
+  if [r.keys() for r in pair[0]] != [r.keys() for r in pair[1]]:
+    return {"records": float("inf")}
+  worst = collections.defaultdict(float)
   for a, b in zip(*pair):
-    for name in a.keys() | b.keys():
-      # The gap of sampler and trainer is rounding itself.
-      far = 0.0 if name == "logp_gap" and max(a[name], b[name]) < 1e-5 else (
-          compare.relative(a[name], b[name]))
-      worst[name] = max(far, worst[name] if name in worst else 0.0)
+    for name in a:
+      if name == "logp_gap":  # of sampler and trainer: rounding itself
+        far = 0.0 if max(a[name], b[name]) < 1e-5 else float("inf")
+      elif name in ROUNDED:
+        far = compare.relative(a[name], b[name])
+      else:
+        far = 0.0 if a[name] == b[name] else float("inf")
+      worst[name] = max(far, worst[name])
   return {name: value for name, value in worst.items() if value}
