@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 
+from isojax import hosts
 from isojax.errors import InputError
 from isojax.types import TrainState
 
@@ -122,13 +123,16 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
 
 
 def steps(store: str) -> list[int]:
-  """The steps that were saved, in order; none where there is no folder."""
-  if not os.path.isdir(store):
+  """The steps that were saved, in order; none where there is no folder.
+
+  As process 0 finds them, on all.
+  """
+  if not hosts.gather(os.path.isdir(store))[0]:
     return []
   with ocp.CheckpointManager(
       os.path.abspath(store),
       options=ocp.CheckpointManagerOptions(create=False)) as manager:
-    return sorted(manager.all_steps())
+    return hosts.gather(sorted(manager.all_steps()))[0]
 
 
 def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
@@ -188,7 +192,8 @@ def restore_newest(store: str, abstract: TrainState):
       aside = f"{store.rstrip('/')}-damaged-{worse}"
       while os.path.exists(aside):
         aside += "+"
-      os.rename(os.path.join(store, str(worse)), aside)
+      if hosts.first():
+        os.rename(os.path.join(store, str(worse)), aside)
       logging.warning(
           "the checkpoint of step %d is damaged (%s): moved to %s, going on "
           "from step %d", worse, reason, aside, step)

@@ -17,6 +17,7 @@ from isojax.errors import InputError
 BAD_INPUT = 2  # exit code of every InputError
 PREEMPTED = 75  # after a signal: saved, run the same command again
 DIVERGED = 76  # after a NaN or infinite loss, which would come again
+PEER_LOST = 77  # another process of the run ended; run the same command again
 UNREAD = 141  # of a command whose output nobody reads on, as shells have it
 
 

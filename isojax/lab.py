@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from isojax import experiment as experiment_lib
+from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import workdir
@@ -281,7 +282,8 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
                     n: int, key, section):
   """n rollouts of each problem, at the temperature and top_p of a section.
 
-  Those that have ended are graded while the others decode.
+  Those that have ended are graded while the others decode, each problem by
+  one of the processes; all of them get all verdicts.
 
   Returns:
     Rollouts, problem-major; their verdicts; seconds of grading after the last
@@ -289,11 +291,15 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
   """
   B, last, spent = len(problems) * n, 0.0, 0.0
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+  owner_B = np.arange(B) // n % hosts.count()  # of a whole problem
   for items, rollouts in sampler_lib.stream(
       lab.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p)):
-    begun = time.monotonic()
+    begun, last = time.monotonic(), 0.0
+    items = items[owner_B[items] == hosts.number()]
+    if not items.size:
+      continue
     texts = reward.texts(lab.tokenizer,
                          jax.tree.map(lambda x: x[items], rollouts))
     part = grade([problems[i // n] for i in items], texts,
@@ -305,7 +311,26 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
     graded.lost.extend(part.lost)
     last = time.monotonic() - begun
     spent += last
-  return rollouts, graded, last
+  begun = time.monotonic()
+  graded = _gathered(graded, owner_B)
+  return rollouts, graded, last + time.monotonic() - begun
+
+
+def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
+  """The verdicts of every process on the rollouts that it owns."""
+  if hosts.count() == 1:
+    return graded
+  ours = np.flatnonzero(owner_B == hosts.number())
+  parts = hosts.gather([
+      graded.correct_B[ours].tolist(), graded.formatted_B[ours].tolist(),
+      [graded.vote_B[i] for i in ours], graded.lost])
+  for process, (correct, formatted, vote, _) in enumerate(parts):
+    theirs = np.flatnonzero(owner_B == process)
+    graded.correct_B[theirs], graded.formatted_B[theirs] = correct, formatted
+    for i, each in zip(theirs, vote, strict=True):
+      graded.vote_B[i] = each
+  return dataclasses.replace(
+      graded, lost=[line for *_, lost in parts for line in lost])
 
 
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",

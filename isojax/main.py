@@ -24,6 +24,7 @@ from isojax import checkpoint
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
+from isojax import hosts
 from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
 from isojax import profile
@@ -57,6 +58,14 @@ _EVAL_SETS = flags.DEFINE_list(
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step that "
     "this process makes, for TensorBoard or ui.perfetto.dev.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "HOST:PORT of process 0 of a run on several hosts, "
+    "with the two below; left out, a TPU pod, Slurm or Kubernetes tells them; "
+    "none: a run of this process alone.")
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "With --coordinator: processes of the run.")
+_PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "With --coordinator: which one this is, from 0.")
 
 
 def train_step(lab: Lab, grade, update, state, base, step: int):
@@ -71,7 +80,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
       lab, grade, lab_lib.merged(lab, base, state.params), problems, prompts,
       a.n, rng.stream(e.seed, "rollout", step), e.sampler)
   for line in graded.lost:
-    progress.say(f"step {step + 1}: counted as wrong: {line}")
+    hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
                  ).reshape(a.Bp, a.n)
   loss = e.recipe.loss
@@ -102,7 +111,7 @@ def evaluation(lab: Lab, grade, params, step: int) -> dict:
       lab, grade, params, problems, lab.validation, k,
       rng.stream(e.seed, "eval", step), e.eval)
   for line in graded.lost:
-    progress.say(f"evaluation: counted as wrong: {line}")
+    hosts.say(f"evaluation: counted as wrong: {line}")
   return {"eval_set": f"{lab.stratum.header['stratum']}/validation",
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
@@ -134,7 +143,9 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
     InputError: ledger and checkpoints do not belong together.
   """
   restored = checkpoint.restore_newest(store, lab_lib.abstract_state(lab, tx))
-  steps = [r["step"] for r in records.read(ledger) if r["kind"] == "train"]
+  found = records.read(ledger)
+  steps = [r["step"] for r in found if r["kind"] == "train"]
+  hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:
     # A first save may still have been under way when the second one was due.
     if steps and steps[-1] > 2 * lab.e.checkpoint.every_steps:
@@ -144,7 +155,7 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
           "to start again")
     state = update_lib.init_state(lab.model, tx, lab_lib.first_trained(lab),
                                   lab.e.model.lora)
-    return 0, state, records.truncate_after(ledger, -1)
+    return 0, state, kept_up_to(ledger, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
     raise InputError(
@@ -152,8 +163,15 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
         "to it; put the records back, or choose another --workdir to start "
         "again")
   if start < lab.e.alloc.M:
-    progress.say(f"continuing from step {start} of {lab.e.alloc.M}")
-  return start, state, records.truncate_after(ledger, start)
+    hosts.say(f"continuing from step {start} of {lab.e.alloc.M}")
+  return start, state, kept_up_to(ledger, start)
+
+
+def kept_up_to(ledger: str, step: int) -> list[dict]:
+  """The records up to a step; process 0 cuts off what follows."""
+  if hosts.first():
+    return records.truncate_after(ledger, step)
+  return [r for r in records.read(ledger) if r["step"] <= step]
 
 
 def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
@@ -192,52 +210,58 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
   def record(kind: str, step: int, fields: dict) -> dict:
     line = {"kind": kind, **lab_lib.identity_fields(lab, step), **totals,
             **fields}
-    records.append(ledger, line)
-    summaries.add(line)
+    if hosts.first():
+      records.append(ledger, line)
+      summaries.add(line)
     return line
 
   # At each step: evaluate and save what is due, then take the next one.
   saved, saved_at = start, time.monotonic()
   with (lab_lib.grading(e, lab.stratum.header) as grade,
-        progress.summaries(folder, on=e.log.tensorboard, start=start)
-        as summaries,
-        profile.steps(trace) as traced,
+        progress.summaries(folder, on=e.log.tensorboard and hosts.first(),
+                           start=start) as summaries,
+        profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
-        stop_signals() as stop):
+        stop_signals() as stop, hosts.shared_fate()):
     for step in range(start, M + 1):
-      stopping = stop.is_set() and step < M
+      # What each process knows for itself: a signal to any, the clock of 0.
+      stops, minutes = zip(*hosts.gather(
+          [stop.is_set(), (time.monotonic() - saved_at) / 60]))
+      stopping = any(stops) and step < M
       if step in due and step not in evaluated and not stopping:
         line = record("eval", step, evaluation(
             lab, grade, lab_lib.merged(lab, base, state.params), step))
-        progress.say(progress.evaluation_line(line))
-      minutes = (time.monotonic() - saved_at) / 60
+        hosts.say(progress.evaluation_line(line))
       if step > saved and (
           step == M or stopping or step % e.checkpoint.every_steps == 0
-          or minutes >= e.checkpoint.every_minutes):
-        records.sync(ledger)
+          or minutes[0] >= e.checkpoint.every_minutes):
+        if hosts.first():
+          records.sync(ledger)
         checkpoint.save(manager, step, state)
         saved, saved_at = step, time.monotonic()
       if step == M:
         break
       if stopping:
         checkpoint.finish(manager)
-        progress.say(f"stopped by a signal at step {step}, which is saved; the "
-                     "same command goes on from there")
+        hosts.say(f"stopped by a signal at step {step}, which is saved; the "
+                  "same command goes on from there")
         return cli.PREEMPTED
       with traced(step + 1):
         state, fields = train_step(lab, profile.stage("score", grade), update,
                                    state, base, step)
       if step == start:
-        progress.say(str(compiled))
+        hosts.say(str(compiled))
       if not fields.pop("finite"):
-        progress.say(diverged(lab, step + 1, saved, fields))
+        hosts.say(diverged(lab, step + 1, saved, fields))
         return cli.DIVERGED
       del fields["loss"]  # of no meaning on-policy: its gradient is the point
       for name in lab_lib.TOTALS:
         totals[name] += fields.pop(name)
       record("train", step + 1, {"lr": float(schedule(step)), **fields})
-      report(step + 1, fields["reward"])
-  print(progress.table(records.read(ledger), ledger))
+      if hosts.first():
+        report(step + 1, fields["reward"])
+  if hosts.first():
+    print(progress.table(records.read(ledger), ledger))
   return 0
 
 
@@ -250,7 +274,7 @@ def evaluation_sets(lab: Lab) -> list[tuple[str, Lab]]:
   for path in _EVAL_SETS.value:
     each = lab_lib.on_stratum(lab, path)
     for note in each.notes:
-      progress.say(note)
+      hosts.say(note)
     header = each.stratum.header
     name = f"{header['stratum']}/validation"
     if name in sets:
@@ -277,7 +301,7 @@ def as_trained(lab: Lab, config: dict, folder: str) -> tuple[Lab, dict]:
 def newest(lab: Lab, store: str):
   """(step, parameters) of the newest checkpoint; of the base if none."""
   if not checkpoint.steps(store):
-    progress.say(f"{store} holds no checkpoint: this is the base policy")
+    hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, lab_lib.base_params(lab)
   tx, _ = lab_lib.make_optimizer(lab)
   step, trained = checkpoint.restore_params(
@@ -287,19 +311,21 @@ def newest(lab: Lab, store: str):
 
 def evaluate_only(lab: Lab, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  sets = evaluation_sets(lab)
+  sets = hosts.together(lambda: evaluation_sets(lab))
   step, params = newest(lab, os.path.join(folder, "checkpoints"))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
   path = os.path.join(folder, "eval.jsonl")
-  records.truncate_after(path, math.inf)  # drops a torn last line
+  if hosts.first():
+    records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
     with lab_lib.grading(each.e, each.stratum.header) as grade:
       line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
               **lab_lib.totals_of(known),
               **evaluation(each, grade, params, step), "eval_set": name}
-    records.append(path, line)
-    print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
+    if hosts.first():
+      records.append(path, line)
+      print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
   return 0
 
 
@@ -322,7 +348,8 @@ def planned(config, path: str, row: int | None) -> float:
   return found["lr"]
 
 
-def main(_) -> int:
+def prepared() -> Lab:
+  """What the flags and the config say; every check comes before any write."""
   lr = None
   if _PLAN.value is not None:
     lr = planned(_CONFIG.value, _PLAN.value, _ROW.value)
@@ -339,17 +366,29 @@ def main(_) -> int:
     progress.say(note)
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:
-    progress.say(note)
+    hosts.say(note)
   if lr is not None and not math.isclose(lr, lab.e.lr, rel_tol=1e-3):
-    progress.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
-                 f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
-  folder = _WORKDIR.value or os.path.join("runs", f"{lab.e.name}-{lab.run_id}")
-  run = functools.partial(train, trace=_PROFILE.value)
-  config = _CONFIG.value.to_dict()
-  if _MODE.value == "eval":
-    run = evaluate_only
-    lab, config = as_trained(lab, config, folder)
-  with workdir.claim(folder, config, lab.run_id, lab.model_sha256):
+    hosts.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
+              f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
+  return lab
+
+
+def main(_) -> int:
+  hosts.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  with hosts.shared_fate(), contextlib.ExitStack() as stack:
+    lab = hosts.together(prepared)
+    folder = _WORKDIR.value or os.path.join(
+        "runs", f"{lab.e.name}-{lab.run_id}")
+    run = functools.partial(train, trace=_PROFILE.value)
+    config = _CONFIG.value.to_dict()
+    if _MODE.value == "eval":
+      run = evaluate_only
+      lab, config = hosts.together(lambda: as_trained(lab, config, folder))
+    hosts.agree(lab.identity | config | {
+        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
+    claim = workdir.claim(folder, config, lab.run_id, lab.model_sha256)
+    hosts.together(lambda: hosts.first() and stack.enter_context(claim))
+    hosts.together(lambda: workdir.check_shared(folder, lab.run_id))
     return run(lab, folder)
 
 

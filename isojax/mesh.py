@@ -40,7 +40,11 @@ class MeshConfig:
 
 
 def make_mesh(cfg: MeshConfig) -> Mesh:
-  """A mesh over the first devices; InputError if there are too few of them."""
+  """A mesh over the first devices, all of them if they are of several hosts.
+
+  Raises:
+    InputError: too few devices, or some of several processes' are left over.
+  """
   shape = dataclasses.asdict(cfg)
   size, found = math.prod(shape.values()), jax.device_count()
   if size > found:
@@ -50,6 +54,10 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
         f"{jax.default_backend()} device(s) were found; make the mesh smaller, "
         "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
         f"{size}")
+  if size < found and jax.process_count() > 1:
+    raise InputError(
+        f"mesh: {size} of {found} devices; a run of several processes uses all "
+        f"that its {jax.process_count()} have")
   # Auto, because jax.make_mesh defaults to Explicit axes, under which einsums
   # on fsdp-sharded weights are ambiguous.
   return jax.make_mesh(
@@ -65,6 +73,12 @@ def blocks(mesh: Mesh) -> int:
 def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
   """Rows sharded along array axis `axis`, everything else replicated."""
   return NamedSharding(mesh, P(*(None,) * axis, ROWS))
+
+
+def read_rows(mesh: Mesh) -> NamedSharding:
+  """Of rows that hosts read: sharded too, unless there are several hosts."""
+  rows = row_sharding(mesh)
+  return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -90,5 +104,12 @@ def whole_rows(sharding: NamedSharding) -> NamedSharding:
 
 
 def place(tree, sharding: NamedSharding):
-  """Host arrays onto the devices under one sharding."""
-  return jax.device_put(jax.tree.map(np.asarray, tree), sharding)
+  """Host arrays onto the devices under one sharding.
+
+  Every process holds all of them, and places what its own devices hold.
+  """
+  tree = jax.tree.map(np.asarray, tree)
+  if sharding.is_fully_addressable:
+    return jax.device_put(tree, sharding)
+  return jax.tree.map(lambda x: jax.make_array_from_callback(
+      x.shape, sharding, lambda index: x[index]), tree)

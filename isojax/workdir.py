@@ -38,11 +38,13 @@ def _flat(tree: dict, prefix: str = "") -> dict:
   return out
 
 
-def _differences(here: dict, there: dict) -> str:
-  a, b = _flat(here), _flat(there)
+def differences(one: dict, other: dict, *, at=("here", "there")) -> str:
+  """The keys whose values differ, and both values; `at` says where they are.
+  """
+  a, b = _flat(one), _flat(other)
   return "; ".join(
-      f"{key}: {a[key] if key in a else 'absent'} here, "
-      f"{b[key] if key in b else 'absent'} there"
+      f"{key}: {a[key] if key in a else 'absent'} {at[0]}, "
+      f"{b[key] if key in b else 'absent'} {at[1]}"
       for key in sorted(a.keys() | b.keys())
       if key not in a or key not in b or a[key] != b[key])
 
@@ -85,7 +87,7 @@ def _check_config(folder: str, config: dict, this_id: str,
     return
   found_id, found_config = read_config(folder)
   if found_id != this_id:
-    differ = _differences(json.loads(json.dumps(config)), found_config) or (
+    differ = differences(json.loads(json.dumps(config)), found_config) or (
         "the same config, but the files of the model, the stratum or the "
         "prompts' tokens are others")
     raise InputError(
@@ -104,6 +106,15 @@ def held(folder: str) -> bool:
   except BlockingIOError:
     return True
   return False
+
+
+def check_shared(folder: str, this_id: str) -> None:
+  """InputError unless a run has claimed the folder as it is seen from here."""
+  path = os.path.join(folder, "config.json")
+  if not os.path.exists(path) or read_config(folder)[0] != this_id:
+    raise InputError(
+        f"--workdir={folder}: not the folder that process 0 has claimed; choose "
+        "one on a file system that all hosts share")
 
 
 @contextlib.contextmanager

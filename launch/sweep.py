@@ -9,7 +9,6 @@ these commands on one root, also on other machines with the same file system,
 share the work and never do a run twice. Ctrl-C saves all runs and ends.
 """
 
-import functools
 import sys
 import time
 
@@ -155,7 +154,10 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
   """Works them off here: (how they stand, whether a signal ended it)."""
   each = max(run.devices for run in runs)
   places = slots.of_machine(_WORKERS.value, _DEVICES.value, each)
-  command = functools.partial(runs_lib.command, python=sys.executable)
+
+  def command(root, run):  # a worker is a whole run, also on a pod's host
+    return [*runs_lib.command(root, run, sys.executable), "--coordinator=none"]
+
   return sweeper.sweep(root, runs, places, rules, command=command,
                        show=live_line(root))
 

@@ -168,7 +168,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   weights = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
-  rows, cache = mesh_lib.row_sharding(mesh), cache_sharding(model)
+  read, cache = mesh_lib.read_rows(mesh), cache_sharding(model)
 
   # Functions with names, which traces show.
   def cast(params):
@@ -197,7 +197,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
       decode=jax.jit(
           make_decode(model, cfg, eos), donate_argnums=1,
-          out_shardings=(cache, rows, rows)))
+          out_shardings=(cache, read, read)))
 
 
 def cache_sharding(model: decoder.Transformer) -> NamedSharding:
