@@ -132,9 +132,8 @@ def test_padding_computes_the_maxima():
   step = toy_step(workload=dataclasses.replace(SHORT, padded=True))
   assert step.prefill.flops == 6 * (68 + 8 * 6)
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
-  # Answers of 2 on average, of at most 3, are padded to 2 + 3 / 8.
-  assert step.update.flops == 3 * (6 * (68 + 48)
-                                   + 2 * 2.375 * (88 + 8 * 8.375))
+  # Two answers of 2 on average in rows of 3, half a row of which is empty.
+  assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
 
 
 def test_what_the_update_leaves_out_and_adds():

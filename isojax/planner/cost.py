@@ -34,9 +34,9 @@ class Workload:
   max_response: int  # tokens; sizes the cache
   dtype: str  # of compute and cache, a key of BYTES
   padded: bool = False  # prompts and cache at their maxima, answers of an
-  # update padded to quarters of it, whole matrices of attention scores, as
-  # isojax does; False: at the means, as a packed update with fused attention
-  # and a growing cache would
+  # update packed into rows as long as the longest, whole matrices of attention
+  # scores, as isojax does; False: at the means, as an update without padding
+  # with fused attention and a growing cache would
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
@@ -247,9 +247,9 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               mesh: Mesh | None = None, microbatches: int = 1) -> Cost:
   """One step: Bp problems, n rollouts each, one update.
 
-  The prompt goes through the update once a problem; the padding of answers to
-  quarters of the longest is taken to add half a quarter to their mean, and
-  what rows only fill a microbatch is left out. Forward and backward are
+  The prompt goes through the update once a problem; of the rows that pack a
+  problem's answers the last is taken to be half empty, and what rows only fill
+  a microbatch is left out. Forward and backward are
   3 forwards, 4 with remat. Links: a microbatch gathers the weights over fsdp
   twice and scatters float32 gradients once; the step reduces gradients over
   data. Without a mesh all chips are on `data`: whole weights on each.
@@ -261,8 +261,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   mesh, B = checked_mesh(mesh, machine), Bp * n
   S, T, prompt_context, context = w.lengths
   if w.padded:
-    T = min(T, w.response_tokens + T / 8)
-    context = S + T
+    T = np.minimum(T, w.response_tokens + T / (2 * n))
   forward = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
       + B * T * shape.forward_flops(context, head=True))
