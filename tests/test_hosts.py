@@ -206,8 +206,9 @@ def overrides(tree: dict, prefix="--config") -> list[str]:
 
 
 @pytest.fixture
-def two(tmp_path, small):
+def two(tmp_path, small, monkeypatch):
   """Starts the run on two hosts; kills what is left of it."""
+  monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
   started = []
 
   def start():
