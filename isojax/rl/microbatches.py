@@ -60,7 +60,8 @@ def cut(len_R, problem_R, *, S: int, T: int, G: int, tokens: int):
 
   The longest rows come first, each microbatch as wide as its longest, and
   shorter ones fill it up. Prompts take a sixteenth of the tokens of the rows,
-  a quarter, or as many: the least that holds those of all the rows.
+  a quarter, or as many: the least that holds those of all the rows. Never more
+  than there are rows.
 
   Args:
     len_R, problem_R: of the rows that have a gradient, problem-major.
@@ -74,8 +75,9 @@ def cut(len_R, problem_R, *, S: int, T: int, G: int, tokens: int):
     width = width_R[order[0]]
     rows = multiple(tokens // width, G)
     for prompt_tokens in (tokens // 16, tokens // 4, tokens):
+      slots = min(rows, multiple(prompt_tokens // S, G))
       found = fill(problem_R[order[:rows]].tolist(), G=G, rows=rows // G,
-                   slots=multiple(prompt_tokens // S, G) // G)
+                   slots=slots // G)
       if found[-1] == min(rows, len(order)):
         break
     row, slot, held, taken = found

@@ -141,7 +141,9 @@ class Sampler(typing.NamedTuple):
   length_sizes: tuple[int, ...]  # of the cache
   prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
   window: int  # prompts prefilled at once in a block
-  prepare: typing.Callable  # parameters as decoding wants them
+  weights: dict  # shardings of the parameters, as decoding wants them
+  cast: typing.Callable  # parameters in that sharding and dtype
+  prepare: typing.Callable  # the same, of those that are so already nothing
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
@@ -188,6 +190,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
       window=-(-row_sizes[-1] // (8 * G)),
+      weights=weights, cast=cast,
       prepare=lambda params: params if prepared(params) else cast(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(prefill_prompts, out_shardings=cache),
@@ -254,9 +257,14 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
           mask, cache, row.position_R)
-      logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      token_R, logp_R, entropy_R = draw(
-          logits, rng.uniform_at(key_R, row.count_R), temperature, top_p)
+      # Each device draws for some rows from whole logits: sums along a
+      # vocabulary in shards would gather it, again and again.
+      logits = jax.lax.with_sharding_constraint(
+          model.apply({"params": params}, hidden, method="head")[:, 0],
+          mesh_lib.spread_rows(model.mesh, R))
+      token_R, logp_R, entropy_R = jax.lax.with_sharding_constraint(
+          draw(logits, rng.uniform_at(key_R, row.count_R), temperature, top_p),
+          mesh_lib.row_sharding(model.mesh))
       ended_R = row.active_R & jnp.any(
           token_R[:, None] == eos_E[None], axis=1)
       count_R = row.count_R + row.active_R
