@@ -72,6 +72,12 @@ def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
   return NamedSharding(mesh, P(*(None,) * axis, ROWS))
 
 
+def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
+  """Of [R, V] as the head makes them: rows, and shards of the vocabulary."""
+  return NamedSharding(
+      mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
+
+
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
   """R rows over all devices, also those that share weights, if they divide.
 

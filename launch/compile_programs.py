@@ -19,6 +19,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import lora as lora_lib
+from isojax.planner import cost
+from isojax.planner import memory as memory_lib
+from isojax.rl import microbatches
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
@@ -39,6 +42,7 @@ class Case:
   e: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: sampler_lib.Sampler
+  planned: memory_lib.Programs  # as the planner sees them
   notes: tuple[str, ...]
   hbm: float  # bytes of a device that programs can have
 
@@ -160,9 +164,61 @@ def case(e: experiment_lib.Experiment, topology: str, *,
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
-  del largest
+  hbm = hbm_of(devices[0])
+  if largest:
+    e = the_largest(e, opened.model, hbm)
   sampler, notes = lab_lib.make_sampler(opened, e.sampler)
-  return Case(e, opened.model, sampler, notes, hbm_of(devices[0]))
+  G = mesh_lib.blocks(mesh)
+  return Case(e, opened.model, sampler, planned(
+      e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G), notes,
+              hbm)
+
+
+MARGIN = 0.95  # of the memory that --largest fills, by the planner's estimate
+
+
+def rows_of(e: experiment_lib.Experiment, G: int) -> int:
+  """Rows of a microbatch of the longest answers."""
+  return microbatches.multiple(
+      e.recipe.loss.microbatch_tokens // e.sampler.max_new_tokens, G)
+
+
+def planned(e: experiment_lib.Experiment, model: decoder.Transformer,
+            slots: int, rows: int) -> memory_lib.Programs:
+  """The planner's estimate; slots and rows are of a device."""
+  S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
+  return memory_lib.programs(
+      lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
+      prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
+      gathered=True, kl=bool(e.recipe.loss.kl_coef))
+
+
+def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
+                hbm: float) -> experiment_lib.Experiment:
+  """With as many slots and microbatch_tokens as the planner thinks fit."""
+  G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
+  least = planned(e, model, 1, 1)
+  state = least.apply - least.start  # masters and moments
+  room = MARGIN * hbm - state
+  slots, _ = memory_lib.slots_admitted(
+      lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
+      tensor=model.mesh.shape["tensor"], max_prompt=e.sampler.max_prompt_tokens,
+      max_response=T, budget=room, most=2**20)
+  # Beside an accumulation the moments stay.
+  rows = memory_lib.largest(lambda rows: planned(
+      e, model, 1, rows).accumulate + 2 * least.start <= MARGIN * hbm, 2**12)
+  if not slots or not rows:
+    raise InputError(
+        f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
+        f"the planner admits {slots} slots and microbatches of {rows} rows on "
+        "a device; use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "sampler.max_new_tokens")
+  return dataclasses.replace(
+      e, sampler=dataclasses.replace(
+          e.sampler, slots=slots * G, memory_gib=room / 2**30),
+      recipe=dataclasses.replace(e.recipe, loss=dataclasses.replace(
+          e.recipe.loss, microbatch_tokens=rows * G * T)))
 
 
 def device_bytes(tree) -> int:
@@ -206,22 +262,24 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                        mesh_lib.replicated(mesh))
   held = lambda tree: device_bytes(tree)
   own = 0 if e.model.lora.rank else held(params)
-  yield Program("prepare", lambda: s.cast.lower(params), state - own, None)
+  yield Program("prepare", lambda: s.cast.lower(params), state - own, c.planned.prepare)
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + held(cache), None)
+                state + held(cache), c.planned.prefill)
   yield Program("insert", lambda: s.insert.lower(
-      cache, window, take, take, G=G), state + held(weights), None)
+      cache, window, take, take, G=G), state + held(weights),
+                c.planned.insert)
   yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
                 state + held((weights, window, cache)) - held(cache.k[0]),
-                None)
+                c.planned.resize)
   yield Program("decode", lambda: s.decode.lower(
-      weights, cache, row, key, scalar, scalar), state + held(window), None)
+      weights, cache, row, key, scalar, scalar), state + held(window),
+                c.planned.decode)
 
 
 def widest(e: experiment_lib.Experiment, G: int):
   """The microbatch of the longest answers, each to a problem of its own."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  R = max(G, e.recipe.loss.microbatch_tokens // T)
+  R = rows_of(e, G)
   zeros = lambda kind, *shape: np.zeros(shape, kind)
   ones = np.ones(R, np.float32)
   return update_lib.assemble(
@@ -244,18 +302,23 @@ def updating(c: Case, base, tx) -> Iterator[Program]:
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   held = device_bytes
-  yield Program("start", start.lower, held((state, base)), None)
+  yield Program("start", start.lower, held((state, base)), c.planned.start)
   yield Program("accumulate", lambda: accumulate.lower(
       state.params, base, carry, batch, temperature), held(state.opt_state),
-                None)
-  yield Program("apply", lambda: apply.lower(state, carry), held(base), None)
+                c.planned.accumulate)
+  yield Program("apply", lambda: apply.lower(state, carry), held(base),
+                c.planned.apply)
+
+
+def optimizer(c: Case):
+  cfg = c.e.recipe.optimizer
+  return update_lib.make_optimizer(cfg, update_lib.warmup_then_constant(
+      c.e.lr, cfg.warmup_steps))
 
 
 def programs(c: Case) -> Iterator[Program]:
   """Those of the sampler, then those of the update."""
-  cfg, lora = c.e.recipe.optimizer, c.e.model.lora
-  tx = update_lib.make_optimizer(cfg, update_lib.warmup_then_constant(
-      c.e.lr, cfg.warmup_steps))
+  lora, tx = c.e.model.lora, optimizer(c)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = update_lib.abstract_state(c.model, tx, lora)

@@ -440,23 +440,44 @@ ONE = shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
 def test_bytes_of_a_slot_by_hand():
   """10 + 6 tokens in float32: keys and values of a token are 16 bytes.
 
-  Cache 16 * 16, half of it again; scores 8 * 2 * 16; logits 16 * 5; an eighth
-  of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
+  Cache 16 * 16, half of it again; scores 8 * 2 * 16; 18 times 4 * 5 to draw; an
+  eighth of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
   """
   assert memory_lib.slot_bytes(
       ONE, dtype="float32", tensor=1, max_prompt=10, max_response=6
-  ) == 256 * 1.5 + 256 + 80 + 345
+  ) == 256 * 1.5 + 256 + 360 + 345
 
 
 def test_slots_that_a_budget_admits_by_hand():
-  """1,065 bytes a slot, 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words."""
+  """1,345 bytes a slot, 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words."""
   assert ONE.params == 116
   admitted = lambda budget, fsdp: memory_lib.slots_admitted(
       ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,
       budget=budget, most=3)
-  assert admitted(464 + 3195, 1) == (3, True)
-  assert admitted(464 + 3194, 1) == (2, True)
-  assert admitted(464 + 1064, 1) == (0, True)
+  assert admitted(464 + 4035, 1) == (3, True)
+  assert admitted(464 + 4034, 1) == (2, True)
+  assert admitted(464 + 1344, 1) == (0, True)
   assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
-  assert admitted(232 + 3195, 2) == (3, False)
-  assert admitted(232 + 1064, 2) == (0, False)
+  assert admitted(232 + 4035, 2) == (3, False)
+  assert admitted(232 + 1344, 2) == (0, False)
+
+
+def test_bytes_of_programs_by_hand():
+  """Of ONE in float32 on two shards; 4 slots, 3 rows, 2 prompts of 10 + 6.
+
+  Half of 116 numbers are 232 bytes, keys and values of a token 16. A token in
+  a layer is 4 (16 + 8 + 4 + 9) = 148, its scores of L others 16 L.
+  """
+  p = memory_lib.programs(
+      ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
+      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False)
+  assert p.start == 232 and p.apply == 4 * 232
+  assert p.prepare == 232 + 2 * 464
+  assert p.prefill == 464 + 160 + 10 * (148 + 16 * 10)
+  assert p.insert == 4 * 256 + 160 and p.resize == 4 * 256
+  assert p.decode == 464 + 4 * (256 + 256 + 360)
+  # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
+  kept = 38 * 16 + 5 * 160
+  backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
+  assert p.accumulate == 2 * 232 + 84 * 4 / 2 + kept + max(
+      20 * 12 + 8 * 1024 * 5, backward)

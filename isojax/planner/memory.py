@@ -11,6 +11,9 @@ from isojax.planner.machine import Machine
 from isojax.planner.shape import ModelShape
 
 HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
+# Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
+# top_p < 1 is in the program also where it is not run.
+DRAWN = 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +107,7 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   prompt = max_prompt * (kv + number * (
       4 * shape.width + 3 * shape.mlp / tensor) + 8 * heads * max_prompt)
   return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
-          + 4 * 4 * shape.vocab / tensor + prompt / 8)
+          + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
 def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
@@ -149,3 +152,61 @@ def meshes(shape: ModelShape, machine: Machine) -> list[Mesh]:
   return [Mesh(machine.chips // (tensor * fsdp), fsdp, tensor)
           for tensor in divisors(machine.chips) if shape.heads % tensor == 0
           for fsdp in divisors(machine.chips // tensor)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """Bytes on a device that each of isojax's programs needs itself.
+
+  Arguments, temporaries, results; what else the device holds is not in it.
+  """
+
+  prepare: float
+  prefill: float
+  insert: float
+  resize: float
+  decode: float
+  start: float
+  accumulate: float
+  apply: float
+
+
+def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
+             slots: int, rows: int, prompts: int, max_prompt: int,
+             max_response: int, kl: bool) -> Programs:
+  """What `launch.compile` finds, by formulas; with remat, without adapters.
+
+  Args:
+    gathered: whole weights on each fsdp shard while sampling.
+    slots: of the sampler, on a device.
+    rows, prompts: of a microbatch, on a device.
+  """
+  number, S, T = BYTES[dtype], max_prompt, max_response
+  shards, tensor = mesh.fsdp * mesh.tensor, mesh.tensor
+  heads, mlp = shape.heads / tensor, shape.mlp / tensor
+  whole = number * shape.params / tensor
+  weights = whole if gathered else whole / mesh.fsdp
+  state = 4 * shape.params / shards
+  kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
+  cache, window = slots * (S + T) * kv, math.ceil(slots / 8) * S * kv
+  # A token in a layer: as in `memory`; scores of all the others in float32.
+  token = number * (4 * shape.width + (2 * heads + 2 * shape.kv_heads / min(
+      tensor, shape.kv_heads)) * shape.head_dim + 3 * mlp)
+  layer = lambda B, T, L: B * T * (token + 2 * 4 * heads * L)
+  answers, first = rows * T, prompts * S
+  kept = number * shape.layers * shape.width * (answers + first) + kv * (
+      rows + prompts) * S
+  matrices = number * shape.layers * shape.layer_matmul / shards
+  head = shape.head / tensor
+  return Programs(
+      prepare=state + 2 * weights,
+      prefill=weights + window + layer(math.ceil(slots / 8), S, S),
+      insert=cache + window,
+      resize=cache / shape.layers,
+      decode=weights + cache + slots * (
+          2 * 4 * heads * (S + T) + DRAWN * 4 * shape.vocab / tensor),
+      start=state,
+      accumulate=(2 + kl) * state + matrices + kept + max(
+          head * (number + 2 * 4) + 2 * 4 * HEAD_CHUNK * shape.vocab / tensor,
+          matrices + 4 * head / mesh.fsdp + layer(rows, T, S + T)),
+      apply=4 * state)

@@ -257,11 +257,13 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
           mask, cache, row.position_R)
+      logits = model.apply({"params": params}, hidden, method="head")[:, 0]
       # Each device draws for some rows from whole logits: sums along a
-      # vocabulary in shards would gather it, again and again.
-      logits = jax.lax.with_sharding_constraint(
-          model.apply({"params": params}, hidden, method="head")[:, 0],
-          mesh_lib.spread_rows(model.mesh, R))
+      # vocabulary in shards would gather it, again and again. Said twice, or
+      # XLA makes the logits there, from a gathered head.
+      for sharding in (mesh_lib.logits_sharding(model.mesh, logits.shape[1]),
+                       mesh_lib.spread_rows(model.mesh, R)):
+        logits = jax.lax.with_sharding_constraint(logits, sharding)
       token_R, logp_R, entropy_R = jax.lax.with_sharding_constraint(
           draw(logits, rng.uniform_at(key_R, row.count_R), temperature, top_p),
           mesh_lib.row_sharding(model.mesh))
