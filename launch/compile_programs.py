@@ -169,7 +169,7 @@ def case(e: experiment_lib.Experiment, topology: str, *,
     e = the_largest(e, opened.model, hbm)
   sampler, notes = lab_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
-  return Case(e, opened.model, sampler, planned(
+  return Case(e, opened.model, sampler, estimated(
       e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G), notes,
               hbm)
 
@@ -183,7 +183,7 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
       e.recipe.loss.microbatch_tokens // e.sampler.max_new_tokens, G)
 
 
-def planned(e: experiment_lib.Experiment, model: decoder.Transformer,
+def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
             slots: int, rows: int) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
@@ -191,23 +191,24 @@ def planned(e: experiment_lib.Experiment, model: decoder.Transformer,
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
-      gathered=True, kl=bool(e.recipe.loss.kl_coef))
+      gathered=True, kl=bool(e.recipe.loss.kl_coef),
+      lanes=memory_lib.TPU_LANES)
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """With as many slots and microbatch_tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  least = planned(e, model, 1, 1)
-  state = least.apply - least.start  # masters and moments
-  room = MARGIN * hbm - state
+  least = estimated(e, model, 1, 1)
+  room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
       tensor=model.mesh.shape["tensor"], max_prompt=e.sampler.max_prompt_tokens,
-      max_response=T, budget=room, most=2**20)
+      max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES)
   # Beside an accumulation the moments stay.
-  rows = memory_lib.largest(lambda rows: planned(
-      e, model, 1, rows).accumulate + 2 * least.start <= MARGIN * hbm, 2**12)
+  rows = memory_lib.largest(lambda rows: estimated(
+      e, model, 1, rows).own["accumulate"] + 2 * least.state
+                            <= MARGIN * hbm, 2**12)
   if not slots or not rows:
     raise InputError(
         f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
@@ -235,7 +236,7 @@ def placed(tree, sharding):
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
   """At the most slots and the longest sequences; `state` bytes stay beside."""
-  e, model, s = c.e, c.model, c.sampler
+  e, model, s, planned = c.e, c.model, c.sampler, c.planned.own
   mesh, dtype = model.mesh, e.sampler.dtype
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
@@ -249,8 +250,8 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   if e.model.lora.rank:  # merged in the dtype of sampling, beside the base
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, dtype, sharding=x.sharding), params)
-  weights = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(
-      x.shape, dtype, sharding=sharding), params, s.weights)
+  weights = jax.tree.map(
+      lambda cast, x: cast.lower(x).out_info, s.casts, params)
   a = lambda kind, *shape: jax.ShapeDtypeStruct(
       shape, np.dtype(kind), sharding=rows)
   row = Rows(a("int32", R), a("int32", R), a("int32", R), a("uint32", R),
@@ -261,19 +262,20 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                         jax.ShapeDtypeStruct((), np.float32)),
                        mesh_lib.replicated(mesh))
   held = lambda tree: device_bytes(tree)
-  own = 0 if e.model.lora.rank else held(params)
-  yield Program("prepare", lambda: s.cast.lower(params), state - own, c.planned.prepare)
+  name = max(("embed", "head"), key=lambda x: x in params)
+  yield Program("prepare", lambda: s.casts[name].lower(params[name]),
+                state + held(weights) - held(weights[name]), None)
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
-                state + held(cache), c.planned.prefill)
+                state + held(cache), planned["prefill"])
   yield Program("insert", lambda: s.insert.lower(
       cache, window, take, take, G=G), state + held(weights),
-                c.planned.insert)
+                planned["insert"])
   yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
                 state + held((weights, window, cache)) - held(cache.k[0]),
-                c.planned.resize)
+                None)
   yield Program("decode", lambda: s.decode.lower(
       weights, cache, row, key, scalar, scalar), state + held(window),
-                c.planned.decode)
+                planned["decode"])
 
 
 def widest(e: experiment_lib.Experiment, G: int):
@@ -291,7 +293,7 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 def updating(c: Case, base, tx) -> Iterator[Program]:
   """Of the widest microbatch."""
-  model, lora = c.model, c.e.model.lora
+  model, lora, planned = c.model, c.e.model.lora, c.planned.own
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
   start, accumulate, apply = update_lib.make_update(
@@ -302,12 +304,12 @@ def updating(c: Case, base, tx) -> Iterator[Program]:
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   held = device_bytes
-  yield Program("start", start.lower, held((state, base)), c.planned.start)
+  yield Program("start", start.lower, held((state, base)), planned["start"])
   yield Program("accumulate", lambda: accumulate.lower(
       state.params, base, carry, batch, temperature), held(state.opt_state),
-                c.planned.accumulate)
+                planned["accumulate"])
   yield Program("apply", lambda: apply.lower(state, carry), held(base),
-                c.planned.apply)
+                planned["apply"])
 
 
 def optimizer(c: Case):

@@ -466,18 +466,30 @@ def test_bytes_of_programs_by_hand():
   """Of ONE in float32 on two shards; 4 slots, 3 rows, 2 prompts of 10 + 6.
 
   Half of 116 numbers are 232 bytes, keys and values of a token 16. A token in
-  a layer is 4 (16 + 8 + 4 + 9) = 148, its scores of L others 16 L.
+  a layer is 4 (8 + max(2 * 3, 12 + 2 * 2 * 10)) = 240 in a forward, and 4 (16 +
+  12 + 9) = 148 in a backward, whose scores of L others are 16 L.
   """
   p = memory_lib.programs(
       ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
-      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False)
-  assert p.start == 232 and p.apply == 4 * 232
-  assert p.prepare == 232 + 2 * 464
-  assert p.prefill == 464 + 160 + 10 * (148 + 16 * 10)
-  assert p.insert == 4 * 256 + 160 and p.resize == 4 * 256
-  assert p.decode == 464 + 4 * (256 + 256 + 360)
+      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
+      lanes=1)
+  assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
+  assert p.own["prefill"] == 464 + 160 + 10 * 240
+  assert p.own["insert"] == 4 * 256 + 160
+  assert p.own["decode"] == 464 + 4 * (256 + 256 + 360)
+  # On a TPU values 2 wide are copied to 128: 64 times half of the cache.
+  assert memory_lib.copied_values(ONE, memory_lib.TPU_LANES) == 32
+  assert memory_lib.copied_values(SEVEN_B, memory_lib.TPU_LANES) == 0
   # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
   kept = 38 * 16 + 5 * 160
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
-  assert p.accumulate == 2 * 232 + 84 * 4 / 2 + kept + max(
+  assert p.own["accumulate"] == 2 * 232 + 84 * 4 / 2 + kept + max(
       20 * 12 + 8 * 1024 * 5, backward)
+
+
+def test_a_padded_workload_is_priced_by_these_programs():
+  """Weights are gathered while sampling where that fits, as in the sampler."""
+  padded = dataclasses.replace(LONG, padded=True, remat=True)
+  small, large = (memory(workload=padded, rows=rows) for rows in (64, 2048))
+  assert small.fits and small.copy == 8 * large.copy
+  assert small.update_copy == large.update_copy < large.copy

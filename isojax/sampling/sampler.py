@@ -141,9 +141,8 @@ class Sampler(typing.NamedTuple):
   length_sizes: tuple[int, ...]  # of the cache
   prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
   window: int  # prompts prefilled at once in a block
-  weights: dict  # shardings of the parameters, as decoding wants them
-  cast: typing.Callable  # parameters in that sharding and dtype
-  prepare: typing.Callable  # the same, of those that are so already nothing
+  casts: dict  # of each parameter, to the dtype and sharding of decoding
+  prepare: typing.Callable  # all of them; those that are so already stay
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
@@ -172,8 +171,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   rows, cache = mesh_lib.row_sharding(mesh), cache_sharding(model)
 
   # Functions with names, which traces show.
-  def cast(params):
-    return jax.tree.map(lambda x: x.astype(dtype), params)
+  def cast(param):
+    return param.astype(dtype)
 
   def empty(R, L):
     return decoder.init_cache(model.cfg, R, L, dtype)
@@ -181,7 +180,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   def prefill_prompts(params, prompts):
     return prefill.prompt_cache(model, params, prompts, dtype)
 
-  cast = jax.jit(cast, out_shardings=weights)
+  # One after the other: together they are there twice, gathered and laid out.
+  casts = jax.tree.map(lambda x: jax.jit(cast, out_shardings=x), weights)
+  each = lambda params: jax.tree.map(lambda f, x: f(x), casts, params)
   prepared = lambda params: all(jax.tree.leaves(jax.tree.map(
       lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
           sharding, x.ndim), params, weights)))
@@ -190,8 +191,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
       window=-(-row_sizes[-1] // (8 * G)),
-      weights=weights, cast=cast,
-      prepare=lambda params: params if prepared(params) else cast(params),
+      casts=casts,
+      prepare=lambda params: params if prepared(params) else each(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(prefill_prompts, out_shardings=cache),
       insert=jax.jit(insert, donate_argnums=0, static_argnames="G",
