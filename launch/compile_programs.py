@@ -74,10 +74,11 @@ def tpu_devices(name: str):
     raise InputError(
         f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with a chip of "
         "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4")
-  # Read when libtpu is loaded, which would ask the cloud for its machine and
-  # lock its chips.
-  os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-  os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+  # Read when libtpu is loaded, which would ask the cloud for its machine, lock
+  # its chips, and complain of not knowing where it is.
+  os.environ.update(
+      TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+      TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
   try:
     import libtpu  # pylint: disable=import-outside-toplevel,unused-import
   except ImportError as error:
@@ -146,11 +147,14 @@ def compiled(program: Program) -> tuple[report_lib.Row, str | None]:
                                needed=said[0]), None
   seconds = time.perf_counter() - begun
   m, text = done.memory_analysis(), done.as_text()
+  output = m.output_size_in_bytes - m.alias_size_in_bytes
   return dataclasses.replace(
       row, seconds=seconds, arguments=m.argument_size_in_bytes,
-      temporaries=m.temp_size_in_bytes,
-      output=m.output_size_in_bytes - m.alias_size_in_bytes,
-      code=m.generated_code_size_in_bytes,
+      # What is there at once, and has to fit: m.temp_size_in_bytes, with gaps
+      # and scratch, may be larger than a chip on which a program compiles.
+      temporaries=max(0, m.peak_memory_in_bytes - output
+                      - m.argument_size_in_bytes),
+      output=output, code=m.generated_code_size_in_bytes,
       collectives=tuple(report_lib.collectives(text))), text
 
 
