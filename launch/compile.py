@@ -21,6 +21,7 @@ from isojax import experiment as experiment_lib
 from isojax.errors import InputError
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
+from launch import compile_tpu as tpu
 
 _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
 _TOPOLOGY = flags.DEFINE_string(
@@ -47,7 +48,7 @@ def main(_) -> None:
   for program in programs_lib.programs(case):
     if program.name not in _ONLY.value:
       continue
-    row, text = programs_lib.compiled(program)
+    row, text = tpu.compiled(program)
     print(report_lib.line(row, case.hbm), flush=True)
     if _HLO.value and text:
       os.makedirs(_HLO.value, exist_ok=True)

@@ -1,16 +1,11 @@
-"""The programs of a run, lowered from shapes: nothing is loaded or allocated."""
+"""The programs of a run, lowered from shapes: nothing is allocated."""
 
 import dataclasses
 import math
-import os
-import re
-import time
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import numpy as np
-from jax.experimental import topologies
 
 from isojax import experiment as experiment_lib
 from isojax import lab as lab_lib
@@ -27,12 +22,13 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import Rows
-from launch import compile_report as report_lib
+from launch import compile_tpu as tpu
+from launch.compile_tpu import Program
 
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
          "accumulate", "apply")
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
-FORM = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
+MARGIN = 0.95  # of the memory that --largest fills, by the planner's estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Case:
   e: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: sampler_lib.Sampler
-  planned: memory_lib.Programs  # as the planner sees them
+  planned: dict  # bytes of each program by the planner; None: not known
   notes: tuple[str, ...]
   hbm: float  # bytes of a device that programs can have
 
@@ -61,124 +57,26 @@ class Case:
         f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}"))
 
 
-class Program(typing.NamedTuple):
-  name: str
-  lower: Callable[[], jax.stages.Lowered]
-  beside: int  # bytes that a device holds while it runs, and are not its own
-  estimate: float | None  # of the planner, of what is its own
-
-
-def tpu_devices(name: str):
-  """The devices of a topology; InputError if there is no such one."""
-  if not re.fullmatch(FORM, name):
-    raise InputError(
-        f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with a chip of "
-        "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4")
-  # Read when libtpu is loaded, which would ask the cloud for its machine, lock
-  # its chips, and complain of not knowing where it is.
-  os.environ.update(
-      TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-      TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
-  try:
-    import libtpu  # pylint: disable=import-outside-toplevel,unused-import
-  except ImportError as error:
-    raise InputError("compiling for TPUs needs libtpu: pip install "
-                     "'isojax[tpu]' (Linux)") from error
-  try:
-    return topologies.get_topology_desc(name, platform="tpu").devices
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
-    raise InputError(f"--topology={name}: libtpu knows no such slice "
-                     f"({str(error).splitlines()[0][:200]})") from error
-
-
-def mesh_on(cfg: mesh_lib.MeshConfig, devices, topology: str):
-  """The config's mesh over all devices of a slice; InputError if it is not."""
-  shape = dataclasses.asdict(cfg)
-  if math.prod(shape.values()) != len(devices):
-    wanted = " x ".join(f"{axis}={n}" for axis, n in shape.items())
-    raise InputError(
-        f"mesh {wanted} is of {math.prod(shape.values())} devices, but "
-        f"--topology={topology} has {len(devices)}; choose --config.mesh.data, "
-        ".fsdp and .tensor with that product, such as data=1 "
-        f"fsdp={len(devices)} tensor=1")
-  return mesh_lib.make_mesh(cfg, devices)
-
-
-TOO_MUCH = (r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm",
-            r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
-
-
-def out_of_memory(error: Exception) -> tuple[float, float] | None:
-  """(bytes used, bytes there) if that is what a compiler's error says."""
-  said = next(filter(None, (re.search(form, str(error)) for form in TOO_MUCH)),
-              None)
-  if said is None:
-    return None
-  unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
-  return float(said[1]) * unit(said[2]), float(said[3]) * unit(said[4])
-
-
-def hbm_of(device) -> float:
-  """Bytes of a device that programs can have: what an error says is there."""
-  vast = jax.ShapeDtypeStruct(
-      (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
-  try:
-    jax.jit(lambda x: x + 1).lower(vast).compile()
-  except jax.errors.JaxRuntimeError as error:
-    said = out_of_memory(error)
-    if said is None:
-      raise
-    return said[1]
-  raise AssertionError("4 TiB fit")
-
-
-def compiled(program: Program) -> tuple[report_lib.Row, str | None]:
-  """What a compiled program needs, and its text; None if it does not fit."""
-  row = report_lib.Row(program.name, beside=program.beside,
-                       estimate=program.estimate)
-  lowered, begun = program.lower(), time.perf_counter()
-  try:
-    done = lowered.compile()
-  except jax.errors.JaxRuntimeError as error:
-    said = out_of_memory(error)
-    if said is None:
-      raise
-    return dataclasses.replace(row, seconds=time.perf_counter() - begun,
-                               needed=said[0]), None
-  seconds = time.perf_counter() - begun
-  m, text = done.memory_analysis(), done.as_text()
-  output = m.output_size_in_bytes - m.alias_size_in_bytes
-  return dataclasses.replace(
-      row, seconds=seconds, arguments=m.argument_size_in_bytes,
-      # What is there at once, and has to fit: m.temp_size_in_bytes, with gaps
-      # and scratch, may be larger than a chip on which a program compiles.
-      temporaries=max(0, m.peak_memory_in_bytes - output
-                      - m.argument_size_in_bytes),
-      output=output, code=m.generated_code_size_in_bytes,
-      collectives=tuple(report_lib.collectives(text))), text
-
-
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
   """Config and topology to what is compiled; every InputError is of here."""
-  devices = tpu_devices(topology)
-  mesh = mesh_on(e.mesh, devices, topology)
+  devices = tpu.devices(topology)
+  mesh = tpu.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = lab_lib.Opened(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
-  hbm = hbm_of(devices[0])
+  hbm = tpu.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
   sampler, notes = lab_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
-  return Case(e, opened.model, sampler, estimated(
-      e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G), notes,
-              hbm)
-
-
-MARGIN = 0.95  # of the memory that --largest fills, by the planner's estimate
+  planned = dict.fromkeys(NAMES) | (
+      estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
+                sampler.gathered).own
+      if e.recipe.loss.remat and not e.model.lora.rank else {})
+  return Case(e, opened.model, sampler, planned, notes, hbm)
 
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
@@ -188,14 +86,14 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
-            slots: int, rows: int) -> memory_lib.Programs:
+              slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   return memory_lib.programs(
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
-      gathered=True, kl=bool(e.recipe.loss.kl_coef),
+      gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
       lanes=memory_lib.TPU_LANES)
 
 
@@ -203,7 +101,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """With as many slots and microbatch_tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  least = estimated(e, model, 1, 1)
+  least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
@@ -211,7 +109,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
       max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES)
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
-      e, model, 1, rows).own["accumulate"] + 2 * least.state
+      e, model, 1, rows, True).own["accumulate"] + 2 * least.state
                             <= MARGIN * hbm, 2**12)
   if not slots or not rows:
     raise InputError(
@@ -240,7 +138,7 @@ def placed(tree, sharding):
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
   """At the most slots and the longest sequences; `state` bytes stay beside."""
-  e, model, s, planned = c.e, c.model, c.sampler, c.planned.own
+  e, model, s, planned = c.e, c.model, c.sampler, c.planned
   mesh, dtype = model.mesh, e.sampler.dtype
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
@@ -268,7 +166,8 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   held = lambda tree: device_bytes(tree)
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
-                state + held(weights) - held(weights[name]), None)
+                state + held(weights) - held(weights[name]),
+                planned["prepare"])
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
                 state + held(cache), planned["prefill"])
   yield Program("insert", lambda: s.insert.lower(
@@ -276,7 +175,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 planned["insert"])
   yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
                 state + held((weights, window, cache)) - held(cache.k[0]),
-                None)
+                planned["resize"])
   yield Program("decode", lambda: s.decode.lower(
       weights, cache, row, key, scalar, scalar), state + held(window),
                 planned["decode"])
@@ -297,7 +196,7 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 def updating(c: Case, base, tx) -> Iterator[Program]:
   """Of the widest microbatch."""
-  model, lora, planned = c.model, c.e.model.lora, c.planned.own
+  model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
   start, accumulate, apply = update_lib.make_update(

@@ -12,6 +12,7 @@ from isojax.errors import InputError
 from isojax.rl import update as update_lib
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
+from launch import compile_tpu as tpu
 
 # As libtpu writes it, shortened: one gather in three pieces inside a loop of 4,
 # one reduction outside, a start of two operands, and what is no collective.
@@ -82,21 +83,21 @@ def test_what_does_not_fit_is_a_row():
     "Ran out of memory on HBM, the total memory required for HLO temporaries "
     "(28.12G) exceeds available HBM (15.75G)."])
 def test_two_ways_to_run_out_of_memory(message):
-  assert programs_lib.out_of_memory(RuntimeError(message)) == (
+  assert tpu.out_of_memory(RuntimeError(message)) == (
       28.12 * 2**30, 15.75 * 2**30)
-  assert programs_lib.out_of_memory(RuntimeError("INTERNAL")) is None
+  assert tpu.out_of_memory(RuntimeError("INTERNAL")) is None
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", ""])
 def test_a_topology_that_is_none(name):
   with pytest.raises(InputError, match=f"--topology={name}: expected CHIP:AxB"):
-    programs_lib.tpu_devices(name)
+    tpu.devices(name)
 
 
 def test_without_libtpu(monkeypatch):
   monkeypatch.setitem(sys.modules, "libtpu", None)
   with pytest.raises(InputError, match="pip install 'isojax.tpu.'"):
-    programs_lib.tpu_devices("v5e:2x2")
+    tpu.devices("v5e:2x2")
 
 
 @pytest.mark.parametrize("size", [2, 8])
@@ -104,7 +105,7 @@ def test_a_mesh_that_is_not_the_slice(size):
   cfg = mesh_lib.MeshConfig(data=1, fsdp=size, tensor=1)
   with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 is of {size} "
                      "devices, but --topology=v5e:2x2 has 4; .*fsdp=4"):
-    programs_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
+    tpu.mesh_on(cfg, jax.devices(), "v5e:2x2")
 
 
 def test_the_widest_microbatch():
@@ -130,12 +131,12 @@ def test_a_small_model_on_a_small_slice():
   assert case.hbm == 15.75 * 2**30
   programs = {p.name: p for p in programs_lib.programs(case)}
   assert tuple(programs) == programs_lib.NAMES
-  decode, text = programs_lib.compiled(programs["decode"])
+  decode, text = tpu.compiled(programs["decode"])
   assert text.startswith("HloModule jit_decode")
   # The embedded policy has 141k parameters: whole weights while decoding.
   assert {c.kind for c in decode.collectives} <= {"all-reduce"}
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
-  accumulate, _ = programs_lib.compiled(programs["accumulate"])
+  accumulate, _ = tpu.compiled(programs["accumulate"])
   assert "all-gather" in {c.kind for c in accumulate.collectives}
   tiny = update_lib.abstract_state(case.model, programs_lib.optimizer(case))
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
@@ -145,4 +146,4 @@ def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
   with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu knows no"):
-    programs_lib.tpu_devices("v5e:3x5")
+    tpu.devices("v5e:3x5")

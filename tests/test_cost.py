@@ -449,7 +449,8 @@ def test_bytes_of_a_slot_by_hand():
 
 
 def test_slots_that_a_budget_admits_by_hand():
-  """1,345 bytes a slot, 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words."""
+  """1,345 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
+  """
   assert ONE.params == 116
   admitted = lambda budget, fsdp: memory_lib.slots_admitted(
       ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,

@@ -141,6 +141,7 @@ class Sampler(typing.NamedTuple):
   length_sizes: tuple[int, ...]  # of the cache
   prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
   window: int  # prompts prefilled at once in a block
+  gathered: bool  # whole weights on each fsdp shard
   casts: dict  # of each parameter, to the dtype and sharding of decoding
   prepare: typing.Callable  # all of them; those that are so already stay
   empty: typing.Callable  # (R, L) -> cache
@@ -190,7 +191,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
-      window=-(-row_sizes[-1] // (8 * G)),
+      window=-(-row_sizes[-1] // (8 * G)), gathered=gathered,
       casts=casts,
       prepare=lambda params: params if prepared(params) else each(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
