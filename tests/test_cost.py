@@ -440,27 +440,27 @@ ONE = shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
 def test_bytes_of_a_slot_by_hand():
   """10 + 6 tokens in float32: keys and values of a token are 16 bytes.
 
-  Cache 16 * 16, half of it again; scores 8 * 2 * 16; 18 times 4 * 5 to draw; an
+  Cache 16 * 16, half of it again; scores 8 * 2 * 16; 8 times 4 * 5 to draw; an
   eighth of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
   """
   assert memory_lib.slot_bytes(
       ONE, dtype="float32", tensor=1, max_prompt=10, max_response=6
-  ) == 256 * 1.5 + 256 + 360 + 345
+  ) == 256 * 1.5 + 256 + 160 + 345
 
 
 def test_slots_that_a_budget_admits_by_hand():
-  """1,345 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
+  """1,145 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
   """
   assert ONE.params == 116
   admitted = lambda budget, fsdp: memory_lib.slots_admitted(
       ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,
       budget=budget, most=3)
-  assert admitted(464 + 4035, 1) == (3, True)
-  assert admitted(464 + 4034, 1) == (2, True)
-  assert admitted(464 + 1344, 1) == (0, True)
+  assert admitted(464 + 3435, 1) == (3, True)
+  assert admitted(464 + 3434, 1) == (2, True)
+  assert admitted(464 + 1144, 1) == (0, True)
   assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
-  assert admitted(232 + 4035, 2) == (3, False)
-  assert admitted(232 + 1344, 2) == (0, False)
+  assert admitted(232 + 3435, 2) == (3, False)
+  assert admitted(232 + 1144, 2) == (0, False)
 
 
 def test_bytes_of_programs_by_hand():
@@ -477,7 +477,7 @@ def test_bytes_of_programs_by_hand():
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
-  assert p.own["decode"] == 464 + 4 * (256 + 256 + 360)
+  assert p.own["decode"] == 464 + 4 * (256 + 256 + 160)
   # On a TPU values 2 wide are copied to 128: 64 times half of the cache.
   assert memory_lib.copied_values(ONE, memory_lib.TPU_LANES) == 32
   assert memory_lib.copied_values(SEVEN_B, memory_lib.TPU_LANES) == 0

@@ -13,7 +13,7 @@ from isojax.planner.shape import ModelShape
 HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
-DRAWN = 18
+DRAWN = 8
 TPU_LANES = 128  # numbers in a row of a TPU's registers; shorter rows are padded
 
 
