@@ -101,12 +101,13 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """With as many slots and microbatch_tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  least = estimated(e, model, 1, 1, True)
+  tensor, least = model.mesh.shape["tensor"], estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
-      tensor=model.mesh.shape["tensor"], max_prompt=e.sampler.max_prompt_tokens,
+      tensor=tensor, max_prompt=e.sampler.max_prompt_tokens,
       max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES)
+  slots = slots // tensor * tensor or slots  # as many as `lab` would admit
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state

@@ -494,3 +494,24 @@ def test_a_padded_workload_is_priced_by_these_programs():
   small, large = (memory(workload=padded, rows=rows) for rows in (64, 2048))
   assert small.fits and small.copy == 8 * large.copy
   assert small.update_copy == large.update_copy < large.copy
+
+
+# What launch.compile --largest found (libtpu 0.0.42.1, jax 0.10.2), GiB of a
+# chip: --config=configs/hard.py:qwen2.5-0.5b, 512 + 1024 tokens, bfloat16.
+COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
+    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "decode", 11.34),
+    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "accumulate", 14.51),
+]
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=str)
+def test_programs_are_as_large_as_compiled_ones(case):
+  name, mesh, slots, rows, prompts, program, gib = case
+  path = str(pathlib.Path(__file__).parent / "data" / name / "config.json")
+  shape = shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
+                                path=path)
+  p = memory_lib.programs(
+      shape, dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
+      slots=slots, rows=rows, prompts=prompts, max_prompt=512,
+      max_response=1024, kl=False, lanes=memory_lib.TPU_LANES)
+  assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
