@@ -113,11 +113,15 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
   G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
   sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
-               max_response=cfg.max_new_tokens)
+               max_response=cfg.max_new_tokens,
+               lanes=memory_lib.TPU_LANES if
+               mesh.devices.flat[0].platform == "tpu" else 1)
   wanted = -(-cfg.slots // G)
   slots, gathered = memory_lib.slots_admitted(
       shape, fsdp=mesh.shape["fsdp"], most=wanted,
       budget=cfg.memory_gib * 2**30, **sizes)
+  if slots < wanted:  # so many that the devices that draw for them share them
+    slots = slots // tensor * tensor or slots
   if not slots:
     least = (memory_lib.slot_bytes(shape, **sizes) + shape.params
              * memory_lib.BYTES[cfg.dtype] / tensor / mesh.shape["fsdp"])

@@ -39,19 +39,23 @@ class MeshConfig:
         raise InputError(f"mesh.{axis}={size}: expected at least 1 device")
 
 
-def make_mesh(cfg: MeshConfig) -> Mesh:
+def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """A mesh over the first devices, all of them if they are of several hosts.
+
+  Args:
+    devices: to choose from; None: those that jax finds.
 
   Raises:
     InputError: too few devices, or some of several processes' are left over.
   """
   shape = dataclasses.asdict(cfg)
-  size, found = math.prod(shape.values()), jax.device_count()
+  devices = jax.devices() if devices is None else devices
+  size, found = math.prod(shape.values()), len(devices)
   if size > found:
     wanted = " x ".join(f"{axis}={n}" for axis, n in shape.items())
     raise InputError(
         f"mesh {wanted} needs {size} devices, but {found} "
-        f"{jax.default_backend()} device(s) were found; make the mesh smaller, "
+        f"{devices[0].platform} device(s) were found; make the mesh smaller, "
         "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
         f"{size}")
   if size < found and jax.process_count() > 1:
@@ -62,7 +66,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
   # on fsdp-sharded weights are ambiguous.
   return jax.make_mesh(
       tuple(shape.values()), tuple(shape),
-      axis_types=(AxisType.Auto,) * len(shape), devices=jax.devices()[:size])
+      axis_types=(AxisType.Auto,) * len(shape), devices=devices[:size])
 
 
 def blocks(mesh: Mesh) -> int:
@@ -79,6 +83,22 @@ def read_rows(mesh: Mesh) -> NamedSharding:
   """Of rows that hosts read: sharded too, unless there are several hosts."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
+
+
+def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
+  """Of [R, V] as the head makes them: rows, and shards of the vocabulary."""
+  return NamedSharding(
+      mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
+
+
+def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
+  """R rows over all devices, also those that share weights, if they divide.
+
+  The order of the rows is that of `row_sharding`.
+  """
+  if R % mesh.size:
+    return row_sharding(mesh)
+  return NamedSharding(mesh, P((*ROWS, "tensor")))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -101,6 +121,11 @@ def whole_rows(sharding: NamedSharding) -> NamedSharding:
   """The same, but whole on every row shard instead of cut over "fsdp"."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
+
+
+def each_block(sharding: NamedSharding) -> NamedSharding:
+  """Of [G, ...]: a whole one of `whole_rows` on every row shard."""
+  return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
 def place(tree, sharding: NamedSharding):

@@ -439,23 +439,81 @@ ONE = shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
 def test_bytes_of_a_slot_by_hand():
   """10 + 6 tokens in float32: keys and values of a token are 16 bytes.
 
-  Cache 16 * 16, half of it again; scores 8 * 2 * 16; logits 16 * 5; an eighth
-  of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
+  Cache 16 * 16, half of it again; scores 8 * 2 * 16; 8 times 4 * 5 to draw; an
+  eighth of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
   """
   assert memory_lib.slot_bytes(
       ONE, dtype="float32", tensor=1, max_prompt=10, max_response=6
-  ) == 256 * 1.5 + 256 + 80 + 345
+  ) == 256 * 1.5 + 256 + 160 + 345
 
 
 def test_slots_that_a_budget_admits_by_hand():
-  """1,065 bytes a slot, 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words."""
+  """1,145 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
+  """
   assert ONE.params == 116
   admitted = lambda budget, fsdp: memory_lib.slots_admitted(
       ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,
       budget=budget, most=3)
-  assert admitted(464 + 3195, 1) == (3, True)
-  assert admitted(464 + 3194, 1) == (2, True)
-  assert admitted(464 + 1064, 1) == (0, True)
+  assert admitted(464 + 3435, 1) == (3, True)
+  assert admitted(464 + 3434, 1) == (2, True)
+  assert admitted(464 + 1144, 1) == (0, True)
   assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
-  assert admitted(232 + 3195, 2) == (3, False)
-  assert admitted(232 + 1064, 2) == (0, False)
+  assert admitted(232 + 3435, 2) == (3, False)
+  assert admitted(232 + 1144, 2) == (0, False)
+
+
+def test_bytes_of_programs_by_hand():
+  """Of ONE in float32 on two shards; 4 slots, 3 rows, 2 prompts of 10 + 6.
+
+  Half of 116 numbers are 232 bytes, keys and values of a token 16. A token in
+  a layer is 4 (8 + max(2 * 3, 12 + 2 * 2 * 10)) = 240 in a forward, and 4 (16 +
+  12 + 9) = 148 in a backward, whose scores of L others are 16 L.
+  """
+  p = memory_lib.programs(
+      ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
+      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
+      lanes=1)
+  assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
+  assert p.own["prefill"] == 464 + 160 + 10 * 240
+  assert p.own["insert"] == 4 * 256 + 160
+  assert p.own["decode"] == 464 + 4 * (256 + 256 + 160)
+  # On a TPU values 2 wide are copied to 128: 64 times half of the cache.
+  assert memory_lib.copied_values(ONE, memory_lib.TPU_LANES) == 32
+  assert memory_lib.copied_values(SEVEN_B, memory_lib.TPU_LANES) == 0
+  # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
+  kept = 38 * 16 + 5 * 160
+  backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
+  assert p.own["accumulate"] == 2 * 232 + 84 * 4 / 2 + kept + max(
+      20 * 12 + 8 * 1024 * 5, backward)
+
+
+def test_a_padded_workload_is_priced_by_these_programs():
+  """Weights are gathered while sampling where that fits, as in the sampler."""
+  padded = dataclasses.replace(LONG, padded=True, remat=True)
+  small, large = (memory(workload=padded, rows=rows) for rows in (64, 2048))
+  assert small.fits and small.copy == 8 * large.copy
+  assert small.update_copy == large.update_copy < large.copy
+
+
+# What launch.compile found for v5e:4x4 (libtpu 0.0.42.1, jax 0.10.2): GiB of a
+# chip; with --largest, config.sampler.max_prompt_tokens=512 and
+# max_new_tokens=1024, the mesh, and model.path=tests/data/MODEL.
+COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
+    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "decode", 11.34),
+    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "accumulate", 14.51),
+    ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "decode", 8.51),
+    ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "accumulate", 11.87),
+]
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=str)
+def test_programs_are_as_large_as_compiled_ones(case):
+  name, mesh, slots, rows, prompts, program, gib = case
+  path = str(pathlib.Path(__file__).parent / "data" / name / "config.json")
+  shape = shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
+                                path=path)
+  p = memory_lib.programs(
+      shape, dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
+      slots=slots, rows=rows, prompts=prompts, max_prompt=512,
+      max_response=1024, kl=False, lanes=memory_lib.TPU_LANES)
+  assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)

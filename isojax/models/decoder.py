@@ -5,6 +5,8 @@ by token ids.
 """
 
 import dataclasses
+import functools
+import itertools
 
 import flax.linen as nn
 import flax.struct
@@ -228,12 +230,36 @@ class Block(nn.Module):
 
 
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """[B, T, V] in float32, computed in the dtype of the hidden states."""
+  """[B, T, V] in float32, computed in the dtype of the hidden states.
+
+  The weight may also be [G, V, D], one for each of G blocks of rows.
+  """
   B, T, D = hidden_BxTxD.shape
+  if weight_VxD.ndim == 3:
+    grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
+    each = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
+    return each(grouped, weight_VxD).reshape(B, T, -1)
   raw = jnp.einsum("td,vd->tv", hidden_BxTxD.reshape(B * T, D),
                    weight_VxD.astype(hidden_BxTxD.dtype),
                    preferred_element_type=jnp.float32)
   return soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def whole(weight, sharding):
+  """A weight of one layer, gathered over the row shards while it is used.
+
+  Its gradient goes back to the shards. Said here because XLA, left alone,
+  gathers a weight for each product anew, and reduces the gradient whole.
+  """
+  return jax.lax.with_sharding_constraint(
+      weight, mesh_lib.whole_rows(sharding))
+
+
+whole.defvjp(
+    lambda weight, sharding: (whole(weight, sharding), None),
+    lambda sharding, _, grad: (
+        jax.lax.with_sharding_constraint(grad, sharding),))
 
 
 def head_weight(params, cfg: ModelConfig):
@@ -246,7 +272,8 @@ class Transformer(nn.Module):
 
   cfg: ModelConfig
   mesh: Mesh
-  remat: bool = False  # a backward computes the layers again, for memory
+  remat: bool = False  # a backward computes the layers again, for memory;
+  # equal neighbours are one loop then, which compiles as fast as one layer
 
   def setup(self):
     c = self.cfg
@@ -254,8 +281,7 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    block = nn.remat(Block) if self.remat else Block
-    self.layers = [block(c, window) for window in c.window_Z]
+    self.layers = [Block(c, window) for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
         (c.D,), jnp.float32)
@@ -280,13 +306,46 @@ class Transformer(nn.Module):
     """
     x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
+    each = self.looped if self.remat else self.unrolled
+    x, keys, values = each(x, position_BxT, mask_BxTxL, cache, slot)
+    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
+    return hidden, KVCache(tuple(keys), tuple(values))
+
+  def unrolled(self, x, position_BxT, mask_BxTxL, cache: KVCache, slot):
     keys, values = [], []
     for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
       x, k, v = layer(self.by_rows(x), position_BxT, mask_BxTxL, k, v, slot)
       keys.append(k)
       values.append(v)
-    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
-    return hidden, KVCache(tuple(keys), tuple(values))
+    return x, keys, values
+
+  def looped(self, x, position_BxT, mask_BxTxL, cache: KVCache, slot):
+    """The same, from stacked weights, with nothing kept inside a layer."""
+    keys, values = [], []
+    shardings = jax.tree.map(
+        lambda x: x.sharding, abstract_params(
+            Transformer(self.cfg, self.mesh, parent=None)))
+    stacked = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
+    for window, run in itertools.groupby(
+        range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
+      run = list(run)
+      block = Block(self.cfg, window, parent=None)
+
+      def step(x, layer, block=block, run=run):
+        params, k, v = layer
+        params = jax.tree.map(whole, params, shardings[f"layers_{run[0]}"])
+        x, k, v = block.apply({"params": params}, self.by_rows(x),
+                              position_BxT, mask_BxTxL, k, v, slot)
+        return x, (k, v)
+
+      x, (k, v) = jax.lax.scan(
+          jax.checkpoint(step, prevent_cse=False), x,
+          (stacked([self.variables["params"][f"layers_{i}"] for i in run]),
+           stacked([cache.k[i] for i in run]),
+           stacked([cache.v[i] for i in run])))
+      keys.extend(k)
+      values.extend(v)
+    return x, keys, values
 
   def by_rows(self, x_BxTxD):
     """Activations stay sharded by rows; weights move, not activations."""

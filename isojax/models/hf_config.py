@@ -74,8 +74,12 @@ ROPE_FIELDS = {  # rope_type -> what its frequencies are made of
 }
 
 
-def resolve(path: str) -> str:
+def resolve(path: str, *, whole: bool = True) -> str:
   """The local folder of a checkpoint, fetched if it is a name on the hub.
+
+  Args:
+    path: folder or name.
+    whole: with weights and tokenizer; else config.json is enough.
 
   Raises:
     InputError: no such folder, files are missing, or the hub cannot be asked.
@@ -91,7 +95,7 @@ def resolve(path: str) -> str:
     try:
       folder = pathlib.Path(huggingface_hub.snapshot_download(
           path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model",
-                                "*.jinja"]))
+                                "*.jinja"] if whole else ["config.json"]))
     except Exception as error:  # pylint: disable=broad-except  # of many kinds
       raise InputError(
           f"model.path={path!r}: no such folder (looked from {os.getcwd()}), "
@@ -100,7 +104,8 @@ def resolve(path: str) -> str:
           "tokenizer.json, tokenizer_config.json, generation_config.json) into "
           "a folder of that name, or set model.path to where they are"
           ) from error
-  for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+  tokenizer = ("tokenizer.json", "tokenizer_config.json") if whole else ()
+  for name in ("config.json", *tokenizer):
     if not (folder / name).is_file():
       raise InputError(f"{folder}: {name} is missing; copy the whole "
                        "checkpoint folder, tokenizer files included")

@@ -11,6 +11,19 @@ from isojax.planner.machine import Machine
 from isojax.planner.shape import ModelShape
 
 HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
+# Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
+# top_p < 1 is in the program also where it is not run.
+DRAWN = 8
+TPU_LANES = 128  # numbers in a row of a TPU's registers; shorter rows are padded
+
+
+def copied_values(shape: ModelShape, lanes: int) -> float:
+  """Of the cache, what is there once more while decoding, padded.
+
+  Values of heads that are no whole rows of `lanes` are laid out anew.
+  """
+  padded = math.ceil(shape.head_dim / lanes) * lanes
+  return (shape.head_dim % lanes > 0) * padded / shape.head_dim / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +32,11 @@ class Memory:
 
   masters: float  # float32 parameters
   moments: float  # Adam's two, float32
-  copy: float  # of the parameters, in the compute dtype
   reference: float  # float32 parameters of the base policy, with KL
+  copy: float  # of the parameters in the compute dtype, while sampling
   cache: float  # keys and values, while sampling
   sample_logits: float  # float32, one position of every row
+  update_copy: float  # of the parameters in the compute dtype, in the update
   gradients: float  # float32, in the update
   activations: float  # kept for the backward
   update_logits: float  # float32, and their gradient
@@ -31,9 +45,10 @@ class Memory:
   @property
   def total(self) -> float:
     """The larger of the two phases, on what always stays."""
-    return (self.masters + self.moments + self.copy + self.reference
-            + max(self.cache + self.sample_logits,
-                  self.gradients + self.activations + self.update_logits))
+    return (self.masters + self.moments + self.reference
+            + max(self.copy + self.cache + self.sample_logits,
+                  self.update_copy + self.gradients + self.activations
+                  + self.update_logits))
 
   @property
   def fits(self) -> bool:
@@ -43,8 +58,8 @@ class Memory:
   def text(self) -> str:
     """Every part in GB; of cache and update the larger counts."""
     logits = max(self.sample_logits, self.update_logits)
-    parts = dict(masters=self.masters, moments=self.moments, copy=self.copy,
-                 reference=self.reference, gradients=self.gradients,
+    parts = dict(masters=self.masters, moments=self.moments,
+                 copy=max(self.copy, self.update_copy), reference=self.reference, gradients=self.gradients,
                  activations=self.activations, cache=self.cache, logits=logits)
     return (f"{self.total / 1e9:.3g} GB of a device's "
             f"{self.available / 1e9:.3g} GB (" + ", ".join(
@@ -57,7 +72,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
            lora_rank: int | None = None) -> Memory:
   """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
 
-  Left out: what the compiler needs besides, fragmentation, and weights that it
+  Of a padded workload by `programs`, with the weights gathered where that fits.
+  Left out otherwise: what the compiler needs besides, and weights that it
   gathers over fsdp for longer than a layer. With LoRA the base is the copy in
   the compute dtype, and the reference costs nothing.
   """
@@ -67,19 +83,26 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
+  if w.padded and lora_rank is None:
+    ours = lambda gathered: _of_isojax(programs(
+        shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
+        rows=micro, prompts=micro, max_prompt=w.max_prompt,
+        max_response=w.max_response, kl=w.kl, lanes=TPU_LANES if
+        machine.accelerator.name.startswith("tpu") else 1), machine)
+    return ours(True) if ours(True).fits else ours(False)
   # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp; float32 scores and their softmax if whole.
+  # their product, three of the mlp.
   layer = length * number * (
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
-      + 3 * shape.mlp / mesh.tensor) + (
-          w.padded * 2 * 4 * length**2 * shape.heads / mesh.tensor)
+      + 3 * shape.mlp / mesh.tensor)
   kept = shape.layers * length * shape.width * number + layer if w.remat else (
       shape.layers * layer)
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
       copy=number * shape.params / shards,
+      update_copy=number * shape.params / shards,
       reference=4 * shape.params / shards * (w.kl and lora_rank is None),
       cache=local * length * shape.kv_bytes_per_token(number)
       / min(mesh.tensor, shape.kv_heads),
@@ -91,11 +114,11 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
 
 def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
-               max_response: int) -> float:
+               max_response: int, lanes: int = 1) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
-  The cache, once more the largest of its parts while it grows, and an eighth of
-  a prompt that is prefilled; scores, logits and what is drawn from them in
+  The cache, once more the largest of its parts while it grows, or what decoding
+  copies; an eighth of a prompt that is prefilled; scores, logits and what is drawn from them in
   float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
@@ -103,13 +126,14 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   length = max_prompt + max_response
   prompt = max_prompt * (kv + number * (
       4 * shape.width + 3 * shape.mlp / tensor) + 8 * heads * max_prompt)
-  return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
-          + 4 * 4 * shape.vocab / tensor + prompt / 8)
+  return (length * kv * (1 + max(copied_values(shape, lanes),
+                                 1 / (2 * shape.layers))) + 8 * heads * length
+          + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
 def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
                    max_prompt: int, max_response: int, budget: float,
-                   most: int) -> tuple[int, bool]:
+                   most: int, lanes: int = 1) -> tuple[int, bool]:
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
@@ -123,7 +147,7 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
     slots, 0 if none fits; whether weights are gathered.
   """
   slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
-                    max_response=max_response)
+                    max_response=max_response, lanes=lanes)
   weights = BYTES[dtype] * shape.params / tensor
   room = lambda weights: max(0, min(most, int((budget - weights) // slot)))
   if fsdp == 1 or room(weights) == most:
@@ -149,3 +173,80 @@ def meshes(shape: ModelShape, machine: Machine) -> list[Mesh]:
   return [Mesh(machine.chips // (tensor * fsdp), fsdp, tensor)
           for tensor in divisors(machine.chips) if shape.heads % tensor == 0
           for fsdp in divisors(machine.chips // tensor)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """Bytes on a device of isojax's programs, as `launch.compile` finds them."""
+
+  state: float  # float32 parameters; its moments are twice as much
+  reference: float  # float32 parameters of the base policy, with KL
+  weights: float  # while sampling
+  cache: float
+  window: float  # keys and values of prompts
+  prefilling: float  # what a prefill holds besides
+  drawing: float  # what decoding holds besides
+  copy: float  # of the layers' matrices in the compute dtype, in the update
+  kept: float  # for the backward
+  head: float  # of its weight, its gradient and logits
+  backward: float  # of the layers, when the head's is done
+
+  @property
+  def own(self) -> dict[str, float]:
+    """What each program needs itself: arguments, temporaries, results."""
+    return dict(
+        prefill=self.weights + self.window + self.prefilling,
+        insert=self.cache + self.window,
+        decode=self.weights + self.cache + self.drawing, start=self.state,
+        accumulate=2 * self.state + self.reference + self.copy + self.kept
+        + max(self.head, self.backward), apply=4 * self.state)
+
+
+def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
+             slots: int, rows: int, prompts: int, max_prompt: int,
+             max_response: int, kl: bool, lanes: int) -> Programs:
+  """Formulas; with remat, without adapters.
+
+  Args:
+    gathered: whole weights on each fsdp shard while sampling.
+    slots: of the sampler, on a device.
+    rows, prompts: of a microbatch, on a device.
+    lanes: TPU_LANES, or 1 elsewhere.
+  """
+  number, S, T = BYTES[dtype], max_prompt, max_response
+  shards, tensor = mesh.fsdp * mesh.tensor, mesh.tensor
+  heads, mlp, head = (x / tensor for x in (shape.heads, shape.mlp, shape.head))
+  state = 4 * shape.params / shards
+  kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
+  first = math.ceil(slots / 8)  # prompts of a prefill
+  # A token in a layer: residual and normed input, then gate and up, or queries,
+  # keys, values and scores. A backward has all of it, and its gradients.
+  attended = (2 * heads + 2 * shape.kv_heads / min(tensor, shape.kv_heads)
+              ) * shape.head_dim
+  forward = number * 2 * shape.width + max(
+      number * 2 * mlp, number * attended + (4 + number) * heads * S)
+  token = number * (4 * shape.width + attended + 3 * mlp)
+  copy = number * shape.layers * shape.layer_matmul / shards
+  return Programs(
+      state=state, reference=state * kl,
+      weights=number * shape.params / (tensor if gathered else shards),
+      cache=slots * (S + T) * kv, window=first * S * kv,
+      prefilling=first * S * forward,
+      drawing=slots * (2 * 4 * heads * (S + T)
+                       + DRAWN * 4 * shape.vocab / tensor
+                       + (S + T) * kv * copied_values(shape, lanes)),
+      copy=copy,
+      kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
+            + kv * (rows + prompts) * S),
+      head=(number + 2 * 4) * head + 2 * 4 * HEAD_CHUNK * shape.vocab / tensor,
+      backward=copy + 4 * head / mesh.fsdp + rows * T * (
+          token + 2 * 4 * heads * (S + T)))
+
+
+def _of_isojax(p: Programs, machine: Machine) -> Memory:
+  return Memory(
+      masters=p.state, moments=2 * p.state, reference=p.reference,
+      copy=p.weights, cache=p.cache + p.window, sample_logits=p.drawing,
+      update_copy=p.copy, gradients=p.state,
+      activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
+      available=machine.accelerator.hbm_bytes)

@@ -83,7 +83,7 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
   """Yields what `fill` says of one microbatch after the other.
 
   Prompts take a sixteenth of the tokens of the rows, a quarter, or as many: the
-  least that holds those of all the rows.
+  least that holds those of all the rows. Never more than there are rows.
 
   Args:
     problem_R: of each row.
@@ -94,8 +94,8 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
   rows = multiple(tokens // W, G)
   while len(problem_R):
     for prompt_tokens in (tokens // 16, tokens // 4, tokens):
-      found = fill(problem_R[:rows], G=G, rows=rows // G,
-                   slots=multiple(prompt_tokens // S, G) // G)
+      slots = min(rows, multiple(prompt_tokens // S, G))
+      found = fill(problem_R[:rows], G=G, rows=rows // G, slots=slots // G)
       if len(found[0]) == min(rows, len(problem_R)):
         break
     yield found

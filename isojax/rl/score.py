@@ -62,37 +62,60 @@ def in_chunks(tree, G: int):
   return jax.tree.map(cut, tree)
 
 
-def gradient(term, hidden_RxTxD, weight, rest, *, G: int):
+def per_block(weight_VxD, dtype, mesh):
+  """The head's weight for each row shard, [G, V, D]: gathered here, once.
+
+  What each chunk of tokens adds to its gradient then stays on the shard, where
+  XLA would reduce it over all of them, whole, chunk by chunk.
+  """
+  G, sharding = mesh_lib.blocks(mesh), head_sharding(weight_VxD, mesh)
+  weight_VxD = jax.lax.with_sharding_constraint(
+      weight_VxD.astype(dtype), mesh_lib.whole_rows(sharding))
+  return jax.lax.with_sharding_constraint(
+      jnp.broadcast_to(weight_VxD[None], (G, *weight_VxD.shape)),
+      mesh_lib.each_block(sharding))
+
+
+def head_sharding(weight_VxD, mesh):
+  return mesh_lib.param_sharding(("vocab", "embed"), weight_VxD.shape, mesh)
+
+
+def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """Sums of a loss over all tokens and its gradients, chunk by chunk.
 
   The gradient of a chunk is taken while its logits are there, so these are
   computed once, and nothing of the size of the vocabulary is kept.
 
   Args:
-    term: (hidden, weight, rest) of a chunk -> (value, tree of sums).
+    term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
     hidden_RxTxD: in the compute dtype.
-    weight: of the head, float32, in which its gradient is summed.
+    weight_VxD: of the head, float32, in which its gradient is summed.
     rest: tree of [R, T, ...], cut as the hidden states.
-    G: shards of the rows.
+    mesh: whose row shards are the G blocks.
 
   Returns:
     (sums, gradient of the hidden states, gradient of the weight).
   """
-  T = hidden_RxTxD.shape[1]
+  T, sharding = hidden_RxTxD.shape[1], head_sharding(weight_VxD, mesh)
+  weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
   grad = jax.grad(term, argnums=(0, 1), has_aux=True)
 
   def step(carry, chunk):
     hidden, rest = chunk
     (grad_hidden, grad_weight), sums = grad(hidden, weight, rest)
-    return jax.tree.map(jnp.add, carry, (sums, grad_weight)), grad_hidden
+    return jax.tree.map(lambda total, x: total + x.astype(total.dtype), carry,
+                        (sums, grad_weight)), grad_hidden
 
-  chunks = in_chunks((hidden_RxTxD, rest), G)
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh))
   first = jax.tree.map(lambda x: x[0], chunks)
-  (grad_weight, sums) = jax.eval_shape(
-      lambda h, r: (weight, term(h, weight, r)[1]), *first)
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                       (sums, grad_weight))
-  (sums, grad_weight), grad_hidden = jax.lax.scan(step, zeros, chunks)
+  sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
+      lambda h, r: term(h, weight, r)[1], *first))
+  nothing = jax.lax.with_sharding_constraint(
+      jnp.zeros(weight.shape, weight_VxD.dtype), mesh_lib.each_block(sharding))
+  (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
+      step, (sums, nothing), chunks)
+  grad_weight = jax.lax.with_sharding_constraint(
+      jnp.sum(grad_GxVxD, axis=0), sharding)
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
       hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
   return sums, grad_hidden[:, :T], grad_weight

@@ -175,17 +175,18 @@ def make_gradient(model: decoder.Transformer, cfg: LossConfig, lora):
       logp, entropy = measure(hidden, weight)
       ref_logp = None
       if cfg.kl_coef:
-        ref_logp, _ = measure(ref_hidden, decoder.head_weight(base, model.cfg))
+        ref_logp, _ = measure(ref_hidden, ref_weight)
       return token_loss(logp, ref_logp, entropy, mask, token, cfg)
 
     (hidden, weight), pull_back = jax.vjp(policy, trained)
     W = batch.tokens_RxW.shape[1]
+    ref_weight = cfg.kl_coef and score.per_block(
+        decoder.head_weight(base, model.cfg), dtype, model.mesh)
     rest = (jnp.arange(W)[None] < batch.len_R[:, None],
             batch.replace(prompts=None, slot_R=None, len_R=None),
             score.hidden_states(model, base, batch, dtype) if cfg.kl_coef
             else None)
-    sums, *grads = score.gradient(term, hidden, weight, rest,
-                                  G=mesh_lib.blocks(model.mesh))
+    sums, *grads = score.gradient(term, hidden, weight, rest, mesh=model.mesh)
     return pull_back(tuple(grads))[0], sums
 
   return gradient

@@ -142,7 +142,9 @@ class Sampler(typing.NamedTuple):
   length_sizes: tuple[int, ...]  # of the cache
   prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
   window: int  # prompts prefilled at once in a block
-  prepare: typing.Callable  # parameters as decoding wants them
+  gathered: bool  # whole weights on each fsdp shard
+  casts: dict  # of each parameter, to the dtype and sharding of decoding
+  prepare: typing.Callable  # all of them; those that are so already stay
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
@@ -171,8 +173,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   read, cache = mesh_lib.read_rows(mesh), cache_sharding(model)
 
   # Functions with names, which traces show.
-  def cast(params):
-    return jax.tree.map(lambda x: x.astype(dtype), params)
+  def cast(param):
+    return param.astype(dtype)
 
   def empty(R, L):
     return decoder.init_cache(model.cfg, R, L, dtype)
@@ -180,7 +182,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   def prefill_prompts(params, prompts):
     return prefill.prompt_cache(model, params, prompts, dtype)
 
-  cast = jax.jit(cast, out_shardings=weights)
+  # One after the other: together they are there twice, gathered and laid out.
+  casts = jax.tree.map(lambda x: jax.jit(cast, out_shardings=x), weights)
+  each = lambda params: jax.tree.map(lambda f, x: f(x), casts, params)
   prepared = lambda params: all(jax.tree.leaves(jax.tree.map(
       lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
           sharding, x.ndim), params, weights)))
@@ -188,8 +192,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
-      window=-(-row_sizes[-1] // (8 * G)),
-      prepare=lambda params: params if prepared(params) else cast(params),
+      window=-(-row_sizes[-1] // (8 * G)), gathered=gathered,
+      casts=casts,
+      prepare=lambda params: params if prepared(params) else each(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(prefill_prompts, out_shardings=cache),
       insert=jax.jit(insert, donate_argnums=0, static_argnames="G",
@@ -256,8 +261,15 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
           mask, cache, row.position_R)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
-      token_R, logp_R, entropy_R = draw(
-          logits, rng.uniform_at(key_R, row.count_R), temperature, top_p)
+      # Each device draws for some rows from whole logits: sums along a
+      # vocabulary in shards would gather it, again and again. Said twice, or
+      # XLA makes the logits there, from a gathered head.
+      for sharding in (mesh_lib.logits_sharding(model.mesh, logits.shape[1]),
+                       mesh_lib.spread_rows(model.mesh, R)):
+        logits = jax.lax.with_sharding_constraint(logits, sharding)
+      token_R, logp_R, entropy_R = jax.lax.with_sharding_constraint(
+          draw(logits, rng.uniform_at(key_R, row.count_R), temperature, top_p),
+          mesh_lib.row_sharding(model.mesh))
       ended_R = row.active_R & jnp.any(
           token_R[:, None] == eos_E[None], axis=1)
       count_R = row.count_R + row.active_R

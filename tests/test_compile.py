@@ -1,0 +1,149 @@
+"""launch.compile: what programs say of themselves, and programs for a slice."""
+
+import sys
+
+import jax
+import pytest
+
+from configs import hard
+from isojax import experiment as experiment_lib
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.rl import update as update_lib
+from launch import compile_programs as programs_lib
+from launch import compile_report as report_lib
+from launch import compile_tpu as tpu
+
+# As libtpu writes it, shortened: one gather in three pieces inside a loop of 4,
+# one reduction outside, a start of two operands, and what is no collective.
+HLO = """\
+HloModule jit_f, entry_computation_layout={(bf16[8,2]{1,0})->bf16[8,2]{1,0}}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add.1 = f32[]{:T(128)} add(%a, %b)
+}
+
+%fused.1 (p: bf16[2,16]) -> bf16[8,16] {
+  ROOT %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%p), dimensions={0}, frontend_attributes={chain_id="7"}
+}
+
+%fused.2 (p: bf16[2,16]) -> bf16[8,16] {
+  ROOT %all-gather.2 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%p), dimensions={0}, frontend_attributes={chain_id="7"}
+}
+
+%condition.3 (p: (s32[], bf16[2,16])) -> pred[] {
+  %constant.4 = s32[]{:T(128)} constant(4)
+  ROOT %lt = pred[]{:T(512)} compare(%i, %constant.4), direction=LT
+}
+
+%body.3 (p: (s32[], bf16[2,16])) -> (s32[], bf16[2,16]) {
+  %fusion.1 = bf16[8,16]{1,0} fusion(%x), kind=kLoop, calls=%fused.1
+  %fusion.2 = bf16[8,16]{1,0} fusion(%x), kind=kLoop, calls=%fused.2
+  ROOT %tuple.1 = (s32[]{:T(128)}, bf16[2,16]{1,0}) tuple(%i, %x)
+}
+
+ENTRY %main (p: bf16[8,2]) -> bf16[8,2] {
+  %while.1 = (s32[]{:T(128)}, /*index=1*/bf16[2,16]{1,0}) while(%t), condition=%condition.3, body=%body.3
+  %all-reduce.9 = (f32[4]{0:T(128)S(1)}, f32[]{:T(128)}) all-reduce(%a, %b), to_apply=%add
+  %collective-permute-start.1 = (bf16[3,5]{1,0:T(8,128)(2,1)}, bf16[3,5]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) collective-permute-start(%c), channel_id=45
+  %collective-permute-done.1 = bf16[3,5]{1,0} collective-permute-done(%collective-permute-start.1)
+  ROOT %copy.1 = bf16[8,2]{1,0} copy(%p)
+}
+"""
+
+
+def test_collectives_by_hand():
+  found = list(report_lib.collectives(HLO))
+  assert [(c.kind, c.bytes, c.trips) for c in found] == [
+      ("all-gather", 8 * 16 * 2, 4), ("all-reduce", 4 * 4 + 4, 1),
+      ("collective-permute", 3 * 5 * 2, 1)]
+
+
+def test_a_loop_without_a_known_end_is_said():
+  text = HLO.replace("constant(4)", "parameter(1)")
+  gather, *_ = report_lib.collectives(text)
+  assert gather.trips is None
+  row = report_lib.Row("decode", beside=2**30, estimate=3 * 2**29,
+                       arguments=2**30, collectives=(gather,))
+  assert report_lib.line(row, 2**31).splitlines()[1] == (
+      "  1 all-gather in a loop: 0.0 MiB; the largest bf16[8,16]")
+
+
+def test_what_does_not_fit_is_a_row():
+  row = report_lib.Row("accumulate", beside=2**30, estimate=12 * 2**30,
+                       needed=16 * 2**30)
+  text, = report_lib.line(row, 15.75 * 2**30).splitlines()
+  assert "does not fit" in text and "needs 17.0 of 15.75 GiB" in text
+  assert "12.00  -25%" in text
+
+
+@pytest.mark.parametrize("message", [
+    "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+    "Used 28.12G of 15.75G hbm. Exceeded hbm capacity by 12.37G.",
+    "Ran out of memory on HBM, the total memory required for HLO temporaries "
+    "(28.12G) exceeds available HBM (15.75G)."])
+def test_two_ways_to_run_out_of_memory(message):
+  assert tpu.out_of_memory(RuntimeError(message)) == (
+      28.12 * 2**30, 15.75 * 2**30)
+  assert tpu.out_of_memory(RuntimeError("INTERNAL")) is None
+
+
+@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", ""])
+def test_a_topology_that_is_none(name):
+  with pytest.raises(InputError, match=f"--topology={name}: expected CHIP:AxB"):
+    tpu.devices(name)
+
+
+def test_without_libtpu(monkeypatch):
+  monkeypatch.setitem(sys.modules, "libtpu", None)
+  with pytest.raises(InputError, match="pip install 'isojax.tpu.'"):
+    tpu.devices("v5e:2x2")
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_mesh_that_is_not_the_slice(size):
+  cfg = mesh_lib.MeshConfig(data=1, fsdp=size, tensor=1)
+  with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 is of {size} "
+                     "devices, but --topology=v5e:2x2 has 4; .*fsdp=4"):
+    tpu.mesh_on(cfg, jax.devices(), "v5e:2x2")
+
+
+def test_the_widest_microbatch():
+  """Rows of 32 tokens, 70 tokens: two, each with a prompt of its own."""
+  config = hard.get_config()
+  config.recipe.loss.microbatch_tokens = 70
+  batch = programs_lib.widest(experiment_lib.load(config), 1)
+  assert batch.tokens_RxW.shape == (2, 32)
+  assert batch.prompts.tokens_PxS.shape == (2, 15)
+
+
+def small(**mesh):
+  config = hard.get_config()
+  config.mesh.update(mesh)
+  config.recipe.loss.remat = True
+  return experiment_lib.load(config)
+
+
+def test_a_small_model_on_a_small_slice():
+  pytest.importorskip(
+      "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
+  case = programs_lib.case(small(fsdp=4), "v5e:2x2", largest=False)
+  assert case.hbm == 15.75 * 2**30
+  programs = {p.name: p for p in programs_lib.programs(case)}
+  assert tuple(programs) == programs_lib.NAMES
+  decode, text = tpu.compiled(programs["decode"])
+  assert text.startswith("HloModule jit_decode")
+  # The embedded policy has 141k parameters: whole weights while decoding.
+  assert {c.kind for c in decode.collectives} <= {"all-reduce"}
+  assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
+  accumulate, _ = tpu.compiled(programs["accumulate"])
+  assert "all-gather" in {c.kind for c in accumulate.collectives}
+  tiny = update_lib.abstract_state(case.model, programs_lib.optimizer(case))
+  assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
+
+
+def test_a_slice_that_libtpu_refuses():
+  pytest.importorskip(
+      "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
+  with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu knows no"):
+    tpu.devices("v5e:3x5")
