@@ -499,8 +499,10 @@ def test_a_padded_workload_is_priced_by_these_programs():
 # chip; with --largest, config.sampler.max_prompt_tokens=512 and
 # max_new_tokens=1024, the mesh, and model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
-    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "decode", 11.34),
-    ("qwen2.5-0.5b", (1, 16, 1), 4224 // 16, 52, 52, "accumulate", 14.51),
+    ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "decode", 12.54),
+    ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "accumulate", 14.51),
+    ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "decode", 12.07),
+    ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "accumulate", 14.43),
     ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "decode", 8.51),
     ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "accumulate", 11.87),
 ]
