@@ -495,7 +495,7 @@ def test_a_padded_workload_is_priced_by_these_programs():
   assert small.update_copy == large.update_copy < large.copy
 
 
-# What launch.compile found for v5e:4x4 (libtpu 0.0.42.1, jax 0.10.2): GiB of a
+# What launch.compile found for v5e:4x4 and 16x16 (libtpu 0.0.42.1, jax 0.10.2): GiB of a
 # chip; with --largest, config.sampler.max_prompt_tokens=512 and
 # max_new_tokens=1024, the mesh, and model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
@@ -503,6 +503,8 @@ COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
     ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "accumulate", 14.51),
     ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "decode", 12.07),
     ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "accumulate", 14.43),
+    ("qwen2.5-7b", (4, 16, 4), 22784 // 64, 28, 28, "decode", 11.47),
+    ("qwen2.5-7b", (4, 16, 4), 22784 // 64, 28, 28, "accumulate", 14.12),
     ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "decode", 8.51),
     ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "accumulate", 11.87),
 ]
