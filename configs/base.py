@@ -62,7 +62,7 @@ def get_config():
               importance_cap=2.0,  # on trainer / sampler; None: no weights
               kl_coef=0.0,  # of k3 to the base policy; 0: not computed
               entropy_coef=0.0,  # of the bonus, per nat
-              microbatch_tokens=1024,  # answers' rows x length; memory, speed
+              microbatch_tokens=768,  # rows of packed answers; memory, speed
               remat=False,  # backward computes layers again: memory, speed
               dtype="float32",  # of activations; masters are float32
           ),
