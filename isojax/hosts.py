@@ -219,8 +219,8 @@ def shared_fate():
 
   An error that is not raised everywhere would leave them waiting: it ends this
   process here and now, before anything waits for a peer that will not answer.
-  Theirs then end with cli.PEER_LOST; or with SIGABRT of jax's own, if their main
-  thread was not in a collective when it noticed.
+  Theirs then end with cli.PEER_LOST; or with SIGABRT of jax's own, if their
+  main thread was not in a collective when it noticed.
   """
   if count() == 1:
     yield

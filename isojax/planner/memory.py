@@ -14,7 +14,7 @@ HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
-TPU_LANES = 128  # numbers in a row of a TPU's registers; shorter rows are padded
+TPU_LANES = 128  # numbers in a row of a TPU's registers, to which it pads
 
 
 def copied_values(shape: ModelShape, lanes: int) -> float:
@@ -59,7 +59,8 @@ class Memory:
     """Every part in GB; of cache and update the larger counts."""
     logits = max(self.sample_logits, self.update_logits)
     parts = dict(masters=self.masters, moments=self.moments,
-                 copy=max(self.copy, self.update_copy), reference=self.reference, gradients=self.gradients,
+                 copy=max(self.copy, self.update_copy),
+                 reference=self.reference, gradients=self.gradients,
                  activations=self.activations, cache=self.cache, logits=logits)
     return (f"{self.total / 1e9:.3g} GB of a device's "
             f"{self.available / 1e9:.3g} GB (" + ", ".join(
@@ -118,8 +119,8 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   """Bytes on a device of one slot of isojax's sampler.
 
   The cache, once more the largest of its parts while it grows, or what decoding
-  copies; an eighth of a prompt that is prefilled; scores, logits and what is drawn from them in
-  float32; one layer's activations of that eighth.
+  copies; an eighth of a prompt that is prefilled; scores, logits and what is
+  drawn from them in float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
