@@ -242,7 +242,7 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
       "--response_tokens=11", cwd=tmp_path)
   assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
                                     ** 0.5)
-  assert "the anchor of --config" in out and "microbatches of at most 64 rollouts;" in out
+  assert "the anchor of --config" in out and "microbatches of at most 48 rollouts;" in out
   assert "not in it: compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]
   (row,), _ = planned(
