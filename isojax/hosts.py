@@ -235,7 +235,7 @@ def shared_fate():
     elif isinstance(error, (ValueError, RuntimeError)) and (
         _LOST.search(str(error))):
       code_, text = cli.PEER_LOST, (
-          f"isojax: {name()}: stopped, as another process of this run is gone "
+          f"{traceback.format_exc()}isojax: {name()}: stopped, as another process of this run is gone "
           f"({' '.join(str(error).split())[:300]}); what it said last is the "
           "reason; the same command on every host goes on from the newest "
           "checkpoint\n")

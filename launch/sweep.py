@@ -104,6 +104,9 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
 
 def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
   """(The runs to work off, what is wrong with others)."""
+  if _PLAN.value and _STATUS.value:
+    raise InputError("--status is of what a root holds, and changes nothing: "
+                     "leave --plan out")
   if _PLAN.value:
     runs_lib.make_root(root)
     runs, wrong = planned(root)
@@ -147,7 +150,11 @@ def code_of(standing: list[sweeper.Seen], wrong: list[str],
     return cli.PREEMPTED
   if wrong:
     return cli.BAD_INPUT
-  return FAILED if any(s.state == "failed" for s in standing) else 0
+  if any(s.state == "failed" for s in standing):
+    return FAILED
+  # With --nowait a run may be left to another sweeper.
+  done = all(s.state in sweeper.FINAL for s in standing)
+  return 0 if done else cli.PREEMPTED
 
 
 def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
@@ -171,7 +178,7 @@ def commanded(root: str, run: runs_lib.Run) -> str:
   """What another scheduler is to do for a run."""
   if _FORMAT.value != "jobset":
     of = {"shell": commands.shell, "json": commands.json_line}[_FORMAT.value]
-    return of(root, run, _TRIES.value)
+    return of(root, run, _TRIES.value, _LEASE.value)
   for name in ("topology", "image", "claim"):
     if flags.FLAGS[name].value is None:
       raise InputError(f"--format=jobset needs --{name}")
@@ -190,7 +197,8 @@ def handed_over(root: str, standing: list[sweeper.Seen]) -> None:
       print(commanded(root, run))
     return
   jobs = slurm.submit(root, runs, cluster=_CLUSTER.value,
-                      parameters=slurm_parameters(), tries=_TRIES.value)
+                      parameters=slurm_parameters(), tries=_TRIES.value,
+                      lease=_LEASE.value)
   for run, job in zip(runs, jobs, strict=True):
     print(f"{run.run_id}: {run.source}, job {job}")
   print(f"{len(runs)} jobs of {len(standing)} runs; python -m launch.sweep "

@@ -493,10 +493,12 @@ def test_a_padded_workload_is_priced_by_these_programs():
   small, large = (memory(workload=padded, rows=rows) for rows in (64, 2048))
   assert small.fits and small.copy == 8 * large.copy
   assert small.update_copy == large.update_copy < large.copy
+  kept = memory(rows=64, workload=dataclasses.replace(padded, remat=False))
+  assert kept.activations > 5 * small.activations  # all layers, with scores
 
 
-# What launch.compile found for v5e:4x4 and 16x16 (libtpu 0.0.42.1, jax 0.10.2): GiB of a
-# chip; with --largest, config.sampler.max_prompt_tokens=512 and
+# What launch.compile found for v5e:4x4 and 16x16 (libtpu 0.0.42.1, jax 0.10.2):
+# GiB of a chip; with --largest, config.sampler.max_prompt_tokens=512 and
 # max_new_tokens=1024, the mesh, and model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
     ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "decode", 12.54),

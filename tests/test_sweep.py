@@ -549,7 +549,8 @@ def test_a_job_saves_and_says_how_to_go_on(root):
 
 def test_what_submitit_refuses_is_a_message(root):
   with pytest.raises(InputError, match="--cluster=local: .*bogus"):
-    slurm.submit(root, [], cluster="local", parameters={"bogus": 1}, tries=3)
+    slurm.submit(root, [], cluster="local", parameters={"bogus": 1}, tries=3,
+                 lease=60.0)
 
 
 # --- the script ---------------------------------------------------------------
@@ -611,6 +612,8 @@ def test_a_worker_that_dies_at_import(tmp_path):
      "--plan=none.jsonl: cannot be read"),
     (["--plan=plan.jsonl", "--root=@"], "--plan needs --config"),
     (["--root=@/none"], "holds no sweep"),
+    (["--plan=p", "--config=configs/hard.py", "--root=@", "--status"],
+     "leave --plan out"),
     (["--root=/proc/x", "--plan=p", "--config=configs/hard.py"],
      "--root=/proc/x: cannot be written")])
 def test_bad_flags_are_one_line(tmp_path, words, message):

@@ -338,8 +338,10 @@ class Transformer(nn.Module):
                               position_BxT, mask_BxTxL, k, v, slot)
         return x, (k, v)
 
+      # XLA may unroll a loop of one, and then take the layer's forward, which
+      # it has, for the one that its backward is to compute again.
       x, (k, v) = jax.lax.scan(
-          jax.checkpoint(step, prevent_cse=False), x,
+          jax.checkpoint(step, prevent_cse=len(run) == 1), x,
           (stacked([self.variables["params"][f"layers_{i}"] for i in run]),
            stacked([cache.k[i] for i in run]),
            stacked([cache.v[i] for i in run])))

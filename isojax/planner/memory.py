@@ -73,8 +73,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
            lora_rank: int | None = None) -> Memory:
   """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
 
-  Of a padded workload by `programs`, with the weights gathered where that fits.
-  Left out otherwise: what the compiler needs besides, and weights that it
+  Of a padded workload with remat by `programs`, with the weights gathered where
+  that fits. Left out otherwise: what the compiler needs besides, and weights that it
   gathers over fsdp for longer than a layer. With LoRA the base is the copy in
   the compute dtype, and the reference costs nothing.
   """
@@ -84,7 +84,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
-  if w.padded and lora_rank is None:
+  if w.padded and w.remat and lora_rank is None:
     ours = lambda gathered: _of_isojax(programs(
         shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
         rows=micro, prompts=micro, max_prompt=w.max_prompt,
@@ -92,11 +92,12 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
         machine.accelerator.name.startswith("tpu") else 1), machine)
     return ours(True) if ours(True).fits else ours(False)
   # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp.
+  # their product, three of the mlp; float32 scores and their softmax if whole.
   layer = length * number * (
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
-      + 3 * shape.mlp / mesh.tensor)
+      + 3 * shape.mlp / mesh.tensor) + (
+          w.padded * 2 * 4 * length**2 * shape.heads / mesh.tensor)
   kept = shape.layers * length * shape.width * number + layer if w.remat else (
       shape.layers * layer)
   tokens = micro * w.max_response

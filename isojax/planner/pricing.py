@@ -99,4 +99,4 @@ def checked(price: Price) -> Price:
       f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
       f"does not fit: {needed.text}; use fewer recipe.loss.microbatch_tokens "
       "or recipe.loss.remat, more devices on mesh.fsdp or mesh.tensor, fewer "
-      "sampler.rows, or shorter answers")
+      "sampler.slots, or shorter answers")

@@ -25,23 +25,24 @@ EXCLUSIVE = {  # the pods of a slice on one node pool, which is that slice
         "cloud.google.com/gke-nodepool"}
 
 
-def one(root: str, run: Run, tries: int) -> list[str]:
+def one(root: str, run: Run, tries: int, lease: float) -> list[str]:
   """Works off one run on the machine where it is started."""
   return ["python", "-m", "launch.sweep", f"--root={root}",
-          f"--only={run.run_id}", f"--tries={tries}"]
+          f"--only={run.run_id}", f"--tries={tries}", f"--lease={lease:g}"]
 
 
-def shell(root: str, run: Run, tries: int) -> str:
+def shell(root: str, run: Run, tries: int, lease: float) -> str:
   """A line for a shell, which may start in any folder."""
   return (f"cd {shlex.quote(os.getcwd())} && "
-          f"{shlex.join(one(root, run, tries))}")
+          f"{shlex.join(one(root, run, tries, lease))}")
 
 
-def json_line(root: str, run: Run, tries: int) -> str:
+def json_line(root: str, run: Run, tries: int, lease: float) -> str:
   a = run.allocation
   return json.dumps({
       "run_id": run.run_id, "source": run.source, "C": a.C, "devices":
-      run.devices, "cwd": os.getcwd(), "command": one(root, run, tries)})
+      run.devices, "cwd": os.getcwd(), "command":
+      one(root, run, tries, lease)})
 
 
 def topology(text: str) -> tuple[str, str, int]:

@@ -60,7 +60,7 @@ class Job:
 
 
 def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
-           tries: int) -> list[str]:
+           tries: int, lease: float) -> list[str]:
   """Queues one job a run, in one array; the jobs' ids.
 
   Args:
@@ -69,6 +69,7 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
     cluster: slurm, or local for processes of this machine, all at once.
     parameters: of submitit's executor: timeout_min, slurm_partition, ...
     tries: failures after which a run is left alone.
+    lease: seconds without a sign after which a job counts as dead.
 
   Raises:
     InputError: submitit or Slurm is not there, or refuses.
@@ -85,7 +86,7 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
         slurm_max_num_timeout=TIMEOUTS)
     executor.update_parameters(**parameters)
     with executor.batch():
-      jobs = [executor.submit(Job(python(commands.one(root, run, tries))))
+      jobs = [executor.submit(Job(python(commands.one(root, run, tries, lease))))
               for run in runs]
   except (RuntimeError, ValueError, AssertionError, NameError,
           OSError) as error:

@@ -55,7 +55,8 @@ class Job:
 
 
 class Stops:
-  """What SIGINT and SIGTERM asked for while it is entered."""
+  """What SIGINT, SIGTERM or a closed terminal asked for while it is entered.
+  """
 
   def __init__(self):
     self.asked = self.urgent = False
@@ -67,7 +68,9 @@ class Stops:
 
   def __enter__(self):
     self._before = {number: signal.signal(number, self._handle)
-                    for number in (signal.SIGINT, signal.SIGTERM)}
+                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+                    if number != signal.SIGHUP  # of nohup: stays ignored
+                    or signal.getsignal(number) != signal.SIG_IGN}
     return self
 
   def __exit__(self, *_):
@@ -266,8 +269,16 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
           worker.kill(job.process)
       if now >= scan_due:
         scan_due = now + SCAN
-        standing = look(root, runs, rules, heard, final)
-        show(standing)
+        try:
+          standing = look(root, runs, rules, heard, final)
+          show(standing)
+        except OSError as error:  # a network file system may come back
+          why = f"{root} cannot be read ({error}); looking again"
+          if why != said:
+            progress.say(why)
+          said = why
+          time.sleep(POLL)
+          continue
         if stops.asked and not jobs:
           return standing, True
         if all(s.state in FINAL for s in standing):
