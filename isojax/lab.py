@@ -120,8 +120,6 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   slots, gathered = memory_lib.slots_admitted(
       shape, fsdp=mesh.shape["fsdp"], most=wanted,
       budget=cfg.memory_gib * 2**30, **sizes)
-  if slots < wanted:  # so many that the devices that draw for them share them
-    slots = slots // tensor * tensor or slots
   if not slots:
     least = (memory_lib.slot_bytes(shape, **sizes) + shape.params
              * memory_lib.BYTES[cfg.dtype] / tensor / mesh.shape["fsdp"])

@@ -155,7 +155,7 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
           "to start again")
     state = update_lib.init_state(lab.model, tx, lab_lib.first_trained(lab),
                                   lab.e.model.lora)
-    return 0, state, kept_up_to(ledger, -1)
+    return 0, state, kept_up_to(ledger, found, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
     raise InputError(
@@ -164,14 +164,14 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
         "again")
   if start < lab.e.alloc.M:
     hosts.say(f"continuing from step {start} of {lab.e.alloc.M}")
-  return start, state, kept_up_to(ledger, start)
+  return start, state, kept_up_to(ledger, found, start)
 
 
-def kept_up_to(ledger: str, step: int) -> list[dict]:
-  """The records up to a step; process 0 cuts off what follows."""
+def kept_up_to(ledger: str, found: list[dict], step: int) -> list[dict]:
+  """Of its records those up to a step; process 0 cuts off what follows."""
   if hosts.first():
     return records.truncate_after(ledger, step)
-  return [r for r in records.read(ledger) if r["step"] <= step]
+  return [r for r in found if r["step"] <= step]
 
 
 def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
@@ -337,13 +337,7 @@ def planned(config, path: str, row: int | None) -> float:
   """
   if row is None:
     raise InputError(f"--plan={path}: say which row, --row=0 for the first")
-  try:
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
-                     "python -m launch.plan") from error
-  found = plan_lib.read_row(lines, row, path=path)
+  found = plan_lib.read_row(plan_lib.read_lines(path), row, path=path)
   cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 

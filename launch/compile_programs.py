@@ -107,7 +107,6 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
       tensor=tensor, max_prompt=e.sampler.max_prompt_tokens,
       max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES)
-  slots = slots // tensor * tensor or slots  # as many as `lab` would admit
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state

@@ -139,7 +139,8 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
-  room for as many slots.
+  room for as many slots. Fewer than wanted are so many that the devices of
+  `tensor`, which draw for them, share them evenly.
 
   Args:
     budget: bytes of a device for sampling.
@@ -151,7 +152,11 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
   slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
                     max_response=max_response, lanes=lanes)
   weights = BYTES[dtype] * shape.params / tensor
-  room = lambda weights: max(0, min(most, int((budget - weights) // slot)))
+
+  def room(weights):
+    slots = max(0, min(most, int((budget - weights) // slot)))
+    return slots if slots == most else slots // tensor * tensor or slots
+
   if fsdp == 1 or room(weights) == most:
     return room(weights), True
   return room(weights / fsdp), False

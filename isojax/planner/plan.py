@@ -46,6 +46,16 @@ def text(rows: list[Row]) -> str:
   return "".join(lines)
 
 
+def read_lines(path: str) -> list[str]:
+  """The lines of a plan; InputError if the file cannot be read."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      return file.read().splitlines()
+  except (OSError, UnicodeDecodeError) as error:
+    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
+                     "python -m launch.plan") from error
+
+
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
   """One row of a plan, counted from 0, with the fields FIELDS.
 

@@ -102,12 +102,7 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
   Raises:
     InputError: the file cannot be read.
   """
-  try:
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
-                     "python -m launch.plan") from error
+  lines = plan.read_lines(path)
   runs, wrong = [], []
   for index in range(len(lines)):
     try:
@@ -123,19 +118,18 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
 def other_anchor(path: str, config) -> str | None:
   """A note if the learning rates of a plan are of another anchor."""
   optimizer = config.recipe.optimizer
-  with open(path, encoding="utf-8") as file:
-    for line in file:
-      try:
-        row = json.loads(line)
-        alloc = row["overrides"]["alloc"]
-        lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
-                     alloc["Bp"] * alloc["n"])
-        if not math.isclose(row["lr"], lr, rel_tol=1e-3):
-          return (f"{path} has lr {row['lr']:.3g} where this config's "
-                  f"recipe.optimizer gives {lr:.3g}: the plan is of another "
-                  "anchor; runs take the config's")
-      except (ValueError, KeyError, TypeError):
-        pass  # a row that is refused, or of its own form
+  for line in plan.read_lines(path):
+    try:
+      row = json.loads(line)
+      alloc = row["overrides"]["alloc"]
+      lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
+                   alloc["Bp"] * alloc["n"])
+      if not math.isclose(row["lr"], lr, rel_tol=1e-3):
+        return (f"{path} has lr {row['lr']:.3g} where this config's "
+                f"recipe.optimizer gives {lr:.3g}: the plan is of another "
+                "anchor; runs take the config's")
+    except (ValueError, KeyError, TypeError):
+      pass  # a row that is refused, or of its own form
   return None
 
 
