@@ -151,22 +151,23 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
-  """A stratum without prompts longer than the limit, and notes on it.
+  """(stratum, its prompts by split, notes), without prompts that are too long.
 
   InputError if the grader can not judge it, if no training or no validation
   prompt fits, or if one holds a token that a model of V tokens has not.
   """
-  stratum = stratum_lib.read(path)
+  stratum, prompts = stratum_lib.read(path), {}
   check_task(e, path, stratum.header)
-  keep = functools.partial(prompts_lib.fitting, tokenizer, cfg=e.task.prompt,
-                           S=e.sampler.max_prompt_tokens, V=V)
-  kept = dataclasses.replace(stratum, train=keep(stratum.train),
-                             validation=keep(stratum.validation))
-  dropped = {split: len(getattr(stratum, split)) - len(getattr(kept, split))
-             for split in stratum_lib.SPLITS}
+  kept, dropped = stratum, {}
+  for split in stratum_lib.SPLITS:
+    problems = getattr(stratum, split)
+    fitting, prompts[split] = prompts_lib.encode(
+        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
+    kept = dataclasses.replace(kept, **{split: fitting})
+    dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):
-    return kept, ()
-  return kept, (
+    return kept, prompts, ()
+  return kept, prompts, (
       f"{path}: dropped {dropped['train']} training and "
       f"{dropped['validation']} validation problems: their prompts are longer "
       f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
@@ -185,12 +186,12 @@ def other_model(e: experiment_lib.Experiment, header: dict,
           "for this one is not known; python -m launch.split measures it",)
 
 
-def _prompts_sha256(*splits: Prompts) -> str:
+def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
   """A hash of encoded prompts: a chat template may depend on anything."""
   content = hashlib.sha256()
-  for prompts in splits:
-    content.update(prompts.len_P.tobytes())
-    content.update(prompts.tokens_PxS.tobytes())
+  for split in stratum_lib.SPLITS:
+    content.update(prompts[split].len_P.tobytes())
+    content.update(prompts[split].tokens_PxS.tobytes())
   return content.hexdigest()
 
 
@@ -200,39 +201,41 @@ def prepare(config) -> Lab:
   mesh = mesh_lib.make_mesh(e.mesh)
   opened = opened_model(e.model.path, mesh)
   folder, tokenizer, _, model = opened
-  stratum, notes = read_stratum(e, e.task.stratum, tokenizer, model.cfg.V)
+  stratum, prompts, notes = read_stratum(
+      e, e.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   sampler, sampler_notes = make_sampler(opened, e.sampler)
-  encode = functools.partial(prompts_lib.encode, tokenizer, cfg=e.task.prompt,
-                             S=e.sampler.max_prompt_tokens)
-  train, validation = encode(stratum.train), encode(stratum.validation)
   model_sha256 = hf_weights.sha256(folder)
   identity = workdir.identity(config.to_dict()) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
-      "prompts_sha256": _prompts_sha256(train, validation)}
+      "prompts_sha256": _prompts_sha256(prompts)}
   return Lab(
       e=e, folder=folder, model_sha256=model_sha256, identity=identity,
       run_id=workdir.run_id(identity),
       tokenizer=tokenizer, stratum=stratum,
-      train=train, validation=validation,
+      **_shortened(sampler, prompts),
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
       sampler=sampler,
       notes=notes + sampler_notes + other_model(e, stratum.header, model_sha256))
 
 
+def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
+  """Each split without the columns that even its longest prompt leaves empty.
+  """
+  return {split: sampler_lib.shortened(sampler, prompts[split])
+          for split in stratum_lib.SPLITS}
+
+
 def on_stratum(lab: Lab, path: str) -> Lab:
   """The same lab with another stratum's problems; InputError as `prepare`."""
-  stratum, notes = read_stratum(lab.e, path, lab.tokenizer, lab.model.cfg.V)
-  encode = functools.partial(prompts_lib.encode, lab.tokenizer,
-                             cfg=lab.e.task.prompt,
-                             S=lab.e.sampler.max_prompt_tokens)
-  return dataclasses.replace(
-      lab, stratum=stratum, train=encode(stratum.train),
-      validation=encode(stratum.validation), notes=notes)
+  stratum, prompts, notes = read_stratum(
+      lab.e, path, lab.tokenizer, lab.model.cfg.V)
+  return dataclasses.replace(lab, stratum=stratum, notes=notes,
+                             **_shortened(lab.sampler, prompts))
 
 
 def grading(e: experiment_lib.Experiment, header: dict):

@@ -88,8 +88,9 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),
                       split="validation")
-    prompts = prompts_lib.encode(
-        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
+    problems, prompts = prompts_lib.encode(
+        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
+        V=len(tokenizer))
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
         temperature=sampling.temperature, top_p=sampling.top_p)
@@ -137,8 +138,9 @@ def main(_) -> None:
   for step in bar:
     problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
                       numbers=cfg.numbers, split="train")
-    prompts = prompts_lib.encode(
-        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens)
+    problems, prompts = prompts_lib.encode(
+        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
+        V=len(tokenizer))
     data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
     weight = one / data.len_R.sum()
     batches = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,

@@ -100,12 +100,17 @@ def read_pool(cfg: Split) -> content.Pool:
   return experiment.section(sources.SOURCES[kind], arguments, "config.source")
 
 
+def encoded(cfg: Split, policy: lab_lib.Opened, problems: list[Problem]):
+  """The problems whose prompts fit, and these prompts."""
+  return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
+                            S=cfg.sampler.max_prompt_tokens,
+                            V=policy.model.cfg.V)
+
+
 def without_long(cfg: Split, policy: lab_lib.Opened,
                  pool: content.Pool) -> content.Pool:
   """The problems whose prompts fit, and how many did not."""
-  kept = [prompts_lib.fitting(policy.tokenizer, problems, cfg.prompt,
-                              S=cfg.sampler.max_prompt_tokens,
-                              V=policy.model.cfg.V)
+  kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
   total = len(pool.train) + len(pool.validation)
   dropped = total - sum(map(len, kept))
@@ -126,20 +131,18 @@ def opened_policy(cfg: Split) -> lab_lib.Opened:
 
 def measurement(cfg: Split, policy: lab_lib.Opened, grade):
   """A function (split, problems, n) -> how many of n samples are correct."""
-  tokenizer = policy.tokenizer
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = lab_lib.make_sampler(policy, cfg.sampler)
   for note in notes:
     print(note)
 
   def measure(split: str, problems: list[Problem], n: int) -> list[int]:
-    prompts = prompts_lib.encode(tokenizer, problems, cfg.prompt,
-                                 S=cfg.sampler.max_prompt_tokens)
+    problems, prompts = encoded(cfg, policy, problems)
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p))
-    graded = grade(problems, reward.texts(tokenizer, rollouts))
+    graded = grade(problems, reward.texts(policy.tokenizer, rollouts))
     for line in graded.lost:
       tqdm.tqdm.write(f"counted as wrong: {line}")
     return (graded.correct_B.reshape(-1, n) == 1).sum(axis=1).tolist()

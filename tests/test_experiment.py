@@ -208,7 +208,7 @@ def test_prompts_are_the_same_on_every_day(tmp_path):
   plain = prompts_lib.PromptConfig("26 Jul 2024={question}:", chat=False,
                                    system="")
   got, wanted = (prompts_lib.encode(tokenizer, [Problem(0, "1 2=3", "")], cfg,
-                                    S=30) for cfg in (chat, plain))
+                                    S=30, V=20)[1] for cfg in (chat, plain))
   np.testing.assert_array_equal(got.tokens_PxS, wanted.tokens_PxS)
   assert prompts_lib.digest(tokenizer, chat) == prompts_lib.digest(
       tokenizer, plain)
@@ -296,9 +296,9 @@ def test_ids_are_addresses(tmp_path):
 
 def test_braces_in_a_prompt_are_text():
   tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
-  prompts = prompts_lib.encode(
+  _, prompts = prompts_lib.encode(
       tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
-          "{}{question}:", chat=False, system=""), S=15)
+          "{}{question}:", chat=False, system=""), S=15, V=20)
   assert prompts.len_P == [6]
 
 
@@ -356,7 +356,7 @@ def test_chat_templates_by_hand():
       "m.role", "m.role | length").replace("assistant", "0")
   ids = lambda **how: prompts_lib.encode(
       tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
-          "{question}:", **how), S=25)
+          "{question}:", **how), S=25, V=20)[1]
   text = lambda p: tokenizer.decode(p.tokens_PxS[0, :p.len_P[0]])
   assert text(ids(chat=False, system="")) == "1 2=3:"
   assert text(ids(chat=True, system="")) == "(4)1 2=3:(0)"

@@ -286,7 +286,8 @@ def test_long_prompts_are_dropped_and_said():
       f"{300 - len(short['validation'])} validation problems: their prompts "
       "are longer than sampler.max_prompt_tokens=12; D = "
       f"{len(short['train'])} are left",)
-  assert prepared().notes == ()
+  whole = prepared(limit=40)  # the longest has 15, the sampler's sizes are 32, 40
+  assert (whole.notes, whole.train.tokens_PxS.shape) == ((), (3000, 32))
 
 
 PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
@@ -295,12 +296,18 @@ PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
 def test_no_prompt_fits():
   tokenizer = hf_tokenizer.load(TINY)
   two = [Problem(1, "1 2=3", ""), Problem(2, "1 2 3=6", "")]
-  fit = lambda S: prompts_lib.fitting(tokenizer, two, PLAIN, S=S, V=20)
+  encode = lambda problems, S: prompts_lib.encode(
+      tokenizer, problems, PLAIN, S=S, V=20)
+  fit = lambda S: encode(two, S)[0]
   assert (fit(8), fit(7), fit(6)) == (two, two[:1], two[:1])
+  _, prompts = encode(two, 7)
+  assert (prompts.tokens_PxS.shape, prompts.len_P, prompts.id_P) == (
+      (1, 7), [6], [1])
   with pytest.raises(InputError, match="all 2 prompts are longer than .*=5; "
                      "the shortest has 6 tokens, the longest 8"):
     fit(5)
-  assert prompts_lib.fitting(tokenizer, [], PLAIN, S=5, V=20) == []
+  none, prompts = encode([], 5)
+  assert (none, prompts.tokens_PxS.shape) == ([], (0, 5))
 
 
 def test_a_stratum_of_another_model_is_told(tmp_path):

@@ -254,8 +254,8 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
     key_R = rng.row_keys(key, row.id_R, row.rollout_R)
     R, L = row.token_R.shape[0], cache.v[0].shape[2]
 
-    def advance(carry):
-      i, row, cache, out = carry
+    def advance(i, carry):
+      row, cache, out = carry
       mask = jnp.arange(L)[None, None] <= row.position_R[:, None, None]
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
@@ -281,17 +281,22 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
       row = row.replace(
           token_R=token_R, position_R=row.position_R + goes_on_R,
           count_R=count_R, active_R=goes_on_R)
-      return i + 1, row, cache, out
+      return row, cache, out
 
     nothing = Drawn(
         jnp.zeros((R, C), jnp.int32), jnp.zeros((R, C), jnp.float32),
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
-    _, row, cache, out = jax.lax.while_loop(
-        lambda carry: (carry[0] < C) & jnp.any(carry[1].active_R), advance,
-        (jnp.int32(0), row, cache, nothing))
+    # Also when all have ended: to find that out, devices would have to talk.
+    row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
     return cache, row, out
 
   return decode
+
+
+def shortened(s: Sampler, prompts: Prompts) -> Prompts:
+  """Prompts cut to the least size of the prefill that holds them."""
+  S = queue_lib.smallest(s.prompt_sizes, int(prompts.len_P.max()))
+  return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
 def _fitting(s: Sampler, q: queue_lib.Queue, cache: decoder.KVCache):
@@ -328,10 +333,8 @@ def _refilled(s: Sampler, q: queue_lib.Queue, params, cache, window):
       cache = s.insert(cache, window, *mesh_lib.place(filled, rows), G=q.G)
     if not q.starving:
       return cache, window
-    prompts = queue_lib.move_window(q)
-    S = queue_lib.smallest(s.prompt_sizes, int(prompts.len_P.max()))
     window = s.prefill(params, mesh_lib.place(
-        prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S]), rows))
+        shortened(s, queue_lib.move_window(q)), rows))
 
 
 def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,

@@ -64,49 +64,38 @@ def digest(tokenizer, cfg: PromptConfig) -> str:
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
 
-def fitting(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-            S: int, V: int) -> list[Problem]:
-  """Those whose prompts are not too long.
+def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
+           S: int, V: int) -> tuple[list[Problem], Prompts]:
+  """The problems whose prompts have at most S tokens, and these prompts.
 
-  InputError if all of them are, or if one of them holds a token that a model
-  of V tokens has not.
+  Returns:
+    problems, and their prompts [len(problems), S], host arrays.
+
+  Raises:
+    InputError: all prompts are too long, one is empty, or one holds a token
+      that a model of V tokens has not.
   """
-  if not problems:
-    return []
-  ids = _token_ids(tokenizer, problems, cfg)
-  lengths = [len(x) for x in ids]
-  largest = max((max(x) for x in ids if 0 < len(x) <= S), default=0)
-  if largest >= V:
-    raise InputError(f"a prompt holds token {largest}, but the model has only "
-                     f"{V} (vocab_size of config.json); tokenizer and model "
-                     "are not of one checkpoint")
-  if min(lengths) > S:
+  ids = _token_ids(tokenizer, problems, cfg) if problems else []
+  fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
+  if problems and not fits:
+    lengths = [len(x) for x in ids]
     raise InputError(
         f"all {len(lengths)} prompts are longer than sampler.max_prompt_tokens="
         f"{S}; the shortest has {min(lengths)} tokens, the longest "
         f"{max(lengths)}; raise the limit")
-  return [p for p, length in zip(problems, lengths, strict=True)
-          if length <= S]
-
-
-def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-           S: int) -> Prompts:
-  """Prompts [len(problems), S], host arrays; InputError if one is too long."""
-  ids = _token_ids(tokenizer, problems, cfg)
-  lengths = np.array([len(x) for x in ids], np.int32)
-  worst = int(lengths.argmax())
-  if lengths[worst] > S:
-    raise InputError(
-        f"{int((lengths > S).sum())} of {len(ids)} prompts are longer than "
-        f"sampler.max_prompt_tokens={S}; the longest, problem "
-        f"{problems[worst].id}, has {lengths[worst]} tokens; raise the limit")
-  if lengths.min() < 1:
-    raise InputError(f"problem {problems[int(lengths.argmin())].id} has an "
-                     "empty prompt")
-  tokens = np.zeros((len(ids), S), np.int32)
-  for row, x in zip(tokens, ids):
+  tokens = np.zeros((len(fits), S), np.int32)
+  for row, (problem, x) in zip(tokens, fits, strict=True):
+    if not x:
+      raise InputError(f"problem {problem.id} has an empty prompt")
     row[:len(x)] = x
-  return Prompts(tokens, lengths, np.array([p.id for p in problems], np.uint32))
+  largest = tokens.max(initial=0)
+  if largest >= V:
+    raise InputError(f"a prompt holds token {largest}, but the model has only "
+                     f"{V} (vocab_size of config.json); tokenizer and model "
+                     "are not of one checkpoint")
+  return [p for p, _ in fits], Prompts(
+      tokens, np.array([len(x) for _, x in fits], np.int32),
+      np.array([p.id for p, _ in fits], np.uint32))
 
 
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
