@@ -109,8 +109,10 @@ def the_workload(config, train, kl: bool) -> cost.Workload:
   means = [found[i] if mean is None else mean for i, mean in enumerate(means)]
   top = ((config.sampler.max_prompt_tokens, config.sampler.max_new_tokens)
          if config else [math.ceil(4 * mean) for mean in means])
+  rank = config.model.lora.rank if config else 0
   return cost.Workload(
-      *means, *top, dtype=config.sampler.dtype if config else _DTYPE.value,
+      *means, *top, lora_rank=rank or None,
+      dtype=config.sampler.dtype if config else _DTYPE.value,
       padded=config is not None,
       remat=config.recipe.loss.remat if config else False,
       kl=bool(config.recipe.loss.kl_coef) if config else kl)

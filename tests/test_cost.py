@@ -143,6 +143,10 @@ def test_what_the_update_leaves_out_and_adds():
   assert change(trained=0.25).decode == plain.decode  # sampled all the same
   assert change(remat=True).update.flops == plain.update.flops / 3 * 4
   assert change(kl=True).score.flops == plain.update.flops / 3
+  # No gradients of weights; adapters of rank 1 have 31 numbers.
+  lora = change(lora_rank=1)
+  assert dataclasses.astuple(lora.update) == (2 * 848, 2 * 100, 2.0)
+  assert dataclasses.astuple(lora.optimizer) == (310, 868, 8.68)
 
 
 def test_links_by_hand():
@@ -285,7 +289,7 @@ def test_what_makes_memory_larger_or_smaller():
   assert memory(mesh=cost.Mesh(1, 1, 8)).cache == 2 * plain.cache
   assert memory(workload=dataclasses.replace(LONG, kl=True)).reference == (
       plain.masters)
-  lora = memory(lora_rank=16)
+  lora = memory(workload=dataclasses.replace(LONG, lora_rank=16))
   assert lora.copy == plain.copy and lora.moments < plain.moments / 100
 
 

@@ -39,6 +39,8 @@ class Workload:
   # with fused attention and a growing cache would
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
+  lora_rank: int | None = None  # adapters on all matrices of a layer; None:
+  # all weights are trained
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
   # each allocation or one for all: it grows with n; others are skipped
 
@@ -250,9 +252,10 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   The prompt goes through the update once a problem; of the rows that pack a
   problem's answers the last is taken to be half empty, and what rows only fill
   a microbatch is left out. Forward and backward are
-  3 forwards, 4 with remat. Links: a microbatch gathers the weights over fsdp
-  twice and scatters float32 gradients once; the step reduces gradients over
-  data. Without a mesh all chips are on `data`: whole weights on each.
+  3 forwards, 2 if adapters are trained, and 1 more with remat. Links: a
+  microbatch gathers the weights over fsdp twice and scatters float32 gradients
+  once; the step reduces gradients over data. Without a mesh all chips are on
+  `data`: whole weights on each.
   """
   w, e, number = workload, efficiency, BYTES[workload.dtype]
   prefill, decode = sampling_cost(
@@ -275,16 +278,20 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       forward * w.kl, passes * w.kl,
       (reduced + microbatches * shard * number) * w.kl,
       machine, w.dtype, e.score_flops, e.update_bandwidth)
-  times = 4 if w.remat else 3
-  gradients = 8 * params * (mesh.data - 1)  # float32, ring over data
+  trained = params
+  if w.lora_rank is not None:
+    trained = float(shape.lora_params(w.lora_rank))
+  # A forward and the gradients of activations, and those of weights.
+  times = w.remat + (3 if w.lora_rank is None else 2)
+  gradients = 8 * trained * (mesh.data - 1)  # float32, ring over data
   update = _stage(
       forward * times, passes * times,
-      reduced * (times - 1) + gradients
-      + microbatches * shard * (2 * number + 4),
+      reduced * (2 + w.remat) + gradients
+      + microbatches * shard * (2 * number + 4 * trained / params),
       machine, w.dtype, e.update_flops, e.update_bandwidth)
   # float32: parameters and two moments read and written, gradients read.
   optimizer = _stage(
-      10 * params * mesh.data, 28 * params * mesh.data, 0,
+      10 * trained * mesh.data, 28 * trained * mesh.data, 0,
       machine, w.dtype, e.update_flops, e.update_bandwidth)
   return Cost(prefill, decode, score, update, optimizer, e.step_seconds, B,
               B * w.response_tokens, machine.chips,

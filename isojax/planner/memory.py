@@ -69,22 +69,23 @@ class Memory:
 
 
 def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
-           *, rows: int, microbatch_rows: int, chunked_head: bool,
-           lora_rank: int | None = None) -> Memory:
+           *, rows: int, microbatch_rows: int, chunked_head: bool) -> Memory:
   """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
 
   Of a padded workload with remat by `programs`, with the weights gathered where
-  that fits. Left out otherwise: what the compiler needs besides, and weights that it
-  gathers over fsdp for longer than a layer. With LoRA the base is the copy in
+  that fits. Left out otherwise: what the compiler needs besides, and weights
+  that it gathers over fsdp for longer than a layer. With LoRA the base is the copy in
   the compute dtype, and the reference costs nothing.
   """
   w, number = workload, BYTES[workload.dtype]
   mesh = checked_mesh(mesh, machine)
   shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
-  trained = shape.params if lora_rank is None else shape.lora_params(lora_rank)
+  trained = shape.params
+  if w.lora_rank is not None:
+    trained = shape.lora_params(w.lora_rank)
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
-  if w.padded and w.remat and lora_rank is None:
+  if w.padded and w.remat and w.lora_rank is None:
     ours = lambda gathered: _of_isojax(programs(
         shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
         rows=micro, prompts=micro, max_prompt=w.max_prompt,
@@ -105,7 +106,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       masters=4 * trained / shards, moments=8 * trained / shards,
       copy=number * shape.params / shards,
       update_copy=number * shape.params / shards,
-      reference=4 * shape.params / shards * (w.kl and lora_rank is None),
+      reference=4 * shape.params / shards * (w.kl and w.lora_rank is None),
       cache=local * length * shape.kv_bytes_per_token(number)
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
