@@ -174,9 +174,10 @@ def xpk(pod: Pod, cluster: str) -> list[Step]:
   """On a GKE cluster that xpk has made, which starts what ends again."""
   place = (f"--cluster={cluster}", *pod.place)
   first = f"{pod.before} && " if pod.before else ""
+  copy = Step("this commit", ("git", "worktree", "add", "--detach", pod.folder,
+                              pod.commit))
   return [
-      Step("this commit", ("git", "worktree", "add", "--detach", pod.folder,
-                           pod.commit)),
+      *[copy] * (not os.path.isdir(pod.folder)),  # its name says the commit
       Step("queued; started again at most 50 times, on whatever exit code", (
           "xpk", "workload", "create", f"--workload={pod.name}", *place,
           f"--tpu-type={pod.accelerator_type}", "--num-slices=1",
@@ -212,6 +213,22 @@ def this_commit() -> str:
   return commit
 
 
+def check_files(commit: str, files: dict[str, str]) -> None:
+  """InputError if a relative path of the config is not in the commit.
+
+  Args:
+    files: config key -> path.
+  """
+  for key, path in files.items():
+    if not os.path.isabs(path) and subprocess.run(
+        ("git", "cat-file", "-e", f"{commit}:./{path}"), check=False,
+        stderr=subprocess.DEVNULL).returncode:
+      raise InputError(
+          f"{key}={path} is not in commit {commit}, which is all that goes onto "
+          "the slice; commit it, or give an absolute path on a disk that all "
+          "hosts share")
+
+
 def execute(steps: list[Step]) -> None:
   """Runs the steps that are not the user's own, until one fails."""
   for step in steps:
@@ -235,6 +252,10 @@ def main(_) -> None:
       config=tuple(a for a in sys.argv[1:] if a.startswith("--config")),
       before=_BEFORE.value)
   check_mesh(pod, _CONFIG.value.mesh)
+  files = {"task.stratum": _CONFIG.value.task.stratum}
+  if os.path.isdir(_CONFIG.value.model.path):  # and no name on the hub
+    files["model.path"] = _CONFIG.value.model.path
+  check_files(pod.commit, files)
   if (_TOOL.value == "xpk") != (_CLUSTER.value is not None):
     raise InputError("--cluster=NAME goes with --tool=xpk, which needs it")
   steps = gcloud(pod) if _TOOL.value == "gcloud" else xpk(pod, _CLUSTER.value)

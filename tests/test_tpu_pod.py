@@ -101,6 +101,23 @@ def test_a_mesh_of_other_size():
     tpu_pod.check_mesh(POD, dict(data=1, fsdp=4, tensor=2))
 
 
+def test_files_that_are_in_no_commit(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  git = lambda *words: subprocess.run(
+      ("git", "-c", "user.name=a", "-c", "user.email=a@b", *words), check=True,
+      capture_output=True)
+  git("init")
+  for name in ("in.jsonl", "out.jsonl"):
+    (tmp_path / name).write_text("{}")
+  git("add", "in.jsonl")
+  git("commit", "-m", "one")
+  tpu_pod.check_files("HEAD", {"task.stratum": "in.jsonl",
+                               "model.path": "/models/seven"})
+  with pytest.raises(InputError, match="task.stratum=out.jsonl is not in commit"
+                     " HEAD.*absolute path"):
+    tpu_pod.check_files("HEAD", {"task.stratum": "out.jsonl"})
+
+
 def test_executes_what_is_not_yours_until_one_fails(tmp_path, capfd):
   step = lambda *argv, yours=False: tpu_pod.Step(argv[0], argv, yours)
   path = str(tmp_path / "file")
