@@ -150,7 +150,7 @@ def test_a_finished_run_does_nothing_again(calm):
 
 
 @pytest.mark.parametrize("mesh", [
-    dict(data=4), dict(fsdp=4), dict(fsdp=2, tensor=2)], ids=str)
+    dict(data=2, fsdp=2), dict(fsdp=2, tensor=2)], ids=str)
 def test_meshes_give_the_same_records(calm, tmp_path, mesh):
   _, kept = calm
   got = run(small(mesh=mesh), tmp_path)
