@@ -7,6 +7,8 @@ MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
 # What its seeds mean, and which of its scorers are sound, was checked for this
 # one version: a generator that changes makes other problems of the same seeds.
 GYM = "reasoning-gym==0.1.25"
+# Of orbax's paths gs://, and of our own writes on condition; no TensorFlow.
+GCS = ["etils[epath-gcs]>=1.13", "google-cloud-storage>=3"]
 SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 
 setuptools.setup(
@@ -22,6 +24,7 @@ setuptools.setup(
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
         "chex>=0.1.91",  # shape contracts of the losses
+        "etils[epath]>=1.13",  # paths of checkpoints, as orbax has them
         "flax>=0.12.8,<0.13",  # linen and struct only
         "importlib-resources>=6.4",  # tfds needs and does not declare it
         f"jax{JAX}",
@@ -39,12 +42,14 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
-                 "matplotlib>=3.9", "tensorboardX>=2.6.2", SLURM, MATH, GYM],
+                 "matplotlib>=3.9", "tensorboardX>=2.6.2", SLURM, MATH, GYM,
+                 *GCS],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
         # Another implementation to compare with; not beside the others, because
         # transformers then imports torch everywhere.
         "parity": ["torch==2.13.0", "peft>=0.18"],
+        "gcs": GCS,  # --workdir=gs://...
         "slurm": [SLURM],  # launch.sweep --backend=slurm
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow

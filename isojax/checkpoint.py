@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
+from etils import epath
 
 from isojax import hosts
+from isojax import storage
 from isojax.errors import InputError
 from isojax.types import TrainState
 
@@ -26,7 +28,7 @@ def open_manager(store: str, *, keep: int):
     InputError: at the end, if the disk refused; but not over another error.
   """
   manager = ocp.CheckpointManager(
-      os.path.abspath(store), options=ocp.CheckpointManagerOptions(
+      _absolute(store), options=ocp.CheckpointManagerOptions(
           max_to_keep=keep, cleanup_tmp_directories=True))
   try:
     yield manager
@@ -34,6 +36,10 @@ def open_manager(store: str, *, keep: int):
   finally:
     with contextlib.suppress(OSError, ValueError):  # `finish` has said it
       manager.close()
+
+
+def _absolute(store: str) -> str:
+  return store if storage.remote(store) else os.path.abspath(store)
 
 
 @jax.jit
@@ -79,12 +85,18 @@ def finish(manager: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
-  """What a refusing disk means for the run."""
+  """What a refusing disk, or bucket, means for the run."""
   try:
     yield
-  except (OSError, ValueError) as error:
+  except Exception as error:  # pylint: disable=broad-except
+    if storage.remote(str(manager.directory)):  # orbax raises all kinds
+      raise InputError(
+          f"{manager.directory}: a checkpoint could not be written "
+          f"({repr(error)[:200]}); the one before is safe: run the same command "
+          "again when the bucket can be written") from error
     # tensorstore reports a full disk as a ValueError that names the reason.
-    if isinstance(error, ValueError) and "os_error_code" not in str(error):
+    if not isinstance(error, OSError) and not (
+        isinstance(error, ValueError) and "os_error_code" in str(error)):
       raise
     manager.reload()
     steps = manager.all_steps()
@@ -127,10 +139,10 @@ def steps(store: str) -> list[int]:
 
   As process 0 finds them, on all.
   """
-  if not hosts.gather(os.path.isdir(store))[0]:
+  if not hosts.gather(epath.Path(store).is_dir())[0]:
     return []
   with ocp.CheckpointManager(
-      os.path.abspath(store),
+      _absolute(store),
       options=ocp.CheckpointManagerOptions(create=False)) as manager:
     return hosts.gather(sorted(manager.all_steps()))[0]
 
@@ -144,7 +156,7 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
-  with ocp.CheckpointManager(os.path.abspath(store), item_handlers={
+  with ocp.CheckpointManager(_absolute(store), item_handlers={
       "state": ocp.PyTreeCheckpointHandler(),
       "meta": ocp.JsonCheckpointHandler()}) as manager:
     tree = manager.item_metadata(step).state.tree
@@ -190,10 +202,10 @@ def restore_newest(store: str, abstract: TrainState):
       continue
     for worse, reason in damaged.items():
       aside = f"{store.rstrip('/')}-damaged-{worse}"
-      while os.path.exists(aside):
+      while epath.Path(aside).exists():
         aside += "+"
       if hosts.first():
-        os.rename(os.path.join(store, str(worse)), aside)
+        epath.Path(store, str(worse)).rename(aside)
       logging.warning(
           "the checkpoint of step %d is damaged (%s): moved to %s, going on "
           "from step %d", worse, reason, aside, step)

@@ -31,6 +31,7 @@ from isojax import profile
 from isojax import progress
 from isojax import records
 from isojax import rng
+from isojax import storage
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.lab import Lab
@@ -41,8 +42,8 @@ from isojax.tasks import prompts as prompts_lib
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where records and checkpoints go; by default a folder "
-    "under runs/ named by config and run id.")
+    "workdir", None, "Where records and checkpoints go, also gs://BUCKET/FOLDER;"
+    " by default a folder under runs/ named by config and run id.")
 _PLAN = flags.DEFINE_string(
     "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
     "allocation.")
@@ -211,7 +212,7 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
     line = {"kind": kind, **lab_lib.identity_fields(lab, step), **totals,
             **fields}
     if hosts.first():
-      records.append(ledger, line)
+      written.append(line)
       summaries.add(line)
     return line
 
@@ -222,7 +223,9 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
                            start=start) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
-        stop_signals() as stop, hosts.shared_fate()):
+        stop_signals() as stop, hosts.shared_fate(),
+        records.opened(ledger) if hosts.first() else contextlib.nullcontext(
+            ) as written):
     for step in range(start, M + 1):
       # What each process knows for itself: a signal to any, the clock of 0.
       stops, minutes = zip(*hosts.gather(
@@ -236,7 +239,7 @@ def train(lab: Lab, folder: str, trace: str | None = None) -> int:
           step == M or stopping or step % e.checkpoint.every_steps == 0
           or minutes[0] >= e.checkpoint.every_minutes):
         if hosts.first():
-          records.sync(ledger)
+          written.sync()
         checkpoint.save(manager, step, state)
         saved, saved_at = step, time.monotonic()
       if step == M:
@@ -288,7 +291,7 @@ def as_trained(lab: Lab, config: dict, folder: str) -> tuple[Lab, dict]:
 
   How to evaluate may differ from how the run does while it trains.
   """
-  if not os.path.exists(os.path.join(folder, "config.json")):
+  if not workdir.claimed(folder):
     return lab, config
   _, found = workdir.read_config(folder)
   if "eval" not in found:
@@ -324,7 +327,8 @@ def evaluate_only(lab: Lab, folder: str) -> int:
               **lab_lib.totals_of(known),
               **evaluation(each, grade, params, step), "eval_set": name}
     if hosts.first():
-      records.append(path, line)
+      with records.opened(path) as written:
+        written.append(line)
       print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
   return 0
 
@@ -355,6 +359,8 @@ def prepared() -> Lab:
     raise InputError("--eval_sets goes with --mode=eval")
   if _PROFILE.value is not None:
     profile.check_folder(_PROFILE.value)
+  if _WORKDIR.value is not None:
+    storage.check(_WORKDIR.value, "workdir")
   note = compilation.keep_programs()
   if note:
     progress.say(note)

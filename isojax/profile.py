@@ -12,6 +12,8 @@ FIRST, LAST = 2, 4  # of this process's steps, from 1: the first one compiles
 
 def check_folder(folder: str) -> None:
   """InputError if a trace cannot be written there."""
+  if "://" in folder:
+    raise InputError(f"--profile={folder}: expected a folder of this machine")
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:

@@ -1,15 +1,23 @@
 """The ledger: append-only JSON lines, with the compute axis inside.
 
 One flat object a line. The names below are a contract that other tools rely
-on. Standard library only, so that anyone can read a run without jax.
+on. Standard library only, so that anyone can read a run without jax. In a
+bucket (gs://) the lines come in parts (isojax.parts).
 """
 
 import contextlib
+import dataclasses
+import errno
 import json
 import math
 import os
+import time
 
+from isojax import parts
+from isojax import storage
 from isojax.errors import InputError
+
+PART_SECONDS = 30.0  # after which a training record is shown to who watches
 
 COMMON = (
     "kind",  # "train" or "eval"
@@ -62,16 +70,7 @@ TIME_FIELDS = frozenset(
     ("device_seconds", "seconds_sample", "seconds_score", "seconds_update"))
 
 
-def append(path: str, record: dict) -> None:
-  """Adds one line, in one write.
-
-  A torn last line of a killed run must be gone before: `truncate_after` sees
-  to it at the start of a run.
-
-  Raises:
-    InputError: the record has other fields than its kind, or NaN or infinity,
-      which JSON has not; or the line could not be written (full disk).
-  """
+def _line(record: dict) -> bytes:
   if "kind" not in record or record["kind"] not in FIELDS:
     raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
   wanted = FIELDS[record["kind"]]
@@ -83,7 +82,20 @@ def append(path: str, record: dict) -> None:
   for name, value in record.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise InputError(f"record field {name}={value}: expected a finite number")
-  line = (json.dumps(record, allow_nan=False) + "\n").encode()
+  return (json.dumps(record, allow_nan=False) + "\n").encode()
+
+
+def append(path: str, record: dict) -> None:
+  """Adds one line, in one write.
+
+  A torn last line of a killed run must be gone before: `truncate_after` sees
+  to it at the start of a run.
+
+  Raises:
+    InputError: the record has other fields than its kind, or NaN or infinity,
+      which JSON has not; or the line could not be written (full disk).
+  """
+  line = _line(record)
   with _writing(path):
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -114,6 +126,80 @@ def sync(path: str) -> None:
       os.close(fd)
 
 
+@dataclasses.dataclass(frozen=True)
+class File:
+  """A ledger on a file system: each record is there once it is appended."""
+
+  path: str
+
+  def append(self, record: dict) -> None:
+    append(self.path, record)
+
+  def sync(self) -> None:
+    sync(self.path)
+
+
+class Bucket:
+  """A ledger in a bucket: records wait for the next part.
+
+  That is written by `sync`, with an evaluation, and with the first record that
+  comes PART_SECONDS after the part before. What a kill takes was not in a
+  checkpoint, and is made again.
+  """
+
+  def __init__(self, path: str):
+    self._parts, self._waiting = parts.Writer(path), []
+    self._written = time.monotonic()
+
+  def append(self, record: dict) -> None:
+    self._waiting.append(_line(record))
+    if (record["kind"] == "eval"
+        or time.monotonic() - self._written >= PART_SECONDS):
+      self.sync()
+
+  def sync(self) -> None:
+    if self._waiting:
+      self._parts.add(b"".join(self._waiting))
+      self._waiting, self._written = [], time.monotonic()
+
+
+@contextlib.contextmanager
+def opened(path: str):
+  """A ledger to write, after `truncate_after`; at the end all is there."""
+  if not storage.remote(path):
+    yield File(path)
+    return
+  ledger = Bucket(path)
+  try:
+    yield ledger
+  except BaseException:
+    with contextlib.suppress(InputError):  # not over the error that there is
+      ledger.sync()
+    raise
+  ledger.sync()
+
+
+def content(path: str, tail: int | None = None) -> bytes:
+  """Of a file; of the parts of a ledger in a bucket, or of an object there.
+
+  `tail`: only the lines that begin in the last so many bytes of a file.
+
+  Raises:
+    OSError: it cannot be read; FileNotFoundError: there is none.
+  """
+  if storage.remote(path):
+    found = parts.read(path)
+    found = storage.content(path) if found is None else found
+    if found is None:
+      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return found
+  with open(path, "rb") as file:
+    if tail is not None and os.path.getsize(path) > tail:
+      file.seek(-tail, os.SEEK_END)
+      file.readline()  # begins before
+    return file.read()
+
+
 def read(path: str, tail: int | None = None) -> list[dict]:
   """All whole records; a torn last line is dropped, a missing file is empty.
 
@@ -122,13 +208,10 @@ def read(path: str, tail: int | None = None) -> list[dict]:
   Raises:
     InputError: a line before the last is not a record: names file and line.
   """
-  if not os.path.exists(path):
+  try:
+    *lines, torn = content(path, tail).split(b"\n")
+  except FileNotFoundError:
     return []
-  with open(path, "rb") as file:
-    if tail is not None and os.path.getsize(path) > tail:
-      file.seek(-tail, os.SEEK_END)
-      file.readline()  # begins before
-    *lines, torn = file.read().split(b"\n")
   del torn  # b"" after a whole last line
   kept = []
   for number, line in enumerate(lines, 1):
@@ -150,11 +233,14 @@ def truncate_after(path: str, step: float) -> list[dict]:
 
   What a killed run wrote after its checkpoint is made again, to the same
   values, so that no record is missing and none is there twice. The file is
-  replaced atomically, and only if something goes.
+  replaced atomically, and only if something goes; in a bucket always, so that
+  nothing counts which another process may still write.
   """
   kept = [r for r in read(path) if r["step"] <= step]
   text = "".join(json.dumps(r) + "\n" for r in kept).encode()
-  if os.path.exists(path) and os.path.getsize(path) != len(text):
+  if storage.remote(path):
+    parts.begin(path, text)
+  elif os.path.exists(path) and os.path.getsize(path) != len(text):
     with _writing(path):
       replace(path, text)
   return kept

@@ -1,4 +1,7 @@
-"""One run, one folder: a lock, and the config that the folder belongs to."""
+"""One run, one folder: a lock, and the config that the folder belongs to.
+
+The folder may be one of a bucket (gs://), where a lease takes the lock's place.
+"""
 
 import contextlib
 import fcntl
@@ -7,7 +10,9 @@ import json
 import os
 import socket
 
+from isojax import lease
 from isojax import records
+from isojax import storage
 from isojax.errors import InputError
 
 
@@ -51,7 +56,10 @@ def differences(one: dict, other: dict, *, at=("here", "there")) -> str:
 
 def _check_ours(folder: str) -> None:
   """Refuses a folder that holds other things and no config.json."""
-  names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
+  if storage.remote(folder):
+    names = set(storage.names(folder))
+  else:
+    names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
   foreign = sorted(names - {"lock", "config.json.tmp"})
   if foreign and "config.json" not in names:
     raise InputError(
@@ -59,18 +67,23 @@ def _check_ours(folder: str) -> None:
         "config.json, so it is no run's folder; choose another one")
 
 
+def claimed(folder: str) -> bool:
+  """Whether a folder is that of a run."""
+  return storage.content(os.path.join(folder, "config.json")) is not None
+
+
 def read_config(folder: str) -> tuple[str, dict]:
   """(run id, config) of a run's folder; InputError if none, or damaged."""
   path = os.path.join(folder, "config.json")
+  content = storage.content(path)
+  if content is None:
+    raise InputError(f"--workdir={folder}: holds no config.json; expected the "
+                     "folder of a run")
   try:
-    with open(path, encoding="utf-8") as file:
-      found = json.load(file)
+    found = json.loads(content)
     if not isinstance(found["config"], dict):
       raise ValueError("config is not an object")
     return found["run_id"], found["config"]
-  except FileNotFoundError as error:
-    raise InputError(f"--workdir={folder}: holds no config.json; expected the "
-                     "folder of a run") from error
   except (ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: damaged ({error}); restore it or choose another "
                      "--workdir") from error
@@ -80,10 +93,13 @@ def _check_config(folder: str, config: dict, this_id: str,
                   model_sha256: str) -> None:
   """Writes config.json into a new folder, or checks it in an old one."""
   path = os.path.join(folder, "config.json")
-  if not os.path.exists(path):
+  if not claimed(folder):
     text = json.dumps({"run_id": this_id, "model_sha256": model_sha256,
                        "config": config}, indent=2)
-    records.replace(path, (text + "\n").encode())
+    if storage.remote(folder):
+      storage.write(path, (text + "\n").encode())
+    else:
+      records.replace(path, (text + "\n").encode())
     return
   found_id, found_config = read_config(folder)
   if found_id != this_id:
@@ -110,8 +126,7 @@ def held(folder: str) -> bool:
 
 def check_shared(folder: str, this_id: str) -> None:
   """InputError unless a run has claimed the folder as it is seen from here."""
-  path = os.path.join(folder, "config.json")
-  if not os.path.exists(path) or read_config(folder)[0] != this_id:
+  if not claimed(folder) or read_config(folder)[0] != this_id:
     raise InputError(
         f"--workdir={folder}: not the folder that process 0 has claimed; choose "
         "one on a file system that all hosts share")
@@ -123,12 +138,18 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str):
 
   The hash of the base policy's weights is kept beside the config, for who
   adds adapters to them later. The lock is the kernel's, so a killed process
-  leaves none behind.
+  leaves none behind; that of a bucket is waited out (isojax.lease).
 
   Raises:
     InputError: the folder can not be made or written, another process holds
       it, or it belongs to another config. Nothing of a run in it was changed.
   """
+  if storage.remote(folder):
+    _check_ours(folder)
+    with lease.hold(os.path.join(folder, "lock")):
+      _check_config(folder, config, this_id, model_sha256)
+      yield
+    return
   try:
     _check_ours(folder)
     os.makedirs(folder, exist_ok=True)

@@ -9,6 +9,7 @@ import os
 from absl import app
 
 from isojax import records
+from isojax import storage
 
 
 def relative(a, b) -> float:
@@ -50,6 +51,8 @@ def compare(one: list[dict], other: list[dict]) -> str:
 def main(argv) -> None:
   if len(argv) < 3:
     raise app.UsageError("expected two or more workdirs")
+  for folder in argv[1:]:
+    storage.check(folder, "workdir")
   first, *others = (records.read(os.path.join(folder, "records.jsonl"))
                     for folder in argv[1:])
   for folder, other in zip(argv[2:], others):

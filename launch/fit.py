@@ -19,6 +19,7 @@ from absl import flags
 
 from isojax import cli
 from isojax import records
+from isojax import storage
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
@@ -31,8 +32,8 @@ from isojax.frontier import words
 from isojax.planner.words import many
 
 _RECORDS = flags.DEFINE_list(
-    "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
-    "commas.")
+    "records", ["runs/*/records.jsonl"], "Files or patterns, also of a bucket "
+    "(gs://), separated by commas.")
 _FORMAT = flags.DEFINE_enum(
     "format", "isojax", sorted(formats.FORMATS), "Who wrote them; table is any "
     "CSV, JSON lines or W&B export with --columns.")
@@ -119,7 +120,9 @@ def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
       scale=factors(), axis=_AXIS.value, from_path=_FROM_PATH.value)
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
-    found = sorted(glob.glob(pattern))
+    storage.check(pattern, "records")
+    found = (storage.glob(pattern) if storage.remote(pattern)
+             else sorted(glob.glob(pattern)))
     if not found:
       raise InputError(f"--records={pattern}: no such file; quote patterns, or "
                        "give the folder that --workdir or runs/ made")

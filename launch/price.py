@@ -9,6 +9,7 @@ from absl import flags
 
 from isojax import evaluate
 from isojax import records
+from isojax import storage
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import machine as machine_lib
@@ -93,7 +94,8 @@ def measured_records() -> list[dict] | None:
     return None
   if _BENCH.value is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
-  if not os.path.isfile(path):
+  storage.check(path, "measured")
+  if not storage.remote(path) and not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
   return measured_lib.train_records(records.read(path), path=path)

@@ -207,6 +207,7 @@ def handed_over(root: str, standing: list[sweeper.Seen]) -> None:
 
 def main(_) -> int:
   root = _ROOT.value
+  runs_lib.check_root(root)
   runs, wrong = chosen(root)
   rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
                         _WAIT.value)

@@ -21,6 +21,7 @@ import sys
 from absl import flags
 
 from isojax import cli
+from isojax import storage
 from isojax.errors import InputError
 from isojax.planner import machine as machine_lib
 
@@ -33,8 +34,7 @@ KINDS = {"tpu-v5e": "v5litepod", "tpu-v5p": "v5p", "tpu-v6e": "v6e"}
 PYTHON = "3.11"  # that of the tests; the images' own is older
 INSTALL = (f"python3 -m pip install -q --user uv && "
            f"python3 -m uv venv -q --python {PYTHON} .venv && "
-           "python3 -m uv pip install -q --python .venv/bin/python "
-           "-e '.[tpu,math]'")
+           "python3 -m uv pip install -q --python .venv/bin/python -e ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +70,12 @@ class Pod:
       raise InputError(
           f"--name={self.name}: expected at most 40 lower-case letters, digits "
           "and hyphens, a letter first and no hyphen last")
-    if not os.path.isabs(self.workdir):
+    if not (os.path.isabs(self.workdir) or storage.remote(self.workdir)):
       raise InputError(
-          f"--workdir={self.workdir}: expected an absolute path, in a folder "
-          "that all hosts of the slice share (a Filestore, say, that --before "
-          "mounts); local disks do only on slices of one host")
+          f"--workdir={self.workdir}: expected gs://BUCKET/FOLDER, or an "
+          "absolute path in a folder that all hosts of the slice share (a "
+          "Filestore, say, that --before mounts); local disks do only on slices "
+          "of one host")
     machine = machine_lib.machine(self.slice)
     kind, chips = machine.accelerator.name, machine.chips
     sizes = {"tpu-v5p": (4, 8, 16, 32, *range(64, 6145, 64))}
@@ -113,6 +114,12 @@ class Pod:
   def folder(self) -> str:
     return f"isojax-{self.commit}"
 
+  @property
+  def package(self) -> str:
+    """This package with the extras that the run needs, for pip."""
+    return ("'.[tpu,math,gcs]'" if storage.remote(self.workdir)
+            else "'.[tpu,math]'")
+
   def start(self, python: str) -> str:
     """The command of each host: all of them find each other by themselves."""
     return shlex.join([python, "-m", "isojax.main", *self.config,
@@ -137,7 +144,7 @@ def gcloud(pod: Pod) -> list[Step]:
       *tpus, "tpu-vm", "ssh", pod.name, *pod.place, f"--worker={worker}",
       f"--command={command}")
   unpack = (f"mkdir -p {pod.folder} && tar xzf {archive} -C {pod.folder} && "
-            f"cd {pod.folder} && {INSTALL}")
+            f"cd {pod.folder} && {INSTALL}{pod.package}")
   first = f"{pod.before} && " if pod.before else ""
   run = (f"cd {pod.folder} && {first}"
          f"{{ nohup {pod.start('.venv/bin/python')} > run.log 2>&1 "
@@ -162,6 +169,9 @@ def gcloud(pod: Pod) -> list[Step]:
       Step("how it goes: process 0 says most, the others why they ended",
            on_all(f"tail -n 20 {pod.folder}/run.log"), yours=True),
       Step("the records, here", (
+          "gcloud", "storage", "cp", "--recursive",
+          f"{pod.workdir}/records.jsonl", ".") if storage.remote(
+              pod.workdir) else (
           *tpus, "tpu-vm", "scp", f"{pod.name}:{pod.workdir}/records.jsonl",
           ".", *pod.place, "--worker=0"), yours=True),
       Step("give the chips back; what is only on their disks is lost", (
@@ -183,7 +193,7 @@ def xpk(pod: Pod, cluster: str) -> list[Step]:
           f"--tpu-type={pod.accelerator_type}", "--num-slices=1",
           f"--base-docker-image=python:{PYTHON}",
           f"--script-dir={pod.folder}", "--max-restarts=50",
-          f"--command={first}pip install -q -e '.[tpu,math]' && "
+          f"--command={first}pip install -q -e {pod.package} && "
           + pod.start("python"))),
       Step("how it goes", ("xpk", "workload", "list", *place), yours=True),
       Step("end it", ("xpk", "workload", "delete", f"--workload={pod.name}",

@@ -12,6 +12,7 @@ import math
 import os
 import re
 
+from isojax import records
 from isojax.errors import InputError
 
 BROKEN_SHARE = 0.1  # of the lines; more is a file of another kind
@@ -47,8 +48,7 @@ def _text(path: str) -> str:
     raise InputError(f"{path}: a folder; expected a file, as metrics.jsonl or "
                      f"trainer_state.json; it holds {sorted(os.listdir(path))}")
   try:
-    with open(path, "rb") as file:
-      text = file.read().decode("utf-8-sig")
+    text = records.content(path).decode("utf-8-sig")
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror}); expected the "
                      "path of a log or a table") from error

@@ -71,6 +71,16 @@ def folder(root: str) -> str:
   return os.path.join(root, "sweep")
 
 
+def check_root(root: str) -> None:
+  """InputError for a root where no claim can be made."""
+  if "://" in root:
+    raise InputError(
+        f"--root={root}: a sweep's claims are files that only one can create, "
+        "so its root is a folder of a file system that all its machines share; "
+        "for runs in a bucket, start each row by itself: python -m isojax.main "
+        "--plan=PLAN --row=ROW --workdir=gs://BUCKET/ROW")
+
+
 def workdir_of(root: str, run: Run) -> str:
   return os.path.join(root, run.run_id)
 

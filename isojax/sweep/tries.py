@@ -16,6 +16,7 @@ import socket
 import time
 
 from isojax import cli
+from isojax import lease as lease_lib
 from isojax import records
 from isojax.sweep import runs as runs_lib
 
@@ -50,24 +51,6 @@ class TakenOver(Exception):
 
 def path_of(root: str, run_id: str, number: int) -> str:
   return os.path.join(runs_lib.folder(root), f"{run_id}.{number}.json")
-
-
-def place() -> str | None:
-  """Names this boot and process table; None where there is no /proc."""
-  try:
-    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
-      return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-  except OSError:
-    return None
-
-
-def started(pid: int) -> str | None:
-  """When a process started, which tells it from a later one of its number."""
-  try:
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-      return file.read().rpartition(")")[2].split()[19]
-  except (OSError, IndexError):
-    return None
 
 
 def read(root: str, run_id: str, number: int) -> Try:
@@ -105,8 +88,9 @@ def begin(root: str, run_id: str, number: int, *, version: str,
   except FileExistsError:
     return None
   now = time.time()
-  this = Try(number, socket.gethostname(), place(), os.getpid(),
-             started(os.getpid()), version, lease, now, now, None, None, None)
+  this = Try(number, socket.gethostname(), lease_lib.place(), os.getpid(),
+             lease_lib.started(os.getpid()), version, lease, now, now, None,
+             None, None)
   try:
     write(root, run_id, this)
   except OSError:
@@ -139,8 +123,8 @@ def alive(run_id: str, last: Try, seen: dict) -> bool:
   heartbeat changed within its lease by our own clock, since clocks of two
   machines cannot be compared; `seen` keeps what was seen when.
   """
-  if last.place is not None and last.place == place():
-    return started(last.pid) == last.started
+  if last.place is not None and last.place == lease_lib.place():
+    return lease_lib.started(last.pid) == last.started
   beat_before, since = (seen[run_id, last.number]
                         if (run_id, last.number) in seen else (None, 0.0))
   if beat_before != last.beat:
