@@ -1,0 +1,418 @@
+"""A run in a bucket: parts, the lease, errors in words, killed and resumed."""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import hard
+from isojax import checkpoint
+from isojax import cli
+from isojax import lab as lab_lib
+from isojax import lease
+from isojax import main as main_lib
+from isojax import parts
+from isojax import records
+from isojax import storage
+from isojax import workdir
+from isojax.errors import InputError
+from isojax.types import TrainState
+from tests import gcs_server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+  """Google's servers, for this process and for those that it starts."""
+  with (gcs_server.environment() as variables,
+        pytest.MonkeyPatch.context() as patch):
+    for name, value in variables.items():
+      patch.setenv(name, value)
+    yield
+  storage._client.cache_clear()
+
+
+@pytest.fixture
+def folder(request):
+  return f"gs://{gcs_server.BUCKET}/{request.node.name}"
+
+
+def make(step, kind="train"):
+  return {name: 0 for name in records.FIELDS[kind]} | {
+      "kind": kind, "step": step}
+
+
+def steps(ledger):
+  return [r["step"] for r in records.read(ledger)]
+
+
+# --- records in parts ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_ledger_in_a_bucket_is_that_of_a_file(folder, tmp_path, seed):
+  """Any runs of a few steps that are killed, with a checkpoint now and then."""
+  draw, saved = random.Random(seed), 0
+  ledgers = f"{folder}/records.jsonl", str(tmp_path / "records.jsonl")
+  for _ in range(6):
+    one, other = (records.truncate_after(x, saved) for x in ledgers)
+    assert one == other == records.read(ledgers[0])
+    books = parts_, file = (records.Bucket(ledgers[0]), records.File(ledgers[1]))
+    for step in range(saved + 1, saved + draw.randrange(2, 9)):
+      for book in books:
+        book.append(make(step))
+      if draw.random() < 0.3:
+        for book in books:
+          book.append(make(step, "eval"))
+      if draw.random() < 0.3:
+        for book in books:
+          book.sync()
+        saved = step
+    shown = records.read(ledgers[0])  # a kill takes what is not in a part
+    assert shown == records.read(ledgers[1])[:len(shown)]
+    assert saved == 0 or shown[-1]["step"] >= saved
+  del parts_, file
+  assert saved > 0
+
+
+def test_all_is_there_at_the_end_and_no_part_is_empty(folder):
+  ledger = f"{folder}/records.jsonl"
+  records.truncate_after(ledger, -1)
+  with records.opened(ledger) as book:
+    for step in range(1, 14):  # more parts than names in one answer
+      book.append(make(step))
+      if step < 10:
+        book.sync()
+        book.sync()
+  assert steps(ledger) == list(range(1, 14))
+  assert len(storage.names(ledger)) == 11
+  with pytest.raises(ZeroDivisionError):
+    with records.opened(ledger) as book:
+      book.append(make(14))
+      raise ZeroDivisionError
+  assert steps(ledger)[-1] == 14
+
+
+def test_who_watches_sees_slow_steps_and_evaluations(folder, monkeypatch):
+  ledger = f"{folder}/records.jsonl"
+  records.truncate_after(ledger, -1)
+  book = records.Bucket(ledger)
+  book.append(make(1))
+  assert steps(ledger) == []
+  book.append(make(1, "eval"))
+  assert steps(ledger) == [1, 1]
+  monkeypatch.setattr(records, "PART_SECONDS", 0.0)
+  book.append(make(2))
+  assert steps(ledger) == [1, 1, 2]
+
+
+def test_killed_while_it_starts_loses_and_doubles_nothing(folder):
+  """The old parts are still there, or half of them."""
+  ledger = f"{folder}/records.jsonl"
+  records.truncate_after(ledger, -1)
+  book = records.Bucket(ledger)
+  for step in (1, 2, 3):
+    book.append(make(step))
+    book.sync()
+  before = {name: storage.content(f"{ledger}/{name}")
+            for name in storage.names(ledger)}
+  assert [r["step"] for r in records.truncate_after(ledger, 2)] == [1, 2]
+  assert len(storage.names(ledger)) == 1
+  for name in sorted(before)[2:]:
+    storage.write(f"{ledger}/{name}", before[name])
+  assert steps(ledger) == [1, 2]
+  records.truncate_after(ledger, 2)
+  assert len(storage.names(ledger)) == 1 and steps(ledger) == [1, 2]
+
+
+def test_a_process_that_was_taken_over_is_not_read(folder):
+  ledger = f"{folder}/records.jsonl"
+  records.truncate_after(ledger, -1)
+  frozen = records.Bucket(ledger)
+  records.truncate_after(ledger, -1)
+  frozen.append(make(7, "eval"))
+  assert steps(ledger) == []
+  one, other = records.Bucket(ledger), records.Bucket(ledger)
+  one.append(make(1, "eval"))
+  with pytest.raises(InputError, match="another process has written this part"):
+    other.append(make(1, "eval"))
+  assert steps(ledger) == [1]
+
+
+def test_a_missing_part_is_named(folder):
+  ledger = f"{folder}/records.jsonl"
+  parts.begin(ledger, b"{}\n")
+  for _ in range(2):
+    parts.Writer(ledger).add(b"{}\n")
+  storage.delete(f"{ledger}/00001-00001.jsonl")
+  with pytest.raises(InputError, match=r"some are missing; there are \[0, 2\]"):
+    records.read(ledger)
+
+
+# --- the lease ----------------------------------------------------------------
+
+
+def hold(path, seconds=60.0, environment=None):
+  """Another process that holds an object, once it says so."""
+  code = (f"import time\nfrom isojax import lease\nwith lease.hold({path!r}, "
+          f"seconds={seconds}):\n  print('held', flush=True)\n  time.sleep(60)\n")
+  process = subprocess.Popen(
+      [sys.executable, "-c", code], stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE, env=os.environ | (environment or {}))
+  assert process.stdout.readline() == b"held\n"
+  return process
+
+
+def elsewhere(seconds):
+  return json.dumps(dataclasses.asdict(lease.Holder(
+      "elsewhere", "another boot", 1, "1", seconds))).encode()
+
+
+def test_one_holder_on_this_machine(folder):
+  path = f"{folder}/lock"
+  with hold(path) as other:
+    with pytest.raises(InputError, match=f"in use by process {other.pid} on"):
+      with lease.hold(path):
+        pass
+    other.kill()
+  with lease.hold(path):  # at once: the kernel knows that it is dead
+    with pytest.raises(InputError, match=f"in use by process {os.getpid()} on"):
+      with lease.hold(path):
+        pass
+  assert storage.names(folder) == []
+
+
+def test_a_dead_holder_elsewhere_is_waited_out(folder):
+  path = f"{folder}/lock"
+  storage.write(path, elsewhere(1.0))
+  began = time.monotonic()
+  with lease.hold(path):
+    assert 1.0 <= time.monotonic() - began < 3.0
+
+
+def test_a_living_holder_elsewhere_is_seen(folder):
+  path, done = f"{folder}/lock", threading.Event()
+  storage.write(path, elsewhere(5.0))
+
+  def beat():
+    while not done.wait(0.1):
+      storage.write(path, elsewhere(5.0))
+
+  thread = threading.Thread(target=beat)
+  thread.start()
+  try:
+    with pytest.raises(InputError, match="in use by process 1 on elsewhere"):
+      with lease.hold(path):
+        pass
+  finally:
+    done.set()
+    thread.join()
+
+
+def test_of_many_who_wait_for_a_dead_one_one_succeeds(folder, monkeypatch):
+  path, won, lost, over = f"{folder}/lock", [], [], threading.Event()
+  monkeypatch.setattr(lease.Holder, "alive", lambda self: None)
+  storage.write(path, elsewhere(0.5))
+
+  def wait():
+    try:
+      with lease.hold(path, seconds=3.0):
+        won.append(1)
+        over.wait(20)
+    except InputError:
+      lost.append(1)
+      if len(lost) == 5:
+        over.set()
+
+  threads = [threading.Thread(target=wait) for _ in range(6)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert len(won) == 1 and len(lost) == 5
+
+
+def test_who_loses_the_lease_ends(folder):
+  path = f"{folder}/lock"
+  with hold(path, seconds=1.2) as process:
+    time.sleep(0.6)
+    assert process.poll() is None  # it has written it again
+    storage.write(path, elsewhere(60.0))
+    said = process.communicate(timeout=5)[1].decode()
+  assert process.returncode == cli.BAD_INPUT
+  assert f"{path} is no longer held: another process has taken it over" in said
+  assert storage.content(path) == elsewhere(60.0)
+
+
+def test_who_cannot_reach_the_bucket_for_a_lease_ends(folder):
+  with gcs_server.started() as (server, variables):
+    with hold(f"{folder}/lock", 2.4, variables) as process, server.store.lock:
+      began = time.monotonic()  # the server answers nobody from here on
+      said = process.communicate(timeout=5)[1].decode()
+  assert process.returncode == cli.BAD_INPUT and "cannot be reached" in said
+  assert time.monotonic() - began < 2.4
+
+
+# --- errors in words ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("path, message", [
+    ("s3://bucket/a", "expected a local folder, or gs://BUCKET/FOLDER"),
+    ("http://host/a", "expected a local folder, or gs://BUCKET/FOLDER"),
+    ("gs:/bucket/a", "expected a local folder, or gs://BUCKET/FOLDER"),
+    ("gs://bucket", "expected a local folder, or gs://BUCKET/FOLDER"),
+    ("gs://elsewhere/a", "there is no bucket elsewhere"),
+    pytest.param("gs://secret/a", "no permission in bucket secret .* "
+                 "storage.objectAdmin", marks=pytest.mark.skipif(
+                     "ISOJAX_GCS_URL" in os.environ,
+                     reason="only our own server refuses"))])
+def test_refused_folders(path, message):
+  with pytest.raises(InputError, match=message):
+    storage.check(path, "workdir")
+
+
+@pytest.mark.parametrize("name", ["gcsfs", "google.cloud.storage"])
+def test_without_the_extra(monkeypatch, name):
+  monkeypatch.setitem(sys.modules, name, None)
+  with pytest.raises(InputError, match=rf"{name} is not .* 'isojax\[gcs\]'"):
+    storage.check("gs://bucket/a", "workdir")
+  storage.check("/a/local/folder", "workdir")
+
+
+def test_without_credentials(tmp_path):
+  environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path),
+                 "NO_GCE_CHECK": "true"} | {
+                     name: os.environ[name] for name in ("PYTHONPATH",)
+                     if name in os.environ}
+  done = subprocess.run(
+      [sys.executable, "-c", "from isojax import storage\n"
+       "storage.check('gs://bucket/a', 'workdir')"], env=environment,
+      capture_output=True, text=True, timeout=60)
+  last = done.stderr.splitlines()[-1]
+  assert "no credentials for bucket bucket" in last
+  assert "gcloud auth application-default login" in last
+
+
+def test_a_sweep_has_no_root_in_a_bucket():
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.sweep", "--root=gs://bucket/a",
+       "--status"], capture_output=True, text=True, timeout=60)
+  assert done.returncode == cli.BAD_INPUT and "Traceback" not in done.stderr
+  assert "isojax.main --plan=PLAN --row=ROW --workdir=gs://" in done.stderr
+
+
+# --- checkpoints --------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_is_moved_aside(folder):
+  storage.check(folder, "workdir")
+  store = f"{folder}/checkpoints"
+  leaf = jax.ShapeDtypeStruct(
+      (8, 4), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(
+          jax.devices()[0]))
+  abstract = TrainState(
+      step=jax.ShapeDtypeStruct((), jnp.int32, sharding=leaf.sharding),
+      params={"a": leaf}, opt_state=())
+  state = lambda step: TrainState(
+      step=jnp.int32(step), params={"a": jnp.full((8, 4), step, jnp.float32)},
+      opt_state=())
+  assert checkpoint.restore_newest(store, abstract) is None
+  with checkpoint.open_manager(store, keep=2) as manager:
+    for step in (1, 2, 3):
+      checkpoint.save(manager, step, state(step))
+  assert storage.names(store) == ["2", "3"]
+  storage.delete(f"{store}/3/meta/metadata")
+  step, found = checkpoint.restore_newest(store, abstract)
+  assert step == 2 and (found.params["a"] == 2.0).all()
+  assert storage.names(folder) == ["checkpoints", "checkpoints-damaged-3"]
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 3, state(3))  # the place is free again
+  assert checkpoint.restore_newest(store, abstract)[0] == 3
+
+
+# --- a run --------------------------------------------------------------------
+
+# The programs are those of tests/test_main.py, compiled once for both.
+SMALL = {"alloc": {"Bp": 4, "n": 6, "C": 144},
+         "eval": {"k": 2, "first": 72, "growth": 2.0}, "sampler": {"slots": 24},
+         "checkpoint": {"every_steps": 2},
+         "recipe.loss": {"microbatch_tokens": 4096}}
+
+
+def run(folder):
+  """Trains in this process; the records."""
+  config = hard.get_config()
+  config.update_from_flattened_dict({
+      f"{section}.{name}": value for section, fields in SMALL.items()
+      for name, value in fields.items()})
+  lab = lab_lib.prepare(config)
+  with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
+    assert main_lib.train(lab, folder) == 0
+  return records.comparable(records.read(os.path.join(folder, "records.jsonl")))
+
+
+def claimed(folder, config):
+  return workdir.claim(folder, config, workdir.run_id(config), "abc")
+
+
+def test_a_workdir_in_a_bucket(folder):
+  """As tests/test_workdir.py has it of a local one."""
+  config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
+  storage.write(f"{folder}/thesis.tex", b"x")
+  with pytest.raises(InputError, match="holds thesis.tex but no config.json"):
+    with claimed(folder, config):
+      pass
+  assert storage.names(folder) == ["thesis.tex"]
+  storage.delete(f"{folder}/thesis.tex")
+  with pytest.raises(InputError, match="not the folder that process 0 has"):
+    workdir.check_shared(folder, workdir.run_id(config))
+  with claimed(folder, config):
+    workdir.check_shared(folder, workdir.run_id(config))
+    with pytest.raises(InputError, match="in use by process"):
+      with claimed(folder, config):
+        pass
+  assert workdir.read_config(folder) == (workdir.run_id(config), config)
+  with pytest.raises(InputError, match="a.n: 8 here, 4 there"):
+    with claimed(folder, other):
+      pass
+  assert storage.names(folder) == ["config.json"]
+
+
+def test_killed_and_resumed_ends_in_the_same_records(folder, tmp_path, capfd):
+  calm = run(str(tmp_path / "calm"))
+  ledger, flags = f"{folder}/records.jsonl", [
+      f"--config.{section}.{name}={value}" for section, fields in SMALL.items()
+      for name, value in fields.items()]
+  with subprocess.Popen(
+      [sys.executable, "-m", "isojax.main", "--config=configs/hard.py", *flags,
+       f"--workdir={folder}"], stderr=subprocess.PIPE, text=True) as process:
+    while "commit_success.txt" not in storage.names(f"{folder}/checkpoints/2"):
+      assert process.poll() is None, process.stderr.read()
+      time.sleep(0.02)
+    process.send_signal(signal.SIGSTOP)  # it has not much left to do
+    with pytest.raises(InputError, match=f"in use by process {process.pid} on"):
+      with claimed(folder, {}):
+        pass
+    process.kill()
+  assert 2 <= max(steps(ledger)) < 6, "killed too late"
+  assert "lock" in storage.names(folder)
+  capfd.readouterr()
+  assert run(folder) == calm
+  assert re.search("continuing from step [24] of 6", capfd.readouterr().err)
+  assert storage.names(folder) == ["checkpoints", "config.json",
+                                   "records.jsonl"]
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.fit", "--draws=100",
+       f"--records={folder[:-3]}*/records.jsonl", f"--out={tmp_path}/fit"],
+      capture_output=True, text=True, timeout=100)
+  assert done.returncode == 0, done.stderr
+  assert "1 run, n = 6 at Bp = 4; avg on hard/validation" in done.stdout
