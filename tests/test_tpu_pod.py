@@ -15,6 +15,15 @@ POD = tpu_pod.Pod(
     config=("--config=configs/hard.py", "--config.mesh.fsdp=16"))
 
 
+def test_a_workdir_in_a_bucket_needs_no_mount():
+  pod = dataclasses.replace(POD, workdir="gs://bucket/first", before=None)
+  *_, install, run, _, fetch, _ = tpu_pod.gcloud(pod)
+  assert install.argv[-1].endswith("-e '.[tpu,math,gcs]'")
+  assert "--workdir=gs://bucket/first >" in run.argv[-1]
+  assert shlex.join(fetch.argv) == (
+      "gcloud storage cp --recursive gs://bucket/first/records.jsonl .")
+
+
 def test_gcloud():
   create, state, archive, copy, install, run, *rest = tpu_pod.gcloud(POD)
   assert create.yours and str(create).splitlines()[1] == (
