@@ -1,8 +1,9 @@
 """Sharded train states on disk, through orbax: asynchronous and atomic.
 
-A step is there whole or not at all: orbax writes beside and renames. Each leaf
-carries a checksum, because a flipped byte in a compressed chunk would
-otherwise load in silence.
+A step is there whole or not at all: orbax writes beside and renames, or marks
+what is whole where nothing can be renamed (gs://). Each leaf carries a
+checksum, because a flipped byte in a compressed chunk would otherwise load in
+silence.
 """
 
 import contextlib
@@ -92,8 +93,8 @@ def _disk(manager: ocp.CheckpointManager):
     if storage.remote(str(manager.directory)):  # orbax raises all kinds
       raise InputError(
           f"{manager.directory}: a checkpoint could not be written "
-          f"({repr(error)[:200]}); the one before is safe: run the same command "
-          "again when the bucket can be written") from error
+          f"({repr(error)[:200]}); the one before is safe: run the same "
+          "command again when the bucket can be written") from error
     # tensorstore reports a full disk as a ValueError that names the reason.
     if not isinstance(error, OSError) and not (
         isinstance(error, ValueError) and "os_error_code" in str(error)):

@@ -42,8 +42,8 @@ from isojax.tasks import prompts as prompts_lib
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where records and checkpoints go, also gs://BUCKET/FOLDER;"
-    " by default a folder under runs/ named by config and run id.")
+    "workdir", None, "Where records and checkpoints go, a folder or "
+    "gs://BUCKET/FOLDER; by default under runs/, named by config and run id.")
 _PLAN = flags.DEFINE_string(
     "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
     "allocation.")

@@ -42,7 +42,7 @@ def check(folder: str, flag: str) -> None:
                        "install 'isojax[gcs]'")
   import fsspec  # of the extra
   # Each process of a run must see at once what the others wrote.
-  fsspec.config.conf["gcs"] = {"use_listings_cache": False}
+  fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
   with _asking(folder):
     _client().get_bucket(_split(folder)[0])
 

@@ -74,8 +74,8 @@ class Pod:
       raise InputError(
           f"--workdir={self.workdir}: expected gs://BUCKET/FOLDER, or an "
           "absolute path in a folder that all hosts of the slice share (a "
-          "Filestore, say, that --before mounts); local disks do only on slices "
-          "of one host")
+          "Filestore, say, that --before mounts); local disks do only on "
+          "slices of one host")
     machine = machine_lib.machine(self.slice)
     kind, chips = machine.accelerator.name, machine.chips
     sizes = {"tpu-v5p": (4, 8, 16, 32, *range(64, 6145, 64))}

@@ -66,7 +66,7 @@ def test_a_ledger_in_a_bucket_is_that_of_a_file(folder, tmp_path, seed):
   for _ in range(6):
     one, other = (records.truncate_after(x, saved) for x in ledgers)
     assert one == other == records.read(ledgers[0])
-    books = parts_, file = (records.Bucket(ledgers[0]), records.File(ledgers[1]))
+    books = records.Bucket(ledgers[0]), records.File(ledgers[1])
     for step in range(saved + 1, saved + draw.randrange(2, 9)):
       for book in books:
         book.append(make(step))
@@ -80,7 +80,6 @@ def test_a_ledger_in_a_bucket_is_that_of_a_file(folder, tmp_path, seed):
     shown = records.read(ledgers[0])  # a kill takes what is not in a part
     assert shown == records.read(ledgers[1])[:len(shown)]
     assert saved == 0 or shown[-1]["step"] >= saved
-  del parts_, file
   assert saved > 0
 
 
@@ -163,8 +162,9 @@ def test_a_missing_part_is_named(folder):
 
 def hold(path, seconds=60.0, environment=None):
   """Another process that holds an object, once it says so."""
-  code = (f"import time\nfrom isojax import lease\nwith lease.hold({path!r}, "
-          f"seconds={seconds}):\n  print('held', flush=True)\n  time.sleep(60)\n")
+  code = (f"import time\nfrom isojax import lease\n"
+          f"with lease.hold({path!r}, seconds={seconds}):\n"
+          "  print('held', flush=True)\n  time.sleep(60)\n")
   process = subprocess.Popen(
       [sys.executable, "-c", code], stdout=subprocess.PIPE,
       stderr=subprocess.PIPE, env=os.environ | (environment or {}))
