@@ -26,6 +26,7 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from tests import gcs_server
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The same commit is always tested with the same examples.
@@ -72,6 +73,23 @@ def random_params(model):
 @pytest.fixture(scope="session")
 def params(model):
   return random_params(model)
+
+
+@pytest.fixture(scope="session")
+def bucket():
+  """gs://... of a server that this process, and what it starts, takes for
+  Google's: clients remember where it is, so there is one for all tests."""
+  with (gcs_server.environment() as variables,
+        pytest.MonkeyPatch.context() as patch):
+    for name, value in variables.items():
+      patch.setenv(name, value)
+    yield f"gs://{gcs_server.BUCKET}"
+
+
+@pytest.fixture
+def folder(bucket, request):
+  """One of its own in the bucket."""
+  return f"{bucket}/{request.node.name}"
 
 
 def pytest_configure(config):

@@ -1,11 +1,12 @@
-"""A run in a bucket: parts, the lease, errors in words, killed and resumed."""
+"""A folder in a bucket: records in parts, the lease, errors in words.
+
+A whole run in one is killed and resumed in tests/test_main.py.
+"""
 
 import dataclasses
 import json
 import os
 import random
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -15,12 +16,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import hard
 from isojax import checkpoint
 from isojax import cli
-from isojax import lab as lab_lib
 from isojax import lease
-from isojax import main as main_lib
 from isojax import parts
 from isojax import records
 from isojax import storage
@@ -28,22 +26,6 @@ from isojax import workdir
 from isojax.errors import InputError
 from isojax.types import TrainState
 from tests import gcs_server
-
-
-@pytest.fixture(scope="module", autouse=True)
-def environment():
-  """Google's servers, for this process and for those that it starts."""
-  with (gcs_server.environment() as variables,
-        pytest.MonkeyPatch.context() as patch):
-    for name, value in variables.items():
-      patch.setenv(name, value)
-    yield
-  storage._client.cache_clear()
-
-
-@pytest.fixture
-def folder(request):
-  return f"gs://{gcs_server.BUCKET}/{request.node.name}"
 
 
 def make(step, kind="train"):
@@ -275,7 +257,8 @@ def test_who_cannot_reach_the_bucket_for_a_lease_ends(folder):
                  "storage.objectAdmin", marks=pytest.mark.skipif(
                      "ISOJAX_GCS_URL" in os.environ,
                      reason="only our own server refuses"))])
-def test_refused_folders(path, message):
+def test_refused_folders(bucket, path, message):
+  del bucket  # its server is asked
   with pytest.raises(InputError, match=message):
     storage.check(path, "workdir")
 
@@ -339,25 +322,7 @@ def test_a_damaged_checkpoint_is_moved_aside(folder):
   assert checkpoint.restore_newest(store, abstract)[0] == 3
 
 
-# --- a run --------------------------------------------------------------------
-
-# The programs are those of tests/test_main.py, compiled once for both.
-SMALL = {"alloc": {"Bp": 4, "n": 6, "C": 144},
-         "eval": {"k": 2, "first": 72, "growth": 2.0}, "sampler": {"slots": 24},
-         "checkpoint": {"every_steps": 2},
-         "recipe.loss": {"microbatch_tokens": 4096}}
-
-
-def run(folder):
-  """Trains in this process; the records."""
-  config = hard.get_config()
-  config.update_from_flattened_dict({
-      f"{section}.{name}": value for section, fields in SMALL.items()
-      for name, value in fields.items()})
-  lab = lab_lib.prepare(config)
-  with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
-    assert main_lib.train(lab, folder) == 0
-  return records.comparable(records.read(os.path.join(folder, "records.jsonl")))
+# --- the workdir -------------------------------------------------------------
 
 
 def claimed(folder, config):
@@ -385,34 +350,3 @@ def test_a_workdir_in_a_bucket(folder):
     with claimed(folder, other):
       pass
   assert storage.names(folder) == ["config.json"]
-
-
-def test_killed_and_resumed_ends_in_the_same_records(folder, tmp_path, capfd):
-  calm = run(str(tmp_path / "calm"))
-  ledger, flags = f"{folder}/records.jsonl", [
-      f"--config.{section}.{name}={value}" for section, fields in SMALL.items()
-      for name, value in fields.items()]
-  with subprocess.Popen(
-      [sys.executable, "-m", "isojax.main", "--config=configs/hard.py", *flags,
-       f"--workdir={folder}"], stderr=subprocess.PIPE, text=True) as process:
-    while "commit_success.txt" not in storage.names(f"{folder}/checkpoints/2"):
-      assert process.poll() is None, process.stderr.read()
-      time.sleep(0.02)
-    process.send_signal(signal.SIGSTOP)  # it has not much left to do
-    with pytest.raises(InputError, match=f"in use by process {process.pid} on"):
-      with claimed(folder, {}):
-        pass
-    process.kill()
-  assert 2 <= max(steps(ledger)) < 6, "killed too late"
-  assert "lock" in storage.names(folder)
-  capfd.readouterr()
-  assert run(folder) == calm
-  assert re.search("continuing from step [24] of 6", capfd.readouterr().err)
-  assert storage.names(folder) == ["checkpoints", "config.json",
-                                   "records.jsonl"]
-  done = subprocess.run(
-      [sys.executable, "-m", "launch.fit", "--draws=100",
-       f"--records={folder[:-3]}*/records.jsonl", f"--out={tmp_path}/fit"],
-      capture_output=True, text=True, timeout=100)
-  assert done.returncode == 0, done.stderr
-  assert "1 run, n = 6 at Bp = 4; avg on hard/validation" in done.stdout

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from isojax import experiment
 from isojax import lab as lab_lib
 from isojax import main as main_lib
 from isojax import records
+from isojax import storage
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
@@ -49,7 +51,7 @@ def run(config, folder) -> list[dict]:
   with workdir.claim(str(folder), config.to_dict(), lab.run_id,
                      lab.model_sha256):
     assert main_lib.train(lab, str(folder)) == 0
-  return records.read(str(folder / "records.jsonl"))
+  return records.read(os.path.join(folder, "records.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -336,6 +338,34 @@ def test_killed_runs_end_in_the_same_bits(environment):
       env=environment, capture_output=True, text=True, timeout=400)
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stdout.count(" same") == 2 and "kill 1" in done.stdout
+
+
+def test_in_a_bucket_killed_and_resumed_to_the_same_bits(
+    calm, folder, tmp_path, capfd):
+  with subprocess.Popen(
+      command(folder, "--config.recipe.loss.microbatch_tokens=4096"),
+      stderr=subprocess.PIPE, text=True) as process:  # four devices, as here
+    while "commit_success.txt" not in storage.names(f"{folder}/checkpoints/2"):
+      assert process.poll() is None, process.stderr.read()
+      time.sleep(0.02)
+    process.send_signal(signal.SIGSTOP)  # it has not much left to do
+    with pytest.raises(InputError, match=f"in use by process {process.pid} on"):
+      with workdir.claim(folder, {}, "another", ""):
+        pass
+    process.kill()
+  ledger = f"{folder}/records.jsonl"
+  assert 2 <= records.read(ledger)[-1]["step"] < 5, "killed too late"
+  capfd.readouterr()
+  assert records.comparable(run(small(), folder)) == records.comparable(calm[1])
+  assert re.search("continuing from step [24] of 5", capfd.readouterr().err)
+  assert storage.names(folder) == [
+      "checkpoints", "config.json", "records.jsonl"]  # the lease is given back
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.fit", "--draws=100",
+       f"--records={folder[:-3]}*/records.jsonl", f"--out={tmp_path}/fit"],
+      capture_output=True, text=True, timeout=100)
+  assert done.returncode == 0, done.stderr
+  assert "1 run, n = 6 at Bp = 4; avg on hard/validation" in done.stdout
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(
