@@ -15,7 +15,7 @@ import re
 
 from isojax.errors import InputError
 
-READERS = 16  # objects that are read at once
+READERS = 8  # objects that are read at once; the client keeps 10 connections
 _NEEDED = ("google.cloud.storage", "gcsfs")  # ours, and orbax's by way of etils
 
 
@@ -40,7 +40,7 @@ def check(folder: str, flag: str) -> None:
     if missing:
       raise InputError(f"--{flag}={folder}: {name} is not installed; pip "
                        "install 'isojax[gcs]'")
-  import fsspec  # of the extra
+  import fsspec  # of etils
   # Each process of a run must see at once what the others wrote.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
   with _asking(folder):

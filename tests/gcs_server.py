@@ -27,6 +27,12 @@ class Refused(Exception):
   """An answer that is an error; the code."""
 
 
+def crc32c(content):
+  """The checksum that Google's client compares."""
+  import google_crc32c  # comes with it
+  return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+
+
 class Store:
   """name -> (content, generation, metadata), and uploads that are under way."""
 
@@ -63,7 +69,8 @@ class Store:
             "size": str(len(content)), "metadata": metadata,
             "updated": "2026-01-01T00:00:00.000Z",
             "timeCreated": "2026-01-01T00:00:00.000Z",
-            "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode()}
+            "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode(),
+            "crc32c": crc32c(content)}
 
   def listing(self, query):
     prefix, slash = query.get("prefix", ""), query.get("delimiter", "")
@@ -160,6 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if query.get("ifGenerationMatch", str(generation)) != str(generation):
       raise Refused(412)
     headers = [("x-goog-generation", str(generation)),
+               ("X-Goog-Hash", f"crc32c={crc32c(content)}"),
                ("Content-Type", "application/octet-stream")]
     wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
     if wanted is None:
@@ -188,17 +196,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if "upload_id" not in query:
       told = json.loads(body or b"{}")
       key = str(len(store.uploads))
-      store.uploads[key] = query.get("name") or told["name"], b"", query
+      store.uploads[key] = (query.get("name") or told["name"], b"", query,
+                            told.get("metadata", {}))
       host = self.headers["Host"]
       return self.answer(200, b"", [("Location", (
           f"http://{host}/upload/storage/v1/b/{BUCKET}/o?uploadType=resumable&"
           f"upload_id={key}"))])
-    name, content, first = store.uploads[query["upload_id"]]
+    name, content, first, metadata = store.uploads[query["upload_id"]]
     content += body
-    store.uploads[query["upload_id"]] = name, content, first
-    if self.headers.get("Content-Range", "bytes */0").endswith("/*"):
+    store.uploads[query["upload_id"]] = name, content, first, metadata
+    total = self.headers.get("Content-Range", "/").rpartition("/")[2]
+    if total == "*" or total and len(content) < int(total):
       return self.answer(308, b"", [("Range", f"bytes=0-{len(content) - 1}")])
-    return self.answer(200, store.put(name, content, first, {}))
+    return self.answer(200, store.put(name, content, first, metadata))
 
   def batch(self, body):
     """DELETEs in one request, as gcsfs sends them."""

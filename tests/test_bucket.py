@@ -139,6 +139,22 @@ def test_a_missing_part_is_named(folder):
     records.read(ledger)
 
 
+@pytest.mark.parametrize("size", [0, 100, 9_000_000])  # the last in two pieces
+def test_one_object_is_written_on_condition(folder, size):
+  path, content = f"{folder}/object", random.Random(size).randbytes(size)
+  first = storage.write(path, content, generation=0, writer="one")
+  assert storage.read(path) == (content, first)
+  assert storage.write(path, b"x", generation=0, writer="other") is None
+  # As a request that is sent again, since its answer was lost.
+  assert storage.write(path, content, generation=0, writer="one") == first
+  second = storage.write(path, b"y", generation=first, writer="other")
+  assert storage.read(path) == (b"y", second) and second != first
+  storage.delete(path, first)
+  assert storage.content(path) == b"y"
+  storage.delete(path, second)
+  assert storage.read(path) == (None, 0)
+
+
 # --- the lease ----------------------------------------------------------------
 
 
