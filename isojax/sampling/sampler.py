@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
+from isojax.models import attention
 from isojax.models import decoder
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
@@ -45,6 +46,7 @@ class SamplerConfig:
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
   dtype: str  # of weights and cache while sampling
+  attention: str  # one of attention.CHOICES, of prompts
 
   def __post_init__(self):
     for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
@@ -54,6 +56,9 @@ class SamplerConfig:
     if self.dtype not in decoder.DTYPES:
       raise InputError(f"sampler.dtype={self.dtype!r}: expected one of "
                        f"{', '.join(decoder.DTYPES)}")
+    if self.attention not in attention.CHOICES:
+      raise InputError(f"sampler.attention={self.attention!r}: expected one of "
+                       f"{', '.join(attention.CHOICES)}")
     if self.temperature < 0:
       raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
     if not 0 < self.top_p <= 1:
@@ -165,6 +170,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       and not at every token.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
+  reader = model.clone(attention=attention.choose(
+      cfg.attention, model.cfg, mesh, dtype=cfg.dtype, length=S,
+      knob="sampler.attention"))
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
   row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
@@ -180,7 +188,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     return decoder.init_cache(model.cfg, R, L, dtype)
 
   def prefill_prompts(params, prompts):
-    return prefill.prompt_cache(model, params, prompts, dtype)
+    return prefill.prompt_cache(reader, params, prompts, dtype)
 
   # One after the other: together they are there twice, gathered and laid out.
   casts = jax.tree.map(lambda x: jax.jit(cast, out_shardings=x), weights)
