@@ -115,6 +115,7 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
   sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
                max_response=cfg.max_new_tokens,
+               fused=sampler_lib.prompt_kernel(opened.model, cfg) != "einsum",
                lanes=memory_lib.TPU_LANES if
                mesh.devices.flat[0].platform == "tpu" else 1)
   wanted = -(-cfg.slots // G)

@@ -1,5 +1,6 @@
 """Attention: kernels give the numbers of plain products, or are refused."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,9 +12,14 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models.attention import Seen
+from isojax.rl import microbatches
+from isojax.rl import score
+from isojax.types import Prompts
+from isojax.types import Rollouts
 from tests.conftest import RICH
 from tests.conftest import TINY
 from tests.conftest import make_model
+from tests.conftest import random_params
 
 B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
 MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
@@ -76,6 +82,34 @@ def test_splash_on_a_mesh_is_the_einsum():
   np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 
+def test_an_update_with_splash_is_one_with_the_einsum():
+  """Hidden states of packed rows and their gradient, on 2 x 2 devices."""
+  random = np.random.default_rng(2)
+  rows, n, T = 6, 3, 129
+  length = np.array([129, 60, 7, 80, 0, 30])
+  batch, = microbatches.assemble(
+      Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
+              np.zeros(2, np.uint32)),
+      Rollouts(random.integers(0, TINY.V, (rows, T)), length,
+               np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
+      *np.ones((3, rows)), n=n, G=2, tokens=4 * T, regularized=False)
+  model = make_model(TINY, fsdp=2, tensor=2)
+  params = random_params(model)
+  weight = random.normal(size=(*batch.tokens_RxW.shape, TINY.D))
+
+  def gradient(kernel):
+    def total(params):
+      hidden = score.hidden_states(
+          model.clone(remat=True, attention=kernel), params, batch, jnp.float32)
+      return jnp.sum(hidden * weight), hidden
+    return jax.jit(jax.grad(total, has_aux=True))(params)
+
+  ours, plain = gradient("splash"), gradient("einsum")
+  assert batch.tokens_RxW.shape == (4, T) and batch.len_R.max() > T - 3
+  for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("window", [None, 7])
 def test_what_jax_is_given_is_the_einsum(window):
   """Its own products instead of cuDNN, which needs a GPU."""
@@ -91,12 +125,16 @@ def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
   monkeypatch.setattr(
       "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
       lambda: 91300)  # which is asked of a library that only GPUs have
-  total = lambda *qkv: jnp.sum(attended("cudnn", packed())(*qkv))
-  program = jax.jit(jax.grad(total, (0, 1, 2))).trace(
-      *operands(jnp.bfloat16)[:3]).lower(lowering_platforms=("cuda",)).as_text()
-  assert "__cudnn$fmhaScaleBiasSoftmax" in program
-  assert "__cudnn$fmhaScaleBiasSoftmaxBackward" in program
-  assert f"x{T}x{S + T}xf32" not in program  # scores
+  def program(kernel):
+    total = lambda *qkv: jnp.sum(attended(kernel, packed())(*qkv))
+    return jax.jit(jax.grad(total, (0, 1, 2))).trace(
+        *operands(jnp.bfloat16)[:3]).lower(
+            lowering_platforms=("cuda",)).as_text()
+
+  assert "__cudnn$fmhaScaleBiasSoftmax(" in program("cudnn")
+  assert "__cudnn$fmhaScaleBiasSoftmaxBackward(" in program("cudnn")
+  scores = f"x{T}x{S + T}xf32"
+  assert scores in program("einsum") and scores not in program("cudnn")
 
 
 @pytest.mark.parametrize("kernel", ["splash", "cudnn"])
@@ -132,7 +170,6 @@ class Mesh:
 
 def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
            length=1000, **changes):
-  import dataclasses
   return attention.choose(
       wanted, dataclasses.replace(cfg, **changes), Mesh(platform, tensor),
       dtype=dtype, length=length, knob="recipe.loss.attention")

@@ -476,7 +476,7 @@ def test_bytes_of_programs_by_hand():
   p = memory_lib.programs(
       ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
       rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
-      lanes=1)
+      fused=False, lanes=1)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
@@ -525,5 +525,5 @@ def test_programs_are_as_large_as_compiled_ones(case):
   p = memory_lib.programs(
       shape, dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
       slots=slots, rows=rows, prompts=prompts, max_prompt=512,
-      max_response=1024, kl=False, lanes=memory_lib.TPU_LANES)
+      max_response=1024, kl=False, fused=False, lanes=memory_lib.TPU_LANES)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)

@@ -157,6 +157,13 @@ class Sampler(typing.NamedTuple):
   decode: typing.Callable  # (params, cache, Rows, key, t, top_p)
 
 
+def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
+  """Of the attention of prompts; InputError as of attention.choose."""
+  return attention.choose(
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+      length=cfg.max_prompt_tokens, knob="sampler.attention")
+
+
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
@@ -170,9 +177,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       and not at every token.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
-  reader = model.clone(attention=attention.choose(
-      cfg.attention, model.cfg, mesh, dtype=cfg.dtype, length=S,
-      knob="sampler.attention"))
+  reader = model.clone(attention=prompt_kernel(model, cfg))
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
   row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
