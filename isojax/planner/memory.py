@@ -17,7 +17,7 @@ DRAWN = 8
 TPU_LANES = 128  # numbers in a row of a TPU's registers, to which it pads
 # Bytes of a head of a token in the backward of a kernel of attention, instead of
 # its scores; fitted to what launch.compile finds with splash.
-KERNEL = 4400
+KERNEL = 3800
 
 
 def score_bytes(context: int, number: int, fused: bool) -> int:
