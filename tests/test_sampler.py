@@ -191,6 +191,20 @@ def test_weights_that_stay_sharded_change_nothing(params, rollouts, axes):
   assert "fsdp" not in tuple(kept(whole))
 
 
+def test_a_chunk_beside_the_cache_changes_nothing():
+  """As on TPUs: windows, slots refilled, the last chunks cut by the cache."""
+  rich = make_model(RICH)
+  params, prompts = random_params(rich), make_prompts(5)
+  plain, buffered = (run(
+      rich, params, prompts, 3, sampler=sampler_lib.make_sampler(
+          rich, dataclasses.replace(CONFIG, slots=4), EOS, buffered=buffered))
+                     for buffered in (False, True))
+  assert plain.len_R.max() == T and plain.ended_R.any()
+  np.testing.assert_array_equal(buffered.tokens_RxT, plain.tokens_RxT)
+  np.testing.assert_allclose(buffered.behavior_logp_RxT,
+                             plain.behavior_logp_RxT, atol=2e-5)
+
+
 COLLECTIVE = re.compile(
     r"= (\S+) (?:all-gather|all-reduce|all-to-all|collective-permute)\(")
 

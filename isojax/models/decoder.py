@@ -145,7 +145,8 @@ class Block(nn.Module):
   attend: Callable  # attention.attend with a kernel, on a mesh
 
   @nn.compact
-  def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot):
+  def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot,
+               past=()):
     c, dtype = self.cfg, x_BxTxD.dtype
     rope = c.rope if self.window is None else c.local_rope
 
@@ -187,7 +188,7 @@ class Block(nn.Module):
     v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
     attended = self.attend(
         q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
-        window=self.window)
+        window=self.window, past=past)
     out = product(attended, wo)
     x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
@@ -259,7 +260,8 @@ class Transformer(nn.Module):
           "head", boxed(nn.initializers.normal(c.D**-0.5), ("vocab", "embed")),
           (c.V, c.D), jnp.float32)
 
-  def __call__(self, tokens_BxT, position_BxT, seen, cache: KVCache, slot):
+  def __call__(self, tokens_BxT, position_BxT, seen, cache: KVCache, slot,
+               past: KVCache | None = None):
     """Writes the tokens' keys and values into the cache, see `write`.
 
     Args:
@@ -269,21 +271,26 @@ class Transformer(nn.Module):
         attends to (its own too).
       cache: its dtype is the compute dtype.
       slot: int32, one for all rows, or [B]; None: behind the last.
+      past: more slots, which stand in front of the cache's and are only read;
+        not with remat.
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
     x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
-    each = self.looped if self.remat else self.unrolled
+    each = self.looped if self.remat else functools.partial(
+        self.unrolled, past=past)
     x, keys, values = each(x, position_BxT, seen, cache, slot)
     hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
-  def unrolled(self, x, position_BxT, seen, cache: KVCache, slot):
+  def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
     keys, values = [], []
-    for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
-      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot)
+    pasts = [()] * self.cfg.Z if past is None else zip(past.k, past.v)
+    for layer, k, v, each in zip(self.layers, cache.k, cache.v, pasts,
+                                 strict=True):
+      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot, each)
       keys.append(k)
       values.append(v)
     return x, keys, values

@@ -165,7 +165,8 @@ def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
+                 eos: tuple[int, ...], *, gathered: bool = True,
+                 buffered: bool = False) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
   Temperature and top_p are traced values. Slots and prompts are sharded by
@@ -175,6 +176,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     eos: tokens that end a rollout.
     gathered: whole weights on each fsdp shard while sampling, gathered once
       and not at every token.
+    buffered: see `make_decode`.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
   reader = model.clone(attention=prompt_kernel(model, cfg))
@@ -214,7 +216,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=cache),
       resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
       decode=jax.jit(
-          make_decode(model, cfg, eos), donate_argnums=1,
+          make_decode(model, cfg, eos, buffered), donate_argnums=1,
           out_shardings=(cache, read, read)))
 
 
@@ -257,22 +259,60 @@ def resize(part_BxK, take_GxR, L: int, axis: int):
   return jnp.pad(kept, more)
 
 
+def flush(cache: decoder.KVCache, recent: decoder.KVCache,
+          start_R) -> decoder.KVCache:
+  """The cache with a chunk's slots, from start_R[r] on in row r.
+
+  As products with ones and zeros, exact, and a choice: all that a TPU would
+  make of writes at a place of each row's own is a loop over rows.
+  """
+  C, L = recent.v[0].shape[2], cache.v[0].shape[2]
+  at_RxL = jnp.arange(L)[None] - start_R[:, None]
+  taken_RxCxL = at_RxL[:, None] == jnp.arange(C)[None, :, None]
+  new_Rx1xL = ((at_RxL >= 0) & (at_RxL < C))[:, None]
+
+  def put(form, new, cache, part):
+    moved = jnp.einsum(form, part, taken_RxCxL.astype(part.dtype),
+                       precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(new, moved, cache)
+
+  each = lambda form, new, caches, parts: tuple(
+      put(form, new, *pair) for pair in zip(caches, parts, strict=True))
+  return decoder.KVCache(
+      each("rkhc,rcl->rkhl", new_Rx1xL[:, :, None], cache.k, recent.k),
+      each("rkch,rcl->rklh", new_Rx1xL[..., None], cache.v, recent.v))
+
+
 def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
-                eos: tuple[int, ...]):
-  """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn)."""
+                eos: tuple[int, ...], buffered: bool):
+  """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn).
+
+  Buffered, a chunk's keys and values stand beside the cache, where all rows
+  write at one slot, until its end.
+  """
   C, T = cfg.chunk, cfg.max_new_tokens
   eos_E = jnp.array(eos, jnp.int32)
 
   def decode(params, cache, row: Rows, key, temperature, top_p):
     key_R = rng.row_keys(key, row.id_R, row.rollout_R)
     R, L = row.token_R.shape[0], cache.v[0].shape[2]
+    start_R, past, slot_L = row.position_R, None, jnp.arange(L)[None, None]
+    if buffered:
+      past, cache = cache, decoder.init_cache(
+          model.cfg, R, C, cache.v[0].dtype)
+
+    def seen(i, row):
+      if not buffered:
+        return slot_L <= row.position_R[:, None, None]
+      return jnp.concatenate([
+          slot_L < start_R[:, None, None],
+          jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
 
     def advance(i, carry):
       row, cache, out = carry
-      mask = jnp.arange(L)[None, None] <= row.position_R[:, None, None]
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
-          mask, cache, row.position_R)
+          seen(i, row), cache, i if buffered else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
       # Each device draws for some rows from whole logits: sums along a
       # vocabulary in shards would gather it, again and again. Said twice, or
@@ -301,7 +341,7 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
     # Also when all have ended: to find that out, devices would have to talk.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    return cache, row, out
+    return flush(past, cache, start_R) if buffered else cache, row, out
 
   return decode
 
