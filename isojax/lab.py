@@ -112,12 +112,10 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   InputError if it admits none.
   """
   mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
-  tpu = mesh.devices.flat[0].platform == "tpu"
   G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
   sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
                max_response=cfg.max_new_tokens,
-               fused=sampler_lib.prompt_kernel(opened.model, cfg) != "einsum",
-               lanes=memory_lib.TPU_LANES if tpu else 1)
+               fused=sampler_lib.prompt_kernel(opened.model, cfg) != "einsum")
   wanted = -(-cfg.slots // G)
   slots, gathered = memory_lib.slots_admitted(
       shape, fsdp=mesh.shape["fsdp"], most=wanted,
@@ -135,7 +133,8 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
       f"{cfg.memory_gib}",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
-      gathered=gathered, buffered=tpu), notes
+      gathered=gathered,
+      buffered=mesh.devices.flat[0].platform == "tpu"), notes
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:

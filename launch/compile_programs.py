@@ -103,8 +103,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
-      fused=update_kernel(e, model) != "einsum",
-      lanes=memory_lib.TPU_LANES)
+      fused=update_kernel(e, model) != "einsum")
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
@@ -116,7 +115,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   slots, _ = memory_lib.slots_admitted(
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
       tensor=tensor, max_prompt=e.sampler.max_prompt_tokens,
-      max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES,
+      max_response=T, budget=room, most=2**20,
       fused=sampler_lib.prompt_kernel(model, e.sampler) != "einsum")
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(

@@ -476,14 +476,11 @@ def test_bytes_of_programs_by_hand():
   p = memory_lib.programs(
       ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
       rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
-      fused=False, lanes=1)
+      fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
   assert p.own["decode"] == 464 + 4 * (256 + 256 + 160)
-  # On a TPU values 2 wide are copied to 128: 64 times half of the cache.
-  assert memory_lib.copied_values(ONE, memory_lib.TPU_LANES) == 32
-  assert memory_lib.copied_values(SEVEN_B, memory_lib.TPU_LANES) == 0
   # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
   kept = 38 * 16 + 5 * 160
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
@@ -525,5 +522,5 @@ def test_programs_are_as_large_as_compiled_ones(case):
   p = memory_lib.programs(
       shape, dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
       slots=slots, rows=rows, prompts=prompts, max_prompt=512,
-      max_response=1024, kl=False, fused=False, lanes=memory_lib.TPU_LANES)
+      max_response=1024, kl=False, fused=False)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)

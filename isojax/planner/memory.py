@@ -14,7 +14,6 @@ HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
-TPU_LANES = 128  # numbers in a row of a TPU's registers, to which it pads
 # Bytes of a head of a token in the backward of a kernel of attention, instead of
 # its scores; fitted to what launch.compile finds with splash.
 KERNEL = 3800
@@ -38,17 +37,8 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str,
       accelerator.startswith("cpu")):
     return False
   if accelerator.startswith("tpu"):
-    return H == TPU_LANES // 2 or H % TPU_LANES == 0
+    return H == 64 or H % 128 == 0
   return dtype == "bfloat16" and H % 8 == 0 and H <= 128
-
-
-def copied_values(shape: ModelShape, lanes: int) -> float:
-  """Of the cache, what is there once more while decoding, padded.
-
-  Values of heads that are no whole rows of `lanes` are laid out anew.
-  """
-  padded = math.ceil(shape.head_dim / lanes) * lanes
-  return (shape.head_dim % lanes > 0) * padded / shape.head_dim / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +104,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
     ours = lambda gathered: _of_isojax(programs(
         shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
         rows=micro, prompts=micro, max_prompt=w.max_prompt,
-        max_response=w.max_response, kl=w.kl, fused=w.fused, lanes=TPU_LANES if
-        machine.accelerator.name.startswith("tpu") else 1), machine)
+        max_response=w.max_response, kl=w.kl, fused=w.fused), machine)
     return ours(True) if ours(True).fits else ours(False)
   # A token in a layer: residual and normed input twice, query, key, value and
   # their product, three of the mlp; float32 scores and their softmax if whole.
@@ -143,12 +132,10 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
 
 def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
-               max_response: int, lanes: int = 1, fused: bool = False
-               ) -> float:
+               max_response: int, fused: bool = False) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
-  The cache, once more the largest of its parts while it grows, or what decoding
-  copies; an eighth of a prompt that is prefilled; scores, logits and what is
+  The cache, once more the largest of its parts while it grows; an eighth of a prompt that is prefilled; scores, logits and what is
   drawn from them in float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
@@ -157,15 +144,13 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   prompt = max_prompt * (kv + number * (
       4 * shape.width + 3 * shape.mlp / tensor)
                          + heads * score_bytes(max_prompt, 8, fused))
-  return (length * kv * (1 + max(copied_values(shape, lanes),
-                                 1 / (2 * shape.layers))) + 8 * heads * length
+  return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
           + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
 def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
                    max_prompt: int, max_response: int, budget: float,
-                   most: int, lanes: int = 1, fused: bool = False
-                   ) -> tuple[int, bool]:
+                   most: int, fused: bool = False) -> tuple[int, bool]:
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
@@ -180,7 +165,7 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
     slots, 0 if none fits; whether weights are gathered.
   """
   slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
-                    max_response=max_response, lanes=lanes, fused=fused)
+                    max_response=max_response, fused=fused)
   weights = BYTES[dtype] * shape.params / tensor
 
   def room(weights):
@@ -241,8 +226,7 @@ class Programs:
 
 def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
              slots: int, rows: int, prompts: int, max_prompt: int,
-             max_response: int, kl: bool, fused: bool, lanes: int
-             ) -> Programs:
+             max_response: int, kl: bool, fused: bool) -> Programs:
   """Formulas; with remat, without adapters.
 
   Args:
@@ -250,7 +234,6 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
     slots: of the sampler, on a device.
     rows, prompts: of a microbatch, on a device.
     fused: whether attention is a kernel's, but for decoding.
-    lanes: TPU_LANES, or 1 elsewhere.
   """
   number, S, T = BYTES[dtype], max_prompt, max_response
   shards, tensor = mesh.fsdp * mesh.tensor, mesh.tensor
@@ -273,8 +256,7 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
       cache=slots * (S + T) * kv, window=first * S * kv,
       prefilling=first * S * forward,
       drawing=slots * (2 * 4 * heads * (S + T)
-                       + DRAWN * 4 * shape.vocab / tensor
-                       + (S + T) * kv * copied_values(shape, lanes)),
+                       + DRAWN * 4 * shape.vocab / tensor),
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S),
