@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +117,7 @@ def test_what_jax_is_given_is_the_einsum(window):
   """Its own products instead of cuDNN, which needs a GPU."""
   mask = attention.windowed(packed().mask(B, T), window)
   ours = value_and_gradients(lambda *qkv: attention.of_jax(
-      *qkv, mask, 0.2, implementation="xla"))
+      *qkv, mask, 0.2, MESH, implementation="xla"))
   plain = value_and_gradients(attended("einsum", packed(), window=window))
   for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
     np.testing.assert_allclose(x, y, atol=1e-5)
@@ -126,16 +127,23 @@ def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
   monkeypatch.setattr(
       "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
       lambda: 91300)  # which is asked of a library that only GPUs have
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
+
   def program(kernel):
-    total = lambda *qkv: jnp.sum(attended(kernel, packed())(*qkv))
+    total = lambda *qkv: jnp.sum(
+        attended(kernel, packed(), mesh=mesh)(*qkv))
     return jax.jit(jax.grad(total, (0, 1, 2))).trace(
         *operands(jnp.bfloat16)[:3]).lower(
             lowering_platforms=("cuda",)).as_text()
 
-  assert "__cudnn$fmhaScaleBiasSoftmax(" in program("cudnn")
-  assert "__cudnn$fmhaScaleBiasSoftmaxBackward(" in program("cudnn")
+  ours, plain = program("cudnn"), program("einsum")
+  # A row and half of the heads are a device's, lengths are even.
+  half = f"tensor<1x{T + 1}x{N // 2}x{H}xbf16>"
+  for name in ("", "Backward"):
+    call, = re.findall(rf"@__cudnn\$fmhaScaleBiasSoftmax{name}\(.*", ours)
+    assert half in call
   scores = f"x{T}x{S + T}xf32"
-  assert scores in program("einsum") and scores not in program("cudnn")
+  assert scores in plain and scores not in ours
 
 
 @pytest.mark.parametrize("kernel", ["splash", "cudnn"])
@@ -194,6 +202,7 @@ def test_the_kernel_of_each_backend(platform, found):
     ("cudnn", "gpu", {}, "heads are of 10 numbers"),
     ("cudnn", "gpu", dict(H=256), "heads are of 256 numbers"),
     ("cudnn", "gpu", dict(H=64, dtype="float32"), "bfloat16, not float32"),
+    ("cudnn", "gpu", dict(H=64, tensor=4), "2 key heads do not divide"),
     ("cudnn", "gpu", dict(H=64, cfg=RICH), "caps its scores at 2.0")])
 def test_a_kernel_that_is_not_there(wanted, platform, changes, why):
   with pytest.raises(InputError, match=f"recipe.loss.attention='{wanted}'.*"

@@ -39,11 +39,10 @@ class Seen:
   def mask(self, B: int, T: int) -> jax.Array:
     """The same as bool [B, T, S + T]."""
     slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
-    own = slot_L[None, None] <= at_T[None, :, None]
-    if self.first_BxT is not None:
-      own &= slot_L[None, None] >= self.first_BxT[:, :, None]
-    else:
-      own &= slot_L[None, None] >= self.S
+    first = (jnp.full((1, 1), self.S) if self.first_BxT is None
+             else self.first_BxT)
+    own = ((slot_L[None, None] <= at_T[None, :, None])
+           & (slot_L[None, None] >= first[:, :, None]))
     if self.prompt_B is not None:
       own |= slot_L[None, None] < self.prompt_B[:, None, None]
     return jnp.broadcast_to(own, (B, T, self.S + T))
@@ -80,14 +79,14 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
   """
   window = min((w for w in cfg.window_Z if w is not None), default=length)
   tensor, device = mesh.shape["tensor"], mesh.devices.flat[0]
+  uneven = f"{cfg.K} key heads do not divide over mesh.tensor={tensor}"
   lacks = {
       "splash": (
           f"it is of TPUs, this is a {device.platform}"
           if device.platform != "tpu" else
           f"heads are of {cfg.H} numbers, not 64 or a multiple of 128"
           if cfg.H != 64 and cfg.H % LANES else
-          f"{cfg.K} key heads do not divide over mesh.tensor={tensor}"
-          if cfg.K % tensor else
+          uneven if cfg.K % tensor else
           f"the model sees windows of {window} tokens, rows have {length}"
           if window < length else
           f"rows have {length} slots, {SLOTS} are the most"
@@ -100,6 +99,7 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
           if dtype != "bfloat16" else
           f"heads are of {cfg.H} numbers, not a multiple of 8 up to 128"
           if cfg.H % 8 or cfg.H > 128 else
+          uneven if cfg.K % tensor else
           f"the model caps its scores at {cfg.attn_cap}"
           if cfg.attn_cap is not None else None),
       "einsum": None}
@@ -134,7 +134,8 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
   mask_BxTxL = windowed(
       seen.mask(B, T) if isinstance(seen, Seen) else seen, window)
   if isinstance(seen, Seen) and T >= LEAST and kernel == "cudnn":
-    return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale, kernel)
+    return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale, mesh,
+                  kernel)
   return einsum(q_BxTxNxH * scale, (*past[:1], k_BxKxHxL),
                 (*past[1:], v_BxKxLxH), mask_BxTxL, cap)
 
@@ -173,19 +174,36 @@ def padded(x, size: int, axis: int):
                      for i in range(x.ndim)])
 
 
-def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float,
+def by_device(each, mesh, **heads):
+  """`each` on the rows and heads of a device: XLA can not cut a kernel itself.
+
+  Args:
+    heads: axis of heads of each argument and of "out"; None: it has none.
+  """
+  spec = {name: P(mesh_lib.ROWS) if axis is None else
+          P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
+          for name, axis in heads.items()}
+  out = spec.pop("out")
+  return jax.shard_map(each, mesh=mesh, in_specs=tuple(spec.values()),
+                       out_specs=out, check_vma=False)
+
+
+def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
            implementation: str):
   """jax.nn's: of "cudnn" all that is large are masks, bfloat16 [T, L] of a row.
   """
-  T, L = mask_BxTxL.shape[1:]
-  even = lambda x, *axes: functools.reduce(
-      lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis), axes, x)
-  out = jax.nn.dot_product_attention(
-      even(q_BxTxNxH, 1), even(k_BxKxHxL.transpose(0, 3, 1, 2), 1),
-      even(v_BxKxLxH.transpose(0, 2, 1, 3), 1),
-      mask=even(mask_BxTxL, 1, 2)[:, None], scale=scale,
-      implementation=implementation)
-  return out[:, :T]
+  T = mask_BxTxL.shape[1]
+  even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
+
+  def each(q, k, v, mask):
+    return jax.nn.dot_product_attention(
+        even(q, 1), even(k.transpose(0, 3, 1, 2), 1),
+        even(v.transpose(0, 2, 1, 3), 1),
+        mask=even(even(mask, 1), 2)[:, None], scale=scale,
+        implementation=implementation)[:, :T]
+
+  return by_device(each, mesh, q=2, k=1, v=1, mask=None, out=2)(
+      q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL)
 
 
 def blocks(length: int) -> tuple[int, int]:
@@ -246,13 +264,10 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
     return kernel(q_NxTxH, k_KxLxH, v_KxLxH, lib.SegmentIds(
         jnp.zeros(mask.shape[0], jnp.int32), absent_L))
 
-  rows, heads = P(mesh_lib.ROWS), P(mesh_lib.ROWS, "tensor")
-  # XLA can not cut a kernel over devices by itself.
-  out = jax.shard_map(
-      jax.vmap(row), mesh=mesh, in_specs=(heads, heads, heads, rows, rows),
-      out_specs=heads, check_vma=False)(
-          padded(q_BxTxNxH.swapaxes(1, 2), mask.shape[0], 2),
-          padded(k_BxKxHxL.swapaxes(2, 3), mask.shape[1], 2),
-          padded(v_BxKxLxH, mask.shape[1], 2),
-          padded(number_BxT, mask.shape[0], 1), absent_BxL)
+  out = by_device(jax.vmap(row), mesh, q=1, k=1, v=1, number=None, absent=None,
+                  out=1)(
+      padded(q_BxTxNxH.swapaxes(1, 2), mask.shape[0], 2),
+      padded(k_BxKxHxL.swapaxes(2, 3), mask.shape[1], 2),
+      padded(v_BxKxLxH, mask.shape[1], 2),
+      padded(number_BxT, mask.shape[0], 1), absent_BxL)
   return out[:, :, :T].swapaxes(1, 2)

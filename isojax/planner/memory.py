@@ -14,8 +14,8 @@ HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
-# Bytes of a head of a token in the backward of a kernel of attention, instead of
-# its scores; fitted to what launch.compile finds with splash.
+# Bytes of a head of a token in the backward of a kernel of attention, instead
+# of its scores; fitted to what launch.compile finds with splash.
 KERNEL = 3800
 
 
@@ -135,8 +135,9 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
                max_response: int, fused: bool = False) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
-  The cache, once more the largest of its parts while it grows; an eighth of a prompt that is prefilled; scores, logits and what is
-  drawn from them in float32; one layer's activations of that eighth.
+  The cache, once more the largest of its parts while it grows; an eighth of a
+  prompt that is prefilled; scores, logits and what is drawn from them in
+  float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
