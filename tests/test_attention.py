@@ -95,7 +95,7 @@ def test_an_update_with_splash_is_one_with_the_einsum():
       Rollouts(random.integers(0, TINY.V, (rows, T)), length,
                np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
       *np.ones((3, rows)), n=n, G=2, tokens=4 * T, regularized=False)
-  model = make_model(dataclasses.replace(TINY, N=2), fsdp=2, tensor=2)
+  model = make_model(dataclasses.replace(TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
   params = random_params(model)
   weight = random.normal(size=(*batch.tokens_RxW.shape, TINY.D))
 
