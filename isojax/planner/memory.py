@@ -19,14 +19,15 @@ DRAWN = 8
 KERNEL = 3800
 
 
-def score_bytes(context: int, number: int, fused: bool) -> int:
-  """Of a head of a token that attends to `context` others.
+def score_bytes(context: int, fused: bool) -> int:
+  """Of a head of a token in a backward: float32 scores and their softmax.
 
   Args:
-    number: float32 scores, and their softmax, are so many bytes each in all.
+    context: tokens attended to.
     fused: in a kernel, which keeps no scores.
   """
-  return min(KERNEL, number * context) if fused else number * context
+  whole = 2 * 4 * context
+  return min(KERNEL, whole) if fused else whole
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str,
@@ -112,7 +113,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
       + 3 * shape.mlp / mesh.tensor) + (
-          w.padded * length * score_bytes(length, 2 * 4, w.fused)
+          w.padded * length * score_bytes(length, w.fused)
           * shape.heads / mesh.tensor)
   kept = shape.layers * length * shape.width * number + layer if w.remat else (
       shape.layers * layer)
@@ -144,7 +145,7 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   length = max_prompt + max_response
   prompt = max_prompt * (kv + number * (
       4 * shape.width + 3 * shape.mlp / tensor)
-                         + heads * score_bytes(max_prompt, 8, fused))
+                         + 8 * heads * max_prompt * (not fused))
   return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
           + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
@@ -248,7 +249,7 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
               ) * shape.head_dim
   forward = number * 2 * shape.width + max(
       number * 2 * mlp,
-      number * attended + heads * score_bytes(S, 4 + number, fused))
+      number * attended + (4 + number) * heads * S * (not fused))
   token = number * (4 * shape.width + attended + 3 * mlp)
   copy = number * shape.layers * shape.layer_matmul / shards
   return Programs(
@@ -263,7 +264,7 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
             + kv * (rows + prompts) * S),
       head=(number + 2 * 4) * head + 2 * 4 * HEAD_CHUNK * shape.vocab / tensor,
       backward=copy + 4 * head / mesh.fsdp + rows * T * (
-          token + heads * score_bytes(S + T, 2 * 4, fused)))
+          token + heads * score_bytes(S + T, fused)))
 
 
 def _of_isojax(p: Programs, machine: Machine) -> Memory:
