@@ -133,8 +133,7 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
       f"{cfg.memory_gib}",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
-      gathered=gathered,
-      buffered=mesh.devices.flat[0].platform == "tpu"), notes
+      gathered=gathered), notes
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:

@@ -117,7 +117,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
       padded=config is not None,
       fused=config is None or memory_lib.has_kernel(
           shape, attention=config.recipe.loss.attention,
-          dtype=config.recipe.loss.dtype,
+          dtype=config.recipe.loss.dtype, tensor=config.mesh.tensor,
           accelerator=machine.accelerator.name),
       remat=config.recipe.loss.remat if config else False,
       kl=bool(config.recipe.loss.kl_coef) if config else kl)

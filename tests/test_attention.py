@@ -95,7 +95,8 @@ def test_an_update_with_splash_is_one_with_the_einsum():
       Rollouts(random.integers(0, TINY.V, (rows, T)), length,
                np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
       *np.ones((3, rows)), n=n, G=2, tokens=4 * T, regularized=False)
-  model = make_model(dataclasses.replace(TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
+  model = make_model(dataclasses.replace(
+      TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
   params = random_params(model)
   weight = random.normal(size=(*batch.tokens_RxW.shape, TINY.D))
 
@@ -152,9 +153,9 @@ def test_few_tokens_and_masks_take_the_einsum(kernel):
   q, k, v, _ = operands()
   mask = packed().mask(B, T)
   np.testing.assert_array_equal(
-      attended(kernel, mask)(q, k, v), attended("einsum", mask)(q, k, v))
+      *(jax.jit(attended(name, mask))(q, k, v) for name in (kernel, "einsum")))
   seen = Seen(3, jnp.array([1, 2]), None)
-  few = lambda kernel: attended(kernel, seen)(
+  few = lambda kernel: jax.jit(attended(kernel, seen))(
       q[:, :127], k[..., :130], v[:, :, :130])
   np.testing.assert_array_equal(few(kernel), few("einsum"))
 

@@ -537,10 +537,13 @@ def test_programs_are_as_large_as_compiled_ones(case):
 
 def test_who_has_a_kernel():
   has = lambda shape=SEVEN_B, **kw: memory_lib.has_kernel(shape, **dict(
-      attention="auto", dtype="bfloat16", accelerator="tpu-v5e") | kw)
+      attention="auto", dtype="bfloat16", tensor=4,
+      accelerator="tpu-v5e") | kw)
   assert has() and has(accelerator="h100") and has(dtype="float32")
   assert not has(attention="einsum") and not has(accelerator="cpu-2core")
   assert not has(accelerator="h100", dtype="float32")
-  assert not has(ONE) and not has(ONE, accelerator="h100")  # heads of 2
+  assert not has(tensor=8)  # four key heads
+  assert not has(ONE, tensor=1)  # heads of 2 numbers
+  assert not has(ONE, tensor=1, accelerator="h100")
   gemma = dataclasses.replace(SEVEN_B, family=shape_lib.FAMILIES["gemma2"])
   assert not has(gemma)

@@ -195,10 +195,11 @@ def test_a_chunk_beside_the_cache_changes_nothing():
   """As on TPUs: windows, slots refilled, the last chunks cut by the cache."""
   rich = make_model(RICH)
   params, prompts = random_params(rich), make_prompts(5)
-  plain, buffered = (run(
-      rich, params, prompts, 3, sampler=sampler_lib.make_sampler(
-          rich, dataclasses.replace(CONFIG, slots=4), EOS, buffered=buffered))
-                     for buffered in (False, True))
+  cfg = dataclasses.replace(CONFIG, slots=4)
+  sampler = sampler_lib.make_sampler(rich, cfg, EOS)
+  plain = run(rich, params, prompts, 3, sampler=sampler)
+  buffered = run(rich, params, prompts, 3, sampler=sampler._replace(
+      decode=jax.jit(sampler_lib.make_decode(rich, cfg, EOS, buffered=True))))
   assert plain.len_R.max() == T and plain.ended_R.any()
   np.testing.assert_array_equal(buffered.tokens_RxT, plain.tokens_RxT)
   np.testing.assert_allclose(buffered.behavior_logp_RxT,

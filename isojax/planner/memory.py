@@ -30,12 +30,12 @@ def score_bytes(context: int, fused: bool) -> int:
   return min(KERNEL, whole) if fused else whole
 
 
-def has_kernel(shape: ModelShape, *, attention: str, dtype: str,
+def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
                accelerator: str) -> bool:
   """Whether isojax has one; of windows and caps only Gemma's are known here."""
   H = shape.head_dim
-  if attention == "einsum" or shape.family.norms > 2 or (
-      accelerator.startswith("cpu")):
+  if attention == "einsum" or accelerator.startswith("cpu") or (
+      shape.family.norms > 2 or shape.kv_heads % tensor):
     return False
   if accelerator.startswith("tpu"):
     return H == 64 or H % 128 == 0

@@ -165,8 +165,7 @@ def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...], *, gathered: bool = True,
-                 buffered: bool = False) -> Sampler:
+                 eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
   Temperature and top_p are traced values. Slots and prompts are sharded by
@@ -176,10 +175,10 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     eos: tokens that end a rollout.
     gathered: whole weights on each fsdp shard while sampling, gathered once
       and not at every token.
-    buffered: see `make_decode`.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
   reader = model.clone(attention=prompt_kernel(model, cfg))
+  on_tpu = mesh.devices.flat[0].platform == "tpu"
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
   row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
@@ -216,7 +215,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=cache),
       resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
       decode=jax.jit(
-          make_decode(model, cfg, eos, buffered), donate_argnums=1,
+          make_decode(model, cfg, eos, on_tpu), donate_argnums=1,
           out_shardings=(cache, read, read)))
 
 
@@ -287,8 +286,9 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
                 eos: tuple[int, ...], buffered: bool):
   """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn).
 
-  Buffered, a chunk's keys and values stand beside the cache, where all rows
-  write at one slot, until its end.
+  Buffered, a chunk's keys and values stand beside the cache until its end, and
+  all rows write at one slot: on a TPU, where writes at a slot of each row's own
+  are a loop over rows, and values of narrow heads are padded for it.
   """
   C, T = cfg.chunk, cfg.max_new_tokens
   eos_E = jnp.array(eos, jnp.int32)
