@@ -50,6 +50,7 @@ def get_config():
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
           dtype="float32",  # while sampling; CPUs run bf16 slower
+          attention="auto",  # of prompts: best kernel, or einsum, splash, cudnn
       ),
       recipe=dict(
           loss=dict(
@@ -65,6 +66,7 @@ def get_config():
               microbatch_tokens=768,  # rows of packed answers; memory, speed
               remat=False,  # backward computes layers again: memory, speed
               dtype="float32",  # of activations; masters are float32
+              attention="auto",  # best kernel, or einsum, splash, cudnn
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up

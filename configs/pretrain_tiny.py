@@ -43,6 +43,7 @@ def get_config():
           temperature=1.0,
           top_p=1.0,
           dtype="float32",
+          attention="auto",
       ),
       loss=dict(
           aggregation="token_mean",  # plain cross-entropy, advantage 1
@@ -57,6 +58,7 @@ def get_config():
           microbatch_tokens=8192,  # all rows, answers padded to 16
           remat=False,
           dtype="float32",
+          attention="auto",
       ),
       optimizer=dict(
           base_lr=4e-3,  # peak; cosine to a tenth of it

@@ -49,6 +49,7 @@ def get_config():
           temperature=1.0,  # as the experiments sample
           top_p=1.0,
           dtype="float32",
+          attention="auto",
       ),
       mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis
   )

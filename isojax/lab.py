@@ -23,6 +23,7 @@ from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
 from isojax.planner import memory as memory_lib
 from isojax.planner import shape as shape_lib
+from isojax.rl import microbatches
 from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -114,8 +115,7 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
   sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
                max_response=cfg.max_new_tokens,
-               lanes=memory_lib.TPU_LANES if
-               mesh.devices.flat[0].platform == "tpu" else 1)
+               fused=sampler_lib.prompt_kernel(opened.model, cfg) != "einsum")
   wanted = -(-cfg.slots // G)
   slots, gathered = memory_lib.slots_admitted(
       shape, fsdp=mesh.shape["fsdp"], most=wanted,
@@ -206,6 +206,9 @@ def prepare(config) -> Lab:
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   sampler, sampler_notes = make_sampler(opened, e.sampler)
+  update_lib.with_kernel(model, e.recipe.loss, e.sampler.max_prompt_tokens
+                         + microbatches.width(e.sampler.max_new_tokens,
+                                              e.alloc.n))
   model_sha256 = hf_weights.sha256(folder)
   identity = workdir.identity(config.to_dict()) | {
       "model_sha256": model_sha256,

@@ -54,7 +54,8 @@ class Case:
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
-        f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}"))
+        f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{update_kernel(e, self.model)}"))
 
 
 def case(e: experiment_lib.Experiment, topology: str, *,
@@ -85,6 +86,14 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
   return microbatches.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
 
+def update_kernel(e: experiment_lib.Experiment,
+                  model: decoder.Transformer) -> str:
+  """Of the update's attention."""
+  return update_lib.with_kernel(
+      model, e.recipe.loss, e.sampler.max_prompt_tokens + microbatches.width(
+          e.sampler.max_new_tokens, e.alloc.n)).attention
+
+
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
@@ -94,7 +103,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
-      lanes=memory_lib.TPU_LANES)
+      fused=update_kernel(e, model) != "einsum")
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
@@ -106,7 +115,8 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   slots, _ = memory_lib.slots_admitted(
       lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
       tensor=tensor, max_prompt=e.sampler.max_prompt_tokens,
-      max_response=T, budget=room, most=2**20, lanes=memory_lib.TPU_LANES)
+      max_response=T, budget=room, most=2**20,
+      fused=sampler_lib.prompt_kernel(model, e.sampler) != "einsum")
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state

@@ -14,6 +14,7 @@ from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import machine as machine_lib
 from isojax.planner import measured as measured_lib
+from isojax.planner import memory as memory_lib
 from isojax.planner import pricing
 from isojax.planner import shape as shape_lib
 
@@ -101,7 +102,7 @@ def measured_records() -> list[dict] | None:
   return measured_lib.train_records(records.read(path), path=path)
 
 
-def the_workload(config, train, kl: bool) -> cost.Workload:
+def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
   """Lengths of flags, else as measured; maxima of --config, else 4 times."""
   means = lengths()
   if None in means and train is None:
@@ -116,6 +117,10 @@ def the_workload(config, train, kl: bool) -> cost.Workload:
       *means, *top, lora_rank=rank or None,
       dtype=config.sampler.dtype if config else _DTYPE.value,
       padded=config is not None,
+      fused=config is None or memory_lib.has_kernel(
+          shape, attention=config.recipe.loss.attention,
+          dtype=config.recipe.loss.dtype, tensor=config.mesh.tensor,
+          accelerator=machine.accelerator.name),
       remat=config.recipe.loss.remat if config else False,
       kl=bool(config.recipe.loss.kl_coef) if config else kl)
 
@@ -151,7 +156,7 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
   if MACHINE.value is None:
     return None
   machine, shape, train = the_machine(), the_shape(config), measured_records()
-  workload = the_workload(config, train, easy)
+  workload = the_workload(config, train, easy, shape, machine)
   if config is None:
     price = pricing.packed(shape, workload, machine,
                            rows=_ROWS.value or 64 * machine.chips)

@@ -476,14 +476,11 @@ def test_bytes_of_programs_by_hand():
   p = memory_lib.programs(
       ONE, dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
       rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
-      lanes=1)
+      fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
   assert p.own["decode"] == 464 + 4 * (256 + 256 + 160)
-  # On a TPU values 2 wide are copied to 128: 64 times half of the cache.
-  assert memory_lib.copied_values(ONE, memory_lib.TPU_LANES) == 32
-  assert memory_lib.copied_values(SEVEN_B, memory_lib.TPU_LANES) == 0
   # Residuals of 3 * 6 + 2 * 10 tokens, 16 each; keys and values of 5 prompts.
   kept = 38 * 16 + 5 * 160
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
@@ -502,28 +499,51 @@ def test_a_padded_workload_is_priced_by_these_programs():
 
 
 # What launch.compile found for v5e:4x4 and 16x16 (libtpu 0.0.42.1, jax 0.10.2):
-# GiB of a chip; with --largest, config.sampler.max_prompt_tokens=512 and
-# max_new_tokens=1024, the mesh, and model.path=tests/data/MODEL.
-COMPILED = [  # model, mesh, slots, rows, prompts; program, GiB
-    ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "decode", 12.54),
-    ("qwen2.5-0.5b", (1, 16, 1), 4736 // 16, 52, 52, "accumulate", 14.51),
-    ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "decode", 12.07),
-    ("qwen2.5-1.5b", (1, 16, 1), 3200 // 16, 36, 36, "accumulate", 14.43),
-    ("qwen2.5-7b", (4, 16, 4), 22784 // 64, 28, 28, "decode", 11.47),
-    ("qwen2.5-7b", (4, 16, 4), 22784 // 64, 28, 28, "accumulate", 14.12),
-    ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "decode", 8.51),
-    ("qwen2.5-7b", (1, 4, 4), 864 // 4, 14, 14, "accumulate", 11.87),
+# GiB of a chip; with --largest, config.sampler.max_prompt_tokens and
+# max_new_tokens, the mesh, recipe.loss.attention (splash is auto's), and
+# model.path=tests/data/MODEL.
+COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
+    # kernel; program, GiB
+    ("0.5b", (1, 16, 1), 477, 1, 512, 1024, True, "decode", 11.69),
+    ("1.5b", (1, 16, 1), 200, 1, 512, 1024, True, "decode", 12.24),
+    ("7b", (1, 4, 4), 216, 1, 512, 1024, True, "decode", 8.60),
+    ("0.5b", (1, 16, 1), 1, 88, 512, 1024, True, "accumulate", 14.73),
+    ("0.5b", (1, 16, 1), 1, 52, 512, 1024, True, "accumulate", 9.21),
+    ("0.5b", (1, 16, 1), 1, 10, 512, 8192, True, "accumulate", 10.36),
+    ("1.5b", (1, 16, 1), 1, 8, 512, 8192, True, "accumulate", 14.79),
+    ("0.5b", (1, 16, 1), 91, 1, 2048, 8192, True, "prefill", 1.71),
+    ("0.5b", (1, 16, 1), 1, 52, 512, 1024, False, "accumulate", 14.51),
+    ("0.5b", (1, 16, 1), 1, 1, 512, 8192, False, "accumulate", 7.70),
+    ("1.5b", (1, 16, 1), 1, 36, 512, 1024, False, "accumulate", 14.43),
+    ("1.5b", (1, 16, 1), 1, 1, 512, 8192, False, "accumulate", 8.50),
+    ("7b", (4, 16, 4), 1, 28, 512, 1024, False, "accumulate", 14.12),
+    ("7b", (1, 4, 4), 1, 14, 512, 1024, False, "accumulate", 11.87),
 ]
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=str)
 def test_programs_are_as_large_as_compiled_ones(case):
-  name, mesh, slots, rows, prompts, program, gib = case
-  path = str(pathlib.Path(__file__).parent / "data" / name / "config.json")
+  name, mesh, slots, rows, S, T, fused, program, gib = case
+  path = str(pathlib.Path(__file__).parent / "data" / f"qwen2.5-{name}"
+             / "config.json")
   shape = shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
                                 path=path)
   p = memory_lib.programs(
       shape, dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
-      slots=slots, rows=rows, prompts=prompts, max_prompt=512,
-      max_response=1024, kl=False, lanes=memory_lib.TPU_LANES)
+      slots=slots, rows=rows, prompts=rows, max_prompt=S, max_response=T,
+      kl=False, fused=fused)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
+
+
+def test_who_has_a_kernel():
+  has = lambda shape=SEVEN_B, **kw: memory_lib.has_kernel(shape, **dict(
+      attention="auto", dtype="bfloat16", tensor=4,
+      accelerator="tpu-v5e") | kw)
+  assert has() and has(accelerator="h100") and has(dtype="float32")
+  assert not has(attention="einsum") and not has(accelerator="cpu-2core")
+  assert not has(accelerator="h100", dtype="float32")
+  assert not has(tensor=8)  # four key heads
+  assert not has(ONE, tensor=1)  # heads of 2 numbers
+  assert not has(ONE, tensor=1, accelerator="h100")
+  gemma = dataclasses.replace(SEVEN_B, family=shape_lib.FAMILIES["gemma2"])
+  assert not has(gemma)

@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 
 from isojax.errors import InputError
+from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
@@ -79,8 +80,8 @@ def test_a_window_counts_what_may_be_seen():
   """Window 2 of positions 0, 1, 2 in slots 0, 1, 4; padding is not counted."""
   mask = np.array([[[True, True, False, False, True]]])
   np.testing.assert_array_equal(
-      decoder.windowed(mask, 2), [[[False, True, False, False, True]]])
-  assert decoder.windowed(mask, None) is mask
+      attention.windowed(mask, 2), [[[False, True, False, False, True]]])
+  assert attention.windowed(mask, None) is mask
 
 
 def test_a_token_outside_all_windows_is_not_seen():

@@ -24,7 +24,7 @@ from tests.conftest import random_params
 S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-    temperature=1.0, top_p=1.0, dtype="float32")
+    temperature=1.0, top_p=1.0, dtype="float32", attention="auto")
 
 
 def make_prompts(count, S=S):
@@ -189,6 +189,21 @@ def test_weights_that_stay_sharded_change_nothing(params, rollouts, axes):
   assert kept(sampler.prepare(placed)) == kept(placed)
   whole = sampler_lib.make_sampler(sharded, CONFIG, EOS).prepare(placed)
   assert "fsdp" not in tuple(kept(whole))
+
+
+def test_a_chunk_beside_the_cache_changes_nothing():
+  """As on TPUs: windows, slots refilled, the last chunks cut by the cache."""
+  rich = make_model(RICH)
+  params, prompts = random_params(rich), make_prompts(5)
+  cfg = dataclasses.replace(CONFIG, slots=4)
+  sampler = sampler_lib.make_sampler(rich, cfg, EOS)
+  plain = run(rich, params, prompts, 3, sampler=sampler)
+  buffered = run(rich, params, prompts, 3, sampler=sampler._replace(
+      decode=jax.jit(sampler_lib.make_decode(rich, cfg, EOS, buffered=True))))
+  assert plain.len_R.max() == T and plain.ended_R.any()
+  np.testing.assert_array_equal(buffered.tokens_RxT, plain.tokens_RxT)
+  np.testing.assert_allclose(buffered.behavior_logp_RxT,
+                             plain.behavior_logp_RxT, atol=2e-5)
 
 
 COLLECTIVE = re.compile(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isojax import mesh as mesh_lib
+from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora
 from isojax.rl import loss
@@ -30,7 +31,7 @@ LOSS = update_lib.LossConfig(
     aggregation="token_mean", zero_variance="off", advantage_ddof=0,
     advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
     kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
-    remat=False, dtype="float32")
+    remat=False, dtype="float32", attention="auto")
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -268,7 +269,8 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   prompts, _, advantage, weight = make_data()
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
       slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-      temperature=0.0, top_p=1.0, dtype="float32"), eos=(10,))
+      temperature=0.0, top_p=1.0, dtype="float32", attention="auto"),
+      eos=(10,))
   rollouts = sampler_lib.sample_all(
       sampler, params, prompts, n, jax.random.key(0), temperature=0.0,
       top_p=1.0)
@@ -370,7 +372,7 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
   """All logits at once, and a gather."""
   logits = jnp.einsum("rtd,vd->rtv", hidden, weight)
   logp = jax.nn.log_softmax(
-      decoder.soft_cap(logits, cfg.logit_cap) / temperature, axis=-1)
+      attention.soft_cap(logits, cfg.logit_cap) / temperature, axis=-1)
   return (jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0],
           -jnp.sum(jnp.exp(logp) * logp, axis=-1))
 

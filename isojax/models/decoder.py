@@ -7,6 +7,7 @@ by token ids.
 import dataclasses
 import functools
 import itertools
+from collections.abc import Callable
 
 import flax.linen as nn
 import flax.struct
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from isojax import mesh as mesh_lib
+from isojax.models import attention as attention_lib
 
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
@@ -125,21 +127,6 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
-def soft_cap(x, cap: float | None):
-  return x if cap is None else cap * jnp.tanh(x / cap)
-
-
-def windowed(mask_BxTxL, window: int | None):
-  """Of the slots that a token may see, the last `window` ones.
-
-  Slots stand in the order of positions, so counting them is enough.
-  """
-  if window is None:
-    return mask_BxTxL
-  seen = jnp.cumsum(mask_BxTxL, axis=-1, dtype=jnp.int32)
-  return mask_BxTxL & (seen[..., -1:] - seen < window)
-
-
 def product(x_BxT, weight):
   """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
 
@@ -152,33 +139,14 @@ def product(x_BxT, weight):
   return out.reshape(B, T, *weight.shape[len(inputs):])
 
 
-def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, cfg: ModelConfig):
-  """Grouped-query attention over cache slots; softmax in float32.
-
-  Heads that share keys and their tokens are one axis, X = N / K * T: products
-  of plain matrices, which are 1.4 to 2.5 times as fast on CPUs.
-  """
-  B, T, N, H = q_BxTxNxH.shape
-  K, L = v_BxKxLxH.shape[1:3]
-  q = (q_BxTxNxH * cfg.query_scale).reshape(B, T, K, N // K, H)
-  q_BxKxXxH = q.transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
-  score = jnp.einsum("bkxh,bkhl->bkxl", q_BxKxXxH, k_BxKxHxL,
-                     preferred_element_type=jnp.float32)
-  score = soft_cap(score, cfg.attn_cap).reshape(B, K, N // K, T, L)
-  score = jnp.where(mask_BxTxL[:, None, None], score, -1e30)
-  weight = jax.nn.softmax(score, axis=-1).astype(q.dtype)
-  out = jnp.einsum("bkxl,bklh->bkxh", weight.reshape(B, K, -1, L), v_BxKxLxH)
-  return out.reshape(B, K, N // K, T, H).transpose(0, 3, 1, 2, 4).reshape(
-      B, T, N, H)
-
-
 class Block(nn.Module):
   cfg: ModelConfig
   window: int | None
+  attend: Callable  # attention.attend with a kernel, on a mesh
 
   @nn.compact
-  def __call__(self, x_BxTxD, position_BxT, mask_BxTxL, k_BxKxHxL, v_BxKxLxH,
-               slot):
+  def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot,
+               past=()):
     c, dtype = self.cfg, x_BxTxD.dtype
     rope = c.rope if self.window is None else c.local_rope
 
@@ -218,8 +186,9 @@ class Block(nn.Module):
     k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
     k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
     v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
-    attended = attend(q, k_BxKxHxL, v_BxKxLxH,
-                      windowed(mask_BxTxL, self.window), c)
+    attended = self.attend(
+        q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
+        window=self.window, past=past)
     out = product(attended, wo)
     x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
@@ -242,7 +211,7 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   raw = jnp.einsum("td,vd->tv", hidden_BxTxD.reshape(B * T, D),
                    weight_VxD.astype(hidden_BxTxD.dtype),
                    preferred_element_type=jnp.float32)
-  return soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
+  return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -274,6 +243,7 @@ class Transformer(nn.Module):
   mesh: Mesh
   remat: bool = False  # a backward computes the layers again, for memory;
   # equal neighbours are one loop then, which compiles as fast as one layer
+  attention: str = "einsum"  # one of attention.KERNELS
 
   def setup(self):
     c = self.cfg
@@ -281,7 +251,7 @@ class Transformer(nn.Module):
     self.embed_VxD = self.param(
         "embed", boxed(nn.initializers.normal(0.02), ("vocab", "embed")),
         (c.V, c.D), jnp.float32)
-    self.layers = [Block(c, window) for window in c.window_Z]
+    self.layers = [Block(c, window, self.attend) for window in c.window_Z]
     self.norm_D = self.param(
         "norm", boxed(nn.initializers.constant(1.0 - c.norm_offset), (None,)),
         (c.D,), jnp.float32)
@@ -290,36 +260,42 @@ class Transformer(nn.Module):
           "head", boxed(nn.initializers.normal(c.D**-0.5), ("vocab", "embed")),
           (c.V, c.D), jnp.float32)
 
-  def __call__(self, tokens_BxT, position_BxT, mask_BxTxL, cache: KVCache,
-               slot):
+  def __call__(self, tokens_BxT, position_BxT, seen, cache: KVCache, slot,
+               past: KVCache | None = None):
     """Writes the tokens' keys and values into the cache, see `write`.
 
     Args:
       tokens_BxT: int32.
       position_BxT: int32, position of each token in its own sequence.
-      mask_BxTxL: bool, which cache slots each token attends to (its own too).
+      seen: attention.Seen, or bool [B, T, L]: which cache slots each token
+        attends to (its own too).
       cache: its dtype is the compute dtype.
       slot: int32, one for all rows, or [B]; None: behind the last.
+      past: more slots, which stand in front of the cache's and are only read;
+        not with remat.
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
     x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
-    each = self.looped if self.remat else self.unrolled
-    x, keys, values = each(x, position_BxT, mask_BxTxL, cache, slot)
+    each = self.looped if self.remat else functools.partial(
+        self.unrolled, past=past)
+    x, keys, values = each(x, position_BxT, seen, cache, slot)
     hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
-  def unrolled(self, x, position_BxT, mask_BxTxL, cache: KVCache, slot):
+  def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
     keys, values = [], []
-    for layer, k, v in zip(self.layers, cache.k, cache.v, strict=True):
-      x, k, v = layer(self.by_rows(x), position_BxT, mask_BxTxL, k, v, slot)
+    pasts = [()] * self.cfg.Z if past is None else zip(past.k, past.v)
+    for layer, k, v, each in zip(self.layers, cache.k, cache.v, pasts,
+                                 strict=True):
+      x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot, each)
       keys.append(k)
       values.append(v)
     return x, keys, values
 
-  def looped(self, x, position_BxT, mask_BxTxL, cache: KVCache, slot):
+  def looped(self, x, position_BxT, seen, cache: KVCache, slot):
     """The same, from stacked weights, with nothing kept inside a layer."""
     keys, values = [], []
     shardings = jax.tree.map(
@@ -329,13 +305,13 @@ class Transformer(nn.Module):
     for window, run in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
       run = list(run)
-      block = Block(self.cfg, window, parent=None)
+      block = Block(self.cfg, window, self.attend, parent=None)
 
       def step(x, layer, block=block, run=run):
         params, k, v = layer
         params = jax.tree.map(whole, params, shardings[f"layers_{run[0]}"])
         x, k, v = block.apply({"params": params}, self.by_rows(x),
-                              position_BxT, mask_BxTxL, k, v, slot)
+                              position_BxT, seen, k, v, slot)
         return x, (k, v)
 
       # XLA may unroll a loop of one, and then take the layer's forward, which
@@ -348,6 +324,11 @@ class Transformer(nn.Module):
       keys.extend(k)
       values.extend(v)
     return x, keys, values
+
+  @property
+  def attend(self):
+    return functools.partial(attention_lib.attend, kernel=self.attention,
+                             mesh=self.mesh)
 
   def by_rows(self, x_BxTxD):
     """Activations stay sharded by rows; weights move, not activations."""

@@ -34,9 +34,11 @@ class Workload:
   max_response: int  # tokens; sizes the cache
   dtype: str  # of compute and cache, a key of BYTES
   padded: bool = False  # prompts and cache at their maxima, answers of an
-  # update packed into rows as long as the longest, whole matrices of attention
-  # scores, as isojax does; False: at the means, as an update without padding
-  # with fused attention and a growing cache would
+  # update packed into rows as long as the longest, as isojax does; False: at the
+  # means, as an update without padding with fused attention and a growing cache
+  # would
+  fused: bool = True  # attention in a kernel, without whole matrices of scores;
+  # read where padded
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
   lora_rank: int | None = None  # adapters on all matrices of a layer; None:

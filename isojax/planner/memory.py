@@ -14,16 +14,32 @@ HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
-TPU_LANES = 128  # numbers in a row of a TPU's registers, to which it pads
+# Bytes of a head of a token in the backward of a kernel of attention, instead
+# of its scores; fitted to what launch.compile finds with splash.
+KERNEL = 3800
 
 
-def copied_values(shape: ModelShape, lanes: int) -> float:
-  """Of the cache, what is there once more while decoding, padded.
+def score_bytes(context: int, fused: bool) -> int:
+  """Of a head of a token in a backward: float32 scores and their softmax.
 
-  Values of heads that are no whole rows of `lanes` are laid out anew.
+  Args:
+    context: tokens attended to.
+    fused: in a kernel, which keeps no scores.
   """
-  padded = math.ceil(shape.head_dim / lanes) * lanes
-  return (shape.head_dim % lanes > 0) * padded / shape.head_dim / 2
+  whole = 2 * 4 * context
+  return min(KERNEL, whole) if fused else whole
+
+
+def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
+               accelerator: str) -> bool:
+  """Whether isojax has one; of windows and caps only Gemma's are known here."""
+  H = shape.head_dim
+  if attention == "einsum" or accelerator.startswith("cpu") or (
+      shape.family.norms > 2 or shape.kv_heads % tensor):
+    return False
+  if accelerator.startswith("tpu"):
+    return H == 64 or H % 128 == 0
+  return dtype == "bfloat16" and H % 8 == 0 and H <= 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +105,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
     ours = lambda gathered: _of_isojax(programs(
         shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
         rows=micro, prompts=micro, max_prompt=w.max_prompt,
-        max_response=w.max_response, kl=w.kl, lanes=TPU_LANES if
-        machine.accelerator.name.startswith("tpu") else 1), machine)
+        max_response=w.max_response, kl=w.kl, fused=w.fused), machine)
     return ours(True) if ours(True).fits else ours(False)
   # A token in a layer: residual and normed input twice, query, key, value and
   # their product, three of the mlp; float32 scores and their softmax if whole.
@@ -98,7 +113,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
       + 3 * shape.mlp / mesh.tensor) + (
-          w.padded * 2 * 4 * length**2 * shape.heads / mesh.tensor)
+          w.padded * length * score_bytes(length, w.fused)
+          * shape.heads / mesh.tensor)
   kept = shape.layers * length * shape.width * number + layer if w.remat else (
       shape.layers * layer)
   tokens = micro * w.max_response
@@ -117,26 +133,26 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
 
 def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
-               max_response: int, lanes: int = 1) -> float:
+               max_response: int, fused: bool = False) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
-  The cache, once more the largest of its parts while it grows, or what decoding
-  copies; an eighth of a prompt that is prefilled; scores, logits and what is
-  drawn from them in float32; one layer's activations of that eighth.
+  The cache, once more the largest of its parts while it grows; an eighth of a
+  prompt that is prefilled; scores, logits and what is drawn from them in
+  float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
   length = max_prompt + max_response
   prompt = max_prompt * (kv + number * (
-      4 * shape.width + 3 * shape.mlp / tensor) + 8 * heads * max_prompt)
-  return (length * kv * (1 + max(copied_values(shape, lanes),
-                                 1 / (2 * shape.layers))) + 8 * heads * length
+      4 * shape.width + 3 * shape.mlp / tensor)
+                         + 8 * heads * max_prompt * (not fused))
+  return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
           + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
 def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
                    max_prompt: int, max_response: int, budget: float,
-                   most: int, lanes: int = 1) -> tuple[int, bool]:
+                   most: int, fused: bool = False) -> tuple[int, bool]:
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
@@ -151,7 +167,7 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
     slots, 0 if none fits; whether weights are gathered.
   """
   slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
-                    max_response=max_response, lanes=lanes)
+                    max_response=max_response, fused=fused)
   weights = BYTES[dtype] * shape.params / tensor
 
   def room(weights):
@@ -212,14 +228,14 @@ class Programs:
 
 def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
              slots: int, rows: int, prompts: int, max_prompt: int,
-             max_response: int, kl: bool, lanes: int) -> Programs:
+             max_response: int, kl: bool, fused: bool) -> Programs:
   """Formulas; with remat, without adapters.
 
   Args:
     gathered: whole weights on each fsdp shard while sampling.
     slots: of the sampler, on a device.
     rows, prompts: of a microbatch, on a device.
-    lanes: TPU_LANES, or 1 elsewhere.
+    fused: whether attention is a kernel's, but for decoding.
   """
   number, S, T = BYTES[dtype], max_prompt, max_response
   shards, tensor = mesh.fsdp * mesh.tensor, mesh.tensor
@@ -232,7 +248,8 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
   attended = (2 * heads + 2 * shape.kv_heads / min(tensor, shape.kv_heads)
               ) * shape.head_dim
   forward = number * 2 * shape.width + max(
-      number * 2 * mlp, number * attended + (4 + number) * heads * S)
+      number * 2 * mlp,
+      number * attended + (4 + number) * heads * S * (not fused))
   token = number * (4 * shape.width + attended + 3 * mlp)
   copy = number * shape.layers * shape.layer_matmul / shards
   return Programs(
@@ -241,14 +258,13 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
       cache=slots * (S + T) * kv, window=first * S * kv,
       prefilling=first * S * forward,
       drawing=slots * (2 * 4 * heads * (S + T)
-                       + DRAWN * 4 * shape.vocab / tensor
-                       + (S + T) * kv * copied_values(shape, lanes)),
+                       + DRAWN * 4 * shape.vocab / tensor),
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S),
       head=(number + 2 * 4) * head + 2 * 4 * HEAD_CHUNK * shape.vocab / tensor,
       backward=copy + 4 * head / mesh.fsdp + rows * T * (
-          token + 2 * 4 * heads * (S + T)))
+          token + heads * score_bytes(S + T, fused)))
 
 
 def _of_isojax(p: Programs, machine: Machine) -> Memory:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.models.attention import Seen
 from isojax.planner.memory import HEAD_CHUNK
 from isojax.rl import loss
 from isojax.sampling import prefill
@@ -31,15 +32,10 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
       batch.offset_RxW == 0, clone(first_P)[:, None], before_RxW)
   last_R, at_W = clone(last_P), jnp.arange(W)
   # The prompt's last token is fed again, so the prompt ends before it.
-  in_prompt = (jnp.arange(S)[None] < last_R[:, None])[:, None]
   start_RxW = at_W[None] - batch.offset_RxW  # of the token's own answer
-  mask = jnp.concatenate([
-      jnp.broadcast_to(in_prompt, (len(last_R), W, S)),
-      (at_W[None, None] <= at_W[None, :, None])
-      & (at_W[None, None] >= start_RxW[:, :, None])], axis=2)
   hidden, _ = model.apply(
-      {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW, mask,
-      cache, None)
+      {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
+      Seen(S, last_R, S + start_RxW), cache, None)
   return hidden
 
 

@@ -8,6 +8,7 @@ import optax
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import advantage, loss, microbatches, score
@@ -30,6 +31,7 @@ class LossConfig:
   microbatch_tokens: int  # of packed answers, padding too; memory, speed only
   remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
+  attention: str  # one of attention.CHOICES
 
   def __post_init__(self):
     for name, table in (("aggregation", advantage.AGGREGATIONS),
@@ -43,6 +45,9 @@ class LossConfig:
     if self.dtype not in decoder.DTYPES:
       raise InputError(f"loss.dtype={self.dtype!r}: expected one of "
                        f"{', '.join(decoder.DTYPES)}")
+    if self.attention not in attention.CHOICES:
+      raise InputError(f"loss.attention={self.attention!r}: expected one of "
+                       f"{', '.join(attention.CHOICES)}")
     if self.importance_cap is not None and self.importance_cap <= 0:
       raise InputError(f"loss.importance_cap={self.importance_cap}: expected "
                        "> 0, or None for no weights")
@@ -157,11 +162,24 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   return total(value), sums | {"loss": total(value)}
 
 
-def make_gradient(model: decoder.Transformer, cfg: LossConfig, lora):
+def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
+  """The model as the update computes it, for rows of a length with prompts.
+
+  InputError as of attention.choose.
+  """
+  return model.clone(remat=cfg.remat, attention=attention.choose(
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype, length=length,
+      knob="recipe.loss.attention"))
+
+
+def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
   """gradient(trained, base, batch, temperature) -> (gradient, sums)."""
-  dtype, model = jnp.dtype(cfg.dtype), model.clone(remat=cfg.remat)
+  dtype = jnp.dtype(cfg.dtype)
 
   def gradient(trained, base, batch: Batch, temperature):
+    model = with_kernel(bare, cfg, batch.prompts.tokens_PxS.shape[1]
+                        + batch.tokens_RxW.shape[1])
+
     def policy(trained):
       params = lora_lib.merge(lora, base, trained, dtype)
       return (score.hidden_states(model, params, batch, dtype),

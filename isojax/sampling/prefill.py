@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from isojax.models import decoder
+from isojax.models.attention import Seen
 from isojax.types import Prompts
 
 
@@ -13,10 +14,9 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
   """The cache [P, S] of all prompt tokens but the last of each."""
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
-  causal = jnp.broadcast_to(jnp.tril(jnp.ones((S, S), bool))[None], (P, S, S))
   cache = decoder.init_cache(model.cfg, P, S, dtype)
   _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
-                         causal, cache, 0)
+                         Seen(0, None, None), cache, 0)
   return cache
 
 

@@ -25,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
+from isojax.models import attention
 from isojax.models import decoder
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
@@ -45,6 +46,7 @@ class SamplerConfig:
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
   dtype: str  # of weights and cache while sampling
+  attention: str  # one of attention.CHOICES, of prompts
 
   def __post_init__(self):
     for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
@@ -54,6 +56,9 @@ class SamplerConfig:
     if self.dtype not in decoder.DTYPES:
       raise InputError(f"sampler.dtype={self.dtype!r}: expected one of "
                        f"{', '.join(decoder.DTYPES)}")
+    if self.attention not in attention.CHOICES:
+      raise InputError(f"sampler.attention={self.attention!r}: expected one of "
+                       f"{', '.join(attention.CHOICES)}")
     if self.temperature < 0:
       raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
     if not 0 < self.top_p <= 1:
@@ -152,6 +157,13 @@ class Sampler(typing.NamedTuple):
   decode: typing.Callable  # (params, cache, Rows, key, t, top_p)
 
 
+def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
+  """Of the attention of prompts; InputError as of attention.choose."""
+  return attention.choose(
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+      length=cfg.max_prompt_tokens, knob="sampler.attention")
+
+
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
@@ -165,6 +177,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       and not at every token.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
+  reader = model.clone(attention=prompt_kernel(model, cfg))
+  on_tpu = mesh.devices.flat[0].platform == "tpu"
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
   row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
@@ -180,7 +194,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     return decoder.init_cache(model.cfg, R, L, dtype)
 
   def prefill_prompts(params, prompts):
-    return prefill.prompt_cache(model, params, prompts, dtype)
+    return prefill.prompt_cache(reader, params, prompts, dtype)
 
   # One after the other: together they are there twice, gathered and laid out.
   casts = jax.tree.map(lambda x: jax.jit(cast, out_shardings=x), weights)
@@ -201,7 +215,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=cache),
       resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
       decode=jax.jit(
-          make_decode(model, cfg, eos), donate_argnums=1,
+          make_decode(model, cfg, eos, on_tpu), donate_argnums=1,
           out_shardings=(cache, read, read)))
 
 
@@ -244,22 +258,61 @@ def resize(part_BxK, take_GxR, L: int, axis: int):
   return jnp.pad(kept, more)
 
 
+def flush(cache: decoder.KVCache, recent: decoder.KVCache,
+          start_R) -> decoder.KVCache:
+  """The cache with a chunk's slots, from start_R[r] on in row r.
+
+  As products with ones and zeros, exact, and a choice: all that a TPU would
+  make of writes at a place of each row's own is a loop over rows.
+  """
+  C, L = recent.v[0].shape[2], cache.v[0].shape[2]
+  at_RxL = jnp.arange(L)[None] - start_R[:, None]
+  taken_RxCxL = at_RxL[:, None] == jnp.arange(C)[None, :, None]
+  new_Rx1xL = ((at_RxL >= 0) & (at_RxL < C))[:, None]
+
+  def put(form, new, cache, part):
+    moved = jnp.einsum(form, part, taken_RxCxL.astype(part.dtype),
+                       precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(new, moved, cache)
+
+  each = lambda form, new, caches, parts: tuple(
+      put(form, new, *pair) for pair in zip(caches, parts, strict=True))
+  return decoder.KVCache(
+      each("rkhc,rcl->rkhl", new_Rx1xL[:, :, None], cache.k, recent.k),
+      each("rkch,rcl->rklh", new_Rx1xL[..., None], cache.v, recent.v))
+
+
 def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
-                eos: tuple[int, ...]):
-  """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn)."""
+                eos: tuple[int, ...], buffered: bool):
+  """(params, cache, Rows, key, temperature, top_p) -> (cache, Rows, Drawn).
+
+  Buffered, a chunk's keys and values stand beside the cache until its end, and
+  all rows write at one slot: on a TPU, where writes at a slot of each row's own
+  are a loop over rows, and values of narrow heads are padded for it.
+  """
   C, T = cfg.chunk, cfg.max_new_tokens
   eos_E = jnp.array(eos, jnp.int32)
 
   def decode(params, cache, row: Rows, key, temperature, top_p):
     key_R = rng.row_keys(key, row.id_R, row.rollout_R)
     R, L = row.token_R.shape[0], cache.v[0].shape[2]
+    start_R, past, slot_L = row.position_R, None, jnp.arange(L)[None, None]
+    if buffered:
+      past, cache = cache, decoder.init_cache(
+          model.cfg, R, C, cache.v[0].dtype)
+
+    def seen(i, row):
+      if not buffered:
+        return slot_L <= row.position_R[:, None, None]
+      return jnp.concatenate([
+          slot_L < start_R[:, None, None],
+          jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
 
     def advance(i, carry):
       row, cache, out = carry
-      mask = jnp.arange(L)[None, None] <= row.position_R[:, None, None]
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
-          mask, cache, row.position_R)
+          seen(i, row), cache, i if buffered else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
       # Each device draws for some rows from whole logits: sums along a
       # vocabulary in shards would gather it, again and again. Said twice, or
@@ -288,7 +341,7 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
     # Also when all have ended: to find that out, devices would have to talk.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    return cache, row, out
+    return flush(past, cache, start_R) if buffered else cache, row, out
 
   return decode
 
