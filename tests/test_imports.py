@@ -33,9 +33,14 @@ ALLOWED = {
                    "tasks"},
     "lab": {"errors", "experiment", "hosts", "mesh", "models", "planner", "rl",
             "rng", "sampling", "tasks", "types", "workdir"},
-    "main": {"checkpoint", "cli", "compilation", "errors", "evaluate", "hosts",
-             "lab", "mesh", "models", "planner", "profile", "progress",
-             "records", "rl", "rng", "tasks", "workdir"},
+    "train": {"checkpoint", "cli", "compilation", "errors", "evaluate", "hosts",
+              "lab", "mesh", "profile", "progress", "records", "rl", "rng",
+              "tasks"},
+    "together": {"checkpoint", "cli", "compilation", "errors", "lab",
+                 "progress", "sweep",
+                 "train", "workdir"},
+    "main": {"checkpoint", "cli", "compilation", "errors", "hosts", "lab",
+             "planner", "profile", "progress", "records", "train", "workdir"},
 }
 WITHOUT_JAX = ("errors", "records", "workdir", "progress", "planner",
                "frontier", "evaluate", "sweep", "cli")

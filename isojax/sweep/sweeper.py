@@ -2,7 +2,6 @@
 
 import dataclasses
 import signal
-import subprocess
 import time
 
 from isojax import progress
@@ -44,7 +43,8 @@ class Job:
 
   run: Run
   this: Try
-  process: subprocess.Popen | None = None  # None: its folder is not free yet
+  # As worker.Worker; None: its folder is not free yet.
+  process: object | None = None
   said: str = ""  # the last complaint about it
 
   def complain(self, text: str) -> None:
@@ -123,7 +123,7 @@ def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
   return None
 
 
-def try_start(command, root: str, job: Job, slot: Slot) -> None:
+def try_start(start, root: str, job: Job, slot: Slot) -> None:
   """Starts the worker, once its folder is free.
 
   The worker of a sweeper that was killed may take a moment to die; where the
@@ -133,8 +133,7 @@ def try_start(command, root: str, job: Job, slot: Slot) -> None:
     job.complain("its folder is held by another process; waiting for that")
     return
   try:
-    job.process = worker.start(command(root, job.run), root, job.run, slot,
-                               job.this.number)
+    job.process = start(root, job.run, slot, job.this.number)
   except OSError as error:
     job.complain(f"cannot be started ({error}); trying again")
     return
@@ -164,7 +163,7 @@ def keep(root: str, job: Job) -> bool:
     job.this = tries_lib.beat(root, job.run.run_id, job.this)
   except tries_lib.TakenOver:
     if job.process is not None:
-      worker.kill(job.process)
+      job.process.kill()
     job.complain("another sweeper took it over, as this one gave no sign for "
                  "too long")
     return False
@@ -194,14 +193,14 @@ def let_go(root: str, jobs: dict[int, Job]) -> None:
                  "them")
   for slot, job in list(jobs.items()):
     if job.process is not None:
-      worker.stop(job.process)
+      job.process.stop()
     else:
       ended(root, job, None)
       del jobs[slot]
 
 
 def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
-         rules: Rules) -> str | None:
+         rules: Rules, fits) -> str | None:
   """A run for each free slot; why none could be claimed, if so.
 
   Raises:
@@ -214,8 +213,9 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
   for slot in range(slots):
     if slot in jobs:
       continue
+    held = [job.run for job in jobs.values()]
     try:
-      job = claim(root, left, rules)
+      job = claim(root, [s for s in left if fits(s.run, held)], rules)
     except InputError as error:
       if stuck:
         raise
@@ -232,7 +232,7 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
 
 
 def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
-          command, show) -> tuple[list[Seen], bool]:
+          start, show, fits=lambda run, held: True) -> tuple[list[Seen], bool]:
   """Works with other sweepers until every run is finished or failed.
 
   Args:
@@ -240,9 +240,10 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
     runs: registered in it.
     slots: what each worker computes on.
     rules: when a run is left alone, and a holder taken for dead.
-    command: (root, run) -> what starts or continues a run: its exit codes are
-      those of isojax.main.
+    start: (root, run, slot, number of the try) -> a worker.Worker, or what can
+      do the same: its exit codes are those of isojax.main.
     show: called with list[Seen] at every look at the root.
+    fits: whether a run may start beside those that we hold.
 
   Returns:
     (how the runs stand, whether a signal ended it before that).
@@ -266,7 +267,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
         let_go(root, jobs)
       if stops.urgent:
         for job in jobs.values():
-          worker.kill(job.process)
+          job.process.kill()
       if now >= scan_due:
         scan_due = now + SCAN
         try:
@@ -287,11 +288,11 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
             s.state in (*FINAL, "running") for s in standing):
           return standing, False
         if not stops.asked:
-          why = fill(root, standing, len(slots), jobs, rules)
+          why = fill(root, standing, len(slots), jobs, rules, fits)
           if why and why != said:
             progress.say(why)
           said = why
       for slot, job in jobs.items():
         if job.process is None:
-          try_start(command, root, job, slots[slot])
+          try_start(start, root, job, slots[slot])
       time.sleep(POLL)

@@ -1,0 +1,176 @@
+"""Runs of one process give what each gives alone; their calls are made once."""
+
+import contextlib
+import functools
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import hard
+from isojax import checkpoint
+from isojax import cli
+from isojax import lab as lab_lib
+from isojax import records
+from isojax import together
+from isojax import train as train_lib
+from isojax import workdir
+from isojax.sweep import runs as runs_lib
+from isojax.sweep import slots
+
+PLACE = slots.Slot("here", {}, ())
+
+
+def config_of(**more):
+  """Of the sizes of test_main, so that programs are compiled once for both."""
+  config = hard.get_config()
+  config.update(eval=dict(k=1, first=10**6), sampler=dict(slots=24))
+  config.recipe.loss.microbatch_tokens = 4096
+  config.update(more)
+  return config
+
+
+def registered(root) -> list[runs_lib.Run]:
+  """B = 24 in three ways, of other seeds and lengths."""
+  runs_lib.make_root(root)
+  out = []
+  for seed, Bp, n, M in ((0, 4, 6, 3), (1, 12, 2, 2), (2, 6, 4, 3)):
+    values = config_of(seed=seed, alloc=dict(Bp=Bp, n=n, M=M)).to_dict()
+    run = runs_lib.Run(workdir.run_id(values), f"plan.jsonl:{seed + 1}", values)
+    runs_lib.register(root, run)
+    out.append(run)
+  return out
+
+
+def finished(company, root, runs) -> list[int]:
+  """Exit codes of runs that start at once."""
+  workers = [company.start(root, run, PLACE, 1) for run in runs]
+  end = time.monotonic() + 100
+  while any(each.poll() is None for each in workers):
+    assert time.monotonic() < end
+    time.sleep(0.01)
+  return [each.returncode for each in workers]
+
+
+def results(folder):
+  """(records without times, the final state, device-seconds)."""
+  kept = records.read(f"{folder}/records.jsonl")
+  lab = lab_lib.prepare(config_of())
+  _, state = checkpoint.restore_newest(
+      f"{folder}/checkpoints",
+      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab)[0]))
+  return records.comparable(kept), jax.device_get(state), kept[-1][
+      "device_seconds"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+  root = str(tmp_path_factory.mktemp("alone"))
+  runs = registered(root)
+  for run in runs:
+    config = cli.read_config(runs_lib.config_of(root, run))
+    folder = runs_lib.workdir_of(root, run)
+    lab = lab_lib.prepare(config)
+    with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
+      assert train_lib.train(lab, folder) == 0
+  return [results(runs_lib.workdir_of(root, run)) for run in runs]
+
+
+def test_the_same_bits_as_alone(alone, tmp_path):
+  root = str(tmp_path)
+  runs = registered(root)
+  assert len({runs_lib.kind(run) for run in runs}) == 1
+  began = time.perf_counter()
+  assert finished(together.Company(), root, runs) == [0, 0, 0]
+  wall = time.perf_counter() - began
+  charged = 0.0
+  for run, (kept, state, _) in zip(runs, alone, strict=True):
+    got, after, seconds = results(runs_lib.workdir_of(root, run))
+    assert got == kept
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+    charged += seconds
+  assert 0 < charged < wall
+
+
+def test_in_one_program(alone, tmp_path):
+  """As on accelerators: sums in another order, the same tokens."""
+  root = str(tmp_path)
+  runs = registered(root)[:2]
+  assert finished(together.Company(batched=True), root, runs) == [0, 0]
+  for run, (kept, state, _) in zip(runs, alone):
+    got, after, _ = results(runs_lib.workdir_of(root, run))
+    for a, b in zip(got, kept, strict=True):
+      for name in a:
+        if name in ("grad_norm", "logp", "logp_gap", "entropy"):
+          assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-6), name
+        else:
+          assert a[name] == b[name], name
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6),
+                 after.params, state.params)
+
+
+def meet(meeting, *works):
+  """What each of works(join) returns, in threads; an error as its text."""
+  results = [None] * len(works)
+
+  def run(i, there):
+    with there:
+      try:
+        results[i] = works[i](meeting.join)
+      except ValueError as error:
+        results[i] = str(error)
+
+  threads = []
+  for i in range(len(works)):
+    there = contextlib.ExitStack()
+    there.enter_context(meeting.run())
+    threads.append(threading.Thread(target=run, args=(i, there), daemon=True))
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join(60)
+    assert not thread.is_alive()
+  return results
+
+
+def test_equal_calls_are_one():
+  """Of three runs; calls with other scalars, shapes or sizes are others."""
+  made = []
+
+  def early(x, scale, *, size):
+    made.append(x.shape)  # of one run, also where there are several
+    return {"sum": x.sum() * scale, "more": jnp.full(size, x[0])}
+
+  def late(x):
+    return x + 1
+
+  def work(x, scale, size, calls):
+    def run(join):
+      first, second = join(early), join(late)
+      for _ in range(calls):
+        x_ = second(first(x, np.float32(scale), size=size)["more"])
+      return np.asarray(x_).tolist()
+    return run
+
+  line = jnp.arange(3.0)
+  got = meet(together.Meeting(batched=True), work(line, 1, 2, 3),
+             work(line + 5, 1, 2, 1), work(line + 7, 1, 2, 2),
+             work(line + 9, 2, 1, 1), work(jnp.ones(4), 1, 2, 1))
+  assert got == [[1, 1], [6, 6], [8, 8], [10], [2, 2]]
+  # Three at once, one of another scalar; then two; then the last.
+  assert sorted(made) == [(3,)] * 4 + [(4,)]
+
+
+def test_an_error_is_of_the_runs_that_called():
+  def early(x):
+    if x.shape == (2,):
+      raise ValueError("no two")
+    return x
+
+  work = lambda size: lambda join: np.asarray(
+      join(early)(jnp.ones(size))).tolist()
+  assert meet(together.Meeting(batched=True), work(1), work(2), work(1),
+              work(2)) == [[1.0], "no two", [1.0], "no two"]
