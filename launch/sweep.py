@@ -236,7 +236,7 @@ def main(_) -> int:
   root = _ROOT.value
   runs, wrong = chosen(root)
   rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
-                        _WAIT.value)
+                        _WAIT.value, _TOGETHER.value is not None)
   if _STATUS.value:
     print(status.table(root, sweeper.look(root, runs, rules, {}, {})))
     return code_of([], wrong, False)
@@ -245,6 +245,9 @@ def main(_) -> int:
   if not runs:
     raise InputError("nothing is left to run: " + "; ".join(wrong))
   if _BACKEND.value != "local":
+    if _TOGETHER.value is not None:
+      raise InputError(f"--together goes with --backend=local, not "
+                       f"{_BACKEND.value}: others start each run alone")
     handed_over(root, sweeper.look(root, runs, rules, {}, {}))
     return code_of([], wrong, False)
   standing, stopped = local(root, runs, rules)

@@ -35,6 +35,7 @@ class Rules:
   lease: float  # seconds without a sign after which others take our runs over
   version: str  # of the code
   wait: bool  # for runs of other sweepers, which may die
+  together: bool = False  # runs are made together and share their seconds
 
 
 @dataclasses.dataclass
@@ -110,7 +111,8 @@ def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
     number = s.tries[-1].number + 1 if s.tries else 1
     try:
       this = tries_lib.begin(root, s.run.run_id, number,
-                             version=rules.version, lease=rules.lease)
+                             version=rules.version, lease=rules.lease,
+                             together=rules.together)
     except OSError as error:
       raise InputError(f"{s.run.source}: {root} cannot be written ({error}); "
                        "make room, then run the same command again") from error

@@ -42,6 +42,7 @@ class Try:
   ended: float | None
   code: int | None  # exit code of isojax.main; None: not ended, or let go
   reason: str | None  # of a failure
+  together: bool = False  # its seconds are shares; old files do not say it
 
 
 class TakenOver(Exception):
@@ -97,7 +98,7 @@ def write(root: str, run_id: str, this: Try) -> None:
 
 
 def begin(root: str, run_id: str, number: int, *, version: str,
-          lease: float) -> Try | None:
+          lease: float, together: bool = False) -> Try | None:
   """Claims a run; None if somebody else was faster. OSError: cannot write."""
   path = path_of(root, run_id, number)
   try:
@@ -106,7 +107,8 @@ def begin(root: str, run_id: str, number: int, *, version: str,
     return None
   now = time.time()
   this = Try(number, socket.gethostname(), place(), os.getpid(),
-             started(os.getpid()), version, lease, now, now, None, None, None)
+             started(os.getpid()), version, lease, now, now, None, None, None,
+             together)
   try:
     write(root, run_id, this)
   except OSError:
