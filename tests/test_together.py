@@ -1,7 +1,10 @@
 """Runs of one process give what each gives alone; their calls are made once."""
 
 import contextlib
+import copy
 import functools
+import json
+import shutil
 import threading
 import time
 
@@ -9,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from configs import hard
 from isojax import checkpoint
@@ -20,25 +24,52 @@ from isojax import train as train_lib
 from isojax import workdir
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
+from isojax.tasks import stratum as stratum_lib
 
 PLACE = slots.Slot("here", {}, ())
 
 
-def config_of(**more):
-  """Of the sizes of test_main, so that programs are compiled once for both."""
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+  """The embedded policy cut to one layer, and few problems: small programs."""
+  folder = tmp_path_factory.mktemp("base")
+  shutil.copytree("isojax/assets/countdown-tiny", folder / "model")
+  path = folder / "model/config.json"
+  path.write_text(json.dumps(
+      json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+  path = str(folder / "model/model.safetensors")
+  safetensors.numpy.save_file(
+      {name: x for name, x in safetensors.numpy.load_file(path).items()
+       if ".layers." not in name or ".layers.0." in name}, path)
+  stratum = stratum_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
+  stratum_lib.write(
+      str(folder / "few.jsonl"), {"stratum": "hard", "task": "countdown"},
+      [{"split": split, "id": p.id, "question": p.question, "answer": p.answer,
+        "correct": 0} for split, few in (("train", 40), ("validation", 5))
+       for p in getattr(stratum, split)[:few]])
   config = hard.get_config()
-  config.update(eval=dict(k=1, first=10**6), sampler=dict(slots=24))
-  config.recipe.loss.microbatch_tokens = 4096
+  config.model.path = str(folder / "model")
+  config.task.stratum = str(folder / "few.jsonl")
+  config.eval.update(k=2, first=10**6)
+  config.sampler.slots = 24
+  # It is always wrong: these have gradients.
+  config.recipe.loss.update(
+      microbatch_tokens=512, kl_coef=0.1, entropy_coef=0.1)
+  return config
+
+
+def config_of(base, **more):
+  config = copy.deepcopy(base)
   config.update(more)
   return config
 
 
-def registered(root) -> list[runs_lib.Run]:
+def registered(base, root) -> list[runs_lib.Run]:
   """B = 24 in three ways, of other seeds and lengths."""
   runs_lib.make_root(root)
   out = []
   for seed, Bp, n, M in ((0, 4, 6, 3), (1, 12, 2, 2), (2, 6, 4, 3)):
-    values = config_of(seed=seed, alloc=dict(Bp=Bp, n=n, M=M)).to_dict()
+    values = config_of(base, seed=seed, alloc=dict(Bp=Bp, n=n, M=M)).to_dict()
     run = runs_lib.Run(workdir.run_id(values), f"plan.jsonl:{seed + 1}", values)
     runs_lib.register(root, run)
     out.append(run)
@@ -55,10 +86,9 @@ def finished(company, root, runs) -> list[int]:
   return [each.returncode for each in workers]
 
 
-def results(folder):
+def results(lab, folder):
   """(records without times, the final state, device-seconds)."""
   kept = records.read(f"{folder}/records.jsonl")
-  lab = lab_lib.prepare(config_of())
   _, state = checkpoint.restore_newest(
       f"{folder}/checkpoints",
       lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab)[0]))
@@ -67,44 +97,61 @@ def results(folder):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def lab(base):
+  return lab_lib.prepare(base)
+
+
+@pytest.fixture(scope="module")
+def alone(base, lab, tmp_path_factory):
   root = str(tmp_path_factory.mktemp("alone"))
-  runs = registered(root)
+  runs, out = registered(base, root), []
   for run in runs:
     config = cli.read_config(runs_lib.config_of(root, run))
     folder = runs_lib.workdir_of(root, run)
-    lab = lab_lib.prepare(config)
-    with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
-      assert train_lib.train(lab, folder) == 0
-  return [results(runs_lib.workdir_of(root, run)) for run in runs]
+    ours = lab_lib.like(lab, config)
+    with workdir.claim(folder, config.to_dict(), ours.run_id,
+                       ours.model_sha256):
+      assert train_lib.train(ours, folder) == 0
+    out.append(results(lab, folder))
+  assert all(r["grad_norm"] > 1e-3 for kept, *_ in out for r in kept
+             if r["kind"] == "train")
+  return out
 
 
-def test_the_same_bits_as_alone(alone, tmp_path):
+def test_a_lab_like_another_is_as_prepared(base, lab):
+  config = config_of(base, seed=7, alloc=dict(Bp=2, n=12, M=5))
+  ours, theirs = lab_lib.like(lab, config), lab_lib.prepare(config)
+  assert (ours.e, ours.identity, ours.run_id) == (
+      theirs.e, theirs.identity, theirs.run_id)
+  assert ours.run_id != lab.run_id
+
+
+def test_the_same_bits_as_alone(base, lab, alone, tmp_path):
   root = str(tmp_path)
-  runs = registered(root)
+  runs = registered(base, root)
   assert len({runs_lib.kind(run) for run in runs}) == 1
   began = time.perf_counter()
   assert finished(together.Company(), root, runs) == [0, 0, 0]
   wall = time.perf_counter() - began
   charged = 0.0
   for run, (kept, state, _) in zip(runs, alone, strict=True):
-    got, after, seconds = results(runs_lib.workdir_of(root, run))
+    got, after, seconds = results(lab, runs_lib.workdir_of(root, run))
     assert got == kept
     jax.tree.map(np.testing.assert_array_equal, after, state)
     charged += seconds
   assert 0 < charged < wall
 
 
-def test_in_one_program(alone, tmp_path):
+def test_in_one_program(base, lab, alone, tmp_path):
   """As on accelerators: sums in another order, the same tokens."""
   root = str(tmp_path)
-  runs = registered(root)[:2]
+  runs = registered(base, root)[:2]
   assert finished(together.Company(batched=True), root, runs) == [0, 0]
   for run, (kept, state, _) in zip(runs, alone):
-    got, after, _ = results(runs_lib.workdir_of(root, run))
+    got, after, _ = results(lab, runs_lib.workdir_of(root, run))
     for a, b in zip(got, kept, strict=True):
       for name in a:
-        if name in ("grad_norm", "logp", "logp_gap", "entropy"):
+        if name in ("grad_norm", "kl", "logp", "logp_gap", "entropy"):
           assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-6), name
         else:
           assert a[name] == b[name], name
