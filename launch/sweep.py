@@ -192,8 +192,7 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
   return sweeper.sweep(
       root, runs, [place] * _TOGETHER.value, rules,
       start=together_lib.Company().start, show=live_line(root),
-      fits=lambda run, held: not held or runs_lib.kind(run) == runs_lib.kind(
-          held[0]))
+      fits=runs_lib.beside)
 
 
 def slurm_parameters() -> dict:

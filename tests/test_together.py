@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import json
 import shutil
@@ -24,6 +25,8 @@ from isojax import train as train_lib
 from isojax import workdir
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
+from isojax.sweep import sweeper
+from isojax.sweep import worker
 from isojax.tasks import stratum as stratum_lib
 
 PLACE = slots.Slot("here", {}, ())
@@ -127,12 +130,19 @@ def test_a_lab_like_another_is_as_prepared(base, lab):
 
 
 def test_the_same_bits_as_alone(base, lab, alone, tmp_path):
+  """And a run that cannot start ends alone."""
   root = str(tmp_path)
   runs = registered(base, root)
+  bad = dataclasses.replace(runs[0], run_id="0123456789ab")
+  runs_lib.register(root, bad)
+  (tmp_path / bad.run_id).mkdir()
+  (tmp_path / bad.run_id / "other").touch()
   assert len({runs_lib.kind(run) for run in runs}) == 1
   began = time.perf_counter()
-  assert finished(together.Company(), root, runs) == [0, 0, 0]
+  assert finished(together.Company(), root, [bad, *runs]) == [
+      cli.BAD_INPUT, 0, 0, 0]
   wall = time.perf_counter() - began
+  assert "no run's folder" in worker.reason(root, bad.run_id, cli.BAD_INPUT)
   charged = 0.0
   for run, (kept, state, _) in zip(runs, alone, strict=True):
     got, after, seconds = results(lab, runs_lib.workdir_of(root, run))
@@ -221,3 +231,36 @@ def test_an_error_is_of_the_runs_that_called():
       join(early)(jnp.ones(size))).tolist()
   assert meet(together.Meeting(batched=True), work(1), work(2), work(1),
               work(2)) == [[1.0], "no two", [1.0], "no two"]
+
+
+def test_a_sweep_takes_one_kind_at_a_time(base, tmp_path, monkeypatch):
+  """And fills up with the same kind while there is more of it."""
+  monkeypatch.setattr(sweeper, "SCAN", 0.01)
+  monkeypatch.setattr(sweeper, "POLL", 0.01)
+  root, runs = str(tmp_path), []
+  runs_lib.make_root(root)
+  for i, (Bp, mesh) in enumerate(((4, 1), (8, 1), (4, 1), (4, 2), (4, 1))):
+    values = config_of(base, seed=i, alloc=dict(Bp=Bp),
+                       mesh=dict(data=mesh)).to_dict()
+    runs.append(runs_lib.Run(f"{i:012x}", f"plan.jsonl:{i + 1}", values))
+    runs_lib.register(root, runs[-1])
+  assert [(run.run_id[-1], why) for run, why in runs_lib.lonely(runs)] == [
+      ("1", "no other run has its B = 64 and config"),
+      ("3", "its mesh has 2 devices")]
+  at, most = set(), set()
+
+  def start(root, run, slot, number):
+    def work(stop):
+      at.add(run.run_id[-1])
+      time.sleep(0.2)
+      most.add("".join(sorted(at)))
+      time.sleep(0.2)
+      at.remove(run.run_id[-1])
+      return 0
+    return together.Worker(work)
+
+  standing, stopped = sweeper.sweep(
+      root, runs, [PLACE] * 2, sweeper.Rules(1, 9.0, "v", True, True),
+      start=start, show=lambda _: None, fits=runs_lib.beside)
+  assert [s.state for s in standing] == ["finished"] * 5 and not stopped
+  assert "02" in most and most <= {"0", "2", "4", "02", "04", "24", "1", "3"}

@@ -98,6 +98,11 @@ def kind(run: Run) -> str:
   return json.dumps([run.allocation.B, rest], sort_keys=True)
 
 
+def beside(run: Run, held: list[Run]) -> bool:
+  """Whether one process can take a run beside those that it has."""
+  return not held or kind(run) == kind(held[0])
+
+
 def lonely(runs: list[Run]) -> list[tuple[Run, str]]:
   """Runs that are the only one of their kind, and why."""
   count = collections.Counter(kind(run) for run in runs)
