@@ -8,7 +8,11 @@ On accelerators runs wait for each other at every call of the sampler and of
 the update. Equal calls (one program, shapes, scalars) are made as one, vmapped
 over the runs; the program that comes first in a step goes first, so runs that
 fell apart meet again. On CPUs each run calls the very programs that it calls
-alone, and so gives the same bits: vmap there sums norms in another order.
+alone, and so gives the same bits: vmap there sums norms in another order, and
+even jax.lax.map changes gradients in their last bit.
+
+Each run takes the memory that it takes alone, and while a call is made its
+arguments and results are there twice.
 """
 
 import contextlib
@@ -48,21 +52,20 @@ class _Call:
   name: str  # of the program
   leaves: list  # of its arguments
   structure: object
+  key: tuple = ()  # the same for calls that can be one
   result: object = None
   error: Exception | None = None
   done: bool = False
+
+  def __post_init__(self):
+    self.key = self.name, self.structure, tuple(
+        leaf if isinstance(leaf, SAME) else (leaf.shape, leaf.dtype)
+        for leaf in self.leaves)
 
   def of(self, kind) -> dict:
     """Its leaves of a type, by their place."""
     return {i: leaf for i, leaf in enumerate(self.leaves)
             if isinstance(leaf, kind)}
-
-  @property
-  def key(self):
-    """The same for calls that can be one."""
-    return self.name, self.structure, tuple(
-        leaf if isinstance(leaf, SAME) else (leaf.shape, leaf.dtype)
-        for leaf in self.leaves)
 
 
 class Meeting:
@@ -70,16 +73,16 @@ class Meeting:
 
   def __init__(self, *, batched: bool):
     self._batched = batched
-    self._change = threading.Condition()
+    self._change = threading.Condition()  # held while a program compiles
     self._programs = {}  # name -> program, in the order of a step
     self._together = {}  # (name, structure, sizes) -> the same of several runs
     self._waiting = []
-    self._save = threading.Lock()
+    self._save, self._count = threading.Lock(), threading.RLock()
     self._runs, self._seconds, self._read = 0, 0.0, time.perf_counter()
 
   def clock(self) -> float:
     """Seconds, each shared out among the runs that are under way."""
-    with self._change:
+    with self._count:
       now = time.perf_counter()
       self._seconds += (now - self._read) / max(1, self._runs)
       self._read = now
@@ -88,17 +91,18 @@ class Meeting:
   @contextlib.contextmanager
   def run(self):
     """One more run, for which the others wait."""
-    self._enter(1)
+    self._add(1)
     try:
       yield
     finally:
-      self._enter(-1)
+      self._add(-1)
+      with self._change:
+        self._proceed()
 
-  def _enter(self, change: int) -> None:
-    with self._change:
-      self.clock()
+  def _add(self, change: int) -> None:
+    with self._count:
+      self.clock()  # up to now among those before
       self._runs += change
-      self._proceed()
 
   @contextlib.contextmanager
   def saving(self, manager):
@@ -175,7 +179,8 @@ def of_several(program, structure, sizes):
   """(scalars, arrays of each run) -> the result of each: one program.
 
   Args:
-    program: of one run; its loops must not ask one run whether to go on.
+    program: of one run. A loop that asks its data whether to go on would copy
+      all that it carries, at every turn.
     structure: of its arguments, whose leaves go by their place.
     sizes: leaves that are integers.
   """

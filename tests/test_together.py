@@ -25,7 +25,9 @@ from isojax import train as train_lib
 from isojax import workdir
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
+from isojax.sweep import status
 from isojax.sweep import sweeper
+from isojax.sweep import tries as tries_lib
 from isojax.sweep import worker
 from isojax.tasks import stratum as stratum_lib
 
@@ -264,3 +266,19 @@ def test_a_sweep_takes_one_kind_at_a_time(base, tmp_path, monkeypatch):
       start=start, show=lambda _: None, fits=runs_lib.beside)
   assert [s.state for s in standing] == ["finished"] * 5 and not stopped
   assert "02" in most and most <= {"0", "2", "4", "02", "04", "24", "1", "3"}
+
+
+def test_rates_of_runs_that_share_their_seconds(base):
+  run = lambda name: runs_lib.Run(name, "plan.jsonl:1", base.to_dict())
+  this = tries_lib.Try(1, "h", None, 7, None, "v", 9.0, 0.0, 0.0, None, None,
+                       None, together=True)
+  seen = lambda name, state, **more: sweeper.Seen(
+      run(name), [dataclasses.replace(this, **more)], state)
+  assert status.company([
+      seen("a", "running"), seen("b", "running"), seen("c", "finished"),
+      seen("d", "running", pid=8), seen("e", "running", together=False),
+      seen("f", "running", together=False)]) == dict(a=2, b=2, c=1, d=1, e=1,
+                                                     f=1)
+  p = status.Progress(step=1, rollouts=9, best=None, rate=30.0, evaluated=None)
+  assert status.shared(p, 2).rate == 15.0
+  assert status.shared(dataclasses.replace(p, rate=None), 2).rate is None
