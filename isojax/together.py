@@ -78,13 +78,14 @@ class Meeting:
     self._together = {}  # (name, structure, sizes) -> the same of several runs
     self._waiting = []
     self._save, self._count = threading.Lock(), threading.RLock()
-    self._runs, self._seconds, self._read = 0, 0.0, time.perf_counter()
+    self.runs = 0  # that are under way
+    self._seconds, self._read = 0.0, time.perf_counter()
 
   def clock(self) -> float:
     """Seconds, each shared out among the runs that are under way."""
     with self._count:
       now = time.perf_counter()
-      self._seconds += (now - self._read) / max(1, self._runs)
+      self._seconds += (now - self._read) / max(1, self.runs)
       self._read = now
       return self._seconds
 
@@ -102,7 +103,7 @@ class Meeting:
   def _add(self, change: int) -> None:
     with self._count:
       self.clock()  # up to now among those before
-      self._runs += change
+      self.runs += change
 
   @contextlib.contextmanager
   def saving(self, manager):
@@ -137,7 +138,7 @@ class Meeting:
 
   def _proceed(self) -> None:
     """Once all runs wait: the calls of the program that comes first."""
-    if not self._waiting or len(self._waiting) < self._runs:
+    if not self._waiting or len(self._waiting) < self.runs:
       return
     order = list(self._programs)
     first = min((call.name for call in self._waiting), key=order.index)
@@ -232,7 +233,7 @@ class Worker:
     self._stop.set()
 
   def kill(self) -> None:
-    """It does the same, but nobody waits for it."""
+    """It does the same, but nobody waits for it: see `Company.busy`."""
     self._stop.set()
     self.returncode = -signal.SIGKILL
 
@@ -265,6 +266,11 @@ class Company:
         return exit_code(lambda: self._train(root, run, stop))
 
     return Worker(work)
+
+  @property
+  def busy(self) -> bool:
+    """Whether a run is under way, also one that nobody waits for."""
+    return self._meeting is not None and self._meeting.runs > 0
 
   def _train(self, root: str, run: Run, stop) -> int:
     config = cli.read_config(runs_lib.config_of(root, run))

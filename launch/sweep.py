@@ -9,6 +9,7 @@ these commands on one root, also on other machines with the same file system,
 share the work and never do a run twice. Ctrl-C saves all runs and ends.
 """
 
+import atexit
 import os
 import sys
 import time
@@ -189,10 +190,13 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
     progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
   os.environ.update(place.env)  # before jax is there
   from isojax import together as together_lib  # pylint: disable=g-import-not-at-top
-  return sweeper.sweep(
-      root, runs, [place] * _TOGETHER.value, rules,
-      start=together_lib.Company().start, show=live_line(root),
-      fits=runs_lib.beside)
+  company = together_lib.Company()
+  found = sweeper.sweep(
+      root, runs, [place] * _TOGETHER.value, rules, start=company.start,
+      show=live_line(root), fits=runs_lib.beside)
+  if company.busy:  # after a second Ctrl-C; Python would crash on its threads
+    atexit.register(os._exit, cli.PREEMPTED)
+  return found
 
 
 def slurm_parameters() -> dict:
