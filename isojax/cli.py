@@ -31,6 +31,11 @@ def define_config(example: str, *, required: bool = True):
   return holder
 
 
+def read_config(path: str):
+  """The config that --config=PATH would be."""
+  return config_flags_lib.ConfigFileFlagParser("config").parse(path)
+
+
 def pairs(flag: str, items: list[str]) -> dict[str, str]:
   """A list flag of name=value pairs as a dict; InputError for others."""
   out = {}
@@ -89,7 +94,7 @@ def _unknown_override(argv: list[str]) -> str | None:
   path = next((part[1] if len(part) > 1 else after[0]
                for part, after in zip(split, split[1:] + [[""]])
                if part[0] == "config"), "")
-  config = config_flags_lib.ConfigFileFlagParser("config").parse(path)
+  config = read_config(path)
   wrong = (unknown_key(config, name) for name, *_ in split
            if name.startswith("config."))
   return next((f"--{text}" for text in wrong if text), None)

@@ -1,5 +1,6 @@
 """What stays the same from step to step, and every check before it exists."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -53,6 +54,10 @@ class Lab:
   sampler: sampler_lib.Sampler
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
   notes: tuple[str, ...]  # what a person should know before the run
+  # A run of several in one process has others of these, see `together`.
+  clock: typing.Callable = time.perf_counter  # seconds that are charged to it
+  join: typing.Callable = lambda program: program  # calls it with other runs'
+  saving: typing.Callable = contextlib.nullcontext  # manager -> around a save
 
 
 TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
@@ -233,6 +238,16 @@ def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
           for split in stratum_lib.SPLITS}
 
 
+def like(lab: Lab, config) -> Lab:
+  """Of a run that differs in seed and allocation alone; errors as `prepare`."""
+  e = experiment_lib.load(config)
+  experiment_lib.check(e, problems=len(lab.stratum.train),
+                       max_positions=lab.model.cfg.max_positions)
+  identity = lab.identity | workdir.identity(config.to_dict())
+  return dataclasses.replace(lab, e=e, identity=identity,
+                             run_id=workdir.run_id(identity))
+
+
 def on_stratum(lab: Lab, path: str) -> Lab:
   """The same lab with another stratum's problems; InputError as `prepare`."""
   stratum, prompts, notes = read_stratum(
@@ -304,7 +319,7 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
       lab.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p)):
-    begun, last = time.monotonic(), 0.0
+    begun, at, last = time.monotonic(), lab.clock(), 0.0
     items = items[owner_B[items] == hosts.number()]
     if not items.size:
       continue
@@ -317,11 +332,11 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
     for i, vote in zip(items, part.vote_B, strict=True):
       graded.vote_B[i] = vote
     graded.lost.extend(part.lost)
-    last = time.monotonic() - begun
-    spent += last
-  begun = time.monotonic()
+    spent += time.monotonic() - begun
+    last = lab.clock() - at
+  at = lab.clock()
   graded = _gathered(graded, owner_B)
-  return rollouts, graded, last + time.monotonic() - begun
+  return rollouts, graded, last + lab.clock() - at
 
 
 def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:

@@ -1,12 +1,27 @@
 """What a person sees while a run goes on, and the table at its end."""
 
 import contextlib
+import contextvars
 import dataclasses
 import os
 import sys
 import time
 
 import tqdm
+
+
+# What a thread says goes into this file; None: to the terminal.
+_LOG = contextvars.ContextVar("log", default=None)
+
+
+@contextlib.contextmanager
+def said_to(file):
+  """What this thread says goes into a text file."""
+  token = _LOG.set(file)
+  try:
+    yield
+  finally:
+    _LOG.reset(token)
 
 
 def reporter(*, start: int, total: int, rollouts_per_step: int,
@@ -17,7 +32,7 @@ def reporter(*, start: int, total: int, rollouts_per_step: int,
   """
   began = last = time.monotonic()
   bar = tqdm.tqdm(total=total, initial=start, desc="step", dynamic_ncols=True,
-                  disable=not sys.stderr.isatty())
+                  disable=_LOG.get() is not None or not sys.stderr.isatty())
 
   def report(step: int, reward: float) -> None:
     nonlocal last
@@ -40,8 +55,14 @@ def reporter(*, start: int, total: int, rollouts_per_step: int,
 
 def say(line: str) -> None:
   """One line to the terminal, above the bar if there is one."""
-  tqdm.tqdm.write(line, file=sys.stderr)
-  sys.stderr.flush()
+  file = _LOG.get() or sys.stderr
+  tqdm.tqdm.write(line, file=file)
+  file.flush()
+
+
+def show(text: str) -> None:
+  """A result, to standard output."""
+  print(text, file=_LOG.get() or sys.stdout, flush=True)
 
 
 def evaluation_line(record: dict) -> str:

@@ -35,7 +35,9 @@ COMMON = (
     "sampled_tokens",  # cumulative, EOS included
     "trained_tokens",  # cumulative; tokens with a gradient
     "epoch",  # permutations of the training problems, step / (D // Bp)
-    "device_seconds",  # cumulative, devices x seconds of training steps
+    # Cumulative, devices x seconds of training steps. Of runs that were made
+    # together (--together) each is charged an equal share of every second.
+    "device_seconds",
 )
 TRAIN = (
     "lr",  # of this update
@@ -52,7 +54,7 @@ TRAIN = (
     "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
-    "seconds_sample",
+    "seconds_sample",  # these three with the same shares
     "seconds_score",
     "seconds_update",
 )

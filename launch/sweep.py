@@ -9,6 +9,8 @@ these commands on one root, also on other machines with the same file system,
 share the work and never do a run twice. Ctrl-C saves all runs and ends.
 """
 
+import atexit
+import os
 import sys
 import time
 
@@ -24,6 +26,7 @@ from isojax.sweep import slots
 from isojax.sweep import slurm
 from isojax.sweep import status
 from isojax.sweep import sweeper
+from isojax.sweep import worker
 
 _PLAN = flags.DEFINE_list(
     "plan", [], "Plans of launch.plan, separated by commas. Without: the runs "
@@ -43,6 +46,10 @@ _WORKERS = flags.DEFINE_integer(
 _DEVICES = flags.DEFINE_list(
     "devices", [], "The accelerators to use, such as 0,1; by default all. Two "
     "sweepers of one machine need different ones.")
+_TOGETHER = flags.DEFINE_integer(
+    "together", None, "So many runs at once in this process, on one device, "
+    "where they differ in seed and in Bp * n = B alone: on an accelerator "
+    "their programs are one. Others run alone, after them.", lower_bound=1)
 _TRIES = flags.DEFINE_integer(
     "tries", 3, "Failures after which a run is left alone.", lower_bound=1)
 _LEASE = flags.DEFINE_float(
@@ -160,13 +167,36 @@ def code_of(standing: list[sweeper.Seen], wrong: list[str],
 def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
   """Works them off here: (how they stand, whether a signal ended it)."""
   each = max(run.devices for run in runs)
+  if _TOGETHER.value is not None:
+    return together(root, runs, rules, slots.of_machine(
+        1, _DEVICES.value, each)[0])
   places = slots.of_machine(_WORKERS.value, _DEVICES.value, each)
 
-  def command(root, run):  # a worker is a whole run, also on a pod's host
-    return [*runs_lib.command(root, run, sys.executable), "--coordinator=none"]
+  def start(root, run, slot, number):  # a whole run, also on a pod's host
+    command = [*runs_lib.command(root, run, sys.executable),
+               "--coordinator=none"]
+    return worker.start(command, root, run, slot, number)
 
-  return sweeper.sweep(root, runs, places, rules, command=command,
+  return sweeper.sweep(root, runs, places, rules, start=start,
                        show=live_line(root))
+
+
+def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
+  """The same in threads of this process."""
+  if _WORKERS.value is not None:
+    raise InputError("--together is of one process; for more accelerators "
+                     "start the same command for each, with other --devices")
+  for run, why in runs_lib.lonely(runs):
+    progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
+  os.environ.update(place.env)  # before jax is there
+  from isojax import together as together_lib  # pylint: disable=g-import-not-at-top
+  company = together_lib.Company()
+  found = sweeper.sweep(
+      root, runs, [place] * _TOGETHER.value, rules, start=company.start,
+      show=live_line(root), fits=runs_lib.beside)
+  if company.busy:  # after a second Ctrl-C; Python would crash on its threads
+    atexit.register(os._exit, cli.PREEMPTED)
+  return found
 
 
 def slurm_parameters() -> dict:
@@ -210,7 +240,7 @@ def main(_) -> int:
   runs_lib.check_root(root)
   runs, wrong = chosen(root)
   rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
-                        _WAIT.value)
+                        _WAIT.value, _TOGETHER.value is not None)
   if _STATUS.value:
     print(status.table(root, sweeper.look(root, runs, rules, {}, {})))
     return code_of([], wrong, False)
@@ -219,6 +249,9 @@ def main(_) -> int:
   if not runs:
     raise InputError("nothing is left to run: " + "; ".join(wrong))
   if _BACKEND.value != "local":
+    if _TOGETHER.value is not None:
+      raise InputError(f"--together goes with --backend=local, not "
+                       f"{_BACKEND.value}: others start each run alone")
     handed_over(root, sweeper.look(root, runs, rules, {}, {}))
     return code_of([], wrong, False)
   standing, stopped = local(root, runs, rules)

@@ -7,16 +7,18 @@ import sys
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
 from isojax.sweep import sweeper
+from isojax.sweep import worker
 
 root, workers, lease = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
 sweeper.SCAN = 0.2
 
 
-def command(root, run):
-  return [sys.executable, str(PROGRAM), run.run_id, str(run.config["steps"]),
-          os.path.join(root, f"{run.run_id}.count"),
-          runs_lib.workdir_of(root, run)]
+def start(root, run, slot, number):
+  return worker.start(
+      [sys.executable, str(PROGRAM), run.run_id, str(run.config["steps"]),
+       os.path.join(root, f"{run.run_id}.count"),
+       runs_lib.workdir_of(root, run)], root, run, slot, number)
 
 
 runs = [runs_lib.Run(name, f"plan.jsonl:{i + 1}", {"steps": steps})
@@ -25,6 +27,6 @@ runs = [runs_lib.Run(name, f"plan.jsonl:{i + 1}", {"steps": steps})
 standing, stopped = sweeper.sweep(
     root, runs, [slots.Slot(f"slot {i}", {}, ()) for i in range(workers)],
     sweeper.Rules(most=2, lease=lease, version="v", wait=True),
-    command=command, show=lambda _: None)
+    start=start, show=lambda _: None)
 print(*(s.state for s in standing))
 sys.exit(75 if stopped else 0)

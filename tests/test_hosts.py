@@ -17,8 +17,8 @@ from configs import hard
 from isojax import cli
 from isojax import hosts
 from isojax import lab as lab_lib
-from isojax import main as main_lib
 from isojax import records
+from isojax import train as train_lib
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.tasks import stratum as stratum_lib
@@ -196,7 +196,7 @@ def in_this_process(folder, small, **mesh):
   lab = lab_lib.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), lab.run_id,
                      lab.model_sha256):
-    assert main_lib.train(lab, str(folder)) == 0
+    assert train_lib.train(lab, str(folder)) == 0
 
 
 def overrides(tree: dict, prefix="--config") -> list[str]:

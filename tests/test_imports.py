@@ -37,9 +37,14 @@ ALLOWED = {
                    "tasks"},
     "lab": {"errors", "experiment", "hosts", "mesh", "models", "planner", "rl",
             "rng", "sampling", "tasks", "types", "workdir"},
-    "main": {"checkpoint", "cli", "compilation", "errors", "evaluate", "hosts",
-             "lab", "mesh", "models", "planner", "profile", "progress",
-             "records", "rl", "rng", "storage", "tasks", "workdir"},
+    "train": {"checkpoint", "cli", "compilation", "errors", "evaluate", "hosts",
+              "lab", "mesh", "profile", "progress", "records", "rl", "rng",
+              "tasks"},
+    "together": {"checkpoint", "cli", "compilation", "errors", "lab",
+                 "progress", "sweep", "train", "workdir"},
+    "main": {"checkpoint", "cli", "compilation", "errors", "hosts", "lab",
+             "planner", "profile", "progress", "records", "storage", "train",
+             "workdir"},
 }
 WITHOUT_JAX = ("errors", "storage", "parts", "lease", "records", "workdir",
                "progress", "planner", "frontier", "evaluate", "sweep", "cli")

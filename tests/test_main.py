@@ -22,6 +22,7 @@ from isojax import lab as lab_lib
 from isojax import main as main_lib
 from isojax import records
 from isojax import storage
+from isojax import train as train_lib
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
@@ -50,7 +51,7 @@ def run(config, folder) -> list[dict]:
   lab = lab_lib.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), lab.run_id,
                      lab.model_sha256):
-    assert main_lib.train(lab, str(folder)) == 0
+    assert train_lib.train(lab, str(folder)) == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 
@@ -209,7 +210,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   lab = lab_lib.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id,
                      lab.model_sha256):
-    assert main_lib.train(lab, str(tmp_path)) == cli.DIVERGED
+    assert train_lib.train(lab, str(tmp_path)) == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))

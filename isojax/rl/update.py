@@ -211,12 +211,15 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
-                lora=lora_lib.FULL):
+                lora=lora_lib.FULL, *, join=lambda program: program):
   """The update: a program for a microbatch, one for the optimizer.
 
   Across devices XLA reduces each microbatch's gradients in cfg.dtype, in which
   the products that make them are (on CPUs in float32, whatever it is); over
   microbatches, and over chunks of the head, they are summed in float32.
+
+  Args:
+    join: what calls a program together with other runs, see `together`.
 
   Returns:
     update(state, base, batches, temperature) -> (state, metrics). The state is
@@ -256,9 +259,10 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   carried = (shardings.params, whole)
   start = jax.jit(start, out_shardings=carried)
-  accumulate = jax.jit(accumulate, donate_argnums=2, out_shardings=carried)
-  apply = jax.jit(apply, donate_argnums=0,
-                  out_shardings=(shardings, whole))
+  accumulate = join(
+      jax.jit(accumulate, donate_argnums=2, out_shardings=carried))
+  apply = join(jax.jit(apply, donate_argnums=0,
+                       out_shardings=(shardings, whole)))
 
   def update(state: TrainState, base, batches: list[Batch], temperature):
     carry = start()

@@ -10,6 +10,7 @@ A run is a function of its file here alone: neither the plan nor the config
 file is read again, so an edit cannot change a run that is under way.
 """
 
+import collections
 import copy
 import dataclasses
 import importlib.metadata
@@ -81,15 +82,43 @@ def check_root(root: str) -> None:
         "--plan=PLAN --row=ROW --workdir=gs://BUCKET/ROW")
 
 
+def config_of(root: str, run: Run) -> str:
+  """What --config takes."""
+  return f"{os.path.join(folder(root), 'config.py')}:{run.run_id}"
+
+
 def workdir_of(root: str, run: Run) -> str:
   return os.path.join(root, run.run_id)
 
 
 def command(root: str, run: Run, python: str) -> list[str]:
   """What starts or continues a run."""
-  return [python, "-m", "isojax.main",
-          f"--config={os.path.join(folder(root), 'config.py')}:{run.run_id}",
+  return [python, "-m", "isojax.main", f"--config={config_of(root, run)}",
           f"--workdir={workdir_of(root, run)}"]
+
+
+def kind(run: Run) -> str:
+  """The same for runs that one process can take at once: see `together`.
+
+  B, the mesh of one device, and all but seed and allocation.
+  """
+  if run.devices > 1:
+    return run.run_id
+  rest = {k: v for k, v in run.config.items() if k not in ("seed", "alloc")}
+  return json.dumps([run.allocation.B, rest], sort_keys=True)
+
+
+def beside(run: Run, held: list[Run]) -> bool:
+  """Whether one process can take a run beside those that it has."""
+  return not held or kind(run) == kind(held[0])
+
+
+def lonely(runs: list[Run]) -> list[tuple[Run, str]]:
+  """Runs that are the only one of their kind, and why."""
+  count = collections.Counter(kind(run) for run in runs)
+  return [(run, f"its mesh has {run.devices} devices" if run.devices > 1 else
+           f"no other run has its B = {run.allocation.B} and config")
+          for run in runs if count[kind(run)] == 1]
 
 
 def of_row(lines: list[str], index: int, config, path: str) -> Run:

@@ -51,6 +51,15 @@ def progress_of(root: str, run: Run, tail: int | None = None) -> Progress:
   return of_records(records.read(path, tail))
 
 
+def company(standing: list[Seen]) -> dict[str, int]:
+  """run id -> runs that share its seconds now, itself included."""
+  key = lambda seen: ((seen.tries[-1].host, seen.tries[-1].pid)
+                      if seen.state == "running" and seen.tries[-1].together
+                      else seen.run.run_id)
+  count = collections.Counter(map(key, standing))
+  return {seen.run.run_id: count[key(seen)] for seen in standing}
+
+
 def eta(run: Run, p: Progress) -> float | None:
   """Seconds to M at the present rate, evaluations not counted."""
   return (run.allocation.C - p.rollouts) / p.rate if p.rate else None
@@ -77,9 +86,14 @@ def state_of(seen: Seen, p: Progress) -> str:
   return seen.state
 
 
-def cells(root: str, seen: Seen) -> list[str]:
+def shared(p: Progress, runs: int) -> Progress:
+  """With the rate of one of so many runs that share their seconds."""
+  return dataclasses.replace(p, rate=p.rate and p.rate / runs)
+
+
+def cells(root: str, seen: Seen, sharing: int) -> list[str]:
   run, a = seen.run, seen.run.allocation
-  p = progress_of(root, run)
+  p = shared(progress_of(root, run), sharing)
   state = state_of(seen, p)
   best = "-" if p.best is None else (
       f"{p.best['avg']:.4f} ± {p.best['avg_se']:.4f} at {p.best['step']}")
@@ -93,10 +107,10 @@ def cells(root: str, seen: Seen) -> list[str]:
 
 def table(root: str, standing: list[Seen]) -> str:
   """One line a run; below it, why runs failed or what is wrong with them."""
-  lines, below = [HEADER], []
+  lines, below, sharing = [HEADER], [], company(standing)
   for seen in standing:
     try:
-      lines.append(cells(root, seen))
+      lines.append(cells(root, seen, sharing[seen.run.run_id]))
     except InputError as error:
       lines.append([seen.run.run_id, "damaged"] + ["-"] * (len(HEADER) - 2))
       below.append(str(error))
@@ -109,14 +123,14 @@ def table(root: str, standing: list[Seen]) -> str:
 def line(root: str, standing: list[Seen]) -> str:
   """The sweep at a glance."""
   count = collections.Counter(seen.state for seen in standing)
-  total = spent = left = rate = 0.0
+  sharing, total, spent, left, rate = company(standing), 0.0, 0.0, 0.0, 0.0
   for seen in standing:
     C = seen.run.allocation.C
     total += C
     try:
       rollouts = C
       if seen.state != "finished":
-        p = progress_of(root, seen.run, TAIL)
+        p = shared(progress_of(root, seen.run, TAIL), sharing[seen.run.run_id])
         rollouts = p.rollouts
         rate += p.rate if seen.state == "running" and p.rate else 0.0
     except InputError:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import signal
-import subprocess
 import time
 
 from isojax import progress
@@ -36,6 +35,7 @@ class Rules:
   lease: float  # seconds without a sign after which others take our runs over
   version: str  # of the code
   wait: bool  # for runs of other sweepers, which may die
+  together: bool = False  # runs are made together and share their seconds
 
 
 @dataclasses.dataclass
@@ -44,7 +44,8 @@ class Job:
 
   run: Run
   this: Try
-  process: subprocess.Popen | None = None  # None: its folder is not free yet
+  # As worker.Worker; None: its folder is not free yet.
+  process: object | None = None
   said: str = ""  # the last complaint about it
 
   def complain(self, text: str) -> None:
@@ -110,7 +111,8 @@ def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
     number = s.tries[-1].number + 1 if s.tries else 1
     try:
       this = tries_lib.begin(root, s.run.run_id, number,
-                             version=rules.version, lease=rules.lease)
+                             version=rules.version, lease=rules.lease,
+                             together=rules.together)
     except OSError as error:
       raise InputError(f"{s.run.source}: {root} cannot be written ({error}); "
                        "make room, then run the same command again") from error
@@ -123,7 +125,7 @@ def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
   return None
 
 
-def try_start(command, root: str, job: Job, slot: Slot) -> None:
+def try_start(start, root: str, job: Job, slot: Slot) -> None:
   """Starts the worker, once its folder is free.
 
   The worker of a sweeper that was killed may take a moment to die; where the
@@ -133,8 +135,7 @@ def try_start(command, root: str, job: Job, slot: Slot) -> None:
     job.complain("its folder is held by another process; waiting for that")
     return
   try:
-    job.process = worker.start(command(root, job.run), root, job.run, slot,
-                               job.this.number)
+    job.process = start(root, job.run, slot, job.this.number)
   except OSError as error:
     job.complain(f"cannot be started ({error}); trying again")
     return
@@ -164,7 +165,7 @@ def keep(root: str, job: Job) -> bool:
     job.this = tries_lib.beat(root, job.run.run_id, job.this)
   except tries_lib.TakenOver:
     if job.process is not None:
-      worker.kill(job.process)
+      job.process.kill()
     job.complain("another sweeper took it over, as this one gave no sign for "
                  "too long")
     return False
@@ -194,14 +195,14 @@ def let_go(root: str, jobs: dict[int, Job]) -> None:
                  "them")
   for slot, job in list(jobs.items()):
     if job.process is not None:
-      worker.stop(job.process)
+      job.process.stop()
     else:
       ended(root, job, None)
       del jobs[slot]
 
 
 def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
-         rules: Rules) -> str | None:
+         rules: Rules, fits) -> str | None:
   """A run for each free slot; why none could be claimed, if so.
 
   Raises:
@@ -214,8 +215,9 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
   for slot in range(slots):
     if slot in jobs:
       continue
+    held = [job.run for job in jobs.values()]
     try:
-      job = claim(root, left, rules)
+      job = claim(root, [s for s in left if fits(s.run, held)], rules)
     except InputError as error:
       if stuck:
         raise
@@ -232,7 +234,7 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
 
 
 def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
-          command, show) -> tuple[list[Seen], bool]:
+          start, show, fits=lambda run, held: True) -> tuple[list[Seen], bool]:
   """Works with other sweepers until every run is finished or failed.
 
   Args:
@@ -240,9 +242,10 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
     runs: registered in it.
     slots: what each worker computes on.
     rules: when a run is left alone, and a holder taken for dead.
-    command: (root, run) -> what starts or continues a run: its exit codes are
-      those of isojax.main.
+    start: (root, run, slot, number of the try) -> a worker.Worker, or what can
+      do the same: its exit codes are those of isojax.main.
     show: called with list[Seen] at every look at the root.
+    fits: whether a run may start beside those that we hold.
 
   Returns:
     (how the runs stand, whether a signal ended it before that).
@@ -266,7 +269,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
         let_go(root, jobs)
       if stops.urgent:
         for job in jobs.values():
-          worker.kill(job.process)
+          job.process.kill()
       if now >= scan_due:
         scan_due = now + SCAN
         try:
@@ -287,11 +290,11 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
             s.state in (*FINAL, "running") for s in standing):
           return standing, False
         if not stops.asked:
-          why = fill(root, standing, len(slots), jobs, rules)
+          why = fill(root, standing, len(slots), jobs, rules, fits)
           if why and why != said:
             progress.say(why)
           said = why
       for slot, job in jobs.items():
         if job.process is None:
-          try_start(command, root, job, slots[slot])
+          try_start(start, root, job, slots[slot])
       time.sleep(POLL)

@@ -43,6 +43,7 @@ class Try:
   ended: float | None
   code: int | None  # exit code of isojax.main; None: not ended, or let go
   reason: str | None  # of a failure
+  together: bool = False  # its seconds are shares; old files do not say it
 
 
 class TakenOver(Exception):
@@ -80,7 +81,7 @@ def write(root: str, run_id: str, this: Try) -> None:
 
 
 def begin(root: str, run_id: str, number: int, *, version: str,
-          lease: float) -> Try | None:
+          lease: float, together: bool = False) -> Try | None:
   """Claims a run; None if somebody else was faster. OSError: cannot write."""
   path = path_of(root, run_id, number)
   try:
@@ -90,7 +91,7 @@ def begin(root: str, run_id: str, number: int, *, version: str,
   now = time.time()
   this = Try(number, socket.gethostname(), lease_lib.place(), os.getpid(),
              lease_lib.started(os.getpid()), version, lease, now, now, None,
-             None, None)
+             None, None, together)
   try:
     write(root, run_id, this)
   except OSError:

@@ -42,35 +42,42 @@ def log_of(root: str, run_id: str) -> str:
   return os.path.join(runs_lib.folder(root), f"{run_id}.log")
 
 
+def heading(number: int, slot: Slot) -> str:
+  """The line of a log that a try begins with."""
+  return (f"== try {number}, {slot.name}, "
+          f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+
+
+class Worker(subprocess.Popen):
+  """A process of its own, apart from the terminal's Ctrl-C."""
+
+  def stop(self) -> None:
+    """Asks it to save and end.
+
+    Not by SIGTERM: a scheduler may have sent that to all processes of a job,
+    and a second one of a kind kills.
+    """
+    self.send_signal(signal.SIGINT)
+
+  def kill(self) -> None:
+    """Ends it and what it started, at once."""
+    try:
+      os.killpg(self.pid, signal.SIGKILL)
+    except ProcessLookupError:
+      pass
+    self.wait()
+
+
 def start(command: list[str], root: str, run: runs_lib.Run, slot: Slot,
-          number: int) -> subprocess.Popen:
-  """Starts or continues a run, apart from the terminal's Ctrl-C."""
+          number: int) -> Worker:
+  """Starts or continues a run."""
   with open(log_of(root, run.run_id), "ab") as log:
-    log.write(f"== try {number}, {slot.name}, "
-              f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+    log.write(heading(number, slot).encode())
     log.flush()
-    return subprocess.Popen(
+    return Worker(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         env=os.environ | slot.env, process_group=0,
         preexec_fn=tied(slot.cores))
-
-
-def stop(process: subprocess.Popen) -> None:
-  """Asks it to save and end.
-
-  Not by SIGTERM: a scheduler may have sent that to all processes of a job, and
-  a second one of a kind kills.
-  """
-  process.send_signal(signal.SIGINT)
-
-
-def kill(process: subprocess.Popen) -> None:
-  """Ends it and what it started, at once."""
-  try:
-    os.killpg(process.pid, signal.SIGKILL)
-  except ProcessLookupError:
-    pass
-  process.wait()
 
 
 def reason(root: str, run_id: str, code: int) -> str | None:
