@@ -230,6 +230,17 @@ def test_nothing_crosses_devices(axes):
   assert crosses(s.resize, cache.k[0], index, 32, 3) == []
 
 
+def test_stages_of_a_program_are_named(model, params):
+  """For traces."""
+  s = sampler_lib.make_sampler(model, CONFIG, EOS)
+  row = queue.start(make_prompts(1), 1, G=1, R=4, W=1, T=T).row
+  text = s.decode.lower(
+      params, s.empty(4, 16), row, rng.stream(0, "rollout", 0), np.float32(1),
+      np.float32(1)).as_text(debug_info=True)
+  for stage in ("layers_0/attention/", "layers_0/mlp/", "head/", "draw/"):
+    assert stage in text
+
+
 def test_fewer_problems_than_devices(params, rollouts):
   """2 problems of 3 rollouts on 4 blocks: a problem is cut."""
   sharded = make_model(data=4)

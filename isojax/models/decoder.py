@@ -178,26 +178,30 @@ class Block(nn.Module):
     w_up = weight("up", (c.D, c.F), ("embed", "mlp"), c.D)
     w_down = weight("down", (c.F, c.D), ("mlp", "embed"), c.F)
 
-    h = norm("attn_norm", x_BxTxD)
-    q = biased("q_bias", product(h, wq), c.N, "heads")
-    k = biased("k_bias", product(h, wk), c.K, "kv_heads")
-    v = biased("v_bias", product(h, wv), c.K, "kv_heads")
-    q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
-    k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
-    k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
-    v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
-    attended = self.attend(
-        q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
-        window=self.window, past=past)
-    out = product(attended, wo)
-    x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
+    with jax.named_scope("attention"):
+      h = norm("attn_norm", x_BxTxD)
+      q = biased("q_bias", product(h, wq), c.N, "heads")
+      k = biased("k_bias", product(h, wk), c.K, "kv_heads")
+      v = biased("v_bias", product(h, wv), c.K, "kv_heads")
+      q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
+      k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
+      k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
+      v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
+      attended = self.attend(
+          q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
+          window=self.window, past=past)
+      out = product(attended, wo)
+      x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
-    h = norm("mlp_norm", x)
-    gate = ACTIVATIONS[c.activation](product(h, w_gate))
-    out = product(gate * product(h, w_up), w_down)
-    return x + norm("mlp_post_norm", out, c.post_norms), k_BxKxHxL, v_BxKxLxH
+    with jax.named_scope("mlp"):
+      h = norm("mlp_norm", x)
+      gate = ACTIVATIONS[c.activation](product(h, w_gate))
+      out = product(gate * product(h, w_up), w_down)
+      x = x + norm("mlp_post_norm", out, c.post_norms)
+    return x, k_BxKxHxL, v_BxKxLxH
 
 
+@jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   """[B, T, V] in float32, computed in the dtype of the hidden states.
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 
+@jax.named_scope("logp")
 def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
   """log p of the tokens and the entropy, at the sampling temperature: [R, T].
 

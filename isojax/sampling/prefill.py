@@ -10,6 +10,7 @@ from isojax.models.attention import Seen
 from isojax.types import Prompts
 
 
+@jax.named_scope("prompts")
 def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
   """The cache [P, S] of all prompt tokens but the last of each."""
   P, S = prompts.tokens_PxS.shape

@@ -109,6 +109,7 @@ def pick(weight_RxV, uniform_R):
   return block * size + jnp.minimum(token, last), mass[:, -1]
 
 
+@jax.named_scope("draw")
 def draw(logits_RxV, uniform_R, temperature, top_p):
   """A token per row by inverse CDF: (token, its log-prob, entropy), [R] each.
 
