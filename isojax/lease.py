@@ -110,9 +110,10 @@ def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
 def hold(path: str, *, seconds: float = SECONDS):
   """Holds an object of a bucket; another process's holding it is InputError.
 
-  It may take a lease to see that a holder of another machine is dead. Loss of
-  the object ends this process with cli.BAD_INPUT, as nothing else would stop
-  what its main thread is in.
+  It may take a lease to see that a holder of another machine is dead. The loss
+  of it ends this process, as nothing else would stop what its main thread is
+  in: cli.BAD_INPUT if another holds it, cli.PREEMPTED if the bucket is out of
+  reach.
   """
   writer = uuid.uuid4().hex
   mine = json.dumps(dataclasses.asdict(Holder(
@@ -125,7 +126,8 @@ def hold(path: str, *, seconds: float = SECONDS):
     nonlocal generation, sure  # held since a write that was begun then
     every = seconds / BEATS
     while not done.wait(every):
-      begun, why = time.monotonic(), "another process has taken it over"
+      begun, code = time.monotonic(), cli.BAD_INPUT
+      why = "another process has taken it over"
       try:
         found = storage.write(path, mine, generation=generation, writer=writer,
                               seconds=every / 2)  # to connect, and to read
@@ -133,12 +135,12 @@ def hold(path: str, *, seconds: float = SECONDS):
         # Two more of these, a pause and a write, must fit into the lease.
         if begun - sure < seconds - 3 * every:
           continue
-        found, why = None, str(error)
+        found, why, code = None, str(error), cli.PREEMPTED
       if found is None:
         sys.stderr.write(f"isojax: {path} is no longer held: {why}; the same "
                          "command goes on from the newest checkpoint\n")
         sys.stderr.flush()
-        os._exit(cli.BAD_INPUT)
+        os._exit(code)
       generation, sure = found, begun
 
   thread = threading.Thread(target=beat, daemon=True)

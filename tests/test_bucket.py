@@ -256,7 +256,7 @@ def test_who_cannot_reach_the_bucket_for_a_lease_ends(folder):
     with hold(f"{folder}/lock", 2.4, variables) as process, server.store.lock:
       began = time.monotonic()  # the server answers nobody from here on
       said = process.communicate(timeout=5)[1].decode()
-  assert process.returncode == cli.BAD_INPUT and "cannot be reached" in said
+  assert process.returncode == cli.PREEMPTED and "cannot be reached" in said
   assert time.monotonic() - began < 2.4
 
 
