@@ -15,7 +15,8 @@ from ml_collections.config_flags import config_flags as config_flags_lib
 from isojax.errors import InputError
 
 BAD_INPUT = 2  # exit code of every InputError
-PREEMPTED = 75  # after a signal: saved, run the same command again
+# Run the same command again: after a signal (saved), or a bucket out of reach.
+PREEMPTED = 75
 DIVERGED = 76  # after a NaN or infinite loss, which would come again
 PEER_LOST = 77  # another process of the run ended; run the same command again
 UNREAD = 141  # of a command whose output nobody reads on, as shells have it

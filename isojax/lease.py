@@ -110,43 +110,52 @@ def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
 def hold(path: str, *, seconds: float = SECONDS):
   """Holds an object of a bucket; another process's holding it is InputError.
 
-  It may take a lease to see that a holder of another machine is dead. Loss of
-  the object ends this process with cli.BAD_INPUT, as nothing else would stop
-  what its main thread is in.
+  It may take a lease to see that a holder of another machine is dead. The loss
+  of it ends this process, as nothing else would stop what its main thread is
+  in: cli.BAD_INPUT if another holds it, cli.PREEMPTED if the bucket is out of
+  reach.
   """
   writer = uuid.uuid4().hex
   mine = json.dumps(dataclasses.asdict(Holder(
       socket.gethostname(), place(), os.getpid(), started(os.getpid()),
       seconds))).encode()
   generation, sure = _take(path, mine, writer)
-  done = threading.Event()
+  done, every, why = threading.Event(), seconds / BEATS, "no answer"
 
   def beat() -> None:
-    nonlocal generation, sure  # held since a write that was begun then
-    every = seconds / BEATS
+    nonlocal generation, sure, why  # held since a write that was begun then
     while not done.wait(every):
-      begun, why = time.monotonic(), "another process has taken it over"
+      begun = time.monotonic()
       try:
         found = storage.write(path, mine, generation=generation, writer=writer,
                               seconds=every / 2)  # to connect, and to read
-      except InputError as error:
-        # Two more of these, a pause and a write, must fit into the lease.
-        if begun - sure < seconds - 3 * every:
-          continue
-        found, why = None, str(error)
+      except Exception as error:  # pylint: disable=broad-except
+        why = str(error)  # perhaps for a moment
+        continue
       if found is None:
-        sys.stderr.write(f"isojax: {path} is no longer held: {why}; the same "
-                         "command goes on from the newest checkpoint\n")
-        sys.stderr.flush()
-        os._exit(cli.BAD_INPUT)
+        _end(path, "another process has taken it over", cli.BAD_INPUT)
       generation, sure = found, begun
 
-  thread = threading.Thread(target=beat, daemon=True)
-  thread.start()
+  def watch() -> None:  # whatever the beat is waiting for
+    while not done.wait(every / 2):
+      if time.monotonic() - sure > seconds - every:
+        _end(path, why, cli.PREEMPTED)
+
+  threads = [threading.Thread(target=f, daemon=True) for f in (beat, watch)]
+  for thread in threads:
+    thread.start()
   try:
     yield
   finally:
     done.set()
-    thread.join()
+    for thread in threads:
+      thread.join()
     with contextlib.suppress(InputError):  # it will be waited out
       storage.delete(path, generation)
+
+
+def _end(path: str, why: str, code: int) -> None:
+  sys.stderr.write(f"isojax: {path} is no longer held: {why}; the same command "
+                   "goes on from the newest checkpoint\n")
+  sys.stderr.flush()
+  os._exit(code)
