@@ -1,6 +1,6 @@
 """What runs gain by being made together: against one after the other.
 
-  python -m launch.bench_together --config=configs/hard.py --runs=2,4,8
+  python -m launch.bench_together --config=configs/hard.py --runs=4 --runs=8
 
 Runs of the config with other seeds, in one process and with warm programs,
 in turns one by one and together. Rollouts a second are those of training as
@@ -26,7 +26,8 @@ from isojax.sweep import runs as runs_lib
 from isojax.sweep import slots
 
 _CONFIG = cli.define_config("configs/hard.py")
-_RUNS = flags.DEFINE_list("runs", ["2", "4", "8"], "How many, each a row.")
+_RUNS = flags.DEFINE_multi_integer("runs", [2, 4, 8], "How many, each a row.",
+                                   lower_bound=2)
 _STEPS = flags.DEFINE_integer("steps", 20, "Of each run.", lower_bound=1)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Of each, after one that warms up.",
                                lower_bound=1)
@@ -92,7 +93,7 @@ def row(config, count: int) -> list[str]:
 def main(_) -> None:
   lines = [["runs", "one by one, rollouts/s", "together", "times as fast",
             "wall one by one", "together", "times as fast"]]
-  for count in map(int, _RUNS.value):
+  for count in _RUNS.value:
     lines.append(row(_CONFIG.value, count))
     print(words.aligned([lines[0], lines[-1]]), flush=True)
   print("\n" + words.aligned(lines))

@@ -189,7 +189,8 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
   for run, why in runs_lib.lonely(runs):
     progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
   os.environ.update(place.env)  # before jax is there
-  from isojax import together as together_lib  # pylint: disable=g-import-not-at-top
+  # Only here: the sweeper of processes needs no jax.
+  from isojax import together as together_lib  # pylint: disable=C0415
   company = together_lib.Company()
   found = sweeper.sweep(
       root, runs, [place] * _TOGETHER.value, rules, start=company.start,
