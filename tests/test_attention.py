@@ -27,6 +27,13 @@ B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
 MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+  """Blocks of 128: some that all of a long answer sees, and none of two."""
+  monkeypatch.setattr(attention, "BLOCK", 128)
+  attention.splash_mask.cache_clear()
+
+
 def packed():
   """Rows of 3 and of 2 answers, behind prompts of 5 and of 36 tokens."""
   first = np.zeros((B, T), np.int32)

@@ -504,13 +504,16 @@ def test_a_padded_workload_is_priced_by_these_programs():
 # model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
     # kernel; program, GiB
-    ("0.5b", (1, 16, 1), 477, 1, 512, 1024, True, "decode", 11.69),
+    ("0.5b", (1, 16, 1), 536, 1, 512, 1024, True, "decode", 12.93),
     ("1.5b", (1, 16, 1), 200, 1, 512, 1024, True, "decode", 12.24),
     ("7b", (1, 4, 4), 216, 1, 512, 1024, True, "decode", 8.60),
     ("0.5b", (1, 16, 1), 1, 88, 512, 1024, True, "accumulate", 14.73),
     ("0.5b", (1, 16, 1), 1, 52, 512, 1024, True, "accumulate", 9.21),
     ("0.5b", (1, 16, 1), 1, 10, 512, 8192, True, "accumulate", 10.36),
+    ("1.5b", (1, 16, 1), 1, 49, 512, 1024, True, "accumulate", 14.89),
     ("1.5b", (1, 16, 1), 1, 8, 512, 8192, True, "accumulate", 14.79),
+    ("7b", (1, 4, 4), 1, 16, 512, 1024, True, "accumulate", 11.84),
+    ("7b", (1, 4, 4), 1, 2, 2048, 8192, True, "accumulate", 10.94),
     ("0.5b", (1, 16, 1), 91, 1, 2048, 8192, True, "prefill", 1.71),
     ("0.5b", (1, 16, 1), 1, 52, 512, 1024, False, "accumulate", 14.51),
     ("0.5b", (1, 16, 1), 1, 1, 512, 8192, False, "accumulate", 7.70),
