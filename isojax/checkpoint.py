@@ -18,6 +18,7 @@ from etils import epath
 from isojax import hosts
 from isojax import storage
 from isojax.errors import InputError
+from isojax.errors import OutOfReachError
 from isojax.types import TrainState
 
 
@@ -91,7 +92,7 @@ def _disk(manager: ocp.CheckpointManager):
     yield
   except Exception as error:  # pylint: disable=broad-except
     if storage.remote(str(manager.directory)):  # orbax raises all kinds
-      raise InputError(
+      raise OutOfReachError(
           f"{manager.directory}: a checkpoint could not be written "
           f"({repr(error)[:200]}); the one before is safe: run the same "
           "command again when the bucket can be written") from error
@@ -178,6 +179,18 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   return state
 
 
+def _sound(store: str, step: int, wanted: TrainState) -> TrainState:
+  """The same; from a bucket once again, if it may have been the network."""
+  try:
+    return _restore(store, step, wanted)
+  except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+    raise  # of another model, or no fault of the file
+  except Exception:  # pylint: disable=broad-except  # of many kinds
+    if not storage.remote(store):
+      raise
+  return _restore(store, step, wanted)
+
+
 def restore_newest(store: str, abstract: TrainState):
   """(step, state) of the newest sound checkpoint, or None if there is none.
 
@@ -194,9 +207,9 @@ def restore_newest(store: str, abstract: TrainState):
   damaged = {}
   for step in reversed(steps(store)):
     try:
-      state = _restore(store, step, abstract)
+      state = _sound(store, step, abstract)
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
-      raise  # of another model, or no fault of the file
+      raise
     except Exception as error:  # pylint: disable=broad-except
       # orbax, tensorstore and json raise all kinds for a damaged file
       damaged[step] = repr(error)[:200]
@@ -238,7 +251,7 @@ def restore_params(store: str, step: int | None, abstract):
                      f"{', '.join(map(str, found))}")
   step = found[-1] if step is None else step
   try:
-    return step, _restore(store, step, TrainState(None, abstract, None)).params
+    return step, _sound(store, step, TrainState(None, abstract, None)).params
   except (InputError, MemoryError, jax.errors.JaxRuntimeError):
     raise
   except Exception as error:  # pylint: disable=broad-except  # of many kinds

@@ -13,8 +13,9 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_flags as config_flags_lib
 
 from isojax.errors import InputError
+from isojax.errors import OutOfReachError
 
-BAD_INPUT = 2  # exit code of every InputError
+BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
 # Run the same command again: after a signal (saved), or a bucket out of reach.
 PREEMPTED = 75
 DIVERGED = 76  # after a NaN or infinite loss, which would come again
@@ -117,8 +118,12 @@ def _parse(argv: list[str]) -> list[str]:
   sys.exit(BAD_INPUT)
 
 
+def code_of(error: InputError) -> int:
+  return PREEMPTED if isinstance(error, OutOfReachError) else BAD_INPUT
+
+
 def run(main) -> None:
-  """app.run(main), with an InputError as one line and exit code 2."""
+  """app.run(main), with an InputError as one line and its exit code."""
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
@@ -130,7 +135,7 @@ def run(main) -> None:
       return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
-      return BAD_INPUT
+      return code_of(error)
     except BrokenPipeError:  # such as `| head`; exit flushes once more
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return UNREAD

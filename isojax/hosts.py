@@ -231,12 +231,12 @@ def shared_fate():
     raise
   except BaseException as error:  # pylint: disable=broad-except
     if isinstance(error, InputError):
-      code_, text = cli.BAD_INPUT, f"isojax: {name()}: {error}\n"
+      code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
     elif isinstance(error, (ValueError, RuntimeError)) and (
         _LOST.search(str(error))):
       code_, text = cli.PEER_LOST, (
-          f"{traceback.format_exc()}isojax: {name()}: stopped, as another process of this run is gone "
-          f"({' '.join(str(error).split())[:300]}); what it said last is the "
+          f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
+          f"process of this run is gone ({' '.join(str(error).split())[:300]}); what it said last is the "
           "reason; the same command on every host goes on from the newest "
           "checkpoint\n")
     else:

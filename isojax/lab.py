@@ -211,9 +211,7 @@ def prepare(config) -> Lab:
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   sampler, sampler_notes = make_sampler(opened, e.sampler)
-  update_lib.with_kernel(model, e.recipe.loss, e.sampler.max_prompt_tokens
-                         + microbatches.width(e.sampler.max_new_tokens,
-                                              e.alloc.n))
+  update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
   identity = workdir.identity(config.to_dict()) | {
       "model_sha256": model_sha256,
@@ -228,7 +226,8 @@ def prepare(config) -> Lab:
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
       sampler=sampler,
-      notes=notes + sampler_notes + other_model(e, stratum.header, model_sha256))
+      notes=(*notes, *sampler_notes,
+             *other_model(e, stratum.header, model_sha256)))
 
 
 def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
@@ -238,11 +237,20 @@ def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
           for split in stratum_lib.SPLITS}
 
 
+def update_kernel(e: experiment_lib.Experiment,
+                  model: decoder.Transformer) -> str:
+  """Of the update's attention; InputError if it can not be had."""
+  return update_lib.with_kernel(
+      model, e.recipe.loss, e.sampler.max_prompt_tokens + microbatches.width(
+          e.sampler.max_new_tokens, e.alloc.n)).attention
+
+
 def like(lab: Lab, config) -> Lab:
   """Of a run that differs in seed and allocation alone; errors as `prepare`."""
   e = experiment_lib.load(config)
   experiment_lib.check(e, problems=len(lab.stratum.train),
                        max_positions=lab.model.cfg.max_positions)
+  update_kernel(e, lab.model)
   identity = lab.identity | workdir.identity(config.to_dict())
   return dataclasses.replace(lab, e=e, identity=identity,
                              run_id=workdir.run_id(identity))

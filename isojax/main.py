@@ -114,7 +114,8 @@ def evaluate_only(lab: Lab, folder: str) -> int:
     with lab_lib.grading(each.e, each.stratum.header) as grade:
       line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
               **lab_lib.totals_of(known),
-              **train_lib.evaluation(each, grade, params, step), "eval_set": name}
+              **train_lib.evaluation(each, grade, params, step),
+              "eval_set": name}
     if hosts.first():
       with records.opened(path) as written:
         written.append(line)

@@ -60,9 +60,8 @@ def begin(ledger: str, content: bytes) -> None:
   """Makes these lines all that a ledger holds; older ones are void."""
   old = _found(ledger)
   _create(_path(ledger, max(old, default=0) + 1, 0), content, uuid.uuid4().hex)
-  for each, numbers in sorted(old.items()):
-    for number in numbers:
-      storage.delete(_path(ledger, each, number))
+  storage.delete_all([_path(ledger, each, number)
+                      for each, numbers in old.items() for number in numbers])
 
 
 class Writer:

@@ -14,14 +14,15 @@ import os
 import re
 
 from isojax.errors import InputError
+from isojax.errors import OutOfReachError
 
-READERS = 8  # objects that are read at once; the client keeps 10 connections
+AT_ONCE = 8  # objects; the client keeps 10 connections
 _NEEDED = ("google.cloud.storage", "gcsfs")  # ours, and orbax's by way of etils
 
 
-def remote(path: str) -> bool:
+def remote(path: str | os.PathLike) -> bool:
   """Whether a path is of a bucket, not of a file system."""
-  return path.startswith("gs://")
+  return os.fspath(path).startswith("gs://")
 
 
 def check(folder: str, flag: str) -> None:
@@ -86,7 +87,7 @@ def _asking(path: str):
         "needs the roles storage.objectAdmin and storage.legacyBucketReader"
         ) from error
   except (api.GoogleAPIError, OSError) as error:  # requests' are OSErrors
-    raise InputError(
+    raise OutOfReachError(
         f"{path}: bucket {bucket} cannot be reached ({_short(error)}); nothing "
         "that was written before is lost: run the same command again"
         ) from error
@@ -167,8 +168,13 @@ def names(folder: str) -> list[str]:
 
 def read_all(paths: list[str]) -> list[bytes | None]:
   """The contents of many objects; None for those that are gone."""
-  with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+  with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     return [content for content, _ in pool.map(read, paths)]
+
+
+def delete_all(paths: list[str]) -> None:
+  with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+    list(pool.map(delete, paths))
 
 
 def glob(pattern: str) -> list[str]:

@@ -36,6 +36,7 @@ from isojax import train as train_lib
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.lab import Lab
+from isojax.sampling import sampler as sampler_lib
 from isojax.sweep import runs as runs_lib
 from isojax.sweep import worker
 from isojax.sweep.runs import Run
@@ -71,13 +72,15 @@ class _Call:
 class Meeting:
   """Where the calls of runs meet, and the clock that they share."""
 
+  _save = threading.Lock()  # of all meetings: orbax counts by process
+
   def __init__(self, *, batched: bool):
-    self._batched = batched
+    self.batched = batched
     self._change = threading.Condition()  # held while a program compiles
     self._programs = {}  # name -> program, in the order of a step
     self._together = {}  # (name, structure, sizes) -> the same of several runs
     self._waiting = []
-    self._save, self._count = threading.Lock(), threading.RLock()
+    self._count = threading.RLock()
     self.runs = 0  # that are under way
     self._seconds, self._read = 0.0, time.perf_counter()
 
@@ -107,7 +110,7 @@ class Meeting:
 
   @contextlib.contextmanager
   def saving(self, manager):
-    """One save at a time: orbax has one number for that of a process."""
+    """One save at a time."""
     with self._save:
       yield
       checkpoint.finish(manager)
@@ -120,7 +123,7 @@ class Meeting:
     name = program.__name__
     with self._change:
       program = self._programs.setdefault(name, program)
-    if not self._batched:
+    if not self.batched:
       return program
 
     @functools.wraps(program)
@@ -238,6 +241,16 @@ class Worker:
     self.returncode = -signal.SIGKILL
 
 
+@dataclasses.dataclass
+class _Kind:
+  """Runs that share a lab and a meeting."""
+
+  name: str  # see runs.kind
+  meeting: Meeting
+  lab: Lab | None = None  # of the first of them
+  preparing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+
 class Company:
   """Starts runs in threads of this process; of one kind at a time.
 
@@ -248,42 +261,49 @@ class Company:
     compilation.keep_programs()
     self._batched = (jax.default_backend() != "cpu" if batched is None
                      else batched)
-    self._kind = self._lab = self._meeting = None
-    self._preparing = threading.Lock()
+    self._kinds = []  # the last one is of the runs that are started
 
   def start(self, root: str, run: Run, slot, number: int) -> Worker:
     """Starts or continues a run; OSError if its log cannot be written."""
-    if self._kind != runs_lib.kind(run):
-      self._kind, self._lab = runs_lib.kind(run), None
-      self._meeting = Meeting(batched=self._batched)
+    name = runs_lib.kind(run)
+    self._kinds = [k for k in self._kinds if k.name == name or k.meeting.runs]
+    if not self._kinds or self._kinds[-1].name != name:
+      self._kinds.append(_Kind(name, Meeting(batched=self._batched)))
+    kind = self._kinds[-1]
     log = open(worker.log_of(root, run.run_id), "a", encoding="utf-8")
     log.write(worker.heading(number, slot))
     there = contextlib.ExitStack()
-    there.enter_context(self._meeting.run())  # from now on the others wait
+    there.enter_context(kind.meeting.run())  # from now on the others wait
 
     def work(stop):
       with log, progress.said_to(log), there:
-        return exit_code(lambda: self._train(root, run, stop))
+        return exit_code(lambda: _train(kind, root, run, stop))
 
     return Worker(work)
 
   @property
   def busy(self) -> bool:
     """Whether a run is under way, also one that nobody waits for."""
-    return self._meeting is not None and self._meeting.runs > 0
+    return any(kind.meeting.runs for kind in self._kinds)
 
-  def _train(self, root: str, run: Run, stop) -> int:
-    config = cli.read_config(runs_lib.config_of(root, run))
-    with self._preparing:
-      if self._lab is None:
-        self._lab = met(lab_lib.prepare(config), self._meeting)
-        for note in self._lab.notes:
-          progress.say(note)
-      lab = lab_lib.like(self._lab, config)
-    folder = runs_lib.workdir_of(root, run)
-    with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
-      return train_lib.train(
-          lab, folder, stopping_at=lambda: contextlib.nullcontext(stop))
+
+def _train(kind: _Kind, root: str, run: Run, stop) -> int:
+  config = cli.read_config(runs_lib.config_of(root, run))
+  with kind.preparing:
+    if kind.lab is None:
+      lab = lab_lib.prepare(config)
+      # jax cannot vmap cuDNN's attention where each run has a mask of its own.
+      kind.meeting.batched &= "cudnn" not in (
+          lab_lib.update_kernel(lab.e, lab.model),
+          sampler_lib.prompt_kernel(lab.model, lab.e.sampler))
+      kind.lab = met(lab, kind.meeting)
+      for note in lab.notes:
+        progress.say(note)
+    lab = lab_lib.like(kind.lab, config)
+  folder = runs_lib.workdir_of(root, run)
+  with workdir.claim(folder, config.to_dict(), lab.run_id, lab.model_sha256):
+    return train_lib.train(
+        lab, folder, stopping_at=lambda: contextlib.nullcontext(stop))
 
 
 def exit_code(work) -> int:
@@ -292,7 +312,7 @@ def exit_code(work) -> int:
     return work()
   except InputError as error:
     progress.say(f"isojax: {error}")
-    return cli.BAD_INPUT
+    return cli.code_of(error)
   except Exception:  # pylint: disable=broad-except
     progress.say(traceback.format_exc().rstrip())
     return 1

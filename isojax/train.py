@@ -189,9 +189,9 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
                            start=start) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
-        stopping_at() as stop, hosts.shared_fate(),
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
-            ) as written):
+            ) as written,
+        stopping_at() as stop, hosts.shared_fate()):
     for step in range(start, M + 1):
       # What each process knows for itself: a signal to any, the clock of 0.
       stops, minutes = zip(*hosts.gather(

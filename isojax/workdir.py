@@ -19,13 +19,16 @@ from isojax.errors import InputError
 def identity(config: dict) -> dict:
   """The part of a config that decides the results, for the run id.
 
-  Where a run computes, saves and reports may change when it is continued.
+  Where and by which kernels a run computes, and how it saves and reports, may
+  change when it is continued.
   """
-  task = config["task"]
-  grader = {k: v for k, v in task["grader"].items() if k != "workers"}
-  kept = {k: v for k, v in config.items()
-          if k not in ("mesh", "checkpoint", "log")}
-  return kept | {"task": task | {"grader": grader}}
+  task, recipe = config["task"], config["recipe"]
+  less = lambda section, *names: {
+      k: v for k, v in section.items() if k not in names}
+  return less(config, "mesh", "checkpoint", "log") | {
+      "task": task | {"grader": less(task["grader"], "workers")},
+      "sampler": less(config["sampler"], "attention"),
+      "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
 
 
 def run_id(values: dict) -> str:

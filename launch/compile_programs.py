@@ -55,7 +55,7 @@ class Case:
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
         f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}, "
-        f"{update_kernel(e, self.model)}"))
+        f"{lab_lib.update_kernel(e, self.model)}"))
 
 
 def case(e: experiment_lib.Experiment, topology: str, *,
@@ -86,14 +86,6 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
   return microbatches.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
 
-def update_kernel(e: experiment_lib.Experiment,
-                  model: decoder.Transformer) -> str:
-  """Of the update's attention."""
-  return update_lib.with_kernel(
-      model, e.recipe.loss, e.sampler.max_prompt_tokens + microbatches.width(
-          e.sampler.max_new_tokens, e.alloc.n)).attention
-
-
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
@@ -103,7 +95,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
-      fused=update_kernel(e, model) != "einsum")
+      fused=lab_lib.update_kernel(e, model) != "einsum")
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,

@@ -195,7 +195,9 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
   found = sweeper.sweep(
       root, runs, [place] * _TOGETHER.value, rules, start=company.start,
       show=live_line(root), fits=runs_lib.beside)
-  if company.busy:  # after a second Ctrl-C; Python would crash on its threads
+  stopped = found[1]
+  if stopped and company.busy:  # after a second Ctrl-C: Python would crash on
+    # its threads
     atexit.register(os._exit, cli.PREEMPTED)
   return found
 

@@ -168,10 +168,11 @@ def gcloud(pod: Pod) -> list[Step]:
            on_all(run)),
       Step("how it goes: process 0 says most, the others why they ended",
            on_all(f"tail -n 20 {pod.folder}/run.log"), yours=True),
+      Step("what the records say, here", (
+          "python", "-m", "launch.fit", "--out=fit",
+          f"--records={pod.workdir}/records.jsonl"), yours=True)
+      if storage.remote(pod.workdir) else
       Step("the records, here", (
-          "gcloud", "storage", "cp", "--recursive",
-          f"{pod.workdir}/records.jsonl", ".") if storage.remote(
-              pod.workdir) else (
           *tpus, "tpu-vm", "scp", f"{pod.name}:{pod.workdir}/records.jsonl",
           ".", *pod.place, "--worker=0"), yours=True),
       Step("give the chips back; what is only on their disks is lost", (

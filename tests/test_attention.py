@@ -171,6 +171,7 @@ class Device:
   """What is asked of a GPU, which is not here."""
 
   platform = "gpu"
+  compute_capability = "9.0"  # of an H100
 
   class client:
     platform_version = "cuda 12"
@@ -198,6 +199,7 @@ def test_the_kernel_of_each_backend(platform, found):
   assert choose("auto", platform, H=64) == found
   assert choose(found, platform, H=64) == found
   assert choose("einsum", platform, H=64) == "einsum"
+  assert choose("auto", platform, H=64, length=127) == "einsum"
 
 
 @pytest.mark.parametrize("wanted,platform,changes,why", [

@@ -346,7 +346,8 @@ def test_identity_ignores_where_a_run_computes_and_reports():
   of = lambda **kw: workdir.identity(changed(**kw).to_dict())
   base = of()
   assert base == of(mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0,
-                    task__grader__workers=7)
+                    task__grader__workers=7, sampler__attention="einsum",
+                    recipe__loss__attention="einsum")
   assert base != of(seed=1)
   assert base != of(alloc__n=16)
 

@@ -41,7 +41,7 @@ ALLOWED = {
               "lab", "mesh", "profile", "progress", "records", "rl", "rng",
               "tasks"},
     "together": {"checkpoint", "cli", "compilation", "errors", "lab",
-                 "progress", "sweep", "train", "workdir"},
+                 "progress", "sampling", "sweep", "train", "workdir"},
     "main": {"checkpoint", "cli", "compilation", "errors", "hosts", "lab",
              "planner", "profile", "progress", "records", "storage", "train",
              "workdir"},

@@ -60,7 +60,7 @@ def test_split_then_train_then_compare(policy, tmp_path):
   stratum = stratum_lib.read(f"{tmp_path}/s-hard.jsonl")
   assert (len(stratum.train), len(stratum.validation)) == (30, 9)
   assert stratum.header["command"].startswith("python -m launch.split --config")
-  for seed in (0, 0, 1):
+  for seed in (0, 0):
     folder = tmp_path / f"run{len(os.listdir(tmp_path))}"
     launch("isojax.main", "--config=configs/hard.py",
            f"--config.model.path={policy}", f"--config.seed={seed}",

@@ -335,7 +335,7 @@ def test_killed_runs_end_in_the_same_bits(environment):
   done = subprocess.run(
       [sys.executable, "-m", "launch.kill_and_resume", *FLAGS,
        "--config.alloc.C=960", "--config.checkpoint.every_steps=7",
-       "--config.eval.first=300", "--kills=2"],
+       "--config.eval.first=300", "--kills=1"],
       env=environment, capture_output=True, text=True, timeout=400)
   assert done.returncode == 0, done.stdout + done.stderr
   assert done.stdout.count(" same") == 2 and "kill 1" in done.stdout

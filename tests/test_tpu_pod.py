@@ -21,7 +21,8 @@ def test_a_workdir_in_a_bucket_needs_no_mount():
   assert install.argv[-1].endswith("-e '.[tpu,math,gcs]'")
   assert "--workdir=gs://bucket/first >" in run.argv[-1]
   assert shlex.join(fetch.argv) == (
-      "gcloud storage cp --recursive gs://bucket/first/records.jsonl .")
+      "python -m launch.fit --out=fit "
+      "--records=gs://bucket/first/records.jsonl")
 
 
 def test_gcloud():

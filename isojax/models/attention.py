@@ -97,6 +97,8 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
           device.client.platform_version else
           f"it computes in bfloat16, not {dtype}"
           if dtype != "bfloat16" else
+          f"it is of compute capability 8.0, this is {device.compute_capability}"
+          if float(device.compute_capability) < 8 else
           f"heads are of {cfg.H} numbers, not a multiple of 8 up to 128"
           if cfg.H % 8 or cfg.H > 128 else
           uneven if cfg.K % tensor else
@@ -105,7 +107,7 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
       "einsum": None}
   possible = [name for name, lack in lacks.items() if lack is None]
   if wanted == "auto":
-    return possible[0]
+    return possible[0] if length >= LEAST else "einsum"
   if lacks[wanted] is not None:
     raise InputError(f"{knob}={wanted!r}: {lacks[wanted]}; possible here: "
                      f"auto, {', '.join(possible)}")

@@ -34,9 +34,9 @@ class Workload:
   max_response: int  # tokens; sizes the cache
   dtype: str  # of compute and cache, a key of BYTES
   padded: bool = False  # prompts and cache at their maxima, answers of an
-  # update packed into rows as long as the longest, as isojax does; False: at the
-  # means, as an update without padding with fused attention and a growing cache
-  # would
+  # update packed into rows as long as the longest, as isojax does; False: at
+  # the means, as an update without padding with fused attention and a growing
+  # cache would
   fused: bool = True  # attention in a kernel, without whole matrices of scores;
   # read where padded
   kl: bool = False  # a reference forward of every trained token
@@ -254,10 +254,10 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   The prompt goes through the update once a problem; of the rows that pack a
   problem's answers the last is taken to be half empty, and what rows only fill
   a microbatch is left out. Forward and backward are
-  3 forwards, 2 if adapters are trained, and 1 more with remat. Links: a
-  microbatch gathers the weights over fsdp twice and scatters float32 gradients
-  once; the step reduces gradients over data. Without a mesh all chips are on
-  `data`: whole weights on each.
+  3 forwards, 4 with remat; of adapters too, whose gradients come from those of
+  whole matrices. Links: a microbatch gathers the weights over fsdp twice and
+  scatters float32 gradients once; the step reduces gradients over data. Without
+  a mesh all chips are on `data`: whole weights on each.
   """
   w, e, number = workload, efficiency, BYTES[workload.dtype]
   prefill, decode = sampling_cost(
@@ -283,12 +283,11 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   trained = params
   if w.lora_rank is not None:
     trained = float(shape.lora_params(w.lora_rank))
-  # A forward and the gradients of activations, and those of weights.
-  times = w.remat + (3 if w.lora_rank is None else 2)
+  times = 4 if w.remat else 3
   gradients = 8 * trained * (mesh.data - 1)  # float32, ring over data
   update = _stage(
       forward * times, passes * times,
-      reduced * (2 + w.remat) + gradients
+      reduced * (times - 1) + gradients
       + microbatches * shard * (2 * number + 4 * trained / params),
       machine, w.dtype, e.update_flops, e.update_bandwidth)
   # float32: parameters and two moments read and written, gradients read.

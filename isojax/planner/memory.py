@@ -90,18 +90,20 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
   Of a padded workload with remat by `programs`, with the weights gathered where
   that fits. Left out otherwise: what the compiler needs besides, and weights
-  that it gathers over fsdp for longer than a layer. With LoRA the base is the copy in
-  the compute dtype, and the reference costs nothing.
+  that it gathers over fsdp for longer than a layer. With LoRA the base and what
+  is merged with it are copies in the compute dtype, as are gradients of whole
+  matrices in the update, and the reference costs nothing.
   """
   w, number = workload, BYTES[workload.dtype]
   mesh = checked_mesh(mesh, machine)
   shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
-  trained = shape.params
-  if w.lora_rank is not None:
+  trained, lora = shape.params, w.lora_rank is not None
+  if lora:
     trained = shape.lora_params(w.lora_rank)
+  copy = number * shape.params / shards
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
-  if w.padded and w.remat and w.lora_rank is None:
+  if w.padded and w.remat and not lora:
     ours = lambda gathered: _of_isojax(programs(
         shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
         rows=micro, prompts=micro, max_prompt=w.max_prompt,
@@ -120,9 +122,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=number * shape.params / shards,
-      update_copy=number * shape.params / shards,
-      reference=4 * shape.params / shards * (w.kl and w.lora_rank is None),
+      copy=copy * (2 if lora else 1), update_copy=copy * (3 if lora else 1),
+      reference=4 * shape.params / shards * (w.kl and not lora),
       cache=local * length * shape.kv_bytes_per_token(number)
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
@@ -133,7 +134,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
 
 def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
-               max_response: int, fused: bool = False) -> float:
+               max_response: int, fused: bool) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
   The cache, once more the largest of its parts while it grows; an eighth of a
@@ -152,7 +153,7 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
 
 def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
                    max_prompt: int, max_response: int, budget: float,
-                   most: int, fused: bool = False) -> tuple[int, bool]:
+                   most: int, fused: bool) -> tuple[int, bool]:
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
