@@ -179,12 +179,16 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   return state
 
 
+# Of another model, or no fault of the file.
+NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
+
+
 def _sound(store: str, step: int, wanted: TrainState) -> TrainState:
   """The same; from a bucket once again, if it may have been the network."""
   try:
     return _restore(store, step, wanted)
-  except (InputError, MemoryError, jax.errors.JaxRuntimeError):
-    raise  # of another model, or no fault of the file
+  except NO_DAMAGE:
+    raise
   except Exception:  # pylint: disable=broad-except  # of many kinds
     if not storage.remote(store):
       raise
@@ -208,7 +212,7 @@ def restore_newest(store: str, abstract: TrainState):
   for step in reversed(steps(store)):
     try:
       state = _sound(store, step, abstract)
-    except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+    except NO_DAMAGE:
       raise
     except Exception as error:  # pylint: disable=broad-except
       # orbax, tensorstore and json raise all kinds for a damaged file
@@ -252,7 +256,7 @@ def restore_params(store: str, step: int | None, abstract):
   step = found[-1] if step is None else step
   try:
     return step, _sound(store, step, TrainState(None, abstract, None)).params
-  except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+  except NO_DAMAGE:
     raise
   except Exception as error:  # pylint: disable=broad-except  # of many kinds
     raise InputError(f"{os.path.join(store, str(step))}: damaged "

@@ -236,7 +236,8 @@ def shared_fate():
         _LOST.search(str(error))):
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          f"process of this run is gone ({' '.join(str(error).split())[:300]}); what it said last is the "
+          "process of this run is gone "
+          f"({' '.join(str(error).split())[:300]}); what it said last is the "
           "reason; the same command on every host goes on from the newest "
           "checkpoint\n")
     else:

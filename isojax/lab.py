@@ -9,10 +9,8 @@ import time
 import typing
 
 import jax
-import numpy as np
 
 from isojax import experiment as experiment_lib
-from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import workdir
@@ -25,16 +23,13 @@ from isojax.models import lora as lora_lib
 from isojax.planner import memory as memory_lib
 from isojax.planner import shape as shape_lib
 from isojax.rl import microbatches
-from isojax.rl import reward
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import gym
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
-from isojax.types import Batch
 from isojax.types import Prompts
-from isojax.types import Rollouts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,61 +304,6 @@ def merged(lab: Lab, base, trained):
   return lab.merge(base, trained) if lab.e.model.lora.rank else trained
 
 
-def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
-                    n: int, key, section):
-  """n rollouts of each problem, at the temperature and top_p of a section.
-
-  Those that have ended are graded while the others decode, each problem by
-  one of the processes; all of them get all verdicts.
-
-  Returns:
-    Rollouts, problem-major; their verdicts; seconds of grading after the last
-    one had ended.
-  """
-  B, last, spent = len(problems) * n, 0.0, 0.0
-  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
-  owner_B = np.arange(B) // n % hosts.count()  # of a whole problem
-  for items, rollouts in sampler_lib.stream(
-      lab.sampler, params, prompts, n, key,
-      temperature=np.float32(section.temperature),
-      top_p=np.float32(section.top_p)):
-    begun, at, last = time.monotonic(), lab.clock(), 0.0
-    items = items[owner_B[items] == hosts.number()]
-    if not items.size:
-      continue
-    texts = reward.texts(lab.tokenizer,
-                         jax.tree.map(lambda x: x[items], rollouts))
-    part = grade([problems[i // n] for i in items], texts,
-                 seconds=max(0.0, lab.e.task.grader.step_seconds - spent))
-    graded.correct_B[items] = part.correct_B
-    graded.formatted_B[items] = part.formatted_B
-    for i, vote in zip(items, part.vote_B, strict=True):
-      graded.vote_B[i] = vote
-    graded.lost.extend(part.lost)
-    spent += time.monotonic() - begun
-    last = lab.clock() - at
-  at = lab.clock()
-  graded = _gathered(graded, owner_B)
-  return rollouts, graded, last + lab.clock() - at
-
-
-def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
-  """The verdicts of every process on the rollouts that it owns."""
-  if hosts.count() == 1:
-    return graded
-  ours = np.flatnonzero(owner_B == hosts.number())
-  parts = hosts.gather([
-      graded.correct_B[ours].tolist(), graded.formatted_B[ours].tolist(),
-      [graded.vote_B[i] for i in ours], graded.lost])
-  for process, (correct, formatted, vote, _) in enumerate(parts):
-    theirs = np.flatnonzero(owner_B == process)
-    graded.correct_B[theirs], graded.formatted_B[theirs] = correct, formatted
-    for i, each in zip(theirs, vote, strict=True):
-      graded.vote_B[i] = each
-  return dataclasses.replace(
-      graded, lost=[line for *_, lost in parts for line in lost])
-
-
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "device_seconds")
 
@@ -384,29 +324,3 @@ def totals_of(kept: list[dict]) -> dict:
   if not kept:
     return dict.fromkeys(TOTALS, 0)
   return {name: kept[-1][name] for name in TOTALS}
-
-
-def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
-             graded: grader_lib.Graded, batches: list[Batch], metrics: dict,
-             seconds: list[float]) -> dict:
-  """The fields of a train record that one step measures."""
-  correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
-  sampled = int(rollouts.len_R.sum())
-  return {
-      "prompt_tokens": int(prompts.len_P.sum()),
-      "sampled_tokens": sampled,
-      "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
-      "device_seconds": sum(seconds) * lab.model.mesh.size,
-      "reward": float(correct_Bpxn.mean()),
-      "formatted": float(graded.formatted_B.mean()),
-      "lost": len(graded.lost),
-      "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
-      "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
-      "entropy": float(rollouts.entropy_R.sum()) / sampled,
-      "kl": None,
-      "response_length": sampled / len(rollouts.len_R),
-      "truncated": float(np.mean(~rollouts.ended_R)),
-      **dict(zip(("seconds_sample", "seconds_score", "seconds_update"),
-                 seconds, strict=True)),
-      **metrics,
-  }

@@ -239,13 +239,19 @@ def truncate_after(path: str, step: float) -> list[dict]:
   nothing counts which another process may still write.
   """
   kept = [r for r in read(path) if r["step"] <= step]
+  keep(path, kept)
+  return kept
+
+
+def keep(path: str, kept: list[dict]) -> None:
+  """Makes these, the first of those that `read` gave, all that a ledger holds.
+  """
   text = "".join(json.dumps(r) + "\n" for r in kept).encode()
   if storage.remote(path):
     parts.begin(path, text)
   elif os.path.exists(path) and os.path.getsize(path) != len(text):
     with _writing(path):
       replace(path, text)
-  return kept
 
 
 def replace(path: str, text: bytes) -> None:

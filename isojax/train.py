@@ -28,8 +28,95 @@ from isojax import rng
 from isojax.errors import InputError
 from isojax.lab import Lab
 from isojax.rl import advantage
+from isojax.rl import reward
 from isojax.rl import update as update_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
+from isojax.types import Batch
+from isojax.types import Prompts
+from isojax.types import Rollouts
+
+
+def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
+                    n: int, key, section):
+  """n rollouts of each problem, at the temperature and top_p of a section.
+
+  Those that have ended are graded while the others decode, each problem by
+  one of the processes; all of them get all verdicts.
+
+  Returns:
+    Rollouts, problem-major; their verdicts; seconds of grading after the last
+    one had ended.
+  """
+  B, last, spent = len(problems) * n, 0.0, 0.0
+  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+  owner_B = np.arange(B) // n % hosts.count()  # of a whole problem
+  for items, rollouts in sampler_lib.stream(
+      lab.sampler, params, prompts, n, key,
+      temperature=np.float32(section.temperature),
+      top_p=np.float32(section.top_p)):
+    begun, at, last = time.monotonic(), lab.clock(), 0.0
+    items = items[owner_B[items] == hosts.number()]
+    if not items.size:
+      continue
+    texts = reward.texts(lab.tokenizer,
+                         jax.tree.map(lambda x: x[items], rollouts))
+    part = grade([problems[i // n] for i in items], texts,
+                 seconds=max(0.0, lab.e.task.grader.step_seconds - spent))
+    graded.correct_B[items] = part.correct_B
+    graded.formatted_B[items] = part.formatted_B
+    for i, vote in zip(items, part.vote_B, strict=True):
+      graded.vote_B[i] = vote
+    graded.lost.extend(part.lost)
+    spent += time.monotonic() - begun
+    last = lab.clock() - at
+  at = lab.clock()
+  graded = _gathered(graded, owner_B)
+  return rollouts, graded, last + lab.clock() - at
+
+
+def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
+  """The verdicts of every process on the rollouts that it owns."""
+  if hosts.count() == 1:
+    return graded
+  ours = np.flatnonzero(owner_B == hosts.number())
+  parts = hosts.gather([
+      graded.correct_B[ours].tolist(), graded.formatted_B[ours].tolist(),
+      [graded.vote_B[i] for i in ours], graded.lost])
+  for process, (correct, formatted, vote, _) in enumerate(parts):
+    theirs = np.flatnonzero(owner_B == process)
+    graded.correct_B[theirs], graded.formatted_B[theirs] = correct, formatted
+    for i, each in zip(theirs, vote, strict=True):
+      graded.vote_B[i] = each
+  return dataclasses.replace(
+      graded, lost=[line for *_, lost in parts for line in lost])
+
+
+def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
+             graded: grader_lib.Graded, batches: list[Batch], metrics: dict,
+             seconds: list[float]) -> dict:
+  """The fields of a train record that one step measures."""
+  correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
+  sampled = int(rollouts.len_R.sum())
+  return {
+      "prompt_tokens": int(prompts.len_P.sum()),
+      "sampled_tokens": sampled,
+      "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
+      "device_seconds": sum(seconds) * lab.model.mesh.size,
+      "reward": float(correct_Bpxn.mean()),
+      "formatted": float(graded.formatted_B.mean()),
+      "lost": len(graded.lost),
+      "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
+      "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
+      "entropy": float(rollouts.entropy_R.sum()) / sampled,
+      "kl": None,
+      "response_length": sampled / len(rollouts.len_R),
+      "truncated": float(np.mean(~rollouts.ended_R)),
+      **dict(zip(("seconds_sample", "seconds_score", "seconds_update"),
+                 seconds, strict=True)),
+      **metrics,
+  }
 
 
 def train_step(lab: Lab, grade, update, state, base, step: int):
@@ -40,7 +127,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
       seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
   problems = [lab.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], lab.train)
-  rollouts, graded, scoring = profile.stage("sample", lab_lib.graded_rollouts)(
+  rollouts, graded, scoring = profile.stage("sample", graded_rollouts)(
       lab, grade, lab_lib.merged(lab, base, state.params), problems, prompts,
       a.n, rng.stream(e.seed, "rollout", step), e.sampler)
   for line in graded.lost:
@@ -63,7 +150,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
       np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
-  return state, lab_lib.measured(
+  return state, measured(
       lab, prompts, rollouts, graded, batches, metrics,
       [sampled - begun - scoring, scoring, lab.clock() - sampled])
 
@@ -71,7 +158,7 @@ def train_step(lab: Lab, grade, update, state, base, step: int):
 def evaluation(lab: Lab, grade, params, step: int) -> dict:
   """The fields of an eval record that an evaluation measures."""
   e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
-  _, graded, _ = lab_lib.graded_rollouts(
+  _, graded, _ = graded_rollouts(
       lab, grade, params, problems, lab.validation, k,
       rng.stream(e.seed, "eval", step), e.eval)
   for line in graded.lost:
@@ -133,9 +220,10 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
 
 def kept_up_to(ledger: str, found: list[dict], step: int) -> list[dict]:
   """Of its records those up to a step; process 0 cuts off what follows."""
+  kept = [r for r in found if r["step"] <= step]
   if hosts.first():
-    return records.truncate_after(ledger, step)
-  return [r for r in found if r["step"] <= step]
+    records.keep(ledger, kept)
+  return kept
 
 
 def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
