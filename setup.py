@@ -42,8 +42,8 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
-                 "matplotlib>=3.9", "tensorboardX>=2.6.2", SLURM, MATH, GYM,
-                 *GCS],
+                 "matplotlib>=3.9", "pyflakes>=3.2", "tensorboardX>=2.6.2",
+                 SLURM, MATH, GYM, *GCS],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
         # Another implementation to compare with; not beside the others, because

@@ -6,6 +6,7 @@ so a run that was killed continues to the same bits.
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import threading

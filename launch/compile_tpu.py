@@ -1,6 +1,7 @@
 """TPUs that are not there: their slices, their memory, programs for them."""
 
 import dataclasses
+import importlib.util
 import math
 import os
 import re
@@ -37,11 +38,9 @@ def devices(name: str):
   os.environ.update(
       TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
       TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
-  try:
-    import libtpu  # pylint: disable=import-outside-toplevel,unused-import
-  except ImportError as error:
+  if importlib.util.find_spec("libtpu") is None:
     raise InputError("compiling for TPUs needs libtpu: pip install "
-                     "'isojax[tpu]' (Linux)") from error
+                     "'isojax[tpu]' (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
   except Exception as error:  # pylint: disable=broad-except  # of many kinds

@@ -25,7 +25,6 @@ from isojax import checkpoint
 from isojax import cli
 from isojax import lab as lab_lib
 from isojax import records
-from isojax.rl import update as update_lib
 
 _CONFIG = cli.define_config("configs/hard.py")
 _KILLS = flags.DEFINE_integer("kills", 3, "How often to kill.", lower_bound=1)

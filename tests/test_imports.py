@@ -4,6 +4,7 @@ import ast
 import pathlib
 
 import pytest
+from pyflakes import api as pyflakes
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -100,3 +101,9 @@ def test_configs_import_nothing_of_ours_but_configs():
   for path in (ROOT / "configs").glob("*.py"):
     libraries = {name.split(".")[0] for name in imported(path)}
     assert libraries <= {"ml_collections", "configs"}
+
+
+@pytest.mark.parametrize("folder", ["isojax", "launch", "configs", "tests"])
+def test_no_name_is_undefined_and_no_import_unused(folder, capsys):
+  assert not pyflakes.checkRecursive([str(ROOT / folder)], pyflakes.modReporter._makeDefaultReporter()), (
+      capsys.readouterr().out)

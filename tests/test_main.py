@@ -26,7 +26,6 @@ from isojax import train as train_lib
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
-from isojax.rl import update as update_lib
 from isojax.tasks import stratum as stratum_lib
 from tests.conftest import ONE_DEVICE
 

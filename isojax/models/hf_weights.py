@@ -19,7 +19,6 @@ import safetensors
 import safetensors.numpy
 
 from isojax.errors import InputError
-from isojax.models import decoder
 
 SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
