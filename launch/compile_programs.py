@@ -22,8 +22,8 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import Rows
-from launch import compile_tpu as tpu
-from launch.compile_tpu import Program
+from launch import compile_devices as devices_lib
+from launch.compile_devices import Program
 
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
          "accumulate", "apply")
@@ -61,14 +61,14 @@ class Case:
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
   """Config and topology to what is compiled; every InputError is of here."""
-  devices = tpu.devices(topology)
-  mesh = tpu.mesh_on(e.mesh, devices, topology)
+  devices = devices_lib.devices(topology)
+  mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = lab_lib.Opened(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
-  hbm = tpu.hbm(devices[0])
+  hbm = devices_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
   sampler, notes = lab_lib.make_sampler(opened, e.sampler)
