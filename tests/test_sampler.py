@@ -367,8 +367,10 @@ def test_pick_is_the_inverse_of_the_running_sum(V):
   weight[:, 3] += 0.1
   uniform = random.random(400)
   uniform[:3] = 0, 0.5, 1 - 2**-23
+  blocks = draw_lib.in_blocks(jnp.float32(weight), 0.0)
   token, total = draw_lib.pick(
-      weight.astype(np.float32), uniform.astype(np.float32))
+      blocks.sum(axis=-1), lambda block: draw_lib.at(blocks, block),
+      jnp.float32(uniform))
   cdf = np.cumsum(weight, axis=1)
   want = [np.searchsorted(row, u * row[-1], side="right")
           for row, u in zip(cdf, uniform)]
