@@ -31,7 +31,7 @@ LOSS = update_lib.LossConfig(
     aggregation="token_mean", zero_variance="off", advantage_ddof=0,
     advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
     kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
-    remat=False, dtype="float32", attention="auto")
+    remat=False, dtype="float32", reduce_dtype="float32", attention="auto")
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
