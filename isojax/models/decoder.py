@@ -143,33 +143,39 @@ def rounded(weight, dtype):
 
 
 @jax.custom_vjp
+def matmul(x, weight):
+  """x times a weight, in x's dtype; the weight's gradient is made in its own.
+
+  Because XLA reduces it over devices right behind the product that makes it.
+  """
+  return x @ weight.astype(x.dtype)
+
+
+def _matmul_forward(x, weight):
+  copy = weight.astype(x.dtype)
+  return x @ copy, (x, copy, weight)
+
+
+def _matmul_backward(saved, grad):
+  x, copy, weight = saved
+  along = lambda axis: (((axis,), (axis,)), ((), ()))
+  return jax.lax.dot_general(grad, copy, along(1)), jax.lax.dot_general(
+      grad, x, along(0), preferred_element_type=weight.dtype).T
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
 def product(x_BxT, weight):
   """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
-
-  In x's dtype, but the gradient of the weight is made in the weight's, because
-  XLA reduces it over devices as the product leaves it.
 
   As two matrices: of any other form XLA:CPU takes the gradient of the weight
   from a transposed copy, in half as much time again.
   """
   B, T, *inputs = x_BxT.shape
   flat = x_BxT.reshape(B * T, -1)
-  out = flat @ weight.astype(x_BxT.dtype).reshape(flat.shape[1], -1)
+  out = matmul(flat, weight.reshape(flat.shape[1], -1))
   return out.reshape(B, T, *weight.shape[len(inputs):])
-
-
-def _product_backward(saved, grad_BxT):
-  x_BxT, weight = saved
-  B, T = x_BxT.shape[:2]
-  x, grad = x_BxT.reshape(B * T, -1), grad_BxT.reshape(B * T, -1)
-  grad_x = grad @ weight.astype(x.dtype).reshape(x.shape[1], -1).T
-  grad_weight = jax.lax.dot_general(
-      grad, x, (((0,), (0,)), ((), ())), preferred_element_type=weight.dtype).T
-  return grad_x.reshape(x_BxT.shape), grad_weight.reshape(weight.shape)
-
-
-product.defvjp(lambda x_BxT, weight: (product(x_BxT, weight), (x_BxT, weight)),
-               _product_backward)
 
 
 class Block(nn.Module):
