@@ -343,6 +343,7 @@ class Transformer(nn.Module):
             Transformer(self.cfg, self.mesh, parent=None)))
     stacked = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
     params = self.variables["params"]
+    # Copies are stacked and gathered; weights are there for their gradients.
     copies = jax.tree.map(
         lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
     for window, run in itertools.groupby(
