@@ -54,7 +54,8 @@ class Case:
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
-        f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{e.recipe.loss.dtype}, gradients reduced in "
+        f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
         f"{lab_lib.update_kernel(e, self.model)}"))
 
 
@@ -92,6 +93,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   return memory_lib.programs(
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
