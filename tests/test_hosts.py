@@ -78,12 +78,14 @@ def test_a_folder_that_only_process_0_sees(tmp_path):
 # --- two processes ------------------------------------------------------------
 
 WORKER = """
-import json, sys
+import json, pathlib, shutil, sys
+import jax, jax.numpy as jnp
 import numpy as np
+from isojax import checkpoint
 from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.tasks import stratum as stratum_lib
+from isojax.types import TrainState
 
 hosts.initialize(None, None, None)
 i = hosts.number()
@@ -113,6 +115,30 @@ out["mesh"] = refused(lambda: hosts.together(lambda: make(1)))
 rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
 out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
 out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated
+
+state = lambda step: TrainState(
+    step=mesh_lib.place(np.int32(step), mesh_lib.replicated(make(2))),
+    params={"a": mesh_lib.place(np.arange(4000.) + step,
+                                mesh_lib.row_sharding(make(2)))},
+    opt_state=())
+store = pathlib.Path(sys.argv[1], "checkpoints")
+with checkpoint.open_manager(str(store), keep=4) as manager:
+  for step in (2, 3, 4, 5):
+    checkpoint.save(manager, step, state(step))
+if i == 1:  # sees other bytes than process 0
+  store = shutil.copytree(store, store.with_name("elsewhere"))
+  shutil.rmtree(store / "5/state")
+  meta = store / "4/meta/metadata"
+  meta.write_text(meta.read_text().replace("4", "6"))  # of other sums
+hosts.gather(i)
+if i == 0:
+  shutil.rmtree(store / "3/meta")
+step, found = checkpoint.restore_newest(str(store), jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state(0)))
+out["restored"] = [step, [float(x.data[0] % 2000) for x in
+                          found.params["a"].addressable_shards]]
+out["left"] = checkpoint.steps(str(store))
 print(json.dumps(out), flush=True)
 with hosts.shared_fate():
   if i == 1:
@@ -121,14 +147,14 @@ with hosts.shared_fate():
 """
 
 
-def test_two_processes_gather_agree_and_end_together():
+def test_two_processes_gather_agree_and_end_together(tmp_path):
   """As two tasks of a Slurm step, which jax finds by itself."""
   environment = os.environ | SLURM | {
       "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path),
       "SLURM_STEP_NODELIST": "localhost",
       "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
   processes = [subprocess.Popen(
-      [sys.executable, "-c", WORKER], env=environment | {
+      [sys.executable, "-c", WORKER, str(tmp_path)], env=environment | {
           "SLURM_PROCID": str(i)},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for i in (0, 1)]
@@ -153,6 +179,11 @@ def test_two_processes_gather_agree_and_end_together():
   assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
   assert "(process 0), 5 on " in zero["differ"]
   assert zero["mesh"].startswith("mesh: 1 of 2 devices; ") and zero["read"]
+  # The newest one that is sound on both; the others are kept aside, once.
+  assert zero["restored"] == [2, [2.0]] and zero["left"] == [2]
+  assert sorted(os.listdir(tmp_path)) == ["checkpoints", *(
+      f"checkpoints-damaged-{step}" for step in (3, 4, 5)), "elsewhere"]
+  assert sorted(os.listdir(tmp_path / "elsewhere")) == ["2", "3", "4", "5"]
   # One process fails alone: it says why, and the other ends as well.
   assert processes[1].returncode == 2
   assert said[1][1].strip().endswith("(process 1): the disk is full")
