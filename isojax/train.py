@@ -280,7 +280,7 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
-        stopping_at() as stop, hosts.shared_fate()):
+        stopping_at() as stop, hosts.shared_fate() as worked):
     for step in range(start, M + 1):
       # What each process knows for itself: a signal to any, the clock of 0.
       stops, minutes = zip(*hosts.gather(
@@ -309,6 +309,7 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
         state, fields = train_step(lab, profile.stage("score", grade), update,
                                    state, base, step)
       if step == start:
+        worked.set()
         hosts.say(str(compiled))
       if not fields.pop("finite"):
         hosts.say(diverged(lab, step + 1, saved, fields))

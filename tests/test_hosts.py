@@ -140,21 +140,25 @@ out["restored"] = [step, [float(x.data[0] % 2000) for x in
                           found.params["a"].addressable_shards]]
 out["left"] = checkpoint.steps(str(store))
 print(json.dumps(out), flush=True)
-with hosts.shared_fate():
+with hosts.shared_fate() as worked:
+  worked.set()
   if i == 1:
     raise InputError("the disk is full")
   hosts.gather("nobody answers")
 """
 
 
-def test_two_processes_gather_agree_and_end_together(tmp_path):
-  """As two tasks of a Slurm step, which jax finds by itself."""
+def both(script, *words):
+  """(Exit code, stdout, stderr) of each of two processes.
+
+  As two tasks of a Slurm step, which jax finds by itself.
+  """
   environment = os.environ | SLURM | {
       "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path),
       "SLURM_STEP_NODELIST": "localhost",
       "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
   processes = [subprocess.Popen(
-      [sys.executable, "-c", WORKER, str(tmp_path)], env=environment | {
+      [sys.executable, "-c", script, *words], env=environment | {
           "SLURM_PROCID": str(i)},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for i in (0, 1)]
@@ -163,9 +167,15 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
   finally:
     for process in processes:
       process.kill()
-  assert "isojax: " in said[1][1], said[1][1]
+  return [(process.returncode, *texts)
+          for process, texts in zip(processes, said)]
+
+
+def test_two_processes_gather_agree_and_end_together(tmp_path):
+  (code, first, _), (failed, second, why) = both(WORKER, str(tmp_path))
+  assert "isojax: " in why, why
   zero, one = (next(json.loads(line) for line in out.splitlines()
-                    if line.startswith("{")) for out, _ in said)
+                    if line.startswith("{")) for out in (first, second))
   assert zero.pop("number") == [0, 2, True]
   assert one.pop("number") == [1, 2, False]
   assert (zero.pop("rows"), one.pop("rows")) == ([[0, 1, 2]], [[3, 4, 5]])
@@ -185,9 +195,37 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
       f"checkpoints-damaged-{step}" for step in (3, 4, 5)), "elsewhere"]
   assert sorted(os.listdir(tmp_path / "elsewhere")) == ["2", "3", "4", "5"]
   # One process fails alone: it says why, and the other ends as well.
-  assert processes[1].returncode == 2
-  assert said[1][1].strip().endswith("(process 1): the disk is full")
-  assert processes[0].returncode in (cli.PEER_LOST, -signal.SIGABRT)
+  assert failed == 2
+  assert why.strip().endswith("(process 1): the disk is full")
+  assert code in (cli.PEER_LOST, -signal.SIGABRT)
+
+
+STARTING = """
+import os, sys
+from isojax import hosts
+hosts.HEARTBEAT = 4
+hosts.initialize(None, None, None)
+with hosts.shared_fate():
+  hosts.gather(hosts.number())
+  if sys.argv[1] == "dies" and hosts.number() == 1:
+    os.kill(os.getpid(), 9)
+  if sys.argv[1] == "dies":
+    hosts.gather("nobody answers")
+  hosts.HEARTBEAT = 1
+  raise RuntimeError("NCCL operation ncclCommInitRank failed")
+"""
+
+
+def test_a_wrong_set_up_is_no_lost_peer():
+  """It would be the same at every start; who reads 77 starts again."""
+  for code, _, said in both(STARTING, "fails"):
+    assert code == 1 and "ncclCommInitRank failed" in said, said
+
+
+def test_a_peer_that_dies_before_the_first_step():
+  (code, _, said), (killed, *_) = both(STARTING, "dies")
+  assert killed == -signal.SIGKILL
+  assert code in (cli.PEER_LOST, -signal.SIGABRT), said
 
 
 SMALL = dict(alloc=dict(Bp=2, n=4, C=192),
