@@ -223,31 +223,32 @@ def shared_fate():
   Theirs then end with cli.PEER_LOST; or with SIGABRT of jax's own, if their
   main thread was not in a collective when it noticed.
 
-  Yields an event, to be set once the processes have computed together. Before
-  that, what looks like a lost peer may be a wrong set-up, which would come
-  again at every start: it is an error like others, unless jax's coordination
-  service misses the heartbeats of a peer and aborts this process meanwhile.
+  Yields an event, to be set once this start has got further than the one
+  before. Until then what looks like a lost peer may come again at every start
+  (a wrong set-up, a peer that runs out of memory), and whoever starts again on
+  cli.PEER_LOST would do so without end. So it is an error like others, unless
+  jax's coordination service misses the heartbeats of a peer, and aborts this
+  process while it waits for that.
   """
-  worked = threading.Event()
+  further = threading.Event()
   if count() == 1:
-    yield worked
+    yield further
     return
   try:
-    yield worked
+    yield further
   except EverywhereError:
     raise
   except BaseException as error:  # pylint: disable=broad-except
     short = " ".join(str(error).split())[:300]
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
-    if lost and not worked.is_set():
-      _complain(f"isojax: {name()}: before the first step: {short}; waiting "
-                f"{2 * HEARTBEAT} s, in which jax ends this process if another "
-                "one is gone\n")
+    if lost and not further.is_set():
+      _complain(f"isojax: {name()}: {short}; waiting {2 * HEARTBEAT} s, in "
+                "which jax ends this process if another one is gone\n")
       time.sleep(2 * HEARTBEAT)
     if isinstance(error, InputError):
       code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
-    elif lost and worked.is_set():
+    elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
           f"process of this run is gone ({short}); what it said last is the "

@@ -534,9 +534,15 @@ def test_a_jobset_is_one_run_on_one_slice(
   container, = pod["containers"]
   assert container["resources"]["limits"] == {"google.com/tpu": chips}
   assert container["command"] == runs_lib.command("/runs", run, "python")
-  # Saved after SIGTERM is no failure; of others there are two restarts.
-  assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [75]
-  assert found["spec"]["failurePolicy"]["maxRestarts"] == 2
+  # Saved after SIGTERM, or a lost peer, is no failure; of others there are two
+  # restarts.
+  codes, evicted = job["podFailurePolicy"]["rules"]
+  assert codes["onExitCodes"]["values"] == [75, 77]  # in order, or refused
+  assert evicted["onPodConditions"][0]["type"] == "DisruptionTarget"
+  policy = found["spec"]["failurePolicy"]
+  assert policy["maxRestarts"] == 2
+  assert policy["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+  assert policy["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
   assert bool(found["metadata"]["annotations"]) == (hosts > 1)
   found["spec"]["replicatedJobs"][0]["replicas"] = "1"
   with pytest.raises(AssertionError, match="replicas"):
