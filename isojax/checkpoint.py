@@ -229,7 +229,8 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
 def restore_newest(store: str, abstract: TrainState):
   """(step, state) of the newest sound checkpoint, or None if there is none.
 
-  Damaged ones are named, moved beside the store and passed over.
+  Damaged ones are named, moved beside the store and passed over; also those
+  that only one of the processes finds damaged.
 
   Args:
     store: the folder of `open_manager`.

@@ -3,9 +3,9 @@
 Try g of a run is the file RUN_ID.g.json. Whoever creates it (a hard link to a
 whole file, or O_EXCL: both atomic on shared file systems too) holds the run;
 nobody else ever writes it, and it is never deleted, so numbers only grow. The
-holder writes it again every few seconds. A try that has not ended and whose heartbeat stands still is dead:
-creating g + 1 takes the run over, and a holder that was only slow sees that
-file at its next heartbeat and lets go.
+holder writes it again every few seconds. A try that has not ended and whose
+heartbeat stands still is dead: creating g + 1 takes the run over, and a holder
+that was only slow sees that file at its next heartbeat and lets go.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ NAME = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]*)\.json")
 STOPPED = (cli.PREEMPTED, -2, -15)
 UNREAD = 60.0  # seconds until a try that nobody wrote down is dead
 # What a file system without hard links says, or one that serves a bucket.
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @dataclasses.dataclass(frozen=True)
