@@ -338,9 +338,11 @@ LATER = OutOfReachError, "run the same command again"
 @pytest.mark.parametrize("error, kind, message", [
     # Google's client
     (api.ServiceUnavailable("x"), *LATER), (api.TooManyRequests("x"), *LATER),
-    (api.from_http_status(408, "x"), *LATER), (api.RetryError("x", None), *LATER),
+    (api.from_http_status(408, "x"), *LATER),
+    (api.RetryError("x", None), *LATER),
     (api.InternalServerError("x"), *LATER),
-    (requests.ConnectionError("x"), *LATER), (requests.ReadTimeout("x"), *LATER),
+    (requests.ConnectionError("x"), *LATER),
+    (requests.ReadTimeout("x"), *LATER),
     (auth.TransportError("x"), *LATER),
     (auth.RefreshError("x", retryable=True), *LATER),
     (auth.RefreshError("x"), InputError, "no credentials for bucket bucket"),
@@ -352,7 +354,8 @@ LATER = OutOfReachError, "run the same command again"
     (requests.exceptions.ProxyError(), *LATER),  # it says so for a 502
     (aiohttp.ServerDisconnectedError(), *LATER),
     (fsspec.exceptions.FSTimeoutError(), *LATER),
-    (OSError("Forbidden: b/bucket/o\nx"), InputError, "no permission in bucket"),
+    (OSError("Forbidden: b/bucket/o\nx"), InputError,
+     "no permission in bucket bucket"),
     (gcsfs.HttpError({"code": 401, "message": "x"}), InputError,
      "no permission in bucket bucket"),
     # tensorstore
