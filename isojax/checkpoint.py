@@ -39,7 +39,8 @@ def open_manager(store: str, *, keep: int):
     with contextlib.suppress(Exception):  # it says the same, or less
       manager.close()
     raise
-  manager.close()
+  with storage.asking(store):
+    manager.close()
 
 
 def _absolute(store: str) -> str:
@@ -180,16 +181,14 @@ NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
-  """The same; from a bucket once again, if it may have been the network."""
+  """The same; once again, if it may have been the network."""
   with storage.asking(store):
     try:
       return _read(store, step, wanted)
     except NO_DAMAGE:
       raise
     except Exception:  # pylint: disable=broad-except  # of many kinds
-      if not storage.remote(store):
-        raise
-    return _read(store, step, wanted)
+      return _read(store, step, wanted)
 
 
 class _DamagedError(Exception):
@@ -207,7 +206,7 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   """What `_read` reads, if it is sound on all processes; all must call.
 
   Raises:
-    InputError: of another model or optimizer.
+    InputError: of another model or optimizer, or this host may not read it.
     _DamagedError: it is not.
   """
   wrong = None
@@ -217,6 +216,11 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
     raise
   except Exception as error:  # pylint: disable=broad-except
     # orbax, tensorstore and json raise all kinds for a damaged file
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+      raise InputError(
+          f"{os.path.join(store, str(step))}: could not be read ({error}); "
+          "make it readable and run the same command again, or move it away to "
+          "go on from the one before") from error
     wrong = f"{hosts.name()}: {repr(error)[:200]}"
   _agree(wrong)
   found = _named_checksums(state)

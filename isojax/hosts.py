@@ -239,20 +239,19 @@ def shared_fate():
   except EverywhereError:
     raise
   except BaseException as error:  # pylint: disable=broad-except
-    short = " ".join(str(error).split())[:300]
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
     if lost and not further.is_set():
-      _complain(f"isojax: {name()}: {short}; waiting {2 * HEARTBEAT} s, in "
-                "which jax ends this process if another one is gone\n")
+      _complain(f"{traceback.format_exc()}isojax: {name()}: waiting "
+                f"{2 * HEARTBEAT} s, in which jax ends this process if another "
+                "one is gone\n")
       time.sleep(2 * HEARTBEAT)
     if isinstance(error, InputError):
       code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
     elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          f"process of this run is gone ({short}); what it said last is the "
-          "reason; the same command on every host goes on from the newest "
+          "process of this run is gone; what it said last is the reason; the same command on every host goes on from the newest "
           "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"

@@ -157,7 +157,8 @@ def hold(path: str, *, seconds: float = SECONDS):
 
 
 def _end(path: str, why: str, code: int) -> None:
-  sys.stderr.write(f"isojax: {path} is no longer held: {why}; the same command "
-                   "goes on from the newest checkpoint\n")
+  go_on = ("; the same command goes on from the newest checkpoint"
+           if code == cli.PREEMPTED else "")
+  sys.stderr.write(f"isojax: {path} is no longer held: {why}{go_on}\n")
   sys.stderr.flush()
   os._exit(code)

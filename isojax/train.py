@@ -282,6 +282,8 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
             ) as written,
         stopping_at() as stop, hosts.shared_fate() as further):
     for step in range(start, M + 1):
+      if saved > start and not manager.is_saving_in_progress():
+        further.set()
       # What each process knows for itself: a signal to any, the clock of 0.
       stops, minutes = zip(*hosts.gather(
           [stop.is_set(), (time.monotonic() - saved_at) / 60]))
@@ -297,8 +299,6 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
           written.sync()
         with lab.saving(manager):
           checkpoint.save(manager, step, state)
-        if saved > start:
-          further.set()  # that one is on the disk: saving waits for it
         saved, saved_at = step, time.monotonic()
       if step == M:
         break

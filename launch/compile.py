@@ -4,8 +4,8 @@
       --config.model.path=FOLDER --topology=v5e:4x4 \
       --config.mesh.data=1 --config.mesh.fsdp=4 --config.mesh.tensor=4
 
-Needs of the checkpoint no more than config.json, and the extra `tpu` (its libtpu
-compiles on any Linux machine), or for --topology=h200:8 `cuda12` or `cuda13`.
+Needs of the checkpoint no more than config.json, and the extra `tpu` (its
+libtpu compiles on any Linux machine), or for --topology=h200:8 `cuda12` or `cuda13`.
 Prints for each program the memory of a device beside the planner's estimate,
 its collectives, and the seconds of compiling; what does not fit is a row too.
 With --largest the planner chooses sampler.slots and loss.microbatch_tokens, as
@@ -20,9 +20,9 @@ from absl import flags
 from isojax import cli
 from isojax import experiment as experiment_lib
 from isojax.errors import InputError
+from launch import compile_devices as devices_lib
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
-from launch import compile_devices as devices_lib
 
 _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
 _TOPOLOGY = flags.DEFINE_string(

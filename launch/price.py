@@ -122,6 +122,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
           dtype=config.recipe.loss.dtype, tensor=config.mesh.tensor,
           accelerator=machine.accelerator.name),
       remat=config.recipe.loss.remat if config else False,
+      reduce_dtype=config.recipe.loss.reduce_dtype if config else "float32",
       kl=bool(config.recipe.loss.kl_coef) if config else kl)
 
 

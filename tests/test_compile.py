@@ -10,9 +10,9 @@ from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.rl import update as update_lib
+from launch import compile_devices as devices_lib
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
-from launch import compile_devices as devices_lib
 
 # As libtpu writes it, shortened: one gather in three pieces inside a loop of 4,
 # one reduction outside, a start of two operands, and what is no collective.

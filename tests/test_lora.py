@@ -124,6 +124,20 @@ def test_a_bfloat16_base_is_enough(params, one_device):
     assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(b)
 
 
+def test_new_adapters_are_the_reference(model, params):
+  """KL is 0: a bfloat16 base computes in float32, as what is merged with it."""
+  base = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+  loss = dataclasses.replace(PLAIN, kl_coef=1.0)
+  prompts, rollouts, advantage, weight = make_data()
+  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+                                n=n, G=1, cfg=loss)
+  state = update_lib.init_state(
+      model, SGD, lora.init(model, CFG, jax.random.key(0)), CFG)
+  _, metrics = update_lib.make_update(model, SGD, loss, CFG)(
+      state, base, batches, np.float32(0.8))
+  assert metrics["kl"] == 0
+
+
 @pytest.mark.parametrize("values, message", [
     (dict(rank=-1, alpha=1.0, targets=("q",)), "rank=-1"),
     (dict(rank=2, alpha=0.0, targets=("q",)), "alpha=0.0"),

@@ -152,15 +152,15 @@ def matmul(x, weight):
 
 
 def _matmul_forward(x, weight):
-  copy = weight.astype(x.dtype)
-  return x @ copy, (x, copy, weight)
+  return x @ weight.astype(x.dtype), (x, weight)
 
 
 def _matmul_backward(saved, grad):
-  x, copy, weight = saved
+  x, weight = saved
   along = lambda axis: (((axis,), (axis,)), ((), ()))
-  return jax.lax.dot_general(grad, copy, along(1)), jax.lax.dot_general(
-      grad, x, along(0), preferred_element_type=weight.dtype).T
+  return (jax.lax.dot_general(grad, weight.astype(x.dtype), along(1)),
+          jax.lax.dot_general(grad, x, along(0),
+                              preferred_element_type=weight.dtype).T)
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -201,7 +201,7 @@ class Block(nn.Module):
           nn.initializers.zeros, (axis, None))
       value = rounded(
           self.param(name, boxed, (heads, c.H), jnp.float32), dtype)
-      return (x.astype(value.dtype) + value[None, None]).astype(dtype)
+      return (x + value[None, None]).astype(dtype)
 
     def norm(name, x, on=True):
       if not on:

@@ -41,15 +41,17 @@ class Workload:
   # read where padded
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
+  reduce_dtype: str = "float32"  # of gradients over devices, a key of BYTES
   lora_rank: int | None = None  # adapters on all matrices of a layer; None:
   # all weights are trained
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
   # each allocation or one for all: it grows with n; others are skipped
 
   def __post_init__(self):
-    if self.dtype not in BYTES:
-      raise InputError(f"workload.dtype={self.dtype!r}: expected one of "
-                       f"{', '.join(BYTES)}")
+    for name in ("dtype", "reduce_dtype"):
+      if getattr(self, name) not in BYTES:
+        raise InputError(f"workload.{name}={getattr(self, name)!r}: expected "
+                         f"one of {', '.join(BYTES)}")
     for mean, top in (("prompt_tokens", "max_prompt"),
                       ("response_tokens", "max_response")):
       if not 0 < getattr(self, mean) <= getattr(self, top):
@@ -284,11 +286,12 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   if w.lora_rank is not None:
     trained = float(shape.lora_params(w.lora_rank))
   times = 4 if w.remat else 3
-  gradients = 8 * trained * (mesh.data - 1)  # float32, ring over data
+  reduce = BYTES[w.reduce_dtype]
+  gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
   update = _stage(
       forward * times, passes * times,
       reduced * (times - 1) + gradients
-      + microbatches * shard * (2 * number + 4 * trained / params),
+      + microbatches * shard * (2 * number + reduce * trained / params),
       machine, w.dtype, e.update_flops, e.update_bandwidth)
   # float32: parameters and two moments read and written, gradients read.
   optimizer = _stage(

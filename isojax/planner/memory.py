@@ -90,10 +90,9 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
   Of a padded workload with remat by `programs`, with the weights gathered where
   that fits. Left out otherwise: what the compiler needs besides, and weights
-  that it gathers over fsdp for longer than a layer. Gradients are reduced in
-  float32. With LoRA the base and what is merged with it are copies in the
-  compute dtype, beside gradients of whole matrices in the update, and the
-  reference costs nothing.
+  that it gathers over fsdp for longer than a layer. With LoRA the base and what
+  is merged with it are copies in the compute dtype, beside gradients of whole
+  matrices in the update, and the reference costs nothing.
   """
   w, number = workload, BYTES[workload.dtype]
   mesh = checked_mesh(mesh, machine)
@@ -106,7 +105,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
     ours = lambda gathered: _of_isojax(programs(
-        shape, dtype=w.dtype, reduce_dtype="float32", mesh=mesh,
+        shape, dtype=w.dtype, reduce_dtype=w.reduce_dtype, mesh=mesh,
         gathered=gathered, slots=local, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
         fused=w.fused), machine)
@@ -125,7 +124,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
       copy=copy * (2 if lora else 1),
-      update_copy=2 * copy + 4 * shape.params / shards if lora else copy,
+      update_copy=copy + lora * (
+          copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (w.kl and not lora),
       cache=local * length * shape.kv_bytes_per_token(number)
       / min(mesh.tensor, shape.kv_heads),

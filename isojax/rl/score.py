@@ -17,7 +17,7 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
 
   Prompts go through the model once a slot; their keys and values are cloned to
   the rows, in front of the rows' own, and gradients of all rows meet in them.
-  They are computed in `dtype`; gradients of weights are made in the weights'.
+  Activations are in `dtype`; a weight's gradient is in the dtype of the weight.
   """
   S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
   G = mesh_lib.blocks(model.mesh)

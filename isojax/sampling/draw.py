@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 BLOCK = 128  # weights summed at once: the running sum of V is short this way
-NEVER = -1e4  # log-weight, finite, whose weight is 0
+NEVER = -1e4  # log-weight of weight 0; finite, as 0 times -inf is NaN
 
 
 def nucleus(weight_RxV, top_p):
@@ -60,30 +60,33 @@ def draw(logits_RxV, uniform_R, temperature, top_p):
 
   The log-prob is of the distribution drawn from, the entropy (nats) of that
   before top_p. Temperature 0 takes the most likely token, whose log-prob is
-  then 0. All in float32. The vocabulary is sorted only when top_p < 1; else
-  the logits are read twice, and nothing of their size is written.
+  then 0. All in float32. The vocabulary is sorted only when top_p < 1; else,
+  where it is whole blocks, the logits are read twice and nothing of their size
+  is written (room for the sort is there in any case).
   """
   scale = jnp.where(temperature > 0, temperature, 1.0)
   top_R = jnp.max(logits_RxV, axis=-1)
-  log_weight = lambda x: jnp.maximum(
-      (x - top_R.reshape(-1, *[1] * (x.ndim - 1))) / scale, NEVER)
-  logits = in_blocks(logits_RxV, -jnp.inf)
-  logit = log_weight(logits)
+  log_weight = lambda x_Rx: jnp.maximum(
+      (x_Rx - top_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, NEVER)
+  logits_RxKxB = in_blocks(logits_RxV, -jnp.inf)
+  log_weight_RxKxB = log_weight(logits_RxKxB)
+  weight_RxKxB = jnp.exp(log_weight_RxKxB)
   # Said to be one step, or XLA reads all logits once more for the totals.
   mass_RxK, mean_RxK = jax.lax.optimization_barrier(
-      (jnp.sum(jnp.exp(logit), axis=-1),
-       jnp.sum(jnp.exp(logit) * logit, axis=-1)))
+      (jnp.sum(weight_RxKxB, axis=-1),
+       jnp.sum(weight_RxKxB * log_weight_RxKxB, axis=-1)))
   total_R = jnp.sum(mass_RxK, axis=-1)
   entropy_R = jnp.log(total_R) - jnp.sum(mean_RxK, axis=-1) / total_R
 
   def of_all():
-    return pick(mass_RxK, lambda block: jnp.exp(log_weight(at(logits, block))),
-                uniform_R)
+    return pick(mass_RxK, lambda block_R: jnp.exp(
+        log_weight(at(logits_RxKxB, block_R))), uniform_R)
 
   def of_nucleus():
-    weight = in_blocks(nucleus(jnp.exp(log_weight(logits_RxV)), top_p), 0.0)
-    return pick(jnp.sum(weight, axis=-1), lambda block: at(weight, block),
-                uniform_R)
+    weight_RxKxB = in_blocks(
+        nucleus(jnp.exp(log_weight(logits_RxV)), top_p), 0.0)
+    return pick(jnp.sum(weight_RxKxB, axis=-1),
+                lambda block_R: at(weight_RxKxB, block_R), uniform_R)
 
   token_R, kept_R = jax.lax.cond(top_p < 1, of_nucleus, of_all)
   logp_R = log_weight(at(logits_RxV, token_R)) - jnp.log(kept_R)

@@ -62,10 +62,10 @@ def jobset(root: str, run: Run, *, slice_of: str, image: str, claim: str,
   """A JobSet that does one run on one slice, as JSON (which is YAML).
 
   A preempted pod (exit code 75, or an evicted one), and a host that is lost
-  after a checkpoint was saved (77 of its peers), restart it without counting:
-  each of these gets further than the one before. Every other failure restarts
-  it `tries` - 1 times. That 77 says so much matters: Kubernetes takes any pod
-  that matches, also beside one that failed by itself.
+  after this start has saved (77 of its peers), restart it without counting;
+  every other failure `tries` - 1 times. One pod that ended with 77 is enough,
+  also beside one that failed by itself: but a step that always fails comes
+  before a start's first checkpoint, sooner or later, and then counts.
 
   Args:
     root: the same path in the pods, below the folder where `claim` is mounted.

@@ -47,6 +47,7 @@ class Job:
   # As worker.Worker; None: its folder is not free yet.
   process: object | None = None
   said: str = ""  # the last complaint about it
+  unnoted: bool = False  # it has ended, which could not be written
 
   def complain(self, text: str) -> None:
     """Once, not at every look."""
@@ -180,9 +181,12 @@ def reap(root: str, jobs: dict[int, Job], stops: Stops) -> bool:
   What cannot be noted is kept for later, unless there is no later.
   """
   code = lambda job: None if stops.urgent else job.process.returncode
-  done = [slot for slot, job in jobs.items()
-          if job.process is not None and job.process.poll() is not None
-          and (ended(root, job, code(job)) or stops.asked)]
+  done = []
+  for slot, job in jobs.items():
+    if job.process is not None and job.process.poll() is not None:
+      job.unnoted = not ended(root, job, code(job))
+      if not job.unnoted or stops.asked:
+        done.append(slot)
   for slot in done:
     del jobs[slot]
   return bool(done)
@@ -210,8 +214,6 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
   """
   taken = {job.run.run_id for job in jobs.values()}
   left = [s for s in standing if s.run.run_id not in taken]
-  stuck = all(job.process is not None and job.process.poll() is not None
-              for job in jobs.values())
   for slot in range(slots):
     if slot in jobs:
       continue
@@ -219,14 +221,14 @@ def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
     try:
       job = claim(root, [s for s in left if fits(s.run, held)], rules)
     except InputError as error:
-      if stuck:
+      if all(job.unnoted for job in jobs.values()):
         raise
       return f"{error}; the other runs go on"
     if job is None:
       break
     jobs[slot] = job
     left = [s for s in left if s.run != job.run]
-  if jobs and stuck and all(job.process is not None for job in jobs.values()):
+  if jobs and all(job.unnoted for job in jobs.values()):
     job = next(iter(jobs.values()))
     raise InputError(f"{job.run.source}: {job.said}; make room, then run the "
                      "same command again")

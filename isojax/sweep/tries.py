@@ -10,7 +10,6 @@ that was only slow sees that file at its next heartbeat and lets go.
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import re
@@ -28,8 +27,6 @@ NAME = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]*)\.json")
 # signals are those that reach it before it can save.
 STOPPED = (cli.PREEMPTED, -2, -15)
 UNREAD = 60.0  # seconds until a try that nobody wrote down is dead
-# What a file system without hard links says, or one that serves a bucket.
-_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +88,8 @@ def write(root: str, run_id: str, this: Try) -> None:
 def _create(path: str, text: bytes) -> bool:
   """Creates a file that is whole at once; False if it is there already.
 
-  Where there are no hard links, a kill may leave an empty one.
+  Where there are no hard links, a kill may leave an empty one; elsewhere one
+  beside it, under a name that nobody reads.
   """
   beside = f"{path}.{uuid.uuid4().hex}"
   try:
@@ -104,9 +102,7 @@ def _create(path: str, text: bytes) -> bool:
     except FileExistsError:
       # A server may answer so to a request that was sent again: it is ours.
       return os.stat(beside).st_nlink == 2
-    except OSError as error:
-      if error.errno not in _NO_LINKS:
-        raise
+    except OSError:  # a file system without hard links
       return _create_alone(path, text)
     return True
   finally:
