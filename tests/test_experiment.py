@@ -89,7 +89,7 @@ def test_qwen_7b_traces():
   params = decoder.abstract_params(model)
   assert sum(x.size for x in jax.tree.leaves(params)) == 7_615_616_512
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
-  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 1024
+  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 128
   sampler = sampler_lib.make_sampler(model, e.sampler, (151645, 151643))
   assert (sampler.row_sizes[-1], sampler.length_sizes[-1]) == (R, S + T)
   rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
