@@ -128,6 +128,11 @@ def each_block(sharding: NamedSharding) -> NamedSharding:
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
+def each_data(sharding: NamedSharding) -> NamedSharding:
+  """Of [data, ...]: one of the sharding on every shard of "data"."""
+  return NamedSharding(sharding.mesh, P("data", *sharding.spec))
+
+
 def place(tree, sharding: NamedSharding):
   """Host arrays onto the devices under one sharding.
 

@@ -380,7 +380,8 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
 @pytest.mark.parametrize("cfg, axes", [
     (TINY, {}), (RICH, {}),
     (dataclasses.replace(RICH, V=24), {"tensor": 4}),
-    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2})], ids=str)
+    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2}),
+    (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
   monkeypatch.setattr(score, "HEAD_CHUNK", 12 // axes.get("fsdp", 1))
