@@ -110,12 +110,7 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
       jnp.zeros(weight.shape, weight_VxD.dtype), mesh_lib.each_block(sharding))
   (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
       step, (sums, nothing), chunks)
-  # To the shards of fsdp, then over data: in one sum XLA reduces it whole.
-  grad_weight = jax.lax.with_sharding_constraint(
-      jnp.sum(grad_GxVxD.reshape(mesh.shape["data"], -1, *weight_VxD.shape),
-              axis=1), mesh_lib.each_data(sharding))
-  grad_weight = jax.lax.with_sharding_constraint(
-      jnp.sum(grad_weight, axis=0), sharding)
+  grad_weight = mesh_lib.reduced(grad_GxVxD, sharding)
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
       hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
   return sums, grad_hidden[:, :T], grad_weight
