@@ -134,8 +134,8 @@ def sized(config, size):
     return config
   config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
   config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
-  # Of 16 devices of 16 GiB, such as v5e:4x4, also with easy's KL; the largest
-  # of launch.compile --largest are a little more.
+  # Of 16 devices of 16 GiB, such as v5e:4x4: hard's compiled programs fit, and
+  # by the planner's estimate easy's, which hold the base policy too.
   config.sampler.update(
       slots=128,  # 32 on each of 4 row shards
       memory_gib=9.0,  # of a device; weights and moments have 5.3 beside
