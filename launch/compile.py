@@ -1,13 +1,15 @@
 """Compiles a run's programs for TPUs that are not there.
 
-  python -m launch.compile --config=configs/hard.py:qwen2.5-7b --topology=v5e:4x4
+  python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
+      --topology=v5e:4x4
 
 Needs the extra `tpu` (its libtpu compiles on any Linux machine) and of the
-checkpoint no more than config.json, from the hub or, where there is none, from
---config.model.path=FOLDER. The mesh has to have the slice's devices. Prints for each program the memory of a
-device beside the planner's estimate, its collectives, and the seconds of
-compiling; what does not fit is a row too. With --largest the planner chooses
-sampler.slots and loss.microbatch_tokens, as many as it thinks the chip holds.
+checkpoint no more than config.json, from the hub or, where it is out of reach,
+--config.model.path=FOLDER. The mesh has as many devices as the slice. Prints
+for each program the memory of a device beside the planner's estimate, its
+collectives, and the seconds of compiling; what does not fit is a row too. With
+--largest the planner chooses sampler.slots and loss.microbatch_tokens, as many
+as it thinks the chip holds.
 """
 
 import os

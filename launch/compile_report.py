@@ -97,8 +97,8 @@ def _trips(found: dict[str, list[str]]) -> dict[str, int | None]:
 def collectives(text: str) -> Iterator[Collective]:
   """Every collective of an optimised HLO module, once where it stands.
 
-  Of an asynchronous pair the start counts, of pieces the first. TPUs have no
-  other reduce-scatter than a fusion of that name, which says all-reduce.
+  Of an asynchronous pair the start counts, of pieces the first. Most of TPUs'
+  reduce-scatters are fusions, all-reduce-scatter, around an all-reduce.
   """
   found, seen = _computations(text), set()
   trips = _trips(found)

@@ -19,9 +19,9 @@ from launch import compile_report as report_lib
 from launch import compile_tpu as tpu
 from tests.conftest import make_model
 
-# As libtpu writes it, shortened: one gather in two pieces inside a loop of 4, one
-# reduction outside and one to shards, a start of two operands, and what is no
-# collective.
+# As libtpu writes it, shortened: one gather in two pieces inside a loop of 4,
+# one reduction outside and one to shards, a start of two operands, and what is
+# no collective.
 HLO = """\
 HloModule jit_f, entry_computation_layout={(bf16[8,2]{1,0})->bf16[8,2]{1,0}}
 

@@ -384,7 +384,8 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
     (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
-  monkeypatch.setattr(score, "HEAD_CHUNK", 12 // axes.get("fsdp", 1))
+  monkeypatch.setattr(score, "HEAD_CHUNK", 12 // (
+      axes.get("data", 1) * axes.get("fsdp", 1)))
   model = make_model(cfg, **axes)
   params = decoder.init_params(model, jax.random.key(1))
   weight = 3.0 * decoder.head_weight(params, cfg)
