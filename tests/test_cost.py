@@ -499,8 +499,8 @@ def test_a_padded_workload_is_priced_by_these_programs():
   assert kept.activations > 5 * small.activations  # all layers, with scores
 
 
-# What launch.compile found for v5e:4x4 and 16x16 (libtpu 0.0.42.1, jax 0.10.2):
-# GiB of a chip; with --largest, config.sampler.max_prompt_tokens and
+# What launch.compile found (libtpu 0.0.42.1, jax 0.10.2), for v5e:4x4 and 16x16
+# where no other slice is named: GiB of a chip; with --largest, config.sampler.max_prompt_tokens and
 # max_new_tokens, the mesh, recipe.loss.attention (splash is auto's), and
 # model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
@@ -522,8 +522,12 @@ COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
     ("1.5b", (1, 16, 1), 1, 1, 512, 8192, False, "accumulate", 8.50),
     ("7b", (4, 16, 4), 1, 28, 512, 1024, False, "accumulate", 14.12),
     ("7b", (1, 4, 4), 1, 14, 512, 1024, False, "accumulate", 11.87),
-    # v5p:2x2x4; of v5e the largest on 256 chips, what configs/base.py says of
-    # the 7B, and few rows, of which the head needs more than the layers.
+    # v6e:4x4 and v5p:2x2x4; of v5e the largest on 256 chips, what the config of
+    # the 7B says, and few rows, of which the head needs more than the layers.
+    ("0.5b", (1, 16, 1), 1113, 1, 512, 1024, True, "decode", 25.97),
+    ("0.5b", (1, 16, 1), 1, 179, 512, 1024, True, "accumulate", 27.03),
+    ("7b", (1, 4, 4), 788, 1, 512, 1024, True, "decode", 21.20),
+    ("7b", (1, 4, 4), 1, 54, 512, 1024, True, "accumulate", 26.19),
     ("7b", (1, 4, 4), 3112, 1, 512, 1024, True, "decode", 72.27),
     ("7b", (1, 4, 4), 1, 213, 512, 1024, True, "accumulate", 86.65),
     ("7b", (4, 16, 4), 380, 1, 512, 1024, True, "decode", 12.13),
