@@ -500,9 +500,9 @@ def test_a_padded_workload_is_priced_by_these_programs():
 
 
 # What launch.compile found (libtpu 0.0.42.1, jax 0.10.2), for v5e:4x4 and 16x16
-# where no other slice is named: GiB of a chip; with --largest, config.sampler.max_prompt_tokens and
-# max_new_tokens, the mesh, recipe.loss.attention (splash is auto's), and
-# model.path=tests/data/MODEL.
+# where no other slice is named: GiB of a chip; with --largest,
+# config.sampler.max_prompt_tokens and max_new_tokens, the mesh,
+# recipe.loss.attention (splash is auto's), and model.path=tests/data/MODEL.
 COMPILED = [  # model, mesh, slots, rows (each of a prompt of its own), S, T,
     # kernel; program, GiB
     ("0.5b", (1, 16, 1), 536, 1, 512, 1024, True, "decode", 12.93),
