@@ -66,6 +66,8 @@ def get_config():
               microbatch_tokens=768,  # rows of packed answers; memory, speed
               remat=False,  # backward computes layers again: memory, speed
               dtype="float32",  # of activations; masters are float32
+              reduce_dtype="float32",  # of gradients over devices; bfloat16
+              # moves half the bytes, and rounds what each device adds
               attention="auto",  # best kernel, or einsum, splash, cudnn
           ),
           optimizer=dict(

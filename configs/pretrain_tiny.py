@@ -58,6 +58,7 @@ def get_config():
           microbatch_tokens=8192,  # all rows, answers padded to 16
           remat=False,
           dtype="float32",
+          reduce_dtype="float32",
           attention="auto",
       ),
       optimizer=dict(

@@ -18,7 +18,6 @@ from etils import epath
 from isojax import hosts
 from isojax import storage
 from isojax.errors import InputError
-from isojax.errors import OutOfReachError
 from isojax.types import TrainState
 
 
@@ -29,15 +28,18 @@ def open_manager(store: str, *, keep: int):
   Raises:
     InputError: at the end, if the disk refused; but not over another error.
   """
-  manager = ocp.CheckpointManager(
-      _absolute(store), options=ocp.CheckpointManagerOptions(
-          max_to_keep=keep, cleanup_tmp_directories=True))
+  with storage.asking(store):
+    manager = ocp.CheckpointManager(
+        _absolute(store), options=ocp.CheckpointManagerOptions(
+            max_to_keep=keep, cleanup_tmp_directories=True))
   try:
     yield manager
     finish(manager)
-  finally:
-    with contextlib.suppress(OSError, ValueError):  # `finish` has said it
+  except BaseException:
+    with contextlib.suppress(Exception):  # it says the same, or less
       manager.close()
+    raise
+  manager.close()
 
 
 def _absolute(store: str) -> str:
@@ -88,17 +90,14 @@ def finish(manager: ocp.CheckpointManager) -> None:
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
   """What a refusing disk, or bucket, means for the run."""
+  store = str(manager.directory)
   try:
-    yield
-  except Exception as error:  # pylint: disable=broad-except
-    if storage.remote(str(manager.directory)):  # orbax raises all kinds
-      raise OutOfReachError(
-          f"{manager.directory}: a checkpoint could not be written "
-          f"({repr(error)[:200]}); the one before is safe: run the same "
-          "command again when the bucket can be written") from error
+    with storage.asking(store):
+      yield
+  except (OSError, ValueError) as error:
     # tensorstore reports a full disk as a ValueError that names the reason.
-    if not isinstance(error, OSError) and not (
-        isinstance(error, ValueError) and "os_error_code" in str(error)):
+    if storage.remote(store) or isinstance(error, ValueError) and (
+        "os_error_code" not in str(error)):
       raise
     manager.reload()
     steps = manager.all_steps()
@@ -141,16 +140,20 @@ def steps(store: str) -> list[int]:
 
   As process 0 finds them, on all.
   """
-  if not hosts.gather(epath.Path(store).is_dir())[0]:
-    return []
-  with ocp.CheckpointManager(
-      _absolute(store),
-      options=ocp.CheckpointManagerOptions(create=False)) as manager:
-    return hosts.gather(sorted(manager.all_steps()))[0]
+  with storage.asking(store):
+    if not hosts.gather(epath.Path(store).is_dir())[0]:
+      return []
+    with ocp.CheckpointManager(
+        _absolute(store),
+        options=ocp.CheckpointManagerOptions(create=False)) as manager:
+      return hosts.gather(sorted(manager.all_steps()))[0]
 
 
-def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
-  """The parts of a saved state that `wanted` has; it has None for others.
+def _read(store: str, step: int, wanted: TrainState) -> tuple:
+  """(The parts of a saved state that `wanted` has, checksums that were saved).
+
+  `wanted` has None for the others. Of this process alone, which is why it goes
+  without the manager: that waits for processes that may have found damage.
 
   Raises:
     InputError: of another model or optimizer.
@@ -158,47 +161,76 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
-  with ocp.CheckpointManager(_absolute(store), item_handlers={
-      "state": ocp.PyTreeCheckpointHandler(),
-      "meta": ocp.JsonCheckpointHandler()}) as manager:
-    tree = manager.item_metadata(step).state.tree
-    _check_fits(os.path.join(store, str(step)),
+  folder = epath.Path(_absolute(store), str(step))
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    tree = handler.metadata(folder / "state").tree
+    _check_fits(str(folder),
                 _leaves({name: part for name, part in tree.items()
                          if name in item or name not in parts}),
                 _leaves(item))
-    restored = manager.restore(step, args=ocp.args.Composite(
-        state=ocp.args.PyTreeRestore(
-            item=item, partial_restore=True,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(item)),
-        meta=ocp.args.JsonRestore()))
-  state = TrainState(**dict.fromkeys(parts) | restored.state)
-  found, saved = _named_checksums(state), restored.meta["checksum"]
-  wrong = [key for key in found if found[key] != saved[key]]
-  if wrong:
-    raise ValueError(f"checksum of {wrong[0]} differs")
-  return state
+    restored = handler.restore(folder / "state", args=ocp.args.PyTreeRestore(
+        item=item, partial_restore=True,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(item)))
+  meta = ocp.JsonCheckpointHandler().restore(folder / "meta")
+  return TrainState(**dict.fromkeys(parts) | restored), dict(meta["checksum"])
 
 
 # Of another model, or no fault of the file.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
-def _sound(store: str, step: int, wanted: TrainState) -> TrainState:
+def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
   """The same; from a bucket once again, if it may have been the network."""
+  with storage.asking(store):
+    try:
+      return _read(store, step, wanted)
+    except NO_DAMAGE:
+      raise
+    except Exception:  # pylint: disable=broad-except  # of many kinds
+      if not storage.remote(store):
+        raise
+    return _read(store, step, wanted)
+
+
+class _DamagedError(Exception):
+  """What is wrong with a checkpoint; raised on all processes at once."""
+
+
+def _agree(wrong: str | None) -> None:
+  """_DamagedError, if any process has found something wrong."""
+  said = [each for each in hosts.gather(wrong) if each]
+  if said:
+    raise _DamagedError(said[0])
+
+
+def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
+  """What `_read` reads, if it is sound on all processes; all must call.
+
+  Raises:
+    InputError: of another model or optimizer.
+    _DamagedError: it is not.
+  """
+  wrong = None
   try:
-    return _restore(store, step, wanted)
+    state, saved = _read_again(store, step, wanted)
   except NO_DAMAGE:
     raise
-  except Exception:  # pylint: disable=broad-except  # of many kinds
-    if not storage.remote(store):
-      raise
-  return _restore(store, step, wanted)
+  except Exception as error:  # pylint: disable=broad-except
+    # orbax, tensorstore and json raise all kinds for a damaged file
+    wrong = f"{hosts.name()}: {repr(error)[:200]}"
+  _agree(wrong)
+  found = _named_checksums(state)
+  differ = [key for key in found if key not in saved
+            or found[key] != saved[key]]
+  _agree(f"{hosts.name()}: checksum of {differ[0]} differs" if differ else None)
+  return state
 
 
 def restore_newest(store: str, abstract: TrainState):
   """(step, state) of the newest sound checkpoint, or None if there is none.
 
-  Damaged ones are named, moved beside the store and passed over.
+  Damaged ones are named, moved beside the store and passed over; also those
+  that only one of the processes finds damaged.
 
   Args:
     store: the folder of `open_manager`.
@@ -211,28 +243,32 @@ def restore_newest(store: str, abstract: TrainState):
   damaged = {}
   for step in reversed(steps(store)):
     try:
-      state = _sound(store, step, abstract)
-    except NO_DAMAGE:
-      raise
-    except Exception as error:  # pylint: disable=broad-except
-      # orbax, tensorstore and json raise all kinds for a damaged file
-      damaged[step] = repr(error)[:200]
+      state = _restore(store, step, abstract)
+    except _DamagedError as error:
+      damaged[step] = str(error)
       continue
-    for worse, reason in damaged.items():
-      aside = f"{store.rstrip('/')}-damaged-{worse}"
-      while epath.Path(aside).exists():
-        aside += "+"
-      if hosts.first():
-        epath.Path(store, str(worse)).rename(aside)
-      logging.warning(
-          "the checkpoint of step %d is damaged (%s): moved to %s, going on "
-          "from step %d", worse, reason, aside, step)
+    if hosts.first():
+      for worse, reason in damaged.items():
+        aside = _set_aside(store, worse)
+        logging.warning(
+            "the checkpoint of step %d is damaged (%s): moved to %s, going on "
+            "from step %d", worse, reason, aside, step)
     return step, state
   if damaged:
     raise InputError(
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "
         "copy, or start again in another --workdir")
   return None
+
+
+def _set_aside(store: str, step: int) -> str:
+  """Moves a step beside the store; where it is then."""
+  aside = f"{store.rstrip('/')}-damaged-{step}"
+  with storage.asking(store):
+    while epath.Path(aside).exists():
+      aside += "+"
+    epath.Path(store, str(step)).rename(aside)
+  return aside
 
 
 def restore_params(store: str, step: int | None, abstract):
@@ -255,9 +291,7 @@ def restore_params(store: str, step: int | None, abstract):
                      f"{', '.join(map(str, found))}")
   step = found[-1] if step is None else step
   try:
-    return step, _sound(store, step, TrainState(None, abstract, None)).params
-  except NO_DAMAGE:
-    raise
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
-    raise InputError(f"{os.path.join(store, str(step))}: damaged "
-                     f"({repr(error)[:200]}); give another --step") from error
+    return step, _restore(store, step, TrainState(None, abstract, None)).params
+  except _DamagedError as error:
+    raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
+                     "give another --step") from error

@@ -19,7 +19,9 @@ BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
 # Run the same command again: after a signal (saved), or a bucket out of reach.
 PREEMPTED = 75
 DIVERGED = 76  # after a NaN or infinite loss, which would come again
-PEER_LOST = 77  # another process of the run ended; run the same command again
+# Another process of the run ended, after this start had saved a checkpoint: run
+# the same command again.
+PEER_LOST = 77
 UNREAD = 141  # of a command whose output nobody reads on, as shells have it
 
 

@@ -17,6 +17,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -221,30 +222,47 @@ def shared_fate():
   process here and now, before anything waits for a peer that will not answer.
   Theirs then end with cli.PEER_LOST; or with SIGABRT of jax's own, if their
   main thread was not in a collective when it noticed.
+
+  Yields an event, to be set once this start has got further than the one
+  before. Until then what looks like a lost peer may come again at every start
+  (a wrong set-up, a peer that runs out of memory), and whoever starts again on
+  cli.PEER_LOST would do so without end. So it is an error like others, unless
+  jax's coordination service misses the heartbeats of a peer, and aborts this
+  process while it waits for that.
   """
+  further = threading.Event()
   if count() == 1:
-    yield
+    yield further
     return
   try:
-    yield
+    yield further
   except EverywhereError:
     raise
   except BaseException as error:  # pylint: disable=broad-except
+    short = " ".join(str(error).split())[:300]
+    lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
+        error, InputError) and _LOST.search(str(error))
+    if lost and not further.is_set():
+      _complain(f"isojax: {name()}: {short}; waiting {2 * HEARTBEAT} s, in "
+                "which jax ends this process if another one is gone\n")
+      time.sleep(2 * HEARTBEAT)
     if isinstance(error, InputError):
       code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
-    elif isinstance(error, (ValueError, RuntimeError)) and (
-        _LOST.search(str(error))):
+    elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          "process of this run is gone "
-          f"({' '.join(str(error).split())[:300]}); what it said last is the "
+          f"process of this run is gone ({short}); what it said last is the "
           "reason; the same command on every host goes on from the newest "
           "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
-    sys.stdout.flush()
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    _complain(text)
     if first() and code_ != cli.PEER_LOST:
       time.sleep(1.0)  # others with the same error may say so before jax goes
     os._exit(code_)
+
+
+def _complain(text: str) -> None:
+  sys.stdout.flush()
+  sys.stderr.write(text)
+  sys.stderr.flush()

@@ -112,18 +112,19 @@ def hold(path: str, *, seconds: float = SECONDS):
 
   It may take a lease to see that a holder of another machine is dead. The loss
   of it ends this process, as nothing else would stop what its main thread is
-  in: cli.BAD_INPUT if another holds it, cli.PREEMPTED if the bucket is out of
-  reach.
+  in: cli.BAD_INPUT if another holds it or the bucket refuses, cli.PREEMPTED if
+  that is out of reach.
   """
   writer = uuid.uuid4().hex
   mine = json.dumps(dataclasses.asdict(Holder(
       socket.gethostname(), place(), os.getpid(), started(os.getpid()),
       seconds))).encode()
   generation, sure = _take(path, mine, writer)
-  done, every, why = threading.Event(), seconds / BEATS, "no answer"
+  done, every = threading.Event(), seconds / BEATS
+  why, code = "no answer", cli.PREEMPTED
 
   def beat() -> None:
-    nonlocal generation, sure, why  # held since a write that was begun then
+    nonlocal generation, sure, why, code  # held since a write begun then
     while not done.wait(every):
       begun = time.monotonic()
       try:
@@ -131,6 +132,7 @@ def hold(path: str, *, seconds: float = SECONDS):
                               seconds=every / 2)  # to connect, and to read
       except Exception as error:  # pylint: disable=broad-except
         why = str(error)  # perhaps for a moment
+        code = cli.code_of(error) if isinstance(error, InputError) else 1
         continue
       if found is None:
         _end(path, "another process has taken it over", cli.BAD_INPUT)
@@ -139,7 +141,7 @@ def hold(path: str, *, seconds: float = SECONDS):
   def watch() -> None:  # whatever the beat is waiting for
     while not done.wait(every / 2):
       if time.monotonic() - sure > seconds - every:
-        _end(path, why, cli.PREEMPTED)
+        _end(path, why, code)
 
   threads = [threading.Thread(target=f, daemon=True) for f in (beat, watch)]
   for thread in threads:

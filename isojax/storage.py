@@ -44,7 +44,7 @@ def check(folder: str, flag: str) -> None:
   import fsspec  # of etils
   # Each process of a run must see at once what the others wrote.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
-  with _asking(folder):
+  with asking(folder):
     _client().get_bucket(_split(folder)[0])
 
 
@@ -66,35 +66,88 @@ def _blob(path: str):
 
 
 @contextlib.contextmanager
-def _asking(path: str):
-  """What it means when Google's servers refuse or do not answer."""
-  from google.api_core import exceptions as api  # an extra
-  from google.auth import exceptions as auth
-  bucket = _split(path)[0]
+def asking(path: str | os.PathLike):
+  """What it means for a run when a bucket refuses or does not answer.
+
+  Of whichever client: Google's, gcsfs or tensorstore. Any other error, and
+  every error of a local path, passes as it is.
+  """
   try:
     yield
-  except auth.GoogleAuthError as error:
+  except InputError:
+    raise
+  except Exception as error:  # pylint: disable=broad-except  # of three clients
+    if remote(path):
+      _explain(os.fspath(path), error)
+    raise
+
+
+def _explain(path: str, error: Exception) -> None:
+  """Raises what an error of a client means for the run, if it knows that."""
+  from google.auth import exceptions as auth  # an extra
+  bucket, status = _split(path)[0], _status(error)
+  short = " ".join((str(error) or repr(error)).split())[:200]
+  if _away(error) or status in (408, 429) or status and status >= 500:
+    raise OutOfReachError(
+        f"{path}: bucket {bucket} cannot be reached ({short}); nothing that "
+        "was written before is lost: run the same command again") from error
+  if isinstance(error, auth.GoogleAuthError):
     raise InputError(
-        f"{path}: no credentials for bucket {bucket} ({_short(error)}); gcloud "
-        "auth application-default login, or a service account of this machine"
+        f"{path}: no credentials for bucket {bucket} ({short}); gcloud auth "
+        "application-default login, or a service account of this machine"
         ) from error
-  except api.NotFound as error:
+  if status in (401, 403):
+    raise InputError(
+        f"{path}: no permission in bucket {bucket} ({short}); a run needs the "
+        "roles storage.objectAdmin and storage.legacyBucketReader") from error
+  if status == 404 and not _there(bucket):
     raise InputError(f"{path}: there is no bucket {bucket}; make it: gcloud "
                      f"storage buckets create gs://{bucket}") from error
-  except (api.Forbidden, api.Unauthorized) as error:
-    raise InputError(
-        f"{path}: no permission in bucket {bucket} ({_short(error)}); a run "
-        "needs the roles storage.objectAdmin and storage.legacyBucketReader"
-        ) from error
-  except (api.GoogleAPIError, OSError) as error:  # requests' are OSErrors
-    raise OutOfReachError(
-        f"{path}: bucket {bucket} cannot be reached ({_short(error)}); nothing "
-        "that was written before is lost: run the same command again"
-        ) from error
 
 
-def _short(error: Exception) -> str:
-  return " ".join(str(error).split())[:200]
+def _there(bucket: str) -> bool:
+  """Whether there is a bucket, as far as Google says."""
+  from google.api_core import exceptions as api  # an extra
+  try:
+    _client().get_bucket(bucket)
+  except api.NotFound:
+    return False
+  except Exception:  # pylint: disable=broad-except  # asked about another error
+    pass
+  return True
+
+
+def _status(error: Exception) -> int | None:
+  """The HTTP status that an error of a client tells."""
+  import aiohttp  # of gcsfs
+  from gcsfs import retry  # an extra
+  from google.api_core import exceptions as api
+  if isinstance(error, (api.GoogleAPICallError, retry.HttpError)):
+    return error.code and int(error.code)
+  if isinstance(error, aiohttp.ClientResponseError):
+    return error.status
+  if isinstance(error, FileNotFoundError):
+    return 404
+  if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+    return 403  # of gcsfs
+  told = re.search(r"\[http_response_code='(\d+)'\]", str(error))
+  return told and int(told[1])  # of tensorstore
+
+
+def _away(error: Exception) -> bool:
+  """Whether a client waited in vain, or its connection broke."""
+  import aiohttp  # of gcsfs
+  import requests  # of Google's client
+  from google.api_core import exceptions as api  # an extra
+  from google.auth import exceptions as auth
+  if isinstance(error, auth.GoogleAuthError):
+    return error.retryable or isinstance(error, auth.TransportError)
+  if isinstance(error, aiohttp.ClientResponseError):
+    return False  # its status tells
+  return isinstance(error, (
+      TimeoutError, ConnectionError, requests.ConnectionError, requests.Timeout,
+      requests.exceptions.ChunkedEncodingError, aiohttp.ClientError,
+      api.RetryError)) or "[curl_code=" in str(error)
 
 
 def content(path: str) -> bytes | None:
@@ -112,7 +165,7 @@ def read(path: str) -> tuple[bytes | None, int]:
   """(Content, generation) of an object; (None, 0) where there is none."""
   from google.api_core import exceptions as api  # an extra
   blob = _blob(path)
-  with _asking(path):
+  with asking(path):
     try:
       content = blob.download_as_bytes()  # sets the generation that it read
     except api.NotFound:
@@ -135,7 +188,7 @@ def write(path: str, content: bytes, *, generation: int | None = None,
   blob = _blob(path)
   blob.metadata = {"writer": writer}
   once = {} if seconds is None else {"timeout": seconds, "retry": None}
-  with _asking(path):
+  with asking(path):
     try:
       blob.upload_from_string(content, "application/octet-stream",
                               if_generation_match=generation, **once)
@@ -150,7 +203,7 @@ def write(path: str, content: bytes, *, generation: int | None = None,
 def delete(path: str, generation: int | None = None) -> None:
   """Deletes an object, if it is there and of that generation."""
   from google.api_core import exceptions as api  # an extra
-  with _asking(path), contextlib.suppress(api.NotFound, api.PreconditionFailed):
+  with asking(path), contextlib.suppress(api.NotFound, api.PreconditionFailed):
     _blob(path).delete(if_generation_match=generation)
 
 
@@ -158,7 +211,7 @@ def names(folder: str) -> list[str]:
   """Of the objects and folders that stand in a folder, in order."""
   bucket, name = _split(folder)
   prefix = f"{name}/"
-  with _asking(folder):
+  with asking(folder):
     found = _client().list_blobs(bucket, prefix=prefix, delimiter="/")
     objects = [blob.name for blob in found]  # sets the prefixes
   inside = (each.removeprefix(prefix).rstrip("/")
@@ -181,7 +234,7 @@ def glob(pattern: str) -> list[str]:
   """The objects, and the folders that hold objects, that a pattern names."""
   bucket, name = _split(pattern)
   prefix = re.match(r"[^*?\[{]*", name)[0]
-  with _asking(pattern):
+  with asking(pattern):
     found = {blob.name.removesuffix("/") for blob in _client().list_blobs(
         bucket, prefix=prefix, match_glob=name)}
     found |= {os.path.dirname(blob.name) for blob in _client().list_blobs(

@@ -280,7 +280,7 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
-        stopping_at() as stop, hosts.shared_fate()):
+        stopping_at() as stop, hosts.shared_fate() as further):
     for step in range(start, M + 1):
       # What each process knows for itself: a signal to any, the clock of 0.
       stops, minutes = zip(*hosts.gather(
@@ -297,6 +297,8 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
           written.sync()
         with lab.saving(manager):
           checkpoint.save(manager, step, state)
+        if saved > start:
+          further.set()  # that one is on the disk: saving waits for it
         saved, saved_at = step, time.monotonic()
       if step == M:
         break

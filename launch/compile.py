@@ -1,15 +1,15 @@
-"""Compiles a run's programs for TPUs that are not there.
+"""Compiles a run's programs for TPUs or GPUs that are not there.
 
   python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
       --topology=v5e:4x4
 
-Needs the extra `tpu` (its libtpu compiles on any Linux machine) and of the
-checkpoint no more than config.json, from the hub or, where it is out of reach,
---config.model.path=FOLDER. The mesh has as many devices as the slice. Prints
-for each program the memory of a device beside the planner's estimate, its
-collectives, and the seconds of compiling; what does not fit is a row too. With
---largest the planner chooses sampler.slots and loss.microbatch_tokens, as many
-as it thinks the chip holds.
+Needs of the checkpoint no more than config.json, from the hub or, where it is
+out of reach, --config.model.path=FOLDER; and the extra `tpu` (its libtpu
+compiles on any Linux machine), or for --topology=h200:8 `cuda12` or `cuda13`.
+The mesh has as many devices as the slice. Prints for each program the memory of
+a device beside the planner's estimate, its collectives, and the seconds of
+compiling; what does not fit is a row too. With --largest the planner chooses
+sampler.slots and loss.microbatch_tokens, as many as it thinks the device holds.
 """
 
 import os
@@ -22,15 +22,16 @@ from isojax import experiment as experiment_lib
 from isojax.errors import InputError
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
-from launch import compile_tpu as tpu
+from launch import compile_devices as devices_lib
 
 _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
 _TOPOLOGY = flags.DEFINE_string(
     "topology", None, "Chip and shape of a slice: v5e:4x4, v5p:2x2x4, v6e:4x4, "
-    "v4:2x2x2, tpu7x:2x2x1.", required=True)
+    "v4:2x2x2, tpu7x:2x2x1; or card, hosts, GPUs of each: h200:8, a100:2x8.",
+    required=True)
 _LARGEST = flags.DEFINE_bool(
     "largest", False, "As many slots and microbatch_tokens as the planner "
-    "thinks the chip holds, instead of the config's.")
+    "thinks the device holds, instead of the config's.")
 _ONLY = flags.DEFINE_list(
     "only", list(programs_lib.NAMES), "Programs to compile.")
 _HLO = flags.DEFINE_string(
@@ -49,7 +50,7 @@ def main(_) -> None:
   for program in programs_lib.programs(case):
     if program.name not in _ONLY.value:
       continue
-    row, text = tpu.compiled(program)
+    row, text = devices_lib.compiled(program)
     print(report_lib.line(row, case.hbm), flush=True)
     if _HLO.value and text:
       os.makedirs(_HLO.value, exist_ok=True)

@@ -22,8 +22,8 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import Rows
-from launch import compile_tpu as tpu
-from launch.compile_tpu import Program
+from launch import compile_devices as devices_lib
+from launch.compile_devices import Program
 
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
          "accumulate", "apply")
@@ -54,21 +54,22 @@ class Case:
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
-        f"{e.recipe.loss.dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{e.recipe.loss.dtype}, gradients reduced in "
+        f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
         f"{lab_lib.update_kernel(e, self.model)}"))
 
 
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
   """Config and topology to what is compiled; every InputError is of here."""
-  devices = tpu.devices(topology)
-  mesh = tpu.mesh_on(e.mesh, devices, topology)
+  devices = devices_lib.devices(topology)
+  mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = lab_lib.Opened(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
-  hbm = tpu.hbm(devices[0])
+  hbm = devices_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
   sampler, notes = lab_lib.make_sampler(opened, e.sampler)
@@ -92,6 +93,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   return memory_lib.programs(
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),

@@ -14,6 +14,7 @@ _OP = re.compile(r"^ +(?:ROOT )?%?[\w.-]+ = (.+?) ([a-z][\w-]*)\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|branch_computations|"
                      r"called_computations)=(\{[^}]*\}|%?[\w.-]+)")
 _LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
+_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')  # GPUs' loops say it
 _BOUND = re.compile(r" = s32\[\][^ ]* constant\((\d+)\)")
 # One that runs beside others stands in several fusions, under one name.
 _PIECE = re.compile(r'(?:chain_id|async_collective_name)="([^"]+)"')
@@ -80,7 +81,8 @@ def _trips(found: dict[str, list[str]]) -> dict[str, int | None]:
             continue
           inner = count
           if loop and callee == loop[2]:
-            bounds = _BOUND.findall("\n".join(found[loop[1]]))
+            bounds = _COUNT.findall(line) or _BOUND.findall(
+                "\n".join(found[loop[1]]))
             inner = (count * int(bounds[0])
                      if count and len(bounds) == 1 else None)
           visit(callee, inner)

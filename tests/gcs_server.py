@@ -118,6 +118,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     url = urllib.parse.urlsplit(self.path)
     query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
     try:
+      answers = re.search(rb"answers-(\d+)", self.path.encode() + body)
+      if answers and self.command != "GET":  # what is written says it
+        raise Refused(int(answers[1]))
       with self.server.store.lock:
         self.route(url.path, query, body)
     except Refused as refused:

@@ -17,7 +17,7 @@ from isojax.rl import microbatches
 from isojax.rl import score
 from isojax.types import Prompts
 from isojax.types import Rollouts
-from launch import compile_tpu as tpu
+from launch import compile_devices as devices_lib
 from tests.conftest import RICH
 from tests.conftest import TINY
 from tests.conftest import make_model
@@ -170,27 +170,24 @@ def test_few_tokens_and_masks_take_the_einsum(kernel):
 class Device:
   """What is asked of a GPU, which is not here."""
 
-  platform = "gpu"
-  compute_capability = "9.0"  # of an H100
-
-  class client:
-    platform_version = "cuda 12"
+  def __init__(self, platform, compute_capability):
+    self.platform, self.compute_capability = platform, compute_capability
 
 
 class Mesh:
   """Of devices of another kind."""
 
-  def __init__(self, platform, tensor=1):
-    device = Device()
-    device.platform = platform
+  def __init__(self, platform, tensor=1, capability="9.0"):  # of an H100
+    device = Device(platform, capability)
     self.devices, self.shape = np.array([device]), {"tensor": tensor}
 
 
 def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
-           length=1000, **changes):
+           length=1000, capability="9.0", **changes):
   return attention.choose(
-      wanted, dataclasses.replace(cfg, **changes), Mesh(platform, tensor),
-      dtype=dtype, length=length, knob="recipe.loss.attention")
+      wanted, dataclasses.replace(cfg, **changes),
+      Mesh(platform, tensor, capability), dtype=dtype, length=length,
+      knob="recipe.loss.attention")
 
 
 @pytest.mark.parametrize("platform,found", [
@@ -209,6 +206,8 @@ def test_the_kernel_of_each_backend(platform, found):
     ("splash", "tpu", dict(H=64, tensor=3), "2 key heads do not divide"),
     ("splash", "tpu", dict(H=64, length=40000), "40000 slots, 32768 are"),
     ("splash", "tpu", dict(H=128, cfg=RICH), "windows of 3 tokens"),
+    ("cudnn", "gpu", dict(H=64, capability="gfx942"), "NVIDIA's GPUs"),
+    ("cudnn", "gpu", dict(H=64, capability="7.5"), "this is 7.5"),
     ("cudnn", "gpu", {}, "heads are of 10 numbers"),
     ("cudnn", "gpu", dict(H=256), "heads are of 256 numbers"),
     ("cudnn", "gpu", dict(H=64, dtype="float32"), "bfloat16, not float32"),
@@ -221,26 +220,30 @@ def test_a_kernel_that_is_not_there(wanted, platform, changes, why):
   assert choose("auto", platform, **changes) != wanted
 
 
-def test_splash_compiles_for_a_tpu():
-  """Forward and backward, on 2 x 2 chips, in less memory than scores take."""
+@pytest.mark.parametrize("kernel,module,extra,topology,calls", [
+    ("splash", "libtpu", "tpu", "v5e:2x2", "splash_mha_(fwd|dq|dkv)"),
+    ("cudnn", "jax_cuda12_plugin", "cuda12", "h200:4",
+     r"__cudnn\$fmhaScaleBiasSoftmax(Backward)?\"")])
+def test_a_kernel_compiles(kernel, module, extra, topology, calls):
+  """Forward and backward, on 2 x 2 devices, in less memory than scores take."""
   pytest.importorskip(
-      "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
+      module, reason=f"needs the extra: pip install 'isojax[{extra}]'")
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2),
-                            tpu.devices("v5e:2x2"))
+                            devices_lib.devices(topology))
   rows = mesh_lib.row_sharding(mesh)
   long = 1009, 211  # tokens, slots of prompts
   shape = lambda dtype, *sizes: jax.ShapeDtypeStruct(
       (2 * B, *sizes), dtype, sharding=rows)
 
   def total(q, k, v, prompt, first):
-    return jnp.sum(attended("splash", Seen(long[1], prompt, first), mesh=mesh)(
+    return jnp.sum(attended(kernel, Seen(long[1], prompt, first), mesh=mesh)(
         q, k, v).astype(jnp.float32))
 
   program = jax.jit(jax.grad(total, (0, 1, 2))).lower(
       shape("bfloat16", long[0], N, H), shape("bfloat16", K, H, sum(long)),
       shape("bfloat16", K, sum(long), H), shape("int32"),
       shape("int32", long[0])).compile()
-  for phase in ("fwd", "dq", "dkv"):
-    assert f"splash_mha_{phase}" in program.as_text()
-  scores = 4 * B * (N // 2) * long[0] * sum(long)  # of a chip
+  found = {call[0] for call in re.finditer(calls, program.as_text())}
+  assert len(found) == (3 if kernel == "splash" else 2)
+  scores = 4 * B * (N // 2) * long[0] * sum(long)  # of a device
   assert program.memory_analysis().peak_memory_in_bytes < scores

@@ -12,9 +12,15 @@ import sys
 import threading
 import time
 
+import aiohttp
+import fsspec.exceptions
 import jax
 import jax.numpy as jnp
 import pytest
+import requests
+from gcsfs import retry as gcsfs
+from google.api_core import exceptions as api
+from google.auth import exceptions as auth
 
 from isojax import checkpoint
 from isojax import cli
@@ -24,6 +30,7 @@ from isojax import records
 from isojax import storage
 from isojax import workdir
 from isojax.errors import InputError
+from isojax.errors import OutOfReachError
 from isojax.types import TrainState
 from tests import gcs_server
 
@@ -261,6 +268,18 @@ def test_who_cannot_reach_the_bucket_for_a_lease_ends(folder):
   assert time.monotonic() - began < 4.0
 
 
+def test_who_may_no_longer_write_the_lease_ends(folder):
+  def refuse(*_):
+    raise gcs_server.Refused(403)
+
+  with gcs_server.started() as (server, variables):
+    with hold(f"{folder}/lock", 2.0, variables) as process:
+      server.store.put = refuse
+      said = process.communicate(timeout=9)[1].decode()
+  assert process.returncode == cli.BAD_INPUT
+  assert "no permission in bucket" in said
+
+
 # --- errors in words ----------------------------------------------------------
 
 
@@ -310,21 +329,106 @@ def test_a_sweep_has_no_root_in_a_bucket():
   assert "isojax.main --plan=PLAN --row=ROW --workdir=gs://" in done.stderr
 
 
+CURL = ("ABORTED: All 32 retry attempts failed: CURL error Could not connect "
+        "to server: Failed to connect to host [curl_code='7']")
+HTTP = "{}: Error writing gs://bucket/a: refused [http_response_code='{}']"
+LATER = OutOfReachError, "run the same command again"
+
+
+@pytest.mark.parametrize("error, kind, message", [
+    # Google's client
+    (api.ServiceUnavailable("x"), *LATER), (api.TooManyRequests("x"), *LATER),
+    (api.from_http_status(408, "x"), *LATER),
+    (api.RetryError("x", None), *LATER),
+    (api.InternalServerError("x"), *LATER),
+    (requests.ConnectionError("x"), *LATER),
+    (requests.ReadTimeout("x"), *LATER),
+    (auth.TransportError("x"), *LATER),
+    (auth.RefreshError("x", retryable=True), *LATER),
+    (auth.RefreshError("x"), InputError, "no credentials for bucket bucket"),
+    (api.Forbidden("x"), InputError, "no permission in bucket bucket"),
+    (api.Unauthorized("x"), InputError, "no permission in bucket bucket"),
+    # gcsfs
+    (gcsfs.HttpError({"code": 503, "message": "x"}), *LATER),
+    (gcsfs.HttpError({"code": "429", "message": "x"}), *LATER),
+    (requests.exceptions.ProxyError(), *LATER),  # it says so for a 502
+    (aiohttp.ServerDisconnectedError(), *LATER),
+    (fsspec.exceptions.FSTimeoutError(), *LATER),
+    (OSError("Forbidden: b/bucket/o\nx"), InputError,
+     "no permission in bucket bucket"),
+    (gcsfs.HttpError({"code": 401, "message": "x"}), InputError,
+     "no permission in bucket bucket"),
+    # tensorstore
+    (ValueError(CURL), *LATER),
+    (ValueError(HTTP.format("ABORTED: All 32 retry attempts failed", 503)),
+     *LATER),
+    (ValueError(HTTP.format("PERMISSION_DENIED", 403)), InputError,
+     "no permission in bucket bucket"),
+    # what is neither: a bug, a damaged file, a full disk of this machine
+    (api.BadRequest("x"), api.BadRequest, None),
+    (gcsfs.HttpError({"code": 400, "message": "x"}), gcsfs.HttpError, None),
+    (gcsfs.HttpError(), gcsfs.HttpError, None),
+    (ValueError(HTTP.format("", 400)), ValueError, None),
+    (TypeError("x"), TypeError, None), (KeyError("x"), KeyError, None),
+    (OSError(28, "No space left on device"), OSError, None),
+    (InputError("Forbidden: as it is"), InputError, "Forbidden: as it is")])
+def test_what_an_error_of_a_bucket_means(error, kind, message):
+  """As each client raised it, against a server that answers so."""
+  with pytest.raises(Exception, match=message) as caught:
+    with storage.asking("gs://bucket/a"):
+      raise error
+  assert caught.type is kind
+  with pytest.raises(type(error)) as caught, storage.asking("/a/local/folder"):
+    raise error
+  assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [
+    api.NotFound("x"), FileNotFoundError("x"),
+    ValueError(HTTP.format("NOT_FOUND", 404))])
+def test_an_object_that_is_not_there_is_not_a_bucket_that_is_not(
+    bucket, error):
+  with pytest.raises(InputError, match="there is no bucket elsewhere; make it"):
+    with storage.asking("gs://elsewhere/a"):
+      raise error
+  with pytest.raises(type(error)) as caught, storage.asking(f"{bucket}/a"):
+    raise error
+  assert caught.value is error
+
+
 # --- checkpoints --------------------------------------------------------------
+
+LEAF = jax.ShapeDtypeStruct(
+    (8, 4), jnp.float32,
+    sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+
+
+def state(step, name="a"):
+  return TrainState(
+      step=jnp.int32(step), params={name: jnp.full((8, 4), step, jnp.float32)},
+      opt_state=())
+
+
+@pytest.mark.skipif("ISOJAX_GCS_URL" in os.environ,
+                    reason="only our own server refuses")
+@pytest.mark.parametrize("code, kind, message", [
+    (403, InputError, "no permission in bucket bucket .* storage.objectAdmin"),
+    (400, gcsfs.HttpError, "400")])
+def test_a_bucket_that_takes_no_checkpoint(folder, code, kind, message):
+  """It is there and can be read: nothing that another try would mend."""
+  storage.check(folder, "workdir")
+  with pytest.raises(Exception, match=message) as caught:
+    with checkpoint.open_manager(f"{folder}/checkpoints", keep=2) as manager:
+      checkpoint.save(manager, 1, state(1, f"answers-{code}"))
+  assert caught.type is kind
 
 
 def test_a_damaged_checkpoint_is_moved_aside(folder):
   storage.check(folder, "workdir")
   store = f"{folder}/checkpoints"
-  leaf = jax.ShapeDtypeStruct(
-      (8, 4), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(
-          jax.devices()[0]))
   abstract = TrainState(
-      step=jax.ShapeDtypeStruct((), jnp.int32, sharding=leaf.sharding),
-      params={"a": leaf}, opt_state=())
-  state = lambda step: TrainState(
-      step=jnp.int32(step), params={"a": jnp.full((8, 4), step, jnp.float32)},
-      opt_state=())
+      step=jax.ShapeDtypeStruct((), jnp.int32, sharding=LEAF.sharding),
+      params={"a": LEAF}, opt_state=())
   assert checkpoint.restore_newest(store, abstract) is None
   with checkpoint.open_manager(store, keep=2) as manager:
     for step in (1, 2, 3):

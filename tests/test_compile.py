@@ -14,9 +14,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import score
 from isojax.rl import update as update_lib
+from launch import compile_devices as devices_lib
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
-from launch import compile_tpu as tpu
 from tests.conftest import make_model
 
 # As libtpu writes it, shortened: one gather in two pieces inside a loop of 4,
@@ -82,6 +82,14 @@ def test_a_loop_without_a_known_end_is_said():
       "  1 all-gather in a loop: 0.0 MiB; the largest bf16[8,16]")
 
 
+def test_a_loop_that_says_its_end():
+  text = HLO.replace("constant(4)", "parameter(1)").replace(
+      "condition=%condition.3, body=%body.3", "condition=%condition.3, "
+      'body=%body.3, backend_config={"known_trip_count":{"n":"7"}}')
+  gather, *_ = report_lib.collectives(text)
+  assert gather.trips == 7
+
+
 def test_what_does_not_fit_is_a_row():
   row = report_lib.Row("accumulate", beside=2**30, estimate=12 * 2**30,
                        needed=16 * 2**30)
@@ -96,9 +104,9 @@ def test_what_does_not_fit_is_a_row():
     "Ran out of memory on HBM, the total memory required for HLO temporaries "
     "(28.12G) exceeds available HBM (15.75G)."])
 def test_two_ways_to_run_out_of_memory(message):
-  assert tpu.out_of_memory(RuntimeError(message)) == (
+  assert devices_lib.out_of_memory(RuntimeError(message)) == (
       28.12 * 2**30, 15.75 * 2**30)
-  assert tpu.out_of_memory(RuntimeError("INTERNAL")) is None
+  assert devices_lib.out_of_memory(RuntimeError("INTERNAL")) is None
 
 
 def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
@@ -120,13 +128,26 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", ""])
 def test_a_topology_that_is_none(name):
   with pytest.raises(InputError, match=f"--topology={name}: expected CHIP:AxB"):
-    tpu.devices(name)
+    devices_lib.devices(name)
+
+
+@pytest.mark.parametrize("name", ["h200:0", "h200:0x8"])
+def test_no_gpus(name):
+  with pytest.raises(InputError, match="expected at least one of each"):
+    devices_lib.devices(name)
+
+
+def test_without_cuda(monkeypatch):
+  for version in (12, 13):
+    monkeypatch.setitem(sys.modules, f"jax_cuda{version}_plugin", None)
+  with pytest.raises(InputError, match="pip install 'isojax.cuda12.'"):
+    devices_lib.devices("h200:8")
 
 
 def test_without_libtpu(monkeypatch):
   monkeypatch.setitem(sys.modules, "libtpu", None)
   with pytest.raises(InputError, match="pip install 'isojax.tpu.'"):
-    tpu.devices("v5e:2x2")
+    devices_lib.devices("v5e:2x2")
 
 
 @pytest.mark.parametrize("size", [2, 8])
@@ -134,7 +155,7 @@ def test_a_mesh_that_is_not_the_slice(size):
   cfg = mesh_lib.MeshConfig(data=1, fsdp=size, tensor=1)
   with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 is of {size} "
                      "devices, but --topology=v5e:2x2 has 4; .*fsdp=4"):
-    tpu.mesh_on(cfg, jax.devices(), "v5e:2x2")
+    devices_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
 
 
 def test_the_widest_microbatch():
@@ -160,12 +181,12 @@ def test_a_small_model_on_a_small_slice():
   assert case.hbm == 15.75 * 2**30
   programs = {p.name: p for p in programs_lib.programs(case)}
   assert tuple(programs) == programs_lib.NAMES
-  decode, text = tpu.compiled(programs["decode"])
+  decode, text = devices_lib.compiled(programs["decode"])
   assert text.startswith("HloModule jit_decode")
   # The embedded policy has 141k parameters: whole weights while decoding.
   assert {c.kind for c in decode.collectives} <= {"all-reduce"}
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
-  accumulate, _ = tpu.compiled(programs["accumulate"])
+  accumulate, _ = devices_lib.compiled(programs["accumulate"])
   assert "all-gather" in {c.kind for c in accumulate.collectives}
   tiny = update_lib.abstract_state(case.model, programs_lib.optimizer(case))
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
@@ -175,4 +196,18 @@ def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
   with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu knows no"):
-    tpu.devices("v5e:3x5")
+    devices_lib.devices("v5e:3x5")
+
+
+def test_a_small_model_on_gpus():
+  pytest.importorskip("jax_cuda12_plugin", reason="needs CUDA's compiler, of "
+                      "the extra: pip install 'isojax[cuda12]'")
+  case = programs_lib.case(small(fsdp=4), "h200:2x2", largest=False)
+  assert case.hbm == 0.75 * 151_397_597_184
+  programs = {p.name: p for p in programs_lib.programs(case)}
+  row, _ = devices_lib.compiled(programs["accumulate"])
+  assert {c.trips for c in row.collectives} == {1, 3}  # there are 3 layers
+  assert "all-gather" in {c.kind for c in row.collectives}
+  decode, _ = devices_lib.compiled(programs["decode"])
+  # What two hosts read, after the loop over tokens.
+  assert [(c.kind, c.trips) for c in decode.collectives] == [("all-gather", 1)]

@@ -78,12 +78,14 @@ def test_a_folder_that_only_process_0_sees(tmp_path):
 # --- two processes ------------------------------------------------------------
 
 WORKER = """
-import json, sys
+import json, pathlib, shutil, sys
+import jax, jax.numpy as jnp
 import numpy as np
+from isojax import checkpoint
 from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.tasks import stratum as stratum_lib
+from isojax.types import TrainState
 
 hosts.initialize(None, None, None)
 i = hosts.number()
@@ -113,22 +115,50 @@ out["mesh"] = refused(lambda: hosts.together(lambda: make(1)))
 rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
 out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
 out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated
+
+state = lambda step: TrainState(
+    step=mesh_lib.place(np.int32(step), mesh_lib.replicated(make(2))),
+    params={"a": mesh_lib.place(np.arange(4000.) + step,
+                                mesh_lib.row_sharding(make(2)))},
+    opt_state=())
+store = pathlib.Path(sys.argv[1], "checkpoints")
+with checkpoint.open_manager(str(store), keep=4) as manager:
+  for step in (2, 3, 4, 5):
+    checkpoint.save(manager, step, state(step))
+if i == 1:  # sees other bytes than process 0
+  store = shutil.copytree(store, store.with_name("elsewhere"))
+  shutil.rmtree(store / "5/state")
+  meta = store / "4/meta/metadata"
+  meta.write_text(meta.read_text().replace("4", "6"))  # of other sums
+hosts.gather(i)
+if i == 0:
+  shutil.rmtree(store / "3/meta")
+step, found = checkpoint.restore_newest(str(store), jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state(0)))
+out["restored"] = [step, [float(x.data[0] % 2000) for x in
+                          found.params["a"].addressable_shards]]
+out["left"] = checkpoint.steps(str(store))
 print(json.dumps(out), flush=True)
-with hosts.shared_fate():
+with hosts.shared_fate() as further:
+  further.set()
   if i == 1:
     raise InputError("the disk is full")
   hosts.gather("nobody answers")
 """
 
 
-def test_two_processes_gather_agree_and_end_together():
-  """As two tasks of a Slurm step, which jax finds by itself."""
+def both(script, *words):
+  """(Exit code, stdout, stderr) of each of two processes.
+
+  As two tasks of a Slurm step, which jax finds by itself.
+  """
   environment = os.environ | SLURM | {
       "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path),
       "SLURM_STEP_NODELIST": "localhost",
       "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
   processes = [subprocess.Popen(
-      [sys.executable, "-c", WORKER], env=environment | {
+      [sys.executable, "-c", script, *words], env=environment | {
           "SLURM_PROCID": str(i)},
       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for i in (0, 1)]
@@ -137,9 +167,15 @@ def test_two_processes_gather_agree_and_end_together():
   finally:
     for process in processes:
       process.kill()
-  assert "isojax: " in said[1][1], said[1][1]
+  return [(process.returncode, *texts)
+          for process, texts in zip(processes, said)]
+
+
+def test_two_processes_gather_agree_and_end_together(tmp_path):
+  (code, first, _), (failed, second, why) = both(WORKER, str(tmp_path))
+  assert "isojax: " in why, why
   zero, one = (next(json.loads(line) for line in out.splitlines()
-                    if line.startswith("{")) for out, _ in said)
+                    if line.startswith("{")) for out in (first, second))
   assert zero.pop("number") == [0, 2, True]
   assert one.pop("number") == [1, 2, False]
   assert (zero.pop("rows"), one.pop("rows")) == ([[0, 1, 2]], [[3, 4, 5]])
@@ -153,10 +189,43 @@ def test_two_processes_gather_agree_and_end_together():
   assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
   assert "(process 0), 5 on " in zero["differ"]
   assert zero["mesh"].startswith("mesh: 1 of 2 devices; ") and zero["read"]
+  # The newest one that is sound on both; the others are kept aside, once.
+  assert zero["restored"] == [2, [2.0]] and zero["left"] == [2]
+  assert sorted(os.listdir(tmp_path)) == ["checkpoints", *(
+      f"checkpoints-damaged-{step}" for step in (3, 4, 5)), "elsewhere"]
+  assert sorted(os.listdir(tmp_path / "elsewhere")) == ["2", "3", "4", "5"]
   # One process fails alone: it says why, and the other ends as well.
-  assert processes[1].returncode == 2
-  assert said[1][1].strip().endswith("(process 1): the disk is full")
-  assert processes[0].returncode in (cli.PEER_LOST, -signal.SIGABRT)
+  assert failed == 2
+  assert why.strip().endswith("(process 1): the disk is full")
+  assert code in (cli.PEER_LOST, -signal.SIGABRT)
+
+
+STARTING = """
+import os, sys
+from isojax import hosts
+hosts.HEARTBEAT = 4
+hosts.initialize(None, None, None)
+with hosts.shared_fate():
+  hosts.gather(hosts.number())
+  if sys.argv[1] == "dies" and hosts.number() == 1:
+    os.kill(os.getpid(), 9)
+  if sys.argv[1] == "dies":
+    hosts.gather("nobody answers")
+  hosts.HEARTBEAT = 1
+  raise RuntimeError("NCCL operation ncclCommInitRank failed")
+"""
+
+
+def test_a_wrong_set_up_is_no_lost_peer():
+  """It would be the same at every start; who reads 77 starts again."""
+  for code, _, said in both(STARTING, "fails"):
+    assert code == 1 and "ncclCommInitRank failed" in said, said
+
+
+def test_a_peer_that_dies_while_starting():
+  (code, _, said), (killed, *_) = both(STARTING, "dies")
+  assert killed == -signal.SIGKILL
+  assert code == -signal.SIGABRT and "another one is gone" in said, said
 
 
 SMALL = dict(alloc=dict(Bp=2, n=4, C=192),
@@ -227,7 +296,7 @@ def two(tmp_path, small, monkeypatch):
 def test_two_hosts_make_the_records_of_one(tmp_path, small, two):
   """SIGKILL to one, both again, SIGTERM to one, and one device afterwards."""
   run = two()
-  run.wait_for(4)
+  run.wait_for(7)  # the checkpoint of step 3 is there
   run.processes[1].kill()
   begun = time.monotonic()
   assert run.processes[0].wait() in (cli.PEER_LOST, -signal.SIGABRT)

@@ -14,6 +14,7 @@ from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import queue
+from isojax.sampling import draw as draw_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from tests.conftest import RICH
@@ -90,7 +91,7 @@ def plainly_sampled(model, params, prompts, n, step=0):
   for t in range(T):
     ids, start_B = sequences(prompts, tokens, n)
     logits = plain_logits(model, params, ids)[np.arange(B), start_B + t - 1]
-    drawn, _, _ = sampler_lib.draw(
+    drawn, _, _ = draw_lib.draw(
         logits, rng.uniform_at(key_R, jnp.full(B, t)), 1.0, 1.0)
     tokens[~done, t] = np.asarray(drawn)[~done]
     done |= np.isin(tokens[:, t], EOS)
@@ -329,7 +330,7 @@ def test_draw_by_hand():
   """p = 1/2, 1/4, 1/8, 1/8: the uniform number names the token."""
   logits = np.log([[4.0, 2.0, 1.0, 1.0]]).repeat(6, 0).astype(np.float32)
   uniform = np.float32([0.0, 0.49, 0.51, 0.74, 0.76, 0.9999999])
-  token, logp, entropy = sampler_lib.draw(logits, uniform, 1.0, 1.0)
+  token, logp, entropy = draw_lib.draw(logits, uniform, 1.0, 1.0)
   assert token.tolist() == [0, 0, 1, 1, 2, 3]
   np.testing.assert_allclose(
       np.exp(logp), [0.5, 0.5, 0.25, 0.25, 0.125, 0.125], rtol=1e-6)
@@ -339,7 +340,7 @@ def test_draw_by_hand():
 def test_top_p_by_hand():
   """top_p = 0.6 keeps 1/2 and 1/4, renormalised to 2/3 and 1/3."""
   logits = np.log([[1.0, 4.0, 1.0, 2.0]]).repeat(3, 0).astype(np.float32)
-  token, logp, entropy = sampler_lib.draw(
+  token, logp, entropy = draw_lib.draw(
       logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6)
   assert token.tolist() == [1, 1, 3]
   np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
@@ -353,7 +354,7 @@ def test_draw_follows_the_distribution():
                       jnp.zeros(20_000, jnp.uint32))
   uniform = rng.uniform_at(keys, jnp.full(20_000, 3))
   logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))
-  token, _, _ = sampler_lib.draw(logits, uniform, 1.0, 1.0)
+  token, _, _ = draw_lib.draw(logits, uniform, 1.0, 1.0)
   count = np.bincount(token, minlength=5)
   assert ((count - 20_000 * p)**2 / (20_000 * p)).sum() < 23.5
 
@@ -366,8 +367,10 @@ def test_pick_is_the_inverse_of_the_running_sum(V):
   weight[:, 3] += 0.1
   uniform = random.random(400)
   uniform[:3] = 0, 0.5, 1 - 2**-23
-  token, total = sampler_lib.pick(
-      weight.astype(np.float32), uniform.astype(np.float32))
+  blocks = draw_lib.in_blocks(jnp.float32(weight), 0.0)
+  token, total = draw_lib.pick(
+      blocks.sum(axis=-1), lambda block: draw_lib.at(blocks, block),
+      jnp.float32(uniform))
   cdf = np.cumsum(weight, axis=1)
   want = [np.searchsorted(row, u * row[-1], side="right")
           for row, u in zip(cdf, uniform)]

@@ -163,8 +163,17 @@ def test_a_full_disk_names_the_row(root):
 # --- tries --------------------------------------------------------------------
 
 
-def test_one_of_many_gets_a_run(root):
-  code = ("from isojax.sweep import tries\n"
+NO_LINKS = """
+import errno, os
+def link(*_):
+  raise OSError(errno.EOPNOTSUPP, "no hard links here")
+os.link = link
+"""
+
+
+@pytest.mark.parametrize("file_system", ["", NO_LINKS], ids=["links", "none"])
+def test_one_of_many_gets_a_run(root, file_system):
+  code = (f"{file_system}\nfrom isojax.sweep import tries\n"
           f"begin = lambda g: tries.begin({root!r}, {ID!r}, g, version='v',\n"
           "                                lease=9.0)\n"
           "print(*(g for g in range(1, 30) if begin(g)))\n")
@@ -174,6 +183,30 @@ def test_one_of_many_gets_a_run(root):
   got = [int(g) for each in racing for g in each.communicate()[0].split()]
   assert sorted(got) == list(range(1, 30))
   assert tries_lib.numbers(root) == {ID: list(range(1, 30))}
+  assert all(tries_lib.read(root, ID, g).version == "v" for g in got)
+  assert len(os.listdir(f"{root}/sweep")) == 29 + 1  # and config.py
+
+
+def test_a_claim_is_there_whole_or_not_at_all(root):
+  """Its process is killed the moment before the file is safe on the disk."""
+  code = ("import os, signal\nfrom isojax.sweep import tries\n"
+          "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+          f"tries.begin({root!r}, {ID!r}, 1, version='v', lease=9.0)\n")
+  assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+  assert not tries_lib.numbers(root)  # nobody waits for it
+  assert begin(root, 1) == tries_lib.read(root, ID, 1)
+
+
+def test_an_answer_that_was_lost_is_no_other_holder(root, monkeypatch):
+  """The link was made, and the request sent again."""
+  link = os.link
+
+  def twice(*paths):
+    link(*paths)
+    link(*paths)
+
+  monkeypatch.setattr(os, "link", twice)
+  assert begin(root, 1) is not None and begin(root, 1) is None
 
 
 def test_a_slow_holder_lets_go(root):
@@ -277,8 +310,7 @@ def test_killed_and_joined_sweepers_do_every_run_once(root):
     sweepers[-1].kill()
     sweepers[-1].wait()
     sweepers.append(counting(root, steps))
-  # A kill may cut a claim short, which is then waited out.
-  said = sweepers[-1].communicate(timeout=60 + tries_lib.UNREAD)
+  said = sweepers[-1].communicate(timeout=60)
   assert said[0].split() == ["finished"] * len(steps), said
   for i, n in enumerate(steps):
     assert counted(root, i) == [str(step) for step in range(n)]
@@ -502,9 +534,15 @@ def test_a_jobset_is_one_run_on_one_slice(
   container, = pod["containers"]
   assert container["resources"]["limits"] == {"google.com/tpu": chips}
   assert container["command"] == runs_lib.command("/runs", run, "python")
-  # Saved after SIGTERM is no failure; of others there are two restarts.
-  assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [75]
-  assert found["spec"]["failurePolicy"]["maxRestarts"] == 2
+  # Saved after SIGTERM, or a lost peer, is no failure; of others there are two
+  # restarts.
+  codes, evicted = job["podFailurePolicy"]["rules"]
+  assert codes["onExitCodes"]["values"] == [75, 77]  # in order, or refused
+  assert evicted["onPodConditions"][0]["type"] == "DisruptionTarget"
+  policy = found["spec"]["failurePolicy"]
+  assert policy["maxRestarts"] == 2
+  assert policy["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+  assert policy["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
   assert bool(found["metadata"]["annotations"]) == (hosts > 1)
   found["spec"]["replicatedJobs"][0]["replicas"] = "1"
   with pytest.raises(AssertionError, match="replicas"):

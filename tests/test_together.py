@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 
@@ -151,6 +153,28 @@ def test_the_same_bits_as_alone(base, lab, alone, tmp_path):
     assert got == kept
     jax.tree.map(np.testing.assert_array_equal, after, state)
     charged += seconds
+  assert 0 < charged < wall
+
+
+def test_a_sweep_makes_them_in_its_own_process(base, alone, tmp_path):
+  root = str(tmp_path)
+  runs = registered(base, root)[:2]
+  began = time.perf_counter()
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.sweep", f"--root={root}", "--together=2",
+       f"--only={','.join(run.run_id for run in runs)}"],
+      capture_output=True, text=True, timeout=100)
+  wall = time.perf_counter() - began
+  assert done.returncode == 0, done.stderr
+  tries = [tries_lib.read(root, run.run_id, 1) for run in runs]
+  assert [(t.together, t.code) for t in tries] == [(True, 0)] * 2
+  assert tries[0].pid == tries[1].pid
+  assert max(t.begun for t in tries) < min(t.ended for t in tries)
+  charged = 0.0
+  for run, (kept, *_) in zip(runs, alone):
+    got = records.read(f"{runs_lib.workdir_of(root, run)}/records.jsonl")
+    assert records.comparable(got) == kept
+    charged += got[-1]["device_seconds"]
   assert 0 < charged < wall
 
 

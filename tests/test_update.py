@@ -31,7 +31,7 @@ LOSS = update_lib.LossConfig(
     aggregation="token_mean", zero_variance="off", advantage_ddof=0,
     advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
     kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
-    remat=False, dtype="float32", attention="auto")
+    remat=False, dtype="float32", reduce_dtype="float32", attention="auto")
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -438,6 +438,53 @@ def traced(cfg, R, T, model):
       params, base, batch, np.float32(1.0))
 
 
+HALF = dataclasses.replace(PLAIN, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("remat", [False, True])
+def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
+  """Of all matrices of a layer; looped layers send them so to their shards."""
+  cfg = dataclasses.replace(HALF, remat=remat, reduce_dtype=reduce_dtype)
+  matrices = {(60, 20), (20, 20), (20, 60), (28, 20), (20, 28)}  # [out, in]
+  made, sent = set(), set()
+  for eqn in equations(traced(cfg, 6, T, make_model(fsdp=2, tensor=2)).jaxpr):
+    for out in (v.aval for v in eqn.outvars):
+      if eqn.primitive.name == "dot_general" and out.shape in matrices:
+        made.add((out.shape, out.dtype.name))
+      if eqn.primitive.name == "sharding_constraint" and (
+          "fsdp" in eqn.params["sharding"].spec):
+        sent.add(out.dtype.name)
+  assert made == {(shape, reduce_dtype) for shape in matrices}
+  assert sent == {reduce_dtype}
+
+
+@pytest.mark.parametrize("dtype, want", [("float32", 259), ("bfloat16", 260)])
+def test_a_reduced_gradient_by_hand(dtype, want):
+  """256 + 1 + 1 + 1, a row a device: 9 bits, of which bfloat16 has 8."""
+  rows = mesh_lib.row_sharding(make_model(fsdp=4).mesh)
+  x, grad = jax.device_put(
+      (jnp.ones((4, 1, 1), jnp.bfloat16),
+       jnp.array([256, 1, 1, 1], jnp.bfloat16).reshape(4, 1, 1)), rows)
+  grad_weight = jax.jit(lambda x, grad: jax.vjp(
+      decoder.product, x, jnp.ones((1, 1), dtype))[1](grad)[1])(x, grad)
+  assert grad_weight.dtype == dtype and float(grad_weight[0, 0]) == want
+
+
+def test_reduced_in_float32_gradients_are_closer_to_float32_ones(params):
+  """Of bfloat16 compute, on four devices: 0.188 away, and 0.201."""
+  def changed(dtype, reduce_dtype):
+    change, _ = step(params, data=2, fsdp=2, cfg=dataclasses.replace(
+        HALF, remat=True, dtype=dtype, reduce_dtype=reduce_dtype))
+    return np.concatenate([x.ravel() for x in jax.tree.leaves(change)])
+
+  want = changed("float32", "float32")
+  fine, coarse = (
+      changed("bfloat16", dtype) for dtype in ("float32", "bfloat16"))
+  away = lambda x: np.linalg.norm(x - want)
+  assert away(fine) < away(coarse)
+
+
 def test_all_logits_never_exist(monkeypatch):
   """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
   monkeypatch.setattr(score, "HEAD_CHUNK", 30)
@@ -477,6 +524,8 @@ def test_optimizer_clips_warms_up_and_then_stays():
 @pytest.mark.parametrize("field, value, message", [
     ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
     ("zero_variance", "yes", "off, policy, regularizers, all"),
+    ("reduce_dtype", "float16", "float32, bfloat16"),
+    ("reduce_dtype", "bfloat16", "expected float32, or loss.dtype=float32"),
     ("microbatch_tokens", 0, ">= 1")])
 def test_bad_config_is_refused(field, value, message):
   with pytest.raises(ValueError, match=message):

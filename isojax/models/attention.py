@@ -93,8 +93,9 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
           if length > SLOTS else None),
       "cudnn": (
           f"it is of NVIDIA's GPUs, this is a {device.platform}"
-          if device.platform != "gpu" or "cuda" not in
-          device.client.platform_version else
+          # AMD's are of "gfx942" and the like.
+          if device.platform != "gpu" or device.compute_capability.startswith(
+              "gfx") else
           f"it computes in bfloat16, not {dtype}"
           if dtype != "bfloat16" else
           f"it is of compute capability 8.0, this is {device.compute_capability}"

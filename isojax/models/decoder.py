@@ -127,6 +127,45 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
+@jax.custom_vjp
+def copied(weight, copy):
+  """A weight with the values of its copy; the gradient is the weight's."""
+  return copy.astype(weight.dtype)
+
+
+copied.defvjp(lambda weight, copy: (copied(weight, copy), None),
+              lambda _, grad: (grad, None))
+
+
+def rounded(weight, dtype):
+  """A weight as its copy in `dtype` has it; its gradient is not rounded."""
+  return copied(weight, jax.lax.stop_gradient(weight).astype(dtype))
+
+
+@jax.custom_vjp
+def matmul(x, weight):
+  """x times a weight, in x's dtype; the weight's gradient is made in its own.
+
+  Because XLA reduces it over devices right behind the product that makes it.
+  """
+  return x @ weight.astype(x.dtype)
+
+
+def _matmul_forward(x, weight):
+  copy = weight.astype(x.dtype)
+  return x @ copy, (x, copy, weight)
+
+
+def _matmul_backward(saved, grad):
+  x, copy, weight = saved
+  along = lambda axis: (((axis,), (axis,)), ((), ()))
+  return jax.lax.dot_general(grad, copy, along(1)), jax.lax.dot_general(
+      grad, x, along(0), preferred_element_type=weight.dtype).T
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
 def product(x_BxT, weight):
   """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
 
@@ -135,7 +174,7 @@ def product(x_BxT, weight):
   """
   B, T, *inputs = x_BxT.shape
   flat = x_BxT.reshape(B * T, -1)
-  out = flat @ weight.reshape(flat.shape[1], -1)
+  out = matmul(flat, weight.reshape(flat.shape[1], -1))
   return out.reshape(B, T, *weight.shape[len(inputs):])
 
 
@@ -153,22 +192,24 @@ class Block(nn.Module):
     def weight(name, shape, axes, fan_in):
       init = nn.initializers.normal(fan_in**-0.5)
       boxed = nn.with_logical_partitioning(init, axes)
-      return self.param(name, boxed, shape, jnp.float32).astype(dtype)
+      return self.param(name, boxed, shape, jnp.float32)
 
     def biased(name, x, heads, axis):
       if not c.qkv_bias:
         return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.zeros, (axis, None))
-      value = self.param(name, boxed, (heads, c.H), jnp.float32)
-      return x + value.astype(dtype)[None, None]
+      value = rounded(
+          self.param(name, boxed, (heads, c.H), jnp.float32), dtype)
+      return (x.astype(value.dtype) + value[None, None]).astype(dtype)
 
     def norm(name, x, on=True):
       if not on:
         return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.constant(1.0 - c.norm_offset), (None,))
-      return rms_norm(x, self.param(name, boxed, x.shape[-1:], jnp.float32), c)
+      weight = self.param(name, boxed, x.shape[-1:], jnp.float32)
+      return rms_norm(x, rounded(weight, dtype), c)
 
     wq = weight("q", (c.D, c.N, c.H), ("embed", "heads", None), c.D)
     wk = weight("k", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
@@ -218,21 +259,15 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def whole(weight, sharding):
-  """A weight of one layer, gathered over the row shards while it is used.
+def whole(weight, copy, sharding):
+  """A weight of one layer, whose copy is gathered over the row shards.
 
   Its gradient goes back to the shards. Said here because XLA, left alone,
   gathers a weight for each product anew, and reduces the gradient whole.
   """
-  return jax.lax.with_sharding_constraint(
-      weight, mesh_lib.whole_rows(sharding))
-
-
-whole.defvjp(
-    lambda weight, sharding: (whole(weight, sharding), None),
-    lambda sharding, _, grad: (
-        jax.lax.with_sharding_constraint(grad, sharding),))
+  constrained = jax.lax.with_sharding_constraint
+  return copied(constrained(weight, sharding),
+                constrained(copy, mesh_lib.whole_rows(sharding)))
 
 
 def head_weight(params, cfg: ModelConfig):
@@ -286,7 +321,8 @@ class Transformer(nn.Module):
     each = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
     x, keys, values = each(x, position_BxT, seen, cache, slot)
-    hidden = rms_norm(self.by_rows(x), self.norm_D, self.cfg)
+    hidden = rms_norm(
+        self.by_rows(x), rounded(self.norm_D, x.dtype), self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
@@ -306,14 +342,19 @@ class Transformer(nn.Module):
         lambda x: x.sharding, abstract_params(
             Transformer(self.cfg, self.mesh, parent=None)))
     stacked = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
+    params = self.variables["params"]
+    # Copies are stacked and gathered; weights are there for their gradients.
+    copies = jax.tree.map(
+        lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
     for window, run in itertools.groupby(
         range(self.cfg.Z), lambda i: self.cfg.window_Z[i]):
       run = list(run)
       block = Block(self.cfg, window, self.attend, parent=None)
 
       def step(x, layer, block=block, run=run):
-        params, k, v = layer
-        params = jax.tree.map(whole, params, shardings[f"layers_{run[0]}"])
+        params, copies, k, v = layer
+        params = jax.tree.map(
+            whole, params, copies, shardings[f"layers_{run[0]}"])
         x, k, v = block.apply({"params": params}, self.by_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)
@@ -322,7 +363,8 @@ class Transformer(nn.Module):
       # it has, for the one that its backward is to compute again.
       x, (k, v) = jax.lax.scan(
           jax.checkpoint(step, prevent_cse=len(run) == 1), x,
-          (stacked([self.variables["params"][f"layers_{i}"] for i in run]),
+          (stacked([params[f"layers_{i}"] for i in run]),
+           stacked([copies[f"layers_{i}"] for i in run]),
            stacked([cache.k[i] for i in run]),
            stacked([cache.v[i] for i in run])))
       keys.extend(k)

@@ -90,9 +90,10 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
   Of a padded workload with remat by `programs`, with the weights gathered where
   that fits. Left out otherwise: what the compiler needs besides, and weights
-  that it gathers over fsdp for longer than a layer. With LoRA the base and what
-  is merged with it are copies in the compute dtype, as are gradients of whole
-  matrices in the update, and the reference costs nothing.
+  that it gathers over fsdp for longer than a layer. Gradients are reduced in
+  float32. With LoRA the base and what is merged with it are copies in the
+  compute dtype, beside gradients of whole matrices in the update, and the
+  reference costs nothing.
   """
   w, number = workload, BYTES[workload.dtype]
   mesh = checked_mesh(mesh, machine)
@@ -105,9 +106,10 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
     ours = lambda gathered: _of_isojax(programs(
-        shape, dtype=w.dtype, mesh=mesh, gathered=gathered, slots=local,
-        rows=micro, prompts=micro, max_prompt=w.max_prompt,
-        max_response=w.max_response, kl=w.kl, fused=w.fused), machine)
+        shape, dtype=w.dtype, reduce_dtype="float32", mesh=mesh,
+        gathered=gathered, slots=local, rows=micro, prompts=micro,
+        max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
+        fused=w.fused), machine)
     return ours(True) if ours(True).fits else ours(False)
   # A token in a layer: residual and normed input twice, query, key, value and
   # their product, three of the mlp; float32 scores and their softmax if whole.
@@ -122,7 +124,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=copy * (2 if lora else 1), update_copy=copy * (3 if lora else 1),
+      copy=copy * (2 if lora else 1),
+      update_copy=2 * copy + 4 * shape.params / shards if lora else copy,
       reference=4 * shape.params / shards * (w.kl and not lora),
       cache=local * length * shape.kv_bytes_per_token(number)
       / min(mesh.tensor, shape.kv_heads),
@@ -227,12 +230,14 @@ class Programs:
         + max(self.head, self.backward), apply=4 * self.state)
 
 
-def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
-             slots: int, rows: int, prompts: int, max_prompt: int,
-             max_response: int, kl: bool, fused: bool) -> Programs:
+def programs(shape: ModelShape, *, dtype: str, reduce_dtype: str, mesh: Mesh,
+             gathered: bool, slots: int, rows: int, prompts: int,
+             max_prompt: int, max_response: int, kl: bool,
+             fused: bool) -> Programs:
   """Formulas; with remat, without adapters.
 
   Args:
+    reduce_dtype: of the gradients of the layers' matrices.
     gathered: whole weights on each fsdp shard while sampling.
     slots: of the sampler, on a device.
     rows, prompts: of a microbatch, on a device.
@@ -252,7 +257,8 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
       number * 2 * mlp,
       number * attended + (4 + number) * heads * S * (not fused))
   token = number * (4 * shape.width + attended + 3 * mlp)
-  copy = number * shape.layers * shape.layer_matmul / shards
+  matrices = shape.layers * shape.layer_matmul / shards
+  copy = number * matrices
   return Programs(
       state=state, reference=state * kl,
       weights=number * shape.params / (tensor if gathered else shards),
@@ -264,8 +270,8 @@ def programs(shape: ModelShape, *, dtype: str, mesh: Mesh, gathered: bool,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S),
       head=(number + 4) * (head + HEAD_CHUNK * shape.vocab / tensor),
-      backward=copy + 4 * head / mesh.fsdp + rows * T * (
-          token + heads * score_bytes(S + T, fused)))
+      backward=(BYTES[reduce_dtype] * matrices + 4 * head / mesh.fsdp
+                + rows * T * (token + heads * score_bytes(S + T, fused))))
 
 
 def _of_isojax(p: Programs, machine: Machine) -> Memory:

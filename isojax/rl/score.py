@@ -17,8 +17,8 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
 
   Prompts go through the model once a slot; their keys and values are cloned to
   the rows, in front of the rows' own, and gradients of all rows meet in them.
+  They are computed in `dtype`; gradients of weights are made in the weights'.
   """
-  params = jax.tree.map(lambda x: x.astype(dtype), params)
   S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
   G = mesh_lib.blocks(model.mesh)
   clone = lambda x: prefill.clone(x, batch.slot_R, G)
@@ -85,7 +85,8 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   Args:
     term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
     hidden_RxTxD: in the compute dtype.
-    weight_VxD: of the head, float32, in which its gradient is summed.
+    weight_VxD: of the head. Its gradient is summed in float32 over chunks, and
+      then over devices in its dtype.
     rest: tree of [R, T, ...], cut as the hidden states.
     mesh: whose row shards are the G blocks.
 
@@ -107,10 +108,11 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
       lambda h, r: term(h, weight, r)[1], *first))
   nothing = jax.lax.with_sharding_constraint(
-      jnp.zeros(weight.shape, weight_VxD.dtype), mesh_lib.each_block(sharding))
+      jnp.zeros(weight.shape, jnp.float32), mesh_lib.each_block(sharding))
   (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
       step, (sums, nothing), chunks)
-  grad_weight = mesh_lib.reduced(grad_GxVxD, sharding)
+  grad_weight = mesh_lib.reduced(
+      grad_GxVxD.astype(weight_VxD.dtype), sharding)
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
       hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
   return sums, grad_hidden[:, :T], grad_weight

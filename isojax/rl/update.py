@@ -31,6 +31,7 @@ class LossConfig:
   microbatch_tokens: int  # of packed answers, padding too; memory, speed only
   remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
+  reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str  # one of attention.CHOICES
 
   def __post_init__(self):
@@ -42,9 +43,14 @@ class LossConfig:
     if self.microbatch_tokens < 1:
       raise InputError(f"loss.microbatch_tokens={self.microbatch_tokens}: "
                        "expected >= 1; fewer than one row has are one row")
-    if self.dtype not in decoder.DTYPES:
-      raise InputError(f"loss.dtype={self.dtype!r}: expected one of "
-                       f"{', '.join(decoder.DTYPES)}")
+    for name in ("dtype", "reduce_dtype"):
+      if getattr(self, name) not in decoder.DTYPES:
+        raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
+                         f"of {', '.join(decoder.DTYPES)}")
+    if self.reduce_dtype not in ("float32", self.dtype):
+      raise InputError(
+          f"loss.reduce_dtype={self.reduce_dtype}: expected float32, or "
+          f"loss.dtype={self.dtype}, in which the gradients are computed")
     if self.attention not in attention.CHOICES:
       raise InputError(f"loss.attention={self.attention!r}: expected one of "
                        f"{', '.join(attention.CHOICES)}")
@@ -175,13 +181,14 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
   """gradient(trained, base, batch, temperature) -> (gradient, sums)."""
   dtype = jnp.dtype(cfg.dtype)
+  reduced = lambda x: x.astype(cfg.reduce_dtype)  # its gradient is then too
 
   def gradient(trained, base, batch: Batch, temperature):
     model = with_kernel(bare, cfg, batch.prompts.tokens_PxS.shape[1]
                         + batch.tokens_RxW.shape[1])
 
     def policy(trained):
-      params = lora_lib.merge(lora, base, trained, dtype)
+      params = jax.tree.map(reduced, lora_lib.merge(lora, base, trained))
       return (score.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
@@ -214,9 +221,9 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL, *, join=lambda program: program):
   """The update: a program for a microbatch, one for the optimizer.
 
-  Across devices XLA reduces each microbatch's gradients in cfg.dtype, in which
-  the products that make them are (on CPUs in float32, whatever it is); over
-  microbatches, and over chunks of the head, they are summed in float32.
+  Across devices XLA reduces each microbatch's gradients in cfg.reduce_dtype, in
+  which the products that make them are (on CPUs in float32, whatever it is);
+  over microbatches, and over chunks of the head, they are summed in float32.
 
   Args:
     join: what calls a program together with other runs, see `together`.

@@ -61,8 +61,11 @@ def jobset(root: str, run: Run, *, slice_of: str, image: str, claim: str,
            tries: int) -> str:
   """A JobSet that does one run on one slice, as JSON (which is YAML).
 
-  A preempted pod (exit code 75, or an evicted one) restarts it without end,
-  every other failure `tries` - 1 times.
+  A preempted pod (exit code 75, or an evicted one), and a host that is lost
+  after a checkpoint was saved (77 of its peers), restart it without counting:
+  each of these gets further than the one before. Every other failure restarts
+  it `tries` - 1 times. That 77 says so much matters: Kubernetes takes any pod
+  that matches, also beside one that failed by itself.
 
   Args:
     root: the same path in the pods, below the folder where `claim` is mounted.
@@ -106,7 +109,7 @@ def jobset(root: str, run: Run, *, slice_of: str, image: str, claim: str,
       # Ends the job under a reason of its own, which the JobSet restarts on.
       "podFailurePolicy": {"rules": [
           on_exit(onExitCodes={"containerName": CONTAINER, "operator": "In",
-                               "values": [cli.PREEMPTED]}),
+                               "values": [cli.PREEMPTED, cli.PEER_LOST]}),
           on_exit(onPodConditions=[{"type": "DisruptionTarget",
                                     "status": "True"}])]},
       "template": {"spec": pod}}

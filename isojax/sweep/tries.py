@@ -1,19 +1,22 @@
 """Who is at a run, and how it went: one file a try, written by its holder.
 
-Try g of a run is the file RUN_ID.g.json. Whoever creates it (O_EXCL, atomic on
-shared file systems too) holds the run; nobody else ever writes it, and it is
-never deleted, so numbers only grow. The holder writes it again every few
-seconds. A try that has not ended and whose heartbeat stands still is dead:
-creating g + 1 takes the run over, and a holder that was only slow sees that
-file at its next heartbeat and lets go.
+Try g of a run is the file RUN_ID.g.json. Whoever creates it (a hard link to a
+whole file, or O_EXCL: both atomic on shared file systems too) holds the run;
+nobody else ever writes it, and it is never deleted, so numbers only grow. The
+holder writes it again every few seconds. A try that has not ended and whose
+heartbeat stands still is dead: creating g + 1 takes the run over, and a holder
+that was only slow sees that file at its next heartbeat and lets go.
 """
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import re
 import socket
 import time
+import uuid
 
 from isojax import cli
 from isojax import lease as lease_lib
@@ -25,6 +28,8 @@ NAME = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]*)\.json")
 # signals are those that reach it before it can save.
 STOPPED = (cli.PREEMPTED, -2, -15)
 UNREAD = 60.0  # seconds until a try that nobody wrote down is dead
+# What a file system without hard links says, or one that serves a bucket.
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,31 +78,64 @@ def numbers(root: str) -> dict[str, list[int]]:
   return {run_id: sorted(each) for run_id, each in found.items()}
 
 
-def write(root: str, run_id: str, this: Try) -> None:
+def _text(this: Try) -> bytes:
   values = dataclasses.asdict(this)
   del values["number"]
-  records.replace(path_of(root, run_id, this.number),
-                  (json.dumps(values) + "\n").encode())
+  return (json.dumps(values) + "\n").encode()
+
+
+def write(root: str, run_id: str, this: Try) -> None:
+  records.replace(path_of(root, run_id, this.number), _text(this))
+
+
+def _create(path: str, text: bytes) -> bool:
+  """Creates a file that is whole at once; False if it is there already.
+
+  Where there are no hard links, a kill may leave an empty one.
+  """
+  beside = f"{path}.{uuid.uuid4().hex}"
+  try:
+    with open(beside, "xb") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    try:
+      os.link(beside, path)
+    except FileExistsError:
+      # A server may answer so to a request that was sent again: it is ours.
+      return os.stat(beside).st_nlink == 2
+    except OSError as error:
+      if error.errno not in _NO_LINKS:
+        raise
+      return _create_alone(path, text)
+    return True
+  finally:
+    with contextlib.suppress(OSError):
+      os.unlink(beside)
+
+
+def _create_alone(path: str, text: bytes) -> bool:
+  try:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+  except FileExistsError:
+    return False
+  try:
+    records.replace(path, text)
+  except OSError:
+    os.unlink(path)  # nobody takes a try over that has just begun
+    raise
+  return True
 
 
 def begin(root: str, run_id: str, number: int, *, version: str,
           lease: float, together: bool = False) -> Try | None:
   """Claims a run; None if somebody else was faster. OSError: cannot write."""
-  path = path_of(root, run_id, number)
-  try:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-  except FileExistsError:
-    return None
   now = time.time()
   this = Try(number, socket.gethostname(), lease_lib.place(), os.getpid(),
              lease_lib.started(os.getpid()), version, lease, now, now, None,
              None, None, together)
-  try:
-    write(root, run_id, this)
-  except OSError:
-    os.unlink(path)  # nobody takes a try over that has just begun
-    raise
-  return this
+  created = _create(path_of(root, run_id, number), _text(this))
+  return this if created else None
 
 
 def beat(root: str, run_id: str, this: Try) -> Try:

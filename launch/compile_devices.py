@@ -1,4 +1,4 @@
-"""TPUs that are not there: their slices, their memory, programs for them."""
+"""Accelerators that are not there: how many, their memory, their programs."""
 
 import dataclasses
 import importlib.util
@@ -17,7 +17,68 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from launch import compile_report as report_lib
 
-FORM = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
+SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
+CARDS_OF_HOSTS = r"(\w+):(?:(\d+)x)?(\d+)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+  """A GPU as XLA sees it, from target_config/specs of its own sources."""
+
+  name: str
+  capability: int  # of compute, major
+  cores: int  # multiprocessors, which have
+  fpus: int  # lanes for float32 each
+  shared: int  # bytes of fast memory each
+  clock: float  # GHz
+  l2: int  # bytes
+  bandwidth: float  # bytes a second
+  memory: int  # bytes
+
+  @property
+  def config(self) -> str:
+    """XLA's GpuTargetConfigProto as text."""
+    return f"""
+        gpu_device_info {{
+          cuda_compute_capability {{ major: {self.capability} }}
+          core_count: {self.cores}
+          fpus_per_core: {self.fpus}
+          clock_rate_ghz: {self.clock}
+          l2_cache_size: {self.l2}
+          memory_bandwidth: {self.bandwidth:.0f}
+          device_memory_size: {self.memory}
+          shared_memory_per_core: {self.shared}
+          shared_memory_per_block_optin: {self.shared - 1024}
+          shared_memory_per_block: 49152
+          threads_per_block_limit: 1024
+          threads_per_warp: 32
+          threads_per_core_limit: 2048
+          registers_per_core_limit: 65536
+          registers_per_block_limit: 65536
+          block_dim_limit_x: 2147483647
+          block_dim_limit_y: 65535
+          block_dim_limit_z: 65535
+        }}
+        platform_name: "CUDA"
+        dnn_version_info {{ major: 9 minor: 10 }}
+        runtime_version {{ major: 12 minor: 8 }}
+        device_description_str: "{self.name}" """
+
+
+CARDS = {
+    "a100": Card("NVIDIA A100-SXM4-80GB", 8, cores=108, fpus=64, shared=167936,
+                 clock=1.41, l2=41943040, bandwidth=2.039e12,
+                 memory=85100068864),
+    "h100": Card("NVIDIA H100 80GB HBM3", 9, cores=132, fpus=128, shared=233472,
+                 clock=1.98, l2=52428800, bandwidth=3.352e12,
+                 memory=84942979072),
+    "h200": Card("NVIDIA H200", 9, cores=132, fpus=128, shared=233472,
+                 clock=1.98, l2=52428800, bandwidth=4.8e12,
+                 memory=151397597184),
+    "b200": Card("NVIDIA B200", 10, cores=148, fpus=128, shared=233472,
+                 clock=1.965, l2=132644864, bandwidth=7.672e12,
+                 memory=191514411008),
+}
 
 
 class Program(typing.NamedTuple):
@@ -29,10 +90,19 @@ class Program(typing.NamedTuple):
 
 def devices(name: str):
   """The devices of a topology; InputError if there is no such one."""
-  if not re.fullmatch(FORM, name):
-    raise InputError(
-        f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with a chip of "
-        "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4")
+  if re.fullmatch(SLICE, name):
+    return tpus(name)
+  found = re.fullmatch(CARDS_OF_HOSTS, name)
+  if found and found[1] in CARDS:
+    return gpus(CARDS[found[1]], int(found[2] or 1), int(found[3]))
+  raise InputError(
+      f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with a chip of v4, "
+      "v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4; or CARD:GPUS or "
+      f"CARD:HOSTSxGPUS with a card of {', '.join(CARDS)}, such as h200:8")
+
+
+def tpus(name: str):
+  """The chips of a slice such as v5e:4x4, with libtpu."""
   # Read when libtpu is loaded, which would ask the cloud for its machine, lock
   # its chips, and complain of not knowing where it is.
   os.environ.update(
@@ -46,6 +116,20 @@ def devices(name: str):
   except Exception as error:  # pylint: disable=broad-except  # of many kinds
     raise InputError(f"--topology={name}: libtpu knows no such slice "
                      f"({str(error).splitlines()[0][:200]})") from error
+
+
+def gpus(card: Card, hosts: int, each: int):
+  """The GPUs of hosts with as many each, with jax's plugin for CUDA."""
+  if not hosts or not each:
+    raise InputError(f"--topology: {hosts} hosts with {each} GPUs; expected at "
+                     "least one of each")
+  if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
+             for version in (12, 13)):
+    raise InputError("compiling for GPUs needs CUDA's compiler, of the extra: "
+                     "pip install 'isojax[cuda12]' (Linux, 6 GB)")
+  return topologies.get_topology_desc(
+      card.name, platform="cuda", target_config=card.config,
+      topology=f"1x{hosts}x{each}").devices
 
 
 def mesh_on(cfg: mesh_lib.MeshConfig, found, topology: str):
@@ -77,7 +161,15 @@ def out_of_memory(error: Exception) -> tuple[float, float] | None:
 
 
 def hbm(device) -> float:
-  """Bytes of a device that programs can have: what an error says is there."""
+  """Bytes of a device that programs can have.
+
+  Of a GPU the share that jax takes; of a TPU what an error says is there.
+  """
+  if device.platform == "gpu":
+    card = next(x for x in CARDS.values() if x.name == device.device_kind)
+    share = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    return card.memory * float(
+        os.environ[share] if share in os.environ else 0.75)
   vast = jax.ShapeDtypeStruct(
       (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
   try:
