@@ -444,7 +444,7 @@ HALF = dataclasses.replace(PLAIN, dtype="bfloat16")
 @pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("remat", [False, True])
 def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
-  """Of all matrices of a layer; looped layers send them so to their shards."""
+  """Of a layer's matrices; looped ones, and the head, are sent so to shards."""
   cfg = dataclasses.replace(HALF, remat=remat, reduce_dtype=reduce_dtype)
   matrices = {(60, 20), (20, 20), (20, 60), (28, 20), (20, 28)}  # [out, in]
   made, sent = set(), set()
@@ -452,8 +452,9 @@ def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
     for out in (v.aval for v in eqn.outvars):
       if eqn.primitive.name == "dot_general" and out.shape in matrices:
         made.add((out.shape, out.dtype.name))
-      if eqn.primitive.name == "sharding_constraint" and (
-          "fsdp" in eqn.params["sharding"].spec):
+      if eqn.primitive.name == "reduce_scatter" or (  # the head's
+          eqn.primitive.name == "sharding_constraint"
+          and "fsdp" in eqn.params["sharding"].spec):
         sent.add(out.dtype.name)
   assert made == {(shape, reduce_dtype) for shape in matrices}
   assert sent == {reduce_dtype}
