@@ -12,8 +12,8 @@ held-out problems goes from 0.06 to 0.13 (README: seeds spread from 0.12 on).
       --config.model.path=FOLDER --config.task.stratum=FILE
 
 The same at the paper's scale: a Qwen2.5-7B-Instruct folder, a stratum made by
-that model, a mesh of 64 devices. Never run: the tests trace its shapes, and
-launch.compile compiles its programs for TPUs, with shorter answers.
+that model, 16 devices of 16 GiB. Never run: the tests trace its shapes, and its
+programs were compiled for TPUs, v5e:4x4, where they fit (launch.compile).
 """
 
 from configs import base

@@ -128,6 +128,25 @@ def each_block(sharding: NamedSharding) -> NamedSharding:
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
+def reduced(each, sharding: NamedSharding):
+  """The sum of what `each_block` holds, to the shards.
+
+  Over fsdp to its shards, then these over data: from a sum over both at once
+  XLA makes one of whole arrays.
+  """
+  def local(each):
+    if "fsdp" not in sharding.spec:
+      return jax.lax.psum(each[0], ROWS)
+    shard = jax.lax.psum_scatter(
+        each[0], "fsdp", scatter_dimension=sharding.spec.index("fsdp"),
+        tiled=True)
+    return jax.lax.psum(shard, "data")
+
+  return jax.shard_map(
+      local, mesh=sharding.mesh, in_specs=each_block(sharding).spec,
+      out_specs=sharding.spec)(each)
+
+
 def place(tree, sharding: NamedSharding):
   """Host arrays onto the devices under one sharding.
 

@@ -1,15 +1,15 @@
 """Compiles a run's programs for TPUs or GPUs that are not there.
 
   python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
-      --config.model.path=FOLDER --topology=v5e:4x4 \
-      --config.mesh.data=1 --config.mesh.fsdp=4 --config.mesh.tensor=4
+      --topology=v5e:4x4
 
-Needs of the checkpoint no more than config.json, and the extra `tpu` (its
-libtpu compiles on any Linux machine), or for --topology=h200:8 `cuda12` or `cuda13`.
-Prints for each program the memory of a device beside the planner's estimate,
-its collectives, and the seconds of compiling; what does not fit is a row too.
-With --largest the planner chooses sampler.slots and loss.microbatch_tokens, as
-many as it thinks the device holds.
+Needs of the checkpoint no more than config.json, from the hub or, where it is
+out of reach, --config.model.path=FOLDER; and the extra `tpu` (its libtpu
+compiles on any Linux machine), or `cuda12` or `cuda13` for --topology=h200:8.
+The mesh has as many devices as the slice. Prints for each program the memory of
+a device beside the planner's estimate, its collectives, and the seconds of
+compiling; what does not fit is a row too. With --largest the planner chooses
+sampler.slots and loss.microbatch_tokens, as many as it thinks the device holds.
 """
 
 import os

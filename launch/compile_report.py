@@ -99,7 +99,8 @@ def _trips(found: dict[str, list[str]]) -> dict[str, int | None]:
 def collectives(text: str) -> Iterator[Collective]:
   """Every collective of an optimised HLO module, once where it stands.
 
-  Of an asynchronous pair the start counts, of pieces the first.
+  Of an asynchronous pair the start counts, of pieces the first. Most of TPUs'
+  reduce-scatters are fusions, all-reduce-scatter, around an all-reduce.
   """
   found, seen = _computations(text), set()
   trips = _trips(found)
@@ -116,6 +117,9 @@ def collectives(text: str) -> Iterator[Collective]:
         seen.add((kind, piece[1]))
       if op[2] in ("all-gather-start", "collective-permute-start"):
         shape = parts(shape)[1]  # (operands, results, ...)
+      if name.startswith("all-reduce-scatter"):
+        root = next(x for x in lines if x.lstrip().startswith("ROOT "))
+        kind, shape = "reduce-scatter", _OP.match(root)[1]
       yield Collective(kind, shape_bytes(shape), trips[name], shape)
 
 

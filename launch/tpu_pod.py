@@ -2,8 +2,7 @@
 
   python -m launch.tpu_pod --slice=v5e-16 --zone=us-west4-a --name=first \
       --workdir=/mnt/runs/first --before='sudo mount ... /mnt' \
-      --config=configs/hard.py:qwen2.5-7b --config.mesh.data=1 \
-      --config.mesh.fsdp=16 --config.mesh.tensor=1
+      --config=configs/hard.py:qwen2.5-7b
 
 Prints the commands, of gcloud or (--tool=xpk) of xpk on a GKE cluster; nothing
 is created, and with --execute only those that are not marked as yours to run.

@@ -3,19 +3,25 @@
 import sys
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import hard
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.rl import score
 from isojax.rl import update as update_lib
 from launch import compile_devices as devices_lib
 from launch import compile_programs as programs_lib
 from launch import compile_report as report_lib
+from tests.conftest import make_model
 
-# As libtpu writes it, shortened: one gather in three pieces inside a loop of 4,
-# one reduction outside, a start of two operands, and what is no collective.
+# As libtpu writes it, shortened: one gather in two pieces inside a loop of 4,
+# one reduction outside and one to shards, a start of two operands, and what is
+# no collective.
 HLO = """\
 HloModule jit_f, entry_computation_layout={(bf16[8,2]{1,0})->bf16[8,2]{1,0}}
 
@@ -42,10 +48,16 @@ HloModule jit_f, entry_computation_layout={(bf16[8,2]{1,0})->bf16[8,2]{1,0}}
   ROOT %tuple.1 = (s32[]{:T(128)}, bf16[2,16]{1,0}) tuple(%i, %x)
 }
 
+%all-reduce-scatter.5 (input: bf16[6,8]) -> bf16[6,2] {
+  %all-reduce.7 = bf16[6,8]{1,0:T(8,128)(2,1)} all-reduce(%input), to_apply=%add
+  ROOT %dynamic-slice.7 = bf16[6,2]{1,0:T(8,128)(2,1)} dynamic-slice(%all-reduce.7, %zero, %at), dynamic_slice_sizes={6,2}
+}
+
 ENTRY %main (p: bf16[8,2]) -> bf16[8,2] {
   %while.1 = (s32[]{:T(128)}, /*index=1*/bf16[2,16]{1,0}) while(%t), condition=%condition.3, body=%body.3
   %all-reduce.9 = (f32[4]{0:T(128)S(1)}, f32[]{:T(128)}) all-reduce(%a, %b), to_apply=%add
   %collective-permute-start.1 = (bf16[3,5]{1,0:T(8,128)(2,1)}, bf16[3,5]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) collective-permute-start(%c), channel_id=45
+  %fusion.5 = bf16[6,2]{1,0:T(8,128)(2,1)} fusion(%d), kind=kCustom, calls=%all-reduce-scatter.5
   %collective-permute-done.1 = bf16[3,5]{1,0} collective-permute-done(%collective-permute-start.1)
   ROOT %copy.1 = bf16[8,2]{1,0} copy(%p)
 }
@@ -55,7 +67,8 @@ ENTRY %main (p: bf16[8,2]) -> bf16[8,2] {
 def test_collectives_by_hand():
   found = list(report_lib.collectives(HLO))
   assert [(c.kind, c.bytes, c.trips) for c in found] == [
-      ("all-gather", 8 * 16 * 2, 4), ("all-reduce", 4 * 4 + 4, 1),
+      ("all-gather", 8 * 16 * 2, 4), ("reduce-scatter", 6 * 2 * 2, 1),
+      ("all-reduce", 4 * 4 + 4, 1),
       ("collective-permute", 3 * 5 * 2, 1)]
 
 
@@ -94,6 +107,22 @@ def test_two_ways_to_run_out_of_memory(message):
   assert devices_lib.out_of_memory(RuntimeError(message)) == (
       28.12 * 2**30, 15.75 * 2**30)
   assert devices_lib.out_of_memory(RuntimeError("INTERNAL")) is None
+
+
+def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
+  """It is reduced to the shards of fsdp, then these, half of it, over data."""
+  model = make_model(data=2, fsdp=2)
+  cfg, shape = model.cfg, lambda *dims: jax.ShapeDtypeStruct(dims, np.float32)
+  term = lambda hidden, weight, rest: (
+      jnp.sum(decoder.logits(hidden, weight, cfg) * rest), {})
+  text = jax.jit(lambda *args: score.gradient(
+      term, *args, mesh=model.mesh)).lower(
+          shape(4, 8, cfg.D), shape(cfg.V, cfg.D), shape(4, 8, 1)
+      ).compile().as_text()
+  half = 4 * cfg.V * cfg.D // 2
+  assert [(c.kind, c.bytes) for c in report_lib.collectives(text)
+          if "reduce" in c.kind] == [("reduce-scatter", half),
+                                     ("all-reduce", half)]
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", ""])

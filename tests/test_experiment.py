@@ -1,7 +1,9 @@
 """Bad input gets one readable error before anything is compiled or written."""
 
 import copy
+import dataclasses
 import importlib
+import json
 import pathlib
 import shutil
 
@@ -18,6 +20,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
+from isojax.planner import cost
+from isojax.planner import memory as memory_lib
+from isojax.planner import shape as shape_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
@@ -89,7 +94,7 @@ def test_qwen_7b_traces():
   params = decoder.abstract_params(model)
   assert sum(x.size for x in jax.tree.leaves(params)) == 7_615_616_512
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
-  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 1024
+  S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 128
   sampler = sampler_lib.make_sampler(model, e.sampler, (151645, 151643))
   assert (sampler.row_sizes[-1], sampler.length_sizes[-1]) == (R, S + T)
   rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
@@ -115,6 +120,28 @@ def test_qwen_7b_traces():
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
       np.dtype("float32")}
   assert metrics["grad_norm"].shape == ()
+
+
+@pytest.mark.parametrize("config", [hard, easy])
+def test_qwen_7b_fits_16_devices_of_16_gib(config):
+  """By the planner's estimate, which is within 9 % of what was compiled."""
+  e = experiment.load(config.get_config("qwen2.5-7b"))
+  mesh = cost.Mesh(**dataclasses.asdict(e.mesh))
+  assert mesh.data * mesh.fsdp * mesh.tensor == 16
+  file = DATA / "qwen2.5-7b" / "config.json"
+  S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
+             mesh.data * mesh.fsdp)
+  rows = e.recipe.loss.microbatch_tokens // T // G
+  p = memory_lib.programs(
+      shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
+      dtype="bfloat16", reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh,
+      gathered=True, slots=e.sampler.slots // G, rows=rows, prompts=rows,
+      max_prompt=S, max_response=T, kl=bool(e.recipe.loss.kl_coef), fused=True)
+  stays = 3 * p.state + p.reference
+  assert 15.75 * 2**30 > max(
+      stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,
+      2 * p.state + p.own["accumulate"]) > 13 * 2**30
+  assert p.own["decode"] < e.sampler.memory_gib * 2**30
 
 
 @pytest.mark.parametrize("spoil, message", [

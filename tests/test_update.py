@@ -380,10 +380,12 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
 @pytest.mark.parametrize("cfg, axes", [
     (TINY, {}), (RICH, {}),
     (dataclasses.replace(RICH, V=24), {"tensor": 4}),
-    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2})], ids=str)
+    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2}),
+    (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
-  monkeypatch.setattr(score, "HEAD_CHUNK", 12 // axes.get("fsdp", 1))
+  monkeypatch.setattr(score, "HEAD_CHUNK", 12 // (
+      axes.get("data", 1) * axes.get("fsdp", 1)))
   model = make_model(cfg, **axes)
   params = decoder.init_params(model, jax.random.key(1))
   weight = 3.0 * decoder.head_weight(params, cfg)
@@ -442,7 +444,7 @@ HALF = dataclasses.replace(PLAIN, dtype="bfloat16")
 @pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("remat", [False, True])
 def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
-  """Of all matrices of a layer; looped layers send them so to their shards."""
+  """Of a layer's matrices; looped ones, and the head, are sent so to shards."""
   cfg = dataclasses.replace(HALF, remat=remat, reduce_dtype=reduce_dtype)
   matrices = {(60, 20), (20, 20), (20, 60), (28, 20), (20, 28)}  # [out, in]
   made, sent = set(), set()
@@ -450,8 +452,9 @@ def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
     for out in (v.aval for v in eqn.outvars):
       if eqn.primitive.name == "dot_general" and out.shape in matrices:
         made.add((out.shape, out.dtype.name))
-      if eqn.primitive.name == "sharding_constraint" and (
-          "fsdp" in eqn.params["sharding"].spec):
+      if eqn.primitive.name == "reduce_scatter" or (  # the head's
+          eqn.primitive.name == "sharding_constraint"
+          and "fsdp" in eqn.params["sharding"].spec):
         sent.add(out.dtype.name)
   assert made == {(shape, reduce_dtype) for shape in matrices}
   assert sent == {reduce_dtype}

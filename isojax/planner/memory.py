@@ -216,7 +216,7 @@ class Programs:
   drawing: float  # what decoding holds besides
   copy: float  # of the layers' matrices in the compute dtype, in the update
   kept: float  # for the backward
-  head: float  # of its weight, its gradient and logits
+  head: float  # of weight and logits and their gradients, one of each float32
   backward: float  # of the layers, when the head's is done
 
   @property
@@ -269,7 +269,7 @@ def programs(shape: ModelShape, *, dtype: str, reduce_dtype: str, mesh: Mesh,
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S),
-      head=(number + 2 * 4) * head + 2 * 4 * HEAD_CHUNK * shape.vocab / tensor,
+      head=(number + 4) * (head + HEAD_CHUNK * shape.vocab / tensor),
       backward=(BYTES[reduce_dtype] * matrices + 4 * head / mesh.fsdp
                 + rows * T * (token + heads * score_bytes(S + T, fused))))
 

@@ -111,9 +111,8 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
       jnp.zeros(weight.shape, jnp.float32), mesh_lib.each_block(sharding))
   (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
       step, (sums, nothing), chunks)
-  # Not jnp.sum, which is in float32 whatever it is given.
-  grad_weight = jax.lax.with_sharding_constraint(
-      jax.lax.reduce_sum(grad_GxVxD.astype(weight_VxD.dtype), [0]), sharding)
+  grad_weight = mesh_lib.reduced(
+      grad_GxVxD.astype(weight_VxD.dtype), sharding)
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
       hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
   return sums, grad_hidden[:, :T], grad_weight
