@@ -472,20 +472,6 @@ def test_a_reduced_gradient_by_hand(dtype, want):
   assert grad_weight.dtype == dtype and float(grad_weight[0, 0]) == want
 
 
-def test_reduced_in_float32_gradients_are_closer_to_float32_ones(params):
-  """Of bfloat16 compute, on four devices: 0.188 away, and 0.201."""
-  def changed(dtype, reduce_dtype):
-    change, _ = step(params, data=2, fsdp=2, cfg=dataclasses.replace(
-        HALF, remat=True, dtype=dtype, reduce_dtype=reduce_dtype))
-    return np.concatenate([x.ravel() for x in jax.tree.leaves(change)])
-
-  want = changed("float32", "float32")
-  fine, coarse = (
-      changed("bfloat16", dtype) for dtype in ("float32", "bfloat16"))
-  away = lambda x: np.linalg.norm(x - want)
-  assert away(fine) < away(coarse)
-
-
 def test_all_logits_never_exist(monkeypatch):
   """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
   monkeypatch.setattr(score, "HEAD_CHUNK", 30)
