@@ -288,8 +288,9 @@ def restore_params(store: str, step: int | None, abstract):
   """
   found = steps(store)
   if not found:
-    raise InputError(f"{store}: holds no checkpoint; give the workdir of a run "
-                     "that has saved one")
+    raise InputError(
+        f"{store}: holds no checkpoint: this run has no checkpoint yet; give "
+        "the workdir of one that has saved one")
   if step is not None and step not in found:
     raise InputError(f"{store}: no checkpoint of step {step}; there are "
                      f"{', '.join(map(str, found))}")

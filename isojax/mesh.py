@@ -38,6 +38,14 @@ class MeshConfig:
       if size < 1:
         raise InputError(f"mesh.{axis}={size}: expected at least 1 device")
 
+  def __str__(self) -> str:
+    return " x ".join(f"{axis}={size}"
+                      for axis, size in dataclasses.asdict(self).items())
+
+  @property
+  def size(self) -> int:
+    return math.prod(dataclasses.astuple(self))
+
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """A mesh over the first devices, all of them if they are of several hosts.
@@ -50,11 +58,10 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
-  size, found = math.prod(shape.values()), len(devices)
+  size, found = cfg.size, len(devices)
   if size > found:
-    wanted = " x ".join(f"{axis}={n}" for axis, n in shape.items())
     raise InputError(
-        f"mesh {wanted} needs {size} devices, but {found} "
+        f"mesh {cfg} needs {size} devices, but {found} "
         f"{devices[0].platform} device(s) were found; make the mesh smaller, "
         "or on CPU set XLA_FLAGS=--xla_force_host_platform_device_count="
         f"{size}")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import math
 import os
 import re
 import time
@@ -134,14 +133,11 @@ def gpus(card: Card, hosts: int, each: int):
 
 def mesh_on(cfg: mesh_lib.MeshConfig, found, topology: str):
   """The config's mesh over the devices of a slice; InputError if not all."""
-  shape = dataclasses.asdict(cfg)
-  if math.prod(shape.values()) != len(found):
-    wanted = " x ".join(f"{axis}={n}" for axis, n in shape.items())
+  if cfg.size != len(found):
     raise InputError(
-        f"mesh {wanted} is of {math.prod(shape.values())} devices, but "
-        f"--topology={topology} has {len(found)}; choose --config.mesh.data, "
-        ".fsdp and .tensor with that product, such as data=1 "
-        f"fsdp={len(found)} tensor=1")
+        f"mesh {cfg} is of {cfg.size} devices, but --topology={topology} has "
+        f"{len(found)}; choose --config.mesh.data, .fsdp and .tensor with that "
+        f"product, such as data=1 fsdp={len(found)} tensor=1")
   return mesh_lib.make_mesh(cfg, found)
 
 

@@ -116,7 +116,7 @@ def test_a_run_without_checkpoints(runs, tmp_path):
                   ignore=shutil.ignore_patterns("checkpoints"))
   done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
                  f"--out={tmp_path / 'out'}")
-  assert done.returncode == 2 and "holds no checkpoint" in done.stderr
+  assert done.returncode == 2 and "has no checkpoint yet" in done.stderr
   assert not (tmp_path / "run/checkpoints").exists()
   (tmp_path / "run/checkpoints").mkdir()
   done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
