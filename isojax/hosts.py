@@ -251,8 +251,8 @@ def shared_fate():
     elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          "process of this run is gone; what it said last is the reason; the same command on every host goes on from the newest "
-          "checkpoint\n")
+          "process of this run is gone; what it said last is the reason; the "
+          "same command on every host goes on from the newest checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
     _complain(text)

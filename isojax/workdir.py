@@ -131,8 +131,8 @@ def check_shared(folder: str, this_id: str) -> None:
   """InputError unless a run has claimed the folder as it is seen from here."""
   if not claimed(folder) or read_config(folder)[0] != this_id:
     raise InputError(
-        f"--workdir={folder}: not the folder that process 0 has claimed; choose "
-        "one on a file system that all hosts share")
+        f"--workdir={folder}: not the folder that process 0 has claimed; "
+        "choose one on a file system that all hosts share")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Times launch.fit on a study of the paper's size: python -m launch.bench_frontier
+"""Times launch.fit on the paper's size: python -m launch.bench_frontier
 
 Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
 them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and

@@ -29,7 +29,8 @@ PATHOLOGICAL = [
     "\\int e^{x^x} \\sin(x^x) dx", "\\lim_{x\\to0} x^{x^{x^x}}",
     "\\sin(\\sin(\\sin(\\sin(\\sin(\\sin(x))))))", "\\zeta(\\zeta(\\zeta(3)))",
     "\\det\\begin{pmatrix}" + "\\\\".join("&".join(
-        f"x_{{{i}{j}}}" for j in range(7)) for i in range(7)) + "\\end{pmatrix}",
+        f"x_{{{i}{j}}}" for j in range(7)) for i in range(7)
+        ) + "\\end{pmatrix}",
     "\\begin{pmatrix}" + "&".join("1" * 90) + "\\end{pmatrix}^{9999}",
     "(" * 400 + "1" + ")" * 400, "{" * 999, "}" * 999, "[" * 5000,
     "|" * 400 + "x" + "|" * 400, "\\frac{" * 150 + "1" + "}{2}" * 150,

@@ -94,7 +94,8 @@ def main(_) -> None:
     pairs = list(zip(("state", "records"), hashes(lab, calm),
                      hashes(lab, disturbed)))
   for name, one, other in pairs:
-    print(f"{name:8} undisturbed {one}\n{'':8} killed {_KILLS.value}x   {other}  "
+    print(f"{name:8} undisturbed {one}\n"
+          f"{'':8} killed {_KILLS.value}x   {other}  "
           f"{'same' if one == other else 'DIFFERENT'}")
   sys.exit(any(one != other for _, one, other in pairs))
 

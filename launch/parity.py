@@ -176,8 +176,8 @@ def compare_adapters(seed: int) -> float:
 def main(_) -> None:
   transformers.utils.logging.disable_progress_bar()
   print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
-        "| family | largest difference of logits, relative | greedy texts equal "
-        "| exported weights equal |\n|---|---|---|---|")
+        "| family | largest difference of logits, relative "
+        "| greedy texts equal | exported weights equal |\n|---|---|---|---|")
   for name in CASES:
     found = [compare(name, seed) for seed in range(3)]
     print(f"| {name} | {max(f['relative'] for f in found):.1e} | "

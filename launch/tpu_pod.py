@@ -234,9 +234,9 @@ def check_files(commit: str, files: dict[str, str]) -> None:
         ("git", "cat-file", "-e", f"{commit}:./{path}"), check=False,
         stderr=subprocess.DEVNULL).returncode:
       raise InputError(
-          f"{key}={path} is not in commit {commit}, which is all that goes onto "
-          "the slice; commit it, or give an absolute path on a disk that all "
-          "hosts share")
+          f"{key}={path} is not in commit {commit}, which is all that goes "
+          "onto the slice; commit it, or give an absolute path on a disk that "
+          "all hosts share")
 
 
 def execute(steps: list[Step]) -> None:

@@ -99,8 +99,8 @@ def _prepared(run: Run, points: Points):
   if keep.sum() < FEWEST:
     raise InputError(
         f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
-        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or leave "
-        "the run out")
+        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or "
+        "leave the run out")
   return run.C_E[keep], value[keep]
 
 
@@ -296,8 +296,9 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   if seeds < 2:
     cautions.append(
         "one seed in some configurations: intervals hold the luck of the "
-        "validation problems and samples, not that of the run; when runs differ "
-        "by half a point they cover about 60% instead of 95% (launch.calibrate)")
+        "validation problems and samples, not that of the run; when runs "
+        "differ by half a point they cover about 60% instead of 95% "
+        "(launch.calibrate)")
   if not study.per_problem:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "

@@ -54,8 +54,8 @@ def typed(where: str, value, field: str, column: str | None = None,
   except (TypeError, ValueError, OverflowError):
     comma = isinstance(value, str) and re.fullmatch(r"-?\d+,\d+", value.strip())
     raise InputError(
-        f"{where}: {name} is {value!r:.60}; expected a number, or nothing where "
-        "there is none" + ("; write decimal points, not commas" if comma
+        f"{where}: {name} is {value!r:.60}; expected a number, or nothing "
+        "where there is none" + ("; write decimal points, not commas" if comma
                            else "")) from None
   if number != near:
     raise InputError(f"{where}: {name} is {value!r:.60}; expected a whole "

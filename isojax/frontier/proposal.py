@@ -29,9 +29,9 @@ def next_plan(fit: Fit, *, path: str) -> dict:
     end *= np.prod(study.configurations[0])
   if fit.identified:
     return {
-        "text": "The law is identified. The next step, twice the largest C that "
-        "was fitted, is already beyond the data: see how the extrapolation "
-        "from the first half of it did.",
+        "text": "The law is identified. The next step, twice the largest C "
+        "that was fitted, is already beyond the data: see how the "
+        "extrapolation from the first half of it did.",
         "command": f"python -m launch.plan --rollouts={round(2 * end)} "
         f"--law={shlex.quote(path)}"}
   return _sweep(fit, end)
@@ -87,8 +87,8 @@ def _sweep(fit: Fit, C: float) -> dict:
       "text": "The law is not identified. A sweep that could do it: "
       + "; ".join(why) + f". It is {seeds * len(cells)} runs and {spent:,} "
       "rollouts in all.",
-      "command": f"python -m launch.plan --sweep --config=CONFIG --rollouts={C} "
-      f"{design} --seeds={_listed(range(seeds))}"}
+      "command": "python -m launch.plan --sweep --config=CONFIG "
+      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}"}
 
 
 def _listed(values) -> str:

@@ -86,8 +86,8 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
         slurm_max_num_timeout=TIMEOUTS)
     executor.update_parameters(**parameters)
     with executor.batch():
-      jobs = [executor.submit(Job(python(commands.one(root, run, tries, lease))))
-              for run in runs]
+      jobs = [executor.submit(Job(python(
+          commands.one(root, run, tries, lease)))) for run in runs]
   except (RuntimeError, ValueError, AssertionError, NameError,
           OSError) as error:
     raise InputError(f"--cluster={cluster}: {type(error).__name__}: "

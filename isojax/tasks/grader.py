@@ -63,8 +63,8 @@ class GraderConfig:
                          f"{', '.join(known)}")
     if self.name in MODULES and not importlib.util.find_spec(
         MODULES[self.name]):
-      raise InputError(f"grader.name={self.name!r} needs the extra: pip install "
-                       f"'isojax[{EXTRAS[self.name]}]'")
+      raise InputError(f"grader.name={self.name!r} needs the extra: pip "
+                       f"install 'isojax[{EXTRAS[self.name]}]'")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
