@@ -187,7 +187,7 @@ def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
       return _read(store, step, wanted)
     except NO_DAMAGE:
       raise
-    except Exception:  # pylint: disable=broad-except  # of many kinds
+    except Exception:  # of many kinds
       return _read(store, step, wanted)
 
 
@@ -214,7 +214,7 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
     state, saved = _read_again(store, step, wanted)
   except NO_DAMAGE:
     raise
-  except Exception as error:  # pylint: disable=broad-except
+  except Exception as error:
     # orbax, tensorstore and json raise all kinds for a damaged file
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
       raise InputError(

@@ -238,7 +238,7 @@ def shared_fate():
     yield further
   except EverywhereError:
     raise
-  except BaseException as error:  # pylint: disable=broad-except
+  except BaseException as error:
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
     if lost and not further.is_set():

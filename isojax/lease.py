@@ -130,8 +130,8 @@ def hold(path: str, *, seconds: float = SECONDS):
       try:
         found = storage.write(path, mine, generation=generation, writer=writer,
                               seconds=every / 2)  # to connect, and to read
-      except Exception as error:  # pylint: disable=broad-except
-        why = str(error)  # perhaps for a moment
+      except Exception as error:  # perhaps for a moment
+        why = str(error)
         code = cli.code_of(error) if isinstance(error, InputError) else 1
         continue
       if found is None:

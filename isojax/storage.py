@@ -76,7 +76,7 @@ def asking(path: str | os.PathLike):
     yield
   except InputError:
     raise
-  except Exception as error:  # pylint: disable=broad-except  # of three clients
+  except Exception as error:  # of three clients
     if remote(path):
       _explain(os.fspath(path), error)
     raise
@@ -112,7 +112,7 @@ def _there(bucket: str) -> bool:
     _client().get_bucket(bucket)
   except api.NotFound:
     return False
-  except Exception:  # pylint: disable=broad-except  # asked about another error
+  except Exception:  # asked about another error
     pass
   return True
 

@@ -112,7 +112,7 @@ def tpus(name: str):
                      "'isojax[tpu]' (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(f"--topology={name}: libtpu knows no such slice "
                      f"({str(error).splitlines()[0][:200]})") from error
 

@@ -148,7 +148,7 @@ def compare(name: str, seed: int) -> dict:
 
 def compare_adapters(seed: int) -> float:
   """Logits of our merged adapters against peft's on the same base, relative."""
-  import peft  # pylint: disable=import-outside-toplevel  # slow
+  import peft  # slow
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, 13).tolist()]
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))

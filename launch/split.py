@@ -235,7 +235,7 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   if importlib.util.find_spec("matplotlib") is None:
     print("no figure: it needs pip install 'isojax[plot]'")
     return
-  from isojax.tasks import plots  # pylint: disable=g-import-not-at-top  # extra
+  from isojax.tasks import plots  # extra
   path = f"{cfg.out}-histogram.png"
   bars = []
   for name, w in strata.items():

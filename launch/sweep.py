@@ -190,7 +190,7 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
     progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
   os.environ.update(place.env)  # before jax is there
   # Only here: the sweeper of processes needs no jax.
-  from isojax import together as together_lib  # pylint: disable=C0415
+  from isojax import together as together_lib
   company = together_lib.Company()
   found = sweeper.sweep(
       root, runs, [place] * _TOGETHER.value, rules, start=company.start,

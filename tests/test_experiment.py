@@ -347,7 +347,7 @@ def test_empty_split(tmp_path, split):
 def test_committed_strata_hold_what_they_say(name):
   got = stratum_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   assert len(got.validation) == 300 and len(got.train) >= 1000
-  from isojax.tasks import countdown  # pylint: disable=g-import-not-at-top
+  from isojax.tasks import countdown
   content = {split: {countdown.content(p.question) for p in problems}
              for split, problems in (("train", got.train),
                                      ("validation", got.validation))}

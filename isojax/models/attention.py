@@ -223,7 +223,7 @@ def splash_mask(S: int, T: int):
   It says which blocks of scores are computed. In them a token's number tells
   what it does see: (first << 16) + last of the slots behind the prompt's.
   """
-  from jax.experimental.pallas.ops.tpu import splash_attention  # pylint: disable=import-outside-toplevel  # slow
+  from jax.experimental.pallas.ops.tpu import splash_attention  # slow
 
   class Mask(splash_attention.Mask):
     shape = tuple(size * count for size, count in map(blocks, (T, S + T)))
@@ -242,7 +242,7 @@ def splash_mask(S: int, T: int):
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
   """That of TPUs: flash attention, blocks that nobody sees left out."""
-  from jax.experimental.pallas.ops.tpu import splash_attention as lib  # pylint: disable=import-outside-toplevel  # slow
+  from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, N, _ = q_BxTxNxH.shape
   (size_q, _), (size_k, _) = blocks(T), blocks(seen.S + T)
   mask = splash_mask(seen.S, T)

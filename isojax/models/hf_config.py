@@ -91,12 +91,12 @@ def resolve(path: str, *, whole: bool = True) -> str:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
       raise InputError(f"model.path={path!r}: no such folder (looked from "
                        f"{os.getcwd()}); expected {expected}")
-    import huggingface_hub  # pylint: disable=import-outside-toplevel  # slow
+    import huggingface_hub  # slow
     try:
       folder = pathlib.Path(huggingface_hub.snapshot_download(
           path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model",
                                 "*.jinja"] if whole else ["config.json"]))
-    except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    except Exception as error:  # of many kinds
       raise InputError(
           f"model.path={path!r}: no such folder (looked from {os.getcwd()}), "
           f"and the hub does not give it ({' '.join(str(error).split())[:160]})"
@@ -185,7 +185,7 @@ def _whole_config(path: str, file) -> dict:
   """All fields: transformers knows the defaults and the older spellings."""
   try:
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
   _check_positive(config, POSITIVE, file)

@@ -154,7 +154,6 @@ def _evaluate(tokens: list) -> int | None:
   return values[0]
 
 
-# pylint: disable=redefined-outer-name
 def value(problem: Problem, text: str) -> int | None:
   """What a legal expression over the problem's numbers is worth, else None.
 
