@@ -40,7 +40,6 @@ _ROW = flags.DEFINE_integer(
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
-
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: strata files beside that of the "
     "config.")

@@ -81,9 +81,9 @@ def blocks(mesh: Mesh) -> int:
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
-def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-  """Rows sharded along array axis `axis`, everything else replicated."""
-  return NamedSharding(mesh, P(*(None,) * axis, ROWS))
+def row_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows sharded, the axes behind them whole."""
+  return NamedSharding(mesh, P(ROWS))
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:

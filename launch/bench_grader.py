@@ -113,8 +113,7 @@ def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
           f"{len(graded.lost):5} {peak / 2**20:8,.0f}")
 
 
-def main(argv):
-  del argv
+def main(_) -> None:
   print(f"{'answers':10} {'workers':>7} {'count':>7} {'seconds':>7} "
         f"{'answers/s':>9} {'correct':>7} {'lost':>5} {'peak MiB':>8}")
   for workers in (1, 2):

@@ -327,10 +327,10 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   return tuple(reasons), tuple(cautions)
 
 
-def sigmoid_of(fit: Fit, draw: int) -> Sigmoid | FixedBatch:
-  """The law of one draw, as the planner knows it."""
+def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
+  """The law of the data itself, as the planner knows it."""
   law = fit.law
-  L, k, x0, b = (float(v[draw]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
+  L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
   if fit.study.axis == "updates":
     B, = {Bp * n for Bp, n in fit.study.configurations}
     return FixedBatch(B, L, k, x0, b)
