@@ -268,10 +268,10 @@ def grading(e: experiment_lib.Experiment, header: dict):
       source["seed"] if gym else None)
 
 
-def make_optimizer(lab: Lab):
+def make_optimizer(e: experiment_lib.Experiment):
   """The optimizer, and its learning rate as a function of the step."""
-  cfg = lab.e.recipe.optimizer
-  schedule = update_lib.warmup_then_constant(lab.e.lr, cfg.warmup_steps)
+  cfg = e.recipe.optimizer
+  schedule = update_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
   return update_lib.make_optimizer(cfg, schedule), schedule
 
 

@@ -94,7 +94,7 @@ def newest(lab: Lab, store: str):
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, lab_lib.base_params(lab)
-  tx, _ = lab_lib.make_optimizer(lab)
+  tx, _ = lab_lib.make_optimizer(lab.e)
   step, trained = checkpoint.restore_params(
       store, None, lab_lib.abstract_state(lab, tx).params)
   return step, lab_lib.merged(lab, lab_lib.frozen_base(lab), trained)

@@ -251,7 +251,7 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
   compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
-  tx, schedule = lab_lib.make_optimizer(lab)
+  tx, schedule = lab_lib.make_optimizer(e)
   start, state, kept = start_or_continue(lab, tx, ledger, store)
   totals = lab_lib.totals_of(kept)
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}

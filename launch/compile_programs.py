@@ -167,7 +167,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   key, scalar = placed((jax.eval_shape(lambda: jax.random.key(0)),
                         jax.ShapeDtypeStruct((), np.float32)),
                        mesh_lib.replicated(mesh))
-  held = lambda tree: device_bytes(tree)
+  held = device_bytes
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
                 state + held(weights) - held(weights[name]),
@@ -191,22 +191,21 @@ def widest(e: experiment_lib.Experiment, G: int):
   R = rows_of(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)
-  one = np.float32(np.arange(B) % n == 0)  # answer of each problem counts
+  first = np.float32(np.arange(B) % n == 0)  # one answer of each problem
   return update_lib.assemble(
       Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
                zeros(np.float32, B, T), zeros(np.float32, B)),
-      one, one, one, n=n, G=G, cfg=e.recipe.loss)[0]
+      first, first, first, n=n, G=G, cfg=e.recipe.loss)[0]
 
 
-def updating(c: Case, base, tx) -> Iterator[Program]:
+def updating(c: Case, state, base, tx) -> Iterator[Program]:
   """Of the widest microbatch."""
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
   start, accumulate, apply = update_lib.make_update(
       model, tx, c.e.recipe.loss, lora).programs
-  state = update_lib.abstract_state(model, tx, lora)
   sums = placed(jax.eval_shape(start)[1], whole)
   carry = (lora_lib.abstract_trained(model, lora), sums)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
@@ -220,17 +219,11 @@ def updating(c: Case, base, tx) -> Iterator[Program]:
                 planned["apply"])
 
 
-def optimizer(c: Case):
-  cfg = c.e.recipe.optimizer
-  return update_lib.make_optimizer(cfg, update_lib.warmup_then_constant(
-      c.e.lr, cfg.warmup_steps))
-
-
 def programs(c: Case) -> Iterator[Program]:
   """Those of the sampler, then those of the update."""
-  lora, tx = c.e.model.lora, optimizer(c)
+  lora, (tx, _) = c.e.model.lora, lab_lib.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = update_lib.abstract_state(c.model, tx, lora)
   yield from sampling(c, device_bytes((state, base)))
-  yield from updating(c, base, tx)
+  yield from updating(c, state, base, tx)

@@ -206,7 +206,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   lab = lab_lib.prepare(config)
   step, state = checkpoint.restore_newest(
       str(tmp_path / "checkpoints"),
-      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab)[0])) or (
+      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab.e)[0])) or (
           0, None)
   assert step == (kept[-1]["step"] if kept else 0) or step == 0
   for leaf in jax.tree.leaves(state):

@@ -6,9 +6,8 @@ import numpy as np
 
 from isojax.frontier import analysis
 from isojax.frontier.analysis import Fit
-
-B_MAX = 65_536  # rollouts a step, the default of launch.plan
-UPDATES = 50  # the fewest of a run; fewer and launch.plan warns
+from isojax.planner.allocation import B_MAX
+from isojax.planner.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
@@ -77,10 +76,10 @@ def _sweep(fit: Fit, C: float) -> dict:
     cells = [(Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max and n > 1]
     design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
         f" --B_max={B_max}" if B_max > B_MAX else "")
-  least = UPDATES * max((Bp * n for Bp, n in cells), default=0)
+  least = FEWEST_M * max((Bp * n for Bp, n in cells), default=0)
   if C < least:
     C = least
-    why.append(f"at least {UPDATES} updates of the largest batch")
+    why.append(f"at least {FEWEST_M} updates of the largest batch")
   C = round(C)
   spent = seeds * sum(C // (Bp * n) * Bp * n for Bp, n in cells)
   return {

@@ -11,6 +11,7 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import laws
+from isojax.planner.allocation import FEWEST_M
 from isojax.planner.allocation import Allocation
 from isojax.planner.allocation import admitted
 from isojax.planner.allocation import allocate
@@ -262,7 +263,7 @@ def _of_the_allocation(q: Question, a: Allocation, answer: Answer):
           f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
           f"once the smaller one had seen {EPOCHS} epochs at most; watch "
           "validation against training reward")
-  if a.M < 50:
+  if a.M < FEWEST_M:
     yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
            "warm-up")
 
