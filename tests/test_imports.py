@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # module or folder -> what it may import from isojax
 ALLOWED = {
     "errors": set(),
+    "kernels": set(),
     "types": set(),
     "rng": set(),
     "storage": {"errors"},
@@ -24,14 +25,14 @@ ALLOWED = {
     "profile": {"errors"},
     "progress": {"errors"},
     "cli": {"errors"},
-    "planner": {"errors"},
+    "planner": {"errors", "kernels"},
     "sweep": {"cli", "errors", "lease", "planner", "progress", "records",
               "storage", "workdir"},
     "frontier": {"errors", "evaluate", "planner", "records", "storage"},
     "mesh": {"errors"},
     "evaluate": set(),
     "tasks": {"errors", "types"},
-    "models": {"errors", "mesh", "types"},
+    "models": {"errors", "kernels", "mesh", "types"},
     "sampling": {"errors", "mesh", "models", "rng", "types"},
     "rl": {"errors", "mesh", "models", "planner", "sampling", "types"},
     "hosts": {"cli", "errors", "progress", "workdir"},
@@ -49,8 +50,8 @@ ALLOWED = {
              "planner", "profile", "progress", "records", "storage", "train",
              "workdir"},
 }
-WITHOUT_JAX = ("errors", "storage", "parts", "lease", "records", "workdir",
-               "progress", "planner", "frontier", "evaluate", "sweep", "cli")
+WITHOUT_JAX = ("errors", "kernels", "storage", "parts", "lease", "records",
+               "workdir", "progress", "planner", "frontier", "evaluate", "sweep", "cli")
 FILES = sorted((ROOT / "isojax").rglob("*.py"))
 
 
