@@ -90,7 +90,7 @@ def finish(manager: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
-  """What a refusing disk, or bucket, means for the run."""
+  """Errors of a full disk, or of a bucket, as InputError with the remedy."""
   store = str(manager.directory)
   try:
     with storage.asking(store):
@@ -176,12 +176,12 @@ def _read(store: str, step: int, wanted: TrainState) -> tuple:
   return TrainState(**dict.fromkeys(parts) | restored), dict(meta["checksum"])
 
 
-# Of another model, or no fault of the file.
+# What says nothing against the file: another model, or trouble of this process.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
-  """The same; once again, if it may have been the network."""
+  """What `_read` reads; tried twice, as the network may have failed."""
   with storage.asking(store):
     try:
       return _read(store, step, wanted)

@@ -234,14 +234,17 @@ def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
 
 def update_kernel(e: experiment_lib.Experiment,
                   model: decoder.Transformer) -> str:
-  """Of the update's attention; InputError if it can not be had."""
+  """The kernel of the update's attention; InputError if it cannot be had."""
   return update_lib.with_kernel(
       model, e.recipe.loss, e.sampler.max_prompt_tokens + microbatches.width(
           e.sampler.max_new_tokens, e.alloc.n)).attention
 
 
 def like(lab: Lab, config) -> Lab:
-  """Of a run that differs in seed and allocation alone; errors as `prepare`."""
+  """The lab of a run that differs in seed and allocation alone.
+
+  Errors as `prepare`.
+  """
   e = experiment_lib.load(config)
   experiment_lib.check(e, problems=len(lab.stratum.train),
                        max_positions=lab.model.cfg.max_positions)
@@ -260,7 +263,7 @@ def on_stratum(lab: Lab, path: str) -> Lab:
 
 
 def grading(e: experiment_lib.Experiment, header: dict):
-  """The context of a grade(problems, texts) for problems of a stratum."""
+  """A context that gives grade(problems, texts) for problems of a stratum."""
   source = header["source"] if "source" in header else {}
   gym = "generator" in source
   return grader_lib.opened(

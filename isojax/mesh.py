@@ -87,7 +87,7 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:
-  """Of rows that hosts read: sharded too, unless there are several hosts."""
+  """Of what hosts read: by rows; whole where there are several hosts."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
@@ -99,9 +99,9 @@ def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """R rows over all devices, also those that share weights, if they divide.
+  """R rows over all devices, also those of "tensor", if they divide evenly.
 
-  The order of the rows is that of `row_sharding`.
+  Otherwise as `row_sharding`, whose order the rows have in any case.
   """
   if R % mesh.size:
     return row_sharding(mesh)
@@ -125,21 +125,21 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
 
 
 def whole_rows(sharding: NamedSharding) -> NamedSharding:
-  """The same, but whole on every row shard instead of cut over "fsdp"."""
+  """The same without "fsdp": every row shard holds the whole parameter."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """Of [G, ...]: a whole one of `whole_rows` on every row shard."""
+  """Of [G, ...]: one parameter for each row shard, held as by `whole_rows`."""
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
 def reduced(each, sharding: NamedSharding):
-  """The sum of what `each_block` holds, to the shards.
+  """The sum of what `each_block` holds, in the parameter's own sharding.
 
-  Over fsdp to its shards, then these over data: from a sum over both at once
-  XLA makes one of whole arrays.
+  It is scattered over fsdp first, and the shards are summed over data: asked
+  for both at once, XLA sums whole arrays.
   """
   def local(each):
     if "fsdp" not in sharding.spec:

@@ -151,7 +151,7 @@ def _away(error: Exception) -> bool:
 
 
 def content(path: str) -> bytes | None:
-  """Of a file or of an object; None where there is none."""
+  """The bytes of a file or of an object; None where there is none."""
   if remote(path):
     return read(path)[0]
   try:

@@ -162,7 +162,7 @@ class Meeting:
     self._change.notify_all()
 
   def _made(self, group: list[_Call]) -> list:
-    """The results of equal calls, and maybe of more."""
+    """The results of equal calls, then maybe copies of the first one's."""
     first, program = group[0], self._programs[group[0].name]
     if len(group) == 1:
       args, kwargs = jax.tree.unflatten(first.structure, first.leaves)

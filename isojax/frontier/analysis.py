@@ -64,7 +64,7 @@ PAPER = dataclasses.replace(
 
 
 def percentiles(value_D) -> tuple[float, float]:
-  """The central 95% of the draws; what a law says of n: laws.interval."""
+  """The central 95% of the draws. For n of a law see laws.interval: wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 

@@ -27,14 +27,15 @@ BLOCK = 512  # tokens of a block of scores, in a TPU's fast memory
 
 @flax.struct.dataclass
 class Seen:
-  """What the tokens of rows see of a cache whose S first slots are a prompt's.
+  """Which slots of a cache each token may look at, without a mask.
 
-  Token t has slot S + t, and sees its prompt and [first, S + t].
+  The first S slots are the prompt's, of which row b has the first prompt_B[b].
+  Token t of a row has slot S + t; it sees the prompt, and slots first to S + t.
   """
 
   S: int = flax.struct.field(pytree_node=False)
-  prompt_B: jax.Array | None  # int32, slots of the prompt; None: S is 0
-  first_BxT: jax.Array | None  # int32, slot; None: S, all before is seen
+  prompt_B: jax.Array | None  # int32; None: no prompt, S is 0
+  first_BxT: jax.Array | None  # int32; None: S, every token before it is seen
 
   @property
   def first(self) -> jax.Array:
@@ -161,10 +162,13 @@ def padded(x, size: int, axis: int):
 
 
 def by_device(each, mesh, **heads):
-  """`each` on the rows and heads of a device: XLA can not cut a kernel itself.
+  """Calls `each` on every device, with that device's rows and heads.
+
+  XLA cannot cut a kernel into such parts itself.
 
   Args:
-    heads: axis of heads of each argument and of "out"; None: it has none.
+    heads: the axis of the heads in each argument and in "out"; None: no such
+      axis.
   """
   spec = {name: P(mesh_lib.ROWS) if axis is None else
           P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
@@ -176,7 +180,7 @@ def by_device(each, mesh, **heads):
 
 def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
            implementation: str):
-  """jax.nn's: of "cudnn" all that is large are masks, bfloat16 [T, L] of a row.
+  """jax.nn's kernel; with "cudnn" only masks are large, bfloat16 [T, L] a row.
   """
   T = mask_BxTxL.shape[1]
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
@@ -201,10 +205,10 @@ def blocks(length: int) -> tuple[int, int]:
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """What T tokens behind S slots of prompts may see, lengths padded.
+  """The mask that splash plans by: all that T tokens behind S slots might see.
 
-  It says which blocks of scores are computed. In them a token's number tells
-  what it does see: (first << 16) + last of the slots behind the prompt's.
+  It decides which blocks of scores are computed. What a token does see inside
+  them is packed into its number: (first << 16) + last of its own slots.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
 
@@ -224,7 +228,7 @@ def splash_mask(S: int, T: int):
 
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
-  """That of TPUs: flash attention, blocks that nobody sees left out."""
+  """The TPU's flash attention; blocks that no token sees are skipped."""
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, N, _ = q_BxTxNxH.shape
   (size_q, _), (size_k, _) = blocks(T), blocks(seen.S + T)

@@ -98,9 +98,10 @@ def command(root: str, run: Run, python: str) -> list[str]:
 
 
 def kind(run: Run) -> str:
-  """The same for runs that one process can take at once: see `together`.
+  """A key that runs share if one process can make them together.
 
-  B, the mesh of one device, and all but seed and allocation.
+  They have one device each, the same B, and configs that differ in seed and
+  allocation alone; see `together`.
   """
   if run.devices > 1:
     return run.run_id
