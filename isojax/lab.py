@@ -11,6 +11,7 @@ import typing
 import jax
 
 from isojax import experiment as experiment_lib
+from isojax import families
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import workdir
@@ -101,9 +102,8 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
   """A decoder as the planner sees it."""
   return shape_lib.ModelShape(
       layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
-      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
-          tied=cfg.tied, qkv_bias=cfg.qkv_bias, qk_norm=cfg.qk_norm,
-          norms=4 if cfg.post_norms else 2))
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=families.Family(
+          cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
 def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
@@ -264,11 +264,8 @@ def on_stratum(lab: Lab, path: str) -> Lab:
 
 def grading(e: experiment_lib.Experiment, header: dict):
   """A context that gives grade(problems, texts) for problems of a stratum."""
-  source = header["source"] if "source" in header else {}
-  gym = "generator" in source
   return grader_lib.opened(
-      e.task.grader, source["generator"] if gym else None,
-      source["seed"] if gym else None)
+      e.task.grader, header["source"] if "source" in header else {})
 
 
 def make_optimizer(e: experiment_lib.Experiment):

@@ -182,7 +182,7 @@ def opened(path: str):
 
 
 def content(path: str, tail: int | None = None) -> bytes:
-  """The bytes of a file, of a ledger's parts in a bucket, or of an object there.
+  """The bytes of a file, of a ledger in parts, or of an object in a bucket.
 
   `tail`: only the lines that begin in the last so many bytes of a file.
 

@@ -103,7 +103,7 @@ def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
   cfg = grader.GraderConfig("math", "whole", workers, seconds=2.0,
                             step_seconds=3600.0)
   problems = [Problem(i, "", gold) for i, (gold, _) in enumerate(pairs)]
-  with grader.opened(cfg, None, None) as grade:
+  with grader.opened(cfg, {}) as grade:
     start = time.perf_counter()
     graded = grade(problems, [answer for _, answer in pairs])
     seconds = time.perf_counter() - start

@@ -274,10 +274,8 @@ def main(_) -> None:
   header = decides(cfg, policy)
   again = sorted({w.again for w in strata.values()} - {None})
   with contextlib.ExitStack() as stack:
-    gym = cfg.source["kind"] == "gym"
     start = lambda: measurement(cfg, policy, stack.enter_context(
-        grader_lib.opened(cfg.grader, cfg.source["generator"] if gym else None,
-                          cfg.source["seed"] if gym else None)))
+        grader_lib.opened(cfg.grader, cfg.source)))
     counts = counts_lib.completed(
         cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
         shards=_SHARDS.value, start=start)

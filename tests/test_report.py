@@ -142,7 +142,8 @@ def test_the_ribbon_changes_where_the_curves_cross(documents):
   found = documents["joint"]
   moves = [C for C in found["frontier"]["change"] if C is not None]
   assert moves
-  starts = [stretch[0] for stretch in plots_frontier._stretches(found["frontier"])]
+  starts = [stretch[0] for stretch in plots_frontier._stretches(
+      found["frontier"])]
   assert set(moves) <= set(starts) and starts == sorted(starts)
 
 
@@ -207,7 +208,8 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
   thick = [line for line in plots.reward(found).axes[0].lines
            if line.get_linewidth() == 4]
   assert [line.get_linestyle() for line in thick].count("--") == sum(
-      not stretch[-1] for stretch in plots_frontier._stretches(found["frontier"]))
+      not stretch[-1] for stretch in plots_frontier._stretches(
+          found["frontier"]))
 
 
 def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):

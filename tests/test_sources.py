@@ -387,6 +387,6 @@ def test_a_generator_from_made_problems_to_verdicts(tmp_path):
                                 seconds=20.0, step_seconds=60.0)
   texts = [f"so <answer>{p.answer if right else 'x'}</answer>"
            for p in problems for right in (True, False)]
-  with grader_lib.opened(cfg, source["generator"], source["seed"]) as grade:
+  with grader_lib.opened(cfg, source) as grade:
     graded = grade(problems, texts)
   assert graded.correct_B.tolist() == [1.0, 0.0] * 16 and not graded.lost

@@ -4,7 +4,6 @@ Fields are read, known to be harmless, or refused: a model is never run as
 something that it is not.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -14,33 +13,15 @@ import re
 import transformers
 
 from isojax.errors import InputError
+from isojax.families import FAMILIES
 from isojax.models import decoder
 
-
+# Fields of config.json beside READ.
 _PLAIN = frozenset(("hidden_act",))
 _GEMMA = frozenset((
     "hidden_act",  # known, not computed with: hidden_activation decides
     "hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping",
     "final_logit_softcapping"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a model_type adds to the Llama block, where no field says it."""
-
-  fields: frozenset[str]  # of config.json beside READ
-  qkv_bias: bool
-  qk_norm: bool
-  gemma: bool  # norms after blocks, weights minus 1, scaled embedding, caps
-
-
-FAMILIES = {
-    "llama": Family(_PLAIN, qkv_bias=False, qk_norm=False, gemma=False),
-    "qwen2": Family(_PLAIN, qkv_bias=True, qk_norm=False, gemma=False),
-    "qwen3": Family(_PLAIN, qkv_bias=False, qk_norm=True, gemma=False),
-    "gemma2": Family(_GEMMA, qkv_bias=False, qk_norm=False, gemma=True),
-    "gemma3_text": Family(_GEMMA, qkv_bias=False, qk_norm=True, gemma=True),
-}
 READ = frozenset((
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -131,7 +112,8 @@ def _raw_config(file: pathlib.Path) -> dict:
                      "was made from")
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
-      if key not in READ | FAMILIES[kind].fields | HARMLESS
+      if key not in READ | HARMLESS | (
+          _GEMMA if FAMILIES[kind].gemma else _PLAIN)
       and value is not None and value is not False)
   if unknown:
     raise InputError(

@@ -40,7 +40,7 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
-  return attention != "einsum" and shape.family.norms == 2 and (
+  return attention != "einsum" and not shape.family.gemma and (
       None in lacks.values())
 
 
