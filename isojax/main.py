@@ -150,8 +150,7 @@ def prepared() -> Lab:
     profile.check_folder(_PROFILE.value)
   if _WORKDIR.value is not None:
     storage.check(_WORKDIR.value, "workdir")
-  note = compilation.keep_programs()
-  if note:
+  if note := compilation.keep_programs():
     progress.say(note)
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:

@@ -22,7 +22,6 @@ from isojax import profile
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.models import lora as lora_lib
 from isojax.rl import advantage
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -117,8 +116,7 @@ def make_updating(model: decoder.Transformer, case: Case):
     jax.block_until_ready((state, metrics))
     return state
 
-  first = functools.partial(update_lib.init_state, model, tx,
-                            lora=lora_lib.FULL)
+  first = functools.partial(update_lib.init_state, model, tx)
   return first, profile.stage("update", step)
 
 

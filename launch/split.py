@@ -263,8 +263,7 @@ def main(_) -> None:
   if not cfg.n:
     write_all(cfg)
     return
-  note = compilation.keep_programs()
-  if note:
+  if note := compilation.keep_programs():
     progress.say(note)
   policy = opened_policy(cfg)
   pool = without_long(cfg, policy, read_pool(cfg))

@@ -93,8 +93,7 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
     runs, refused = runs_lib.of_plan(path, config)
     found += runs
     wrong += refused
-    note = runs_lib.other_anchor(path, config)
-    if note:
+    if note := runs_lib.other_anchor(path, config):
       progress.say(note)
   found, notes = runs_lib.distinct(found)
   for note in notes:
