@@ -34,9 +34,7 @@ from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.types import Batch
-from isojax.types import Prompts
-from isojax.types import Rollouts
+from isojax.types import Batch, Prompts, Rollouts
 
 
 def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,

@@ -22,10 +22,7 @@ from isojax.frontier import readers
 from isojax.frontier import report
 from isojax.frontier import study as study_lib
 from isojax.frontier import synthetic
-from isojax.planner.allocation import B_MAX
-from isojax.planner.allocation import PAPER_BP
-from isojax.planner.allocation import PAPER_N
-from isojax.planner.allocation import cells
+from isojax.planner.allocation import B_MAX, PAPER_BP, PAPER_N, cells
 
 EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
 C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation

@@ -19,9 +19,7 @@ from isojax.planner import memory as memory_lib
 from isojax.rl import microbatches
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from isojax.types import Rows
+from isojax.types import Prompts, Rollouts, Rows
 from launch import compile_devices as devices_lib
 from launch.compile_devices import Program
 

@@ -28,10 +28,7 @@ from isojax.planner import laws
 from isojax.planner import plan
 from isojax.planner import pricing
 from isojax.planner import words
-from isojax.planner.allocation import B_MAX
-from isojax.planner.allocation import FEWEST_M
-from isojax.planner.allocation import PAPER_BATCH
-from isojax.planner.allocation import PAPER_LR
+from isojax.planner.allocation import B_MAX, FEWEST_M, PAPER_BATCH, PAPER_LR
 from launch import price as price_lib
 
 _ROLLOUTS = flags.DEFINE_string(

@@ -16,9 +16,7 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.curves import Points
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
-from isojax.frontier.study import FEWEST
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
+from isojax.frontier.study import FEWEST, Run, Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid

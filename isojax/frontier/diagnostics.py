@@ -11,9 +11,7 @@ from isojax.frontier import analysis
 from isojax.frontier import envelope
 from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
-from isojax.frontier.study import FEWEST
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
+from isojax.frontier.study import FEWEST, Run, Study
 from isojax.frontier.words import compact
 from isojax.frontier.words import number
 

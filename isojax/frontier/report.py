@@ -8,17 +8,8 @@ import base64
 import html as html_lib
 import pathlib
 
-from isojax.frontier.words import NONE
-from isojax.frontier.words import axis_of
-from isojax.frontier.words import compact
-from isojax.frontier.words import metric_of
-from isojax.frontier.words import number
-from isojax.frontier.words import of_x0
-from isojax.frontier.words import pair
-from isojax.frontier.words import parameters
-from isojax.frontier.words import rate
-from isojax.frontier.words import run_of
-from isojax.frontier.words import signed
+from isojax.frontier.words import NONE, axis_of, compact, metric_of, number
+from isojax.frontier.words import of_x0, pair, parameters, rate, run_of, signed
 from isojax.planner.words import many
 
 STYLE = """

@@ -11,15 +11,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import laws
-from isojax.planner.allocation import FEWEST_M
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import admitted
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import nearest_power
-from isojax.planner.allocation import sqrt_lr
-from isojax.planner.laws import FixedBatch
-from isojax.planner.laws import Fitted
-from isojax.planner.laws import Prior
+from isojax.planner.allocation import FEWEST_M, Allocation, admitted, allocate
+from isojax.planner.allocation import nearest_power, sqrt_lr
+from isojax.planner.laws import FixedBatch, Fitted, Prior
 
 # n that maximises best@4 and worst@4 at the largest C (4 to 6 million), by Bp.
 BEST_AT_END = {

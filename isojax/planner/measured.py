@@ -6,9 +6,7 @@ import statistics
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import shape as shape_lib
-from isojax.planner.cost import Cost
-from isojax.planner.cost import Efficiency
-from isojax.planner.cost import Workload
+from isojax.planner.cost import Cost, Efficiency, Workload
 from isojax.planner.machine import Machine
 
 SECONDS = ("seconds_sample", "seconds_score", "seconds_update")

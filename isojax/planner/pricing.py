@@ -8,10 +8,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
-from isojax.planner.cost import Cost
-from isojax.planner.cost import Efficiency
-from isojax.planner.cost import Mesh
-from isojax.planner.cost import Workload
+from isojax.planner.cost import Cost, Efficiency, Mesh, Workload
 from isojax.planner.machine import Machine
 from isojax.planner.shape import ModelShape
 

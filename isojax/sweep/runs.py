@@ -26,9 +26,7 @@ from isojax import records
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import sqrt_lr
+from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 
 CONFIG = '''\
 """The config of a run of this sweep: --config=THIS_FILE:RUN_ID."""
