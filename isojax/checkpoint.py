@@ -49,7 +49,7 @@ def _absolute(store: str) -> str:
 
 @jax.jit
 def _checksums(leaves):
-  """Of each leaf's bits, on device and in place: uint32, for any sharding."""
+  """A uint32 of each leaf's bits, on device; the same for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
     odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position

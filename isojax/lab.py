@@ -137,7 +137,7 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
-  """InputError if the grader can not judge the problems of a stratum."""
+  """InputError if the grader cannot judge the problems of a stratum."""
   if header["task"] != e.task.grader.name:
     raise InputError(
         f"{path} holds problems of {header['task']!r}, but task.grader.name="
@@ -153,7 +153,7 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   """(stratum, its prompts by split, notes), without prompts that are too long.
 
-  InputError if the grader can not judge it, if no training or no validation
+  InputError if the grader cannot judge it, if no training or no validation
   prompt fits, or if one holds a token that a model of V tokens has not.
   """
   stratum, prompts = stratum_lib.read(path), {}

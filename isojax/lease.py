@@ -46,7 +46,7 @@ class Holder:
     return f"process {self.pid} on {self.host}"
 
   def alive(self) -> bool | None:
-    """Of our own process table the kernel knows; None: another one's."""
+    """Whether it lives; None: not known, it is of another process table."""
     here = socket.gethostname(), place()
     if self.place is None or (self.host, self.place) != here:
       return None

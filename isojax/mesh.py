@@ -87,13 +87,13 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:
-  """Of what hosts read: by rows; whole where there are several hosts."""
+  """For what hosts read: by rows; whole where there are several hosts."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
-  """Of [R, V] as the head makes them: rows, and shards of the vocabulary."""
+  """For [R, V] as the head makes them: by rows and by vocabulary."""
   return NamedSharding(
       mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
 
@@ -131,7 +131,7 @@ def whole_rows(sharding: NamedSharding) -> NamedSharding:
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """Of [G, ...]: one parameter for each row shard, held as by `whole_rows`."""
+  """For [G, ...]: each row shard has one parameter, held as by `whole_rows`."""
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 

@@ -208,7 +208,7 @@ def delete(path: str, generation: int | None = None) -> None:
 
 
 def names(folder: str) -> list[str]:
-  """Of the objects and folders that stand in a folder, in order."""
+  """The names of objects and folders in a folder, in order."""
   bucket, name = _split(folder)
   prefix = f"{name}/"
   with asking(folder):

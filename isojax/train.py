@@ -218,7 +218,7 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
 
 
 def kept_up_to(ledger: str, found: list[dict], step: int) -> list[dict]:
-  """Of its records those up to a step; process 0 cuts off what follows."""
+  """The records up to a step; process 0 cuts off what follows in the ledger."""
   kept = [r for r in found if r["step"] <= step]
   if hosts.first():
     records.keep(ledger, kept)

@@ -144,7 +144,7 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str):
   leaves none behind; that of a bucket is waited out (isojax.lease).
 
   Raises:
-    InputError: the folder can not be made or written, another process holds
+    InputError: the folder cannot be made or written, another process holds
       it, or it belongs to another config. Nothing of a run in it was changed.
   """
   if storage.remote(folder):

@@ -82,7 +82,7 @@ def chosen_cases() -> list[bench_cases.Case]:
 
 
 def with_peers(cases: list[bench_cases.Case]) -> list[bench_cases.Case]:
-  """Peers as --peer says; InputError if one can not be run here."""
+  """Peers as --peer says; InputError if one cannot be run here."""
   torch = importlib.util.find_spec("torch") is not None
   here = [p for p in bench_cases.PEERS if torch or p not in bench_cases.TORCH]
   asked = _PEER.value

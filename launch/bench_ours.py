@@ -52,7 +52,7 @@ class Policy:
 
 
 def random_policy(config: dict) -> Policy:
-  """Of the shape of a config.json, on the first device."""
+  """A policy of a config.json's shape, on the first device."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     cfg = hf_config.read(folder)

@@ -59,7 +59,7 @@ class Case:
 
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
-  """Config and topology to what is compiled; every InputError is of here."""
+  """Config and topology to what is compiled; all InputErrors come from here."""
   devices = devices_lib.devices(topology)
   mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
@@ -100,7 +100,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
-  """With as many slots and microbatch_tokens as the planner thinks fit."""
+  """The experiment with as many slots and tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   tensor, least = model.mesh.shape["tensor"], estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
@@ -139,7 +139,10 @@ def placed(tree, sharding):
 
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
-  """At the most slots and the longest sequences; `state` bytes stay beside."""
+  """The sampler's programs, at the most slots and the longest sequences.
+
+  `state` bytes stay beside them.
+  """
   e, model, s, planned = c.e, c.model, c.sampler, c.planned
   mesh, dtype = model.mesh, e.sampler.dtype
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
@@ -198,7 +201,7 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
-  """Of the widest microbatch."""
+  """The update's programs, for the widest microbatch."""
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))

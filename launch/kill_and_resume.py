@@ -54,7 +54,7 @@ def kill_at(run, folder: str, target: float, delay: float) -> int:
 
 
 def hashes(lab, folder: str) -> tuple[str, str]:
-  """Of the final state, and of the records."""
+  """One of the final state, one of the records."""
   tx, _ = lab_lib.make_optimizer(lab.e)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),

@@ -27,7 +27,7 @@ REPEATS = 12  # the best is kept: noise only ever slows
 
 
 def best_seconds(call) -> float:
-  """Of REPEATS calls after one that warms up."""
+  """The fastest of REPEATS calls, after one that warms up."""
   call()
   seconds = []
   for _ in range(REPEATS):

@@ -129,7 +129,7 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
 
 
 def problems(config) -> Problems:
-  """From --problems, or the config's stratum file, which may be to come."""
+  """What --problems tells, or the config's stratum file if there is one yet."""
   path = _PROBLEMS.value or config and config.task.stratum
   if path is None or _PROBLEMS.value is None and not os.path.exists(path):
     return Problems(_STRATUM.value, _D.value, 300)  # the paper's validation
@@ -148,7 +148,7 @@ def law_is_asked() -> bool:
 
 
 def the_law(stratum: str | None):
-  """Of --law, or of the stratum."""
+  """The law that --law names, or the prior of the stratum."""
   name = _LAW.value
   if name is None:
     if stratum is None:

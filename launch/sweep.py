@@ -181,7 +181,7 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
 
 
 def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
-  """The same in threads of this process."""
+  """As `local`, in threads of this process."""
   if _WORKERS.value is not None:
     raise InputError("--together is of one process; for more accelerators "
                      "start the same command for each, with other --devices")

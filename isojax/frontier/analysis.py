@@ -206,7 +206,7 @@ def analyse(study: Study, options: Options) -> Fit:
 
 
 def symbol_of(study: Study) -> str:
-  """Of the compute axis."""
+  """The letter of the compute axis."""
   return "M" if study.axis == "updates" else "C"
 
 

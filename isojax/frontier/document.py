@@ -172,7 +172,7 @@ def scalerl_matched(study: Study, hill: list[dict], *,
                     min_C: float) -> dict | None:
   """The leave-one-out table: B of every run at the average A.
 
-  None for fewer than two runs with a law, or where A can not be matched.
+  None for fewer than two runs with a law, or where A cannot be matched.
   """
   fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
   runs = {(r.Bp, r.n, r.run_id): r for r in study.runs

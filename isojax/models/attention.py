@@ -80,7 +80,7 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
     knob: key of the config, for the error.
 
   Raises:
-    InputError: it can not be had here; says why, and what can.
+    InputError: it cannot be had here; says why, and what can.
   """
   device = mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (

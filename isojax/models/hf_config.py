@@ -190,7 +190,7 @@ def _head_width(config: dict, file) -> int:
 
 
 def _windows(config: dict, file) -> tuple[int | None, ...]:
-  """Of each layer: how many tokens it sees; None: all."""
+  """How many tokens each layer sees; None: all."""
   Z = config["num_hidden_layers"]
   kinds = (config["layer_types"] if "layer_types" in config
            else ["full_attention"] * Z)

@@ -117,7 +117,7 @@ def _table(q: Question) -> Answer:
 
 
 def _ask(q: Question) -> Answer:
-  """What the law says; InputError if it can not be asked."""
+  """What the law says; InputError if it cannot be asked."""
   if _from_table(q):
     return _table(q)
   law, x = q.law, float(q.C)

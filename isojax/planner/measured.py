@@ -122,7 +122,7 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
 
 def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
                    path: str) -> float:
-  """Of one device's peaks: time of `workload`'s kind at peak over measured."""
+  """The share of one device's peaks: time at peak over the time measured."""
   means = statistics.mean(row["tokens"]) / (row["Bp"] * row["n"])
   seen = dataclasses.replace(
       workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,

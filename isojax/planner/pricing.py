@@ -41,7 +41,7 @@ class Price:
         eval_k=self.eval_k)
 
   def memory(self, B: int, rows: int) -> memory_lib.Memory:
-    """Of each device, with B rollouts in a step, `rows` decoded at once."""
+    """A device's, with B rollouts in a step and `rows` decoded at once."""
     return memory_lib.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
         microbatch_rows=min(B, self.micro_rows),
@@ -50,7 +50,7 @@ class Price:
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            rows: int) -> Price:
-  """Of any trainer, on the mesh with the fastest step among those that fit.
+  """A price on any trainer: on the mesh with the fastest step that fits.
 
   Assumes a packed update that computes the forward twice, with fused attention
   and a chunked head; decodes as many of `rows` as memory admits.

@@ -213,7 +213,7 @@ class _Pool:
       replies[worker.job] = message
       worker.job, worker.deadline = None, float("inf")
     else:
-      # One that can not start now is left to the next step.
+      # One that cannot start now is left to the next step.
       code = (self.replace if worker.ready else self.stop)(place)
       if worker.job is not None:
         replies[worker.job] = {"lost": "used too much memory"

@@ -1,7 +1,7 @@
 r"""Whether two mathematical answers are the same, by math-verify's sympy.
 
 The whole answer is read as one LaTeX expression: math-verify's own search for
-an expression in a text would pay an answer that lists many. What it can not
+an expression in a text would pay an answer that lists many. What it cannot
 read counts as text. Known sympy may take forever or all memory, so `judge` and
 `vote` belong into a process that can be killed (worker.py).
 """
