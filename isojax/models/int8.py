@@ -48,7 +48,8 @@ def shardings(of_weight: NamedSharding, inputs: tuple[int, ...]) -> Int8:
       axis for i, axis in enumerate(of_weight.spec) if i not in inputs))))
 
 
-def matmul(x_TxI, number_IxO, scale_O):
-  """x times a matrix, in float32."""
-  return scale_O[None] * jnp.dot(x_TxI, number_IxO.astype(x_TxI.dtype),
-                                 preferred_element_type=jnp.float32)
+def matmul(x_TxI, number_IxO, scale_O, dtype):
+  """x times a matrix, summed and returned in `dtype`: over devices too."""
+  out = jnp.dot(x_TxI, number_IxO.astype(x_TxI.dtype),
+                preferred_element_type=dtype)
+  return (out * scale_O[None]).astype(dtype)

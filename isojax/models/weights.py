@@ -60,7 +60,7 @@ def product(x_BxT, weight):
   flat = x_BxT.reshape(B * T, -1)
   if isinstance(weight, Int8):
     out = int8.matmul(flat, weight.number.reshape(flat.shape[1], -1),
-                      weight.scale.reshape(-1)).astype(flat.dtype)
+                      weight.scale.reshape(-1), flat.dtype)
   else:
     out = matmul(flat, weight.reshape(flat.shape[1], -1))
   return out.reshape(B, T, *weight.shape[len(inputs):])
@@ -80,7 +80,8 @@ def whole(weight, copy, sharding):
 def by_rows(x_TxD, weight_VxD):
   """x times each row of a matrix, in float32: [T, V]."""
   if isinstance(weight_VxD, Int8):
-    return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale)
+    return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale,
+                       jnp.float32)
   return jnp.einsum("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype),
                     preferred_element_type=jnp.float32)
 
