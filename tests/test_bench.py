@@ -29,9 +29,10 @@ CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
 SHAPE = shape_lib.model_shape(CONFIG, path="c")
 # A layer: 2 * 6 * 4 * (3 + 1) + 3 * 6 * 10 = 372; the head: 6 * 50 = 300.
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
-CASE = bench_cases.Case("sample", "tiny-30m", "float32", Bp=2, n=3,
-                        prompt_tokens=5, new_tokens=7, mean_tokens=4,
-                        slots=None, microbatch_tokens=16, peers=())
+CASE = bench_cases.Case("sample", "tiny-30m", "float32", weights=None,
+                        cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
+                        mean_tokens=4, slots=None, microbatch_tokens=16,
+                        peers=())
 
 
 def bench(*arguments, **environment):
