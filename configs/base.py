@@ -49,7 +49,11 @@ def get_config():
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # while sampling; CPUs run bf16 slower
+          dtype="float32",  # of activations; CPUs run bf16 slower
+          weights=config_dict.placeholder(str),  # of matrices: None for dtype,
+          # or int8, half of bfloat16's bytes and rounded
+          cache=config_dict.placeholder(str),  # of keys and values: None for
+          # dtype, or float8, half of bfloat16's bytes and rounded
           attention="auto",  # of prompts: best kernel, or einsum, splash, cudnn
       ),
       recipe=dict(

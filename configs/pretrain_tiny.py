@@ -43,6 +43,8 @@ def get_config():
           temperature=1.0,
           top_p=1.0,
           dtype="float32",
+          weights=config_dict.placeholder(str),  # None: dtype; or int8
+          cache=config_dict.placeholder(str),  # None: dtype; or float8
           attention="auto",
       ),
       loss=dict(

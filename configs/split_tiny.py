@@ -49,6 +49,8 @@ def get_config():
           temperature=1.0,  # as the experiments sample
           top_p=1.0,
           dtype="float32",
+          weights=config_dict.placeholder(str),  # None: dtype; or int8
+          cache=config_dict.placeholder(str),  # None: dtype; or float8
           attention="auto",
       ),
       mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis

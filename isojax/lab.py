@@ -106,23 +106,28 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
           cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
+def slot_sizes(model: decoder.Transformer,
+               cfg: sampler_lib.SamplerConfig) -> dict:
+  """What `planner.memory.slots_admitted` asks for, but what there is."""
+  return dict(
+      weights=cfg.weights or cfg.dtype, cache=cfg.cache or cfg.dtype,
+      dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
+      max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
+      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum")
+
+
 def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   """The sampler with the slots that its memory admits, and notes.
 
   InputError if it admits none.
   """
   mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
-  G, tensor = mesh_lib.blocks(mesh), mesh.shape["tensor"]
-  sizes = dict(dtype=cfg.dtype, tensor=tensor, max_prompt=cfg.max_prompt_tokens,
-               max_response=cfg.max_new_tokens,
-               fused=sampler_lib.prompt_kernel(opened.model, cfg) != "einsum")
-  wanted = -(-cfg.slots // G)
+  G, fsdp = mesh_lib.blocks(mesh), mesh.shape["fsdp"]
+  wanted, sizes = -(-cfg.slots // G), slot_sizes(opened.model, cfg)
   slots, gathered = memory_lib.slots_admitted(
-      shape, fsdp=mesh.shape["fsdp"], most=wanted,
-      budget=cfg.memory_gib * 2**30, **sizes)
+      shape, fsdp=fsdp, most=wanted, budget=cfg.memory_gib * 2**30, **sizes)
   if not slots:
-    least = (memory_lib.slot_bytes(shape, **sizes) + shape.params
-             * memory_lib.BYTES[cfg.dtype] / tensor / mesh.shape["fsdp"])
+    least = memory_lib.least_bytes(shape, fsdp=fsdp, **sizes)
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
         f"device, it needs {least / 2**30:.3g}; give sampling more memory, "

@@ -28,6 +28,7 @@ from isojax import cli
 from isojax import profile
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.sampling import sampler
 from launch import bench_cases
 from launch import bench_run
 from launch import bench_table
@@ -51,7 +52,11 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: as it is
     [flags.DEFINE_string("model", None, "One of "
                          f"{', '.join(bench_cases.CONFIGS)}, or a folder whose "
                          "config.json gives the shape; weights are random."),
-     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Of compute.")]
+     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Of compute."),
+     flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Of matrices while "
+                       "isojax samples, instead of --dtype."),
+     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and values "
+                       "while isojax samples, instead of --dtype.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
            ("Bp", "Prompts."), ("n", "Rollouts of each."),

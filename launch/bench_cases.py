@@ -38,6 +38,8 @@ class Case:
   what: str  # of WHAT
   model: str  # a key of CONFIGS, or a folder with config.json
   dtype: str  # of compute; masters are float32
+  weights: str | None  # of matrices while we sample; None: dtype
+  cache: str | None  # of keys and values while we sample; None: dtype
   Bp: int
   n: int
   prompt_tokens: int
@@ -69,19 +71,20 @@ class Case:
   def name(self) -> str:
     lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
                f"mean {self.mean_tokens}, at most {self.new_tokens} new")
-    return (f"{self.what} {self.model} {self.dtype}, {self.Bp} x {self.n}, "
-            f"{self.prompt_tokens} + {lengths}")
+    kept = "".join(f", {name} {kind}" for name, kind in (
+        ("weights", self.weights), ("cache", self.cache)) if kind)
+    return (f"{self.what} {self.model} {self.dtype}{kept}, {self.Bp} x "
+            f"{self.n}, {self.prompt_tokens} + {lengths}")
 
 
-_CPU = Case("sample", "tiny-30m", "float32", Bp=8, n=16, prompt_tokens=48,
-            new_tokens=128, mean_tokens=None, slots=None,
-            microbatch_tokens=1024,
-            peers=("naive", "hf"))
+_CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
+            n=16, prompt_tokens=48, new_tokens=128, mean_tokens=None,
+            slots=None, microbatch_tokens=1024, peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
                                   peers=("hf", "hf_bf16"))
-_H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", Bp=32, n=16,
-             prompt_tokens=128, new_tokens=512, mean_tokens=None, slots=None,
-             microbatch_tokens=8192, peers=("naive",))
+_H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", weights=None, cache=None,
+             Bp=32, n=16, prompt_tokens=128, new_tokens=512, mean_tokens=None,
+             slots=None, microbatch_tokens=8192, peers=("naive",))
 # Without the naive sampler: every program takes long to compile.
 _LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
 SUITES = {

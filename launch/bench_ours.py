@@ -75,7 +75,8 @@ def make_sampling(model: decoder.Transformer, case: Case):
   """sample(params, prompts, seed) -> Rollouts on the host."""
   cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
-      max_new_tokens=case.new_tokens, dtype=case.dtype))
+      max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
+      cache=case.cache))
   sampler = sampler_lib.make_sampler(
       model, cfg, bench_cases.stops(case, model.cfg.V))
 

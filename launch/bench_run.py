@@ -102,13 +102,16 @@ def contestants(case: Case) -> list:
   return found
 
 
-def work_of(case: Case, shape, dtype: str, len_R):
+def work_of(case: Case, shape, contestant, len_R):
   """The stages of one call that gave rows of these lengths."""
-  number, sizes = BYTES[dtype], (case.Bp, case.prompt_tokens, len_R)
-  stages = ()
+  dtype, sizes = contestant.dtype, (case.Bp, case.prompt_tokens, len_R)
+  number, stages = BYTES[dtype], ()
   if case.what != "update":
-    stages += bench_work.sampling(shape, *sizes, slots=case.slots or case.B,
-                                  number=number)
+    ours = contestant.name == bench_cases.OURS
+    stages += bench_work.sampling(
+        shape, *sizes, slots=case.slots or case.B,
+        weight_bytes=BYTES[ours and case.weights or dtype],
+        cache_bytes=BYTES[ours and case.cache or dtype])
   if case.what != "sample":
     stages += bench_work.update(shape, *sizes, microbatches=case.microbatches,
                                 number=number)
@@ -119,7 +122,7 @@ def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
            peak: int | None) -> dict:
   """One line of the table, as it stands in the JSON file."""
   shape = shape_of(case.model)
-  stages = [work_of(case, shape, contestant.dtype, len_R) for len_R, _ in calls]
+  stages = [work_of(case, shape, contestant, len_R) for len_R, _ in calls]
   seconds = [s for _, s in calls]
   return dataclasses.asdict(case) | {
       "case": case.name, "contestant": contestant.name,

@@ -26,13 +26,14 @@ def mean_context(S: int, len_R) -> float:
 
 
 def sampling(shape: ModelShape, P: int, S: int, len_R, *, slots: int,
-             number: int) -> tuple[Work, Work]:
+             weight_bytes: int, cache_bytes: int) -> tuple[Work, Work]:
   """(prefill of P prompts of S tokens, decoding of rows of these lengths).
 
   Weights go through memory once a position; there are as many positions as the
-  longest row has, or as tokens fill all slots. `number`: bytes of one.
+  longest row has, or as tokens fill all slots. Bytes are of one number.
   """
-  kv, weights = shape.kv_bytes_per_token(number), shape.matmul_params * number
+  kv = shape.kv_bytes_per_token(cache_bytes)
+  weights = shape.matmul_params * weight_bytes
   prefill = Work(P * S * shape.forward_flops(S / 2, head=False),
                  P * S * kv + weights)
   tokens, context = float(np.sum(len_R)), mean_context(S, len_R)

@@ -50,7 +50,9 @@ class Case:
         f"{self.hbm / 2**30:.2f} GiB each; mesh data={mesh.shape['data']} "
         f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
-        f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}; "
+        f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
+        f"{e.sampler.weights or e.sampler.dtype}, cache "
+        f"{e.sampler.cache or e.sampler.dtype}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
         f"{e.recipe.loss.dtype}, gradients reduced in "
         f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
@@ -91,6 +93,8 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   return memory_lib.programs(
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      weights=e.sampler.weights or e.sampler.dtype,
+      cache=e.sampler.cache or e.sampler.dtype,
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
@@ -102,13 +106,11 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """The experiment with as many slots and tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  tensor, least = model.mesh.shape["tensor"], estimated(e, model, 1, 1, True)
+  least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
-      lab_lib.shape_of(model.cfg), dtype=e.sampler.dtype, fsdp=1,
-      tensor=tensor, max_prompt=e.sampler.max_prompt_tokens,
-      max_response=T, budget=room, most=2**20,
-      fused=sampler_lib.prompt_kernel(model, e.sampler) != "einsum")
+      lab_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
+      **lab_lib.slot_sizes(model, e.sampler))
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state
@@ -148,8 +150,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
   R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
                 s.window * mesh_lib.blocks(mesh))
-  make = lambda R, L: placed(jax.eval_shape(
-      lambda: decoder.init_cache(model.cfg, R, L, dtype)),
+  make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
                              sampler_lib.cache_sharding(model))
   cache, window = make(R, L), make(W, S)
   shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])

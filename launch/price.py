@@ -116,6 +116,8 @@ def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
   return cost.Workload(
       *means, *top, lora_rank=rank or None,
       dtype=config.sampler.dtype if config else _DTYPE.value,
+      weights=config.sampler.weights if config else None,
+      cache=config.sampler.cache if config else None,
       padded=config is not None,
       fused=config is None or memory_lib.has_kernel(
           shape, attention=config.recipe.loss.attention,

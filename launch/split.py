@@ -160,7 +160,8 @@ def decides(cfg: Split, policy: lab_lib.Opened) -> dict:
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
           "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
           "max_new_tokens": cfg.sampler.max_new_tokens,
-          "dtype": cfg.sampler.dtype}
+          "dtype": cfg.sampler.dtype, "weights": cfg.sampler.weights,
+          "cache": cfg.sampler.cache}
 
 
 def proposal(cfg: Split, path: str, name: str) -> str:

@@ -29,9 +29,10 @@ CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
 SHAPE = shape_lib.model_shape(CONFIG, path="c")
 # A layer: 2 * 6 * 4 * (3 + 1) + 3 * 6 * 10 = 372; the head: 6 * 50 = 300.
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
-CASE = bench_cases.Case("sample", "tiny-30m", "float32", Bp=2, n=3,
-                        prompt_tokens=5, new_tokens=7, mean_tokens=4,
-                        slots=None, microbatch_tokens=16, peers=())
+CASE = bench_cases.Case("sample", "tiny-30m", "float32", weights=None,
+                        cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
+                        mean_tokens=4, slots=None, microbatch_tokens=16,
+                        peers=())
 
 
 def bench(*arguments, **environment):
@@ -44,14 +45,17 @@ def bench(*arguments, **environment):
 def test_the_work_of_sampling_by_hand():
   # Rows of 1 and 3 tokens after 5: they attend to 6, and to 6, 7, 8.
   assert bench_work.mean_context(5, [1, 3]) == 27 / 4
-  prefill, decode = bench_work.sampling(SHAPE, 2, 5, [1, 3], slots=2, number=4)
+  prefill, decode = bench_work.sampling(
+      SHAPE, 2, 5, [1, 3], slots=2, weight_bytes=4, cache_bytes=4)
   kv = 2 * 2 * 1 * 4 * 4  # keys and values, layers, heads, width, bytes
   assert prefill.flops == 10 * (2 * 744 + 96 * 2.5)
   assert prefill.bytes == 10 * kv + 1044 * 4
   assert decode.flops == 4 * 2 * 1044 + 96 * 27
   assert decode.bytes == 3 * 1044 * 4 + 27 * kv  # as many steps as the longest
-  _, packed = bench_work.sampling(SHAPE, 2, 5, [3, 3], slots=1, number=4)
-  assert packed.bytes == 6 * 1044 * 4 + 2 * 21 * kv  # or as tokens fill slots
+  # Or as tokens fill slots; numbers may be kept in fewer bytes.
+  _, packed = bench_work.sampling(
+      SHAPE, 2, 5, [3, 3], slots=1, weight_bytes=1, cache_bytes=2)
+  assert packed.bytes == 6 * 1044 * 1 + 2 * 21 * kv / 2
 
 
 def test_the_work_of_an_update_by_hand():
@@ -110,8 +114,8 @@ def test_the_table_by_hand():
 
 
 ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
-           n=3, prompt_tokens=5, new_tokens=8, slots=None,
-           microbatch_tokens=48)
+           n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
+           cache=None, microbatch_tokens=48)
 DOCUMENT = {"rows": [
     ROW | dict(what="sample", tokens=[24, 24], seconds=[2.0, 4.0]),
     ROW | dict(what="sample", contestant="naive", tokens=[24], seconds=[9.0]),

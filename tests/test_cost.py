@@ -448,23 +448,27 @@ def test_bytes_of_a_slot_by_hand():
   eighth of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
   """
   assert memory_lib.slot_bytes(
-      ONE, dtype="float32", tensor=1, max_prompt=10, max_response=6,
-      fused=False) == 256 * 1.5 + 256 + 160 + 345
+      ONE, dtype="float32", cache="float32", tensor=1, max_prompt=10,
+      max_response=6, fused=False) == 256 * 1.5 + 256 + 160 + 345
 
 
 def test_slots_that_a_budget_admits_by_hand():
   """1,145 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
   """
   assert ONE.params == 116
-  admitted = lambda budget, fsdp: memory_lib.slots_admitted(
-      ONE, dtype="float32", fsdp=fsdp, tensor=1, max_prompt=10, max_response=6,
-      budget=budget, most=3, fused=False)
+  admitted = lambda budget, fsdp, kept="float32": memory_lib.slots_admitted(
+      ONE, weights=kept, cache=kept, dtype="float32", fsdp=fsdp, tensor=1,
+      max_prompt=10, max_response=6, budget=budget, most=3, fused=False)
   assert admitted(464 + 3435, 1) == (3, True)
   assert admitted(464 + 3434, 1) == (2, True)
   assert admitted(464 + 1144, 1) == (0, True)
   assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
   assert admitted(232 + 3435, 2) == (3, False)
   assert admitted(232 + 1144, 2) == (0, False)
+  # Kept as a byte a number: 64 * 1.5 + 256 + 160 and an eighth of a prompt of
+  # 10 tokens, each 4 + 4 (16 + 9) + 8 * 2 * 10 = 264, are 842.
+  assert admitted(116 + 2526, 1, "int8") == (3, True)
+  assert admitted(116 + 2525, 1, "int8") == (2, True)
 
 
 def test_bytes_of_programs_by_hand():
@@ -475,8 +479,8 @@ def test_bytes_of_programs_by_hand():
   12 + 9) = 148 in a backward, whose scores of L others are 16 L.
   """
   p = memory_lib.programs(
-      ONE, dtype="float32", reduce_dtype="float32", mesh=cost.Mesh(1, 2, 1),
-      gathered=True, slots=4, rows=3, prompts=2, max_prompt=10, max_response=6,
+      ONE, dtype="float32", weights="float32", cache="float32",
+      reduce_dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2, max_prompt=10, max_response=6,
       kl=False, fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
@@ -549,8 +553,8 @@ def test_programs_are_as_large_as_compiled_ones(case):
   shape = shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
                                 path=path)
   p = memory_lib.programs(
-      shape, dtype="bfloat16", reduce_dtype="bfloat16", mesh=cost.Mesh(*mesh),
-      gathered=True, slots=slots, rows=rows, prompts=rows, max_prompt=S,
+      shape, dtype="bfloat16", weights="bfloat16", cache="bfloat16",
+      reduce_dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True, slots=slots, rows=rows, prompts=rows, max_prompt=S,
       max_response=T, kl=False, fused=fused)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
 

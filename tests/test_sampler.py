@@ -25,7 +25,8 @@ from tests.conftest import random_params
 S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-    temperature=1.0, top_p=1.0, dtype="float32", attention="auto")
+    temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+    attention="auto")
 
 
 def make_prompts(count, S=S):

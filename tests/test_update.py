@@ -14,6 +14,7 @@ from isojax import mesh as mesh_lib
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora
+from isojax.models import weights
 from isojax.rl import loss
 from isojax.rl import microbatches
 from isojax.rl import score
@@ -278,7 +279,8 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   prompts, _, advantage, weight = make_data()
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
       slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
-      temperature=0.0, top_p=1.0, dtype="float32", attention="auto"),
+      temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+      attention="auto"),
       eos=(10,))
   rollouts = sampler_lib.sample_all(
       sampler, params, prompts, n, jax.random.key(0), temperature=0.0,
@@ -475,7 +477,7 @@ def test_a_reduced_gradient_by_hand(dtype, want):
       (jnp.ones((4, 1, 1), jnp.bfloat16),
        jnp.array([256, 1, 1, 1], jnp.bfloat16).reshape(4, 1, 1)), rows)
   grad_weight = jax.jit(lambda x, grad: jax.vjp(
-      decoder.product, x, jnp.ones((1, 1), dtype))[1](grad)[1])(x, grad)
+      weights.product, x, jnp.ones((1, 1), dtype))[1](grad)[1])(x, grad)
   assert grad_weight.dtype == dtype and float(grad_weight[0, 0]) == want
 
 

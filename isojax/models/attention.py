@@ -110,12 +110,15 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
     window: slots that are seen, the last of those in `seen`; None: all.
     kernel: one of KERNELS; rows of fewer tokens than LEAST take the einsum.
     mesh: over which rows and heads are sharded.
-    past: keys and values in front of these, for the einsum, or nothing.
+    past: keys and values in front of these, for the einsum, or nothing; all
+      keys and values are taken in the dtype of the queries.
 
   Returns:
     [B, T, N, H].
   """
   B, T = q_BxTxNxH.shape[:2]
+  k_BxKxHxL, v_BxKxLxH, past = jax.tree.map(
+      lambda x: x.astype(q_BxTxNxH.dtype), (k_BxKxHxL, v_BxKxLxH, past))
   if isinstance(seen, Seen) and T >= LEAST and kernel == "splash":
     return splash(q_BxTxNxH * scale, k_BxKxHxL, v_BxKxLxH, seen, cap, mesh)
   mask_BxTxL = windowed(

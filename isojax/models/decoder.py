@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
+from isojax.models import weights
 
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
@@ -88,8 +89,12 @@ def write(cache_BxK, new_BxK, slot, axis: int):
   """New keys or values at slots [slot, slot + T) of a cache's `axis`.
 
   `slot` is one for all rows, or an array [B] with one for each; None appends
-  slots, for which nothing is copied twice, as a backward would.
+  slots, for which nothing is copied twice, as a backward would. What is beyond
+  the numbers of float8 becomes the largest of them.
   """
+  if cache_BxK.dtype.itemsize == 1:  # where it is no infinity, but NaN
+    largest = float(jnp.finfo(cache_BxK.dtype).max)
+    new_BxK = jnp.clip(new_BxK, -largest, largest)
   new_BxK = new_BxK.astype(cache_BxK.dtype)
   if slot is None:
     return jnp.concatenate([cache_BxK, new_BxK], axis=axis)
@@ -127,57 +132,6 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
-@jax.custom_vjp
-def copied(weight, copy):
-  """A weight with the values of its copy; the gradient is the weight's."""
-  return copy.astype(weight.dtype)
-
-
-copied.defvjp(lambda weight, copy: (copied(weight, copy), None),
-              lambda _, grad: (grad, None))
-
-
-def rounded(weight, dtype):
-  """A weight as its copy in `dtype` has it; its gradient is not rounded."""
-  return copied(weight, jax.lax.stop_gradient(weight).astype(dtype))
-
-
-@jax.custom_vjp
-def matmul(x, weight):
-  """x times a weight, in x's dtype; the weight's gradient is made in its own.
-
-  Because XLA reduces it over devices right behind the product that makes it.
-  """
-  return x @ weight.astype(x.dtype)
-
-
-def _matmul_forward(x, weight):
-  return x @ weight.astype(x.dtype), (x, weight)
-
-
-def _matmul_backward(saved, grad):
-  x, weight = saved
-  along = lambda axis: (((axis,), (axis,)), ((), ()))
-  return (jax.lax.dot_general(grad, weight.astype(x.dtype), along(1)),
-          jax.lax.dot_general(grad, x, along(0),
-                              preferred_element_type=weight.dtype).T)
-
-
-matmul.defvjp(_matmul_forward, _matmul_backward)
-
-
-def product(x_BxT, weight):
-  """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
-
-  As two matrices: of any other form XLA:CPU takes the gradient of the weight
-  from a transposed copy, in half as much time again.
-  """
-  B, T, *inputs = x_BxT.shape
-  flat = x_BxT.reshape(B * T, -1)
-  out = matmul(flat, weight.reshape(flat.shape[1], -1))
-  return out.reshape(B, T, *weight.shape[len(inputs):])
-
-
 class Block(nn.Module):
   cfg: ModelConfig
   window: int | None
@@ -199,7 +153,7 @@ class Block(nn.Module):
         return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.zeros, (axis, None))
-      value = rounded(
+      value = weights.rounded(
           self.param(name, boxed, (heads, c.H), jnp.float32), dtype)
       return (x + value[None, None]).astype(dtype)
 
@@ -209,7 +163,7 @@ class Block(nn.Module):
       boxed = nn.with_logical_partitioning(
           nn.initializers.constant(1.0 - c.norm_offset), (None,))
       weight = self.param(name, boxed, x.shape[-1:], jnp.float32)
-      return rms_norm(x, rounded(weight, dtype), c)
+      return rms_norm(x, weights.rounded(weight, dtype), c)
 
     wq = weight("q", (c.D, c.N, c.H), ("embed", "heads", None), c.D)
     wk = weight("k", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
@@ -221,9 +175,9 @@ class Block(nn.Module):
 
     with jax.named_scope("attention"):
       h = norm("attn_norm", x_BxTxD)
-      q = biased("q_bias", product(h, wq), c.N, "heads")
-      k = biased("k_bias", product(h, wk), c.K, "kv_heads")
-      v = biased("v_bias", product(h, wv), c.K, "kv_heads")
+      q = biased("q_bias", weights.product(h, wq), c.N, "heads")
+      k = biased("k_bias", weights.product(h, wk), c.K, "kv_heads")
+      v = biased("v_bias", weights.product(h, wv), c.K, "kv_heads")
       q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
       k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
       k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
@@ -231,13 +185,13 @@ class Block(nn.Module):
       attended = self.attend(
           q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
           window=self.window, past=past)
-      out = product(attended, wo)
+      out = weights.product(attended, wo)
       x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
     with jax.named_scope("mlp"):
       h = norm("mlp_norm", x)
-      gate = ACTIVATIONS[c.activation](product(h, w_gate))
-      out = product(gate * product(h, w_up), w_down)
+      gate = ACTIVATIONS[c.activation](weights.product(h, w_gate))
+      out = weights.product(gate * weights.product(h, w_up), w_down)
       x = x + norm("mlp_post_norm", out, c.post_norms)
     return x, k_BxKxHxL, v_BxKxLxH
 
@@ -246,28 +200,15 @@ class Block(nn.Module):
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   """[B, T, V] in float32, computed in the dtype of the hidden states.
 
-  The weight may also be [G, V, D], one for each of G blocks of rows.
+  The weight may also be [G, V, D], one for each of G blocks of rows, or Int8.
   """
   B, T, D = hidden_BxTxD.shape
   if weight_VxD.ndim == 3:
     grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
     each = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
     return each(grouped, weight_VxD).reshape(B, T, -1)
-  raw = jnp.einsum("td,vd->tv", hidden_BxTxD.reshape(B * T, D),
-                   weight_VxD.astype(hidden_BxTxD.dtype),
-                   preferred_element_type=jnp.float32)
+  raw = weights.by_rows(hidden_BxTxD.reshape(B * T, D), weight_VxD)
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
-
-
-def whole(weight, copy, sharding):
-  """A weight of one layer, whose copy is gathered over the row shards.
-
-  Its gradient goes back to the shards. Said here because XLA, left alone,
-  gathers a weight for each product anew, and reduces the gradient whole.
-  """
-  constrained = jax.lax.with_sharding_constraint
-  return copied(constrained(weight, sharding),
-                constrained(copy, mesh_lib.whole_rows(sharding)))
 
 
 def head_weight(params, cfg: ModelConfig):
@@ -283,6 +224,7 @@ class Transformer(nn.Module):
   remat: bool = False  # a backward computes the layers again, for memory;
   # equal neighbours are one loop then, which compiles as fast as one layer
   attention: str = "einsum"  # one of attention.KERNELS
+  dtype: str | None = None  # of activations; None: as that of the cache
 
   def setup(self):
     c = self.cfg
@@ -308,7 +250,7 @@ class Transformer(nn.Module):
       position_BxT: int32, position of each token in its own sequence.
       seen: attention.Seen, or bool [B, T, L]: which cache slots each token
         attends to (its own too).
-      cache: its dtype is the compute dtype.
+      cache: its dtype is the compute dtype, if `dtype` is None.
       slot: int32, one for all rows, or [B]; None: behind the last.
       past: more slots, which stand in front of the cache's and are only read;
         not with remat.
@@ -316,13 +258,14 @@ class Transformer(nn.Module):
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
-    x = self.embed_VxD[tokens_BxT].astype(cache.k[0].dtype)
+    x = weights.embedded(self.embed_VxD, tokens_BxT,
+                         self.dtype or cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     each = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
     x, keys, values = each(x, position_BxT, seen, cache, slot)
     hidden = rms_norm(
-        self.by_rows(x), rounded(self.norm_D, x.dtype), self.cfg)
+        self.by_rows(x), weights.rounded(self.norm_D, x.dtype), self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
@@ -354,7 +297,7 @@ class Transformer(nn.Module):
       def step(x, layer, block=block, run=run):
         params, copies, k, v = layer
         params = jax.tree.map(
-            whole, params, copies, shardings[f"layers_{run[0]}"])
+            weights.whole, params, copies, shardings[f"layers_{run[0]}"])
         x, k, v = block.apply({"params": params}, self.by_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)

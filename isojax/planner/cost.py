@@ -32,7 +32,7 @@ class Workload:
   response_tokens: float  # mean of a rollout
   max_prompt: int  # tokens; sizes the cache
   max_response: int  # tokens; sizes the cache
-  dtype: str  # of compute and cache, a key of BYTES
+  dtype: str  # of compute, a key of BYTES
   padded: bool = False  # prompts and cache at their maxima, answers of an
   # update packed into rows as long as the longest, as isojax does; False: at
   # the means, as an update without padding with fused attention and a growing
@@ -41,6 +41,8 @@ class Workload:
   # read where padded
   kl: bool = False  # a reference forward of every trained token
   remat: bool = False  # the update computes the forward twice
+  weights: str | None = None  # while sampling, a key of BYTES; None: dtype
+  cache: str | None = None  # of keys and values, a key of BYTES; None: dtype
   reduce_dtype: str = "float32"  # of gradients over devices, a key of BYTES
   lora_rank: int | None = None  # adapters on all matrices of a layer; None:
   # all weights are trained
@@ -48,8 +50,8 @@ class Workload:
   # each allocation or one for all: it grows with n; others are skipped
 
   def __post_init__(self):
-    for name in ("dtype", "reduce_dtype"):
-      if getattr(self, name) not in BYTES:
+    for name in ("dtype", "weights", "cache", "reduce_dtype"):
+      if (getattr(self, name) or self.dtype) not in BYTES:
         raise InputError(f"workload.{name}={getattr(self, name)!r}: expected "
                          f"one of {', '.join(BYTES)}")
     for mean, top in (("prompt_tokens", "max_prompt"),
@@ -226,14 +228,15 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
   S, _, prompt_context, context = w.lengths
-  weights = shape.matmul_params * number
+  weights = shape.matmul_params * BYTES[w.weights or w.dtype]
+  kv = shape.kv_bytes_per_token(BYTES[w.cache or w.dtype])
   gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
   prompts = Bp * S
   # Weights once, in a batch far larger than a ridge point; the cache written.
   prefill = _stage(
       prompts * shape.forward_flops(prompt_context, head=False),
-      prompts * shape.kv_bytes_per_token(number) + weights * G,
+      prompts * kv + weights * G,
       prompts * reduced + gathered,
       machine, w.dtype, e.prefill_flops, e.decode_bandwidth)
   rows = np.minimum(rows, Bp * n)
@@ -241,8 +244,7 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   copies = max(1, mesh.tensor / shape.kv_heads)  # of a head on several chips
   decode = _stage(
       positions * (rows * shape.forward_flops(context, head=True)),
-      positions * (weights * G + rows * context * copies
-                   * shape.kv_bytes_per_token(number)),
+      positions * (weights * G + rows * context * copies * kv),
       positions * (rows * reduced + gathered),
       machine, w.dtype, e.decode_flops, e.decode_bandwidth)
   return prefill, decode

@@ -104,13 +104,16 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
              if not positive(r[name]) and (name, r[name]) != ("slots", None)]
     wrong += [name for r in rows for name in ("tokens", "seconds")
               if not several(r[name])]
+    wrong += [name for r in rows for name in ("weights", "cache")
+              if r[name] not in (None, *cost.BYTES)]
     have = sorted({(r["what"], r["compute_dtype"]) for r in rows})
   except (KeyError, TypeError) as error:
     raise InputError(f"{path}: not what launch.bench --json writes "
                      f"({type(error).__name__}: {error})") from error
   if wrong:
     raise InputError(f"{path}: {', '.join(sorted(set(wrong)))}: expected "
-                     "positive numbers, as launch.bench --json writes them")
+                     "positive numbers, and dtypes for weights and cache, as "
+                     "launch.bench --json writes them")
   missing = [what for what in ("sample", "update") if (what, dtype) not in have]
   if missing:
     raise InputError(
@@ -127,7 +130,7 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
   seen = dataclasses.replace(
       workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,
       max_prompt=row["prompt_tokens"], max_response=row["new_tokens"],
-      kl=False, trained=1.0)
+      weights=row["weights"], cache=row["cache"], kl=False, trained=1.0)
   ideal = cost.step_cost(
       row["Bp"], row["n"], workload=seen,
       shape=shape_lib.model_shape(row["config"], path=path),

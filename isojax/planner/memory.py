@@ -107,7 +107,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
     ours = lambda gathered: _of_isojax(programs(
-        shape, dtype=w.dtype, reduce_dtype=w.reduce_dtype, mesh=mesh,
+        shape, dtype=w.dtype, weights=w.weights or w.dtype,
+        cache=w.cache or w.dtype, reduce_dtype=w.reduce_dtype, mesh=mesh,
         gathered=gathered, slots=local, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
         fused=w.fused), machine)
@@ -125,11 +126,11 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=copy * (2 if lora else 1),
+      copy=BYTES[w.weights or w.dtype] * shape.params / shards + lora * copy,
       update_copy=copy + lora * (
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (w.kl and not lora),
-      cache=local * length * shape.kv_bytes_per_token(number)
+      cache=local * length * shape.kv_bytes_per_token(BYTES[w.cache or w.dtype])
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
       gradients=4 * trained / shards, activations=micro * kept,
@@ -138,8 +139,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       available=machine.accelerator.hbm_bytes)
 
 
-def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
-               max_response: int, fused: bool) -> float:
+def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
+               max_prompt: int, max_response: int, fused: bool) -> float:
   """Bytes on a device of one slot of isojax's sampler.
 
   The cache, once more the largest of its parts while it grows; an eighth of a
@@ -147,7 +148,7 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
   float32; one layer's activations of that eighth.
   """
   number, heads = BYTES[dtype], shape.heads / tensor
-  kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
+  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
   length = max_prompt + max_response
   prompt = max_prompt * (kv + number * (
       4 * shape.width + 3 * shape.mlp / tensor)
@@ -156,9 +157,8 @@ def slot_bytes(shape: ModelShape, *, dtype: str, tensor: int, max_prompt: int,
           + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
-def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
-                   max_prompt: int, max_response: int, budget: float,
-                   most: int, fused: bool) -> tuple[int, bool]:
+def slots_admitted(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
+                   budget: float, most: int, **slot) -> tuple[int, bool]:
   """How many slots a device holds, and whether beside whole weights.
 
   Weights are gathered over fsdp once, and not at every token, where that leaves
@@ -166,23 +166,31 @@ def slots_admitted(shape: ModelShape, *, dtype: str, fsdp: int, tensor: int,
   `tensor`, which draw for them, share them evenly.
 
   Args:
+    weights: their dtype while sampling.
     budget: bytes of a device for sampling.
     most: slots wanted on a device.
+    slot: the other keywords of `slot_bytes`.
 
   Returns:
     slots, 0 if none fits; whether weights are gathered.
   """
-  slot = slot_bytes(shape, dtype=dtype, tensor=tensor, max_prompt=max_prompt,
-                    max_response=max_response, fused=fused)
-  weights = BYTES[dtype] * shape.params / tensor
+  each = slot_bytes(shape, tensor=tensor, **slot)
+  whole = BYTES[weights] * shape.params / tensor
 
-  def room(weights):
-    slots = max(0, min(most, int((budget - weights) // slot)))
+  def room(held):
+    slots = max(0, min(most, int((budget - held) // each)))
     return slots if slots == most else slots // tensor * tensor or slots
 
-  if fsdp == 1 or room(weights) == most:
-    return room(weights), True
-  return room(weights / fsdp), False
+  if fsdp == 1 or room(whole) == most:
+    return room(whole), True
+  return room(whole / fsdp), False
+
+
+def least_bytes(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
+                **slot) -> float:
+  """Of a device that samples with one slot."""
+  return (slot_bytes(shape, tensor=tensor, **slot)
+          + BYTES[weights] * shape.params / tensor / fsdp)
 
 
 def largest(fits, most: int) -> int:
@@ -232,13 +240,15 @@ class Programs:
         + max(self.head, self.backward), apply=4 * self.state)
 
 
-def programs(shape: ModelShape, *, dtype: str, reduce_dtype: str, mesh: Mesh,
-             gathered: bool, slots: int, rows: int, prompts: int,
-             max_prompt: int, max_response: int, kl: bool,
-             fused: bool) -> Programs:
+def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
+             reduce_dtype: str, mesh: Mesh, gathered: bool, slots: int,
+             rows: int, prompts: int, max_prompt: int, max_response: int,
+             kl: bool, fused: bool) -> Programs:
   """Formulas; with remat, without adapters.
 
   Args:
+    dtype: of activations, and of the layers' matrices in the update.
+    weights, cache: while sampling.
     reduce_dtype: of the gradients of the layers' matrices.
     gathered: whole weights on each fsdp shard while sampling.
     slots: of the sampler, on a device.
@@ -250,6 +260,7 @@ def programs(shape: ModelShape, *, dtype: str, reduce_dtype: str, mesh: Mesh,
   heads, mlp, head = (x / tensor for x in (shape.heads, shape.mlp, shape.head))
   state = 4 * shape.params / shards
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
+  sampled = kv * BYTES[cache] / number
   first = math.ceil(slots / 8)  # prompts of a prefill
   # A token in a layer: residual and normed input, then gate and up, or queries,
   # keys, values and scores. A backward has all of it, and its gradients.
@@ -263,8 +274,9 @@ def programs(shape: ModelShape, *, dtype: str, reduce_dtype: str, mesh: Mesh,
   copy = number * matrices
   return Programs(
       state=state, reference=state * kl,
-      weights=number * shape.params / (tensor if gathered else shards),
-      cache=slots * (S + T) * kv, window=first * S * kv,
+      weights=(BYTES[weights] * shape.params
+               / (tensor if gathered else shards)),
+      cache=slots * (S + T) * sampled, window=first * S * sampled,
       prefilling=first * S * forward,
       drawing=slots * (2 * 4 * heads * (S + T)
                        + DRAWN * 4 * shape.vocab / tensor),

@@ -14,6 +14,7 @@ shapes, none of which depends on n, Bp, or lengths: a sweep compiles them once.
 """
 
 import dataclasses
+import functools
 import typing
 
 import jax
@@ -27,6 +28,7 @@ from isojax import rng
 from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
+from isojax.models import int8
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
@@ -34,6 +36,11 @@ from isojax.types import Drawn
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import Rows
+
+
+WEIGHTS = ("int8",)  # see models.int8
+CACHES = {"float8": jnp.float8_e4m3fn}  # no scales: 3 bits behind the leading
+# one, from 2^-9 to 448
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +53,9 @@ class SamplerConfig:
   max_new_tokens: int  # T, EOS included
   temperature: float  # 0 is greedy
   top_p: float  # 1 keeps the whole distribution
-  dtype: str  # of weights and cache while sampling
+  dtype: str  # of activations
+  weights: str | None  # of matrices: one of WEIGHTS; None: dtype
+  cache: str | None  # of keys and values: a key of CACHES; None: dtype
   attention: str  # one of attention.CHOICES, of prompts
 
   def __post_init__(self):
@@ -57,6 +66,10 @@ class SamplerConfig:
     if self.dtype not in decoder.DTYPES:
       raise InputError(f"sampler.dtype={self.dtype!r}: expected one of "
                        f"{', '.join(decoder.DTYPES)}")
+    for name, known in (("weights", WEIGHTS), ("cache", tuple(CACHES))):
+      if getattr(self, name) not in (None, *known):
+        raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
+                         f"None, for sampler.dtype, or {', '.join(known)}")
     if self.attention not in attention.CHOICES:
       raise InputError(f"sampler.attention={self.attention!r}: expected one of "
                        f"{', '.join(attention.CHOICES)}")
@@ -120,9 +133,11 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       and not at every token.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
+  model = model.clone(dtype=cfg.dtype)
   reader = model.clone(attention=prompt_kernel(model, cfg))
   on_tpu = mesh.devices.flat[0].platform == "tpu"
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
+  cache_dtype = CACHES[cfg.cache] if cfg.cache else dtype
   row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
@@ -134,17 +149,25 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     return param.astype(dtype)
 
   def empty(R, L):
-    return decoder.init_cache(model.cfg, R, L, dtype)
+    return decoder.init_cache(model.cfg, R, L, cache_dtype)
 
   def prefill_prompts(params, prompts):
-    return prefill.prompt_cache(reader, params, prompts, dtype)
+    return prefill.prompt_cache(reader, params, prompts, cache_dtype)
+
+  def caster(path, sharding):
+    name = path[-1].key
+    if cfg.weights is None or name not in int8.INPUTS:
+      return jax.jit(cast, out_shardings=sharding)
+    return jax.jit(functools.partial(int8.quantized, inputs=int8.INPUTS[name]),
+                   out_shardings=int8.shardings(sharding, int8.INPUTS[name]))
 
   # One after the other: together they are there twice, gathered and laid out.
-  casts = jax.tree.map(lambda x: jax.jit(cast, out_shardings=x), weights)
+  casts = jax.tree.map_with_path(caster, weights)
   each = lambda params: jax.tree.map(lambda f, x: f(x), casts, params)
-  prepared = lambda params: all(jax.tree.leaves(jax.tree.map(
-      lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
-          sharding, x.ndim), params, weights)))
+  prepared = lambda params: cfg.weights is None and all(
+      jax.tree.leaves(jax.tree.map(
+          lambda x, sharding: x.dtype == dtype and x.sharding.is_equivalent_to(
+              sharding, x.ndim), params, weights)))
   return Sampler(
       mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
@@ -214,9 +237,10 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
   new_Rx1xL = ((at_RxL >= 0) & (at_RxL < C))[:, None]
 
   def put(form, new, cache, part):
-    moved = jnp.einsum(form, part, taken_RxCxL.astype(part.dtype),
+    dtype = jnp.bfloat16 if part.dtype.itemsize == 1 else part.dtype
+    moved = jnp.einsum(form, part.astype(dtype), taken_RxCxL.astype(dtype),
                        precision=jax.lax.Precision.HIGHEST)
-    return jnp.where(new, moved, cache)
+    return jnp.where(new, moved.astype(cache.dtype), cache)
 
   each = lambda form, new, caches, parts: tuple(
       put(form, new, *pair) for pair in zip(caches, parts, strict=True))

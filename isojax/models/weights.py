@@ -1,0 +1,95 @@
+"""How activations meet weights: in which dtype, and with which gradient.
+
+While sampling a weight may be Int8 instead of an array.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from isojax import mesh as mesh_lib
+from isojax.models import int8
+from isojax.models.int8 import Int8
+
+
+@jax.custom_vjp
+def copied(weight, copy):
+  """A weight with the values of its copy; the gradient is the weight's."""
+  return copy.astype(weight.dtype)
+
+
+copied.defvjp(lambda weight, copy: (copied(weight, copy), None),
+              lambda _, grad: (grad, None))
+
+
+def rounded(weight, dtype):
+  """A weight as its copy in `dtype` has it; its gradient is not rounded."""
+  return copied(weight, jax.lax.stop_gradient(weight).astype(dtype))
+
+
+@jax.custom_vjp
+def matmul(x, weight):
+  """x times a weight, in x's dtype; the weight's gradient is made in its own.
+
+  Because XLA reduces it over devices right behind the product that makes it.
+  """
+  return x @ weight.astype(x.dtype)
+
+
+def _matmul_forward(x, weight):
+  return x @ weight.astype(x.dtype), (x, weight)
+
+
+def _matmul_backward(saved, grad):
+  x, weight = saved
+  along = lambda axis: (((axis,), (axis,)), ((), ()))
+  return (jax.lax.dot_general(grad, weight.astype(x.dtype), along(1)),
+          jax.lax.dot_general(grad, x, along(0),
+                              preferred_element_type=weight.dtype).T)
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+def product(x_BxT, weight):
+  """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
+
+  As two matrices: of any other form XLA:CPU takes the gradient of the weight
+  from a transposed copy, in half as much time again.
+  """
+  B, T, *inputs = x_BxT.shape
+  flat = x_BxT.reshape(B * T, -1)
+  if isinstance(weight, Int8):
+    out = int8.matmul(flat, weight.number.reshape(flat.shape[1], -1),
+                      weight.scale.reshape(-1), flat.dtype)
+  else:
+    out = matmul(flat, weight.reshape(flat.shape[1], -1))
+  return out.reshape(B, T, *weight.shape[len(inputs):])
+
+
+def whole(weight, copy, sharding):
+  """A weight of one layer, whose copy is gathered over the row shards.
+
+  Its gradient goes back to the shards. Said here because XLA, left alone,
+  gathers a weight for each product anew, and reduces the gradient whole.
+  """
+  constrained = jax.lax.with_sharding_constraint
+  return copied(constrained(weight, sharding),
+                constrained(copy, mesh_lib.whole_rows(sharding)))
+
+
+def by_rows(x_TxD, weight_VxD):
+  """x times each row of a matrix, in float32: [T, V]."""
+  if isinstance(weight_VxD, Int8):
+    return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale,
+                       jnp.float32)
+  return jnp.einsum("td,vd->tv", x_TxD, weight_VxD.astype(x_TxD.dtype),
+                    preferred_element_type=jnp.float32)
+
+
+def embedded(weight_VxD, tokens, dtype):
+  """The rows of tokens."""
+  if isinstance(weight_VxD, Int8):
+    rows = weight_VxD.number[tokens] * weight_VxD.scale[tokens][..., None]
+  else:
+    rows = weight_VxD[tokens]
+  return rows.astype(dtype)
