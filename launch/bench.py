@@ -55,8 +55,8 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: as it is
      flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Of compute."),
      flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Of matrices while "
                        "isojax samples, instead of --dtype."),
-     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and values "
-                       "while isojax samples, instead of --dtype.")]
+     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and "
+                       "values while isojax samples, instead of --dtype.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
            ("Bp", "Prompts."), ("n", "Rollouts of each."),
