@@ -1,4 +1,4 @@
-"""isojax: decides how to spend sampling compute, spends it, and learns from it."""
+"""Decides how to spend sampling compute, spends it, and learns from it."""
 
 import os
 

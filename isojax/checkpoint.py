@@ -49,7 +49,7 @@ def _absolute(store: str) -> str:
 
 @jax.jit
 def _checksums(leaves):
-  """Of each leaf's bits, on device and in place: uint32, for any sharding."""
+  """A uint32 of each leaf's bits, on device; the same for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
     odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
@@ -90,7 +90,7 @@ def finish(manager: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
-  """What a refusing disk, or bucket, means for the run."""
+  """Errors of a full disk, or of a bucket, as InputError with the remedy."""
   store = str(manager.directory)
   try:
     with storage.asking(store):
@@ -176,18 +176,18 @@ def _read(store: str, step: int, wanted: TrainState) -> tuple:
   return TrainState(**dict.fromkeys(parts) | restored), dict(meta["checksum"])
 
 
-# Of another model, or no fault of the file.
+# What says nothing against the file: another model, or trouble of this process.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
-  """The same; once again, if it may have been the network."""
+  """What `_read` reads; tried twice, as the network may have failed."""
   with storage.asking(store):
     try:
       return _read(store, step, wanted)
     except NO_DAMAGE:
       raise
-    except Exception:  # pylint: disable=broad-except  # of many kinds
+    except Exception:  # of many kinds
       return _read(store, step, wanted)
 
 
@@ -214,7 +214,7 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
     state, saved = _read_again(store, step, wanted)
   except NO_DAMAGE:
     raise
-  except Exception as error:  # pylint: disable=broad-except
+  except Exception as error:
     # orbax, tensorstore and json raise all kinds for a damaged file
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
       raise InputError(

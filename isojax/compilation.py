@@ -10,8 +10,9 @@ import pathlib
 import jax
 
 SMALL = 0.1  # seconds; programs that compile faster are not kept
-COMPILED = "/jax/core/compile/backend_compile_duration"  # one a program, and
-READ = "/jax/compilation_cache/cache_hits"  # this one too if the cache had it
+# Events of jax: the first for every program, the second if the cache had it.
+COMPILED = "/jax/core/compile/backend_compile_duration"
+READ = "/jax/compilation_cache/cache_hits"
 
 
 def cache_folder() -> str:

@@ -238,7 +238,7 @@ def shared_fate():
     yield further
   except EverywhereError:
     raise
-  except BaseException as error:  # pylint: disable=broad-except
+  except BaseException as error:
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
     if lost and not further.is_set():
@@ -251,8 +251,8 @@ def shared_fate():
     elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
           f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          "process of this run is gone; what it said last is the reason; the same command on every host goes on from the newest "
-          "checkpoint\n")
+          "process of this run is gone; what it said last is the reason; the "
+          "same command on every host goes on from the newest checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
     _complain(text)

@@ -11,6 +11,7 @@ import typing
 import jax
 
 from isojax import experiment as experiment_lib
+from isojax import families
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import workdir
@@ -101,9 +102,8 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
   """A decoder as the planner sees it."""
   return shape_lib.ModelShape(
       layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
-      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
-          tied=cfg.tied, qkv_bias=cfg.qkv_bias, qk_norm=cfg.qk_norm,
-          norms=4 if cfg.post_norms else 2))
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=families.Family(
+          cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
 def slot_sizes(model: decoder.Transformer,
@@ -142,7 +142,7 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
-  """InputError if the grader can not judge the problems of a stratum."""
+  """InputError if the grader cannot judge the problems of a stratum."""
   if header["task"] != e.task.grader.name:
     raise InputError(
         f"{path} holds problems of {header['task']!r}, but task.grader.name="
@@ -158,7 +158,7 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   """(stratum, its prompts by split, notes), without prompts that are too long.
 
-  InputError if the grader can not judge it, if no training or no validation
+  InputError if the grader cannot judge it, if no training or no validation
   prompt fits, or if one holds a token that a model of V tokens has not.
   """
   stratum, prompts = stratum_lib.read(path), {}
@@ -239,14 +239,17 @@ def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
 
 def update_kernel(e: experiment_lib.Experiment,
                   model: decoder.Transformer) -> str:
-  """Of the update's attention; InputError if it can not be had."""
+  """The kernel of the update's attention; InputError if it cannot be had."""
   return update_lib.with_kernel(
       model, e.recipe.loss, e.sampler.max_prompt_tokens + microbatches.width(
           e.sampler.max_new_tokens, e.alloc.n)).attention
 
 
 def like(lab: Lab, config) -> Lab:
-  """Of a run that differs in seed and allocation alone; errors as `prepare`."""
+  """The lab of a run that differs in seed and allocation alone.
+
+  Errors as `prepare`.
+  """
   e = experiment_lib.load(config)
   experiment_lib.check(e, problems=len(lab.stratum.train),
                        max_positions=lab.model.cfg.max_positions)
@@ -265,18 +268,15 @@ def on_stratum(lab: Lab, path: str) -> Lab:
 
 
 def grading(e: experiment_lib.Experiment, header: dict):
-  """The context of a grade(problems, texts) for problems of a stratum."""
-  source = header["source"] if "source" in header else {}
-  gym = "generator" in source
+  """A context that gives grade(problems, texts) for problems of a stratum."""
   return grader_lib.opened(
-      e.task.grader, source["generator"] if gym else None,
-      source["seed"] if gym else None)
+      e.task.grader, header["source"] if "source" in header else {})
 
 
-def make_optimizer(lab: Lab):
+def make_optimizer(e: experiment_lib.Experiment):
   """The optimizer, and its learning rate as a function of the step."""
-  cfg = lab.e.recipe.optimizer
-  schedule = update_lib.warmup_then_constant(lab.e.lr, cfg.warmup_steps)
+  cfg = e.recipe.optimizer
+  schedule = update_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
   return update_lib.make_optimizer(cfg, schedule), schedule
 
 

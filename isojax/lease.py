@@ -46,7 +46,7 @@ class Holder:
     return f"process {self.pid} on {self.host}"
 
   def alive(self) -> bool | None:
-    """Of our own process table the kernel knows; None: another one's."""
+    """Whether it lives; None: not known, it is of another process table."""
     here = socket.gethostname(), place()
     if self.place is None or (self.host, self.place) != here:
       return None
@@ -130,8 +130,8 @@ def hold(path: str, *, seconds: float = SECONDS):
       try:
         found = storage.write(path, mine, generation=generation, writer=writer,
                               seconds=every / 2)  # to connect, and to read
-      except Exception as error:  # pylint: disable=broad-except
-        why = str(error)  # perhaps for a moment
+      except Exception as error:  # perhaps for a moment
+        why = str(error)
         code = cli.code_of(error) if isinstance(error, InputError) else 1
         continue
       if found is None:

@@ -40,7 +40,6 @@ _ROW = flags.DEFINE_integer(
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
-
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: strata files beside that of the "
     "config.")
@@ -95,7 +94,7 @@ def newest(lab: Lab, store: str):
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, lab_lib.base_params(lab)
-  tx, _ = lab_lib.make_optimizer(lab)
+  tx, _ = lab_lib.make_optimizer(lab.e)
   step, trained = checkpoint.restore_params(
       store, None, lab_lib.abstract_state(lab, tx).params)
   return step, lab_lib.merged(lab, lab_lib.frozen_base(lab), trained)
@@ -151,8 +150,7 @@ def prepared() -> Lab:
     profile.check_folder(_PROFILE.value)
   if _WORKDIR.value is not None:
     storage.check(_WORKDIR.value, "workdir")
-  note = compilation.keep_programs()
-  if note:
+  if note := compilation.keep_programs():
     progress.say(note)
   lab = lab_lib.prepare(_CONFIG.value)
   for note in lab.notes:

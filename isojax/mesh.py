@@ -81,27 +81,27 @@ def blocks(mesh: Mesh) -> int:
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
-def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-  """Rows sharded along array axis `axis`, everything else replicated."""
-  return NamedSharding(mesh, P(*(None,) * axis, ROWS))
+def row_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows sharded, the axes behind them whole."""
+  return NamedSharding(mesh, P(ROWS))
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:
-  """Of rows that hosts read: sharded too, unless there are several hosts."""
+  """For what hosts read: by rows; whole where there are several hosts."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
-  """Of [R, V] as the head makes them: rows, and shards of the vocabulary."""
+  """For [R, V] as the head makes them: by rows and by vocabulary."""
   return NamedSharding(
       mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """R rows over all devices, also those that share weights, if they divide.
+  """R rows over all devices, also those of "tensor", if they divide evenly.
 
-  The order of the rows is that of `row_sharding`.
+  Otherwise as `row_sharding`, whose order the rows have in any case.
   """
   if R % mesh.size:
     return row_sharding(mesh)
@@ -125,21 +125,21 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
 
 
 def whole_rows(sharding: NamedSharding) -> NamedSharding:
-  """The same, but whole on every row shard instead of cut over "fsdp"."""
+  """The same without "fsdp": every row shard holds the whole parameter."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """Of [G, ...]: a whole one of `whole_rows` on every row shard."""
+  """For [G, ...]: each row shard has one parameter, held as by `whole_rows`."""
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
 def reduced(each, sharding: NamedSharding):
-  """The sum of what `each_block` holds, to the shards.
+  """The sum of what `each_block` holds, in the parameter's own sharding.
 
-  Over fsdp to its shards, then these over data: from a sum over both at once
-  XLA makes one of whole arrays.
+  It is scattered over fsdp first, and the shards are summed over data: asked
+  for both at once, XLA sums whole arrays.
   """
   def local(each):
     if "fsdp" not in sharding.spec:

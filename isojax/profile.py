@@ -29,11 +29,9 @@ def stage(name: str, function):
   return jax.profiler.annotate_function(function, name=name)
 
 
-@contextlib.contextmanager
 def trace(folder: str):
   """One trace: *.xplane.pb for TensorBoard, *.json.gz for ui.perfetto.dev."""
-  with jax.profiler.trace(folder, create_perfetto_trace=True):
-    yield
+  return jax.profiler.trace(folder, create_perfetto_trace=True)
 
 
 @contextlib.contextmanager

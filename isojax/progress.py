@@ -82,7 +82,7 @@ def summaries(folder: str, *, on: bool, start: int):
   if not on:
     yield Summaries(None)
     return
-  import tensorboardX  # pylint: disable=g-import-not-at-top  # an extra
+  import tensorboardX  # an extra
   with tensorboardX.SummaryWriter(
       os.path.join(folder, "tensorboard"), purge_step=start + 1) as writer:
     yield Summaries(writer)

@@ -182,7 +182,7 @@ def opened(path: str):
 
 
 def content(path: str, tail: int | None = None) -> bytes:
-  """Of a file; of the parts of a ledger in a bucket, or of an object there.
+  """The bytes of a file, of a ledger in parts, or of an object in a bucket.
 
   `tail`: only the lines that begin in the last so many bytes of a file.
 
@@ -244,8 +244,7 @@ def truncate_after(path: str, step: float) -> list[dict]:
 
 
 def keep(path: str, kept: list[dict]) -> None:
-  """Makes these, the first of those that `read` gave, all that a ledger holds.
-  """
+  """Cuts a ledger down to `kept`, the first of the records that `read` gave."""
   text = "".join(json.dumps(r) + "\n" for r in kept).encode()
   if storage.remote(path):
     parts.begin(path, text)

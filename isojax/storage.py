@@ -76,7 +76,7 @@ def asking(path: str | os.PathLike):
     yield
   except InputError:
     raise
-  except Exception as error:  # pylint: disable=broad-except  # of three clients
+  except Exception as error:  # of three clients
     if remote(path):
       _explain(os.fspath(path), error)
     raise
@@ -112,7 +112,7 @@ def _there(bucket: str) -> bool:
     _client().get_bucket(bucket)
   except api.NotFound:
     return False
-  except Exception:  # pylint: disable=broad-except  # asked about another error
+  except Exception:  # asked about another error
     pass
   return True
 
@@ -151,7 +151,7 @@ def _away(error: Exception) -> bool:
 
 
 def content(path: str) -> bytes | None:
-  """Of a file or of an object; None where there is none."""
+  """The bytes of a file or of an object; None where there is none."""
   if remote(path):
     return read(path)[0]
   try:
@@ -208,7 +208,7 @@ def delete(path: str, generation: int | None = None) -> None:
 
 
 def names(folder: str) -> list[str]:
-  """Of the objects and folders that stand in a folder, in order."""
+  """The names of objects and folders in a folder, in order."""
   bucket, name = _split(folder)
   prefix = f"{name}/"
   with asking(folder):

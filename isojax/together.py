@@ -152,7 +152,7 @@ class Meeting:
     for group in groups.values():
       try:
         results = self._made(group)[:len(group)]
-      except Exception as error:  # pylint: disable=broad-except  # its runs'
+      except Exception as error:  # its runs'
         results = [None] * len(group)
         for call in group:
           call.error = error
@@ -162,7 +162,7 @@ class Meeting:
     self._change.notify_all()
 
   def _made(self, group: list[_Call]) -> list:
-    """The results of equal calls, and maybe of more."""
+    """The results of equal calls, then maybe copies of the first one's."""
     first, program = group[0], self._programs[group[0].name]
     if len(group) == 1:
       args, kwargs = jax.tree.unflatten(first.structure, first.leaves)
@@ -313,6 +313,6 @@ def exit_code(work) -> int:
   except InputError as error:
     progress.say(f"isojax: {error}")
     return cli.code_of(error)
-  except Exception:  # pylint: disable=broad-except
+  except Exception:
     progress.say(traceback.format_exc().rstrip())
     return 1

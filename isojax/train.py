@@ -34,9 +34,7 @@ from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.types import Batch
-from isojax.types import Prompts
-from isojax.types import Rollouts
+from isojax.types import Batch, Prompts, Rollouts
 
 
 def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
@@ -220,7 +218,7 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
 
 
 def kept_up_to(ledger: str, found: list[dict], step: int) -> list[dict]:
-  """Of its records those up to a step; process 0 cuts off what follows."""
+  """The records up to a step; process 0 cuts off what follows in the ledger."""
   kept = [r for r in found if r["step"] <= step]
   if hosts.first():
     records.keep(ledger, kept)
@@ -251,7 +249,7 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
   compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
-  tx, schedule = lab_lib.make_optimizer(lab)
+  tx, schedule = lab_lib.make_optimizer(e)
   start, state, kept = start_or_continue(lab, tx, ledger, store)
   totals = lab_lib.totals_of(kept)
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}

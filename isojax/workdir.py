@@ -131,8 +131,8 @@ def check_shared(folder: str, this_id: str) -> None:
   """InputError unless a run has claimed the folder as it is seen from here."""
   if not claimed(folder) or read_config(folder)[0] != this_id:
     raise InputError(
-        f"--workdir={folder}: not the folder that process 0 has claimed; choose "
-        "one on a file system that all hosts share")
+        f"--workdir={folder}: not the folder that process 0 has claimed; "
+        "choose one on a file system that all hosts share")
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str):
   leaves none behind; that of a bucket is waited out (isojax.lease).
 
   Raises:
-    InputError: the folder can not be made or written, another process holds
+    InputError: the folder cannot be made or written, another process holds
       it, or it belongs to another config. Nothing of a run in it was changed.
   """
   if storage.remote(folder):

@@ -55,8 +55,8 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: as it is
      flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Of compute."),
      flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Of matrices while "
                        "isojax samples, instead of --dtype."),
-     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and values "
-                       "while isojax samples, instead of --dtype.")]
+     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and "
+                       "values while isojax samples, instead of --dtype.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
            ("Bp", "Prompts."), ("n", "Rollouts of each."),
@@ -87,7 +87,7 @@ def chosen_cases() -> list[bench_cases.Case]:
 
 
 def with_peers(cases: list[bench_cases.Case]) -> list[bench_cases.Case]:
-  """Peers as --peer says; InputError if one can not be run here."""
+  """Peers as --peer says; InputError if one cannot be run here."""
   torch = importlib.util.find_spec("torch") is not None
   here = [p for p in bench_cases.PEERS if torch or p not in bench_cases.TORCH]
   asked = _PEER.value

@@ -54,9 +54,7 @@ class Case:
         2 <= self.mean_tokens <= self.new_tokens):
       raise InputError(f"--mean_tokens={self.mean_tokens}: expected from 2 to "
                        f"--new_tokens={self.new_tokens}")
-    if self.what == "sample":
-      return
-    if self.n < 2:
+    if self.what != "sample" and self.n < 2:
       raise InputError(f"--n={self.n}: expected at least 2, or there is no "
                        "gradient")
 

@@ -1,4 +1,4 @@
-"""Times launch.fit on a study of the paper's size: python -m launch.bench_frontier
+"""Times launch.fit on the paper's size: python -m launch.bench_frontier
 
 Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
 them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and
@@ -22,18 +22,16 @@ from isojax.frontier import readers
 from isojax.frontier import report
 from isojax.frontier import study as study_lib
 from isojax.frontier import synthetic
-from isojax.planner.allocation import PAPER_BP
-from isojax.planner.allocation import PAPER_N
-from isojax.planner.allocation import cells
+from isojax.planner.allocation import B_MAX, PAPER_BP, PAPER_N, cells
 
 EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
-C_MAX = 65_536 * EVALUATIONS  # one step of the largest batch an evaluation
+C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation
 
 
 def write_records(folder: str) -> list[str]:
   """One file a configuration, as isojax.main would write its evaluations."""
   paths = []
-  for Bp, n in cells(PAPER_BP, PAPER_N, B_max=65_536):
+  for Bp, n in cells(PAPER_BP, PAPER_N, B_max=B_MAX):
     i = PAPER_N.index(n)
     truth = synthetic.Truth(Bp=Bp, n=(n,), A=(0.6 + 0.01 * min(i, 6),),
                             k=(6e-6 * 0.7**i,), b=0.45)

@@ -29,7 +29,8 @@ PATHOLOGICAL = [
     "\\int e^{x^x} \\sin(x^x) dx", "\\lim_{x\\to0} x^{x^{x^x}}",
     "\\sin(\\sin(\\sin(\\sin(\\sin(\\sin(x))))))", "\\zeta(\\zeta(\\zeta(3)))",
     "\\det\\begin{pmatrix}" + "\\\\".join("&".join(
-        f"x_{{{i}{j}}}" for j in range(7)) for i in range(7)) + "\\end{pmatrix}",
+        f"x_{{{i}{j}}}" for j in range(7)) for i in range(7)
+        ) + "\\end{pmatrix}",
     "\\begin{pmatrix}" + "&".join("1" * 90) + "\\end{pmatrix}^{9999}",
     "(" * 400 + "1" + ")" * 400, "{" * 999, "}" * 999, "[" * 5000,
     "|" * 400 + "x" + "|" * 400, "\\frac{" * 150 + "1" + "}{2}" * 150,
@@ -102,7 +103,7 @@ def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
   cfg = grader.GraderConfig("math", "whole", workers, seconds=2.0,
                             step_seconds=3600.0)
   problems = [Problem(i, "", gold) for i, (gold, _) in enumerate(pairs)]
-  with grader.opened(cfg, None, None) as grade:
+  with grader.opened(cfg, {}) as grade:
     start = time.perf_counter()
     graded = grade(problems, [answer for _, answer in pairs])
     seconds = time.perf_counter() - start
@@ -112,8 +113,7 @@ def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
           f"{len(graded.lost):5} {peak / 2**20:8,.0f}")
 
 
-def main(argv):
-  del argv
+def main(_) -> None:
   print(f"{'answers':10} {'workers':>7} {'count':>7} {'seconds':>7} "
         f"{'answers/s':>9} {'correct':>7} {'lost':>5} {'peak MiB':>8}")
   for workers in (1, 2):

@@ -22,7 +22,6 @@ from isojax import profile
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.models import lora as lora_lib
 from isojax.rl import advantage
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -53,7 +52,7 @@ class Policy:
 
 
 def random_policy(config: dict) -> Policy:
-  """Of the shape of a config.json, on the first device."""
+  """A policy of a config.json's shape, on the first device."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     cfg = hf_config.read(folder)
@@ -118,8 +117,7 @@ def make_updating(model: decoder.Transformer, case: Case):
     jax.block_until_ready((state, metrics))
     return state
 
-  first = functools.partial(update_lib.init_state, model, tx,
-                            lora=lora_lib.FULL)
+  first = functools.partial(update_lib.init_state, model, tx)
   return first, profile.stage("update", step)
 
 

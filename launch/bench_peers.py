@@ -111,7 +111,7 @@ def caster(model, dtype: str):
 
 
 def nbytes(model, half, optimizer) -> int:
-  """Of weights and optimizer state."""
+  """Bytes of weights and optimizer state."""
   state = [] if optimizer is None else [
       x for each in optimizer.state.values() for x in each.values()
       if torch.is_tensor(x)]

@@ -31,8 +31,7 @@ def price_and_rank(Bp, n, M) -> np.ndarray:
   return np.argsort(run.seconds)
 
 
-def main(argv):
-  del argv
+def main(_) -> None:
   rng = np.random.default_rng(0)
   print(f"{'candidates':>10} {'seconds':>8}")
   for count in (1, 1_000, 100_000, 1_000_000):

@@ -97,7 +97,7 @@ def contestants(case: Case) -> list:
     if name == "naive":
       found.append(bench_ours.naive(policy, case))
     else:
-      from launch import bench_peers  # pylint: disable=import-outside-toplevel
+      from launch import bench_peers
       found.append(bench_peers.contestant(name, case, config, policy.params))
   return found
 

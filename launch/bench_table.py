@@ -10,12 +10,12 @@ HEADER = ("contestant", "useful tokens/s", "from - to", "TFLOP/s", "of matmul",
 
 
 def rates(row: dict, name: str) -> list[float]:
-  """Of each run: a count over the seconds it took."""
+  """A count over the seconds that each run took."""
   return [x / s for x, s in zip(row[name], row["seconds"], strict=True)]
 
 
 def ratios(ours: dict, row: dict) -> list[float]:
-  """Of each round: our useful tokens a second over those of another."""
+  """Our useful tokens a second over another's, in each round."""
   return [a / b for a, b in zip(rates(ours, "tokens"), rates(row, "tokens"),
                                 strict=True)]
 

@@ -13,7 +13,7 @@ from isojax.planner.shape import ModelShape
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """Of one stage."""
+  """What one stage needs."""
 
   flops: float
   bytes: float  # through memory

@@ -8,6 +8,7 @@ import os
 
 from absl import app
 
+from isojax import cli
 from isojax import records
 from isojax import storage
 
@@ -60,4 +61,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -26,9 +26,9 @@ class Card:
 
   name: str
   capability: int  # of compute, major
-  cores: int  # multiprocessors, which have
-  fpus: int  # lanes for float32 each
-  shared: int  # bytes of fast memory each
+  cores: int  # multiprocessors
+  fpus: int  # float32 lanes of a multiprocessor
+  shared: int  # bytes of shared memory of a multiprocessor
   clock: float  # GHz
   l2: int  # bytes
   bandwidth: float  # bytes a second
@@ -112,7 +112,7 @@ def tpus(name: str):
                      "'isojax[tpu]' (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(f"--topology={name}: libtpu knows no such slice "
                      f"({str(error).splitlines()[0][:200]})") from error
 

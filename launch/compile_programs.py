@@ -19,9 +19,7 @@ from isojax.planner import memory as memory_lib
 from isojax.rl import microbatches
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from isojax.types import Rows
+from isojax.types import Prompts, Rollouts, Rows
 from launch import compile_devices as devices_lib
 from launch.compile_devices import Program
 
@@ -63,7 +61,7 @@ class Case:
 
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
-  """Config and topology to what is compiled; every InputError is of here."""
+  """Config and topology to what is compiled; all InputErrors come from here."""
   devices = devices_lib.devices(topology)
   mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
@@ -106,7 +104,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
-  """With as many slots and microbatch_tokens as the planner thinks fit."""
+  """The experiment with as many slots and tokens as the planner thinks fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
@@ -143,7 +141,10 @@ def placed(tree, sharding):
 
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
-  """At the most slots and the longest sequences; `state` bytes stay beside."""
+  """The sampler's programs, at the most slots and the longest sequences.
+
+  `state` bytes stay beside them.
+  """
   e, model, s, planned = c.e, c.model, c.sampler, c.planned
   mesh, dtype = model.mesh, e.sampler.dtype
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
@@ -168,7 +169,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   key, scalar = placed((jax.eval_shape(lambda: jax.random.key(0)),
                         jax.ShapeDtypeStruct((), np.float32)),
                        mesh_lib.replicated(mesh))
-  held = lambda tree: device_bytes(tree)
+  held = device_bytes
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
                 state + held(weights) - held(weights[name]),
@@ -192,22 +193,21 @@ def widest(e: experiment_lib.Experiment, G: int):
   R = rows_of(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)
-  one = np.float32(np.arange(B) % n == 0)  # answer of each problem counts
+  first = np.float32(np.arange(B) % n == 0)  # one answer of each problem
   return update_lib.assemble(
       Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
                zeros(np.float32, B, T), zeros(np.float32, B)),
-      one, one, one, n=n, G=G, cfg=e.recipe.loss)[0]
+      first, first, first, n=n, G=G, cfg=e.recipe.loss)[0]
 
 
-def updating(c: Case, base, tx) -> Iterator[Program]:
-  """Of the widest microbatch."""
+def updating(c: Case, state, base, tx) -> Iterator[Program]:
+  """The update's programs, for the widest microbatch."""
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
   start, accumulate, apply = update_lib.make_update(
       model, tx, c.e.recipe.loss, lora).programs
-  state = update_lib.abstract_state(model, tx, lora)
   sums = placed(jax.eval_shape(start)[1], whole)
   carry = (lora_lib.abstract_trained(model, lora), sums)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
@@ -221,17 +221,11 @@ def updating(c: Case, base, tx) -> Iterator[Program]:
                 planned["apply"])
 
 
-def optimizer(c: Case):
-  cfg = c.e.recipe.optimizer
-  return update_lib.make_optimizer(cfg, update_lib.warmup_then_constant(
-      c.e.lr, cfg.warmup_steps))
-
-
 def programs(c: Case) -> Iterator[Program]:
   """Those of the sampler, then those of the update."""
-  lora, tx = c.e.model.lora, optimizer(c)
+  lora, (tx, _) = c.e.model.lora, lab_lib.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = update_lib.abstract_state(c.model, tx, lora)
   yield from sampling(c, device_bytes((state, base)))
-  yield from updating(c, base, tx)
+  yield from updating(c, state, base, tx)

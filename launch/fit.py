@@ -53,7 +53,7 @@ _AXIS = flags.DEFINE_string(
     "device_seconds, any column, or a field of --columns; updates for n*(M) at "
     "a fixed --B.")
 _METRIC = flags.DEFINE_enum(
-    "metric", "avg", ["avg", "best", "worst"], "avg, best@k or worst@k.")
+    "metric", "avg", formats.METRICS, "avg, best@k or worst@k.")
 _AT_K = flags.DEFINE_integer(
     "at_k", None, "k of best@k and worst@k; by default all stored samples.")
 _EVAL_SET = flags.DEFINE_string(
@@ -160,7 +160,7 @@ def options() -> analysis.Options:
 def of_all_metrics(fit, rows) -> dict:
   """metric -> fit of the same runs, for those that the records hold."""
   fits = {fit.study.metric: fit}
-  for metric in ("avg", "best", "worst"):
+  for metric in formats.METRICS:
     try:
       study, _ = study_lib.from_rows(rows, selection(metric))
     except InputError:  # a log without this metric
@@ -168,13 +168,6 @@ def of_all_metrics(fit, rows) -> dict:
     if study.metric not in fits:
       fits[study.metric] = analysis.analyse(study, options())
   return fits
-
-
-def verdict_lines(verdict: dict) -> list[str]:
-  return [
-      "identified" if verdict["identified"] else "NOT identified:",
-      *(f"  - {reason}" for reason in verdict["reasons"]),
-      *(f"  caution: {caution}" for caution in verdict["cautions"])]
 
 
 def writable(folder: str) -> None:
@@ -194,8 +187,10 @@ def summary(found: dict) -> str:
   lines = [f"{many(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
-           f"{study['eval_set']} against {study['axis']}"]
-  lines += verdict_lines(verdict)
+           f"{study['eval_set']} against {study['axis']}",
+           "identified" if verdict["identified"] else "NOT identified:",
+           *(f"  - {reason}" for reason in verdict["reasons"]),
+           *(f"  caution: {caution}" for caution in verdict["cautions"])]
   if law is not None:
     said = {name.split(",")[0]: f"{value} {interval}"
             for name, value, interval in words.parameters(found)}
@@ -203,7 +198,7 @@ def summary(found: dict) -> str:
         ("law: " if verdict["identified"] else
          "law, not identified, do not use: ")
         + ", ".join(f"{name} = {text}" for name, text in said.items())
-        + f"; {'M' if study['axis'] == 'updates' else 'C'} in {study['axis']}")
+        + f"; {words.axis_of(study)[0]} in {study['axis']}")
   lines += [f"  note: {note}" for note in found["notes"][:8]]
   if len(found["notes"]) > 8:
     lines.append(f"  and {len(found['notes']) - 8} more notes in the report")

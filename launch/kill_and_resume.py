@@ -54,8 +54,8 @@ def kill_at(run, folder: str, target: float, delay: float) -> int:
 
 
 def hashes(lab, folder: str) -> tuple[str, str]:
-  """Of the final state, and of the records."""
-  tx, _ = lab_lib.make_optimizer(lab)
+  """One of the final state, one of the records."""
+  tx, _ = lab_lib.make_optimizer(lab.e)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
       lab_lib.abstract_state(lab, tx))
@@ -94,7 +94,8 @@ def main(_) -> None:
     pairs = list(zip(("state", "records"), hashes(lab, calm),
                      hashes(lab, disturbed)))
   for name, one, other in pairs:
-    print(f"{name:8} undisturbed {one}\n{'':8} killed {_KILLS.value}x   {other}  "
+    print(f"{name:8} undisturbed {one}\n"
+          f"{'':8} killed {_KILLS.value}x   {other}  "
           f"{'same' if one == other else 'DIFFERENT'}")
   sys.exit(any(one != other for _, one, other in pairs))
 

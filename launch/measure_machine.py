@@ -27,7 +27,7 @@ REPEATS = 12  # the best is kept: noise only ever slows
 
 
 def best_seconds(call) -> float:
-  """Of REPEATS calls after one that warms up."""
+  """The fastest of REPEATS calls, after one that warms up."""
   call()
   seconds = []
   for _ in range(REPEATS):
@@ -85,8 +85,7 @@ def cpu_model() -> str:
   return names[0] if names else platform.processor()
 
 
-def main(argv):
-  del argv
+def main(_) -> None:
   jax.config.update("jax_platforms", "cpu")
   cores = os.cpu_count()
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

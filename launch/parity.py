@@ -149,7 +149,7 @@ def compare(name: str, seed: int) -> dict:
 
 def compare_adapters(seed: int) -> float:
   """Logits of our merged adapters against peft's on the same base, relative."""
-  import peft  # pylint: disable=import-outside-toplevel  # slow
+  import peft  # slow
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, 13).tolist()]
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
@@ -177,8 +177,8 @@ def compare_adapters(seed: int) -> float:
 def main(_) -> None:
   transformers.utils.logging.disable_progress_bar()
   print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
-        "| family | largest difference of logits, relative | greedy texts equal "
-        "| exported weights equal |\n|---|---|---|---|")
+        "| family | largest difference of logits, relative "
+        "| greedy texts equal | exported weights equal |\n|---|---|---|---|")
   for name in CASES:
     found = [compare(name, seed) for seed in range(3)]
     print(f"| {name} | {max(f['relative'] for f in found):.1e} | "

@@ -28,8 +28,7 @@ from isojax.planner import laws
 from isojax.planner import plan
 from isojax.planner import pricing
 from isojax.planner import words
-from isojax.planner.allocation import PAPER_BATCH
-from isojax.planner.allocation import PAPER_LR
+from isojax.planner.allocation import B_MAX, FEWEST_M, PAPER_BATCH, PAPER_LR
 from launch import price as price_lib
 
 _ROLLOUTS = flags.DEFINE_string(
@@ -51,7 +50,7 @@ _METRIC = flags.DEFINE_enum(
     "best@k (coverage) or worst@k (reliability).")
 _B_MAX = flags.DEFINE_integer(
     "B_max", None, "Most rollouts in a step; by default those of the prior's "
-    "study (65,536 on easy problems, 16,384 on hard ones), else 65,536.",
+    f"study (65,536 on easy problems, 16,384 on hard ones), else {B_MAX:,}.",
     lower_bound=2, upper_bound=2**24)
 _D = flags.DEFINE_integer(
     "D", None, "Training problems; without it epochs are not known.",
@@ -130,7 +129,7 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
 
 
 def problems(config) -> Problems:
-  """From --problems, or the config's stratum file, which may be to come."""
+  """What --problems tells, or the config's stratum file if there is one yet."""
   path = _PROBLEMS.value or config and config.task.stratum
   if path is None or _PROBLEMS.value is None and not os.path.exists(path):
     return Problems(_STRATUM.value, _D.value, 300)  # the paper's validation
@@ -149,7 +148,7 @@ def law_is_asked() -> bool:
 
 
 def the_law(stratum: str | None):
-  """Of --law, or of the stratum."""
+  """The law that --law names, or the prior of the stratum."""
   name = _LAW.value
   if name is None:
     if stratum is None:
@@ -298,9 +297,9 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
               f"{words.many(len(seeds), 'seed')}; each run goes to the largest "
               "C and is every smaller C on its way, because the learning rate "
               "is constant after warm-up")
-  few = [cell for cell in legal if C // math.prod(cell) < 50]
+  few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
   if few:
-    text.append("warning: fewer than 50 updates at (Bp, n) = "
+    text.append(f"warning: fewer than {FEWEST_M} updates at (Bp, n) = "
                 + ", ".join(map(str, few)))
   anchor = anchors(config)
   text.append(words.learning_rate(**anchor, anchor=whose(config)))
@@ -331,7 +330,7 @@ def main(_) -> None:
   price = price_lib.price_of(
       config, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
-  B_max = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else 65_536)
+  B_max = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else B_MAX)
   rows, text = (swept if _SWEEP.value else advised)(
       config, about, law, price, seeds, B_max)
   try:

@@ -106,8 +106,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
 
 
 def main(_) -> None:
-  note = compilation.keep_programs()
-  if note:
+  if note := compilation.keep_programs():
     progress.say(note)
   cfg = _CONFIG.value
   sampling = experiment.section(

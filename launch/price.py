@@ -177,7 +177,7 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
 
 
 def as_measured(price: pricing.Price, train) -> pricing.Price:
-  """With the speed that --bench or the records of --measured show."""
+  """The price at the speed that --bench or --measured shows, if given."""
   if _BENCH.value is not None:
     return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
         load_json(_BENCH.value, "the JSON file of launch.bench"), price.shape,

@@ -236,7 +236,7 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   if importlib.util.find_spec("matplotlib") is None:
     print("no figure: it needs pip install 'isojax[plot]'")
     return
-  from isojax.tasks import plots  # pylint: disable=g-import-not-at-top  # extra
+  from isojax.tasks import plots  # extra
   path = f"{cfg.out}-histogram.png"
   bars = []
   for name, w in strata.items():
@@ -264,8 +264,7 @@ def main(_) -> None:
   if not cfg.n:
     write_all(cfg)
     return
-  note = compilation.keep_programs()
-  if note:
+  if note := compilation.keep_programs():
     progress.say(note)
   policy = opened_policy(cfg)
   pool = without_long(cfg, policy, read_pool(cfg))
@@ -275,10 +274,8 @@ def main(_) -> None:
   header = decides(cfg, policy)
   again = sorted({w.again for w in strata.values()} - {None})
   with contextlib.ExitStack() as stack:
-    gym = cfg.source["kind"] == "gym"
     start = lambda: measurement(cfg, policy, stack.enter_context(
-        grader_lib.opened(cfg.grader, cfg.source["generator"] if gym else None,
-                          cfg.source["seed"] if gym else None)))
+        grader_lib.opened(cfg.grader, cfg.source)))
     counts = counts_lib.completed(
         cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
         shards=_SHARDS.value, start=start)

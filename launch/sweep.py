@@ -93,8 +93,7 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
     runs, refused = runs_lib.of_plan(path, config)
     found += runs
     wrong += refused
-    note = runs_lib.other_anchor(path, config)
-    if note:
+    if note := runs_lib.other_anchor(path, config):
       progress.say(note)
   found, notes = runs_lib.distinct(found)
   for note in notes:
@@ -182,7 +181,7 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
 
 
 def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
-  """The same in threads of this process."""
+  """As `local`, in threads of this process."""
   if _WORKERS.value is not None:
     raise InputError("--together is of one process; for more accelerators "
                      "start the same command for each, with other --devices")
@@ -190,7 +189,7 @@ def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
     progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
   os.environ.update(place.env)  # before jax is there
   # Only here: the sweeper of processes needs no jax.
-  from isojax import together as together_lib  # pylint: disable=C0415
+  from isojax import together as together_lib
   company = together_lib.Company()
   found = sweeper.sweep(
       root, runs, [place] * _TOGETHER.value, rules, start=company.start,

@@ -95,7 +95,7 @@ class Pod:
 
   @property
   def accelerator_type(self) -> str:
-    """As Google Cloud calls it: of v5p it counts cores."""
+    """Google Cloud's name for the slice, which counts cores for v5p."""
     count = self.chips * (2 if self.kind == "tpu-v5p" else 1)
     return f"{KINDS[self.kind]}-{count}"
 
@@ -137,7 +137,7 @@ def check_mesh(pod: Pod, mesh: dict) -> None:
 
 
 def gcloud(pod: Pod) -> list[Step]:
-  """With TPU VMs of the user's own."""
+  """The steps with TPU VMs of the user's own."""
   tpus, archive = ("gcloud", "compute", "tpus"), f"{pod.folder}.tar.gz"
   on_all = lambda command, worker="all": (
       *tpus, "tpu-vm", "ssh", pod.name, *pod.place, f"--worker={worker}",
@@ -234,9 +234,9 @@ def check_files(commit: str, files: dict[str, str]) -> None:
         ("git", "cat-file", "-e", f"{commit}:./{path}"), check=False,
         stderr=subprocess.DEVNULL).returncode:
       raise InputError(
-          f"{key}={path} is not in commit {commit}, which is all that goes onto "
-          "the slice; commit it, or give an absolute path on a disk that all "
-          "hosts share")
+          f"{key}={path} is not in commit {commit}, which is all that goes "
+          "onto the slice; commit it, or give an absolute path on a disk that "
+          "all hosts share")
 
 
 def execute(steps: list[Step]) -> None:

@@ -1,4 +1,4 @@
-"""Four fake CPU devices, no implicit rank promotion, our warnings are errors."""
+"""Four fake CPU devices, no rank promotion, our warnings are errors."""
 
 import dataclasses
 import os

@@ -9,6 +9,7 @@ import pytest
 
 from configs import hard
 from isojax import experiment as experiment_lib
+from isojax import lab as lab_lib
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -188,7 +189,8 @@ def test_a_small_model_on_a_small_slice():
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
   accumulate, _ = devices_lib.compiled(programs["accumulate"])
   assert "all-gather" in {c.kind for c in accumulate.collectives}
-  tiny = update_lib.abstract_state(case.model, programs_lib.optimizer(case))
+  tiny = update_lib.abstract_state(
+      case.model, lab_lib.make_optimizer(case.e)[0])
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
 
 

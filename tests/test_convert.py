@@ -72,7 +72,8 @@ def test_adapters_are_merged_or_written_apart(runs, tmp_path):
                  f"--out={tmp_path / 'peft'}")
   assert done.returncode == 0, done.stderr
   settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
-  assert (settings["r"], settings["target_modules"]) == (3, ["q_proj", "o_proj"])
+  assert settings["r"] == 3
+  assert settings["target_modules"] == ["q_proj", "o_proj"]
   tensors = safetensors.numpy.load_file(
       tmp_path / "peft/adapter_model.safetensors")
   assert len(tensors) == 3 * 2 * 2

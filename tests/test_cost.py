@@ -480,8 +480,8 @@ def test_bytes_of_programs_by_hand():
   """
   p = memory_lib.programs(
       ONE, dtype="float32", weights="float32", cache="float32",
-      reduce_dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2, max_prompt=10, max_response=6,
-      kl=False, fused=False)
+      reduce_dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
+      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False, fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
@@ -554,7 +554,8 @@ def test_programs_are_as_large_as_compiled_ones(case):
                                 path=path)
   p = memory_lib.programs(
       shape, dtype="bfloat16", weights="bfloat16", cache="bfloat16",
-      reduce_dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True, slots=slots, rows=rows, prompts=rows, max_prompt=S,
+      reduce_dtype="bfloat16", mesh=cost.Mesh(*mesh), gathered=True,
+      slots=slots, rows=rows, prompts=rows, max_prompt=S,
       max_response=T, kl=False, fused=fused)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
 

@@ -135,7 +135,8 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   p = memory_lib.programs(
       shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
       dtype="bfloat16", weights="bfloat16", cache="bfloat16",
-      reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True, slots=e.sampler.slots // G, rows=rows, prompts=rows,
+      reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True,
+      slots=e.sampler.slots // G, rows=rows, prompts=rows,
       max_prompt=S, max_response=T, kl=bool(e.recipe.loss.kl_coef), fused=True)
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
@@ -347,7 +348,7 @@ def test_empty_split(tmp_path, split):
 def test_committed_strata_hold_what_they_say(name):
   got = stratum_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   assert len(got.validation) == 300 and len(got.train) >= 1000
-  from isojax.tasks import countdown  # pylint: disable=g-import-not-at-top
+  from isojax.tasks import countdown
   content = {split: {countdown.content(p.question) for p in problems}
              for split, problems in (("train", got.train),
                                      ("validation", got.validation))}

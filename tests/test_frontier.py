@@ -259,8 +259,9 @@ def test_the_truth_is_inside_the_intervals_of_a_good_study():
       synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
                       seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0),
       EXACT)
+  ceiling = lambda law: law.b_D + law.L_D
   for ours, truth in ((fit.law.x0_D, exact.law.x0_D),
-                      (fit.law.b_D + fit.law.L_D, exact.law.b_D + exact.law.L_D)):
+                      (ceiling(fit.law), ceiling(exact.law))):
     low, high = laws.interval(ours[0], ours[1:])
     assert low <= truth[0] <= high
 

@@ -270,7 +270,7 @@ def test_problem_major_and_formats_apart_from_rewards():
   problems = [Problem(3, "", "1/2"), Problem(4, "", "7")]
   texts = [r"\boxed{0.5}", "0.5", r"\boxed{7}", r"\boxed{8}", r"\boxed{}",
            r"it is \boxed{7.0}"]
-  with grader.opened(config(), None, None) as grade:
+  with grader.opened(config(), {}) as grade:
     graded = grade(problems, texts)
   assert graded.correct_B.tolist() == [1, 0, 0, 0, 0, 1]
   assert graded.formatted_B.tolist() == [1, 0, 1, 1, 0, 1]
@@ -286,7 +286,7 @@ def test_one_and_two_workers_agree():
   graded = []
   for workers in (1, 2):
     with grader.opened(config(answer="whole", workers=workers, seconds=60.0),
-                       None, None) as grade:
+                       {}) as grade:
       graded.append(grade(problems, answers))
   one, two = graded
   assert not one.lost and not two.lost
@@ -298,7 +298,7 @@ def test_one_and_two_workers_agree():
 def test_a_hanging_answer_is_wrong_and_its_worker_replaced():
   problems = [Problem(8, "", "7"), Problem(9, "", "7")]
   before = children()
-  with grader.opened(config(workers=1, seconds=2.0), None, None) as grade:
+  with grader.opened(config(workers=1, seconds=2.0), {}) as grade:
     first = children() - before
     graded = grade(problems, [HANGS, HANGS, r"\boxed{7}", r"\boxed{6}"])
     assert graded.correct_B.tolist() == [0, 0, 1, 0]
@@ -313,8 +313,7 @@ def test_a_hanging_answer_is_wrong_and_its_worker_replaced():
 def test_a_step_never_waits_longer():
   problems = [Problem(i, "", f"{i}") for i in range(40)]
   texts = [HANGS.replace("(10^", f"({10 + i}^") for i in range(40)]
-  with grader.opened(config(seconds=2.0, step_seconds=3.0), None,
-                     None) as grade:
+  with grader.opened(config(seconds=2.0, step_seconds=3.0), {}) as grade:
     start = time.monotonic()
     graded = grade(problems, texts)
     assert time.monotonic() - start < 30.0  # 40 answers would take 40
@@ -325,7 +324,7 @@ def test_a_step_never_waits_longer():
 def test_a_dead_worker_is_replaced():
   problem = [Problem(0, "", "7")]
   before = children()
-  with grader.opened(config(), None, None) as grade:
+  with grader.opened(config(), {}) as grade:
     for pid in children() - before:
       os.kill(pid, signal.SIGKILL)
     assert gone(children() - before)
@@ -337,7 +336,7 @@ def test_a_dead_worker_is_replaced():
 def test_closed_after_an_exception():
   before = children()
   with pytest.raises(KeyboardInterrupt):
-    with grader.opened(config(), None, None):
+    with grader.opened(config(), {}):
       assert len(children() - before) == 2
       raise KeyboardInterrupt
   assert children() == before
@@ -348,7 +347,7 @@ import os, pathlib, signal, sys, threading
 from isojax.tasks import grader
 from isojax.tasks.problem import Problem
 cfg = grader.GraderConfig("math", "whole", 2, 3.0, 300.0)
-with grader.opened(cfg, None, None) as grade:
+with grader.opened(cfg, {}) as grade:
   print(*(pid for task in pathlib.Path("/proc/self/task").glob("*/children")
           for pid in task.read_text().split()), flush=True)
   threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -394,7 +393,7 @@ def test_a_missing_library_is_named_before_a_run(tmp_path, monkeypatch):
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   before = children()
   with pytest.raises(InputError, match=r"not here.*'isojax\[math\]'"):
-    with grader.opened(config(), None, None):
+    with grader.opened(config(), {}):
       pass
   assert children() == before
 
@@ -412,7 +411,7 @@ def test_memory_is_bounded_and_noise_is_kept_apart(tmp_path, monkeypatch):
   (tmp_path / "math_verify/grader.py").write_text(
       "should_treat_as_complex = lambda text: print('noise')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-  with grader.opened(config(workers=1), None, None) as grade:
+  with grader.opened(config(workers=1), {}) as grade:
     graded = grade([Problem(6, "", "x")], [r"\boxed{y}", r"\boxed{z}"])
   assert graded.lost == ["problem 6: used too much memory: 'y'"]
   assert graded.correct_B.tolist() == [0, 1]
@@ -422,8 +421,7 @@ def test_countdown_needs_no_process_and_keeps_its_verdicts():
   problem = Problem(0, "3 8 2 5=24", "(3+5)*2+8")
   texts = ["8+(3+5)*2", "\xa08+(3+5)*2", " 8+(3+5)*2\n", "24", "", "3+8+2+5"]
   before = children()
-  with grader.opened(config(name="countdown", answer="whole"), None,
-                     None) as grade:
+  with grader.opened(config(name="countdown", answer="whole"), {}) as grade:
     assert children() == before
     graded = grade([problem], texts)
   assert graded.correct_B.tolist() == [

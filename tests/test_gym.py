@@ -14,6 +14,7 @@ from isojax.tasks import gym
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEED = 11
+SOURCE = {"generator": "chain_sum", "seed": SEED}
 EACH = 2  # problems of a split
 SLOW = {"arc_agi", "figlet_font", "group_anagrams"}  # 0.1 to 0.4 s a problem
 GENERATORS = gym.generators()
@@ -99,7 +100,7 @@ def test_graded_in_workers():
   problem = gym.problem("chain_sum", SEED, gym.VALIDATION + 3)
   texts = [f"so <answer> {problem.answer}\n</answer>", problem.answer,
            "<answer>zzz</answer>", "<answer>" + "1" * 9000 + "</answer>"]
-  with grader.opened(config(), "chain_sum", SEED) as grade:
+  with grader.opened(config(), SOURCE) as grade:
     graded = grade([problem], texts)
   assert graded.correct_B.tolist() == [1, 0, 0, 0]
   assert graded.formatted_B.tolist() == [1, 0, 1, 1]
@@ -107,8 +108,8 @@ def test_graded_in_workers():
   assert not graded.lost
 
 
-@pytest.mark.parametrize("generator", [None, "boxnet"])
-def test_a_grader_without_its_generator_is_refused(generator):
+@pytest.mark.parametrize("source", [{}, SOURCE | {"generator": "boxnet"}])
+def test_a_grader_without_its_generator_is_refused(source):
   with pytest.raises(InputError):
-    with grader.opened(config(), generator, SEED):
+    with grader.opened(config(), source):
       pass

@@ -39,7 +39,8 @@ def test_a_matrix_by_hand():
 
 
 @pytest.mark.parametrize("name, shape, outputs", [
-    ("q", (7, 3, 4), (3, 4)), ("o", (3, 4, 7), (7,)), ("embed", (11, 7), (11,))])
+    ("q", (7, 3, 4), (3, 4)), ("o", (3, 4, 7), (7,)),
+    ("embed", (11, 7), (11,))])
 def test_no_weight_moves_by_more_than_half_its_scale(name, shape, outputs):
   weight = np.random.default_rng(0).normal(size=shape).astype(np.float32)
   found = int8.quantized(jnp.array(weight), int8.INPUTS[name])

@@ -65,7 +65,8 @@ def test_split_then_train_then_compare(policy, tmp_path):
     launch("isojax.main", "--config=configs/hard.py",
            f"--config.model.path={policy}", f"--config.seed={seed}",
            f"--config.task.stratum={tmp_path}/s-hard.jsonl",
-           "--config.alloc.Bp=8", "--config.alloc.M=2", "--config.eval.k=2", f"--workdir={folder}")
+           "--config.alloc.Bp=8", "--config.alloc.M=2", "--config.eval.k=2",
+           f"--workdir={folder}")
   runs = sorted(str(p) for p in tmp_path.glob("run*"))
   kept = records.read(f"{runs[0]}/records.jsonl")
   assert [r["step"] for r in kept if r["kind"] == "eval"] == [0, 2]

@@ -62,7 +62,8 @@ def test_zero_variance_leaves_numerator_and_denominator(
     mode, zero_variance, kept):
   reward = np.array([[0, 1, 0, 0], [1, 1, 1, 1]])
   for weight, stays in zip(advantage.row_weights(
-      LENGTHS_2x4, reward, aggregation=mode, zero_variance=zero_variance), kept):
+      LENGTHS_2x4, reward, aggregation=mode,
+      zero_variance=zero_variance), kept):
     assert (weight[1] > 0).all() == stays
     assert (weight * LENGTHS_2x4).sum() == pytest.approx(1.0)
 

@@ -103,7 +103,8 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
     ({"seed": {"a": 1}}, "config.seed is a value"),
     ({"alock": {"n": 3}}, "config.alock.n: no such key; the nearest is "
      r"config.alloc \(there are"),
-    ({"alloc": {"m": 3}}, r"config.alloc.m: no such key; the nearest is config.alloc\.")])
+    ({"alloc": {"m": 3}},
+     r"config.alloc.m: no such key; the nearest is config.alloc\.")])
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(json.dumps(dict(
@@ -205,7 +206,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   lab = lab_lib.prepare(config)
   step, state = checkpoint.restore_newest(
       str(tmp_path / "checkpoints"),
-      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab)[0])) or (
+      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab.e)[0])) or (
           0, None)
   assert step == (kept[-1]["step"] if kept else 0) or step == 0
   for leaf in jax.tree.leaves(state):
@@ -363,7 +364,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(
   ledger = tmp_path / "records.jsonl"
   with subprocess.Popen(long, env=environment, stderr=subprocess.PIPE,
                         text=True) as process:
-    while not ledger.exists() or ledger.read_text().count('"kind": "train"') < 3:
+    while not ledger.exists() or ledger.read_text().count(
+        '"kind": "train"') < 3:
       assert process.poll() is None
       time.sleep(0.05)
     second = subprocess.run(long, env=environment, capture_output=True,
@@ -400,7 +402,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(
     (["--config.recipe.los.kl_coef=1"], "the nearest is config.recipe.loss "),
     (["--config.alloc.n=many"], "many"),
     (["--config=configs/hrd.py"], "hrd.py"),
-    (["--config=configs/hard.py:13b"], "expected tiny, qwen2.5-0.5b or qwen2.5-7b"),
+    (["--config=configs/hard.py:13b"],
+     "expected tiny, qwen2.5-0.5b or qwen2.5-7b"),
     (["--cofnig.seed=3"], "cofnig"),
     (["--config.alloc.n=1"], "use n >= 2"),
     (["--config.mesh.data=4"], "needs 4 devices, but 1 cpu"),

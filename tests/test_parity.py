@@ -9,7 +9,7 @@ from tests.test_convert import command
 
 torch = pytest.importorskip("torch")
 
-from launch import parity  # pylint: disable=wrong-import-position
+from launch import parity
 
 
 @pytest.mark.parametrize("name", sorted(parity.CASES))

@@ -155,7 +155,8 @@ def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
 
 @pytest.mark.parametrize("args, text", [
     (["--B_max=2"], "n = 2, not n*: the most that 2 rollouts a step"),
-    (["--rollouts=100"], "n = 2, not n*: the most that one step of 64 rollouts"),
+    (["--rollouts=100"],
+     "n = 2, not n*: the most that one step of 64 rollouts"),
     (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the most that 65,536"),
     (["--n=64"], "n = 64, as given"),
     (["--n=100000"], "n = 65536 instead of the 100000 given")])
@@ -241,7 +242,8 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
       "--response_tokens=11", cwd=tmp_path)
   assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
                                     ** 0.5)
-  assert "the anchor of --config" in out and "microbatches of at most 48 rollouts;" in out
+  assert "the anchor of --config" in out
+  assert "microbatches of at most 48 rollouts;" in out
   assert "not in it: compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]
   (row,), _ = planned(

@@ -1,4 +1,4 @@
-"""The ledger survives torn lines, refuses nonsense, and never holds a step twice."""
+"""The ledger survives torn lines, refuses nonsense, holds no step twice."""
 
 import json
 import os
@@ -108,7 +108,8 @@ def test_comparable_drops_time_alone():
 def test_the_names_that_others_rely_on():
   """Literal, from the specification of the ledger."""
   common = ("kind run_id seed model task split Bp n D step rollouts "
-            "prompt_tokens sampled_tokens trained_tokens epoch device_seconds").split()
+            "prompt_tokens sampled_tokens trained_tokens epoch "
+            "device_seconds").split()
   train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
            "logp_gap response_length truncated seconds_sample seconds_score "
            "seconds_update").split()

@@ -11,8 +11,10 @@ import pytest
 from matplotlib.colors import same_color
 
 from isojax.frontier import analysis
+from isojax.frontier import axes
 from isojax.frontier import document
 from isojax.frontier import plots
+from isojax.frontier import plots_frontier
 from isojax.frontier import report
 from isojax.frontier import synthetic
 
@@ -126,7 +128,7 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   paths = plots.save(zero, str(tmp_path))
   assert not any("law." in path for path in paths)
   ax, = plots.best_n(zero).axes
-  assert not [line for line in ax.lines if line.get_marker() in plots.MARKERS]
+  assert not [line for line in ax.lines if line.get_marker() in axes.MARKERS]
   page = Page(report.html(zero, paths))
   assert "no n differs: avg is 0 throughout" in page.text
 
@@ -140,7 +142,8 @@ def test_the_ribbon_changes_where_the_curves_cross(documents):
   found = documents["joint"]
   moves = [C for C in found["frontier"]["change"] if C is not None]
   assert moves
-  starts = [stretch[0] for stretch in plots._stretches(found["frontier"])]
+  starts = [stretch[0] for stretch in plots_frontier._stretches(
+      found["frontier"])]
   assert set(moves) <= set(starts) and starts == sorted(starts)
 
 
@@ -167,17 +170,17 @@ def test_a_title_without_unknowns(documents):
 
 def test_n_has_one_colour_and_no_two_share_it():
   tested = [8, 16, 32, 64, 128, 256, 512, 1024]
-  colours = [plots.colour_of(n, tested) for n in tested]
+  colours = [axes.colour_of(n, tested) for n in tested]
   luminance = [np.dot(c[:3], (0.2126, 0.7152, 0.0722)) for c in colours]
   assert np.diff(luminance).min() > 0.02  # also without colour
-  assert len({plots.marker_of(n, tested) for n in tested}) == len(tested)
-  assert plots.colour_of(8, [8]) == plots.colour_of(16, [16])  # a single n
+  assert len({axes.marker_of(n, tested) for n in tested}) == len(tested)
+  assert axes.colour_of(8, [8]) == axes.colour_of(16, [16])  # a single n
 
 
 def test_the_colour_of_n_is_the_same_in_every_figure(documents):
   found = documents["joint"]
   tested = found["study"]["n"]
-  colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
+  colours = {axes.marker_of(n, tested): axes.colour_of(n, tested)
              for n in tested}
   seen = set()
   for draw in (plots.reward, plots.law, plots.sensitivity, plots.scalerl):
@@ -185,7 +188,7 @@ def test_the_colour_of_n_is_the_same_in_every_figure(documents):
       for line in ax.lines:
         mark, colour = line.get_marker(), line.get_color()
         if mark in colours and line.get_markerfacecolor() != "white" and (
-            colour != plots.GREY):
+            colour != axes.GREY):
           face = line.get_markerfacecolor()
           assert same_color(face, colours[mark]), (draw.__name__, mark)
           seen.add((draw.__name__, mark))
@@ -205,7 +208,8 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
   thick = [line for line in plots.reward(found).axes[0].lines
            if line.get_linewidth() == 4]
   assert [line.get_linestyle() for line in thick].count("--") == sum(
-      not stretch[-1] for stretch in plots._stretches(found["frontier"]))
+      not stretch[-1] for stretch in plots_frontier._stretches(
+          found["frontier"]))
 
 
 def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):
@@ -241,7 +245,7 @@ def test_labels_do_not_overlap(name, documents):
 
 
 def test_spread_keeps_order_and_distance():
-  at = plots.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
+  at = plots_frontier.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
   assert np.diff(at).min() >= 0.1 - 1e-12
   assert at[0] == 0.1 and at[2] == 0.5 and at[-1] == 1.0
 

@@ -178,7 +178,6 @@ GSM8K = ("train", "test", "train_socratic", "test_socratic")
 
 def test_gsm8k_is_downloaded_and_read(tmp_path, monkeypatch):
   """tfds' own builder, from files of the original form on a local server."""
-  # pylint: disable-next=g-import-not-at-top
   from tensorflow_datasets.text.gsm8k import gsm8k
   for split in GSM8K:
     write_jsonl(tmp_path / f"www/{split}.jsonl", [
@@ -209,7 +208,7 @@ def test_gsm8k_is_downloaded_and_read(tmp_path, monkeypatch):
 
 
 def tfds_folder(path, rows, file_format):
-  import tensorflow_datasets as tfds  # pylint: disable=g-import-not-at-top
+  import tensorflow_datasets as tfds
 
   class Pens(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Rows with a nested column and a list, as users write them."""
@@ -388,6 +387,6 @@ def test_a_generator_from_made_problems_to_verdicts(tmp_path):
                                 seconds=20.0, step_seconds=60.0)
   texts = [f"so <answer>{p.answer if right else 'x'}</answer>"
            for p in problems for right in (True, False)]
-  with grader_lib.opened(cfg, source["generator"], source["seed"]) as grade:
+  with grader_lib.opened(cfg, source) as grade:
     graded = grade(problems, texts)
   assert graded.correct_B.tolist() == [1.0, 0.0] * 16 and not graded.lost

@@ -286,7 +286,7 @@ def test_long_prompts_are_dropped_and_said():
       f"{300 - len(short['validation'])} validation problems: their prompts "
       "are longer than sampler.max_prompt_tokens=12; D = "
       f"{len(short['train'])} are left",)
-  whole = prepared(limit=40)  # the longest has 15, the sampler's sizes are 32, 40
+  whole = prepared(limit=40)  # the longest has 15; sizes are 32 and 40
   assert (whole.notes, whole.train.tokens_PxS.shape) == ((), (3000, 32))
 
 

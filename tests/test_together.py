@@ -98,7 +98,7 @@ def results(lab, folder):
   kept = records.read(f"{folder}/records.jsonl")
   _, state = checkpoint.restore_newest(
       f"{folder}/checkpoints",
-      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab)[0]))
+      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab.e)[0]))
   return records.comparable(kept), jax.device_get(state), kept[-1][
       "device_seconds"]
 

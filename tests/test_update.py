@@ -58,6 +58,15 @@ def make_data():
   return prompts, rollouts, random.normal(size=B), weight
 
 
+def scored(model, params, batch, temperature):
+  """Log-prob and entropy of a microbatch's tokens, from all logits at once."""
+  hidden = score.hidden_states(model, params, batch, jnp.float32)
+  logits = decoder.logits(
+      hidden, decoder.head_weight(params, model.cfg), model.cfg)
+  return loss.logp_and_entropy(logits, batch.tokens_RxW,
+                               temperature=temperature)
+
+
 def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
          rows=None, n=n, shape=TINY, **axes):
   """(change of the parameters, metrics) of one update on a mesh."""
@@ -281,9 +290,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
       prompts, rollouts, np.ones(Bp * n), weight, weight, n=n, G=1, cfg=LOSS)
   ref = jax.tree.map(lambda x: 0.5 * x, params)
   cold = np.float32(1e-4)
-  logp, ref_logp = (score.score_tokens(
-      model, p, batch, temperature=cold, dtype=jnp.float32)[0]
-                    for p in (params, ref))
+  logp, ref_logp = (scored(model, p, batch, cold)[0] for p in (params, ref))
   padding = np.arange(ref_logp.shape[1]) >= batch.len_R[:, None]
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
@@ -327,11 +334,11 @@ def surrogate(params, old_params):
   batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
                 np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.len_R,
                 rollouts.behavior_logp_RxT, *np.zeros((3, Bp * n, T)))
-  scored = lambda p: [np.asarray(x, np.float64) for x in score.score_tokens(
-      model, p, batch, temperature=0.8, dtype=jnp.float32)]
-  logp, entropy = scored(params)
-  old, _ = scored(old_params)
-  ref, _ = scored(jax.tree.map(lambda x: 0.9 * x, old_params))
+  of = lambda p: [np.asarray(x, np.float64)
+                  for x in scored(model, p, batch, 0.8)]
+  logp, entropy = of(params)
+  old, _ = of(old_params)
+  ref, _ = of(jax.tree.map(lambda x: 0.9 * x, old_params))
   mask = np.arange(T) < rollouts.len_R[:, None]
   tis = np.minimum(np.exp(old - rollouts.behavior_logp_RxT), 2.0)
   d = ref - logp

@@ -16,9 +16,7 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.curves import Points
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
-from isojax.frontier.study import FEWEST
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
+from isojax.frontier.study import FEWEST, Run, Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
@@ -64,7 +62,7 @@ PAPER = dataclasses.replace(
 
 
 def percentiles(value_D) -> tuple[float, float]:
-  """The central 95% of the draws; what a law says of n: laws.interval."""
+  """The central 95% of the draws. For n of a law see laws.interval: wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -99,8 +97,8 @@ def _prepared(run: Run, points: Points):
   if keep.sum() < FEWEST:
     raise InputError(
         f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
-        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or leave "
-        "the run out")
+        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or "
+        "leave the run out")
   return run.C_E[keep], value[keep]
 
 
@@ -208,7 +206,7 @@ def analyse(study: Study, options: Options) -> Fit:
 
 
 def symbol_of(study: Study) -> str:
-  """Of the compute axis."""
+  """The letter of the compute axis."""
   return "M" if study.axis == "updates" else "C"
 
 
@@ -296,8 +294,9 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   if seeds < 2:
     cautions.append(
         "one seed in some configurations: intervals hold the luck of the "
-        "validation problems and samples, not that of the run; when runs differ "
-        "by half a point they cover about 60% instead of 95% (launch.calibrate)")
+        "validation problems and samples, not that of the run; when runs "
+        "differ by half a point they cover about 60% instead of 95% "
+        "(launch.calibrate)")
   if not study.per_problem:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "
@@ -326,10 +325,10 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   return tuple(reasons), tuple(cautions)
 
 
-def sigmoid_of(fit: Fit, draw: int) -> Sigmoid | FixedBatch:
-  """The law of one draw, as the planner knows it."""
+def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
+  """The law of the data itself, as the planner knows it."""
   law = fit.law
-  L, k, x0, b = (float(v[draw]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
+  L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
   if fit.study.axis == "updates":
     B, = {Bp * n for Bp, n in fit.study.configurations}
     return FixedBatch(B, L, k, x0, b)

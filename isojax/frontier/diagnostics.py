@@ -11,9 +11,7 @@ from isojax.frontier import analysis
 from isojax.frontier import envelope
 from isojax.frontier.analysis import Fit
 from isojax.frontier.analysis import Options
-from isojax.frontier.study import FEWEST
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
+from isojax.frontier.study import FEWEST, Run, Study
 from isojax.frontier.words import compact
 from isojax.frontier.words import number
 
@@ -68,7 +66,7 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
     except InputError:  # too few points are left
       out.append(Variant(name, None, None, None, ()))
       continue
-    law = None if fit.law is None else analysis.sigmoid_of(fit, 0)
+    law = None if fit.law is None else analysis.sigmoid_of(fit)
     x0 = None if law is None else float(fit.law.x0_D[0])
     out.append(Variant(
         name, x0, None if law is None else float(2 ** (law.b + law.L)),
@@ -116,7 +114,7 @@ def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
   g = resolved[-1]
   C2 = float(fit.frontier.C_G[g])
   predicted = max(float(c([C2])[0, 0]) for c in early.curves)
-  law = None if early.law is None else analysis.sigmoid_of(early, 0)
+  law = None if early.law is None else analysis.sigmoid_of(early)
   reward_D = fit.frontier.reward_DxG[:, g]
   return Extrapolation(
       C1=C1, C2=C2, n_predicted=None if law is None else float(law(C2)),

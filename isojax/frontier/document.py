@@ -21,7 +21,6 @@ from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.words import many
 
-VERSION = laws.FIT_VERSION  # who reads it decides
 BEYOND = 2.0  # curves are tabulated up to this many times the data's end
 
 
@@ -97,7 +96,7 @@ def law_fields(fit: Fit) -> dict | None:
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
-  best = analysis.sigmoid_of(fit, 0)
+  best = analysis.sigmoid_of(fit)
   columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
   spread = lambda value_D: laws.interval(value_D[0], value_D[1:])
   x0 = spread(law.x0_D)
@@ -173,7 +172,7 @@ def scalerl_matched(study: Study, hill: list[dict], *,
                     min_C: float) -> dict | None:
   """The leave-one-out table: B of every run at the average A.
 
-  None for fewer than two runs with a law, or where A can not be matched.
+  None for fewer than two runs with a law, or where A cannot be matched.
   """
   fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
   runs = {(r.Bp, r.n, r.run_id): r for r in study.runs
@@ -222,7 +221,7 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
             for r in study.runs] if study.per_problem and (
                 study.k and study.metric == "avg") else []
   return _round({
-      "version": VERSION, "study": study_fields(study),
+      "version": laws.FIT_VERSION, "study": study_fields(study),
       "options": dataclasses.asdict(fit.options),
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),

@@ -37,7 +37,7 @@ def typed(where: str, value, field: str, column: str | None = None,
       raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
                        "the correct samples of each problem")
     return value
-  if field in TEXT:  # half a surrogate pair can not be written
+  if field in TEXT:  # half a surrogate pair cannot be written
     return str(value).encode("utf-8", "replace").decode()
   low = 1 if field in POSITIVE else low
   if field not in KNOWN and field != axis and not low:
@@ -54,8 +54,8 @@ def typed(where: str, value, field: str, column: str | None = None,
   except (TypeError, ValueError, OverflowError):
     comma = isinstance(value, str) and re.fullmatch(r"-?\d+,\d+", value.strip())
     raise InputError(
-        f"{where}: {name} is {value!r:.60}; expected a number, or nothing where "
-        "there is none" + ("; write decimal points, not commas" if comma
+        f"{where}: {name} is {value!r:.60}; expected a number, or nothing "
+        "where there is none" + ("; write decimal points, not commas" if comma
                            else "")) from None
   if number != near:
     raise InputError(f"{where}: {name} is {value!r:.60}; expected a whole "

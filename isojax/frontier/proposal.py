@@ -6,9 +6,8 @@ import numpy as np
 
 from isojax.frontier import analysis
 from isojax.frontier.analysis import Fit
-
-B_MAX = 65_536  # rollouts a step, the default of launch.plan
-UPDATES = 50  # the fewest of a run; fewer and launch.plan warns
+from isojax.planner.allocation import B_MAX
+from isojax.planner.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
@@ -29,9 +28,9 @@ def next_plan(fit: Fit, *, path: str) -> dict:
     end *= np.prod(study.configurations[0])
   if fit.identified:
     return {
-        "text": "The law is identified. The next step, twice the largest C that "
-        "was fitted, is already beyond the data: see how the extrapolation "
-        "from the first half of it did.",
+        "text": "The law is identified. The next step, twice the largest C "
+        "that was fitted, is already beyond the data: see how the "
+        "extrapolation from the first half of it did.",
         "command": f"python -m launch.plan --rollouts={round(2 * end)} "
         f"--law={shlex.quote(path)}"}
   return _sweep(fit, end)
@@ -77,18 +76,18 @@ def _sweep(fit: Fit, C: float) -> dict:
     cells = [(Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max and n > 1]
     design = f"--Bp={_listed(Bps)} --n={_listed({n for _, n in cells})}" + (
         f" --B_max={B_max}" if B_max > B_MAX else "")
-  least = UPDATES * max((Bp * n for Bp, n in cells), default=0)
+  least = FEWEST_M * max((Bp * n for Bp, n in cells), default=0)
   if C < least:
     C = least
-    why.append(f"at least {UPDATES} updates of the largest batch")
+    why.append(f"at least {FEWEST_M} updates of the largest batch")
   C = round(C)
   spent = seeds * sum(C // (Bp * n) * Bp * n for Bp, n in cells)
   return {
       "text": "The law is not identified. A sweep that could do it: "
       + "; ".join(why) + f". It is {seeds * len(cells)} runs and {spent:,} "
       "rollouts in all.",
-      "command": f"python -m launch.plan --sweep --config=CONFIG --rollouts={C} "
-      f"{design} --seeds={_listed(range(seeds))}"}
+      "command": "python -m launch.plan --sweep --config=CONFIG "
+      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}"}
 
 
 def _listed(values) -> str:

@@ -8,17 +8,8 @@ import base64
 import html as html_lib
 import pathlib
 
-from isojax.frontier.words import NONE
-from isojax.frontier.words import axis_of
-from isojax.frontier.words import compact
-from isojax.frontier.words import metric_of
-from isojax.frontier.words import number
-from isojax.frontier.words import of_x0
-from isojax.frontier.words import pair
-from isojax.frontier.words import parameters
-from isojax.frontier.words import rate
-from isojax.frontier.words import run_of
-from isojax.frontier.words import signed
+from isojax.frontier.words import NONE, axis_of, compact, metric_of, number
+from isojax.frontier.words import of_x0, pair, parameters, rate, run_of, signed
 from isojax.planner.words import many
 
 STYLE = """
@@ -129,8 +120,9 @@ def verdict(document: dict) -> str:
 def law_section(document: dict, x: str) -> str:
   law = document["law"]
   if law is None:
-    return paragraph("No law was fitted: a single n, no difference between n, or "
-                     "a frontier that is resolved at too few compute values.")
+    return paragraph(
+        "No law was fitted: a single n, no difference between n, or a frontier "
+        "that is resolved at too few compute values.")
   z = ("M − M0" if law["kind"] == "fixed_batch" else "log10 C − log10 C0")
   low, high = map(compact, law["C_seen"])
   hits = ", ".join(law["at_bound"]) or "nothing"
@@ -275,8 +267,8 @@ def scalerl_section(document: dict, x: str) -> str:
         f"All runs refitted at the mean A = {rate(matched['A'])} show what B "
         f"they have at one A. Their own A differ by {rate(matched['spread'])}, "
         + ("so that B can be compared." if matched["comparable"] else
-           f"more than {matched['margin']:g}, or are at a bound: do not compare "
-           "B."))
+           f"more than {matched['margin']:g}, or are at a bound: do not "
+           "compare B."))
   if matched["repeated"]:
     words.append("Between equal runs A varies: " + ", ".join(
         f"{rate(r['A'])} ± {rate(r['plus_minus'])} (Bp {r['Bp']}, n {r['n']})"
@@ -288,9 +280,10 @@ def scalerl_section(document: dict, x: str) -> str:
       [(run_of(r), r["run_id"],
         rate(r["A"]) + (" (bound)" if r["A_at_edge"] else ""),
         pair(r["A_interval"], rate), number(r["B"]),
-        number(at_A[key(r)]) if at_A else NONE, compact(r["C_mid"]), rate(r["R0"]),
-        number(r["ssr"]), compact(r["fit_below"]), rate(r["half"]["A"]),
-        rate(r["half"]["max_error"])) for r in document["scalerl"]])
+        number(at_A[key(r)]) if at_A else NONE, compact(r["C_mid"]),
+        rate(r["R0"]), number(r["ssr"]), compact(r["fit_below"]),
+        rate(r["half"]["A"]), rate(r["half"]["max_error"]))
+       for r in document["scalerl"]])
 
 
 SECTIONS = (  # title, figure, key of the document, function
@@ -320,8 +313,9 @@ def heading(study: dict) -> tuple[str, str]:
       "Rollouts per problem: " + ", ".join(
           named + [metric_of(study, study["metric"])]),
       f"{many(len(study['runs']), 'run')}; {told(study['Bp'])} problems per "
-      f"batch (Bp); {told(study['n'])} rollouts per problem (n); {symbol} up to {end} "
-      f"{unit}" + (f"; {study['D']:,} training problems." if study["D"] else "."))
+      f"batch (Bp); {told(study['n'])} rollouts per problem (n); {symbol} up "
+      f"to {end} {unit}" + (f"; {study['D']:,} training problems."
+                            if study["D"] else "."))
 
 
 def html(document: dict, figures: list[str]) -> str:

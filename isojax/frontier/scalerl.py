@@ -271,12 +271,11 @@ class Matched:
   fixed: dict[str, Fit]  # refitted at the mean A
 
 
-def matched(runs, *, min_C, margin=A_MARGIN) -> Matched:
+def matched(runs, *, min_C) -> Matched:
   """Refits every run at the average A; B is comparable if the A agree.
 
   Args:
     runs: name -> (C_E, R_E, R0).
-    margin: how far any two A may differ.
   """
   if len(runs) < 2:
     raise InputError(f"{len(runs)} runs: expected two or more to compare")
@@ -287,7 +286,7 @@ def matched(runs, *, min_C, margin=A_MARGIN) -> Matched:
   A_R = [f.law.A for f in free.values()]
   A, spread = float(np.mean(A_R)), max(A_R) - min(A_R)
   held = all("A" not in f.at_bound for f in free.values())  # or 1 agrees with 1
-  return Matched(A, spread, held and spread <= margin, free, refit((A, A)))
+  return Matched(A, spread, held and spread <= A_MARGIN, free, refit((A, A)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,10 +294,7 @@ class Forecast:
   """A fit to the start of a run, judged by the rest of it."""
 
   fit: Fit
-  reach: float  # last C seen over the last C fitted
-  count: int  # points seen beyond the fit
   mean_error: float  # law minus seen: above 0 if it promised too much
-  rmse: float
   max_error: float  # absolute
   within_margin: bool  # max_error <= A_MARGIN
 
@@ -313,7 +309,5 @@ def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
   start = fit(C[~seen], R[~seen], R0=R0, min_C=min_C, A_bounds=(0.0, 1.0))
   error = start.law(C[seen]) - R[seen]
   worst = float(abs(error).max())
-  return Forecast(
-      fit=start, reach=float(C[-1] / start.C_hi), count=int(seen.sum()),
-      mean_error=float(error.mean()), rmse=float(np.sqrt((error**2).mean())),
-      max_error=worst, within_margin=worst <= A_MARGIN)
+  return Forecast(fit=start, mean_error=float(error.mean()), max_error=worst,
+                  within_margin=worst <= A_MARGIN)

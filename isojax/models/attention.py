@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from isojax import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 
@@ -22,27 +23,31 @@ CHOICES = ("auto", *KERNELS)
 LEAST = 128  # tokens of a row: of fewer the scores are small, as in decoding
 LANES = 128  # numbers in a row of a TPU's registers
 BLOCK = 512  # tokens of a block of scores, in a TPU's fast memory
-SLOTS = 2**15  # of a row, whose numbers splash packs in pairs into an int32
 
 
 @flax.struct.dataclass
 class Seen:
-  """What the tokens of rows see of a cache whose S first slots are a prompt's.
+  """Which slots of a cache each token may look at, without a mask.
 
-  Token t has slot S + t, and sees its prompt and [first, S + t].
+  The first S slots are the prompt's, of which row b has the first prompt_B[b].
+  Token t of a row has slot S + t; it sees the prompt, and slots first to S + t.
   """
 
   S: int = flax.struct.field(pytree_node=False)
-  prompt_B: jax.Array | None  # int32, slots of the prompt; None: S is 0
-  first_BxT: jax.Array | None  # int32, slot; None: S, all before is seen
+  prompt_B: jax.Array | None  # int32; None: no prompt, S is 0
+  first_BxT: jax.Array | None  # int32; None: S, every token before it is seen
+
+  @property
+  def first(self) -> jax.Array:
+    """`first_BxT`, or [1, 1] that stands for all of it."""
+    return (jnp.full((1, 1), self.S) if self.first_BxT is None
+            else self.first_BxT)
 
   def mask(self, B: int, T: int) -> jax.Array:
     """The same as bool [B, T, S + T]."""
     slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
-    first = (jnp.full((1, 1), self.S) if self.first_BxT is None
-             else self.first_BxT)
     own = ((slot_L[None, None] <= at_T[None, :, None])
-           & (slot_L[None, None] >= first[:, :, None]))
+           & (slot_L[None, None] >= self.first[:, :, None]))
     if self.prompt_B is not None:
       own |= slot_L[None, None] < self.prompt_B[:, None, None]
     return jnp.broadcast_to(own, (B, T, self.S + T))
@@ -75,41 +80,20 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
     knob: key of the config, for the error.
 
   Raises:
-    InputError: it can not be had here; says why, and what can.
+    InputError: it cannot be had here; says why, and what can.
   """
-  window = min((w for w in cfg.window_Z if w is not None), default=length)
-  tensor, device = mesh.shape["tensor"], mesh.devices.flat[0]
-  uneven = f"{cfg.K} key heads do not divide over mesh.tensor={tensor}"
-  lacks = {
-      "splash": (
-          f"it is of TPUs, this is a {device.platform}"
-          if device.platform != "tpu" else
-          f"heads are of {cfg.H} numbers, not 64 or a multiple of 128"
-          if cfg.H != 64 and cfg.H % LANES else
-          uneven if cfg.K % tensor else
-          f"the model sees windows of {window} tokens, rows have {length}"
-          if window < length else
-          f"rows have {length} slots, {SLOTS} are the most"
-          if length > SLOTS else None),
-      "cudnn": (
-          f"it is of NVIDIA's GPUs, this is a {device.platform}"
-          # AMD's are of "gfx942" and the like.
-          if device.platform != "gpu" or device.compute_capability.startswith(
-              "gfx") else
-          f"it computes in bfloat16, not {dtype}"
-          if dtype != "bfloat16" else
-          f"it is of compute capability 8.0, this is {device.compute_capability}"
-          if float(device.compute_capability) < 8 else
-          f"heads are of {cfg.H} numbers, not a multiple of 8 up to 128"
-          if cfg.H % 8 or cfg.H > 128 else
-          uneven if cfg.K % tensor else
-          f"the model caps its scores at {cfg.attn_cap}"
-          if cfg.attn_cap is not None else None),
-      "einsum": None}
-  possible = [name for name, lack in lacks.items() if lack is None]
+  device = mesh.devices.flat[0]
+  nvidia = device.platform == "gpu" and not (
+      device.compute_capability.startswith("gfx"))  # AMD's: "gfx942"
+  lacks = kernels.lacks(
+      device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
+      capability=float(device.compute_capability) if nvidia else None,
+      dtype=dtype, cap=cfg.attn_cap, length=length,
+      window=min((w for w in cfg.window_Z if w is not None), default=length))
+  possible = [*(name for name in lacks if lacks[name] is None), "einsum"]
   if wanted == "auto":
     return possible[0] if length >= LEAST else "einsum"
-  if lacks[wanted] is not None:
+  if wanted not in possible:
     raise InputError(f"{knob}={wanted!r}: {lacks[wanted]}; possible here: "
                      f"auto, {', '.join(possible)}")
   return wanted
@@ -181,10 +165,13 @@ def padded(x, size: int, axis: int):
 
 
 def by_device(each, mesh, **heads):
-  """`each` on the rows and heads of a device: XLA can not cut a kernel itself.
+  """Calls `each` on every device, with that device's rows and heads.
+
+  XLA cannot cut a kernel into such parts itself.
 
   Args:
-    heads: axis of heads of each argument and of "out"; None: it has none.
+    heads: the axis of the heads in each argument and in "out"; None: no such
+      axis.
   """
   spec = {name: P(mesh_lib.ROWS) if axis is None else
           P(mesh_lib.ROWS, *(None,) * (axis - 1), "tensor")
@@ -196,7 +183,7 @@ def by_device(each, mesh, **heads):
 
 def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
            implementation: str):
-  """jax.nn's: of "cudnn" all that is large are masks, bfloat16 [T, L] of a row.
+  """jax.nn's kernel; with "cudnn" only masks are large, bfloat16 [T, L] a row.
   """
   T = mask_BxTxL.shape[1]
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
@@ -221,12 +208,12 @@ def blocks(length: int) -> tuple[int, int]:
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """What T tokens behind S slots of prompts may see, lengths padded.
+  """The mask that splash plans by: all that T tokens behind S slots might see.
 
-  It says which blocks of scores are computed. In them a token's number tells
-  what it does see: (first << 16) + last of the slots behind the prompt's.
+  It decides which blocks of scores are computed. What a token does see inside
+  them is packed into its number: (first << 16) + last of its own slots.
   """
-  from jax.experimental.pallas.ops.tpu import splash_attention  # pylint: disable=import-outside-toplevel  # slow
+  from jax.experimental.pallas.ops.tpu import splash_attention  # slow
 
   class Mask(splash_attention.Mask):
     shape = tuple(size * count for size, count in map(blocks, (T, S + T)))
@@ -244,13 +231,13 @@ def splash_mask(S: int, T: int):
 
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
-  """That of TPUs: flash attention, blocks that nobody sees left out."""
-  from jax.experimental.pallas.ops.tpu import splash_attention as lib  # pylint: disable=import-outside-toplevel  # slow
+  """The TPU's flash attention; blocks that no token sees are skipped."""
+  from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, N, _ = q_BxTxNxH.shape
   (size_q, _), (size_k, _) = blocks(T), blocks(seen.S + T)
   mask = splash_mask(seen.S, T)
-  first = jnp.full((B, T), seen.S) if seen.first_BxT is None else seen.first_BxT
-  number_BxT = (first << 16) + seen.S + jnp.arange(T)[None]
+  first_BxT = jnp.broadcast_to(seen.first, (B, T))
+  number_BxT = (first_BxT << 16) + seen.S + jnp.arange(T)[None]
   slot_L = jnp.arange(mask.shape[1])[None]
   absent_BxL = jnp.zeros((B, 1), bool) if seen.prompt_B is None else (
       slot_L >= seen.prompt_B[:, None]) & (slot_L < seen.S)

@@ -4,7 +4,6 @@ Fields are read, known to be harmless, or refused: a model is never run as
 something that it is not.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -14,33 +13,15 @@ import re
 import transformers
 
 from isojax.errors import InputError
+from isojax.families import FAMILIES
 from isojax.models import decoder
 
-
+# Fields of config.json beside READ.
 _PLAIN = frozenset(("hidden_act",))
 _GEMMA = frozenset((
     "hidden_act",  # known, not computed with: hidden_activation decides
     "hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping",
     "final_logit_softcapping"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a model_type adds to the Llama block, where no field says it."""
-
-  fields: frozenset[str]  # of config.json beside READ
-  qkv_bias: bool
-  qk_norm: bool
-  gemma: bool  # norms after blocks, weights minus 1, scaled embedding, caps
-
-
-FAMILIES = {
-    "llama": Family(_PLAIN, qkv_bias=False, qk_norm=False, gemma=False),
-    "qwen2": Family(_PLAIN, qkv_bias=True, qk_norm=False, gemma=False),
-    "qwen3": Family(_PLAIN, qkv_bias=False, qk_norm=True, gemma=False),
-    "gemma2": Family(_GEMMA, qkv_bias=False, qk_norm=False, gemma=True),
-    "gemma3_text": Family(_GEMMA, qkv_bias=False, qk_norm=True, gemma=True),
-}
 READ = frozenset((
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
     "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -91,12 +72,12 @@ def resolve(path: str, *, whole: bool = True) -> str:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
       raise InputError(f"model.path={path!r}: no such folder (looked from "
                        f"{os.getcwd()}); expected {expected}")
-    import huggingface_hub  # pylint: disable=import-outside-toplevel  # slow
+    import huggingface_hub  # slow
     try:
       folder = pathlib.Path(huggingface_hub.snapshot_download(
           path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model",
                                 "*.jinja"] if whole else ["config.json"]))
-    except Exception as error:  # pylint: disable=broad-except  # of many kinds
+    except Exception as error:  # of many kinds
       raise InputError(
           f"model.path={path!r}: no such folder (looked from {os.getcwd()}), "
           f"and the hub does not give it ({' '.join(str(error).split())[:160]})"
@@ -131,7 +112,8 @@ def _raw_config(file: pathlib.Path) -> dict:
                      "was made from")
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
-      if key not in READ | FAMILIES[kind].fields | HARMLESS
+      if key not in READ | HARMLESS | (
+          _GEMMA if FAMILIES[kind].gemma else _PLAIN)
       and value is not None and value is not False)
   if unknown:
     raise InputError(
@@ -185,7 +167,7 @@ def _whole_config(path: str, file) -> dict:
   """All fields: transformers knows the defaults and the older spellings."""
   try:
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
   _check_positive(config, POSITIVE, file)
@@ -208,7 +190,7 @@ def _head_width(config: dict, file) -> int:
 
 
 def _windows(config: dict, file) -> tuple[int | None, ...]:
-  """Of each layer: how many tokens it sees; None: all."""
+  """How many tokens each layer sees; None: all."""
   Z = config["num_hidden_layers"]
   kinds = (config["layer_types"] if "layer_types" in config
            else ["full_attention"] * Z)

@@ -14,7 +14,7 @@ def load(path: str):
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         path, local_files_only=True)
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(f"{path}: tokenizer files cannot be read "
                      f"({type(error).__name__}: {error})") from error
   if tokenizer.eos_token_id is None:

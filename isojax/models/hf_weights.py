@@ -25,7 +25,7 @@ WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
 
-_LAYER = {
+LAYER = {
     "attn_norm": "input_layernorm.weight",
     "q": "self_attn.q_proj.weight",
     "k": "self_attn.k_proj.weight",
@@ -41,7 +41,7 @@ _LAYER = {
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
 }
-_POST_NORMS = _LAYER | {  # Gemma gives one name another meaning
+_POST_NORMS = LAYER | {  # Gemma gives one name another meaning
     "attn_post_norm": "post_attention_layernorm.weight",
     "mlp_norm": "pre_feedforward_layernorm.weight",
     "mlp_post_norm": "post_feedforward_layernorm.weight",
@@ -77,7 +77,7 @@ def _stored(path, shape, *, post_norms: bool) -> Stored:
   if not layer:
     return Stored(_TOP[leaf], shape, transposed, heads)
   number = layer[0].removeprefix("layers_")
-  name = (_POST_NORMS if post_norms else _LAYER)[leaf]
+  name = (_POST_NORMS if post_norms else LAYER)[leaf]
   return Stored(f"model.layers.{number}.{name}", shape, transposed, heads)
 
 

@@ -7,7 +7,6 @@ Hu et al., arXiv 2106.09685. A policy is a base and what is trained of it;
 
 import dataclasses
 import json
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,8 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
 
+# How many axes of each matrix are inputs; they come first.
 INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
-MODULES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj",
-           "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,12 +120,11 @@ def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
     InputError: `out` exists or cannot be written.
   """
   tensors = {}
+  module = lambda target: hf_weights.LAYER[target].removesuffix(".weight")
   for layer, targets in trained.items():
     number = layer.removeprefix("layers_")
     for target, pair in targets.items():
-      group = "mlp" if target in ("gate", "up", "down") else "self_attn"
-      name = (f"base_model.model.model.layers.{number}.{group}."
-              f"{MODULES[target]}.lora_")
+      name = f"base_model.model.model.layers.{number}.{module(target)}.lora_"
       a, b = (np.asarray(pair[x], np.float32) for x in ("a", "b"))
       tensors[name + "A.weight"] = np.ascontiguousarray(
           a.reshape(-1, cfg.rank).T)
@@ -136,10 +133,10 @@ def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
   settings = {
       "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": cfg.rank,
       "lora_alpha": cfg.alpha, "lora_dropout": 0.0, "bias": "none",
-      "target_modules": [MODULES[t] for t in cfg.targets],
+      "target_modules": [module(t).split(".")[1] for t in cfg.targets],
       "base_model_name_or_path": source, "inference_mode": True}
   with hf_weights.new_folder(out) as folder:
     safetensors.numpy.save_file(tensors, folder / "adapter_model.safetensors",
                                 metadata={"format": "pt"})
-    (pathlib.Path(folder) / "adapter_config.json").write_text(
+    (folder / "adapter_config.json").write_text(
         json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -11,14 +11,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import laws
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import admitted
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import nearest_power
-from isojax.planner.allocation import sqrt_lr
-from isojax.planner.laws import FixedBatch
-from isojax.planner.laws import Fitted
-from isojax.planner.laws import Prior
+from isojax.planner.allocation import FEWEST_M, Allocation, admitted, allocate
+from isojax.planner.allocation import nearest_power, sqrt_lr
+from isojax.planner.laws import FixedBatch, Fitted, Prior
 
 # n that maximises best@4 and worst@4 at the largest C (4 to 6 million), by Bp.
 BEST_AT_END = {
@@ -122,7 +117,7 @@ def _table(q: Question) -> Answer:
 
 
 def _ask(q: Question) -> Answer:
-  """What the law says; InputError if it can not be asked."""
+  """What the law says; InputError if it cannot be asked."""
   if _from_table(q):
     return _table(q)
   law, x = q.law, float(q.C)
@@ -262,7 +257,7 @@ def _of_the_allocation(q: Question, a: Allocation, answer: Answer):
           f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
           f"once the smaller one had seen {EPOCHS} epochs at most; watch "
           "validation against training reward")
-  if a.M < 50:
+  if a.M < FEWEST_M:
     yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
            "warm-up")
 

@@ -50,6 +50,8 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
 # 27 at 16,384 (Hard).
 PAPER_BP = (32, 64, 128, 256, 512, 1024)
 PAPER_N = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+B_MAX = 65_536  # rollouts in a step at most, where nobody says
+FEWEST_M = 50  # updates; in fewer, the warm-up is a large part
 # The anchor of the square-root rule: 1e-6 at 1024 rollouts a step, AdamW.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 

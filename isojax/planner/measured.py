@@ -6,9 +6,7 @@ import statistics
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import shape as shape_lib
-from isojax.planner.cost import Cost
-from isojax.planner.cost import Efficiency
-from isojax.planner.cost import Workload
+from isojax.planner.cost import Cost, Efficiency, Workload
 from isojax.planner.machine import Machine
 
 SECONDS = ("seconds_sample", "seconds_score", "seconds_update")
@@ -127,7 +125,7 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
 
 def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
                    path: str) -> float:
-  """Of one device's peaks: time of `workload`'s kind at peak over measured."""
+  """The share of one device's peaks: time at peak over the time measured."""
   means = statistics.mean(row["tokens"]) / (row["Bp"] * row["n"])
   seen = dataclasses.replace(
       workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,

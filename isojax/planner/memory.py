@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from isojax import kernels
 from isojax.planner.cost import BYTES
 from isojax.planner.cost import Mesh
 from isojax.planner.cost import Workload
@@ -33,13 +34,14 @@ def score_bytes(context: int, fused: bool) -> int:
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
                accelerator: str) -> bool:
   """Whether isojax has one; of windows and caps only Gemma's are known here."""
-  H = shape.head_dim
-  if attention == "einsum" or accelerator.startswith("cpu") or (
-      shape.family.norms > 2 or shape.kv_heads % tensor):
-    return False
-  if accelerator.startswith("tpu"):
-    return H == 64 or H % 128 == 0
-  return dtype == "bfloat16" and H % 8 == 0 and H <= 128
+  platform = next((kind for kind in ("cpu", "tpu")
+                   if accelerator.startswith(kind)), "gpu")
+  lacks = kernels.lacks(
+      platform, capability=8.0 if platform == "gpu" else None,
+      H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
+      window=0, length=0)
+  return attention != "einsum" and not shape.family.gemma and (
+      None in lacks.values())
 
 
 @dataclasses.dataclass(frozen=True)

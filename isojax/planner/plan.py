@@ -5,10 +5,7 @@ import hashlib
 import json
 
 from isojax.errors import InputError
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import admitted
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import sqrt_lr
+from isojax.planner.allocation import Allocation, admitted, allocate, sqrt_lr
 
 
 @dataclasses.dataclass(frozen=True)

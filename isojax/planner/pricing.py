@@ -8,10 +8,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.planner import cost
 from isojax.planner import memory as memory_lib
-from isojax.planner.cost import Cost
-from isojax.planner.cost import Efficiency
-from isojax.planner.cost import Mesh
-from isojax.planner.cost import Workload
+from isojax.planner.cost import Cost, Efficiency, Mesh, Workload
 from isojax.planner.machine import Machine
 from isojax.planner.shape import ModelShape
 
@@ -44,7 +41,7 @@ class Price:
         eval_k=self.eval_k)
 
   def memory(self, B: int, rows: int) -> memory_lib.Memory:
-    """Of each device, with B rollouts in a step, `rows` decoded at once."""
+    """A device's, with B rollouts in a step and `rows` decoded at once."""
     return memory_lib.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
         microbatch_rows=min(B, self.micro_rows),
@@ -53,7 +50,7 @@ class Price:
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            rows: int) -> Price:
-  """Of any trainer, on the mesh with the fastest step among those that fit.
+  """A price on any trainer: on the mesh with the fastest step that fits.
 
   Assumes a packed update that computes the forward twice, with fused attention
   and a chunked head; decodes as many of `rows` as memory admits.

@@ -3,25 +3,7 @@
 import dataclasses
 
 from isojax.errors import InputError
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """What a model_type adds to the Llama block."""
-
-  tied: bool  # when config.json does not say
-  qkv_bias: bool
-  qk_norm: bool
-  norms: int  # in a layer, of the model's width
-
-
-FAMILIES = {
-    "llama": Family(tied=False, qkv_bias=False, qk_norm=False, norms=2),
-    "qwen2": Family(tied=False, qkv_bias=True, qk_norm=False, norms=2),
-    "qwen3": Family(tied=False, qkv_bias=False, qk_norm=True, norms=2),
-    "gemma2": Family(tied=True, qkv_bias=False, qk_norm=False, norms=4),
-    "gemma3_text": Family(tied=True, qkv_bias=False, qk_norm=True, norms=4),
-}
+from isojax.families import FAMILIES, Family
 
 LARGEST = 10**8  # of any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
@@ -116,7 +98,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
             if key in config and config[key]]
   tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
-          else FAMILIES[kind].tied)
+          else FAMILIES[kind].gemma)
   if not isinstance(tied, bool):
     wrong.append(f"tie_word_embeddings={tied!r}")
   if wrong:

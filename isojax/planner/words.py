@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 from isojax.planner import plan
-from isojax.planner.advice import Advice
-from isojax.planner.advice import Prediction
-from isojax.planner.advice import Question
+from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import Cost
 from isojax.planner.pricing import Price

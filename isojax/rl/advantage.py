@@ -1,6 +1,6 @@
 """Rewards [Bp, n] to advantages, and the weight of each row in the loss.
 
-Host arithmetic on small arrays, in float64; see `losses.md` for the variants.
+Host arithmetic on small arrays, in float64.
 """
 
 import numpy as np

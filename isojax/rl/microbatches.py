@@ -58,8 +58,9 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
     G: blocks; rows, slots: of each.
 
   Returns:
-    where those stand that were taken; slot [G * rows] and held [G * slots],
-    the prompt slot of each row and the problem of each slot, 0 where empty.
+    place: where each row that was taken stands; slot [G * rows]: the prompt
+    slot of each place; held [G * slots]: the problem of each prompt slot. Both
+    are 0 where empty.
   """
   place = []
   slot, held = np.zeros((G, rows), np.int32), np.zeros((G, slots), int)
@@ -82,8 +83,8 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
   """Yields what `fill` says of one microbatch after the other.
 
-  Prompts take a sixteenth of the tokens of the rows, a quarter, or as many: the
-  least that holds those of all the rows. Never more than there are rows.
+  Prompt slots have a sixteenth of the tokens of the rows, a quarter, or as
+  many: the least that has room for all the rows. They are never more than rows.
 
   Args:
     problem_R: of each row.

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens, without all their logits at once."""
+"""A loss over given tokens and its gradient, without all logits at once."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,6 @@ from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models.attention import Seen
 from isojax.planner.memory import HEAD_CHUNK
-from isojax.rl import loss
 from isojax.sampling import prefill
 from isojax.types import Batch
 
@@ -116,19 +115,3 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
       hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
   return sums, grad_hidden[:, :T], grad_weight
-
-
-def score_tokens(model: decoder.Transformer, params, batch: Batch, *,
-                 temperature, dtype):
-  """Teacher-forced log-prob and entropy of one microbatch's tokens: [R, W]."""
-  R, W = batch.tokens_RxW.shape
-  hidden = hidden_states(model, params, batch, dtype)
-  weight = decoder.head_weight(params, model.cfg)
-
-  def each(chunk):
-    logits = decoder.logits(chunk[0], weight, model.cfg)
-    return loss.logp_and_entropy(logits, chunk[1], temperature=temperature)
-
-  chunks = in_chunks((hidden, batch.tokens_RxW), mesh_lib.blocks(model.mesh))
-  whole = lambda x: x.swapaxes(0, 1).reshape(R, -1)[:, :W]
-  return jax.tree.map(whole, jax.lax.map(each, chunks))

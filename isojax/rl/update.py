@@ -169,9 +169,9 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
 
 
 def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
-  """The model as the update computes it, for rows of a length with prompts.
+  """The model with the update's remat and kernel of attention.
 
-  InputError as of attention.choose.
+  `length` is of a row with its prompt. InputError as of attention.choose.
   """
   return model.clone(remat=cfg.remat, attention=attention.choose(
       cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype, length=length,
@@ -181,7 +181,8 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
   """gradient(trained, base, batch, temperature) -> (gradient, sums)."""
   dtype = jnp.dtype(cfg.dtype)
-  reduced = lambda x: x.astype(cfg.reduce_dtype)  # its gradient is then too
+  # A cast in the forward casts the gradient in the backward.
+  reduced = lambda x: x.astype(cfg.reduce_dtype)
 
   def gradient(trained, base, batch: Batch, temperature):
     model = with_kernel(bare, cfg, batch.prompts.tokens_PxS.shape[1]

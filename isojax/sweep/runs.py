@@ -26,9 +26,7 @@ from isojax import records
 from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import sqrt_lr
+from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 
 CONFIG = '''\
 """The config of a run of this sweep: --config=THIS_FILE:RUN_ID."""
@@ -98,9 +96,10 @@ def command(root: str, run: Run, python: str) -> list[str]:
 
 
 def kind(run: Run) -> str:
-  """The same for runs that one process can take at once: see `together`.
+  """A key that runs share if one process can make them together.
 
-  B, the mesh of one device, and all but seed and allocation.
+  They have one device each, the same B, and configs that differ in seed and
+  allocation alone; see `together`.
   """
   if run.devices > 1:
     return run.run_id

@@ -51,7 +51,7 @@ class Job:
 
   def checkpoint(self):
     """Saves, and says how to go on. Runs inside the signal handler."""
-    import submitit  # pylint: disable=g-import-not-at-top  # an extra
+    import submitit  # an extra
     if self.process is not None and self.process.returncode is None:
       self.process.terminate()
       # Neither poll() nor wait(), whose lock the interrupted call may hold.
@@ -75,7 +75,7 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
     InputError: submitit or Slurm is not there, or refuses.
   """
   try:
-    import submitit  # pylint: disable=g-import-not-at-top  # an extra
+    import submitit  # an extra
   except ImportError as error:
     raise InputError("--backend=slurm needs the extra: pip install "
                      "'isojax[slurm]'") from error
@@ -86,8 +86,8 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
         slurm_max_num_timeout=TIMEOUTS)
     executor.update_parameters(**parameters)
     with executor.batch():
-      jobs = [executor.submit(Job(python(commands.one(root, run, tries, lease))))
-              for run in runs]
+      jobs = [executor.submit(Job(python(
+          commands.one(root, run, tries, lease)))) for run in runs]
   except (RuntimeError, ValueError, AssertionError, NameError,
           OSError) as error:
     raise InputError(f"--cluster={cluster}: {type(error).__name__}: "

@@ -46,7 +46,7 @@ def of_records(kept: list[dict]) -> Progress:
 
 
 def progress_of(root: str, run: Run, tail: int | None = None) -> Progress:
-  """Of a run's records, or of their last bytes; InputError if damaged."""
+  """What a run's records say, or their last bytes; InputError if damaged."""
   path = os.path.join(runs_lib.workdir_of(root, run), "records.jsonl")
   return of_records(records.read(path, tail))
 
@@ -87,7 +87,7 @@ def state_of(seen: Seen, p: Progress) -> str:
 
 
 def shared(p: Progress, runs: int) -> Progress:
-  """With the rate of one of so many runs that share their seconds."""
+  """Progress at the rate of one of so many runs that share their seconds."""
   return dataclasses.replace(p, rate=p.rate and p.rate / runs)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import signal
 import time
 
+from isojax import lease as lease_lib
 from isojax import progress
 from isojax import workdir
 from isojax.errors import InputError
@@ -16,7 +17,6 @@ from isojax.sweep.tries import Try
 
 POLL = 0.2  # seconds between looks at our own workers
 SCAN = 2.0  # seconds between looks at the root
-BEATS = 6  # heartbeats in a lease
 FINAL = ("finished", "failed")
 
 
@@ -264,7 +264,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
       if reap(root, jobs, stops):
         scan_due = now
       if now >= beat_due:
-        beat_due = now + rules.lease / BEATS
+        beat_due = now + rules.lease / lease_lib.BEATS
         jobs = {slot: job for slot, job in jobs.items() if keep(root, job)}
       if stops.asked and not let_gone:
         let_gone = True

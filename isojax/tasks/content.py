@@ -1,4 +1,4 @@
-"""What makes two questions the same problem, and who is held out.
+"""What makes two questions the same problem, and which are held out.
 
 Everything here is a function of a problem's own text: its id, its side of the
 split and its place in the order do not change when the set around it does.

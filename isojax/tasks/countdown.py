@@ -154,7 +154,7 @@ def _evaluate(tokens: list) -> int | None:
   return values[0]
 
 
-def value(problem: Problem, text: str) -> int | None:  # pylint: disable=redefined-outer-name
+def value(problem: Problem, text: str) -> int | None:
   """What a legal expression over the problem's numbers is worth, else None.
 
   ASCII space may surround it, plain spaces may stand between its tokens.
@@ -172,7 +172,6 @@ def value(problem: Problem, text: str) -> int | None:  # pylint: disable=redefin
   return _evaluate(tokens)
 
 
-# pylint: disable=redefined-outer-name
 def judge(problem: Problem, text: str) -> tuple[bool, str]:
   """Whether the text is a legal expression that reaches the target; its vote.
 

@@ -63,8 +63,8 @@ class GraderConfig:
                          f"{', '.join(known)}")
     if self.name in MODULES and not importlib.util.find_spec(
         MODULES[self.name]):
-      raise InputError(f"grader.name={self.name!r} needs the extra: pip install "
-                       f"'isojax[{EXTRAS[self.name]}]'")
+      raise InputError(f"grader.name={self.name!r} needs the extra: pip "
+                       f"install 'isojax[{EXTRAS[self.name]}]'")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):
@@ -213,7 +213,7 @@ class _Pool:
       replies[worker.job] = message
       worker.job, worker.deadline = None, float("inf")
     else:
-      # One that can not start now is left to the next step.
+      # One that cannot start now is left to the next step.
       code = (self.replace if worker.ready else self.stop)(place)
       if worker.job is not None:
         replies[worker.job] = {"lost": "used too much memory"
@@ -228,13 +228,12 @@ def _countdown(jobs: list[tuple[Problem, str]], seconds: float) -> list[dict]:
 
 
 @contextlib.contextmanager
-def opened(cfg: GraderConfig, generator: str | None, seed: int | None):
+def opened(cfg: GraderConfig, source: dict):
   """grade(problems, text_B) -> Graded, as long as the context lasts.
 
   Args:
     cfg: how to judge.
-    generator: of reasoning-gym, whose problems they are; else None.
-    seed: that its problems were made with; else None.
+    source: of the problems; of reasoning-gym it has generator and seed.
 
   Yields:
     grade(problems, text_B, seconds): of problems and their texts, problem-
@@ -246,12 +245,12 @@ def opened(cfg: GraderConfig, generator: str | None, seed: int | None):
   """
   address = []
   if cfg.name == "reasoning_gym":
-    if generator is None or seed is None:
+    if "generator" not in source:
       raise InputError("grader.name='reasoning_gym' judges only problems of a "
                        "generator of reasoning-gym; choose one as the source "
                        "of problems, or another grader")
-    gym.check(generator)
-    address = [generator, seed]
+    gym.check(source["generator"])
+    address = [source["generator"], source["seed"]]
   if cfg.name == "countdown":
     yield functools.partial(_grade, cfg, _countdown)
     return

@@ -51,7 +51,7 @@ def generators() -> list[str]:
   """The names that may be used; InputError without reasoning-gym."""
   try:
     # 1.6 s, and it pulls matplotlib and sympy.
-    from reasoning_gym import factory  # pylint: disable=import-outside-toplevel
+    from reasoning_gym import factory
   except ImportError as error:
     raise InputError(f"reasoning-gym is missing ({error}): pip install "
                      "'isojax[gym]'") from error
@@ -81,7 +81,7 @@ def _value(gym, item: dict, answer: str) -> float:
     value = float(gym.score_answer(answer, item))
   except MemoryError:
     raise
-  except Exception:  # pylint: disable=broad-exception-caught  # any of theirs
+  except Exception:  # any of theirs
     return 0.0
   return value if 0.0 <= value <= 1.0 else 0.0
 
@@ -93,7 +93,7 @@ def _drawn(generator: str, seed: int, index: int):
   Drawings are passed over that are of the other split, or whose own answer is
   blank, too long or not accepted.
   """
-  import reasoning_gym  # pylint: disable=import-outside-toplevel
+  import reasoning_gym
   split = "validation" if index >= VALIDATION else "train"
   for attempt in range(ATTEMPTS):
     key = f"{generator}/{seed}/{index}/{attempt}".encode()

@@ -1,7 +1,7 @@
 r"""Whether two mathematical answers are the same, by math-verify's sympy.
 
 The whole answer is read as one LaTeX expression: math-verify's own search for
-an expression in a text would pay an answer that lists many. What it can not
+an expression in a text would pay an answer that lists many. What it cannot
 read counts as text. Known sympy may take forever or all memory, so `judge` and
 `vote` belong into a process that can be killed (worker.py).
 """
@@ -120,8 +120,8 @@ def _light(text: str) -> bool:
 def _parsed(text: str):
   """The sympy value of a normalised text, or None."""
   # Here and not above: the process that trains does without sympy.
-  import latex2sympy2_extended as lt  # pylint: disable=import-outside-toplevel
-  from math_verify import grader  # pylint: disable=import-outside-toplevel
+  import latex2sympy2_extended as lt
+  from math_verify import grader
   if not text or not _light(text):
     return None
   clean = lt.normalize_latex(text, lt.NormalizationConfig(
@@ -133,7 +133,7 @@ def _parsed(text: str):
         convert_degrees=False, normalization_config=None)
   except MemoryError:
     raise
-  except Exception:  # pylint: disable=broad-exception-caught  # any of ANTLR's
+  except Exception:  # any of ANTLR's
     return None
 
 
@@ -143,7 +143,7 @@ def _done(value):
     return value.doit()
   except MemoryError:
     raise
-  except Exception:  # pylint: disable=broad-exception-caught  # any of sympy's
+  except Exception:  # any of sympy's
     return value
 
 
@@ -161,8 +161,8 @@ def check_gold(problem: Problem) -> None:
 
 def judge(gold: str, answer: str) -> bool:
   """Whether an answer says the same as the gold one; may take forever."""
-  import sympy  # pylint: disable=import-outside-toplevel
-  from math_verify import verify  # pylint: disable=import-outside-toplevel
+  import sympy
+  from math_verify import verify
   if len(answer) > MAX_CHARACTERS:
     return False
   gold, answer = normalised(gold), normalised(answer)
@@ -207,7 +207,7 @@ def vote(answer: str) -> str:
   value = _parsed(text)
   if value is None:
     return text
-  import sympy  # pylint: disable=import-outside-toplevel
+  import sympy
   try:
     if isinstance(value, sympy.Expr):  # 7=5 is no vote for False
       value = _done(value)
@@ -216,5 +216,5 @@ def vote(answer: str) -> str:
     return str(value)
   except MemoryError:
     raise
-  except Exception:  # pylint: disable=broad-exception-caught  # any of sympy's
+  except Exception:  # any of sympy's
     return text

@@ -236,8 +236,8 @@ def _json_rows(file: str, _) -> Rows:
 
 def _parquet_rows(file: str, columns: tuple[str, ...]) -> Rows:
   # Slow to import.
-  import pyarrow  # pylint: disable=g-import-not-at-top
-  from pyarrow import parquet  # pylint: disable=g-import-not-at-top
+  import pyarrow
+  from pyarrow import parquet
   try:
     with parquet.ParquetFile(file) as opened:
       names = opened.schema_arrow.names
@@ -265,10 +265,8 @@ _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
 
 def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
   # Slow to import; tfds knows the builders of tfds.text once that is imported.
-  # pylint: disable=g-import-not-at-top,unused-import
   import tensorflow_datasets as tfds
   import tensorflow_datasets.text
-  # pylint: enable=g-import-not-at-top,unused-import
   array_record = tfds.core.FileFormat.ARRAY_RECORD
   try:
     if os.path.isdir(dataset):
@@ -288,7 +286,7 @@ def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
       yield f"{dataset}/{split}[{number}]", source[number]
   except InputError:
     raise
-  except Exception as error:  # pylint: disable=broad-except  # of many kinds
+  except Exception as error:  # of many kinds
     raise InputError(
         f"source.dataset={dataset!r}, split {split!r}: tfds cannot read it "
         f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "

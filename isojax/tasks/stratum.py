@@ -48,7 +48,7 @@ def read(path: str) -> Stratum:
   try:
     head, *lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
     header = json.loads(head)
-    header["stratum"], header["task"]  # pylint: disable=pointless-statement  # must be there
+    _ = header["stratum"], header["task"]  # must be there
     found = digest(lines)
     if header["sha256"] != found:
       raise InputError(f"{path}: the content hash is {found[:12]}, the header "

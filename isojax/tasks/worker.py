@@ -48,7 +48,7 @@ def _reply(judge, job: list) -> dict:
     correct, vote = judge(*job)
   except MemoryError:
     os._exit(OUT_OF_MEMORY)  # what was cached on the way may be half made
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except Exception as error:  # any of the judge's
     return {"lost": f"{type(error).__name__}: {error}"[:MAX_VOTE]}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
@@ -70,7 +70,7 @@ def main(name: str, seconds: float) -> None:
   load, judge = JUDGES[name]  # Python's handlers even within one C call
   try:
     load()
-  except Exception as error:  # pylint: disable=broad-exception-caught
+  except Exception as error:  # any of its imports'
     send({"refused": f"{type(error).__name__}: {error}"[:MAX_VOTE]})
     return
   send({"ready": os.getpid()})
