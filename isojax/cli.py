@@ -104,6 +104,13 @@ def _unknown_override(argv: list[str]) -> str | None:
   return next((f"--{text}" for text in wrong if text), None)
 
 
+def config_flags(argv: list[str]) -> list[str]:
+  """--config and its overrides, as --name=value, for another command."""
+  return [word if "=" in word or after.startswith("--") else f"{word}={after}"
+          for word, after in zip(argv, [*argv[1:], "--"])
+          if word.startswith("--config")]
+
+
 def _parse(argv: list[str]) -> list[str]:
   try:
     rest = flags.FLAGS(argv)

@@ -195,6 +195,11 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
     raise InputError(
         "alloc.n=1: group-normalised advantages compare the rollouts of one "
         "problem, a group of one has none; use n >= 2")
+  if e.sampler.weights and e.model.lora.rank:
+    raise InputError(
+        f"sampler.weights={e.sampler.weights} with model.lora.rank="
+        f"{e.model.lora.rank}: the merged weights stay beside the rounded ones, "
+        "which takes more memory, not less; drop one of the two")
   if e.recipe.loss.advantage_ddof >= a.n:
     raise InputError(
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "

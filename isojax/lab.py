@@ -108,7 +108,7 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
 
 def slot_sizes(model: decoder.Transformer,
                cfg: sampler_lib.SamplerConfig) -> dict:
-  """What `planner.memory.slots_admitted` asks for, but what there is."""
+  """What `planner.memory.slots_admitted` asks of a sampler."""
   return dict(
       weights=cfg.weights or cfg.dtype, cache=cfg.cache or cfg.dtype,
       dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
@@ -136,6 +136,10 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   notes = () if slots == wanted else (
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)
+  if cfg.cache and opened.model.cfg.qkv_bias:
+    notes += (f"sampler.cache={cfg.cache}: keys of this family have biases, and "
+              "where these are large the others' last bits are lost; watch "
+              "logp_gap, and drop it if it is above a few hundredths",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
       gathered=gathered), notes

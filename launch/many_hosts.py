@@ -25,7 +25,7 @@ _CONFIG = cli.define_config("configs/hard.py")
 
 
 def main(_) -> None:
-  arguments = [a for a in sys.argv[1:] if a.startswith("--config")]
+  arguments = cli.config_flags(sys.argv[1:])
   M = lab_lib.prepare(_CONFIG.value).e.alloc.M
   rows = []
   with tempfile.TemporaryDirectory() as root:

@@ -142,6 +142,22 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
   assert found.basis == "measured by launch.bench (b; host seconds assumed)"
 
 
+def test_rows_are_of_the_priced_weights_and_cache():
+  """Four rows of 4 tokens a step, memory bound: a byte a weight, 2 a number."""
+  slow = dataclasses.replace(MACHINE, accelerator=dataclasses.replace(
+      MACHINE.accelerator, float32=1e15, hbm_bandwidth=1e3))
+  kept = dict(weights="int8", cache="bfloat16")
+  rows = [r | kept for r in DOCUMENT["rows"]] + DOCUMENT["rows"][:1]
+  rows[-1] = rows[-1] | {"seconds": [1e9]}
+  found = measured.bench_efficiency(
+      {"rows": rows}, SHAPE, dataclasses.replace(WORKLOAD, **kept), slow,
+      path="b")
+  # 6 rows, 4 tokens each, which attend to 7; keys and values of a token are 2
+  # layers * 2 * 1 head * 4 = 16 numbers.
+  prefill, decode = 1044 + 10 * 16 * 2, 4 * (1044 + 6 * 7 * 16 * 2)
+  assert found.decode_flops == pytest.approx((prefill + decode) / 1e3 / 3.0)
+
+
 def test_rows_of_the_priced_policy_come_first():
   other = CONFIG | dict(num_hidden_layers=1)
   rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
@@ -153,9 +169,12 @@ def test_rows_of_the_priced_policy_come_first():
 
 @pytest.mark.parametrize("document, message", [
     ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
-    ({"rows": []}, "no sample and no update of isojax in float32 .there is: "
-     "nothing"),
+    ({"rows": []}, "no sample float32 and no update float32 of isojax .there "
+     "is: nothing"),
     ({"rows": DOCUMENT["rows"][:2]}, "no update .*there is: sample float32"),
+    ({"rows": [r | {"weights": "int8"} for r in DOCUMENT["rows"]]},
+     "no sample float32 of isojax .there is: sample float32, weights int8; "
+     "update float32.; make"),
     ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: seconds: "),
     ({"rows": [DOCUMENT["rows"][0] | {"Bp": "2"}]}, "b: Bp: expected")])
 def test_a_bench_that_says_too_little_is_refused(document, message):

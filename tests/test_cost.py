@@ -493,6 +493,24 @@ def test_bytes_of_programs_by_hand():
       20 * 8 + 8 * 1024 * 5, backward)
 
 
+def test_bytes_of_what_is_kept_rounded_by_hand():
+  """Of ONE: 116 numbers of a byte, 4 of keys and values of a token."""
+  p = memory_lib.programs(
+      ONE, dtype="float32", weights="int8", cache="float8",
+      reduce_dtype="float32", mesh=cost.Mesh(1, 2, 1), gathered=True, slots=4,
+      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False, fused=False)
+  assert p.own["prefill"] == 116 + 40 + 10 * 240
+  assert p.own["insert"] == 4 * 64 + 40
+  assert p.own["decode"] == 116 + 4 * (64 + 256 + 160)
+  whole, rounded = (
+      cost.sampling_cost(3, 2, shape=ONE, rows=6, machine=machine("h100"),
+                         efficiency=cost.PEAK, workload=dataclasses.replace(
+                             SHORT, dtype="bfloat16", **kept))
+      for kept in ({}, {"weights": "int8", "cache": "float8"}))
+  for one, other in zip(whole, rounded, strict=True):
+    assert one.bytes == 2 * other.bytes and one.flops == other.flops
+
+
 def test_a_padded_workload_is_priced_by_these_programs():
   """Weights are gathered while sampling where that fits, as in the sampler."""
   padded = dataclasses.replace(LONG, padded=True, remat=True)

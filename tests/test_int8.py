@@ -59,6 +59,8 @@ def restored(name, weight):
 
 def dequantized(model, params):
   kept = sampler_lib.make_sampler(model, ROUNDED, EOS).prepare(params)
+  assert kept["embed"].number.dtype == jnp.int8
+  assert kept["layers_0"]["o"].number.shape == params["layers_0"]["o"].shape
   return jax.tree.map_with_path(
       lambda path, weight: restored(path[-1].key, weight), kept,
       is_leaf=lambda x: isinstance(x, int8.Int8))
@@ -83,12 +85,20 @@ def test_tokens_are_those_of_the_rounded_weights(cfg, axes):
         got.behavior_logp_RxT, want.behavior_logp_RxT, atol=2e-5)
 
 
+def test_not_a_number_is_not_hidden():
+  found = int8.quantized(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), (0,))
+  out = weights.product(jnp.ones((1, 1, 2)), found)[0, 0]
+  assert np.isfinite(out[0]) and np.isnan(out[1])
+
+
 def test_the_gap_to_the_trainer_is_that_of_rounding():
   """More than float32's, and little: what importance weights then correct."""
   model = make_model(TINY)
   params, prompts = random_params(model), make_prompts(5)
   for changes, least, most in (({}, 0, 2e-5), ({"weights": "int8"}, 1e-4, 0.1),
-                               ({"cache": "float8"}, 1e-4, 0.2)):
+                               ({"cache": "float8"}, 1e-4, 0.2),
+                               ({"dtype": "bfloat16", "weights": "int8",
+                                 "cache": "float8"}, 1e-3, 0.3)):
     got = run(model, params, prompts, 6, **changes)
     want, _ = teacher_forced(model, params, prompts, got, 6)
     mask = np.arange(T) < got.len_R[:, None]

@@ -15,6 +15,13 @@ POD = tpu_pod.Pod(
     config=("--config=configs/hard.py", "--config.mesh.fsdp=16"))
 
 
+def test_config_flags_are_handed_on():
+  assert cli.config_flags(
+      ["--config", "a.py", "--x=1", "--config.b=2", "--config.c", "3", "--y",
+       "4", "--config.d"]) == [
+           "--config=a.py", "--config.b=2", "--config.c=3", "--config.d"]
+
+
 def test_a_workdir_in_a_bucket_needs_no_mount():
   pod = dataclasses.replace(POD, workdir="gs://bucket/first", before=None)
   *_, install, run, _, fetch, _ = tpu_pod.gcloud(pod)

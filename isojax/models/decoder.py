@@ -200,7 +200,7 @@ class Block(nn.Module):
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   """[B, T, V] in float32, computed in the dtype of the hidden states.
 
-  The weight may also be [G, V, D], one for each of G blocks of rows, or Int8.
+  The weight may be Int8, or [G, V, D], one for each of G blocks of rows.
   """
   B, T, D = hidden_BxTxD.shape
   if weight_VxD.ndim == 3:

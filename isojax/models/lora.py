@@ -18,9 +18,11 @@ from jax.sharding import PartitionSpec as P
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
+from isojax.models import int8
 
-# How many axes of each matrix are inputs; they come first.
-INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
+# How many axes of a layer's matrix are inputs; they come first.
+INPUT_AXES = {name: len(axes) for name, axes in int8.INPUTS.items()
+              if name not in ("embed", "head")}
 
 
 @dataclasses.dataclass(frozen=True)

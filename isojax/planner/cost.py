@@ -260,7 +260,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   a microbatch is left out. Forward and backward are
   3 forwards, 4 with remat; of adapters too, whose gradients come from those of
   whole matrices. Links: a microbatch gathers the weights over fsdp twice and
-  scatters float32 gradients once; the step reduces gradients over data. Without
+  scatters the gradients once; the step reduces gradients over data. Without
   a mesh all chips are on `data`: whole weights on each.
   """
   w, e, number = workload, efficiency, BYTES[workload.dtype]

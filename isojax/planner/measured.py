@@ -89,8 +89,16 @@ BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens",
                "microbatch_tokens")
 
 
-def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
-  """Rows of isojax in what launch.bench wrote, computed in this dtype.
+def _kind(what: str, dtype: str, weights: str | None,
+          cache: str | None) -> str:
+  """In words; how weights and cache are kept matters to sampling alone."""
+  kept = [f"{name} {kept}" for name, kept in (
+      ("weights", weights), ("cache", cache)) if kept and what == "sample"]
+  return ", ".join([f"{what} {dtype}", *kept])
+
+
+def bench_rows(document: dict, workload: Workload, *, path: str) -> list[dict]:
+  """Rows of isojax in what launch.bench wrote, of this workload's dtypes.
 
   Raises:
     InputError: it is of another form, or has no sampling or no update of it.
@@ -106,21 +114,26 @@ def bench_rows(document: dict, dtype: str, *, path: str) -> list[dict]:
               if not several(r[name])]
     wrong += [name for r in rows for name in ("weights", "cache")
               if r[name] not in (None, *cost.BYTES)]
-    have = sorted({(r["what"], r["compute_dtype"]) for r in rows})
+    kinds = [_kind(r["what"], r["compute_dtype"], r["weights"], r["cache"])
+             for r in rows]
   except (KeyError, TypeError) as error:
     raise InputError(f"{path}: not what launch.bench --json writes "
-                     f"({type(error).__name__}: {error})") from error
+                     f"({type(error).__name__}: {error}); make it again"
+                     ) from error
   if wrong:
     raise InputError(f"{path}: {', '.join(sorted(set(wrong)))}: expected "
-                     "positive numbers, and dtypes for weights and cache, as "
-                     "launch.bench --json writes them")
-  missing = [what for what in ("sample", "update") if (what, dtype) not in have]
+                     "positive numbers, and for weights and cache null or one "
+                     f"of {', '.join(cost.BYTES)}, as launch.bench --json "
+                     "writes them")
+  wanted = [_kind(what, workload.dtype, workload.weights, workload.cache)
+            for what in ("sample", "update")]
+  missing = [kind for kind in wanted if kind not in kinds]
   if missing:
     raise InputError(
-        f"{path}: no {' and no '.join(missing)} of isojax in {dtype} (there "
-        f"is: {', '.join(' '.join(x) for x in have) or 'nothing'}); make them "
-        f"with python -m launch.bench --dtype={dtype}, or price that dtype")
-  return [r for r in rows if r["compute_dtype"] == dtype]
+        f"{path}: no {' and no '.join(missing)} of isojax (there is: "
+        f"{'; '.join(sorted(set(kinds))) or 'nothing'}); make them with python "
+        "-m launch.bench (--dtype, --weights, --cache), or price what is there")
+  return [row for row, kind in zip(rows, kinds) if kind in wanted]
 
 
 def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
@@ -153,7 +166,7 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape,
   policy that is priced, or over all if it was not timed. Rewards and data were
   not timed: their seconds stay assumed.
   """
-  rows = bench_rows(document, workload.dtype, path=path)
+  rows = bench_rows(document, workload, path=path)
   of = {}
   for what in ("sample", "update"):
     each = [r for r in rows if r["what"] == what]

@@ -260,7 +260,8 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   heads, mlp, head = (x / tensor for x in (shape.heads, shape.mlp, shape.head))
   state = 4 * shape.params / shards
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
-  sampled = kv * BYTES[cache] / number
+  sampled = (shape.kv_bytes_per_token(BYTES[cache])
+             / min(tensor, shape.kv_heads))
   first = math.ceil(slots / 8)  # prompts of a prefill
   # A token in a layer: residual and normed input, then gate and up, or queries,
   # keys, values and scores. A backward has all of it, and its gradients.

@@ -39,8 +39,8 @@ from isojax.types import Rows
 
 
 WEIGHTS = ("int8",)  # see models.int8
-CACHES = {"float8": jnp.float8_e4m3fn}  # no scales: 3 bits behind the leading
-# one, from 2^-9 to 448
+CACHES = {"float8": jnp.float8_e4m3fn}  # without scales: 3 bits behind the
+# leading one, up to 448
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Sampler(typing.NamedTuple):
   window: int  # prompts prefilled at once in a block
   gathered: bool  # whole weights on each fsdp shard
   casts: dict  # of each parameter, to the dtype and sharding of decoding
-  prepare: typing.Callable  # all of them; those that are so already stay
+  prepare: typing.Callable  # float parameters -> cast; those that are, stay
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
