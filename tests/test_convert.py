@@ -4,12 +4,12 @@ import hashlib
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
+
+from tests.command import run as command
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
@@ -19,11 +19,6 @@ SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
          "--config.recipe.optimizer.base_lr=0.001",
          "--config.recipe.optimizer.warmup_steps=1"]
 LORA = ["--config.model.lora.rank=3", "--config.model.lora.targets=('q','o')"]
-
-
-def command(module, *arguments):
-  return subprocess.run([sys.executable, "-m", module, *map(str, arguments)],
-                        capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.tasks import stratum as stratum_lib
+from tests import command as command_lib
 from tests.conftest import ONE_DEVICE
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
@@ -410,7 +411,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
 def test_errors_are_one_line_and_leave_nothing(
     environment, tmp_path, more, message):
   folder = tmp_path / "w"
-  done = subprocess.run(command(folder, *more), env=environment,
-                        capture_output=True, text=True, timeout=100)
+  done = command_lib.run("isojax.main", *FLAGS, f"--workdir={folder}", *more,
+                         env=environment)
   assert done.returncode != 0 and message in done.stderr
   assert not folder.exists() and "Traceback" not in done.stderr
