@@ -96,5 +96,17 @@ def folder(bucket, request):
   return f"{bucket}/{request.node.name}"
 
 
+# The files that take longest, first: none is left to one worker at the end.
+LONG = [f"test_{name}.py" for name in (
+    "main", "split", "convert", "hosts", "update", "sampler", "math_run", "fit",
+    "together", "models", "launch", "sweep")]
+
+
+def pytest_collection_modifyitems(items):
+  items.sort(key=lambda item: (LONG.index(item.path.name)
+                               if item.path.name in LONG else len(LONG)))
+
+
 def pytest_configure(config):
+  config.option.loadscopereorder = False  # xdist: no order of its own
   config.addinivalue_line("filterwarnings", "error:::isojax")
