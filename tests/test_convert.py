@@ -4,6 +4,8 @@ import hashlib
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ def changed(folder):
 def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
   """The exported policy gives the run's own greedy answers."""
   out = tmp_path / "out"
-  done = command("launch.convert", f"--workdir={runs / 'full'}", f"--out={out}")
+  done = subprocess.run(  # from nothing, as a user's
+      [sys.executable, "-m", "launch.convert", f"--workdir={runs / 'full'}",
+       f"--out={out}"], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   assert "step 3" in done.stdout and "140,352" in done.stdout
   assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}
