@@ -3,8 +3,8 @@ the libraries: that takes two seconds, and our own modules a fifth of one.
 
 Each reads our modules anew and ends as it would. What libraries read from the
 environment at import (JAX_*, HF_*) is that of the tests. A library that one of
-our modules forgets to import goes unseen here, so isojax.main, launch.fit, split,
-convert, sweep, plan and bench are each started from nothing in some test too.
+our modules forgets to import goes unseen here: isojax.main and launch.fit,
+split, convert, sweep, plan and bench are started from nothing in a test each.
 """
 
 import functools
