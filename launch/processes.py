@@ -52,8 +52,9 @@ def start(folder: str, arguments: list[str], *, count: int,
   """`count` processes of isojax.main with so many forced CPU devices each."""
   # More threads than collectives in flight, or they wait for each other.
   environment = os.environ | {
-      "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS":
-      f"--xla_force_host_platform_device_count={devices}"}
+      "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS": " ".join([
+          os.environ.get("XLA_FLAGS", ""),
+          f"--xla_force_host_platform_device_count={devices}"])}
   command = [sys.executable, "-m", "isojax.main", *arguments,
              f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
   coordinator, processes, said = f"127.0.0.1:{free_port()}", [], []

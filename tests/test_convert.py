@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests.command import run as command
+
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
          "--config.alloc.Bp=8", "--config.alloc.n=8", "--config.eval.k=2",
@@ -19,11 +21,6 @@ SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
          "--config.recipe.optimizer.base_lr=0.001",
          "--config.recipe.optimizer.warmup_steps=1"]
 LORA = ["--config.model.lora.rank=3", "--config.model.lora.targets=('q','o')"]
-
-
-def command(module, *arguments):
-  return subprocess.run([sys.executable, "-m", module, *map(str, arguments)],
-                        capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +44,9 @@ def changed(folder):
 def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
   """The exported policy gives the run's own greedy answers."""
   out = tmp_path / "out"
-  done = command("launch.convert", f"--workdir={runs / 'full'}", f"--out={out}")
+  done = subprocess.run(  # from nothing, as a user's
+      [sys.executable, "-m", "launch.convert", f"--workdir={runs / 'full'}",
+       f"--out={out}"], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
   assert "step 3" in done.stdout and "140,352" in done.stdout
   assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}

@@ -2,21 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from isojax.frontier import synthetic
+from tests import command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def launch(module, *args, cwd):
-  done = subprocess.run(
-      [sys.executable, "-m", module, *args], cwd=cwd, text=True,
-      capture_output=True, env=os.environ | {"PYTHONPATH": ROOT}, timeout=300)
+  done = command.run(module, *args, cwd=cwd)
   return done.returncode, done.stdout, done.stderr
 
 

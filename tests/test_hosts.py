@@ -23,6 +23,7 @@ from isojax import workdir
 from isojax.errors import InputError
 from isojax.tasks import stratum as stratum_lib
 from launch import processes as processes_lib
+from tests.conftest import ONE_DEVICE
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]",
          "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -154,7 +155,7 @@ def both(script, *words):
   As two tasks of a Slurm step, which jax finds by itself.
   """
   environment = os.environ | SLURM | {
-      "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(sys.path),
+      "XLA_FLAGS": ONE_DEVICE, "PYTHONPATH": os.pathsep.join(sys.path),
       "SLURM_STEP_NODELIST": "localhost",
       "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
   processes = [subprocess.Popen(

@@ -2,21 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from isojax import records
 from isojax.tasks import stratum as stratum_lib
+from tests import command
 from tests.conftest import ONE_DEVICE
 
 
 def launch(module, *arguments, check=True):
-  return subprocess.run(
-      [sys.executable, "-m", module, *arguments], capture_output=True,
-      text=True, check=check, timeout=300,
-      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  done = command.run(module, *arguments,
+                     env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  assert done.returncode == 0 or not check, done.stderr
+  return done
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from isojax import workdir
 from isojax.errors import InputError
 from isojax.planner import plan
 from isojax.tasks import stratum as stratum_lib
+from tests import command as command_lib
 from tests.conftest import ONE_DEVICE
 
 SMALL = dict(alloc=dict(Bp=4, n=6, C=120), eval=dict(k=2, first=48, growth=1.0),
@@ -86,11 +87,10 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
   (tmp_path / "plan.jsonl").write_text(plan.text(rows))
   (tmp_path / "other").mkdir()
   (tmp_path / "other/file").touch()  # no run's folder, so it ends there
-  done = subprocess.run(
-      [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
-       f"--plan={tmp_path}/plan.jsonl", "--row=0",
-       f"--workdir={tmp_path}/other"], capture_output=True, text=True,
-      env=os.environ | {"XLA_FLAGS": ONE_DEVICE}, timeout=120)
+  done = command_lib.run(
+      "isojax.main", "--config=configs/hard.py", "--row=0",
+      f"--plan={tmp_path}/plan.jsonl", f"--workdir={tmp_path}/other",
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
   assert "the plan has lr 5e-07, of another anchor; this run takes 0.00015" in (
       done.stderr)
   assert "no run's folder" in done.stderr and done.returncode == 2
@@ -368,8 +368,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
         '"kind": "train"') < 3:
       assert process.poll() is None
       time.sleep(0.05)
-    second = subprocess.run(long, env=environment, capture_output=True,
-                            text=True, timeout=100)
+    second = command_lib.run(*long[2:], env=environment)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
   assert second.returncode == cli.BAD_INPUT
@@ -378,14 +377,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
   assert (tmp_path / "checkpoints" / str(step)).is_dir()
-  mode = subprocess.run(long + ["--mode=eval"], env=environment,
-                        capture_output=True, text=True, timeout=100)
+  mode = command_lib.run(*long[2:], "--mode=eval", env=environment)
   assert mode.returncode == 0 and f"eval at step {step}," in mode.stdout
   assert records.read(str(tmp_path / "eval.jsonl"))[0]["step"] == step
   # Another allocation is another run: refused, nothing overwritten.
   before = ledger.read_bytes()
-  other = subprocess.run(command(tmp_path), env=environment,
-                         capture_output=True, text=True, timeout=100)
+  other = command_lib.run(*command(tmp_path)[2:], env=environment)
   assert other.returncode == cli.BAD_INPUT
   assert "alloc.C: 120 here, 24000 there" in other.stderr
   assert ledger.read_bytes() == before
@@ -413,7 +410,6 @@ def test_sigterm_saves_and_the_same_command_goes_on(
 def test_errors_are_one_line_and_leave_nothing(
     environment, tmp_path, more, message):
   folder = tmp_path / "w"
-  done = subprocess.run(command(folder, *more), env=environment,
-                        capture_output=True, text=True, timeout=100)
+  done = command_lib.run(*command(folder, *more)[2:], env=environment)
   assert done.returncode != 0 and message in done.stderr
   assert not folder.exists() and "Traceback" not in done.stderr

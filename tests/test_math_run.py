@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from isojax import records
-from tests.test_convert import command
+from tests.command import run as command
 
 SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
 SMALL = dict(hidden_size=24, intermediate_size=44, num_hidden_layers=2,

@@ -1,6 +1,7 @@
 """The decoder: causal, cached = uncached, all fields count; folders: exact."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -28,6 +29,7 @@ ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 DATA = pathlib.Path(__file__).parent / "data"
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("start", "L"))
 def forward(model, params, ids_BxT, *, cache=None, start=0, L=None):
   """Plain causal forward from slot `start`: (logits, cache)."""
   B, T = ids_BxT.shape

@@ -5,7 +5,7 @@ import pytest
 import transformers
 
 from isojax import mesh as mesh_lib
-from tests.test_convert import command
+from tests.command import run as command
 
 torch = pytest.importorskip("torch")
 

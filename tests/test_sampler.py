@@ -36,11 +36,14 @@ def make_prompts(count, S=S):
                  np.arange(100, 100 + count, dtype=np.uint32))
 
 
+make_sampler = functools.cache(sampler_lib.make_sampler)
+
+
 def run(model, params, prompts, n, *, slots=30, temperature=1.0, top_p=1.0,
         step=0, eos=EOS, sampler=None, **changes):
   cfg = dataclasses.replace(CONFIG, slots=slots, **changes)
   return sampler_lib.sample_all(
-      sampler or sampler_lib.make_sampler(model, cfg, eos), params, prompts,
+      sampler or make_sampler(model, cfg, eos), params, prompts,
       n, rng.stream(11, "rollout", step), temperature=np.float32(temperature),
       top_p=np.float32(top_p))
 

@@ -5,8 +5,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 
 import hypothesis
 import matplotlib.image
@@ -28,6 +26,7 @@ from isojax.tasks import plots
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum as stratum_lib
 from isojax.tasks.problem import Problem
+from tests import command
 from tests.conftest import ONE_DEVICE
 
 TINY = "isojax/assets/countdown-tiny"
@@ -321,10 +320,10 @@ def test_a_stratum_of_another_model_is_told(tmp_path):
 
 
 def run(module, *arguments, check=True):
-  return subprocess.run(
-      [sys.executable, "-m", module, *arguments], capture_output=True,
-      text=True, check=check, timeout=300,
-      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  done = command.run(module, *arguments,
+                     env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  assert done.returncode == 0 or not check, done.stderr
+  return done
 
 
 CONFIG = """

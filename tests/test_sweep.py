@@ -27,6 +27,7 @@ from isojax.sweep import status
 from isojax.sweep import sweeper
 from isojax.sweep import tries as tries_lib
 from isojax.sweep import worker
+from tests.conftest import ONE_DEVICE
 
 HERE = pathlib.Path(__file__).parent
 ID = "0123456789ab"
@@ -598,7 +599,7 @@ def test_what_submitit_refuses_is_a_message(root):
 def launch(*words, **more):
   return subprocess.run(
       [sys.executable, "-m", "launch.sweep", *words], capture_output=True,
-      text=True, timeout=200, env=os.environ | {"XLA_FLAGS": ""} | more)
+      text=True, timeout=200, env=os.environ | {"XLA_FLAGS": ONE_DEVICE} | more)
 
 
 def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
@@ -617,7 +618,8 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
   run_id = line.split("--only=")[1][:12]
   done = subprocess.run(  # the command of the one good row, as it was printed
       line.replace("python", sys.executable, 1), shell=True, text=True,
-      capture_output=True, timeout=200, env=os.environ | {"XLA_FLAGS": ""})
+      capture_output=True, timeout=200,
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
   assert done.returncode == 0, done.stderr
   kept = records.read(f"{tmp_path}/root/{run_id}/records.jsonl")
   assert [(r["kind"], r["seed"], r["rollouts"]) for r in kept] == [
