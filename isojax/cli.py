@@ -104,7 +104,7 @@ def _unknown_override(argv: list[str]) -> str | None:
   return next((f"--{text}" for text in wrong if text), None)
 
 
-def config_flags(argv: list[str]) -> list[str]:
+def config_arguments(argv: list[str]) -> list[str]:
   """--config and its overrides, as --name=value, for another command."""
   return [word if "=" in word or after.startswith("--") else f"{word}={after}"
           for word, after in zip(argv, [*argv[1:], "--"])

@@ -33,7 +33,7 @@ _SEED = flags.DEFINE_integer("kill_seed", 0, "Of the moments.")
 
 def start(folder: str) -> subprocess.Popen:
   """The experiment with this command's own --config flags."""
-  config = cli.config_flags(sys.argv[1:])
+  config = cli.config_arguments(sys.argv[1:])
   return subprocess.Popen(
       [sys.executable, "-m", "isojax.main", *config, f"--workdir={folder}"],
       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

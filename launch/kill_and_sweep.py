@@ -35,7 +35,7 @@ _SEED = flags.DEFINE_integer("kill_seed", 0, "Of the moments.")
 
 def start(root: str) -> subprocess.Popen:
   """A sweeper with this command's own --config flags."""
-  config = cli.config_flags(sys.argv[1:])
+  config = cli.config_arguments(sys.argv[1:])
   return subprocess.Popen(
       [sys.executable, "-m", "launch.sweep", *config, f"--plan={_PLAN.value}",
        f"--root={root}", f"--workers={_WORKERS.value}"],

@@ -25,7 +25,7 @@ _CONFIG = cli.define_config("configs/hard.py")
 
 
 def main(_) -> None:
-  arguments = cli.config_flags(sys.argv[1:])
+  arguments = cli.config_arguments(sys.argv[1:])
   M = lab_lib.prepare(_CONFIG.value).e.alloc.M
   rows = []
   with tempfile.TemporaryDirectory() as root:

@@ -259,7 +259,7 @@ def main(_) -> None:
   pod = Pod(
       slice=_SLICE.value, name=_NAME.value, zone=_ZONE.value,
       project=_PROJECT.value, commit=this_commit(), workdir=_WORKDIR.value,
-      config=tuple(cli.config_flags(sys.argv[1:])),
+      config=tuple(cli.config_arguments(sys.argv[1:])),
       before=_BEFORE.value)
   check_mesh(pod, _CONFIG.value.mesh)
   files = {"task.stratum": _CONFIG.value.task.stratum}

@@ -1,5 +1,6 @@
 """launch.bench: its arithmetic by hand, its errors, one tiny run."""
 
+import dataclasses
 import gzip
 import importlib.util
 import json

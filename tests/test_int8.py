@@ -106,6 +106,22 @@ def test_the_gap_to_the_trainer_is_that_of_rounding():
     assert least <= gap <= most, (changes, gap)
 
 
+def test_large_biases_of_keys_are_too_much_for_float8():
+  """What a run is warned of; two numbers of each head at 100."""
+  model = make_model(TINY)
+  params, prompts = random_params(model), make_prompts(5)
+  for name in ("layers_0", "layers_1"):
+    bias = params[name]["k_bias"]
+    params[name]["k_bias"] = bias.at[:, :2].add(100.0)
+  gaps = []
+  for changes in ({"cache": "float8"}, {"dtype": "bfloat16"}):
+    got = run(model, params, prompts, 6, **changes)
+    want, _ = teacher_forced(model, params, prompts, got, 6)
+    mask = np.arange(T) < got.len_R[:, None]
+    gaps.append(np.abs(got.behavior_logp_RxT - want)[mask].mean())
+  assert gaps[0] > 0.1 > 4 * gaps[1], gaps
+
+
 def test_float8_by_hand():
   """Three bits behind the leading one: 1, 1.125, 1.25; at most 448."""
   cache = jnp.zeros((1, 1, 3, 1), sampler_lib.CACHES["float8"])

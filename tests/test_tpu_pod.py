@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from isojax import cli
 from isojax.errors import InputError
 from launch import tpu_pod
 
@@ -15,8 +16,8 @@ POD = tpu_pod.Pod(
     config=("--config=configs/hard.py", "--config.mesh.fsdp=16"))
 
 
-def test_config_flags_are_handed_on():
-  assert cli.config_flags(
+def test_config_arguments_are_handed_on():
+  assert cli.config_arguments(
       ["--config", "a.py", "--x=1", "--config.b=2", "--config.c", "3", "--y",
        "4", "--config.d"]) == [
            "--config=a.py", "--config.b=2", "--config.c=3", "--config.d"]
