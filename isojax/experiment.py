@@ -104,6 +104,11 @@ class Experiment:
     if not 0 <= self.seed < 2**31:
       raise InputError(f"seed={self.seed}: expected 0 <= seed < 2**31, beyond "
                        "which seeds coincide")
+    if self.sampler.weights and self.model.lora.rank:
+      raise InputError(
+          f"sampler.weights={self.sampler.weights} with model.lora.rank="
+          f"{self.model.lora.rank}: the merged weights stay beside the rounded "
+          "ones, which takes more memory, not less; drop one of the two")
 
   @property
   def lr(self) -> float:
@@ -195,11 +200,6 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
     raise InputError(
         "alloc.n=1: group-normalised advantages compare the rollouts of one "
         "problem, a group of one has none; use n >= 2")
-  if e.sampler.weights and e.model.lora.rank:
-    raise InputError(
-        f"sampler.weights={e.sampler.weights} with model.lora.rank="
-        f"{e.model.lora.rank}: the merged weights stay beside the rounded ones, "
-        "which takes more memory, not less; drop one of the two")
   if e.recipe.loss.advantage_ddof >= a.n:
     raise InputError(
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "

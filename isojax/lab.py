@@ -137,8 +137,8 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)
   if cfg.cache and opened.model.cfg.qkv_bias:
-    notes += (f"sampler.cache={cfg.cache}: keys of this family have biases, and "
-              "where these are large the others' last bits are lost; watch "
+    notes += (f"sampler.cache={cfg.cache}: keys of this family have biases, "
+              "and where these are large the others' last bits are lost; watch "
               "logp_gap, and drop it if it is above a few hundredths",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,

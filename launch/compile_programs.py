@@ -18,6 +18,7 @@ from isojax.planner import cost
 from isojax.planner import memory as memory_lib
 from isojax.rl import microbatches
 from isojax.rl import update as update_lib
+from isojax.sampling import cache as cache_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch import compile_devices as devices_lib
@@ -44,6 +45,7 @@ class Case:
   def text(self) -> str:
     e, s, mesh = self.e, self.sampler, self.model.mesh
     device = mesh.devices.flat[0]
+    kept = lab_lib.slot_sizes(self.model, e.sampler)
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {mesh.size} x {device.device_kind}, "
@@ -51,8 +53,7 @@ class Case:
         f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
-        f"{e.sampler.weights or e.sampler.dtype}, cache "
-        f"{e.sampler.cache or e.sampler.dtype}; "
+        f"{kept['weights']}, cache {kept['cache']}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
         f"{e.recipe.loss.dtype}, gradients reduced in "
         f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
@@ -91,10 +92,10 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
+  kept = lab_lib.slot_sizes(model, e.sampler)
   return memory_lib.programs(
       lab_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
-      weights=e.sampler.weights or e.sampler.dtype,
-      cache=e.sampler.cache or e.sampler.dtype,
+      weights=kept["weights"], cache=kept["cache"],
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=cost.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
@@ -151,7 +152,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
                 s.window * mesh_lib.blocks(mesh))
   make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
-                             sampler_lib.cache_sharding(model))
+                             cache_lib.sharding(model))
   cache, window = make(R, L), make(W, S)
   shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
   params = decoder.abstract_params(model)

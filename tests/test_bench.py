@@ -144,7 +144,7 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
 
 
 def test_rows_are_of_the_priced_weights_and_cache():
-  """Four rows of 4 tokens a step, memory bound: a byte a weight, 2 a number."""
+  """Memory bound: a byte a weight, two a number of the cache."""
   slow = dataclasses.replace(MACHINE, accelerator=dataclasses.replace(
       MACHINE.accelerator, float32=1e15, hbm_bandwidth=1e3))
   kept = dict(weights="int8", cache="bfloat16")

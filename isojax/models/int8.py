@@ -3,8 +3,9 @@
 Each step of decoding reads all weights, and with few rows does nothing that
 takes longer. The outputs of a matrix have a scale each, and their weights are
 -127 .. 127 times it. They meet activations of any dtype as numbers of that
-dtype, which holds them exactly. Compiled for TPUs (v5e) and NVIDIA's GPUs (H200)
-they become so inside the product; on CPUs a copy is made, and nothing is gained.
+dtype, which holds them exactly. Compiled for TPUs (v5e) and NVIDIA's GPUs
+(H200) they become so inside the product; on CPUs a copy is made, and nothing
+is gained.
 """
 
 import flax.struct

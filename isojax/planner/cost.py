@@ -64,6 +64,14 @@ class Workload:
       raise InputError(f"workload.trained={self.trained}: expected in [0, 1]")
 
   @property
+  def sampled_weights(self) -> str:
+    return self.weights or self.dtype
+
+  @property
+  def sampled_cache(self) -> str:
+    return self.cache or self.dtype
+
+  @property
   def lengths(self) -> tuple[float, float, float, float]:
     """Tokens computed of a prompt and of a response, and what each attends to.
 
@@ -228,8 +236,8 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
   S, _, prompt_context, context = w.lengths
-  weights = shape.matmul_params * BYTES[w.weights or w.dtype]
-  kv = shape.kv_bytes_per_token(BYTES[w.cache or w.dtype])
+  weights = shape.matmul_params * BYTES[w.sampled_weights]
+  kv = shape.kv_bytes_per_token(BYTES[w.sampled_cache])
   gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
   prompts = Bp * S

@@ -107,8 +107,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
     ours = lambda gathered: _of_isojax(programs(
-        shape, dtype=w.dtype, weights=w.weights or w.dtype,
-        cache=w.cache or w.dtype, reduce_dtype=w.reduce_dtype, mesh=mesh,
+        shape, dtype=w.dtype, weights=w.sampled_weights,
+        cache=w.sampled_cache, reduce_dtype=w.reduce_dtype, mesh=mesh,
         gathered=gathered, slots=local, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
         fused=w.fused), machine)
@@ -126,11 +126,11 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=BYTES[w.weights or w.dtype] * shape.params / shards + lora * copy,
+      copy=BYTES[w.sampled_weights] * shape.params / shards + lora * copy,
       update_copy=copy + lora * (
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (w.kl and not lora),
-      cache=local * length * shape.kv_bytes_per_token(BYTES[w.cache or w.dtype])
+      cache=local * length * shape.kv_bytes_per_token(BYTES[w.sampled_cache])
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
       gradients=4 * trained / shards, activations=micro * kept,

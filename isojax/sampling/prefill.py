@@ -1,4 +1,4 @@
-"""Prompts go through the model once; rows that continue them clone the cache."""
+"""Prompts go through the model once; rows that go on clone the cache."""
 
 import functools
 

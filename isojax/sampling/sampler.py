@@ -20,8 +20,6 @@ import typing
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from isojax import mesh as mesh_lib
 from isojax import rng
@@ -29,6 +27,7 @@ from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import int8
+from isojax.sampling import cache as cache_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
@@ -142,7 +141,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   weights = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
-  read, cache = mesh_lib.read_rows(mesh), cache_sharding(model)
+  read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
 
   # Functions with names, which traces show.
   def cast(param):
@@ -177,76 +176,13 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       prepare=lambda params: params if prepared(params) else each(params),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(prefill_prompts, out_shardings=cache),
-      insert=jax.jit(insert, donate_argnums=0, static_argnames="G",
+      insert=jax.jit(cache_lib.insert, donate_argnums=0, static_argnames="G",
                      out_shardings=cache),
-      resize=jax.jit(resize, static_argnums=(2, 3), out_shardings=cache),
+      resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),
+                     out_shardings=cache),
       decode=jax.jit(
           make_decode(model, cfg, eos, on_tpu), donate_argnums=1,
           out_shardings=(cache, read, read)))
-
-
-def cache_sharding(model: decoder.Transformer) -> NamedSharding:
-  """Of keys and values alike: rows by blocks, heads by tensor if they divide.
-  """
-  tensor = "tensor" if model.cfg.K % model.mesh.shape["tensor"] == 0 else None
-  return NamedSharding(model.mesh, P(mesh_lib.ROWS, tensor))
-
-
-def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
-           *, G: int) -> decoder.KVCache:
-  """Row row_GxF[g, f] of block g takes prompt slot_GxF[g, f] of its window.
-
-  Rows behind the last one of a block take nothing.
-  """
-  def put(axis, cache_R, window_P):
-    L = min(cache_R.shape[axis], window_P.shape[axis])
-    inner = *[slice(None)] * (axis - 1), slice(L)
-    def block(into, source, row_F, slot_F):
-      return into.at[(row_F, *inner)].set(source[(slot_F, *inner)],
-                                          mode="drop")
-    grouped = lambda x: x.reshape(G, -1, *x.shape[1:])
-    return jax.vmap(block)(grouped(cache_R), grouped(window_P), row_GxF,
-                           slot_GxF).reshape(cache_R.shape)
-  each = lambda axis, into, source: tuple(
-      put(axis, *pair) for pair in zip(into, source, strict=True))
-  return decoder.KVCache(each(3, cache.k, window.k), each(2, cache.v, window.v))
-
-
-def resize(part_BxK, take_GxR, L: int, axis: int):
-  """Keeps some rows of each block, and grows or cuts the axis of slots to L."""
-  G = take_GxR.shape[0]
-  grouped = part_BxK.reshape(G, -1, *part_BxK.shape[1:])
-  kept = jax.vmap(lambda x, take: x[take])(grouped, take_GxR)
-  kept = kept.reshape(-1, *part_BxK.shape[1:])
-  if kept.shape[axis] >= L:
-    return jax.lax.slice_in_dim(kept, 0, L, axis=axis)
-  more = [(0, (L - kept.shape[axis]) * (i == axis)) for i in range(4)]
-  return jnp.pad(kept, more)
-
-
-def flush(cache: decoder.KVCache, recent: decoder.KVCache,
-          start_R) -> decoder.KVCache:
-  """The cache with a chunk's slots, from start_R[r] on in row r.
-
-  As products with ones and zeros, exact, and a choice: all that a TPU would
-  make of writes at a place of each row's own is a loop over rows.
-  """
-  C, L = recent.v[0].shape[2], cache.v[0].shape[2]
-  at_RxL = jnp.arange(L)[None] - start_R[:, None]
-  taken_RxCxL = at_RxL[:, None] == jnp.arange(C)[None, :, None]
-  new_Rx1xL = ((at_RxL >= 0) & (at_RxL < C))[:, None]
-
-  def put(form, new, cache, part):
-    dtype = jnp.bfloat16 if part.dtype.itemsize == 1 else part.dtype
-    moved = jnp.einsum(form, part.astype(dtype), taken_RxCxL.astype(dtype),
-                       precision=jax.lax.Precision.HIGHEST)
-    return jnp.where(new, moved.astype(cache.dtype), cache)
-
-  each = lambda form, new, caches, parts: tuple(
-      put(form, new, *pair) for pair in zip(caches, parts, strict=True))
-  return decoder.KVCache(
-      each("rkhc,rcl->rkhl", new_Rx1xL[:, :, None], cache.k, recent.k),
-      each("rkch,rcl->rklh", new_Rx1xL[..., None], cache.v, recent.v))
 
 
 def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
@@ -309,7 +245,9 @@ def make_decode(model: decoder.Transformer, cfg: SamplerConfig,
         jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
     # Also when all have ended: to find that out, devices would have to talk.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    return flush(past, cache, start_R) if buffered else cache, row, out
+    if buffered:
+      cache = cache_lib.flush(past, cache, start_R)
+    return cache, row, out
 
   return decode
 
