@@ -273,7 +273,7 @@ def test_who_may_no_longer_write_the_lease_ends(folder):
     raise gcs_server.Refused(403)
 
   with gcs_server.started() as (server, variables):
-    with hold(f"{folder}/lock", 2.0, variables) as process:
+    with hold(f"{folder}/lock", 4.0, variables) as process:
       server.store.put = refuse
       said = process.communicate(timeout=9)[1].decode()
   assert process.returncode == cli.BAD_INPUT
