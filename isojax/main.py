@@ -13,20 +13,20 @@ import os
 
 from absl import flags
 
-from isojax import checkpoint
+from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import compilation
-from isojax import hosts
-from isojax import lab as lab_lib
+from isojax.distributed import hosts
+from isojax import run_context
 from isojax import profile
 from isojax import progress
-from isojax import records
-from isojax import storage
+from isojax.ledger import records
+from isojax.ledger import object_store
 from isojax import train as train_lib
-from isojax import workdir
+from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.lab import Lab
-from isojax.planner import plan as plan_lib
+from isojax.run_context import RunContext
+from isojax.planner import plan_file as plan_file_lib
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
@@ -56,14 +56,14 @@ _PROCESS_ID = flags.DEFINE_integer(
     "process_id", None, "With --coordinator: which one this is, from 0.")
 
 
-def evaluation_sets(lab: Lab) -> list[tuple[str, Lab]]:
-  """(name in the records, lab) of the config's stratum and --eval_sets.
+def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
+  """(name in the records, context) of the config's stratum and --eval_sets.
 
   A set that shares its name with one before has its hash behind it.
   """
-  sets = {f"{lab.stratum.header['stratum']}/validation": lab}
+  sets = {f"{context.stratum.header['stratum']}/validation": context}
   for path in _EVAL_SETS.value:
-    each = lab_lib.on_stratum(lab, path)
+    each = run_context.on_stratum(context, path)
     for note in each.notes:
       hosts.say(note)
     header = each.stratum.header
@@ -74,45 +74,45 @@ def evaluation_sets(lab: Lab) -> list[tuple[str, Lab]]:
   return list(sets.items())
 
 
-def as_trained(lab: Lab, config: dict, folder: str) -> tuple[Lab, dict]:
-  """Lab and config under the run id of a workdir, for evaluation.
+def as_trained(context: RunContext, config: dict, folder: str) -> tuple[RunContext, dict]:
+  """RunContext and config under the run id of a workdir, for evaluation.
 
   How to evaluate may differ from how the run does while it trains.
   """
   if not workdir.claimed(folder):
-    return lab, config
+    return context, config
   _, found = workdir.read_config(folder)
   if "eval" not in found:
-    return lab, config
-  run_id = workdir.run_id(lab.identity | {"eval": found["eval"]})
-  return (dataclasses.replace(lab, run_id=run_id),
+    return context, config
+  run_id = workdir.run_id(context.identity | {"eval": found["eval"]})
+  return (dataclasses.replace(context, run_id=run_id),
           config | {"eval": found["eval"]})
 
 
-def newest(lab: Lab, store: str):
+def newest(context: RunContext, store: str):
   """(step, parameters) of the newest checkpoint; of the base if none."""
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
-    return 0, lab_lib.base_params(lab)
-  tx, _ = lab_lib.make_optimizer(lab.e)
+    return 0, run_context.base_params(context)
+  tx, _ = run_context.make_optimizer(context.e)
   step, trained = checkpoint.restore_params(
-      store, None, lab_lib.abstract_state(lab, tx).params)
-  return step, lab_lib.merged(lab, lab_lib.frozen_base(lab), trained)
+      store, None, run_context.abstract_state(context, tx).params)
+  return step, run_context.merged(context, run_context.frozen_base(context), trained)
 
 
-def evaluate_only(lab: Lab, folder: str) -> int:
+def evaluate_only(context: RunContext, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  sets = hosts.together(lambda: evaluation_sets(lab))
-  step, params = newest(lab, os.path.join(folder, "checkpoints"))
+  sets = hosts.together(lambda: evaluation_sets(context))
+  step, params = newest(context, os.path.join(folder, "checkpoints"))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
   path = os.path.join(folder, "eval.jsonl")
   if hosts.first():
     records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
-    with lab_lib.grading(each.e, each.stratum.header) as grade:
-      line = {"kind": "eval", **lab_lib.identity_fields(lab, step),
-              **lab_lib.totals_of(known),
+    with run_context.grading(each.e, each.stratum.header) as grade:
+      line = {"kind": "eval", **run_context.identity_fields(context, step),
+              **run_context.totals_of(known),
               **train_lib.evaluation(each, grade, params, step),
               "eval_set": name}
     if hosts.first():
@@ -130,12 +130,12 @@ def planned(config, path: str, row: int | None) -> float:
   """
   if row is None:
     raise InputError(f"--plan={path}: say which row, --row=0 for the first")
-  found = plan_lib.read_row(plan_lib.read_lines(path), row, path=path)
+  found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
   cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 
-def prepared() -> Lab:
+def prepared() -> RunContext:
   """What the flags and the config say; every check comes before any write."""
   lr = None
   if _PLAN.value is not None:
@@ -149,35 +149,35 @@ def prepared() -> Lab:
   if _PROFILE.value is not None:
     profile.check_folder(_PROFILE.value)
   if _WORKDIR.value is not None:
-    storage.check(_WORKDIR.value, "workdir")
+    object_store.check(_WORKDIR.value, "workdir")
   if note := compilation.keep_programs():
     progress.say(note)
-  lab = lab_lib.prepare(_CONFIG.value)
-  for note in lab.notes:
+  context = run_context.prepare(_CONFIG.value)
+  for note in context.notes:
     hosts.say(note)
-  if lr is not None and not math.isclose(lr, lab.e.lr, rel_tol=1e-3):
+  if lr is not None and not math.isclose(lr, context.e.lr, rel_tol=1e-3):
     hosts.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
-              f"{lab.e.lr:.3g}, of its config's recipe.optimizer")
-  return lab
+              f"{context.e.lr:.3g}, of its config's recipe.optimizer")
+  return context
 
 
 def main(_) -> int:
   hosts.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
-    lab = hosts.together(prepared)
+    context = hosts.together(prepared)
     folder = _WORKDIR.value or os.path.join(
-        "runs", f"{lab.e.name}-{lab.run_id}")
+        "runs", f"{context.e.name}-{context.run_id}")
     run = functools.partial(train_lib.train, trace=_PROFILE.value)
     config = _CONFIG.value.to_dict()
     if _MODE.value == "eval":
       run = evaluate_only
-      lab, config = hosts.together(lambda: as_trained(lab, config, folder))
-    hosts.agree(lab.identity | config | {
+      context, config = hosts.together(lambda: as_trained(context, config, folder))
+    hosts.agree(context.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
-    claim = workdir.claim(folder, config, lab.run_id, lab.model_sha256)
+    claim = workdir.claim(folder, config, context.run_id, context.model_sha256)
     hosts.together(lambda: hosts.first() and stack.enter_context(claim))
-    hosts.together(lambda: workdir.check_shared(folder, lab.run_id))
-    return run(lab, folder)
+    hosts.together(lambda: workdir.check_shared(folder, context.run_id))
+    return run(context, folder)
 
 
 if __name__ == "__main__":

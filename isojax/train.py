@@ -15,21 +15,21 @@ import time
 import jax
 import numpy as np
 
-from isojax import checkpoint
+from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
-from isojax import hosts
-from isojax import lab as lab_lib
+from isojax.distributed import hosts
+from isojax import run_context
 from isojax import mesh as mesh_lib
 from isojax import profile
 from isojax import progress
-from isojax import records
+from isojax.ledger import records
 from isojax import rng
 from isojax.errors import InputError
-from isojax.lab import Lab
-from isojax.rl import advantage
-from isojax.rl import reward
+from isojax.run_context import RunContext
+from isojax.rl import advantages
+from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import grader as grader_lib
@@ -37,7 +37,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.types import Batch, Prompts, Rollouts
 
 
-def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
+def graded_rollouts(context: RunContext, grade, params, problems, prompts: Prompts,
                     n: int, key, section):
   """n rollouts of each problem, at the temperature and top_p of a section.
 
@@ -52,27 +52,27 @@ def graded_rollouts(lab: Lab, grade, params, problems, prompts: Prompts,
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
   owner_B = np.arange(B) // n % hosts.count()  # of a whole problem
   for items, rollouts in sampler_lib.stream(
-      lab.sampler, params, prompts, n, key,
+      context.sampler, params, prompts, n, key,
       temperature=np.float32(section.temperature),
       top_p=np.float32(section.top_p)):
-    begun, at, last = time.monotonic(), lab.clock(), 0.0
+    begun, at, last = time.monotonic(), time.perf_counter(), 0.0
     items = items[owner_B[items] == hosts.number()]
     if not items.size:
       continue
-    texts = reward.texts(lab.tokenizer,
+    texts = rewards.texts(context.tokenizer,
                          jax.tree.map(lambda x: x[items], rollouts))
     part = grade([problems[i // n] for i in items], texts,
-                 seconds=max(0.0, lab.e.task.grader.step_seconds - spent))
+                 seconds=max(0.0, context.e.task.grader.step_seconds - spent))
     graded.correct_B[items] = part.correct_B
     graded.formatted_B[items] = part.formatted_B
     for i, vote in zip(items, part.vote_B, strict=True):
       graded.vote_B[i] = vote
     graded.lost.extend(part.lost)
     spent += time.monotonic() - begun
-    last = lab.clock() - at
-  at = lab.clock()
+    last = time.perf_counter() - at
+  at = time.perf_counter()
   graded = _gathered(graded, owner_B)
-  return rollouts, graded, last + lab.clock() - at
+  return rollouts, graded, last + time.perf_counter() - at
 
 
 def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
@@ -92,7 +92,7 @@ def _gathered(graded: grader_lib.Graded, owner_B) -> grader_lib.Graded:
       graded, lost=[line for *_, lost in parts for line in lost])
 
 
-def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
+def measured(context: RunContext, prompts: Prompts, rollouts: Rollouts,
              graded: grader_lib.Graded, batches: list[Batch], metrics: dict,
              seconds: list[float]) -> dict:
   """The fields of a train record that one step measures."""
@@ -102,7 +102,7 @@ def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
       "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
-      "device_seconds": sum(seconds) * lab.model.mesh.size,
+      "device_seconds": sum(seconds) * context.model.mesh.size,
       "reward": float(correct_Bpxn.mean()),
       "formatted": float(graded.formatted_B.mean()),
       "lost": len(graded.lost),
@@ -118,51 +118,51 @@ def measured(lab: Lab, prompts: Prompts, rollouts: Rollouts,
   }
 
 
-def train_step(lab: Lab, grade, update, state, base, step: int):
+def train_step(context: RunContext, grade, update, state, base, step: int):
   """One step of the paper's algorithm: (state, what it measured)."""
-  e, a = lab.e, lab.e.alloc
-  begun = lab.clock()
+  e, a = context.e, context.e.alloc
+  begun = time.perf_counter()
   index = prompts_lib.indices_at(
-      seed=e.seed, step=step, Bp=a.Bp, D=len(lab.stratum.train))
-  problems = [lab.stratum.train[i] for i in index]
-  prompts = jax.tree.map(lambda x: x[index], lab.train)
+      seed=e.seed, step=step, Bp=a.Bp, D=len(context.stratum.train))
+  problems = [context.stratum.train[i] for i in index]
+  prompts = jax.tree.map(lambda x: x[index], context.train)
   rollouts, graded, scoring = profile.stage("sample", graded_rollouts)(
-      lab, grade, lab_lib.merged(lab, base, state.params), problems, prompts,
+      context, grade, run_context.merged(context, base, state.params), problems, prompts,
       a.n, rng.stream(e.seed, "rollout", step), e.sampler)
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
                  ).reshape(a.Bp, a.n)
   loss = e.recipe.loss
-  advantage_Bpxn = advantage.group_norm(
+  advantage_Bpxn = advantages.group_norm(
       reward_Bpxn, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
-  weights = advantage.row_weights(
+  weights = advantages.row_weights(
       rollouts.len_R.reshape(a.Bp, a.n), reward_Bpxn,
       aggregation=loss.aggregation, zero_variance=loss.zero_variance)
-  sampled = lab.clock()
+  sampled = time.perf_counter()
   batches = update_lib.assemble(
       prompts, rollouts, advantage_Bpxn.reshape(-1),
       *(w.reshape(-1) for w in weights), n=a.n,
-      G=mesh_lib.blocks(lab.model.mesh), cfg=loss)
+      G=mesh_lib.blocks(context.model.mesh), cfg=loss)
   state, metrics = update(
-      state, base, [update_lib.place(b, lab.model.mesh) for b in batches],
+      state, base, [update_lib.place(b, context.model.mesh) for b in batches],
       np.float32(e.sampler.temperature))
   metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
   jax.block_until_ready(state)
   return state, measured(
-      lab, prompts, rollouts, graded, batches, metrics,
-      [sampled - begun - scoring, scoring, lab.clock() - sampled])
+      context, prompts, rollouts, graded, batches, metrics,
+      [sampled - begun - scoring, scoring, time.perf_counter() - sampled])
 
 
-def evaluation(lab: Lab, grade, params, step: int) -> dict:
+def evaluation(context: RunContext, grade, params, step: int) -> dict:
   """The fields of an eval record that an evaluation measures."""
-  e, problems, k = lab.e, lab.stratum.validation, lab.e.eval.k
+  e, problems, k = context.e, context.stratum.validation, context.e.eval.k
   _, graded, _ = graded_rollouts(
-      lab, grade, params, problems, lab.validation, k,
+      context, grade, params, problems, context.validation, k,
       rng.stream(e.seed, "eval", step), e.eval)
   for line in graded.lost:
     hosts.say(f"evaluation: counted as wrong: {line}")
-  return {"eval_set": f"{lab.stratum.header['stratum']}/validation",
+  return {"eval_set": f"{context.stratum.header['stratum']}/validation",
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 
@@ -186,25 +186,25 @@ def stop_signals():
       signal.signal(number, handler)
 
 
-def start_or_continue(lab: Lab, tx, ledger: str, store: str):
+def start_or_continue(context: RunContext, tx, ledger: str, store: str):
   """(step, state, records up to it): of the newest checkpoint, else step 0.
 
   Raises:
     InputError: ledger and checkpoints do not belong together.
   """
-  restored = checkpoint.restore_newest(store, lab_lib.abstract_state(lab, tx))
+  restored = checkpoint.restore_newest(store, run_context.abstract_state(context, tx))
   found = records.read(ledger)
   steps = [r["step"] for r in found if r["kind"] == "train"]
   hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:
     # A first save may still have been under way when the second one was due.
-    if steps and steps[-1] > 2 * lab.e.checkpoint.every_steps:
+    if steps and steps[-1] > 2 * context.e.checkpoint.every_steps:
       raise InputError(
           f"{ledger} goes up to step {steps[-1]}, but {store} holds no "
           "checkpoint; put the checkpoints back, or choose another --workdir "
           "to start again")
-    state = update_lib.init_state(lab.model, tx, lab_lib.first_trained(lab),
-                                  lab.e.model.lora)
+    state = update_lib.init_state(context.model, tx, run_context.first_trained(context),
+                                  context.e.model.lora)
     return 0, state, kept_up_to(ledger, found, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
@@ -212,8 +212,8 @@ def start_or_continue(lab: Lab, tx, ledger: str, store: str):
         f"{store} holds step {start}, but {ledger} does not hold each step up "
         "to it; put the records back, or choose another --workdir to start "
         "again")
-  if start < lab.e.alloc.M:
-    hosts.say(f"continuing from step {start} of {lab.e.alloc.M}")
+  if start < context.e.alloc.M:
+    hosts.say(f"continuing from step {start} of {context.e.alloc.M}")
   return start, state, kept_up_to(ledger, found, start)
 
 
@@ -225,7 +225,7 @@ def kept_up_to(ledger: str, found: list[dict], step: int) -> list[dict]:
   return kept
 
 
-def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
+def diverged(context: RunContext, step: int, saved: int, fields: dict) -> str:
   last = f"the last good checkpoint is of step {saved}" if saved else (
       "there is no checkpoint yet")
   return (
@@ -233,36 +233,35 @@ def diverged(lab: Lab, step: int, saved: int, fields: dict) -> str:
       f"(loss {fields['loss']}, grad_norm {fields['grad_norm']}, logp_gap "
       f"{fields['logp_gap']}); {last}, nothing of this step was kept. Try, in "
       "another --workdir, a lower recipe.optimizer.base_lr (now "
-      f"{lab.e.recipe.optimizer.base_lr}), a smaller clip_norm, or float32 for "
+      f"{context.e.recipe.optimizer.base_lr}), a smaller clip_norm, or float32 for "
       "recipe.loss.dtype")
 
 
-def train(lab: Lab, folder: str, *, trace: str | None = None,
-          stopping_at=stop_signals) -> int:
+def train(context: RunContext, folder: str, *,
+          trace: str | None = None) -> int:
   """Runs or continues the experiment in a claimed workdir; the exit code.
 
   Args:
     trace: the folder of --profile.
-    stopping_at: () -> context of an event after which it saves and ends.
   """
-  e, M, B = lab.e, lab.e.alloc.M, lab.e.alloc.B
+  e, M, B = context.e, context.e.alloc.M, context.e.alloc.B
   compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
-  tx, schedule = lab_lib.make_optimizer(e)
-  start, state, kept = start_or_continue(lab, tx, ledger, store)
-  totals = lab_lib.totals_of(kept)
+  tx, schedule = run_context.make_optimizer(e)
+  start, state, kept = start_or_continue(context, tx, ledger, store)
+  totals = run_context.totals_of(kept)
   evaluated = {r["step"] for r in kept if r["kind"] == "eval"}
-  base = (lab_lib.base_params(lab) if e.recipe.loss.kl_coef
-          else lab_lib.frozen_base(lab))
+  base = (run_context.base_params(context) if e.recipe.loss.kl_coef
+          else run_context.frozen_base(context))
   update = profile.stage("update", update_lib.make_update(
-      lab.model, tx, e.recipe.loss, e.model.lora, join=lab.join))
+      context.model, tx, e.recipe.loss, e.model.lora))
   due = evaluate.due_steps(M=M, B=B, first=e.eval.first, growth=e.eval.growth)
   report = progress.reporter(start=start, total=M, rollouts_per_step=B,
                              every_seconds=e.log.every_seconds)
 
   def record(kind: str, step: int, fields: dict) -> dict:
-    line = {"kind": kind, **lab_lib.identity_fields(lab, step), **totals,
+    line = {"kind": kind, **run_context.identity_fields(context, step), **totals,
             **fields}
     if hosts.first():
       written.append(line)
@@ -271,14 +270,14 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
 
   # At each step: evaluate and save what is due, then take the next one.
   saved, saved_at = start, time.monotonic()
-  with (lab_lib.grading(e, lab.stratum.header) as grade,
+  with (run_context.grading(e, context.stratum.header) as grade,
         progress.summaries(folder, on=e.log.tensorboard and hosts.first(),
                            start=start) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
-        stopping_at() as stop, hosts.shared_fate() as further):
+        stop_signals() as stop, hosts.shared_fate() as further):
     for step in range(start, M + 1):
       if saved > start and not manager.is_saving_in_progress():
         further.set()
@@ -288,15 +287,14 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
       stopping = any(stops) and step < M
       if step in due and step not in evaluated and not stopping:
         line = record("eval", step, evaluation(
-            lab, grade, lab_lib.merged(lab, base, state.params), step))
+            context, grade, run_context.merged(context, base, state.params), step))
         hosts.say(progress.evaluation_line(line))
       if step > saved and (
           step == M or stopping or step % e.checkpoint.every_steps == 0
           or minutes[0] >= e.checkpoint.every_minutes):
         if hosts.first():
           written.sync()
-        with lab.saving(manager):
-          checkpoint.save(manager, step, state)
+        checkpoint.save(manager, step, state)
         saved, saved_at = step, time.monotonic()
       if step == M:
         break
@@ -306,15 +304,15 @@ def train(lab: Lab, folder: str, *, trace: str | None = None,
                   "same command goes on from there")
         return cli.PREEMPTED
       with traced(step + 1):
-        state, fields = train_step(lab, profile.stage("score", grade), update,
+        state, fields = train_step(context, profile.stage("score", grade), update,
                                    state, base, step)
       if step == start:
         hosts.say(str(compiled))
       if not fields.pop("finite"):
-        hosts.say(diverged(lab, step + 1, saved, fields))
+        hosts.say(diverged(context, step + 1, saved, fields))
         return cli.DIVERGED
       del fields["loss"]  # of no meaning on-policy: its gradient is the point
-      for name in lab_lib.TOTALS:
+      for name in run_context.TOTALS:
         totals[name] += fields.pop(name)
       record("train", step + 1, {"lr": float(schedule(step)), **fields})
       if hosts.first():

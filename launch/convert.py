@@ -15,12 +15,12 @@ import os
 import jax
 from absl import flags
 
-from isojax import checkpoint
+from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
 from isojax import mesh as mesh_lib
-from isojax import storage
-from isojax import workdir
+from isojax.ledger import object_store
+from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -48,7 +48,7 @@ def empty_model(folder: str) -> decoder.Transformer:
 
 def check_base(folder: str, source: str) -> None:
   """InputError if the base's weights are not those that the run began with."""
-  noted = json.loads(storage.content(os.path.join(folder, "config.json")))
+  noted = json.loads(object_store.content(os.path.join(folder, "config.json")))
   if "model_sha256" not in noted:
     return  # of a run from before it was noted
   then, now = noted["model_sha256"], hf_weights.sha256(source)
@@ -78,7 +78,7 @@ def main(_) -> None:
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
   else:
-    storage.check(_WORKDIR.value, "workdir")
+    object_store.check(_WORKDIR.value, "workdir")
     _, config = workdir.read_config(_WORKDIR.value)
     section = experiment.section(experiment.ModelSection, config["model"],
                                  f"{_WORKDIR.value}/config.json: model")

@@ -18,8 +18,8 @@ import time
 from absl import flags
 
 from isojax import cli
-from isojax import records
-from isojax import storage
+from isojax.ledger import records
+from isojax.ledger import object_store
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
@@ -29,7 +29,7 @@ from isojax.frontier import proposal
 from isojax.frontier import readers
 from isojax.frontier import study as study_lib
 from isojax.frontier import words
-from isojax.planner.words import many
+from isojax.planner.tables import many
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, also of a bucket "
@@ -120,8 +120,8 @@ def rows_of(patterns: list[str]) -> tuple[list[readers.Row], list[str]]:
       scale=factors(), axis=_AXIS.value, from_path=_FROM_PATH.value)
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
-    storage.check(pattern, "records")
-    found = (storage.glob(pattern) if storage.remote(pattern)
+    object_store.check(pattern, "records")
+    found = (object_store.glob(pattern) if object_store.remote(pattern)
              else sorted(glob.glob(pattern)))
     if not found:
       raise InputError(f"--records={pattern}: no such file; quote patterns, or "

@@ -20,14 +20,14 @@ import os
 from absl import flags
 
 from isojax import cli
-from isojax import records
+from isojax.ledger import records
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost
+from isojax.planner.cost.roofline import roofline
 from isojax.planner import laws
-from isojax.planner import plan
-from isojax.planner import pricing
-from isojax.planner import words
+from isojax.planner import plan_file
+from isojax.planner.cost.roofline import pricing
+from isojax.planner import tables
 from isojax.planner.allocation import B_MAX, FEWEST_M, PAPER_BATCH, PAPER_LR
 from launch import price as price_lib
 
@@ -77,7 +77,7 @@ def whole(flag: str, items: list[str], least: int) -> list[int]:
 
 
 def whole_number(flag: str, item: str, least: int, before=()) -> int:
-  most = cost.MOST_ROLLOUTS
+  most = roofline.MOST_ROLLOUTS
   try:
     value = float(item)
   except ValueError as error:
@@ -239,16 +239,16 @@ def advised(config, about: Problems, law, price, seeds, B_max: int):
     hours = _HOURS.value
     answer = advice_lib.for_hours(
         question, hours,
-        lambda Bp, n: cost.budget_for(hours, Bp, n, price.run),
+        lambda Bp, n: roofline.budget_for(hours, Bp, n, price.run),
         lambda Bp, n: float(price.run(Bp, n, 1).hours))
   a = answer.allocation
   expected = functools.partial(price_lib.expected, price)
-  rows = [plan.Row(a, seed, answer.lr, expected(a)) for seed in seeds]
-  text = words.explained(question, answer, whose(config))
+  rows = [plan_file.Row(a, seed, answer.lr, expected(a)) for seed in seeds]
+  text = tables.explained(question, answer, whose(config))
   near = advice_lib.neighbours(question, a)
   if near:
     predict = functools.partial(advice_lib.predict, law)
-    text = words.beside(near, expected, predict) + "\n" + text
+    text = tables.beside(near, expected, predict) + "\n" + text
   return rows, text
 
 
@@ -281,7 +281,7 @@ def wanted_cells(config, about: Problems, law, price, B_max: int):
     cells = [(Bp, n) for Bp in Bps for n in whole("n", _N.value, 2)]
   else:
     cells = [(Bp, _B.value / Bp) for Bp in Bps]
-  kept, why = plan.kept_cells(cells, B=_B.value, B_max=B_max, D=about.D)
+  kept, why = plan_file.kept_cells(cells, B=_B.value, B_max=B_max, D=about.D)
   if not kept:
     raise InputError("nothing is left of the sweep: " + "; ".join(why))
   return kept, said + why
@@ -293,8 +293,8 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
     raise InputError("--sweep needs --rollouts, the same C for every run")
   C = whole_number("rollouts", _ROLLOUTS.value, 2)
   legal, text = wanted_cells(config, about, law, price, min(B_max, C))
-  text.insert(0, f"{words.many(len(legal), 'cell')} x "
-              f"{words.many(len(seeds), 'seed')}; each run goes to the largest "
+  text.insert(0, f"{tables.many(len(legal), 'cell')} x "
+              f"{tables.many(len(seeds), 'seed')}; each run goes to the largest "
               "C and is every smaller C on its way, because the learning rate "
               "is constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
@@ -302,16 +302,16 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
     text.append(f"warning: fewer than {FEWEST_M} updates at (Bp, n) = "
                 + ", ".join(map(str, few)))
   anchor = anchors(config)
-  text.append(words.learning_rate(**anchor, anchor=whose(config)))
-  rows = plan.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
+  text.append(tables.learning_rate(**anchor, anchor=whose(config)))
+  rows = plan_file.sweep(legal, C=C, seeds=seeds, cost=functools.partial(
       price_lib.expected, price), **anchor)
   return rows, "\n".join(text)
 
 
-def priced(price: pricing.Price, rows: list[plan.Row]) -> str:
+def priced(price: pricing.Price, rows: list[plan_file.Row]) -> str:
   """What the prices rest on."""
   allocations = [row.allocation for row in rows]
-  return words.priced(
+  return tables.priced(
       price, [price.run(a.Bp, a.n, a.M) for a in allocations],
       max(a.B for a in allocations))
 
@@ -334,15 +334,15 @@ def main(_) -> None:
   rows, text = (swept if _SWEEP.value else advised)(
       config, about, law, price, seeds, B_max)
   try:
-    records.replace(_OUT.value, plan.text(rows).encode())
+    records.replace(_OUT.value, plan_file.text(rows).encode())
   except OSError as error:
     raise InputError(f"--out={_OUT.value}: cannot be written "
                      f"({error})") from error
-  print(words.table(rows, about.D))
+  print(tables.table(rows, about.D))
   print(text)
   if price:
     print(priced(price, rows))
-  print(words.totals(rows))
+  print(tables.totals(rows))
   print(f"wrote {_OUT.value}; run a line with python -m isojax.main "
         f"--config=FILE --plan={_OUT.value} --row=0")
 

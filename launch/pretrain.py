@@ -23,7 +23,7 @@ from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
-from isojax.rl import reward
+from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import countdown
@@ -94,7 +94,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
     rollouts = sampler_lib.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
         temperature=sampling.temperature, top_p=sampling.top_p)
-    texts = reward.texts(tokenizer, rollouts)
+    texts = rewards.texts(tokenizer, rollouts)
     correct = np.reshape([countdown.verify(problems[i // k], text)
                           for i, text in enumerate(texts)], (-1, k)).sum(axis=1)
     one, one_se = evaluate.mean_and_se(correct / k)

@@ -8,15 +8,15 @@ import os
 from absl import flags
 
 from isojax import evaluate
-from isojax import records
-from isojax import storage
+from isojax.ledger import records
+from isojax.ledger import object_store
 from isojax.errors import InputError
-from isojax.planner import cost
-from isojax.planner import machine as machine_lib
-from isojax.planner import measured as measured_lib
-from isojax.planner import memory as memory_lib
-from isojax.planner import pricing
-from isojax.planner import shape as shape_lib
+from isojax.planner.cost.roofline import roofline
+from isojax.planner.cost.roofline import machine as machine_lib
+from isojax.planner.cost.roofline import measured as measured_lib
+from isojax.planner.cost.roofline import memory as memory_lib
+from isojax.planner.cost.roofline import pricing
+from isojax.planner.cost.roofline import model_shape as model_shape_lib
 
 MACHINE = flags.DEFINE_string(
     "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, "
@@ -30,7 +30,7 @@ MODEL = flags.DEFINE_string(
 _PROMPT = flags.DEFINE_float("prompt_tokens", None, "Mean of a problem.")
 _RESPONSE = flags.DEFINE_float("response_tokens", None, "Mean of a rollout.")
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "bfloat16", sorted(cost.BYTES), "Of compute and cache; --config "
+    "dtype", "bfloat16", sorted(roofline.BYTES), "Of compute and cache; --config "
     "has its own.")
 _ROWS = flags.DEFINE_integer(
     "rows", None, "Most rollouts decoded at once; by default those of "
@@ -78,13 +78,13 @@ def the_machine() -> machine_lib.Machine:
       machine.accelerator, usd_per_hour=usd, usd_source="--usd_per_chip_hour"))
 
 
-def the_shape(config) -> shape_lib.ModelShape:
+def the_shape(config) -> model_shape_lib.ModelShape:
   folder = MODEL.value or (config and config.model.path)
   if folder is None:
     raise InputError("--machine needs --model=FOLDER, or a --config")
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
-  return shape_lib.model_shape(load_json(
+  return model_shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
 
@@ -95,14 +95,14 @@ def measured_records() -> list[dict] | None:
     return None
   if _BENCH.value is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
-  storage.check(path, "measured")
-  if not storage.remote(path) and not os.path.isfile(path):
+  object_store.check(path, "measured")
+  if not object_store.remote(path) and not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
   return measured_lib.train_records(records.read(path), path=path)
 
 
-def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
+def the_workload(config, train, kl: bool, shape, machine) -> roofline.Workload:
   """Lengths of flags, else as measured; maxima of --config, else 4 times."""
   means = lengths()
   if None in means and train is None:
@@ -113,7 +113,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> cost.Workload:
   top = ((config.sampler.max_prompt_tokens, config.sampler.max_new_tokens)
          if config else [math.ceil(4 * mean) for mean in means])
   rank = config.model.lora.rank if config else 0
-  return cost.Workload(
+  return roofline.Workload(
       *means, *top, lora_rank=rank or None,
       dtype=config.sampler.dtype if config else _DTYPE.value,
       weights=config.sampler.weights if config else None,
@@ -167,8 +167,8 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
     shards = config.mesh.data * config.mesh.fsdp
     price = pricing.checked(pricing.Price(
         shape=shape, machine=machine, workload=workload,
-        mesh=cost.checked_mesh(cost.Mesh(**config.mesh.to_dict()), machine),
-        efficiency=cost.ASSUMED, rows=_ROWS.value or config.sampler.slots,
+        mesh=roofline.checked_mesh(roofline.Mesh(**config.mesh.to_dict()), machine),
+        efficiency=roofline.ASSUMED, rows=_ROWS.value or config.sampler.slots,
         micro_rows=max(shards, config.recipe.loss.microbatch_tokens
                        // config.sampler.max_new_tokens),
         chunked_head=True, eval_rollouts=evaluations(config, validation),
@@ -185,7 +185,7 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)
-  ideal = dataclasses.replace(price, efficiency=cost.PEAK, workload=seen,
+  ideal = dataclasses.replace(price, efficiency=roofline.PEAK, workload=seen,
                               eval_rollouts=None)
   return dataclasses.replace(
       price, workload=dataclasses.replace(price.workload, trained=seen.trained),

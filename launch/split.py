@@ -26,23 +26,23 @@ from absl import flags
 from isojax import cli
 from isojax import compilation
 from isojax import experiment
-from isojax import lab as lab_lib
+from isojax import run_context
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
-from isojax.rl import reward
+from isojax.rl import rewards
 from isojax.sampling import sampler as sampler_lib
-from isojax.tasks import content
-from isojax.tasks import counts as counts_lib
-from isojax.tasks import difficulty
+from isojax.tasks import dedup
+from isojax.tasks import pass_counts as pass_counts_lib
+from isojax.tasks import strata as strata_lib
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import maths
+from isojax.tasks import math_answers
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import sources
-from isojax.tasks import stratum as stratum_lib
+from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.tasks.problem import Problem
 
 _CONFIG = cli.define_config("configs/split_tiny.py")
@@ -62,8 +62,8 @@ class Split:
   grader: grader_lib.GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
   source: dict  # kind, a key of sources.SOURCES, and its arguments
-  strata: dict  # name -> difficulty.Wanted
-  mixtures: dict  # name -> difficulty.Mixture
+  strata: dict  # name -> strata_lib.Wanted
+  mixtures: dict  # name -> strata_lib.Mixture
   sampler: sampler_lib.SamplerConfig
   mesh: mesh_lib.MeshConfig
 
@@ -75,10 +75,10 @@ class Split:
 
 def wanted_of(cfg: Split) -> tuple[dict, dict]:
   """The strata and mixtures of a config, by name."""
-  strata = {name: experiment.section(difficulty.Wanted, values,
+  strata = {name: experiment.section(strata_lib.Wanted, values,
                                      f"config.strata.{name}")
             for name, values in cfg.strata.items()}
-  mixtures = {name: experiment.section(difficulty.Mixture, values,
+  mixtures = {name: experiment.section(strata_lib.Mixture, values,
                                        f"config.mixtures.{name}")
               for name, values in cfg.mixtures.items()}
   for name, mixture in mixtures.items():
@@ -90,7 +90,7 @@ def wanted_of(cfg: Split) -> tuple[dict, dict]:
   return strata, mixtures
 
 
-def read_pool(cfg: Split) -> content.Pool:
+def read_pool(cfg: Split) -> dedup.Pool:
   """The problems of the config's source."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
   if kind not in sources.SOURCES:
@@ -100,15 +100,15 @@ def read_pool(cfg: Split) -> content.Pool:
   return experiment.section(sources.SOURCES[kind], arguments, "config.source")
 
 
-def encoded(cfg: Split, policy: lab_lib.Opened, problems: list[Problem]):
+def encoded(cfg: Split, policy: run_context.Opened, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
                             V=policy.model.cfg.V)
 
 
-def without_long(cfg: Split, policy: lab_lib.Opened,
-                 pool: content.Pool) -> content.Pool:
+def without_long(cfg: Split, policy: run_context.Opened,
+                 pool: dedup.Pool) -> dedup.Pool:
   """The problems whose prompts fit, and how many did not."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
@@ -117,22 +117,22 @@ def without_long(cfg: Split, policy: lab_lib.Opened,
   notes = (f"{dropped} of {total} prompts are longer than sampler."
            f"max_prompt_tokens={cfg.sampler.max_prompt_tokens} and were "
            "dropped",) if dropped else ()
-  return content.Pool(*kept, pool.notes + notes)
+  return dedup.Pool(*kept, pool.notes + notes)
 
 
-def opened_policy(cfg: Split) -> lab_lib.Opened:
+def opened_policy(cfg: Split) -> run_context.Opened:
   """The policy, checked against sampler and mesh; no weights are read."""
   mesh = mesh_lib.make_mesh(cfg.mesh)
-  policy = lab_lib.opened_model(cfg.model, mesh)
+  policy = run_context.opened_model(cfg.model, mesh)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   return policy
 
 
-def measurement(cfg: Split, policy: lab_lib.Opened, grade):
+def measurement(cfg: Split, policy: run_context.Opened, grade):
   """A function (split, problems, n) -> how many of n samples are correct."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = lab_lib.make_sampler(policy, cfg.sampler)
+  sampler, notes = run_context.make_sampler(policy, cfg.sampler)
   for note in notes:
     print(note)
 
@@ -142,7 +142,7 @@ def measurement(cfg: Split, policy: lab_lib.Opened, grade):
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p))
-    graded = grade(problems, reward.texts(policy.tokenizer, rollouts))
+    graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in graded.lost:
       tqdm.tqdm.write(f"counted as wrong: {line}")
     return (graded.correct_B.reshape(-1, n) == 1).sum(axis=1).tolist()
@@ -150,11 +150,11 @@ def measurement(cfg: Split, policy: lab_lib.Opened, grade):
   return measure
 
 
-def decides(cfg: Split, policy: lab_lib.Opened) -> dict:
+def decides(cfg: Split, policy: run_context.Opened) -> dict:
   """What counts depend on besides problem and n: the header of their file."""
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
-          "model_text_sha256": lab_lib.text_sha256(policy.folder),
+          "model_text_sha256": run_context.text_sha256(policy.folder),
           "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
@@ -189,12 +189,12 @@ def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
           mixture: bool = False) -> None:
   """Writes one stratum and says how to train on it."""
   path = f"{cfg.out}-{name}.jsonl"
-  stratum_lib.write(path, {"stratum": name} | header | {
+  stratum_file_lib.write(path, {"stratum": name} | header | {
       "source": cfg.source,
       "command": shlex.join(["python", "-m", "launch.split", *sys.argv[1:]]),
   }, rows)
-  stratum = stratum_lib.read(path)
-  recipe, why = difficulty.recipe(
+  stratum = stratum_file_lib.read(path)
+  recipe, why = strata_lib.recipe(
       [row for row in rows if row["split"] == "train"], cfg.n, mixture=mixture)
   print(f"wrote {path}: {len(stratum.train)} train, "
         f"{len(stratum.validation)} validation; {why}\n"
@@ -207,12 +207,12 @@ def write_all(cfg: Split) -> None:
   say(pool, cfg.grader.name)
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
-          for split in stratum_lib.SPLITS for p in getattr(pool, split)]
+          for split in stratum_file_lib.SPLITS for p in getattr(pool, split)]
   write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
               "model_sha256": None}, "all", rows)
 
 
-def say(pool: content.Pool, grader: str) -> None:
+def say(pool: dedup.Pool, grader: str) -> None:
   """What the pool holds and what was left out.
 
   InputError for an empty side, or an answer that nothing can be compared with.
@@ -223,7 +223,7 @@ def say(pool: content.Pool, grader: str) -> None:
         "problems")
   if grader == "math":
     for p in (*pool.train, *pool.validation):
-      maths.check_gold(p)
+      math_answers.check_gold(p)
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")
@@ -232,7 +232,7 @@ def say(pool: content.Pool, grader: str) -> None:
 def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   """The histogram as text, and as a figure where matplotlib is installed."""
   print(f"avg@{cfg.n} of the training problems:")
-  print(difficulty.histogram(counts, cfg.n))
+  print(strata_lib.histogram(counts, cfg.n))
   if importlib.util.find_spec("matplotlib") is None:
     print("no figure: it needs pip install 'isojax[plot]'")
     return
@@ -269,30 +269,30 @@ def main(_) -> None:
   policy = opened_policy(cfg)
   pool = without_long(cfg, policy, read_pool(cfg))
   say(pool, cfg.grader.name)
-  by_key = {counts_lib.key(split, p): (split, p)
-            for split in stratum_lib.SPLITS for p in getattr(pool, split)}
+  by_key = {pass_counts_lib.key(split, p): (split, p)
+            for split in stratum_file_lib.SPLITS for p in getattr(pool, split)}
   header = decides(cfg, policy)
   again = sorted({w.again for w in strata.values()} - {None})
   with contextlib.ExitStack() as stack:
     start = lambda: measurement(cfg, policy, stack.enter_context(
         grader_lib.opened(cfg.grader, cfg.source)))
-    counts = counts_lib.completed(
+    counts = pass_counts_lib.completed(
         cfg.out, header, by_key, cfg.n, again, shard=_SHARD.value,
         shards=_SHARDS.value, start=start)
-  left = sum(len(keys) for _, keys in counts_lib.missing(
+  left = sum(len(keys) for _, keys in pass_counts_lib.missing(
       by_key, counts, cfg.n, again))
   if left:
     print(f"shard {_SHARD.value} of {_SHARDS.value} is done; {left} problems "
           "are left to the others, the last of which writes the strata")
     return
-  rows, errors = difficulty.assembled(
-      strata, mixtures, pool, counts_lib.by_problem(by_key, counts), cfg.n)
+  rows, errors = strata_lib.assembled(
+      strata, mixtures, pool, pass_counts_lib.by_problem(by_key, counts), cfg.n)
   draw(cfg, [counts[key, cfg.n] for key, (split, _) in by_key.items()
              if split == "train"], strata, rows)
   for name in rows:
     how = dataclasses.asdict({**strata, **mixtures}[name])
     write(cfg, header | {"n": cfg.n} | {
-        key: how[key] for key in how if key not in stratum_lib.SPLITS},
+        key: how[key] for key in how if key not in stratum_file_lib.SPLITS},
           name, rows[name], mixture=name in mixtures)
   if errors:
     raise InputError("; ".join(errors))

@@ -22,11 +22,11 @@ from isojax import progress
 from isojax.errors import InputError
 from isojax.sweep import commands
 from isojax.sweep import runs as runs_lib
-from isojax.sweep import slots
+from isojax.sweep import devices
 from isojax.sweep import slurm
 from isojax.sweep import status
 from isojax.sweep import sweeper
-from isojax.sweep import worker
+from isojax.sweep import run_process
 
 _PLAN = flags.DEFINE_list(
     "plan", [], "Plans of launch.plan, separated by commas. Without: the runs "
@@ -167,14 +167,14 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
   """Works them off here: (how they stand, whether a signal ended it)."""
   each = max(run.devices for run in runs)
   if _TOGETHER.value is not None:
-    return together(root, runs, rules, slots.of_machine(
+    return together(root, runs, rules, devices.of_machine(
         1, _DEVICES.value, each)[0])
-  places = slots.of_machine(_WORKERS.value, _DEVICES.value, each)
+  places = devices.of_machine(_WORKERS.value, _DEVICES.value, each)
 
   def start(root, run, slot, number):  # a whole run, also on a pod's host
     command = [*runs_lib.command(root, run, sys.executable),
                "--coordinator=none"]
-    return worker.start(command, root, run, slot, number)
+    return run_process.start(command, root, run, slot, number)
 
   return sweeper.sweep(root, runs, places, rules, start=start,
                        show=live_line(root))

@@ -20,9 +20,9 @@ import sys
 from absl import flags
 
 from isojax import cli
-from isojax import storage
+from isojax.ledger import object_store
 from isojax.errors import InputError
-from isojax.planner import machine as machine_lib
+from isojax.planner.cost.roofline import machine as machine_lib
 
 RUNTIMES = {  # images of hosts: docs.cloud.google.com/tpu/docs/runtimes
     "tpu-v5e": "v2-alpha-tpuv5-lite",
@@ -69,7 +69,7 @@ class Pod:
       raise InputError(
           f"--name={self.name}: expected at most 40 lower-case letters, digits "
           "and hyphens, a letter first and no hyphen last")
-    if not (os.path.isabs(self.workdir) or storage.remote(self.workdir)):
+    if not (os.path.isabs(self.workdir) or object_store.remote(self.workdir)):
       raise InputError(
           f"--workdir={self.workdir}: expected gs://BUCKET/FOLDER, or an "
           "absolute path in a folder that all hosts of the slice share (a "
@@ -116,7 +116,7 @@ class Pod:
   @property
   def package(self) -> str:
     """This package with the extras that the run needs, for pip."""
-    return ("'.[tpu,math,gcs]'" if storage.remote(self.workdir)
+    return ("'.[tpu,math,gcs]'" if object_store.remote(self.workdir)
             else "'.[tpu,math]'")
 
   def start(self, python: str) -> str:
@@ -170,7 +170,7 @@ def gcloud(pod: Pod) -> list[Step]:
       Step("what the records say, here", (
           "python", "-m", "launch.fit", "--out=fit",
           f"--records={pod.workdir}/records.jsonl"), yours=True)
-      if storage.remote(pod.workdir) else
+      if object_store.remote(pod.workdir) else
       Step("the records, here", (
           *tpus, "tpu-vm", "scp", f"{pod.name}:{pod.workdir}/records.jsonl",
           ".", *pod.place, "--worker=0"), yours=True),

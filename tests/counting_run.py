@@ -10,7 +10,7 @@ import sys
 import time
 
 from isojax import cli
-from isojax import workdir
+from isojax.ledger import workdir
 
 run_id, steps, ledger, folder = sys.argv[1:]
 stopping = []

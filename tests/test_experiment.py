@@ -14,19 +14,19 @@ import pytest
 from configs import easy
 from configs import hard
 from isojax import experiment
-from isojax import lab as lab_lib
-from isojax import workdir
+from isojax import run_context
+from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
-from isojax.planner import cost
-from isojax.planner import memory as memory_lib
-from isojax.planner import shape as shape_lib
+from isojax.planner.cost.roofline import roofline
+from isojax.planner.cost.roofline import memory as memory_lib
+from isojax.planner.cost.roofline import model_shape as model_shape_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import stratum as stratum_lib
+from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.tasks.problem import Problem
 from isojax.types import Batch
 from isojax.types import Prompts
@@ -126,14 +126,14 @@ def test_qwen_7b_traces():
 def test_qwen_7b_fits_16_devices_of_16_gib(config):
   """By the planner's estimate, which is within 9 % of what was compiled."""
   e = experiment.load(config.get_config("qwen2.5-7b"))
-  mesh = cost.Mesh(**dataclasses.asdict(e.mesh))
+  mesh = roofline.Mesh(**dataclasses.asdict(e.mesh))
   assert mesh.data * mesh.fsdp * mesh.tensor == 16
   file = DATA / "qwen2.5-7b" / "config.json"
   S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
              mesh.data * mesh.fsdp)
   rows = e.recipe.loss.microbatch_tokens // T // G
   p = memory_lib.programs(
-      shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
+      model_shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
       dtype="bfloat16", weights="bfloat16", cache="bfloat16",
       reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True,
       slots=e.sampler.slots // G, rows=rows, prompts=rows,
@@ -210,7 +210,7 @@ def test_keys_and_types(spoil, message):
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
-    lab_lib.prepare(changed(**fields))
+    run_context.prepare(changed(**fields))
 
 
 def test_a_tokenizer_of_another_checkpoint(tmp_path):
@@ -220,13 +220,13 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
   here = dict(model__path=str(tmp_path / "m"))
-  lab_lib.prepare(changed(**here))  # nothing uses it, as in Gemma 3
+  run_context.prepare(changed(**here))  # nothing uses it, as in Gemma 3
   with pytest.raises(InputError, match="holds token 20, .* has only 20 "):
-    lab_lib.prepare(changed(**here, task__prompt__template="{question}?"))
+    run_context.prepare(changed(**here, task__prompt__template="{question}?"))
   (tmp_path / "m/generation_config.json").write_text(
       '{"eos_token_id": [1, 20]}')
   with pytest.raises(InputError, match="ends with token 20, .* has only 20 "):
-    lab_lib.prepare(changed(**here))
+    run_context.prepare(changed(**here))
 
 
 def chatty(tmp_path, template):
@@ -256,15 +256,15 @@ def test_a_template_that_refuses_a_system_turn(tmp_path):
                   "{{ raise_exception('no system') }}{% endif %}"
                   "{{ messages[0]['content'] }}")
   chat = dict(model__path=folder, task__prompt__chat=True)
-  lab_lib.prepare(changed(**chat))
+  run_context.prepare(changed(**chat))
   with pytest.raises(InputError, match="template refuses this: no system; .* "
                      "leave prompt.system empty"):
-    lab_lib.prepare(changed(**chat, task__prompt__system="1+1"))
+    run_context.prepare(changed(**chat, task__prompt__system="1+1"))
 
 
 def test_the_run_id_is_of_all_that_decides(tmp_path):
   folder = chatty(tmp_path, "{{ messages[0]['content'] }}")
-  prepared = lambda **more: lab_lib.prepare(changed(
+  prepared = lambda **more: run_context.prepare(changed(
       model__path=folder, task__prompt__chat=True, **more))
   first = prepared()
   (tmp_path / "m/chat_template.jinja").write_text(
@@ -287,10 +287,10 @@ def test_the_run_id_is_of_all_that_decides(tmp_path):
 def test_generators_are_checked_before_anything(tmp_path, source, message):
   pytest.importorskip("reasoning_gym")
   path = str(tmp_path / "s.jsonl")
-  stratum_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
+  stratum_file_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
                     PROBLEMS)
   with pytest.raises(InputError, match=message):
-    lab_lib.prepare(changed(task__stratum=path,
+    run_context.prepare(changed(task__stratum=path,
                             task__grader__name="reasoning_gym"))
 
 
@@ -301,8 +301,8 @@ PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
 
 def test_stratum_round_trip(tmp_path):
   path = str(tmp_path / "s.jsonl")
-  stratum_lib.write(path, HEADER, PROBLEMS)
-  got = stratum_lib.read(path)
+  stratum_file_lib.write(path, HEADER, PROBLEMS)
+  got = stratum_file_lib.read(path)
   assert got.train == [Problem(0, "1 2 3=6", "1+2+3")]
   assert got.validation[0].id == 1
   assert (got.header["train"], got.header["validation"]) == (1, 1)
@@ -316,19 +316,19 @@ def test_stratum_round_trip(tmp_path):
     (lambda text: "\x00\x01", "not a stratum file")])
 def test_damaged_stratum(tmp_path, spoil, message):
   path = tmp_path / "s.jsonl"
-  stratum_lib.write(str(path), HEADER, PROBLEMS)
+  stratum_file_lib.write(str(path), HEADER, PROBLEMS)
   path.write_text(spoil(path.read_text()))
   with pytest.raises(InputError, match=message):
-    stratum_lib.read(str(path))
+    stratum_file_lib.read(str(path))
 
 
 def test_ids_are_addresses(tmp_path):
   path = str(tmp_path / "s.jsonl")
   for ids in ((0, 0), (0, -1), (0, 2**32)):
     rows = [PROBLEMS[0] | {"id": i} for i in ids] + [PROBLEMS[1]]
-    stratum_lib.write(path, HEADER, rows)
+    stratum_file_lib.write(path, HEADER, rows)
     with pytest.raises(InputError, match="ids of the train split"):
-      stratum_lib.read(path)
+      stratum_file_lib.read(path)
 
 
 def test_braces_in_a_prompt_are_text():
@@ -342,14 +342,14 @@ def test_braces_in_a_prompt_are_text():
 @pytest.mark.parametrize("split", [0, 1])
 def test_empty_split(tmp_path, split):
   path = str(tmp_path / "s.jsonl")
-  stratum_lib.write(path, HEADER, [PROBLEMS[split]])
+  stratum_file_lib.write(path, HEADER, [PROBLEMS[split]])
   with pytest.raises(InputError, match="split is empty"):
-    stratum_lib.read(path)
+    stratum_file_lib.read(path)
 
 
 @pytest.mark.parametrize("name", ["hard", "easy"])
 def test_committed_strata_hold_what_they_say(name):
-  got = stratum_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+  got = stratum_file_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   assert len(got.validation) == 300 and len(got.train) >= 1000
   from isojax.tasks import countdown
   content = {split: {countdown.content(p.question) for p in problems}

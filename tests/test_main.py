@@ -15,18 +15,18 @@ import pytest
 
 from configs import easy
 from configs import hard
-from isojax import checkpoint
+from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
-from isojax import lab as lab_lib
+from isojax import run_context
 from isojax import main as main_lib
-from isojax import records
-from isojax import storage
+from isojax.ledger import records
+from isojax.ledger import object_store
 from isojax import train as train_lib
-from isojax import workdir
+from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.planner import plan
-from isojax.tasks import stratum as stratum_lib
+from isojax.planner import plan_file
+from isojax.tasks import stratum_file as stratum_file_lib
 from tests import command as command_lib
 from tests.conftest import ONE_DEVICE
 
@@ -48,10 +48,10 @@ def small(base=hard, **more):
 
 def run(config, folder) -> list[dict]:
   """Trains in this process; the records."""
-  lab = lab_lib.prepare(config)
-  with workdir.claim(str(folder), config.to_dict(), lab.run_id,
-                     lab.model_sha256):
-    assert train_lib.train(lab, str(folder)) == 0
+  context = run_context.prepare(config)
+  with workdir.claim(str(folder), config.to_dict(), context.run_id,
+                     context.model_sha256):
+    assert train_lib.train(context, str(folder)) == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 
@@ -63,9 +63,9 @@ def calm(tmp_path_factory):
 
 def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
   path = tmp_path / "plan.jsonl"
-  rows = plan.sweep(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
+  rows = plan_file.sweep(((3, 5), (7, 2)), C=99, seeds=(0, 11), base_lr=1.0,
                     base_batch=1, cost=lambda a: None)
-  path.write_text(plan.text(rows) + '{"torn')
+  path.write_text(plan_file.text(rows) + '{"torn')
   config = small()
   assert main_lib.planned(config, str(path), 3) == rows[3].lr
   e = experiment.load(config)
@@ -82,9 +82,9 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
 
 
 def test_a_row_of_another_anchor_is_told(tmp_path):
-  rows = plan.sweep(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
+  rows = plan_file.sweep(((32, 8),), C=256, seeds=(0,), base_lr=1e-6,
                     base_batch=1024, cost=lambda a: None)
-  (tmp_path / "plan.jsonl").write_text(plan.text(rows))
+  (tmp_path / "plan.jsonl").write_text(plan_file.text(rows))
   (tmp_path / "other").mkdir()
   (tmp_path / "other/file").touch()  # no run's folder, so it ends there
   done = command_lib.run(
@@ -108,7 +108,7 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(json.dumps(dict(
-      id=plan.row_id(overrides), overrides=overrides, C=9, lr=1.0,
+      id=plan_file.row_id(overrides), overrides=overrides, C=9, lr=1.0,
       expected=None)))
   with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
     main_lib.planned(small().lock(), str(path), 0)  # as --config gives it
@@ -121,7 +121,7 @@ def test_what_a_run_writes(calm):
       ("train", 4), ("eval", 4), ("train", 5), ("eval", 5)]
   train = [r for r in kept if r["kind"] == "train"]
   assert [r["rollouts"] for r in train] == [24, 48, 72, 96, 120]
-  for name in lab_lib.TOTALS:
+  for name in run_context.TOTALS:
     totals = [r[name] for r in train]
     assert totals == sorted(totals) and totals[0] > 0
     assert kept[-1][name] == totals[-1] and kept[0][name] == 0
@@ -195,18 +195,18 @@ def test_tensorboard_summaries(tmp_path):
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
-  lab = lab_lib.prepare(config)
-  with workdir.claim(str(tmp_path), config.to_dict(), lab.run_id,
-                     lab.model_sha256):
-    assert train_lib.train(lab, str(tmp_path)) == cli.DIVERGED
+  context = run_context.prepare(config)
+  with workdir.claim(str(tmp_path), config.to_dict(), context.run_id,
+                     context.model_sha256):
+    assert train_lib.train(context, str(tmp_path)) == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
   assert all(np.isfinite(r["entropy"]) for r in kept if r["kind"] == "train")
-  lab = lab_lib.prepare(config)
+  context = run_context.prepare(config)
   step, state = checkpoint.restore_newest(
       str(tmp_path / "checkpoints"),
-      lab_lib.abstract_state(lab, lab_lib.make_optimizer(lab.e)[0])) or (
+      run_context.abstract_state(context, run_context.make_optimizer(context.e)[0])) or (
           0, None)
   assert step == (kept[-1]["step"] if kept else 0) or step == 0
   for leaf in jax.tree.leaves(state):
@@ -258,13 +258,13 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   """--mode=eval in this process; the lines that it added."""
   config = small()
   config.eval.update(section)
-  lab = lab_lib.prepare(config)
+  context = run_context.prepare(config)
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  lab, values = main_lib.as_trained(lab, config.to_dict(), str(folder))
-  with workdir.claim(str(folder), values, lab.run_id, lab.model_sha256):
-    assert main_lib.evaluate_only(lab, str(folder)) == 0
+  context, values = main_lib.as_trained(context, config.to_dict(), str(folder))
+  with workdir.claim(str(folder), values, context.run_id, context.model_sha256):
+    assert main_lib.evaluate_only(context, str(folder)) == 0
   return records.read(path)[before:]
 
 
@@ -275,15 +275,15 @@ def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
   shutil.copytree(source, folder)
   same, = evaluated(monkeypatch, folder)
   assert same["correct"] == kept[-1]["correct"]
-  stratum = stratum_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
+  stratum = stratum_file_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": 0}
-          for split in stratum_lib.SPLITS
+          for split in stratum_file_lib.SPLITS
           for p in getattr(stratum, split)[:4]]
   rows[0]["question"] = "1 2 3 4 5 6 7=28"  # too long
   other = str(tmp_path / "other.jsonl")
-  stratum_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
-  digest = stratum_lib.read(other).header["sha256"]
+  stratum_file_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
+  digest = stratum_file_lib.read(other).header["sha256"]
   capfd.readouterr()
   one, two = evaluated(monkeypatch, folder, [other], k=3, top_p=0.9)
   assert {r["run_id"] for r in (one, two)} == {kept[0]["run_id"]}
@@ -293,7 +293,7 @@ def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
   assert len(two["correct"]) == 4
   assert f"{other}: dropped 1 training" in capfd.readouterr().err
   before = (folder / "eval.jsonl").read_bytes()
-  stratum_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
+  stratum_file_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
   with pytest.raises(InputError, match="other.jsonl holds problems of 'math'"):
     evaluated(monkeypatch, folder, [other])
   assert (folder / "eval.jsonl").read_bytes() == before
@@ -321,7 +321,7 @@ def command(folder, *more):
 
 def test_killed_runs_end_in_the_same_bits(environment):
   done = subprocess.run(
-      [sys.executable, "-m", "launch.kill_and_resume", *FLAGS,
+      [sys.executable, "-m", "launch.verify.kill_and_resume", *FLAGS,
        "--config.alloc.C=960", "--config.checkpoint.every_steps=7",
        "--config.eval.first=300", "--kills=1"],
       env=environment, capture_output=True, text=True, timeout=400)
@@ -334,7 +334,7 @@ def test_in_a_bucket_killed_and_resumed_to_the_same_bits(
   with subprocess.Popen(
       command(folder, "--config.recipe.loss.microbatch_tokens=4096"),
       stderr=subprocess.PIPE, text=True) as process:  # four devices, as here
-    while "commit_success.txt" not in storage.names(f"{folder}/checkpoints/2"):
+    while "commit_success.txt" not in object_store.names(f"{folder}/checkpoints/2"):
       assert process.poll() is None, process.stderr.read()
       time.sleep(0.02)
     process.send_signal(signal.SIGSTOP)  # it has not much left to do
@@ -347,7 +347,7 @@ def test_in_a_bucket_killed_and_resumed_to_the_same_bits(
   capfd.readouterr()
   assert records.comparable(run(small(), folder)) == records.comparable(calm[1])
   assert re.search("continuing from step [24] of 5", capfd.readouterr().err)
-  assert storage.names(folder) == [
+  assert object_store.names(folder) == [
       "checkpoints", "config.json", "records.jsonl"]  # the lease is given back
   done = subprocess.run(
       [sys.executable, "-m", "launch.fit", "--draws=100",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from isojax import records
+from isojax.ledger import records
 from tests.command import run as command
 
 SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")

@@ -20,7 +20,7 @@ from isojax.frontier.study import FEWEST, Run, Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
-from isojax.planner.words import many
+from isojax.planner.tables import many
 
 QUANTILES = (0.025, 0.975)
 TIE = 1e-9  # reward; curves that are closer are the same
@@ -51,7 +51,7 @@ class Options:
         raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
 
-# The playbook states some of its steps; launch.calibrate shows what each does.
+# The playbook states some of its steps; launch.verify.calibrate shows what each does.
 DEFAULT = Options(
     points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
@@ -296,7 +296,7 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
         "one seed in some configurations: intervals hold the luck of the "
         "validation problems and samples, not that of the run; when runs "
         "differ by half a point they cover about 60% instead of 95% "
-        "(launch.calibrate)")
+        "(launch.verify.calibrate)")
   if not study.per_problem:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "

@@ -6,7 +6,7 @@ tests/data/logs/README.md. Standard library only.
 
 import dataclasses
 
-from isojax import records
+from isojax.ledger import records
 
 METRICS = ("avg", "best", "worst")
 KNOWN = records.FIELDS["eval"]

@@ -12,7 +12,7 @@ import math
 import os
 import re
 
-from isojax import records
+from isojax.ledger import records
 from isojax.errors import InputError
 
 BROKEN_SHARE = 0.1  # of the lines; more is a file of another kind

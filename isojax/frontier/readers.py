@@ -19,7 +19,7 @@ from isojax.frontier.lines import there
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One evaluation, in the names of isojax.records; `where` is "file:line"."""
+  """One evaluation, in the names of isojax.ledger.records; `where` is "file:line"."""
   where: str
   fields: dict
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from isojax import kernels
+from isojax import attention_kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 
@@ -85,7 +85,7 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
   device = mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
       device.compute_capability.startswith("gfx"))  # AMD's: "gfx942"
-  lacks = kernels.lacks(
+  lacks = attention_kernels.lacks(
       device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
       capability=float(device.compute_capability) if nvidia else None,
       dtype=dtype, cap=cfg.attn_cap, length=length,

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
-from isojax.models import weights
+from isojax.models import linear
 
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
@@ -153,7 +153,7 @@ class Block(nn.Module):
         return x
       boxed = nn.with_logical_partitioning(
           nn.initializers.zeros, (axis, None))
-      value = weights.rounded(
+      value = linear.rounded(
           self.param(name, boxed, (heads, c.H), jnp.float32), dtype)
       return (x + value[None, None]).astype(dtype)
 
@@ -163,7 +163,7 @@ class Block(nn.Module):
       boxed = nn.with_logical_partitioning(
           nn.initializers.constant(1.0 - c.norm_offset), (None,))
       weight = self.param(name, boxed, x.shape[-1:], jnp.float32)
-      return rms_norm(x, weights.rounded(weight, dtype), c)
+      return rms_norm(x, linear.rounded(weight, dtype), c)
 
     wq = weight("q", (c.D, c.N, c.H), ("embed", "heads", None), c.D)
     wk = weight("k", (c.D, c.K, c.H), ("embed", "kv_heads", None), c.D)
@@ -175,9 +175,9 @@ class Block(nn.Module):
 
     with jax.named_scope("attention"):
       h = norm("attn_norm", x_BxTxD)
-      q = biased("q_bias", weights.product(h, wq), c.N, "heads")
-      k = biased("k_bias", weights.product(h, wk), c.K, "kv_heads")
-      v = biased("v_bias", weights.product(h, wv), c.K, "kv_heads")
+      q = biased("q_bias", linear.product(h, wq), c.N, "heads")
+      k = biased("k_bias", linear.product(h, wk), c.K, "kv_heads")
+      v = biased("v_bias", linear.product(h, wv), c.K, "kv_heads")
       q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
       k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
       k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
@@ -185,13 +185,13 @@ class Block(nn.Module):
       attended = self.attend(
           q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
           window=self.window, past=past)
-      out = weights.product(attended, wo)
+      out = linear.product(attended, wo)
       x = x_BxTxD + norm("attn_post_norm", out, c.post_norms)
 
     with jax.named_scope("mlp"):
       h = norm("mlp_norm", x)
-      gate = ACTIVATIONS[c.activation](weights.product(h, w_gate))
-      out = weights.product(gate * weights.product(h, w_up), w_down)
+      gate = ACTIVATIONS[c.activation](linear.product(h, w_gate))
+      out = linear.product(gate * linear.product(h, w_up), w_down)
       x = x + norm("mlp_post_norm", out, c.post_norms)
     return x, k_BxKxHxL, v_BxKxLxH
 
@@ -207,7 +207,7 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
     grouped = hidden_BxTxD.reshape(len(weight_VxD), -1, T, D)
     each = jax.vmap(lambda hidden, weight: logits(hidden, weight, cfg))
     return each(grouped, weight_VxD).reshape(B, T, -1)
-  raw = weights.by_rows(hidden_BxTxD.reshape(B * T, D), weight_VxD)
+  raw = linear.by_rows(hidden_BxTxD.reshape(B * T, D), weight_VxD)
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
@@ -258,14 +258,14 @@ class Transformer(nn.Module):
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
     """
-    x = weights.embedded(self.embed_VxD, tokens_BxT,
+    x = linear.embedded(self.embed_VxD, tokens_BxT,
                          self.dtype or cache.k[0].dtype)
     x = x * jnp.asarray(self.cfg.embed_scale, x.dtype)
     each = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
     x, keys, values = each(x, position_BxT, seen, cache, slot)
     hidden = rms_norm(
-        self.by_rows(x), weights.rounded(self.norm_D, x.dtype), self.cfg)
+        self.by_rows(x), linear.rounded(self.norm_D, x.dtype), self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
@@ -297,7 +297,7 @@ class Transformer(nn.Module):
       def step(x, layer, block=block, run=run):
         params, copies, k, v = layer
         params = jax.tree.map(
-            weights.whole, params, copies, shardings[f"layers_{run[0]}"])
+            linear.whole, params, copies, shardings[f"layers_{run[0]}"])
         x, k, v = block.apply({"params": params}, self.by_rows(x),
                               position_BxT, seen, k, v, slot)
         return x, (k, v)

@@ -13,7 +13,7 @@ import re
 import transformers
 
 from isojax.errors import InputError
-from isojax.families import FAMILIES
+from isojax.model_families import FAMILIES
 from isojax.models import decoder
 
 # Fields of config.json beside READ.

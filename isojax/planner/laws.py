@@ -133,7 +133,7 @@ def interval(value, draws):
   value +- 1.96 of their standard deviations. A frontier steps between curves
   that are nearly parallel, which pulls estimates to the middle of the range;
   percentiles alone then hold the truth as seldom as 83% of the time, this one
-  between 90 and 100% (launch.calibrate).
+  between 90 and 100% (launch.verify.calibrate).
 
   Args:
     value: the estimate, any shape; on a scale where errors add, such as log2 n.

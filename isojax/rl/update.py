@@ -11,7 +11,7 @@ from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import advantage, loss, microbatches, score
+from isojax.rl import advantages, losses, packing, chunked_head
 from isojax.types import Batch, Prompts, Rollouts, TrainState
 
 
@@ -19,8 +19,8 @@ from isojax.types import Batch, Prompts, Rollouts, TrainState
 class LossConfig:
   """What is minimised."""
 
-  aggregation: str  # a key of advantage.AGGREGATIONS
-  zero_variance: str  # a key of advantage.ZERO_VARIANCE
+  aggregation: str  # a key of advantages.AGGREGATIONS
+  zero_variance: str  # a key of advantages.ZERO_VARIANCE
   advantage_ddof: int  # of the group's standard deviation
   advantage_eps: float  # added to it
   clip_low: float  # PPO clip; inert while strictly on-policy
@@ -35,8 +35,8 @@ class LossConfig:
   attention: str  # one of attention.CHOICES
 
   def __post_init__(self):
-    for name, table in (("aggregation", advantage.AGGREGATIONS),
-                        ("zero_variance", advantage.ZERO_VARIANCE)):
+    for name, table in (("aggregation", advantages.AGGREGATIONS),
+                        ("zero_variance", advantages.ZERO_VARIANCE)):
       if getattr(self, name) not in table:
         raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
                          f"of {', '.join(table)}")
@@ -128,7 +128,7 @@ def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
              regularizer_weight_B, *, n: int, G: int,
              cfg: LossConfig) -> list[Batch]:
   """Problem-major host rows, n to a problem, to microbatches of G blocks."""
-  return microbatches.assemble(
+  return packing.assemble(
       prompts, rollouts, advantage_B, policy_weight_B, regularizer_weight_B,
       n=n, G=G, tokens=cfg.microbatch_tokens,
       regularized=bool(cfg.kl_coef or cfg.entropy_coef))
@@ -150,10 +150,10 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   masked = lambda x: jnp.where(mask, x, 0.0)
   logp, behavior_logp = masked(logp), masked(token.behavior_logp_RxW)
   old = jax.lax.stop_gradient(logp)
-  policy, clipped = loss.grpo(logp, old, token.advantage_RxW,
+  policy, clipped = losses.grpo(logp, old, token.advantage_RxW,
                               clip_low=cfg.clip_low, clip_high=cfg.clip_high)
   if cfg.importance_cap is not None:
-    weight, capped = loss.importance(old, behavior_logp, cap=cfg.importance_cap)
+    weight, capped = losses.importance(old, behavior_logp, cap=cfg.importance_cap)
     policy, clipped = policy * weight, clipped | capped
   value = policy * token.policy_weight_RxW
   sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
@@ -162,7 +162,7 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   if cfg.entropy_coef:
     value -= cfg.entropy_coef * entropy * token.regularizer_weight_RxW
   if cfg.kl_coef:
-    kl = loss.kl_k3(logp, masked(ref_logp))
+    kl = losses.kl_k3(logp, masked(ref_logp))
     value += cfg.kl_coef * kl * token.regularizer_weight_RxW
     sums["kl"] = total(kl)
   return total(value), sums | {"loss": total(value)}
@@ -190,12 +190,12 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
 
     def policy(trained):
       params = jax.tree.map(reduced, lora_lib.merge(lora, base, trained))
-      return (score.hidden_states(model, params, batch, dtype),
+      return (chunked_head.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
     def term(hidden, weight, rest):
       mask, token, ref_hidden = rest
-      measure = lambda hidden, weight: loss.logp_and_entropy(
+      measure = lambda hidden, weight: losses.logp_and_entropy(
           decoder.logits(hidden, weight, model.cfg), token.tokens_RxW,
           temperature=temperature)
       logp, entropy = measure(hidden, weight)
@@ -206,28 +206,25 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
 
     (hidden, weight), pull_back = jax.vjp(policy, trained)
     W = batch.tokens_RxW.shape[1]
-    ref_weight = cfg.kl_coef and score.per_block(
+    ref_weight = cfg.kl_coef and chunked_head.per_block(
         decoder.head_weight(base, model.cfg), dtype, model.mesh)
     rest = (jnp.arange(W)[None] < batch.len_R[:, None],
             batch.replace(prompts=None, slot_R=None, len_R=None),
-            score.hidden_states(model, base, batch, dtype) if cfg.kl_coef
+            chunked_head.hidden_states(model, base, batch, dtype) if cfg.kl_coef
             else None)
-    sums, *grads = score.gradient(term, hidden, weight, rest, mesh=model.mesh)
+    sums, *grads = chunked_head.gradient(term, hidden, weight, rest, mesh=model.mesh)
     return pull_back(tuple(grads))[0], sums
 
   return gradient
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
-                lora=lora_lib.FULL, *, join=lambda program: program):
+                lora=lora_lib.FULL):
   """The update: a program for a microbatch, one for the optimizer.
 
   Across devices XLA reduces each microbatch's gradients in cfg.reduce_dtype, in
   which the products that make them are (on CPUs in float32, whatever it is);
   over microbatches, and over chunks of the head, they are summed in float32.
-
-  Args:
-    join: what calls a program together with other runs, see `together`.
 
   Returns:
     update(state, base, batches, temperature) -> (state, metrics). The state is
@@ -267,10 +264,8 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   carried = (shardings.params, whole)
   start = jax.jit(start, out_shardings=carried)
-  accumulate = join(
-      jax.jit(accumulate, donate_argnums=2, out_shardings=carried))
-  apply = join(jax.jit(apply, donate_argnums=0,
-                       out_shardings=(shardings, whole)))
+  accumulate = jax.jit(accumulate, donate_argnums=2, out_shardings=carried)
+  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
 
   def update(state: TrainState, base, batches: list[Batch], temperature):
     carry = start()

@@ -22,10 +22,10 @@ import subprocess
 import tempfile
 
 from isojax import cli
-from isojax import records
-from isojax import workdir
+from isojax.ledger import records
+from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.planner import plan
+from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 
 CONFIG = '''\
@@ -122,7 +122,7 @@ def lonely(runs: list[Run]) -> list[tuple[Run, str]]:
 
 def of_row(lines: list[str], index: int, config, path: str) -> Run:
   """A row of a plan applied to a config; InputError begins with its line."""
-  found = plan.read_row(lines, index, path=path)
+  found = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
   ours = copy.deepcopy(config)
   cli.override(ours, found["overrides"], where)
@@ -140,7 +140,7 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
   Raises:
     InputError: the file cannot be read.
   """
-  lines = plan.read_lines(path)
+  lines = plan_file.read_lines(path)
   runs, wrong = [], []
   for index in range(len(lines)):
     try:
@@ -156,7 +156,7 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
 def other_anchor(path: str, config) -> str | None:
   """A note if the learning rates of a plan are of another anchor."""
   optimizer = config.recipe.optimizer
-  for line in plan.read_lines(path):
+  for line in plan_file.read_lines(path):
     try:
       row = json.loads(line)
       alloc = row["overrides"]["alloc"]

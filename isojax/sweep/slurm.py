@@ -15,7 +15,7 @@ from isojax import cli
 from isojax.errors import InputError
 from isojax.sweep import commands
 from isojax.sweep import runs as runs_lib
-from isojax.sweep import worker
+from isojax.sweep import run_process
 from isojax.sweep.runs import Run
 
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
@@ -39,7 +39,7 @@ class Job:
     self.process = None
 
   def __call__(self) -> str:
-    self.process = subprocess.Popen(self.command, preexec_fn=worker.tied(()))
+    self.process = subprocess.Popen(self.command, preexec_fn=run_process.tied(()))
     while self.process.poll() is None:  # not wait(): signals come in between
       time.sleep(0.5)
     code = self.process.returncode

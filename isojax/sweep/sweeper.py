@@ -4,16 +4,16 @@ import dataclasses
 import signal
 import time
 
-from isojax import lease as lease_lib
+from isojax.ledger import lease as lease_lib
 from isojax import progress
-from isojax import workdir
+from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.sweep import runs as runs_lib
-from isojax.sweep import tries as tries_lib
-from isojax.sweep import worker
+from isojax.sweep import attempts as attempts_lib
+from isojax.sweep import run_process
 from isojax.sweep.runs import Run
-from isojax.sweep.slots import Slot
-from isojax.sweep.tries import Try
+from isojax.sweep.devices import Slot
+from isojax.sweep.attempts import Try
 
 POLL = 0.2  # seconds between looks at our own workers
 SCAN = 2.0  # seconds between looks at the root
@@ -44,7 +44,7 @@ class Job:
 
   run: Run
   this: Try
-  # As worker.Worker; None: its folder is not free yet.
+  # As run_process.Worker; None: its folder is not free yet.
   process: object | None = None
   said: str = ""  # the last complaint about it
   unnoted: bool = False  # it has ended, which could not be written
@@ -83,16 +83,16 @@ class Stops:
 def look(root: str, runs: list[Run], rules: Rules, heard: dict, final: dict
          ) -> list[Seen]:
   """How every run stands; `heard` and `final` keep what was seen before."""
-  out, there = [], tries_lib.numbers(root)
+  out, there = [], attempts_lib.numbers(root)
   for run in runs:
     numbers = there[run.run_id] if run.run_id in there else []
     if run.run_id in final and len(final[run.run_id].tries) == len(numbers):
       out.append(final[run.run_id])
       continue
-    tries = [tries_lib.read(root, run.run_id, g) for g in numbers]
-    living = tries != [] and tries[-1].ended is None and tries_lib.alive(
+    tries = [attempts_lib.read(root, run.run_id, g) for g in numbers]
+    living = tries != [] and tries[-1].ended is None and attempts_lib.alive(
         run.run_id, tries[-1], heard)
-    seen = Seen(run, tries, tries_lib.state(tries, living=living,
+    seen = Seen(run, tries, attempts_lib.state(tries, living=living,
                                             most=rules.most))
     if seen.state in FINAL:
       final[run.run_id] = seen
@@ -108,10 +108,10 @@ def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
   """
   wanting = [s for s in standing
              if s.state in ("waiting", "stopped", "interrupted")]
-  for s in sorted(wanting, key=lambda s: tries_lib.failures(s.tries)):
+  for s in sorted(wanting, key=lambda s: attempts_lib.failures(s.tries)):
     number = s.tries[-1].number + 1 if s.tries else 1
     try:
-      this = tries_lib.begin(root, s.run.run_id, number,
+      this = attempts_lib.begin(root, s.run.run_id, number,
                              version=rules.version, lease=rules.lease,
                              together=rules.together)
     except OSError as error:
@@ -149,9 +149,9 @@ def ended(root: str, job: Job, code: int | None) -> bool:
 
   `code` is None where a try is given up though nothing is wrong with it.
   """
-  why = None if code is None else worker.reason(root, job.run.run_id, code)
+  why = None if code is None else run_process.reason(root, job.run.run_id, code)
   try:
-    tries_lib.end(root, job.run.run_id, job.this, code, why)
+    attempts_lib.end(root, job.run.run_id, job.this, code, why)
   except OSError as error:
     job.complain(f"{why or 'finished'}; and this cannot be noted ({error})")
     return False
@@ -163,8 +163,8 @@ def ended(root: str, job: Job, code: int | None) -> bool:
 def keep(root: str, job: Job) -> bool:
   """The heartbeat; False, with the worker killed, if the run is another's."""
   try:
-    job.this = tries_lib.beat(root, job.run.run_id, job.this)
-  except tries_lib.TakenOver:
+    job.this = attempts_lib.beat(root, job.run.run_id, job.this)
+  except attempts_lib.TakenOver:
     if job.process is not None:
       job.process.kill()
     job.complain("another sweeper took it over, as this one gave no sign for "
@@ -244,7 +244,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
     runs: registered in it.
     slots: what each worker computes on.
     rules: when a run is left alone, and a holder taken for dead.
-    start: (root, run, slot, number of the try) -> a worker.Worker, or what can
+    start: (root, run, slot, number of the try) -> a run_process.Worker, or what can
       do the same: its exit codes are those of isojax.main.
     show: called with list[Seen] at every look at the root.
     fits: whether a run may start beside those that we hold.

@@ -25,9 +25,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.tasks import countdown
-from isojax.tasks import extract as extract_lib
+from isojax.tasks import answer_extraction as answer_extraction_lib
 from isojax.tasks import gym
-from isojax.tasks import worker as worker_lib
+from isojax.tasks import grader_process as grader_process_lib
 from isojax.tasks.problem import Problem
 
 EXTRAS = {"math": "math", "reasoning_gym": "gym"}  # of setup.py; need a worker
@@ -56,7 +56,7 @@ class GraderConfig:
   step_seconds: float  # that all of a step may take, the rest is then wrong
 
   def __post_init__(self):
-    for field, known in (("name", NAMES), ("answer", extract_lib.KINDS)):
+    for field, known in (("name", NAMES), ("answer", answer_extraction_lib.KINDS)):
       value = getattr(self, field)
       if value not in known:
         raise InputError(f"grader.{field}={value!r}: expected one of "
@@ -96,7 +96,7 @@ class _Pool:
     ours = str(pathlib.Path(__file__).parents[2])
     path = [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
-        [sys.executable, "-m", worker_lib.__name__, self.cfg.name,
+        [sys.executable, "-m", grader_process_lib.__name__, self.cfg.name,
          str(self.cfg.seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, bufsize=0,
@@ -217,7 +217,7 @@ class _Pool:
       code = (self.replace if worker.ready else self.stop)(place)
       if worker.job is not None:
         replies[worker.job] = {"lost": "used too much memory"
-                               if code == worker_lib.OUT_OF_MEMORY else
+                               if code == grader_process_lib.OUT_OF_MEMORY else
                                f"its process died, exit code {code}"}
 
 
@@ -274,7 +274,7 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
   n, by_id = len(text_B) // len(problems), {p.id: p for p in problems}
   job_B = []
   for i, text in enumerate(text_B):
-    answer = extract_lib.extract(text, cfg.answer)
+    answer = answer_extraction_lib.extract(text, cfg.answer)
     if answer is not None and cfg.name != "countdown":  # has rules on space
       answer = answer.strip()
     job_B.append(None if answer is None else (problems[i // n].id, answer))

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.tasks import content
+from isojax.tasks import dedup
 from isojax.tasks import countdown
 from isojax.tasks import gym
-from isojax.tasks.content import Pool
-from isojax.tasks import extract as extract_lib
+from isojax.tasks.dedup import Pool
+from isojax.tasks import answer_extraction as answer_extraction_lib
 from isojax.tasks.problem import Problem
 
 Rows = Iterator[tuple[str, dict]]  # where a row stands, its columns
@@ -55,7 +55,7 @@ def _first_of_each(problems: list[Problem], known) -> dict:
   """Problems by normalised question, without those of a known one."""
   of = {}
   for p in problems:
-    key = content.normalised(p.question)
+    key = dedup.normalised(p.question)
     if key not in known:
       of.setdefault(key, p)
   return of
@@ -108,21 +108,21 @@ def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
                      "part of the problems held out for validation")
   kept, notes = pairs(train)
   held, more = (None, []) if validation is None else pairs(validation)
-  pool = content.divided(kept, held, share)
+  pool = dedup.divided(kept, held, share)
   return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
 
 
 def _pairs(rows: Rows, question: str, answer: str, extract: str,
            drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
   """(question, answer) of each row, and what to say about those dropped."""
-  if extract not in extract_lib.KINDS:
+  if extract not in answer_extraction_lib.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
-                     f"{', '.join(extract_lib.KINDS)}")
+                     f"{', '.join(answer_extraction_lib.KINDS)}")
   pairs, empty, total = [], [], 0
   for where, row in rows:
     total += 1
     asked = _text(row, question, where)
-    answered = (extract_lib.extract(_text(row, answer, where), extract)
+    answered = (answer_extraction_lib.extract(_text(row, answer, where), extract)
                 or "").strip()
     if asked and answered:
       pairs.append((asked, answered))

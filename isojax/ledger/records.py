@@ -1,0 +1,269 @@
+"""The ledger: append-only JSON lines, with the compute axis inside.
+
+One flat object a line. The names below are a contract that other tools rely
+on. Standard library only, so that anyone can read a run without jax. In a
+bucket (gs://) the lines come in parts (isojax.ledger.record_parts).
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import os
+import time
+
+from isojax.ledger import record_parts
+from isojax.ledger import object_store
+from isojax.errors import InputError
+
+PART_SECONDS = 30.0  # after which a training record is shown to who watches
+
+COMMON = (
+    "kind",  # "train" or "eval"
+    "run_id",  # content hash of what decides the results
+    "seed",
+    "model",  # the base policy's folder
+    "task",
+    "split",  # the stratum trained on
+    "Bp",  # problems a step
+    "n",  # rollouts a problem
+    "D",  # training problems
+    "step",  # updates made
+    "rollouts",  # cumulative C: every rollout sampled for training
+    "prompt_tokens",  # cumulative; a prompt counts once, not n times
+    "sampled_tokens",  # cumulative, EOS included
+    "trained_tokens",  # cumulative; tokens with a gradient
+    "epoch",  # permutations of the training problems, step / (D // Bp)
+    # Cumulative, devices x seconds of training steps. Of runs that were made
+    # together (--together) each is charged an equal share of every second.
+    "device_seconds",
+)
+TRAIN = (
+    "lr",  # of this update
+    "reward",  # fraction of the step's rollouts that are correct
+    "formatted",  # fraction of rollouts with an answer where it should stand
+    "lost",  # distinct answers not judged in time, counted as wrong
+    "all_wrong",  # fraction of groups with only reward 0
+    "all_right",  # fraction of groups with only reward 1
+    "entropy",  # nats, mean over sampled tokens, of the sampler
+    "kl",  # k3 to the base policy, mean over trained tokens; null if off
+    "grad_norm",  # global, before clipping
+    "clip_fraction",  # of trained tokens, bounded by a clip or the cap
+    "logp",  # mean over trained tokens, of the trainer
+    "logp_gap",  # mean over trained tokens of |trainer - sampler|
+    "response_length",  # tokens, mean over rollouts, EOS included
+    "truncated",  # fraction of rollouts without EOS
+    "seconds_sample",  # these three with the same shares
+    "seconds_score",
+    "seconds_update",
+)
+EVAL = (
+    "eval_set",  # stratum/split
+    "k",  # samples of each problem
+    "avg", "avg_se",  # avg@k and its standard error over problems
+    "best", "best_se",  # best@k: at least one of k correct
+    "worst", "worst_se",  # worst@k: all k correct
+    "maj", "maj_se",  # maj@k: the commonest answer is correct
+    "correct",  # list: correct samples out of k, per problem
+)
+FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
+TIME_FIELDS = frozenset(
+    ("device_seconds", "seconds_sample", "seconds_score", "seconds_update"))
+
+
+def _line(record: dict) -> bytes:
+  if "kind" not in record or record["kind"] not in FIELDS:
+    raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
+  wanted = FIELDS[record["kind"]]
+  if record.keys() != wanted:
+    raise InputError(
+        f"record of kind {record['kind']}: unknown fields "
+        f"{sorted(record.keys() - wanted)}, missing fields "
+        f"{sorted(wanted - record.keys())}")
+  for name, value in record.items():
+    if isinstance(value, float) and not math.isfinite(value):
+      raise InputError(f"record field {name}={value}: expected a finite number")
+  return (json.dumps(record, allow_nan=False) + "\n").encode()
+
+
+def append(path: str, record: dict) -> None:
+  """Adds one line, in one write.
+
+  A torn last line of a killed run must be gone before: `truncate_after` sees
+  to it at the start of a run.
+
+  Raises:
+    InputError: the record has other fields than its kind, or NaN or infinity,
+      which JSON has not; or the line could not be written (full disk).
+  """
+  line = _line(record)
+  with _writing(path):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+      if os.write(fd, line) != len(line):
+        raise OSError("only a part of the line could be written")
+    finally:
+      os.close(fd)
+
+
+@contextlib.contextmanager
+def _writing(path: str):
+  """Names the file and the remedy when the disk refuses."""
+  try:
+    yield
+  except OSError as error:
+    raise InputError(
+        f"{path}: cannot be written ({error}); nothing that was written before "
+        "is lost: make room, then run the same command again") from error
+
+
+def sync(path: str) -> None:
+  """On disk, not only in memory: called before a checkpoint is started."""
+  with _writing(path):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+      os.fsync(fd)
+    finally:
+      os.close(fd)
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+  """A ledger on a file system: each record is there once it is appended."""
+
+  path: str
+
+  def append(self, record: dict) -> None:
+    append(self.path, record)
+
+  def sync(self) -> None:
+    sync(self.path)
+
+
+class Bucket:
+  """A ledger in a bucket: records wait for the next part.
+
+  That is written by `sync`, with an evaluation, and with the first record that
+  comes PART_SECONDS after the part before. What a kill takes was not in a
+  checkpoint, and is made again.
+  """
+
+  def __init__(self, path: str):
+    self._parts, self._waiting = record_parts.Writer(path), []
+    self._written = time.monotonic()
+
+  def append(self, record: dict) -> None:
+    self._waiting.append(_line(record))
+    if (record["kind"] == "eval"
+        or time.monotonic() - self._written >= PART_SECONDS):
+      self.sync()
+
+  def sync(self) -> None:
+    if self._waiting:
+      self._parts.add(b"".join(self._waiting))
+      self._waiting, self._written = [], time.monotonic()
+
+
+@contextlib.contextmanager
+def opened(path: str):
+  """A ledger to write, after `truncate_after`; at the end all is there."""
+  if not object_store.remote(path):
+    yield File(path)
+    return
+  ledger = Bucket(path)
+  try:
+    yield ledger
+  except BaseException:
+    with contextlib.suppress(InputError):  # not over the error that there is
+      ledger.sync()
+    raise
+  ledger.sync()
+
+
+def content(path: str, tail: int | None = None) -> bytes:
+  """The bytes of a file, of a ledger in parts, or of an object in a bucket.
+
+  `tail`: only the lines that begin in the last so many bytes of a file.
+
+  Raises:
+    OSError: it cannot be read; FileNotFoundError: there is none.
+  """
+  if object_store.remote(path):
+    found = record_parts.read(path)
+    found = object_store.content(path) if found is None else found
+    if found is None:
+      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return found
+  with open(path, "rb") as file:
+    if tail is not None and os.path.getsize(path) > tail:
+      file.seek(-tail, os.SEEK_END)
+      file.readline()  # begins before
+    return file.read()
+
+
+def read(path: str, tail: int | None = None) -> list[dict]:
+  """All whole records; a torn last line is dropped, a missing file is empty.
+
+  `tail`: only those that begin in the last so many bytes, for a quick look.
+
+  Raises:
+    InputError: a line before the last is not a record: names file and line.
+  """
+  try:
+    *lines, torn = content(path, tail).split(b"\n")
+  except FileNotFoundError:
+    return []
+  del torn  # b"" after a whole last line
+  kept = []
+  for number, line in enumerate(lines, 1):
+    try:
+      record = json.loads(line)
+      if not isinstance(record, dict):
+        raise ValueError("not an object")
+    except ValueError as error:
+      raise InputError(
+          f"{path}:{number}: not a record ({error}); expected one JSON object "
+          "a line; restore the file, or start again in another workdir"
+      ) from error
+    kept.append(record)
+  return kept
+
+
+def truncate_after(path: str, step: float) -> list[dict]:
+  """Keeps and returns the records of steps up to `step` (inf: all whole ones).
+
+  What a killed run wrote after its checkpoint is made again, to the same
+  values, so that no record is missing and none is there twice. The file is
+  replaced atomically, and only if something goes; in a bucket always, so that
+  nothing counts which another process may still write.
+  """
+  kept = [r for r in read(path) if r["step"] <= step]
+  keep(path, kept)
+  return kept
+
+
+def keep(path: str, kept: list[dict]) -> None:
+  """Cuts a ledger down to `kept`, the first of the records that `read` gave."""
+  text = "".join(json.dumps(r) + "\n" for r in kept).encode()
+  if object_store.remote(path):
+    record_parts.begin(path, text)
+  elif os.path.exists(path) and os.path.getsize(path) != len(text):
+    with _writing(path):
+      replace(path, text)
+
+
+def replace(path: str, text: bytes) -> None:
+  """Writes a whole file so that a reader sees the old one or the new one."""
+  beside = path + ".tmp"
+  with open(beside, "wb") as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(beside, path)
+
+
+def comparable(kept: list[dict]) -> list[dict]:
+  """The records without the fields that measure time."""
+  return [{name: value for name, value in record.items()
+           if name not in TIME_FIELDS} for record in kept]

@@ -1,0 +1,176 @@
+"""Machines to price a run on: what their makers publish, or we measured.
+
+Every number is of one chip (a GPU is a chip), dense (no sparsity), in plain
+units: FLOP/s, bytes, bytes/s. None: not published, or not found.
+"""
+
+import dataclasses
+import difflib
+import re
+
+from isojax.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+  """The peaks of one chip; nothing reaches them."""
+
+  name: str
+  bfloat16: float  # FLOP/s of matrix products
+  hbm_bytes: float
+  hbm_bandwidth: float  # bytes/s
+  source: str
+  float32: float | None = None  # without TF32 on GPUs; TPUs publish none
+  int8: float | None = None  # operations/s
+  float8: float | None = None  # FLOP/s
+  link_bandwidth: float | None = None  # bytes/s out of a chip over all links,
+  # one way: half the "bidirectional" figure. ICI or NVLink, never Ethernet.
+  usd_per_hour: float | None = None  # on demand, of one chip
+  usd_source: str | None = None
+  named_cores: int = 1  # that a slice name counts on one chip; 1: chips
+
+  def peak(self, dtype: str) -> float:
+    """FLOP/s of matrix products of this dtype."""
+    peaks = {name: getattr(self, name)
+             for name in ("bfloat16", "float32", "int8", "float8")
+             if getattr(self, name) is not None}
+    if dtype not in peaks:
+      raise InputError(f"{self.name}: no peak is published for dtype {dtype!r};"
+                       f" expected one of {', '.join(peaks)}")
+    return peaks[dtype]
+
+
+# Pages were read on 2026-11-21. BOOK is jax-ml.github.io/scaling-book at commit
+# 0819a7d, 2025-02-18.
+# TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, with v5p and v6e beside it.
+BOOK_PRICES = "the scaling book, 2025-02-18, Google Cloud, region not stated"
+ACCELERATORS = {
+    "tpu-v4": Accelerator(
+        name="tpu-v4", bfloat16=275e12, int8=275e12,
+        hbm_bytes=32 * 2**30, hbm_bandwidth=1200e9,
+        link_bandwidth=270e9,  # BOOK, tpus: 6 links of 45 GB/s each way
+        usd_per_hour=3.22, usd_source="price list of 2022-08-11, infer-pub.com",
+        named_cores=2, source="docs.cloud.google.com/tpu/docs/v4"),
+    "tpu-v5e": Accelerator(
+        name="tpu-v5e", bfloat16=197e12, int8=393e12,
+        hbm_bytes=16e9, hbm_bandwidth=819e9,
+        link_bandwidth=200e9,  # 400 GB/s bidirectional
+        usd_per_hour=1.20, usd_source=BOOK_PRICES,
+        source="docs.cloud.google.com/tpu/docs/v5e"),
+    "tpu-v5p": Accelerator(
+        name="tpu-v5p", bfloat16=459e12, int8=918e12,  # int8: BOOK, tpus
+        hbm_bytes=95e9, hbm_bandwidth=2765e9,
+        link_bandwidth=600e9,  # TPU7X: 1200 GB/s bidirectional
+        usd_per_hour=4.20, usd_source=BOOK_PRICES,
+        named_cores=2, source="docs.cloud.google.com/tpu/docs/v5p-training"),
+    "tpu-v6e": Accelerator(
+        name="tpu-v6e", bfloat16=918e12, int8=1836e12,
+        hbm_bytes=32e9, hbm_bandwidth=1638e9,
+        link_bandwidth=400e9,  # 800 GB/s bidirectional
+        source="docs.cloud.google.com/tpu/docs/v6e"),
+    "tpu-v7": Accelerator(
+        name="tpu-v7", bfloat16=2307e12, float8=4614e12,
+        hbm_bytes=192e9,  # TPU7X says GiB, but of v6e's 32 GB as well
+        hbm_bandwidth=7380e9,
+        link_bandwidth=600e9,  # 1200 GB/s bidirectional
+        named_cores=2,  # "tpu7x-8" is a host of 4 chips: vLLM's TPU guide
+        source="docs.cloud.google.com/tpu/docs/tpu7x (Ironwood)"),
+    "a100-40gb": Accelerator(
+        name="a100-40gb", bfloat16=312e12, float32=19.5e12, int8=624e12,
+        hbm_bytes=40e9, hbm_bandwidth=1555e9,
+        link_bandwidth=300e9,  # NVLink 600 GB/s, both ways
+        source="NVIDIA A100 datasheet 1758950 r4, SXM4, from the table of "
+               "glennklockwood.com/garden/processors/A100"),
+    "a100-80gb": Accelerator(
+        name="a100-80gb", bfloat16=312e12, float32=19.5e12, int8=624e12,
+        hbm_bytes=80e9, hbm_bandwidth=2039e9, link_bandwidth=300e9,
+        source="as a100-40gb; HBM2e"),
+    "h100": Accelerator(
+        name="h100", bfloat16=989e12, float32=67e12, int8=1979e12,
+        float8=1979e12, hbm_bytes=80e9, hbm_bandwidth=3350e9,
+        link_bandwidth=450e9,  # NVLink 900 GB/s, both ways
+        usd_per_hour=10.80, usd_source=BOOK_PRICES,
+        source="NVIDIA H100 SXM5, dense, from the table of "
+               "glennklockwood.com/garden/processors/h100"),
+    "h200": Accelerator(
+        name="h200", bfloat16=989e12, float32=67e12, int8=1979e12,
+        float8=1979e12, hbm_bytes=141e9, hbm_bandwidth=4800e9,
+        link_bandwidth=450e9,  # NVLink 900 GB/s, both ways
+        source="H100's die; memory and NVLink from MLCommons "
+               "inference_results_v4.1, NVIDIA/H200-SXM-141GBx8, and "
+               "scaling-book/gpus of 2025-08-18"),
+    "b200": Accelerator(
+        name="b200", bfloat16=2250e12, float32=80e12, int8=4500e12,
+        float8=4500e12,
+        hbm_bytes=180e9,  # of HGX B200, 8 x 180 GB; the package has 192 GB
+        hbm_bandwidth=8000e9,
+        link_bandwidth=900e9,  # NVLink 1.8 TB/s, both ways
+        source="NVIDIA HGX B200 at 1,000 W, dense, from the table of "
+               "glennklockwood.com/garden/processors/B200"),
+    # The largest of eight runs, of a machine that others used as well.
+    "cpu-2core": Accelerator(
+        name="cpu-2core", bfloat16=1.84e11, float32=2.16e11,
+        hbm_bytes=2.53e10, hbm_bandwidth=7.24e10,
+        source="python -m launch.bench.measure_machine, 2026-11-21, "
+               "AMD EPYC, 2 cores, jax 0.10.2"),
+}
+# Other spellings of slices: what stands before -COUNT.
+ALIASES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7", "v7x": "tpu-v7"} | {
+    name.removeprefix("tpu-"): name for name in ACCELERATORS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+  """A number of equal chips, all joined by their fast links.
+
+  Slower networks between slices or GPU hosts are left out: past one slice or
+  one NVLink domain, collectives are priced too low.
+  """
+
+  name: str
+  accelerator: Accelerator
+  chips: int
+
+  def __post_init__(self):
+    if self.chips < 1:
+      raise InputError(f"machine {self.name!r}: expected at least one chip")
+
+
+MOST_CHIPS = 2**17  # no machine has more
+# How a name says kind and count, and whether the count may be of TensorCores.
+FORMS = (
+    (r"(?P<kind>.+)", False),
+    (r"(?P<count>\d+)x(?P<kind>.+)", False),
+    (r"(?P<kind>.+)x(?P<count>\d+)", False),
+    (r"(?P<kind>.+)-(?P<count>\d+)", True),
+)
+
+
+def machine(name: str) -> Machine:
+  """The machine of a cloud's name for it: "v5p-64", "8xh100", "cpu-2core".
+
+  Slice names of v4, v5p and v7 count TensorCores, two a chip: "v5p-64" has 32
+  chips. Those of v5e and v6e count chips. A name without a count is one chip.
+  """
+  for form, is_slice in FORMS:
+    found = re.fullmatch(form, name.lower())
+    kind = found["kind"] if found else ""
+    kind = ALIASES[kind] if kind in ALIASES else kind
+    if kind not in ACCELERATORS:
+      continue
+    accelerator = ACCELERATORS[kind]
+    count = int(found["count"]) if "count" in found.groupdict() else 1
+    each = accelerator.named_cores if is_slice else 1
+    if not 1 <= count // each <= MOST_CHIPS or count % each:
+      raise InputError(
+          f"machine {name!r}: expected a positive multiple of {each}: the name "
+          f"counts {'TensorCores, two a chip' if each > 1 else 'chips'}, at "
+          f"most {MOST_CHIPS} of them")
+    return Machine(name, accelerator, count // each)
+  bare = re.sub(r"^\d+x|[x-]\d+$", "", name.lower())
+  kinds = [*ACCELERATORS, *ALIASES]
+  begins = [kind for kind in kinds if bare and kind.startswith(bare)]
+  near = (begins or difflib.get_close_matches(bare, kinds, n=1, cutoff=0))[0]
+  raise InputError(
+      f"machine {name!r}: unknown; the nearest is {near!r}; expected a chip "
+      f"({', '.join(ACCELERATORS)}), a slice such as v5e-8, or 8xh100")

@@ -1,0 +1,116 @@
+"""The shape of a policy, from its Hugging Face config.json."""
+
+import dataclasses
+
+from isojax.errors import InputError
+from isojax.model_families import FAMILIES, Family
+
+LARGEST = 10**8  # of any size in a config.json
+KEYS = dict(layers="num_hidden_layers", width="hidden_size",
+            heads="num_attention_heads", kv_heads="num_key_value_heads",
+            mlp="intermediate_size", vocab="vocab_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelShape:
+  """A dense decoder with gated MLPs."""
+
+  layers: int
+  width: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  mlp: int
+  vocab: int
+  tied: bool  # embedding and head are one matrix
+  family: Family
+
+  @property
+  def layer_matmul(self) -> int:
+    """Parameters of one layer's seven matrices."""
+    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+            + 3 * self.width * self.mlp)
+
+  @property
+  def head(self) -> int:
+    """Parameters of the vocabulary's matrix."""
+    return self.width * self.vocab
+
+  @property
+  def matmul_params(self) -> int:
+    """Parameters that a token of which logits are taken is multiplied with."""
+    return self.layers * self.layer_matmul + self.head
+
+  @property
+  def params(self) -> int:
+    biases = self.family.qkv_bias * self.head_dim * (
+        self.heads + 2 * self.kv_heads)
+    norms = self.family.norms * self.width + (
+        self.family.qk_norm * 2 * self.head_dim)
+    return (self.layers * (self.layer_matmul + biases + norms) + self.width
+            + self.head * (1 if self.tied else 2))
+
+  def lora_params(self, rank: int) -> int:
+    """rank * (in + out) of each of a layer's seven matrices."""
+    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
+        self.width + self.mlp)
+    return self.layers * rank * ends
+
+  def kv_bytes_per_token(self, number: int) -> int:
+    """Bytes of a token's keys and values, `number` bytes each."""
+    return 2 * self.layers * self.kv_heads * self.head_dim * number
+
+  def forward_flops(self, context, head: bool):
+    """FLOPs of one token that attends to `context` tokens, in a forward.
+
+    2 for each matrix parameter; 4 heads head_dim context in a layer, scores
+    and sums of values.
+    """
+    matmul = self.layers * self.layer_matmul + (self.head if head else 0)
+    return 2 * matmul + (
+        4 * self.layers * self.heads * self.head_dim * context)
+
+
+def model_shape(config: dict, *, path: str) -> ModelShape:
+  """The shape in a parsed Hugging Face config.json of a dense text model.
+
+  Raises:
+    InputError: names the file and what in it would be priced wrong.
+  """
+  kind = config["model_type"] if "model_type" in config else None
+  experts = [key for key in config if "expert" in key]
+  if not isinstance(kind, str) or kind not in FAMILIES or experts:
+    raise InputError(
+        f"{path}: model_type {kind!r}"
+        f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
+        f"expected a dense one of {', '.join(FAMILIES)}")
+  missing = [key for key in KEYS.values() if key not in config]
+  if missing:
+    raise InputError(f"{path}: {', '.join(missing)} missing; write the "
+                     "values out, also those equal to the library's defaults")
+  sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
+  given = "head_dim" in config and config["head_dim"] is not None
+  if given:
+    sizes["head_dim"] = config["head_dim"]
+  wrong = [f"{KEYS[k] if k in KEYS else k}={v!r}" for k, v in sizes.items()
+           if type(v) is not int or not 1 <= v <= LARGEST]
+  wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
+            if key in config and config[key]]
+  tied = (config["tie_word_embeddings"] if "tie_word_embeddings" in config
+          else FAMILIES[kind].gemma)
+  if not isinstance(tied, bool):
+    wrong.append(f"tie_word_embeddings={tied!r}")
+  if wrong:
+    raise InputError(f"{path}: {', '.join(wrong)}: expected sizes from 1 to "
+                     f"{LARGEST}, true or false where a key asks for it, and "
+                     "no biases but Qwen2's")
+  if sizes["heads"] % sizes["kv_heads"]:
+    raise InputError(f"{path}: {sizes['heads']} num_attention_heads do not "
+                     f"share {sizes['kv_heads']} num_key_value_heads evenly")
+  if not given and (
+      kind.startswith("gemma") or sizes["width"] % sizes["heads"]):
+    raise InputError(f"{path}: head_dim is missing and not hidden_size / "
+                     "num_attention_heads; write it out")
+  sizes.setdefault("head_dim", sizes["width"] // sizes["heads"])
+  return ModelShape(**sizes, tied=tied, family=FAMILIES[kind])

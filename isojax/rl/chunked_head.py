@@ -1,0 +1,117 @@
+"""A loss over given tokens and its gradient, without all logits at once."""
+
+import jax
+import jax.numpy as jnp
+
+from isojax import mesh as mesh_lib
+from isojax.models import decoder
+from isojax.models.attention import Seen
+from isojax.planner.cost.memory import HEAD_CHUNK
+from isojax.sampling import prefill
+from isojax.types import Batch
+
+
+def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
+  """What predicts each of a microbatch's tokens: [R, W, D].
+
+  Prompts go through the model once a slot; their keys and values are cloned to
+  the rows, in front of the rows' own, and gradients of all rows meet in them.
+  Activations are in `dtype`; a weight's gradient is in the dtype of the weight.
+  """
+  S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
+  G = mesh_lib.blocks(model.mesh)
+  clone = lambda x: prefill.clone(x, batch.slot_R, G)
+  cache = jax.tree.map(
+      clone, prefill.prompt_cache(model, params, batch.prompts, dtype))
+  last_P = batch.prompts.len_P - 1
+  first_P = jnp.take_along_axis(
+      batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
+  before_RxW = jnp.pad(batch.tokens_RxW[:, :-1], [(0, 0), (1, 0)])
+  inputs_RxW = jnp.where(
+      batch.offset_RxW == 0, clone(first_P)[:, None], before_RxW)
+  last_R, at_W = clone(last_P), jnp.arange(W)
+  # The prompt's last token is fed again, so the prompt ends before it.
+  start_RxW = at_W[None] - batch.offset_RxW  # of the token's own answer
+  hidden, _ = model.apply(
+      {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
+      Seen(S, last_R, S + start_RxW), cache, None)
+  return hidden
+
+
+def in_chunks(tree, G: int):
+  """[R, T, ...] cut along positions, about HEAD_CHUNK tokens a device.
+
+  Not along rows, which stay on their devices. Zeros fill the last chunk.
+
+  Returns:
+    The same tree of [chunks, R, T / chunks, ...].
+  """
+  R, T = jax.tree.leaves(tree)[0].shape[:2]
+  count = min(T, -(-R * T // (G * HEAD_CHUNK)))
+  size = -(-T // count)
+
+  def cut(x):
+    pad = [(0, 0), (0, count * size - T), *[(0, 0)] * (x.ndim - 2)]
+    return jnp.pad(x, pad).reshape(R, count, size, *x.shape[2:]).swapaxes(0, 1)
+
+  return jax.tree.map(cut, tree)
+
+
+def per_block(weight_VxD, dtype, mesh):
+  """The head's weight for each row shard, [G, V, D]: gathered here, once.
+
+  What each chunk of tokens adds to its gradient then stays on the shard, where
+  XLA would reduce it over all of them, whole, chunk by chunk.
+  """
+  G, sharding = mesh_lib.blocks(mesh), head_sharding(weight_VxD, mesh)
+  weight_VxD = jax.lax.with_sharding_constraint(
+      weight_VxD.astype(dtype), mesh_lib.whole_rows(sharding))
+  return jax.lax.with_sharding_constraint(
+      jnp.broadcast_to(weight_VxD[None], (G, *weight_VxD.shape)),
+      mesh_lib.each_block(sharding))
+
+
+def head_sharding(weight_VxD, mesh):
+  return mesh_lib.param_sharding(("vocab", "embed"), weight_VxD.shape, mesh)
+
+
+def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
+  """Sums of a loss over all tokens and its gradients, chunk by chunk.
+
+  The gradient of a chunk is taken while its logits are there, so these are
+  computed once, and nothing of the size of the vocabulary is kept.
+
+  Args:
+    term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
+    hidden_RxTxD: in the compute dtype.
+    weight_VxD: of the head. Its gradient is summed in float32 over chunks, and
+      then over devices in its dtype.
+    rest: tree of [R, T, ...], cut as the hidden states.
+    mesh: whose row shards are the G blocks.
+
+  Returns:
+    (sums, gradient of the hidden states, gradient of the weight).
+  """
+  T, sharding = hidden_RxTxD.shape[1], head_sharding(weight_VxD, mesh)
+  weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
+  grad = jax.grad(term, argnums=(0, 1), has_aux=True)
+
+  def step(carry, chunk):
+    hidden, rest = chunk
+    (grad_hidden, grad_weight), sums = grad(hidden, weight, rest)
+    return jax.tree.map(lambda total, x: total + x.astype(total.dtype), carry,
+                        (sums, grad_weight)), grad_hidden
+
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh))
+  first = jax.tree.map(lambda x: x[0], chunks)
+  sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
+      lambda h, r: term(h, weight, r)[1], *first))
+  nothing = jax.lax.with_sharding_constraint(
+      jnp.zeros(weight.shape, jnp.float32), mesh_lib.each_block(sharding))
+  (sums, grad_GxVxD), grad_hidden = jax.lax.scan(
+      step, (sums, nothing), chunks)
+  grad_weight = mesh_lib.reduced(
+      grad_GxVxD.astype(weight_VxD.dtype), sharding)
+  grad_hidden = grad_hidden.swapaxes(0, 1).reshape(
+      hidden_RxTxD.shape[0], -1, hidden_RxTxD.shape[2])
+  return sums, grad_hidden[:, :T], grad_weight

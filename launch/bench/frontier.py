@@ -1,0 +1,92 @@
+"""Times launch.fit on the paper's size: python -m launch.bench.frontier
+
+Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
+them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and
+the peak memory of the process.
+"""
+
+import json
+import os
+import resource
+import tempfile
+import time
+
+from absl import app
+import numpy as np
+
+from isojax.frontier import analysis
+from isojax.frontier import document
+from isojax.frontier import plots
+from isojax.frontier import proposal
+from isojax.frontier import readers
+from isojax.frontier import report
+from isojax.frontier import study as study_lib
+from isojax.frontier import synthetic
+from isojax.planner.allocation import B_MAX, PAPER_BP, PAPER_N, cells
+
+EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
+C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation
+
+
+def write_records(folder: str) -> list[str]:
+  """One file a configuration, as isojax.main would write its evaluations."""
+  paths = []
+  for Bp, n in cells(PAPER_BP, PAPER_N, B_max=B_MAX):
+    i = PAPER_N.index(n)
+    truth = synthetic.Truth(Bp=Bp, n=(n,), A=(0.6 + 0.01 * min(i, 6),),
+                            k=(6e-6 * 0.7**i,), b=0.45)
+    run, = synthetic.study(
+        truth, C_max=C_MAX, evaluations=EVALUATIONS, seeds=1, Q=PROBLEMS,
+        k=SAMPLES, spread=0.5, run_sd=0.0, seed=0).runs
+    paths.append(os.path.join(folder, f"{Bp}-{n}.jsonl"))
+    with open(paths[-1], "w", encoding="utf-8") as file:
+      for step, C, value in zip(run.step_E, run.C_E, run.value_ExQ):
+        correct = np.rint(value * SAMPLES).astype(int).tolist()
+        file.write(json.dumps({
+            "kind": "eval", "run_id": f"{Bp}-{n}", "seed": 0, "model": "m",
+            "split": "easy", "eval_set": "easy/validation", "Bp": Bp, "n": n,
+            "step": int(step), "rollouts": int(C), "k": SAMPLES,
+            "correct": correct, "avg": float(value.mean())}) + "\n")
+  return paths
+
+
+def main(_) -> None:
+  clock, names = [], []
+
+  def tick(name: str) -> None:
+    clock.append(time.perf_counter())
+    names.append(name)
+
+  with tempfile.TemporaryDirectory() as folder:
+    paths = write_records(folder)
+    tick("start")
+    rows = [row for path in paths for row in readers.read(
+        path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
+        from_path=None)[0]]
+    tick("read records")
+    study, notes = study_lib.from_rows(rows, study_lib.Selection(
+        axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,
+        B=None))
+    tick("study")
+    fit = analysis.analyse(study, analysis.DEFAULT)
+    tick(f"curves, frontier, law, {fit.options.draws} draws")
+    hill = document.scalerl_fields(study, min_C=0.0, notes=notes)
+    tick("ScaleRL laws")
+    found = document.document(
+        fit, others={study.metric: fit}, hill=hill, notes=notes,
+        matched=document.scalerl_matched(study, hill, min_C=0.0),
+        next_plan=proposal.next_plan(fit, path="fit.json"))
+    tick("variants, extrapolation, interference")
+    report.html(found, plots.save(found, folder))
+    tick("figures and report")
+  print(f"{len(study.configurations)} configurations x {EVALUATIONS} "
+        f"evaluations x {PROBLEMS} problems")
+  for name, seconds in zip(names[1:], np.diff(clock)):
+    print(f"{name:40} {seconds:7.1f} s")
+  print(f"{'all':40} {clock[-1] - clock[0]:7.1f} s")
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  print(f"{'peak memory':40} {peak / 2**20:7.2f} GiB")
+
+
+if __name__ == "__main__":
+  app.run(main)

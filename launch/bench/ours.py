@@ -1,0 +1,201 @@
+"""isojax as a contestant of `launch.bench`, and a naive JAX sampler.
+
+Sampler and update have the settings of configs/base.py but for the sizes of
+the case. `make_sampling` and `make_updating` are all that knows how the two
+are called.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import tempfile
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs import base
+from isojax import mesh as mesh_lib
+from isojax import profile
+from isojax import rng
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.rl import advantages
+from isojax.rl import update as update_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from launch.bench import cases
+from launch.bench.cases import Case
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+  """Whoever is timed."""
+
+  name: str
+  dtype: str  # of its compute
+  call: typing.Callable  # seed -> lengths of the useful rows [B], when done
+  warm: typing.Callable  # seed -> nothing; what is done once, compiling too
+  held: typing.Callable  # () -> bytes of weights and optimizer state
+  compiles: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """A random one: close to uniform over its vocabulary."""
+
+  model: decoder.Transformer
+  params: dict  # float32
+
+
+def random_policy(config: dict) -> Policy:
+  """A policy of a config.json's shape, on the first device."""
+  with tempfile.TemporaryDirectory() as folder:
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+    cfg = hf_config.read(folder)
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
+  model = decoder.Transformer(cfg, mesh)
+  return Policy(model, decoder.init_params(model, jax.random.key(0)))
+
+
+def nbytes(tree) -> int:
+  return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+
+def prompts_of(case: Case, V: int) -> Prompts:
+  return Prompts(cases.made_prompts(case, V),
+                 np.full(case.Bp, case.prompt_tokens, np.int32),
+                 np.arange(case.Bp, dtype=np.uint32))
+
+
+def make_sampling(model: decoder.Transformer, case: Case):
+  """sample(params, prompts, seed) -> Rollouts on the host."""
+  cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
+      slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
+      max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
+      cache=case.cache))
+  sampler = sampler_lib.make_sampler(
+      model, cfg, cases.stops(case, model.cfg.V))
+
+  def sample(params, prompts: Prompts, seed: int) -> Rollouts:
+    return sampler_lib.sample_all(
+        sampler, params, prompts, case.n, rng.stream(seed, "rollout"),
+        temperature=np.float32(cfg.temperature), top_p=np.float32(cfg.top_p))
+
+  return profile.stage("sample", sample)
+
+
+def make_updating(model: decoder.Transformer, case: Case):
+  """(first, step): parameters -> state; (state, prompts, rollouts, reward) ->
+  state, ready on the device."""
+  recipe = base.get_config().recipe
+  cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
+      microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
+  # A learning rate of almost nothing: the policy stays close to uniform.
+  tx = update_lib.make_optimizer(
+      update_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
+      lambda step: 1e-9)
+  update = update_lib.make_update(model, tx, cfg)
+  temperature = np.float32(base.get_config().sampler.temperature)
+
+  def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
+    advantage_Bpxn = advantages.group_norm(
+        reward_Bpxn, ddof=cfg.advantage_ddof, eps=cfg.advantage_eps)
+    weights = advantages.row_weights(
+        rollouts.len_R.reshape(case.Bp, case.n), reward_Bpxn,
+        aggregation=cfg.aggregation, zero_variance=cfg.zero_variance)
+    batches = update_lib.assemble(
+        prompts, rollouts, advantage_Bpxn.reshape(-1),
+        *(w.reshape(-1) for w in weights), n=case.n,
+        G=mesh_lib.blocks(model.mesh), cfg=cfg)
+    state, metrics = update(
+        state, None, [update_lib.place(b, model.mesh) for b in batches],
+        temperature)
+    jax.block_until_ready((state, metrics))
+    return state
+
+  first = functools.partial(update_lib.init_state, model, tx)
+  return first, profile.stage("update", step)
+
+
+def made(case: Case, V: int, seed: int) -> Rollouts:
+  """Rollouts that nobody sampled."""
+  tokens, len_R = cases.made_rollouts(case, V, seed)
+  behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
+  return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
+                  behavior, len_R.astype(np.float32))
+
+
+def ours(policy: Policy, case: Case) -> Contestant:
+  """Sampling, an update, or a step of both with made rewards."""
+  model, V = policy.model, policy.model.cfg.V
+  prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
+  if case.what in ("sample", "step"):
+    sample = make_sampling(model, case)
+  if case.what in ("update", "step"):
+    first, step = make_updating(model, case)
+    # A copy: the state is donated, and peers load the same parameters.
+    held = first(jax.tree.map(jnp.copy, policy.params))
+
+  def call(seed: int):
+    nonlocal held
+    rollouts = (sample(held.params if step else held, prompts, seed) if sample
+                else made(case, V, seed))
+    if sample:
+      found = cases.useful(rollouts.tokens_RxT,
+                                 cases.stops(case, V))
+      assert (found == rollouts.len_R).all(), (found, rollouts.len_R)
+    if step:
+      held = step(held, prompts, rollouts,
+                  cases.made_rewards(case, seed))
+    return np.asarray(rollouts.len_R)
+
+  return Contestant(cases.OURS, case.dtype, call, call,
+                    lambda: nbytes(held), compiles=True)
+
+
+def naive(policy: Policy, case: Case) -> Contestant:
+  """What a JAX sampler is without care, and still one compiled program.
+
+  The cache of all rows has its full length from the start, each prompt is
+  computed once a row, and all rows go on until the longest has ended.
+  """
+  model, V, S = policy.model, policy.model.cfg.V, case.prompt_tokens
+  R, T, L = case.B, case.new_tokens, case.prompt_tokens + case.new_tokens
+  stop = cases.stops(case, V)
+
+  def forward(params, tokens, start, cache):
+    position = start + jnp.arange(tokens.shape[1])
+    mask = jnp.arange(L)[None] <= position[:, None]
+    rows = lambda x: jnp.broadcast_to(x[None], (R, *x.shape))
+    hidden, cache = model.apply({"params": params}, tokens, rows(position),
+                                rows(mask), cache, start)
+    return model.apply({"params": params}, hidden[:, -1:],
+                       method="head")[:, 0], cache
+
+  @jax.jit
+  def sample(params, tokens_RxS, key):
+    params = jax.tree.map(lambda x: x.astype(case.dtype), params)
+    logits, cache = forward(params, tokens_RxS, 0, decoder.init_cache(
+        model.cfg, R, L, jnp.dtype(case.dtype)))
+
+    def advance(carry):
+      t, logits, cache, done, out = carry
+      token = jax.random.categorical(jax.random.fold_in(key, t), logits)
+      out = out.at[:, t].set(jnp.where(done, 0, token))
+      done |= jnp.isin(token, jnp.array(stop))
+      logits, cache = forward(params, token[:, None], S + t, cache)
+      return t + 1, logits, cache, done, out
+
+    carry = (0, logits, cache, jnp.zeros(R, bool), jnp.zeros((R, T), jnp.int32))
+    return jax.lax.while_loop(
+        lambda c: (c[0] < T) & ~jnp.all(c[3]), advance, carry)[-1]
+
+  prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
+  call = lambda seed: cases.useful(
+      sample(policy.params, prompts, jax.random.key(seed)), stop)
+  return Contestant("naive", case.dtype, call, call,
+                    lambda: nbytes(policy.params), compiles=True)

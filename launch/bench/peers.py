@@ -1,0 +1,155 @@
+"""Hugging Face and torch as contestants of `launch.bench`; needs torch.
+
+On the same random weights, prompts and lengths, each in its best plain form:
+`generate` with a static cache; an update of padded rows with fused attention,
+logits of the new tokens only, and a fused AdamW.
+"""
+
+import copy
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+
+from isojax.models import hf_weights
+from isojax.rl import advantages
+from launch.bench import cases
+from launch.bench.cases import Case
+from launch.bench.ours import Contestant
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load(config: dict, params, dtype):
+  """The same weights as a torch model."""
+  transformers.utils.logging.disable_progress_bar()
+  transformers.utils.logging.set_verbosity_error()
+  with tempfile.TemporaryDirectory() as folder:
+    (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+    hf_weights.save(pathlib.Path(folder), params, dtype="float32")
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype).to(DEVICE)
+
+
+def wait() -> None:
+  if DEVICE == "cuda":
+    torch.cuda.synchronize()
+
+
+def make_sampling(case: Case, V: int):
+  """sample(model, seed, most) -> new tokens [B, ...], by `generate`."""
+  stop = cases.stops(case, V)
+  prompts = torch.tensor(cases.made_prompts(case, V), device=DEVICE)
+
+  @torch.no_grad()
+  def sample(model, seed: int, most: int):
+    torch.manual_seed(seed)
+    model.eval()
+    out = model.generate(
+        prompts, attention_mask=torch.ones_like(prompts), do_sample=True,
+        temperature=1.0, top_k=0, top_p=1.0, num_return_sequences=case.n,
+        max_new_tokens=most, eos_token_id=list(stop), pad_token_id=0,
+        cache_implementation="static")
+    return out[:, case.prompt_tokens:].cpu().numpy()
+
+  return sample
+
+
+def make_updating(case: Case, model, V: int, dtype):
+  """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
+  optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
+                                fused=True)
+  prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
+
+  def step(tokens_RxT, len_R, reward_Bpxn) -> None:
+    T = int(len_R.max())  # rows are padded to the longest
+    put = lambda x, kind: torch.tensor(x, dtype=kind, device=DEVICE)
+    tokens = put(tokens_RxT[:, :T], torch.long)
+    mask = put(np.arange(T) < len_R[:, None], torch.float32)
+    gain = put(advantages.group_norm(reward_Bpxn, ddof=0, eps=1e-6).reshape(-1),
+               torch.float32)
+    model.train()
+    # No attention mask: padding stands behind all that counts.
+    rows = torch.cat([put(prompts[:len(tokens)], torch.long), tokens], dim=1)
+    with torch.autocast(DEVICE, dtype=torch.bfloat16,
+                        enabled=dtype == "bfloat16"):
+      logits = model(rows, use_cache=False, logits_to_keep=T + 1).logits
+    logp = -torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), tokens.flatten(),
+        reduction="none").view_as(tokens)
+    ratio = torch.exp(logp - logp.detach())
+    clipped = ratio.clamp(0.8, 1.2)
+    term = -torch.minimum(ratio * gain[:, None], clipped * gain[:, None])
+    ((term * mask).sum() / mask.sum()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    wait()
+
+  return step, optimizer
+
+
+def caster(model, dtype: str):
+  """(model to draw from, with the newest weights; its copy or None).
+
+  A step in bfloat16 draws from a copy: generate's cache knows no autocast.
+  """
+  if dtype != "bfloat16" or model.dtype == torch.bfloat16:
+    return lambda: model, None
+  half = copy.deepcopy(model).to(torch.bfloat16)
+
+  @torch.no_grad()
+  def cast():
+    for to, master in zip(half.parameters(), model.parameters(), strict=True):
+      to.copy_(master)
+    return half
+
+  return cast, half
+
+
+def nbytes(model, half, optimizer) -> int:
+  """Bytes of weights and optimizer state."""
+  state = [] if optimizer is None else [
+      x for each in optimizer.state.values() for x in each.values()
+      if torch.is_tensor(x)]
+  copies = () if half is None else half.parameters()
+  return sum(x.nbytes for x in (*model.parameters(), *copies, *state))
+
+
+def contestant(name: str, case: Case, config: dict, params) -> Contestant:
+  """`name` of cases.TORCH; masters of an update are float32."""
+  dtype = "bfloat16" if name == "hf_bf16" else case.dtype
+  V, stop = config["vocab_size"], cases.stops(case, config["vocab_size"])
+  model = load(config, params, torch.float32 if case.what != "sample"
+               else getattr(torch, dtype))
+  step = optimizer = sample = half = None
+  if case.what != "sample":
+    step, optimizer = make_updating(case, model, V, dtype)
+  if case.what != "update":
+    sample = make_sampling(case, V)
+    cast, half = caster(model, dtype)
+
+  def call(seed: int):
+    if sample:
+      tokens = sample(cast(), seed, case.new_tokens)
+      len_R = cases.useful(tokens, stop)
+    else:
+      tokens, len_R = cases.made_rollouts(case, V, seed)
+    if step:
+      step(tokens, len_R, cases.made_rewards(case, seed))
+    return len_R
+
+  def warm(seed: int) -> None:
+    """Nothing is compiled here: a few tokens, and a group of one problem."""
+    if sample:
+      sample(cast(), seed, min(4, case.new_tokens))
+    if step:
+      tokens, len_R = cases.made_rollouts(case, V, seed)
+      step(tokens[:case.n], len_R[:case.n],
+           cases.made_rewards(case, seed)[:1])
+
+  return Contestant(f"{name} {dtype}", dtype, call, warm,
+                    lambda: nbytes(model, half, optimizer), compiles=False)

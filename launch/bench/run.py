@@ -1,0 +1,189 @@
+"""Runs one case of `launch.bench`: contestants in turns, seconds and memory.
+
+Each function here is called in a process of its own, so that one case does not
+see the memory and the programs of another. Peak memory is what a contestant
+holds (weights, optimizer state) and the most that one call adds: on a CPU the
+high-water mark of the process, reset before the call; on accelerators the
+allocator's peak, which cannot be reset, so that a later contestant that stays
+below an earlier one has none.
+"""
+
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+
+import jax
+import numpy as np
+
+from isojax import profile
+from isojax.errors import InputError
+from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost.roofline import BYTES
+from launch.bench import cases
+from launch.bench import ours
+from launch.bench import work
+from launch.bench import measure_machine
+from launch.bench.cases import Case
+
+
+def machine(dtypes: tuple[str, ...]) -> dict:
+  """Peaks of one device, measured now, and what it is."""
+  cpu = measure_machine.on_cpu()
+  return {
+      "backend": jax.default_backend(),
+      "kind": (measure_machine.cpu_model() if cpu
+               else jax.devices()[0].device_kind),
+      "devices": 1, "cores": os.cpu_count(),
+      "matmul_flops": {d: measure_machine.matmul_flops(d) for d in dtypes},
+      "bandwidth": measure_machine.bandwidth(),
+      "python": platform.python_version(), "jax": jax.__version__}
+
+
+def config_of(model: str) -> dict:
+  """The config.json of a built-in shape, or of a folder."""
+  if model in cases.CONFIGS:
+    return cases.CONFIGS[model]
+  path = pathlib.Path(model) / "config.json"
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError) as error:
+    raise InputError(
+        f"--model={model}: expected one of {', '.join(cases.CONFIGS)}, "
+        f"or a folder with config.json ({error})") from error
+
+
+def shape_of(model: str) -> model_shape_lib.ModelShape:
+  return model_shape_lib.model_shape(config_of(model), path=model)
+
+
+def process_bytes(field: str) -> int | None:
+  """VmRSS or VmHWM of this process; None where there is no /proc."""
+  file = pathlib.Path("/proc/self/status")
+  if not file.is_file():
+    return None
+  line = next(x for x in file.read_text().splitlines() if x.startswith(field))
+  return int(line.split()[1]) * 1024
+
+
+def call_memory(call) -> tuple[object, int | None]:
+  """(its result, bytes that the call added at most); None: not known."""
+  if not measure_machine.on_cpu() or process_bytes("VmRSS") is None:
+    return call(), None
+  try:
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used unseen
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+  except (AttributeError, OSError):  # another libc, or not permitted
+    return call(), None
+  before = process_bytes("VmRSS")
+  return call(), process_bytes("VmHWM") - before
+
+
+def device_peak() -> int | None:
+  stats = jax.devices()[0].memory_stats()
+  return stats["peak_bytes_in_use"] if stats else None
+
+
+def contestants(case: Case) -> list:
+  """Ours first, on one random policy."""
+  config = config_of(case.model)
+  policy = ours.random_policy(config)
+  found = [ours.ours(policy, case)]
+  for name in case.peers:
+    if name == "naive":
+      found.append(ours.naive(policy, case))
+    else:
+      from launch.bench import peers
+      found.append(peers.contestant(name, case, config, policy.params))
+  return found
+
+
+def work_of(case: Case, shape, contestant, len_R):
+  """The stages of one call that gave rows of these lengths."""
+  dtype, sizes = contestant.dtype, (case.Bp, case.prompt_tokens, len_R)
+  number, stages = BYTES[dtype], ()
+  if case.what != "update":
+    ours = contestant.name == cases.OURS
+    stages += work.sampling(
+        shape, *sizes, slots=case.slots or case.B,
+        weight_bytes=BYTES[ours and case.weights or dtype],
+        cache_bytes=BYTES[ours and case.cache or dtype])
+  if case.what != "sample":
+    stages += work.update(shape, *sizes, microbatches=case.microbatches,
+                                number=number)
+  return stages
+
+
+def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
+           peak: int | None) -> dict:
+  """One line of the table, as it stands in the JSON file."""
+  shape = shape_of(case.model)
+  stages = [work_of(case, shape, contestant, len_R) for len_R, _ in calls]
+  seconds = [s for _, s in calls]
+  return dataclasses.asdict(case) | {
+      "case": case.name, "contestant": contestant.name,
+      "compute_dtype": contestant.dtype, "config": config_of(case.model),
+      "tokens": [int(np.sum(len_R)) for len_R, _ in calls],
+      "longest": [int(np.max(len_R)) for len_R, _ in calls],
+      "seconds": seconds,
+      "flops": [sum(w.flops for w in each) for each in stages],
+      "bytes": [sum(w.bytes for w in each) for each in stages],
+      "roofline_seconds": [work.roofline_seconds(
+          each, flops=peaks["matmul_flops"][contestant.dtype],
+          bandwidth=peaks["bandwidth"]) for each in stages],
+      "compile_seconds": (max(0.0, first - statistics.median(seconds))
+                          if contestant.compiles else None),
+      "peak_bytes": peak}
+
+
+def timed(call, seed: int):
+  start = time.perf_counter()
+  len_R = call(seed)
+  return np.asarray(len_R), time.perf_counter() - start
+
+
+def rounds(found: list, runs: int, until: float):
+  """(calls of each contestant, peak bytes of its first one or None).
+
+  Each of `found` in turns, `runs` times, or as often as can end at `until`.
+  """
+  calls, added = [[] for _ in found], []
+  for seed in range(1, runs + 1):
+    start = time.monotonic()
+    for each, made in zip(found, calls, strict=True):
+      if seed > 1:
+        made.append(timed(each.call, seed))
+        continue
+      result, most = call_memory(lambda each=each: timed(each.call, 1))
+      made.append(result)
+      added.append(None if most is None else each.held() + most)
+    now = time.monotonic()
+    if now + (now - start) > until:
+      break
+  return calls, added
+
+
+def run(case: Case, runs: int, seconds: float, peaks: dict,
+        trace: str | None) -> list[dict]:
+  """The rows of a case; ours is called first in each round."""
+  until = time.monotonic() + seconds
+  # Compile seconds are those without a cache.
+  jax.config.update("jax_enable_compilation_cache", False)
+  found = contestants(case)
+  first, peak, reached = [], [], 0
+  for each in found:
+    first.append(timed(each.warm, 0)[1])
+    now = device_peak()
+    peak.append(now if now is not None and now > reached else None)
+    reached = now or 0
+  calls, in_call = rounds(found, runs, until)
+  peak = [p if seen is None else seen for p, seen in zip(peak, in_call)]
+  if trace is not None:
+    with profile.trace(trace):
+      found[0].call(runs + 1)
+  return [row_of(case, each, peaks, calls[i], first[i], peak[i])
+          for i, each in enumerate(found)]

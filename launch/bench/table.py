@@ -1,0 +1,59 @@
+"""The table of `launch.bench`, from its rows."""
+
+import statistics
+
+from launch.bench import cases
+
+HEADER = ("contestant", "useful tokens/s", "from - to", "TFLOP/s", "of matmul",
+          "GB/s", "of bandwidth", "of roofline", "compile s", "peak GiB",
+          "ours / it")
+
+
+def rates(row: dict, name: str) -> list[float]:
+  """A count over the seconds that each run took."""
+  return [x / s for x, s in zip(row[name], row["seconds"], strict=True)]
+
+
+def ratios(ours: dict, row: dict) -> list[float]:
+  """Our useful tokens a second over another's, in each round."""
+  return [a / b for a, b in zip(rates(ours, "tokens"), rates(row, "tokens"),
+                                strict=True)]
+
+
+def cells(row: dict, ours: dict, machine: dict) -> list[str]:
+  """One line of the table."""
+  median, tokens = statistics.median, rates(row, "tokens")
+  flops, size = median(rates(row, "flops")), median(rates(row, "bytes"))
+  shown = lambda x, text: "-" if x is None else text.format(x)
+  peak = row["peak_bytes"]
+  return [
+      row["contestant"], f"{median(tokens):,.0f}",
+      f"{min(tokens):,.0f} - {max(tokens):,.0f}", f"{flops / 1e12:.3g}",
+      f"{flops / machine['matmul_flops'][row['compute_dtype']]:.0%}",
+      f"{size / 1e9:.3g}", f"{size / machine['bandwidth']:.0%}",
+      f"{median(rates(row, 'roofline_seconds')):.0%}",
+      shown(row["compile_seconds"], "{:.1f}"),
+      shown(None if peak is None else peak / 2**30, "{:.2f}"),
+      f"{median(ratios(ours, row)):.2f}"]
+
+
+def heading(machine: dict) -> str:
+  """What was measured of the machine, and how to read the table."""
+  peaks = ", ".join(f"{name} {flops / 1e12:.3g} TFLOP/s"
+                    for name, flops in machine["matmul_flops"].items())
+  return (f"{machine['backend']}, {machine['kind']}, 1 device, "
+          f"{machine['cores']} host cores; matmul {peaks}; memory "
+          f"{machine['bandwidth'] / 1e9:.3g} GB/s; jax {machine['jax']}, "
+          f"Python {machine['python']}")
+
+
+def of_case(rows: list[dict], machine: dict) -> str:
+  """A title, and a Markdown table of the rows of one case."""
+  ours = next(r for r in rows if r["contestant"] == cases.OURS)
+  mean = statistics.mean(ours["tokens"]) / (ours["Bp"] * ours["n"])
+  lines = [f"{ours['case']} (seen: mean {mean:.1f}, longest "
+           f"{max(ours['longest'])}; {len(ours['seconds'])} run"
+           f"{'s' if len(ours['seconds']) > 1 else ''})", "",
+           f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
+  lines += [f"| {' | '.join(cells(row, ours, machine))} |" for row in rows]
+  return "\n".join(lines) + "\n"

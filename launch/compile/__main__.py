@@ -1,0 +1,63 @@
+"""Compiles a run's programs for TPUs or GPUs that are not there.
+
+  python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
+      --topology=v5e:4x4
+
+Needs of the checkpoint no more than config.json, from the hub or, where it is
+out of reach, --config.model.path=FOLDER; and the extra `tpu` (its libtpu
+compiles on any Linux machine), or `cuda12` or `cuda13` for --topology=h200:8.
+The mesh has as many devices as the slice. Prints for each program the memory of
+a device beside the planner's estimate, its collectives, and the seconds of
+compiling; what does not fit is a row too. With --largest the planner chooses
+sampler.slots and loss.microbatch_tokens, as many as it thinks the device holds.
+"""
+
+import os
+
+import jax
+from absl import flags
+
+from isojax import cli
+from isojax import experiment as experiment_lib
+from isojax.errors import InputError
+from launch.compile import devices as devices_lib
+from launch.compile import programs as programs_lib
+from launch.compile import report as report_lib
+
+_CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", None, "Chip and shape of a slice: v5e:4x4, v5p:2x2x4, v6e:4x4, "
+    "v4:2x2x2, tpu7x:2x2x1; or card, hosts, GPUs of each: h200:8, a100:2x8.",
+    required=True)
+_LARGEST = flags.DEFINE_bool(
+    "largest", False, "As many slots and microbatch_tokens as the planner "
+    "thinks the device holds, instead of the config's.")
+_ONLY = flags.DEFINE_list(
+    "only", list(programs_lib.NAMES), "Programs to compile.")
+_HLO = flags.DEFINE_string(
+    "hlo", None, "Folder for the optimised programs, as text.")
+
+
+def main(_) -> None:
+  jax.config.update("jax_platforms", "cpu")
+  unknown = set(_ONLY.value) - set(programs_lib.NAMES)
+  if unknown:
+    raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
+                     f"{', '.join(programs_lib.NAMES)}")
+  case = programs_lib.case(experiment_lib.load(_CONFIG.value),
+                           _TOPOLOGY.value, largest=_LARGEST.value)
+  print(case.text, report_lib.HEAD, sep="\n", flush=True)
+  for program in programs_lib.programs(case):
+    if program.name not in _ONLY.value:
+      continue
+    row, text = devices_lib.compiled(program)
+    print(report_lib.line(row, case.hbm), flush=True)
+    if _HLO.value and text:
+      os.makedirs(_HLO.value, exist_ok=True)
+      with open(os.path.join(_HLO.value, f"{program.name}.txt"), "w",
+                encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,232 @@
+"""The programs of a run, lowered from shapes: nothing is allocated."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from isojax import experiment as experiment_lib
+from isojax import run_context
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.models import lora as lora_lib
+from isojax.planner.cost.roofline import roofline
+from isojax.planner.cost.roofline import memory as memory_lib
+from isojax.rl import packing
+from isojax.rl import update as update_lib
+from isojax.sampling import cache as cache_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Prompts, Rollouts, Rows
+from launch.compile import devices as devices_lib
+from launch.compile.devices import Program
+
+NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
+         "accumulate", "apply")
+EOS = (0, 1)  # only their number matters; Qwen2.5 has two
+MARGIN = 0.95  # of the memory that --largest fills, by the planner's estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """What is compiled, and for which slice."""
+
+  e: experiment_lib.Experiment
+  model: decoder.Transformer
+  sampler: sampler_lib.Sampler
+  planned: dict  # bytes of each program by the planner; None: not known
+  notes: tuple[str, ...]
+  hbm: float  # bytes of a device that programs can have
+
+  @property
+  def text(self) -> str:
+    e, s, mesh = self.e, self.sampler, self.model.mesh
+    device = mesh.devices.flat[0]
+    kept = run_context.slot_sizes(self.model, e.sampler)
+    return "\n".join((
+        *self.notes,
+        f"{e.model.path} on {mesh.size} x {device.device_kind}, "
+        f"{self.hbm / 2**30:.2f} GiB each; mesh data={mesh.shape['data']} "
+        f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
+        f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
+        f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
+        f"{kept['weights']}, cache {kept['cache']}; "
+        f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
+        f"{e.recipe.loss.dtype}, gradients reduced in "
+        f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{run_context.update_kernel(e, self.model)}"))
+
+
+def case(e: experiment_lib.Experiment, topology: str, *,
+         largest: bool) -> Case:
+  """Config and topology to what is compiled; all InputErrors come from here."""
+  devices = devices_lib.devices(topology)
+  mesh = devices_lib.mesh_on(e.mesh, devices, topology)
+  folder = hf_config.resolve(e.model.path, whole=False)
+  opened = run_context.Opened(folder, None, EOS, decoder.Transformer(
+      hf_config.read(folder), mesh))
+  experiment_lib.check_sampler(
+      e.sampler, max_positions=opened.model.cfg.max_positions)
+  hbm = devices_lib.hbm(devices[0])
+  if largest:
+    e = the_largest(e, opened.model, hbm)
+  sampler, notes = run_context.make_sampler(opened, e.sampler)
+  G = mesh_lib.blocks(mesh)
+  planned = dict.fromkeys(NAMES) | (
+      estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
+                sampler.gathered).own
+      if e.recipe.loss.remat and not e.model.lora.rank else {})
+  return Case(e, opened.model, sampler, planned, notes, hbm)
+
+
+def rows_of(e: experiment_lib.Experiment, G: int) -> int:
+  """Rows of a microbatch."""
+  W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
+  return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
+
+
+def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
+              slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
+  """The planner's estimate; slots and rows are of a device."""
+  S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
+  kept = run_context.slot_sizes(model, e.sampler)
+  return memory_lib.programs(
+      run_context.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      weights=kept["weights"], cache=kept["cache"],
+      reduce_dtype=e.recipe.loss.reduce_dtype,
+      mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
+      prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
+      gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
+      fused=run_context.update_kernel(e, model) != "einsum")
+
+
+def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
+                hbm: float) -> experiment_lib.Experiment:
+  """The experiment with as many slots and tokens as the planner thinks fit."""
+  G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
+  least = estimated(e, model, 1, 1, True)
+  room = MARGIN * hbm - 3 * least.state - least.reference
+  slots, _ = memory_lib.slots_admitted(
+      run_context.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
+      **run_context.slot_sizes(model, e.sampler))
+  # Beside an accumulation the moments stay.
+  rows = memory_lib.largest(lambda rows: estimated(
+      e, model, 1, rows, True).own["accumulate"] + 2 * least.state
+                            <= MARGIN * hbm, 2**12)
+  if not slots or not rows:
+    raise InputError(
+        f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
+        f"the planner admits {slots} slots and microbatches of {rows} rows on "
+        "a device; use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "sampler.max_new_tokens")
+  return dataclasses.replace(
+      e, sampler=dataclasses.replace(
+          e.sampler, slots=slots * G, memory_gib=room / 2**30),
+      recipe=dataclasses.replace(e.recipe, loss=dataclasses.replace(
+          e.recipe.loss, microbatch_tokens=rows * G * T)))
+
+
+def device_bytes(tree) -> int:
+  """Bytes on each device of shapes with shardings."""
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+             for x in jax.tree.leaves(tree))
+
+
+def placed(tree, sharding):
+  """The shapes of a tree under one sharding."""
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=sharding), tree)
+
+
+def sampling(c: Case, state: int) -> Iterator[Program]:
+  """The sampler's programs, at the most slots and the longest sequences.
+
+  `state` bytes stay beside them.
+  """
+  e, model, s, planned = c.e, c.model, c.sampler, c.planned
+  mesh, dtype = model.mesh, e.sampler.dtype
+  G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
+  R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
+                s.window * mesh_lib.blocks(mesh))
+  make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
+                             cache_lib.sharding(model))
+  cache, window = make(R, L), make(W, S)
+  shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
+  params = decoder.abstract_params(model)
+  if e.model.lora.rank:  # merged in the dtype of sampling, beside the base
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        x.shape, dtype, sharding=x.sharding), params)
+  weights = jax.tree.map(
+      lambda cast, x: cast.lower(x).out_info, s.casts, params)
+  a = lambda kind, *shape: jax.ShapeDtypeStruct(
+      shape, np.dtype(kind), sharding=rows)
+  row = Rows(a("int32", R), a("int32", R), a("int32", R), a("uint32", R),
+             a("uint32", R), a("bool", R))
+  prompts = Prompts(a("int32", W, S), a("int32", W), a("uint32", W))
+  take = a("int32", G, R // G)
+  key, scalar = placed((jax.eval_shape(lambda: jax.random.key(0)),
+                        jax.ShapeDtypeStruct((), np.float32)),
+                       mesh_lib.replicated(mesh))
+  held = device_bytes
+  name = max(("embed", "head"), key=lambda x: x in params)
+  yield Program("prepare", lambda: s.casts[name].lower(params[name]),
+                state + held(weights) - held(weights[name]),
+                planned["prepare"])
+  yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
+                state + held(cache), planned["prefill"])
+  yield Program("insert", lambda: s.insert.lower(
+      cache, window, take, take, G=G), state + held(weights),
+                planned["insert"])
+  yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
+                state + held((weights, window, cache)) - held(cache.k[0]),
+                planned["resize"])
+  yield Program("decode", lambda: s.decode.lower(
+      weights, cache, row, key, scalar, scalar), state + held(window),
+                planned["decode"])
+
+
+def widest(e: experiment_lib.Experiment, G: int):
+  """A microbatch whose rows are all of problems of their own."""
+  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
+  R = rows_of(e, G)
+  B = R * n
+  zeros = lambda kind, *shape: np.zeros(shape, kind)
+  first = np.float32(np.arange(B) % n == 0)  # one answer of each problem
+  return update_lib.assemble(
+      Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
+      Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
+               zeros(np.float32, B, T), zeros(np.float32, B)),
+      first, first, first, n=n, G=G, cfg=e.recipe.loss)[0]
+
+
+def updating(c: Case, state, base, tx) -> Iterator[Program]:
+  """The update's programs, for the widest microbatch."""
+  model, lora, planned = c.model, c.e.model.lora, c.planned
+  rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
+                                         mesh_lib.replicated))
+  start, accumulate, apply = update_lib.make_update(
+      model, tx, c.e.recipe.loss, lora).programs
+  sums = placed(jax.eval_shape(start)[1], whole)
+  carry = (lora_lib.abstract_trained(model, lora), sums)
+  batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
+  temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
+  held = device_bytes
+  yield Program("start", start.lower, held((state, base)), planned["start"])
+  yield Program("accumulate", lambda: accumulate.lower(
+      state.params, base, carry, batch, temperature), held(state.opt_state),
+                planned["accumulate"])
+  yield Program("apply", lambda: apply.lower(state, carry), held(base),
+                planned["apply"])
+
+
+def programs(c: Case) -> Iterator[Program]:
+  """Those of the sampler, then those of the update."""
+  lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
+  base = (lora_lib.abstract_base(c.model, lora)
+          if lora.rank or c.e.recipe.loss.kl_coef else None)
+  state = update_lib.abstract_state(c.model, tx, lora)
+  yield from sampling(c, device_bytes((state, base)))
+  yield from updating(c, state, base, tx)

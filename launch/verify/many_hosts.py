@@ -1,0 +1,82 @@
+"""Shows that a run on two hosts is the run on one, whatever befalls them.
+
+  python -m launch.verify.many_hosts --config=configs/hard.py \
+      --config.alloc.C=4096 --config.checkpoint.every_steps=3
+
+Two processes with two forced CPU devices each stand for two hosts. Their
+records are held against those of one process with four devices: undisturbed;
+with each of the two killed once and both restarted; and after a SIGTERM to one
+of them, continued by one process on one device. The exit code is 0 if all
+agree: rewards, lengths and verdicts are the same, and what devices sum up
+differs by less than 1e-3 relative.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+
+from isojax import cli
+from isojax import run_context
+from launch.verify import processes
+
+_CONFIG = cli.define_config("configs/hard.py")
+
+
+def main(_) -> None:
+  arguments = cli.config_arguments(sys.argv[1:])
+  M = run_context.prepare(_CONFIG.value).e.alloc.M
+  rows = []
+  with tempfile.TemporaryDirectory() as root:
+    place = lambda name: os.path.join(root, name)
+
+    def add(what: str, folder: str, seconds: float, codes: list[int]) -> None:
+      worst = processes.differences(place("one"), folder)
+      rows.append(max(worst.values(), default=0.0) < 1e-3 and not any(codes))
+      print(f"{what}: {seconds:.0f} s, exit codes {codes}\n  "
+            f"{'agrees' if rows[-1] else 'DIFFERS'}: " + (", ".join(
+                f"{name} {value:.1e}" for name, value in worst.items())
+                or "every field is the same"), flush=True)
+
+    def undisturbed(what: str, name: str, **sizes) -> None:
+      begun = time.monotonic()
+      codes = processes.start(place(name), arguments, **sizes).wait()
+      add(what, place(name), time.monotonic() - begun, codes)
+
+    undisturbed("1 process x 4 devices", "one", count=1, devices=4)
+    undisturbed("2 processes x 2 devices", "two", count=2, devices=2)
+
+    begun = time.monotonic()
+    for victim in (1, 0):
+      run = processes.start(place("killed"), arguments, count=2, devices=2)
+      run.wait_for((2 - victim) * M // 3)
+      run.processes[victim].kill()
+      at = time.monotonic()
+      code = run.processes[1 - victim].wait()
+      print(f"process {victim} killed by SIGKILL: the other ended "
+            f"{time.monotonic() - at:.1f} s later with exit code {code}",
+            flush=True)
+      rows.append(code in (cli.PEER_LOST, -signal.SIGABRT))
+    run = processes.start(place("killed"), arguments, count=2, devices=2)
+    add("2 x 2, killed twice and restarted", place("killed"),
+        time.monotonic() - begun, run.wait())
+
+    begun = time.monotonic()
+    run = processes.start(place("stopped"), arguments, count=2, devices=2)
+    run.wait_for(M // 2)
+    run.processes[1].send_signal(signal.SIGTERM)
+    codes = run.wait()
+    steps = sorted(map(int, filter(str.isdigit, os.listdir(
+        os.path.join(place("stopped"), "checkpoints")))))
+    print(f"SIGTERM to process 1: exit codes {codes}, newest step saved "
+          f"{steps[-1]} of {M}", flush=True)
+    rows.append(codes == [cli.PREEMPTED] * 2)
+    run = processes.start(place("stopped"), arguments, count=1, devices=1)
+    add("2 x 2 up to there, then 1 process x 1 device", place("stopped"),
+        time.monotonic() - begun, run.wait())
+  sys.exit(not all(rows))
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,193 @@
+"""Our decoder against transformers' torch models: python -m launch.verify.parity
+
+Random checkpoints of every supported family, as transformers itself writes
+them, go through our loader, forward, sampler and export. Needs the extra
+`parity` (torch).
+"""
+
+import pathlib
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from isojax import cli
+from isojax import mesh as mesh_lib
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.models import hf_weights
+from isojax.models import lora
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Prompts
+
+# Pairwise different sizes; 13 tokens of the longest text cross each window.
+SMALL = dict(vocab_size=61, hidden_size=24, num_hidden_layers=3,
+             num_attention_heads=6, num_key_value_heads=2, intermediate_size=44,
+             max_position_embeddings=64, pad_token_id=0, bos_token_id=1,
+             eos_token_id=2)
+GEMMA = SMALL | dict(head_dim=10, sliding_window=5, query_pre_attn_scalar=7)
+LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=4.0,
+              low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=32)
+CASES = {
+    "qwen2, tied": transformers.Qwen2Config(
+        **SMALL, tie_word_embeddings=True),
+    "qwen2, untied, one full and two windowed layers": transformers.Qwen2Config(
+        **SMALL, use_sliding_window=True, sliding_window=5,
+        max_window_layers=1),
+    "qwen3, untied, wide heads": transformers.Qwen3Config(
+        **SMALL, head_dim=10),
+    "qwen3, tied": transformers.Qwen3Config(
+        **SMALL, head_dim=6, tie_word_embeddings=True),
+    "llama, llama3 rope, tied": transformers.LlamaConfig(
+        **SMALL, rope_parameters=LLAMA3, tie_word_embeddings=True),
+    "llama, untied": transformers.LlamaConfig(**SMALL, head_dim=10),
+    "gemma2": transformers.Gemma2Config(
+        **GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma3_text, linear rope": transformers.Gemma3TextConfig(
+        **GEMMA, rope_parameters={
+            "full_attention": dict(rope_type="linear", factor=8.0,
+                                   rope_theta=1e4),
+            "sliding_attention": dict(rope_type="default", rope_theta=100.0)}),
+}
+LENGTHS = (13, 4, 7, 1)  # of the prompts, tokens
+NEW = 11  # greedy tokens
+
+
+def make_checkpoint(config, folder: str, seed: int):
+  """A random torch model, written to the folder; far from uniform."""
+  torch.manual_seed(seed)
+  config._attn_implementation = "eager"  # the one with soft caps
+  model = transformers.AutoModelForCausalLM.from_config(
+      config, dtype=torch.float32).eval()
+  with torch.no_grad():
+    for value in model.parameters():
+      if value.ndim > 1:
+        value.normal_(0, 1.5 * value.shape[1] ** -0.5)
+      else:
+        value.add_(0.3 * torch.randn(value.shape))
+  model.generation_config.eos_token_id = 2
+  model.save_pretrained(folder)
+  return model
+
+
+def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
+  """(logits of each prompt, greedy tokens of each, params) from a folder."""
+  model = decoder.Transformer(hf_config.read(folder), mesh)
+  params = hf_weights.load(folder, decoder.abstract_params(model))
+  S, P = max(map(len, prompts)), len(prompts)
+  padded = np.array([p + [0] * (S - len(p)) for p in prompts], np.int32)
+  lengths = np.array([len(p) for p in prompts], np.int32)
+  causal = jnp.broadcast_to(jnp.tril(jnp.ones((S, S), bool))[None], (P, S, S))
+
+  @jax.jit
+  def forward(params):
+    hidden, _ = model.apply(
+        {"params": params}, padded,
+        jnp.broadcast_to(jnp.arange(S)[None], (P, S)), causal,
+        decoder.init_cache(model.cfg, P, S, jnp.float32), 0)
+    return model.apply({"params": params}, hidden, method="head")
+
+  sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
+      slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=NEW,
+      temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+      attention="auto"), (eos,))
+  rollouts = sampler_lib.sample_all(
+      sampler, params, Prompts(padded, lengths, np.arange(P, dtype=np.uint32)),
+      1, jax.random.key(0),
+      temperature=np.float32(0), top_p=np.float32(1))
+  greedy = [row[:n].tolist()
+            for row, n in zip(rollouts.tokens_RxT, rollouts.len_R)]
+  return [x[:n] for x, n in zip(np.asarray(forward(params)), lengths)], (
+      greedy), params
+
+
+def theirs(model, prompts: list[list[int]]):
+  """The same from torch, one prompt at a time, without padding."""
+  logits, greedy = [], []
+  for ids in prompts:
+    with torch.no_grad():
+      logits.append(model(torch.tensor([ids])).logits[0].numpy())
+      text = model.generate(torch.tensor([ids]), do_sample=False,
+                            max_new_tokens=NEW)[0, len(ids):].tolist()
+    greedy.append(text)
+  return logits, greedy
+
+
+def compare(name: str, seed: int) -> dict:
+  """Differences of one case.
+
+  Returns:
+    relative: largest difference of logits over the largest logit.
+    greedy: share of the prompts with the same greedy tokens up to the EOS.
+    exported: whether torch finds each weight of ours bit for bit as its own.
+  """
+  rng = np.random.default_rng(seed)
+  prompts = [rng.integers(3, 61, n).tolist() for n in LENGTHS]
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
+  with tempfile.TemporaryDirectory() as folder:
+    out = str(pathlib.Path(folder) / "out")
+    model = make_checkpoint(CASES[name], folder + "/in", seed)
+    logits, greedy, params = ours(folder + "/in", prompts, mesh)
+    hf_weights.export(folder + "/in", out, params, dtype="float32")
+    again = transformers.AutoModelForCausalLM.from_pretrained(
+        out, dtype=torch.float32, attn_implementation="eager").eval()
+    want_logits, want_greedy = theirs(model, prompts)
+    ours_again, original = again.state_dict(), model.state_dict()
+  top = max(np.abs(x).max() for x in want_logits)
+  return {
+      "relative": float(max(np.abs(a - b).max() for a, b in zip(
+          logits, want_logits)) / top),
+      "greedy": float(np.mean([a == b for a, b in zip(greedy, want_greedy)])),
+      "exported": original.keys() == ours_again.keys() and all(
+          torch.equal(ours_again[key], x) for key, x in original.items()),
+  }
+
+
+def compare_adapters(seed: int) -> float:
+  """Logits of our merged adapters against peft's on the same base, relative."""
+  import peft  # slow
+  rng = np.random.default_rng(seed)
+  prompts = [rng.integers(3, 61, 13).tolist()]
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
+  cfg = lora.LoraConfig(rank=3, alpha=5.0, targets=("q", "o", "v", "down"))
+  with tempfile.TemporaryDirectory() as folder:
+    base_model = make_checkpoint(CASES["qwen3, untied, wide heads"],
+                                 folder + "/in", seed)
+    model = decoder.Transformer(hf_config.read(folder + "/in"), mesh)
+    base = hf_weights.load(folder + "/in", decoder.abstract_params(model))
+    adapters = jax.tree.map(
+        lambda x: x + 0.1, lora.init(model, cfg, jax.random.key(seed)))
+    lora.save_peft(folder + "/adapters", folder + "/in", cfg, adapters)
+    hf_weights.export(folder + "/in", folder + "/out",
+                      lora.merge(cfg, base, adapters), dtype="float32")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(
+        folder + "/out", dtype=torch.float32).eval()
+    theirs_model = peft.PeftModel.from_pretrained(
+        base_model, folder + "/adapters").eval()
+    with torch.no_grad():
+      ids = torch.tensor(prompts)
+      ours_logits, want = (m(ids).logits for m in (merged, theirs_model))
+  return float((ours_logits - want).abs().max() / want.abs().max())
+
+
+def main(_) -> None:
+  transformers.utils.logging.disable_progress_bar()
+  print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
+        "| family | largest difference of logits, relative "
+        "| greedy texts equal | exported weights equal |\n|---|---|---|---|")
+  for name in CASES:
+    found = [compare(name, seed) for seed in range(3)]
+    print(f"| {name} | {max(f['relative'] for f in found):.1e} | "
+          f"{np.mean([f['greedy'] for f in found]):.0%} | "
+          f"{'yes' if all(f['exported'] for f in found) else 'NO'} |",
+          flush=True)
+  print(f"adapters of rank 3, merged by us against peft: "
+        f"{max(compare_adapters(seed) for seed in range(3)):.1e}")
+
+
+if __name__ == "__main__":
+  cli.run(main)

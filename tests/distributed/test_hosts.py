@@ -1,0 +1,324 @@
+"""Several processes: they meet, agree, end together, and change no record."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import safetensors.numpy
+
+from configs import hard
+from isojax import cli
+from isojax.distributed import hosts
+from isojax import run_context
+from isojax.ledger import records
+from isojax import train as train_lib
+from isojax.ledger import workdir
+from isojax.errors import InputError
+from isojax.tasks import stratum_file as stratum_file_lib
+from launch.verify import processes as processes_lib
+from tests.conftest import ONE_DEVICE
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]",
+         "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+NO_TPU = {"TPU_SKIP_MDS_QUERY": "1"}  # as jax sets it where there is none
+
+
+@pytest.mark.parametrize("environ, tpu, found", [
+    (NO_TPU, True, None), ({}, False, None), ({}, True, "TPU"),
+    (SLURM, False, "Slurm"), (SLURM | {"SLURM_NTASKS": "1"}, False, None),
+    ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, False, None),  # no srun
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a,b"}, True, "TPU"),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a"}, True, None),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a",
+               "MEGASCALE_COORDINATOR_ADDRESS": "b"}, True, "TPU"),
+    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a,b"}, False, None),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, None),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
+     False, "Kubernetes")])
+def test_whose_environment_it_is(environ, tpu, found):
+  assert hosts.scheduler(environ, tpu=tpu) == found
+
+
+@pytest.mark.parametrize("flags", [
+    ("host:1", None, 0), ("host:1", 2, None), (None, 2, 0), ("host", 2, 0),
+    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0), ("none", None, 0)])
+def test_flags_that_do_not_go_together(flags):
+  with pytest.raises(InputError, match="--num_processes"):
+    hosts.initialize(*flags)
+
+
+def test_one_process_agrees_with_itself(monkeypatch):
+  for name, value in SLURM.items():
+    monkeypatch.setenv(name, value)
+  hosts.initialize("none", None, None)  # would wait for the other task
+  assert hosts.count() == 1 and hosts.first()
+  value = object()  # not even JSON
+  assert hosts.gather(value) == [value]
+  hosts.agree(value)
+  assert hosts.together(lambda: value) is value
+  with pytest.raises(InputError, match="in use"), hosts.shared_fate():
+    raise InputError("in use")
+
+
+def test_a_folder_that_only_process_0_sees(tmp_path):
+  with pytest.raises(InputError, match="that all hosts share"):
+    workdir.check_shared(str(tmp_path / "none"), "abc")
+  with workdir.claim(str(tmp_path / "a"), {}, "abc", "0"):
+    workdir.check_shared(str(tmp_path / "a"), "abc")
+    with pytest.raises(InputError, match="that all hosts share"):
+      workdir.check_shared(str(tmp_path / "a"), "abd")
+
+
+# --- two processes ------------------------------------------------------------
+
+WORKER = """
+import json, pathlib, shutil, sys
+import jax, jax.numpy as jnp
+import numpy as np
+from isojax.ledger import checkpoint
+from isojax.distributed import hosts
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.types import TrainState
+
+hosts.initialize(None, None, None)
+i = hosts.number()
+out = {"gathered": hosts.gather(["ä" * i, None, i]),
+       "long": [len(x) for x in hosts.gather("a" * (2999 * i))],
+       "number": [hosts.number(), hosts.count(), hosts.first()]}
+
+def refused(function):
+  try:
+    return [function()]
+  except hosts.EverywhereError as error:
+    return str(error)
+
+def only_on(host):
+  if i in host:
+    raise InputError(f"no file {len(host)}")
+  return "fine"
+
+out["one"] = refused(lambda: hosts.together(lambda: only_on([1])))
+out["both"] = refused(lambda: hosts.together(lambda: only_on([0, 1])))
+out["none"] = refused(lambda: hosts.together(lambda: only_on([])))
+out["differ"] = refused(lambda: hosts.agree({"alloc": {"n": 4 + i, "Bp": 3}}))
+out["same"] = refused(lambda: hosts.agree({"alloc": {"n": 4}}))
+make = lambda n: mesh_lib.make_mesh(
+    mesh_lib.MeshConfig(data=n, fsdp=1, tensor=1))
+out["mesh"] = refused(lambda: hosts.together(lambda: make(1)))
+rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
+out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
+out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated
+
+state = lambda step: TrainState(
+    step=mesh_lib.place(np.int32(step), mesh_lib.replicated(make(2))),
+    params={"a": mesh_lib.place(np.arange(4000.) + step,
+                                mesh_lib.row_sharding(make(2)))},
+    opt_state=())
+store = pathlib.Path(sys.argv[1], "checkpoints")
+with checkpoint.open_manager(str(store), keep=4) as manager:
+  for step in (2, 3, 4, 5):
+    checkpoint.save(manager, step, state(step))
+if i == 1:  # sees other bytes than process 0
+  store = shutil.copytree(store, store.with_name("elsewhere"))
+  shutil.rmtree(store / "5/state")
+  meta = store / "4/meta/metadata"
+  meta.write_text(meta.read_text().replace("4", "6"))  # of other sums
+hosts.gather(i)
+if i == 0:
+  shutil.rmtree(store / "3/meta")
+step, found = checkpoint.restore_newest(str(store), jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state(0)))
+out["restored"] = [step, [float(x.data[0] % 2000) for x in
+                          found.params["a"].addressable_shards]]
+out["left"] = checkpoint.steps(str(store))
+print(json.dumps(out), flush=True)
+with hosts.shared_fate() as further:
+  further.set()
+  if i == 1:
+    raise InputError("the disk is full")
+  hosts.gather("nobody answers")
+"""
+
+
+def both(script, *words):
+  """(Exit code, stdout, stderr) of each of two processes.
+
+  As two tasks of a Slurm step, which jax finds by itself.
+  """
+  environment = os.environ | SLURM | {
+      "XLA_FLAGS": ONE_DEVICE, "PYTHONPATH": os.pathsep.join(sys.path),
+      "SLURM_STEP_NODELIST": "localhost",
+      "JAX_COORDINATOR_PORT": str(processes_lib.free_port())}
+  processes = [subprocess.Popen(
+      [sys.executable, "-c", script, *words], env=environment | {
+          "SLURM_PROCID": str(i)},
+      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for i in (0, 1)]
+  try:
+    said = [process.communicate(timeout=100) for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  return [(process.returncode, *texts)
+          for process, texts in zip(processes, said)]
+
+
+def test_two_processes_gather_agree_and_end_together(tmp_path):
+  (code, first, _), (failed, second, why) = both(WORKER, str(tmp_path))
+  assert "isojax: " in why, why
+  zero, one = (next(json.loads(line) for line in out.splitlines()
+                    if line.startswith("{")) for out in (first, second))
+  assert zero.pop("number") == [0, 2, True]
+  assert one.pop("number") == [1, 2, False]
+  assert (zero.pop("rows"), one.pop("rows")) == ([[0, 1, 2]], [[3, 4, 5]])
+  assert zero == one
+  assert zero["gathered"] == [["", None, 0], ["ä", None, 1]]
+  assert zero["long"] == [0, 2999]
+  assert zero["one"].endswith("(process 1): no file 1")
+  assert "(process 0)" not in zero["one"]
+  assert zero["both"] == "no file 2"
+  assert zero["none"] == ["fine"] and zero["same"] == [None]
+  assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
+  assert "(process 0), 5 on " in zero["differ"]
+  assert zero["mesh"].startswith("mesh: 1 of 2 devices; ") and zero["read"]
+  # The newest one that is sound on both; the others are kept aside, once.
+  assert zero["restored"] == [2, [2.0]] and zero["left"] == [2]
+  assert sorted(os.listdir(tmp_path)) == ["checkpoints", *(
+      f"checkpoints-damaged-{step}" for step in (3, 4, 5)), "elsewhere"]
+  assert sorted(os.listdir(tmp_path / "elsewhere")) == ["2", "3", "4", "5"]
+  # One process fails alone: it says why, and the other ends as well.
+  assert failed == 2
+  assert why.strip().endswith("(process 1): the disk is full")
+  assert code in (cli.PEER_LOST, -signal.SIGABRT)
+
+
+STARTING = """
+import os, sys
+from isojax.distributed import hosts
+hosts.HEARTBEAT = 4
+hosts.initialize(None, None, None)
+with hosts.shared_fate():
+  hosts.gather(hosts.number())
+  if sys.argv[1] == "dies" and hosts.number() == 1:
+    os.kill(os.getpid(), 9)
+  if sys.argv[1] == "dies":
+    hosts.gather("nobody answers")
+  hosts.HEARTBEAT = 1
+  raise RuntimeError("NCCL operation ncclCommInitRank failed")
+"""
+
+
+def test_a_wrong_set_up_is_no_lost_peer():
+  """It would be the same at every start; who reads 77 starts again."""
+  for code, _, said in both(STARTING, "fails"):
+    assert code == 1 and "ncclCommInitRank failed" in said, said
+
+
+def test_a_peer_that_dies_while_starting():
+  (code, _, said), (killed, *_) = both(STARTING, "dies")
+  assert killed == -signal.SIGKILL
+  assert code == -signal.SIGABRT and "another one is gone" in said, said
+
+
+SMALL = dict(alloc=dict(Bp=2, n=4, C=192),
+             eval=dict(k=1, first=4800, growth=1.0),
+             sampler=dict(slots=4), checkpoint=dict(every_steps=3),
+             recipe=dict(loss=dict(entropy_coef=0.01)))
+
+
+@pytest.fixture
+def small(tmp_path):
+  """One layer, few problems: each host of CPUs compiles everything again."""
+  source = pathlib.Path("isojax/assets/countdown-tiny")
+  shutil.copytree(source, tmp_path / "model")
+  tensors = safetensors.numpy.load_file(source / "model.safetensors")
+  safetensors.numpy.save_file(
+      {name: x for name, x in tensors.items()
+       if not re.search(r"layers\.[1-9]", name)},
+      tmp_path / "model/model.safetensors")
+  config = json.loads((source / "config.json").read_text())
+  config["num_hidden_layers"] = 1
+  if "layer_types" in config:
+    del config["layer_types"]
+  (tmp_path / "model/config.json").write_text(json.dumps(config))
+  easy = stratum_file_lib.read("isojax/assets/countdown-tiny-easy.jsonl")
+  stratum = str(tmp_path / "few.jsonl")
+  stratum_file_lib.write(stratum, {"stratum": "few", "task": "countdown"}, [
+      {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
+       "correct": 0} for split, most in (("train", 200), ("validation", 8))
+      for p in getattr(easy, split)[:most]])
+  return SMALL | {"task": {"stratum": stratum},
+                  "model": {"path": str(tmp_path / "model")}}
+
+
+def in_this_process(folder, small, **mesh):
+  config = hard.get_config()
+  config.update(small | {"mesh": mesh})
+  context = run_context.prepare(config)
+  with workdir.claim(str(folder), config.to_dict(), context.run_id,
+                     context.model_sha256):
+    assert train_lib.train(context, str(folder)) == 0
+
+
+def overrides(tree: dict, prefix="--config") -> list[str]:
+  return [flag for key, value in tree.items() for flag in (
+      overrides(value, f"{prefix}.{key}") if isinstance(value, dict)
+      else [f"{prefix}.{key}={value}"])]
+
+
+@pytest.fixture
+def two(tmp_path, small, monkeypatch):
+  """Starts the run on two hosts; kills what is left of it."""
+  monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+  started = []
+
+  def start():
+    started.append(processes_lib.start(
+        str(tmp_path / "two"), ["--config=configs/hard.py", *overrides(small)],
+        count=2, devices=2))
+    return started[-1]
+
+  yield start
+  for run in started:
+    for process in run.processes:
+      process.kill()
+      process.wait()
+
+
+def test_two_hosts_make_the_records_of_one(tmp_path, small, two):
+  """SIGKILL to one, both again, SIGTERM to one, and one device afterwards."""
+  run = two()
+  run.wait_for(7)  # the checkpoint of step 3 is there
+  run.processes[1].kill()
+  begun = time.monotonic()
+  assert run.processes[0].wait() in (cli.PEER_LOST, -signal.SIGABRT)
+  assert time.monotonic() - begun < 2 * hosts.HEARTBEAT
+  assert "another process of this run is gone" in run.text() or (
+      "another task died" in run.text())
+
+  ledger = str(tmp_path / "two/records.jsonl")
+  killed = records.read(ledger)[-1]["step"]
+  run = two()
+  run.wait_for(killed + 1)
+  run.processes[1].send_signal(signal.SIGTERM)
+  assert run.wait() == [cli.PREEMPTED] * 2, run.text()
+  assert "continuing from step" in run.text()
+  stopped = records.read(ledger)[-1]["step"]
+  assert killed < stopped < 24, "too few steps to stop between them"
+  assert (tmp_path / f"two/checkpoints/{stopped}").is_dir()
+
+  in_this_process(tmp_path / "two", small, data=1)
+  in_this_process(tmp_path / "one", small, data=1)
+  worst = processes_lib.differences(str(tmp_path / "one"),
+                                    str(tmp_path / "two"))
+  assert max(worst.values(), default=0) < 1e-3, worst
+  assert records.read(ledger)[-1]["trained_tokens"] > 0

@@ -1,0 +1,290 @@
+"""launch.bench: its arithmetic by hand, its errors, one tiny run."""
+
+import dataclasses
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from isojax import compilation
+from isojax import profile
+from isojax.errors import InputError
+from isojax.planner.cost.roofline import roofline
+from isojax.planner.cost.roofline import measured
+from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost.machine import Accelerator
+from isojax.planner.cost.machine import Machine
+from launch.bench import cases
+from launch.bench import table
+from launch.bench import work
+from tests.conftest import ONE_DEVICE
+
+CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
+              num_attention_heads=3, num_key_value_heads=1, head_dim=4,
+              intermediate_size=10, vocab_size=50, tie_word_embeddings=True)
+SHAPE = model_shape_lib.model_shape(CONFIG, path="c")
+# A layer: 2 * 6 * 4 * (3 + 1) + 3 * 6 * 10 = 372; the head: 6 * 50 = 300.
+# Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
+CASE = cases.Case("sample", "tiny-30m", "float32", weights=None,
+                        cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
+                        mean_tokens=4, slots=None, microbatch_tokens=16,
+                        peers=())
+
+
+def bench(*arguments, **environment):
+  return subprocess.run(
+      [sys.executable, "-m", "launch.bench", *arguments], text=True,
+      capture_output=True, timeout=120,
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE} | environment)
+
+
+def test_the_work_of_sampling_by_hand():
+  # Rows of 1 and 3 tokens after 5: they attend to 6, and to 6, 7, 8.
+  assert work.mean_context(5, [1, 3]) == 27 / 4
+  prefill, decode = work.sampling(
+      SHAPE, 2, 5, [1, 3], slots=2, weight_bytes=4, cache_bytes=4)
+  kv = 2 * 2 * 1 * 4 * 4  # keys and values, layers, heads, width, bytes
+  assert prefill.flops == 10 * (2 * 744 + 96 * 2.5)
+  assert prefill.bytes == 10 * kv + 1044 * 4
+  assert decode.flops == 4 * 2 * 1044 + 96 * 27
+  assert decode.bytes == 3 * 1044 * 4 + 27 * kv  # as many steps as the longest
+  # Or as tokens fill slots; numbers may be kept in fewer bytes.
+  _, packed = work.sampling(
+      SHAPE, 2, 5, [3, 3], slots=1, weight_bytes=1, cache_bytes=2)
+  assert packed.bytes == 6 * 1044 * 1 + 2 * 21 * kv / 2
+
+
+def test_the_work_of_an_update_by_hand():
+  step, optimizer = work.update(SHAPE, 2, 5, [1, 3], microbatches=7,
+                                      number=2)
+  forward = 10 * (2 * 744 + 96 * 2.5) + 4 * 2 * 1044 + 96 * 27
+  assert step.flops == 3 * forward
+  assert step.bytes == 3 * 7 * 2 * SHAPE.params
+  assert optimizer == work.Work(10 * SHAPE.params, 28 * SHAPE.params)
+
+
+def test_the_roofline_takes_the_slower_bound_of_each_stage():
+  stages = (work.Work(100, 10), work.Work(10, 100))
+  assert work.roofline_seconds(stages, flops=10, bandwidth=5) == 10 + 20
+
+
+def test_useful_tokens_go_through_the_stop():
+  tokens = [[3, 9, 3, 0], [3, 3, 3, 3], [8, 9, 0, 0]]
+  assert cases.useful(tokens, (8, 9)).tolist() == [2, 4, 1]
+  assert cases.useful(tokens, (10,)).tolist() == [4, 4, 4]
+
+
+def test_made_rollouts_have_the_lengths_of_the_case():
+  tokens, len_R = cases.made_rollouts(CASE, 50, seed=1)
+  assert tokens.shape == (6, 7) and 1 <= len_R.min() and len_R.max() <= 7
+  assert ((tokens > 0).sum(axis=1) == len_R).all()
+  assert len(cases.stops(CASE, 50)) == 12  # 50 / 4, rounded
+  reward = cases.made_rewards(CASE, seed=1)
+  assert (reward.min(axis=1) == 0).all() and (reward.max(axis=1) == 1).all()
+
+
+def test_the_shapes_are_the_published_ones():
+  params = {name: model_shape_lib.model_shape(config, path=name).params
+            for name, config in cases.CONFIGS.items()}
+  assert params["qwen2.5-0.5b"] == 494_032_768
+  assert params["qwen2.5-1.5b"] == 1_543_714_304
+  assert 29e6 < params["tiny-30m"] < 31e6
+
+
+def test_the_table_by_hand():
+  row = dict(case="c", contestant="isojax", compute_dtype="float32", Bp=1, n=5,
+             tokens=[10, 10, 30], longest=[4, 5, 4], seconds=[1.0, 2.0, 3.0],
+             flops=[2e12, 2e12, 6e12], bytes=[4e9, 4e9, 12e9],
+             roofline_seconds=[0.5, 0.5, 1.5], compile_seconds=7.0,
+             peak_bytes=2**30)
+  peer = row | dict(contestant="x", seconds=[2.0, 2.0, 6.0],
+                    compile_seconds=None, peak_bytes=None)
+  machine = {"matmul_flops": {"float32": 4e12}, "bandwidth": 8e9}
+  lines = table.of_case([row, peer], machine).splitlines()
+  assert lines[0] == "c (seen: mean 3.3, longest 5; 3 runs)"
+  # Rates: 10, 5, 10 against 5, 5, 5.
+  assert lines[4] == ("| isojax | 10 | 5 - 10 | 2 | 50% | 4 | 50% | 50% | 7.0 "
+                      "| 1.00 | 1.00 |")
+  assert lines[5] == ("| x | 5 | 5 - 5 | 1 | 25% | 2 | 25% | 25% | - | - "
+                      "| 2.00 |")
+
+
+ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
+           n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
+           cache=None, microbatch_tokens=48)
+DOCUMENT = {"rows": [
+    ROW | dict(what="sample", tokens=[24, 24], seconds=[2.0, 4.0]),
+    ROW | dict(what="sample", contestant="naive", tokens=[24], seconds=[9.0]),
+    ROW | dict(what="update", tokens=[24], seconds=[8.0])]}
+# So slow that FLOPs bound each stage; 4 chips, of which the bench had one.
+MACHINE = Machine("m", Accelerator(
+    name="a", bfloat16=1e3, float32=1e4, hbm_bytes=1e9, hbm_bandwidth=1e9,
+    source="made"), 4)
+WORKLOAD = roofline.Workload(300, 1500, 1024, 8192, "float32")
+
+
+def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
+  found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
+                                    path="b")
+  # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
+  prefill = 10 * (2 * 744 + 96 * 2.5)
+  decode = 24 * (2 * 1044 + 96 * 7)
+  assert found.decode_flops == pytest.approx((prefill + decode) / 1e4 / 3.0)
+  assert found.prefill_flops == found.decode_bandwidth == found.decode_flops
+  update = 3 * (prefill + decode) + 10 * SHAPE.params
+  assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
+  assert found.slots == 1.0
+  assert found.step_seconds == roofline.ASSUMED.step_seconds
+  assert found.basis == "measured by launch.bench (b; host seconds assumed)"
+
+
+def test_rows_are_of_the_priced_weights_and_cache():
+  """Memory bound: a byte a weight, two a number of the cache."""
+  slow = dataclasses.replace(MACHINE, accelerator=dataclasses.replace(
+      MACHINE.accelerator, float32=1e15, hbm_bandwidth=1e3))
+  kept = dict(weights="int8", cache="bfloat16")
+  rows = [r | kept for r in DOCUMENT["rows"]] + DOCUMENT["rows"][:1]
+  rows[-1] = rows[-1] | {"seconds": [1e9]}
+  found = measured.bench_efficiency(
+      {"rows": rows}, SHAPE, dataclasses.replace(WORKLOAD, **kept), slow,
+      path="b")
+  # 6 rows, 4 tokens each, which attend to 7; keys and values of a token are 2
+  # layers * 2 * 1 head * 4 = 16 numbers.
+  prefill, decode = 1044 + 10 * 16 * 2, 4 * (1044 + 6 * 7 * 16 * 2)
+  assert found.decode_flops == pytest.approx((prefill + decode) / 1e3 / 3.0)
+
+
+def test_rows_of_the_priced_policy_come_first():
+  other = CONFIG | dict(num_hidden_layers=1)
+  rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
+  both = {"rows": rows + DOCUMENT["rows"]}
+  assert measured.bench_efficiency(
+      both, SHAPE, WORKLOAD, MACHINE, path="b") == measured.bench_efficiency(
+          DOCUMENT, SHAPE, WORKLOAD, MACHINE, path="b")
+
+
+@pytest.mark.parametrize("document, message", [
+    ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
+    ({"rows": []}, "no sample float32 and no update float32 of isojax .there "
+     "is: nothing"),
+    ({"rows": DOCUMENT["rows"][:2]}, "no update .*there is: sample float32"),
+    ({"rows": [r | {"weights": "int8"} for r in DOCUMENT["rows"]]},
+     "no sample float32 of isojax .there is: sample float32, weights int8; "
+     "update float32.; make"),
+    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: seconds: "),
+    ({"rows": [DOCUMENT["rows"][0] | {"Bp": "2"}]}, "b: Bp: expected")])
+def test_a_bench_that_says_too_little_is_refused(document, message):
+  with pytest.raises(InputError, match=message):
+    measured.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
+
+
+def refused(*arguments) -> str:
+  done = bench(*arguments)
+  assert done.returncode == 2 and "Traceback" not in done.stderr
+  assert not done.stdout
+  return done.stderr
+
+
+def test_a_peer_without_its_packages_says_what_is_possible():
+  if importlib.util.find_spec("torch"):
+    pytest.skip("torch is here")
+  assert "--peer=hf needs torch" in refused("--what=sample", "--peer=naive,hf")
+  assert "possible is --peer=naive" in refused("--suite=cpu", "--peer=hf")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ([], "expected either --what=sample|update|step or --suite=cpu|h200"),
+    (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
+    (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
+    (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
+    (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
+    (["--what=update", "--n=1"], "--n=1: expected at least 2"),
+    (["--what=sample", "--json=/nowhere/x"], "--json=/nowhere/x: cannot be")])
+def test_bad_input_before_anything_is_compiled(arguments, message):
+  assert message in refused(*arguments)
+
+
+def test_a_tiny_step_end_to_end(tmp_path):
+  """Sampling against naive: skewed lengths, a folder's shape, JSON, a trace."""
+  (tmp_path / "config.json").write_text(json.dumps(
+      cases.CONFIGS["tiny-30m"] | dict(
+          num_hidden_layers=1, hidden_size=24, intermediate_size=20,
+          num_attention_heads=3, num_key_value_heads=1, vocab_size=40)))
+  done = bench("--what=sample", f"--model={tmp_path}", "--Bp=2", "--n=3",
+               "--prompt_tokens=4", "--new_tokens=6", "--runs=2",
+               "--mean_tokens=3", "--peer=naive", f"--json={tmp_path}/b.json",
+               f"--profile={tmp_path}/trace")
+  assert done.returncode == 0, done.stderr
+  document = json.loads((tmp_path / "b.json").read_text())
+  ours, naive = document["rows"]
+  assert (ours["contestant"], naive["contestant"]) == ("isojax", "naive")
+  assert len(ours["seconds"]) == 2 and all(6 <= t <= 36 for t in ours["tokens"])
+  assert ours["peak_bytes"] > 0 and ours["compile_seconds"] > 0
+  assert "2 x 3, 4 + mean 3, at most 6 new" in done.stdout
+  assert "| naive | " in done.stdout
+  assert list(tmp_path.glob("trace/0/plugins/profile/*/*.xplane.pb"))
+  assert list(tmp_path.glob("trace/0/plugins/profile/*/perfetto*.json.gz"))
+
+
+def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
+  work = profile.stage("update", jax.jit(lambda x: x + 1))
+  with profile.steps(str(tmp_path)) as traced:
+    for step in range(6):
+      with traced(step):
+        work(step)
+  (file,) = tmp_path.glob("plugins/profile/*/perfetto_trace.json.gz")
+  events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+  named = lambda name: [e for e in events if "name" in e and e["name"] == name]
+  assert [e["args"]["step_num"] for e in named("step")] == ["1", "2", "3"]
+  assert len(named("update")) == 3
+
+
+def test_a_trace_needs_a_folder(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(InputError, match="--profile=.*file: cannot be made"):
+    profile.check_folder(str(tmp_path / "file"))
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch, tmp_path):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  assert compilation.cache_folder() == f"{tmp_path}/isojax/jax"
+  monkeypatch.delenv("XDG_CACHE_HOME")
+  monkeypatch.setenv("HOME", str(tmp_path))
+  assert compilation.cache_folder() == f"{tmp_path}/.cache/isojax/jax"
+
+
+KEEP = """
+import jax
+from isojax import compilation
+count = compilation.Count()
+print(compilation.keep_programs())
+jax.jit(lambda x: x + 1)(1)
+print(count.programs > 0, count.seconds > 0, count.read)
+print(jax.config.jax_compilation_cache_dir,
+      jax.config.jax_enable_compilation_cache)
+"""
+
+
+@pytest.mark.parametrize("environment, note, kept", [
+    (dict(JAX_COMPILATION_CACHE_DIR="{}/own"), "None", "{}/own True"),
+    (dict(JAX_COMPILATION_CACHE_DIR=""), "None", " False"),
+    (dict(XDG_CACHE_HOME="{}/x"), "None", "{}/x/isojax/jax True"),
+    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not kept: ",
+     "None True")])
+def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
+                                                 kept):
+  (tmp_path / "file").write_text("")
+  inherited = {k: v for k, v in os.environ.items()
+               if k != "JAX_COMPILATION_CACHE_DIR"}
+  done = subprocess.run(
+      [sys.executable, "-c", KEEP], capture_output=True, text=True, check=True,
+      timeout=60, env=inherited | {
+          k: v.format(tmp_path) for k, v in environment.items()})
+  lines = done.stdout.splitlines()
+  assert lines[0].startswith(note) and lines[1] == "True True 0"
+  assert lines[2] == kept.format(tmp_path)

@@ -1,0 +1,199 @@
+"""launch.plan and launch.fit as a user runs them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from isojax.frontier import synthetic
+from tests import command
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+
+
+def launch(module, *args, cwd):
+  done = command.run(module, *args, cwd=cwd)
+  return done.returncode, done.stdout, done.stderr
+
+
+def table_of(runs, k):
+  """Runs as the CSV of somebody else's trainer, with names of its own."""
+  lines = ["iteration,name,per_problem,lr_seed,acc,cum,problems,group"]
+  for run in runs:
+    for step, C, reward, value in zip(run.step_E, run.C_E, run.reward_E,
+                                      run.value_ExQ):
+      counts = json.dumps(np.rint(value * k).astype(int).tolist())
+      lines.append(f'{step},{run.run_id},"{counts}",{run.seed},{reward},{C:.0f}'
+                   f",{run.Bp},{run.n}")
+  return "\n".join(lines) + "\n"
+
+
+COLUMNS = ("--columns=step=iteration,run_id=name,correct=per_problem,"
+           "seed=lr_seed,avg=acc,rollouts=cum,Bp=problems,n=group")
+
+
+def test_from_foreign_logs_to_advice(tmp_path):
+  """An identified study in a table of another trainer, through to a plan."""
+  study = synthetic.study(
+      synthetic.saturating(), C_max=6e6, evaluations=40, seeds=2, Q=300, k=16,
+      spread=0.5, run_sd=0.0, seed=3)
+  (tmp_path / "logs.csv").write_text(table_of(study.runs, 16))
+  code, out, err = launch(
+      "launch.fit", "--records=logs.csv", "--format=table", "--draws=200",
+      COLUMNS, "--fixed=k=16", "--out=out", cwd=tmp_path)
+  assert code == 0, err
+  assert "\nidentified\n" in out
+  made = set(os.listdir(tmp_path / "out"))
+  assert {"fit.json", "report.html", "reward.png", "law.svg"} <= made
+  code, out, err = launch("launch.plan", "--rollouts=1e6",
+                          "--law=out/fit.json", cwd=tmp_path)
+  assert code == 0, err
+  row = json.loads((tmp_path / "plan.jsonl").read_text())
+  assert row["overrides"]["alloc"]["n"] in (16, 32, 64)  # the truth is 28
+  assert row["C"] <= 1_000_000 and "your own fit" in out
+  assert "predicted reward" in out
+
+
+def test_fields_come_from_the_names_of_the_files(tmp_path):
+  for n, A in ((4, 0.3), (9, 0.5)):
+    for seed in (0, 1):
+      (tmp_path / f"n{n}-s{seed}.jsonl").write_text("".join(json.dumps(
+          {"step": step, "data": {"val-core/x/acc/mean@4": A - 0.1 / (
+              1 + step) + 0.01 * seed, "val-aux/x/acc/worst@4/mean": 0}}) + "\n"
+          for step in range(0, 60, 10)))
+  args = ["--format=verl", "--records=n*.jsonl,n4-s0.jsonl", "--draws=100",
+          "--fixed=data.train_batch_size=16"]
+  code, out, err = launch(
+      "launch.fit", *args, r"--from_path=n(?P<n>\d+)-s(?P<seed>\d+)",
+      cwd=tmp_path)
+  assert code == 0 and "4 runs, n = 4, 9 at Bp = 16" in out, err
+  assert "n4-s0.jsonl: given twice" in out and "(4 files)" in out
+  assert out.index("NOT identified:") < out.index(
+      "law, not identified, do not use:")
+  page = (tmp_path / "fit/report.html").read_text()
+  assert "no n differs: worst@4 is 0 throughout" in page
+  code, out, err = launch("launch.fit", *args, "--from_path=run", cwd=tmp_path)
+  assert code == 2 and "--from_path=run: no named group" in err
+  code, out, err = launch("launch.fit", *args, "--from_path=r(?P<n>un)",
+                          cwd=tmp_path)
+  assert code == 2 and "n4-s0.jsonl: --from_path=r(?P<n>un) does not" in err
+
+
+def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
+  """n*(M) at B = 60, of curves that cross twice."""
+  runs = []
+  for n, A, k in ((3, 0.5, 9e-5), (6, 0.6, 4e-5), (12, 0.65, 2.6e-5),
+                  (20, 0.651, 1.5e-5)):
+    runs += synthetic.study(
+        synthetic.Truth(Bp=60 // n, n=(n,), A=(A,), k=(k,), b=0.3), C_max=3e5,
+        evaluations=40, seeds=1, Q=400, k=8, spread=0.4, run_sd=0.0,
+        seed=0).runs
+  (tmp_path / "logs.csv").write_text(table_of(runs, 8))
+  common = ["--records=logs.csv", "--format=table", COLUMNS, "--fixed=k=8",
+            "--draws=100"]
+  code, out, err = launch("launch.fit", *common, "--axis=updates", "--out=all",
+                          cwd=tmp_path)
+  assert code == 0, err
+  fit = json.loads((tmp_path / "all/fit.json").read_text())
+  assert fit["study"]["regime"] == "fixed_B" and fit["law"]["B"] == 60
+  assert [n for _, n, _ in fit["switches"]][-1] == 12
+  assert "M0 = " in out and "updates" in out
+  # One n alone: curves, but no law and no advice from it.
+  code, out, err = launch("launch.fit", *common, "--Bp=5", "--out=one",
+                          cwd=tmp_path)
+  assert code == 0 and "NOT identified" in out, err
+  code, out, err = launch("launch.plan", "--rollouts=1e4",
+                          "--law=one/fit.json", cwd=tmp_path)
+  assert code == 2 and "holds no law" in err
+
+
+@pytest.mark.parametrize("args, message", [
+    (["--records=none/*.jsonl"], "no such file"),
+    (["--records=bad.jsonl"], "bad.jsonl"),
+    (["--records=a.csv", "--format=table"], "no evaluations"),
+    (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE"),
+    (["--records=.", "--from_path=x(?P<n>1)"], ".: a folder"),
+    (["--records=a.csv", "--scale=avg=many"], "--scale=avg=many"),
+    (["--records=a.csv", "--format=table", "--columns=avg=reward"],
+     "no column 'reward'")])
+def test_bad_records_are_refused_before_anything_is_written(
+    tmp_path, args, message):
+  (tmp_path / "bad.jsonl").write_bytes(b"\x00\x01\x02")
+  (tmp_path / "a.csv").write_text("step,rew\n1,0.5\n")
+  code, out, err = launch("launch.fit", *args, cwd=tmp_path)
+  assert code == 2 and message in err and err.count("\n") == 1, err
+  assert not (tmp_path / "fit").exists()
+
+
+def test_where_it_is_to_be_written_is_tried_first(tmp_path):
+  (tmp_path / "a.csv").write_text("Bp,n,step,avg\n" + "".join(
+      f"4,8,{step},0.{step}\n" for step in range(1, 9)))
+  args = ["--records=a.csv", "--format=table"]
+  code, out, err = launch("launch.fit", *args, "--out=a.csv/x", cwd=tmp_path)
+  assert code == 2 and "--out=a.csv/x: cannot be written" in err
+  code, out, err = launch("launch.fit", *args, "--points=records",
+                          "--bin_width=nan", cwd=tmp_path)
+  assert code == 2 and "bin_width=nan" in err
+  assert os.listdir(tmp_path) == ["a.csv"]
+
+
+@pytest.mark.parametrize("rows", ["99", "a", "1.5"])
+def test_rows_of_the_calibration_are_checked(tmp_path, rows):
+  code, out, err = launch("launch.verify.calibrate", f"--rows={rows}", cwd=tmp_path)
+  assert code == 2 and f"--rows={rows}: expected rows from 0 to 8" in err
+
+
+@pytest.mark.parametrize("args, message", [
+    ([], "give the budget"),
+    (["--rollouts=2e6"], "which law?"),
+    (["--rollouts=2.5", "--stratum=easy"], "the nearest is 2"),
+    (["--rollouts=1e99", "--stratum=easy"], "1125899906842624"),
+    (["--rollouts=many", "--stratum=easy"], "--rollouts=many"),
+    (["--rollouts=9", "--stratum=easy", "--Bp=0"], "--Bp=0"),
+    (["--rollouts=9", "--stratum=easy", "--Bp=4,8"], "for --sweep"),
+    (["--rollouts=20", "--stratum=easy"], "do not pay for one step"),
+    (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
+    (["--rollouts=2e6", "--law=q1-easy", "--stratum=hard"], "yours are hard"),
+    (["--hours=9", "--stratum=easy"], "--hours needs --machine"),
+    (["--hours=9", "--stratum=easy", "--machine=v5e-8"], "--model=FOLDER"),
+    (["--sweep", "--rollouts=99"], "--sweep needs"),
+    (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "there twice"),
+    (["--rollouts=2e6", "--stratum=easy", "--out=no/such/plan"], "--out="),
+])
+def test_bad_questions_are_refused(tmp_path, args, message):
+  code, out, err = launch("launch.plan", *args, cwd=tmp_path)
+  assert code == 2 and message in err and err.count("\n") == 1, err
+  assert not os.listdir(tmp_path)
+
+
+def test_both_directions_of_the_cost(tmp_path):
+  common = ["--stratum=easy", "--machine=v5p-64", "--prompt_tokens=200",
+            f"--model={ROOT}/tests/data/qwen2.5-7b", "--response_tokens=2000"]
+  code, out, err = launch("launch.plan", "--rollouts=2e6", *common,
+                          cwd=tmp_path)
+  assert code == 0, err
+  row = json.loads((tmp_path / "plan.jsonl").read_text())
+  hours = row["expected"]["seconds"] / 3600
+  assert row["expected"]["device_hours"] == pytest.approx(32 * hours)
+  assert row["expected"]["basis"] == "assumed" and "assumed" in out
+  code, out, err = launch(
+      "launch.plan", f"--hours={hours * 1.0001}", *common, cwd=tmp_path)
+  assert code == 0, err
+  again = json.loads((tmp_path / "plan.jsonl").read_text())
+  assert again["overrides"] == row["overrides"]
+
+
+def test_a_sweep_is_the_grid_and_says_what_it_leaves_out(tmp_path):
+  code, out, err = launch(
+      "launch.plan", "--sweep", "--rollouts=1e6", "--Bp=32,64", "--n=8,1024",
+      "--B_max=32768", "--seeds=0,3", cwd=tmp_path)
+  assert code == 0, err
+  rows = [json.loads(line) for line in (tmp_path / "plan.jsonl").open()]
+  found = [(r["overrides"]["alloc"]["Bp"], r["overrides"]["alloc"]["n"],
+            r["overrides"]["seed"]) for r in rows]
+  assert found == [(32, 8, 0), (32, 8, 3), (32, 1024, 0), (32, 1024, 3),
+                   (64, 8, 0), (64, 8, 3)]
+  assert "left out (Bp, n) = (64, 1024): above 32768" in out
+  assert len({r["id"] for r in rows}) == 6

@@ -1,0 +1,75 @@
+"""The scripts as a user runs them: pretrain, split, train, compare."""
+
+import json
+import os
+
+import pytest
+
+from isojax.ledger import records
+from isojax.tasks import stratum_file as stratum_file_lib
+from tests import command
+from tests.conftest import ONE_DEVICE
+
+
+def launch(module, *arguments, check=True):
+  done = command.run(module, *arguments,
+                     env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  assert done.returncode == 0 or not check, done.stderr
+  return done
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+  """A policy of three updates, which solves nothing."""
+  out = tmp_path_factory.mktemp("policy") / "p"
+  done = launch("launch.pretrain", "--config=configs/pretrain_tiny.py",
+                f"--config.out={out}", "--config.steps=3", "--config.batch=10",
+         "--config.optimizer.warmup_steps=1",
+                "--config.table.problems=5", "--config.table.k=2",
+                "--config.sampler.slots=10")
+  assert "pass@2" in done.stdout and "MB" in done.stdout
+  return out
+
+
+def test_pretrain_is_a_function_of_its_seed(policy, tmp_path):
+  again = tmp_path / "again"
+  launch("launch.pretrain", "--config=configs/pretrain_tiny.py",
+         f"--config.out={again}", "--config.steps=3", "--config.batch=10",
+         "--config.optimizer.warmup_steps=1",
+         "--config.table.problems=5", "--config.table.k=2",
+         "--config.sampler.slots=10")
+  assert sorted(os.listdir(again)) == sorted(os.listdir(policy))
+  for name in os.listdir(policy):
+    assert (again / name).read_bytes() == (policy / name).read_bytes(), name
+
+
+def test_split_then_train_then_compare(policy, tmp_path):
+  flags = ["--config=configs/split_tiny.py", f"--config.model={policy}",
+           f"--config.out={tmp_path}/s", "--config.source.train=40",
+           "--config.source.validation=12", "--config.strata.hard.train=30",
+           "--config.strata.hard.validation=9", "--config.sampler.slots=32"]
+  refused = launch("launch.split", *flags, check=False)
+  assert refused.returncode == 2 and "Traceback" not in refused.stderr
+  assert "easy: 0 of 40 train problems have avg@16 in [0.3, 0.6]" in (
+      refused.stderr)
+  done = launch("launch.split", *flags, "--config.strata.easy.low=0.0",
+                "--config.strata.easy.train=30",
+                "--config.strata.easy.validation=9")
+  assert " 0/16     40 ####" in done.stdout
+  stratum = stratum_file_lib.read(f"{tmp_path}/s-hard.jsonl")
+  assert (len(stratum.train), len(stratum.validation)) == (30, 9)
+  assert stratum.header["command"].startswith("python -m launch.split --config")
+  for seed in (0, 0):
+    folder = tmp_path / f"run{len(os.listdir(tmp_path))}"
+    launch("isojax.main", "--config=configs/hard.py",
+           f"--config.model.path={policy}", f"--config.seed={seed}",
+           f"--config.task.stratum={tmp_path}/s-hard.jsonl",
+           "--config.alloc.Bp=8", "--config.alloc.M=2", "--config.eval.k=2",
+           f"--workdir={folder}")
+  runs = sorted(str(p) for p in tmp_path.glob("run*"))
+  kept = records.read(f"{runs[0]}/records.jsonl")
+  assert [r["step"] for r in kept if r["kind"] == "eval"] == [0, 2]
+  assert all(r["trained_tokens"] == 0 for r in kept)  # nothing is ever right
+  told = launch("launch.verify.compare", *runs).stdout.splitlines()
+  assert "4 and 4 records; rewards identical up to step 2 of 2" in told[0]
+  json.dumps(kept)

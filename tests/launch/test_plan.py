@@ -1,0 +1,320 @@
+"""launch.plan as a user runs it, and the fit.json that it reads."""
+
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.planner import laws
+
+ROOT = pathlib.Path(__file__).parents[2]
+ENV = os.environ | {"PYTHONPATH": str(ROOT)}
+MODEL = f"--model={ROOT}/tests/data/qwen2.5-7b"
+PRICED = ["--machine=v5p-64", MODEL, "--prompt_tokens=200",
+          "--response_tokens=2000"]
+EASY = ["--rollouts=2e6", "--stratum=easy"]
+FIT = {
+    "version": 1,
+    "study": {"axis": "rollouts", "metric": "avg", "split": "hard",
+              "model": None, "regime": "fixed_Bp", "Bp": [16], "n": [4, 8, 16]},
+    "law": {"kind": "sigmoid", "L": 4.0, "k": 5, "log10_C0": 5.0, "b": 2.0,
+            "draws": [[4.0, 5.0, 4.9, 2.0], [4.0, 5.0, 5.1, 2.0]],
+            "C_seen": [1e4, 4e5]},
+    "verdict": {"identified": True, "reasons": [], "cautions": []},
+    "curves": [{"Bp": 16, "n": 16, "C_lo": 5e4, "C_hi": 2e5, "C": [2e4, 4e5],
+                "reward": [0.1, 0.3], "low": [0.0, 0.2], "high": [0.2, 0.4]}]}
+
+
+def launch(*args, cwd):
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.plan", *args], cwd=cwd, text=True,
+      capture_output=True, env=ENV, timeout=60)
+  return done.returncode, done.stdout, done.stderr
+
+
+def planned(*args, cwd):
+  """(rows of plan.jsonl, what was printed) of a question with an answer."""
+  code, out, err = launch(*args, cwd=cwd)
+  assert code == 0 and not err, err
+  return [json.loads(line) for line in (cwd / "plan.jsonl").open()], out
+
+
+# Many questions in one process: what each raises, or "" for none.
+ASK = """
+import contextlib, io, json, sys
+from absl import flags
+from isojax.errors import InputError
+from launch import plan
+for args in json.load(sys.stdin):
+  for name in flags.FLAGS:
+    flags.FLAGS[name].unparse()
+  flags.FLAGS(["plan", *args])
+  try:
+    with contextlib.redirect_stdout(io.StringIO()):
+      plan.main(None)
+    print()
+  except InputError as error:
+    print(str(error).replace("\\n", " "))
+"""
+
+
+def messages(questions, cwd):
+  done = subprocess.run(
+      [sys.executable, "-c", ASK], input=json.dumps(questions), text=True,
+      cwd=cwd, capture_output=True, env=ENV, timeout=120)
+  assert done.returncode == 0, done.stderr
+  return done.stdout.splitlines()
+
+
+REFUSED = (
+    ([*EASY, "--seeds="], "--seeds: expected at least one"),
+    (["--rollouts=20M", "--stratum=easy"], "--rollouts=20M: expected a whole "
+     "number of at least 2, such as 20e6"),
+    (["--rollouts=nan", "--stratum=easy"], "the nearest is 2"),
+    ([*EASY, "--n=1"], "--n=1: expected a whole number from 2"),
+    ([*EASY, "--B=64"], "--B: no effect without --sweep"),
+    ([*EASY, "--rows=64", "--usd_per_chip_hour=2"],
+     "--usd_per_chip_hour, --rows: no effect without --machine"),
+    ([*EASY, "--prompt_tokens=64"], "--prompt_tokens: no effect"),
+    (["--sweep", "--rollouts=2e6", "--Bp=32", "--n=8", "--law=q1-easy",
+      "--metric=best"], "--law, --metric: no effect"),
+    (["--sweep", "--rollouts=2e6", "--Bp=32", "--n=8", "--stratum=easy", MODEL],
+     "--stratum, --model: no effect"),
+    (["--sweep", "--rollouts=2e6", "--n=8"], "--sweep needs --Bp"),
+    (["--sweep", "--rollouts=2e6", "--Bp=16,32", "--B=64", "--D=8"],
+     "(16, 4): Bp 16 -> 8: the problem set has no more, which leaves B = 64"),
+    ([*EASY, "--machine=v5p-64", "--model=Qwen2.5-7B-Instruct",
+      "--prompt_tokens=2", "--response_tokens=2"],
+     "--model is a local folder that holds at least this file"),
+    ([*EASY, *PRICED[:2], "--prompt_tokens=nan", "--response_tokens=2"],
+     "--prompt_tokens=nan: expected a number from"),
+    ([*EASY, *PRICED[:2], "--prompt_tokens=2", "--response_tokens=-100"],
+     "--response_tokens=-100: expected"),
+    ([*EASY, *PRICED[:2], "--prompt_tokens=2", "--response_tokens=0"],
+     "--response_tokens=0: expected"),
+    ([*EASY, *PRICED, "--usd_per_chip_hour=nan"], "--usd_per_chip_hour=nan"),
+    ([*EASY, *PRICED, "--usd_per_chip_hour=-1"], "--usd_per_chip_hour=-1"),
+    ([*EASY, *PRICED, "--machine=v5e-1"], "v5e-1: the model does not fit"),
+    ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
+    ([*EASY, *PRICED, "--measured=torn.jsonl"], "torn.jsonl:1: not a record"),
+    ([*EASY, *PRICED, "--measured=few.jsonl"], "few.jsonl: train record 1: Bp"),
+    ([*EASY, *PRICED, "--bench=fit.json"], "fit.json: not what launch.bench"),
+    ([*EASY, *PRICED, "--bench=fit.json", "--measured=few.jsonl"], "give one"),
+    ([*EASY, "--bench=fit.json"], "--bench: no effect without --machine"),
+    (["--rollouts=9", "--problems=zero.jsonl"], "which law?"),
+    (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
+     "stratum file of launch.split (ValueError: line 2: 17 correct of 16)"),
+    (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
+    (["--hours=1e-3", "--stratum=easy", *PRICED], "the shortest, Bp=32, n=2, "
+     "takes --hours="),
+    (["--rollouts=1e5", "--law=fit.json", "--stratum=easy"],
+     "--law=fit.json is of hard problems, yours are easy"),
+)
+
+
+def test_questions_that_have_no_answer(tmp_path):
+  (tmp_path / "torn.jsonl").write_bytes(b"\xff\n")
+  (tmp_path / "few.jsonl").write_text('{"kind": "train"}\n')
+  (tmp_path / "fit.json").write_text(json.dumps(FIT))
+  for name, n, correct in (("zero", 0, 0), ("over", 16, 17)):
+    (tmp_path / f"{name}.jsonl").write_text(
+        f'{{"n": {n}}}\n{{"split": "train", "correct": {correct}}}\n')
+  said = messages([args for args, _ in REFUSED], tmp_path)
+  for (args, message), line in zip(REFUSED, said, strict=True):
+    assert message in line, (args, line)
+  assert not (tmp_path / "plan.jsonl").exists()
+
+
+def test_the_priced_example_says_what_it_rests_on(tmp_path):
+  (row,), out = planned(*EASY, *PRICED, cwd=tmp_path)
+  assert row["overrides"]["alloc"] == {"Bp": 32, "n": 256, "M": 244}
+  for text in ("mesh data=8 fsdp=1 tensor=4", "2,048 rows", "with KL",
+               "4.2 USD a chip-hour (the scaling book", "time: decode ",
+               "evaluations without --config", "update 0.3", "masters 7.62",
+               "of a device's 95 GB", "the paper's anchor; isojax.main takes"):
+    assert text in out, (text, out)
+  _, hard = planned("--rollouts=2e6", "--stratum=hard", *PRICED, cwd=tmp_path)
+  assert "without KL" in hard and "reference" not in hard
+  _, again = planned(*EASY, *PRICED, "--rows=64", "--usd_per_chip_hour=2",
+                     cwd=tmp_path)
+  assert "64 rows" in again and "2 USD a chip-hour (--usd_per" in again
+
+
+def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
+  _, out = planned(*EASY, "--D=6000", cwd=tmp_path)
+  lines = [line.split() for line in out.splitlines()]
+  assert ["32", "128", "488", "1,998,848"] in lines
+  assert ["32", "512", "122", "1,998,848"] in lines
+  assert "-: time and cost need --machine" in out and "1.3 " in out  # epochs
+
+
+@pytest.mark.parametrize("args, text", [
+    (["--B_max=2"], "n = 2, not n*: the most that 2 rollouts a step"),
+    (["--rollouts=100"],
+     "n = 2, not n*: the most that one step of 64 rollouts"),
+    (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the most that 65,536"),
+    (["--n=64"], "n = 64, as given"),
+    (["--n=100000"], "n = 65536 instead of the 100000 given")])
+def test_how_n_came_about(tmp_path, args, text):
+  _, out = planned(*EASY, *args, cwd=tmp_path)
+  assert text in out, out
+
+
+def test_a_prior_comes_with_the_batch_of_its_study(tmp_path):
+  (row,), out = planned("--rollouts=2e6", "--stratum=hard", "--Bp=256",
+                        cwd=tmp_path)
+  assert row["overrides"]["alloc"]["Bp"] == 128  # n = 128 of 16,384
+  assert "Bp * n is at most 16384" in out
+
+
+def test_a_sweep_of_a_fixed_batch_leaves_out_with_a_reason(tmp_path):
+  rows, out = planned("--sweep", "--rollouts=2e6", "--B=64", "--Bp=16,32,48,64",
+                      cwd=tmp_path)
+  assert [row["overrides"]["alloc"]["n"] for row in rows] == [4, 2]
+  assert "(64, 1): a group of one rollout" in out
+  assert "(48, 1.333): Bp does not divide B = 64" in out
+
+
+def test_a_sweep_without_n_goes_around_the_laws(tmp_path):
+  rows, out = planned("--sweep", *EASY, "--seeds=0,1", cwd=tmp_path)
+  assert [row["overrides"]["alloc"]["n"] for row in rows] == [
+      128, 128, 256, 256, 512, 512]
+  assert "n* = 295.5 to a power of two, half and twice it" in out
+  rows, _ = planned("--sweep", *EASY, "--Bp=8,16", cwd=tmp_path)
+  assert len(rows) == 6 and "3 cells x 2 seeds" in out
+
+
+def test_a_fit_predicts_where_its_tables_are(tmp_path):
+  (tmp_path / "fit.json").write_text(json.dumps(FIT))
+  _, out = planned("--rollouts=1e5", "--law=fit.json", cwd=tmp_path)
+  assert "n = 16, a power of two near n*" in out
+  assert "predicted reward 0.2" in out and "beyond" not in out
+  _, out = planned("--rollouts=1e4", "--law=fit.json", "--n=16", cwd=tmp_path)
+  assert "predicted reward" not in out
+  _, out = planned("--rollouts=1e5", "--law=fit.json", "--Bp=32", cwd=tmp_path)
+  assert "n* was seen at Bp = 16, this is Bp = 32" in out
+
+
+def test_a_law_in_sampled_tokens_is_not_asked_for_prompts(tmp_path):
+  tokens = copy.deepcopy(FIT)
+  tokens["study"]["axis"] = "sampled_tokens"
+  (tmp_path / "fit.json").write_text(json.dumps(tokens))
+  args = ["--rollouts=100", "--law=fit.json", "--response_tokens=1000"]
+  _, out = planned(*args, "--prompt_tokens=9000", cwd=tmp_path)
+  assert "n* = 16," in out  # at C0 = 1e5 tokens
+
+
+def test_a_bench_says_how_fast_it_is(tmp_path):
+  config = json.loads(
+      (ROOT / "tests/data/qwen2.5-7b/config.json").read_text())
+  row = dict(contestant="isojax", config=config, compute_dtype="bfloat16", Bp=2,
+             n=3, prompt_tokens=5, new_tokens=8, slots=None, weights=None,
+             cache=None, microbatch_tokens=48, tokens=[24])
+  (tmp_path / "b.json").write_text(json.dumps({"rows": [
+      row | dict(what="sample", seconds=[2.0]),
+      row | dict(what="update", seconds=[8.0])]}))
+  _, out = planned(*EASY, *PRICED, "--bench=b.json", cwd=tmp_path)
+  assert "efficiency, measured by launch.bench (b.json; host seconds" in out
+
+
+def test_measured_lengths_need_no_flags(tmp_path):
+  (tmp_path / "r.jsonl").write_text("".join(json.dumps(dict(
+      kind="train", run_id="a", Bp=4, n=8, rollouts=32 * i,
+      prompt_tokens=4 * 300 * i, sampled_tokens=32 * 1500 * i,
+      trained_tokens=8 * 1500 * i, seconds_sample=3.0, seconds_score=0.5,
+      seconds_update=2.0)) + "\n" for i in range(1, 5)))
+  _, out = planned(*EASY, *PRICED[:2], "--measured=r.jsonl", cwd=tmp_path)
+  assert "prompts of 300 and responses of 1,500 tokens" in out
+  assert "efficiency, measured from r.jsonl" in out
+
+
+def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
+  for name in ("configs", "isojax"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  (row,), out = planned(
+      "--rollouts=16384", "--config=configs/hard.py", "--machine=cpu-2core",
+      f"--model={ROOT}/isojax/assets/countdown-tiny", "--prompt_tokens=12",
+      "--response_tokens=11", cwd=tmp_path)
+  assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
+                                    ** 0.5)
+  assert "the anchor of --config" in out
+  assert "microbatches of at most 48 rollouts;" in out
+  assert "not in it: compilation and checkpoints\n" in out
+  few = row["expected"]["seconds"]
+  (row,), _ = planned(
+      "--rollouts=16384", "--config=configs/hard.py", "--machine=cpu-2core",
+      "--config.eval.first=64", "--config.eval.growth=1.0",
+      "--prompt_tokens=12", "--response_tokens=11", cwd=tmp_path)
+  assert row["expected"]["seconds"] > 1.01 * few
+
+
+def test_a_reader_that_goes_is_no_error(tmp_path):
+  script = f"{sys.executable} -m launch.plan --sweep --rollouts=1e9 --Bp=32 " \
+           f"--n=8 --seeds=$(seq -s, 0 3000) | head -1"
+  done = subprocess.run(["bash", "-c", script], cwd=tmp_path, text=True,
+                        capture_output=True, env=ENV, timeout=60)
+  assert done.stdout.startswith(" row") and not done.stderr
+  assert len((tmp_path / "plan.jsonl").read_text().splitlines()) == 3001
+
+
+# fit.json
+
+
+def test_a_fit_is_read():
+  law = laws.read_fit(FIT, path="fit.json")
+  assert law.law == laws.Sigmoid(4.0, 5, 5.0, 2.0) and len(law.draws) == 2
+  assert law.curves[0].C_lo == 5e4 and law.n == (4, 8, 16)
+  assert law.C_seen == (1e4, 4e5) and law.identified
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("keys, value", [
+    (("version",), 99), (("version",), True),
+    (("law", "kind"), "spline"), (("law", "kind"), ["sigmoid"]),
+    (("law", "L"), "x"), (("law", "L"), None), (("law", "L"), NAN),
+    (("law", "L"), INF), (("law", "b"), -5000), (("law", "k"), -1),
+    (("law", "log10_C0"), True), (("law", "draws"), []),
+    (("law", "draws"), [[1.0, 2.0, 3.0, None]] * 2),
+    (("law", "draws"), [[1.0, 2.0, 3.0]] * 2), (("law", "draws"), 3),
+    (("law", "C_seen"), [4e5, 1e4]), (("law", "C_seen"), [1]),
+    (("law", "C_seen"), [0, 1e4]), (("law", "C_seen"), [1, 2, 3]),
+    (("study", "n"), []), (("study", "n"), ["8"]), (("study", "n"), [2.5]),
+    (("study", "Bp"), ["16"]), (("study", "Bp"), [-16]),
+    (("study", "metric"), 3), (("study", "axis"), "updates"),
+    (("study", "regime"), "free"), (("study", "split"), 7),
+    (("verdict", "identified"), "no"), (("verdict", "cautions"), "k"),
+    (("verdict",), None), (("curves",), None), (("curves",), [3]),
+    (("curves",), [{}]),
+    (("curves",), [FIT["curves"][0] | {"C": [2.0, 1.0]}]),
+    (("curves",), [FIT["curves"][0] | {"low": [2.0]}]),
+    (("curves",), [FIT["curves"][0] | {"reward": [None, 1.0]}])])
+def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
+  fit = copy.deepcopy(FIT)
+  node = fit
+  for key in keys[:-1]:
+    node = node[key]
+  node[keys[-1]] = value
+  with pytest.raises(InputError, match=rf"^at/fit.json: .*{keys[-1]}.*"
+                     "again with python -m launch.fit"):
+    laws.read_fit(fit, path="at/fit.json")
+  del node[keys[-1]]
+  with pytest.raises(InputError, match=rf"at/fit.json: .*{keys[-1]}.* missing"):
+    laws.read_fit(fit, path="at/fit.json")
+
+
+def test_a_fixed_batch_needs_its_batch():
+  fit = copy.deepcopy(FIT)
+  fit["study"]["axis"] = "updates"
+  fit["law"] |= {"kind": "fixed_batch", "M0": 90.0}
+  with pytest.raises(InputError, match="law.B is missing"):
+    laws.read_fit(fit, path="fit.json")
+  fit["law"]["B"] = 60
+  assert laws.read_fit(fit, path="fit.json").law == laws.FixedBatch(
+      60, 4.0, 5, 90.0, 2.0)

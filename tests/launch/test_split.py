@@ -1,0 +1,417 @@
+"""Strata by hand, counts that survive everything, and the command itself."""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+
+import hypothesis
+import matplotlib.image
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import strategies as st
+
+from configs import hard
+from isojax import run_context
+from isojax.errors import InputError
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
+from isojax.tasks import dedup
+from isojax.tasks import pass_counts as pass_counts_lib
+from isojax.tasks import countdown
+from isojax.tasks import strata
+from isojax.tasks import histogram
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks.problem import Problem
+from tests import command
+from tests.conftest import ONE_DEVICE
+
+TINY = "isojax/assets/countdown-tiny"
+
+
+def problems(*ids):
+  return [Problem(i, f"q{i}", f"a{i}") for i in ids]
+
+
+def wanted(**fields):
+  return strata.Wanted(**dict(low=0.0, high=0.0, again=None, train=None,
+                                  validation=None) | fields)
+
+
+def ids(rows):
+  return [row["id"] for row in rows]
+
+
+# avg@16: 0, 0, 1/16, 5/16 = .3125, 9/16 = .5625, 10/16 = .625, 1
+CORRECT = {10: 0, 11: 0, 12: 1, 13: 5, 14: 9, 15: 10, 16: 16}
+
+
+@pytest.mark.parametrize("low, high, expected", [
+    (0.3, 0.6, [13, 14]), (0.0, 0.0625, [10, 11, 12]), (0.6, 0.9, [15]),
+    (0.3125, 0.5625, [13, 14]), (1.0, 1.0, [16])])
+def test_thresholds_are_included(low, high, expected):
+  rows = strata.chosen(wanted(low=low, high=high), "s", "train",
+                           problems(*CORRECT), CORRECT, 16, {})
+  assert ids(rows) == expected
+  assert rows[0] == {"split": "train", "id": expected[0],
+                     "question": f"q{expected[0]}",
+                     "answer": f"a{expected[0]}",
+                     "correct": CORRECT[expected[0]]}
+
+
+def test_extremely_hard_is_none_of_128():
+  rows = strata.chosen(wanted(again=128), "x", "train",
+                           problems(*CORRECT), CORRECT, 16, {10: 3, 11: 0})
+  assert ids(rows) == [11] and rows[0]["correct"] == 0
+
+
+def test_too_few_is_an_error_that_says_how_many():
+  with pytest.raises(InputError, match=r"s: 2 of 7 train problems have avg@16 "
+                     r"in \[0.3, 0.6\], 3 were asked for"):
+    strata.chosen(wanted(low=0.3, high=0.6, train=3), "s", "train",
+                      problems(*CORRECT), CORRECT, 16, {})
+  with pytest.raises(InputError, match="0 of 1 validation .* 1 were asked"):
+    strata.chosen(wanted(low=0.9, high=0.9), "s", "validation",
+                      problems(10), CORRECT, 16, {})
+
+
+@pytest.mark.parametrize("count, shares, expected", [
+    (10, dict(a=0.5, b=0.25, c=0.25), dict(a=5, b=3, c=2)),
+    (5000, dict(a=0.5, b=0.25, c=0.25), dict(a=2500, b=1250, c=1250)),
+    (7, dict(a=0.9, b=0.1), dict(a=6, b=1)),  # 6.3 and 0.7
+])
+def test_parts(count, shares, expected):
+  assert strata.parts_of(count, shares) == expected
+
+
+@hypothesis.given(st.integers(1, 500), st.lists(
+    st.integers(1, 20), min_size=1, max_size=5))
+def test_parts_add_up(count, weights):
+  shares = {str(i): w / sum(weights) for i, w in enumerate(weights)}
+  parts = strata.parts_of(count, shares)
+  assert sum(parts.values()) == count
+  assert all(abs(parts[k] - count * shares[k]) < 1 for k in shares)
+
+
+def test_mixtures_hold_no_problem_twice():
+  pool = dedup.Pool(problems(*range(8)), problems(*range(20, 28)), ())
+  correct = {p.id: c for side in (pool.train, pool.validation)
+             for p, c in zip(side, [0, 0, 0, 0, 1, 5, 6, 7], strict=True)}
+  counts = {(split, 16): correct for split in stratum_file_lib.SPLITS} | {
+      ("train", 128): {0: 0, 1: 0, 2: 4, 3: 0},
+      ("validation", 128): {20: 0, 21: 0, 22: 0, 23: 0}}
+  strata = {"hard": wanted(high=0.0625), "extreme": wanted(again=128),
+            "easy": wanted(low=0.3, high=0.6),
+            "medium": wanted(low=0.1, high=0.2)}
+  mixtures = {
+      "a": strata.Mixture(dict(extreme=0.5, hard=0.5), 4, 2),
+      "b": strata.Mixture(dict(hard=0.8, extreme=0.2), 5, 2),
+      "c": strata.Mixture(dict(medium=1.0), 5, 2)}
+  rows, errors = strata.assembled(strata, mixtures, pool, counts, 16)
+  assert ids(rows["extreme"]) == [0, 1, 3, 20, 21, 22, 23]
+  assert ids(rows["a"]) == [0, 1, 2, 3, 20, 21]  # hard is 0 .. 4, 0 and 1 taken
+  assert [row["correct"] for row in rows["easy"]] == [5, 6, 7] * 2
+  assert len(errors) == 3 and "medium: 0 of 8" in errors[0]
+  assert "b: 1 train problems of extreme were asked for, it has 0" in errors[1]
+  assert errors[2] == "c: without medium"
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(low=0.7, high=0.6), "low=0.7, high=0.6"),
+    (dict(high=1.5), "high=1.5"), (dict(train=0), "at least 1"),
+    (dict(again=0), "at least 1")])
+def test_strata_that_cannot_be(fields, message):
+  with pytest.raises(InputError, match=message):
+    wanted(**fields)
+
+
+@pytest.mark.parametrize("shares", [{}, {"a": 0.5}, {"a": 1.5, "b": -0.5},
+                                    {"a": "1"}])
+def test_mixtures_that_cannot_be(shares):
+  with pytest.raises(InputError, match="shares="):
+    strata.Mixture(shares, 1, 1)
+
+
+@pytest.mark.parametrize("correct, mixture, expected", [
+    ([5, 9], False, "easy"), ([0, 1], False, "hard"), ([10, 14], False, "easy"),
+    ([5, 9], True, "hard"), ([4, 4], False, "hard")])
+def test_the_playbooks_recipe(correct, mixture, expected):
+  rows = [{"correct": c} for c in correct]
+  assert strata.recipe(rows, 16, mixture=mixture)[0] == expected
+
+
+def test_histogram():
+  assert strata.histogram([0, 0, 2, 2, 2, 2], 2).splitlines() == [
+      "  0/2      2 " + "#" * 25, "  1/2      0 ", "  2/2      4 " + "#" * 50]
+
+
+def test_figure_shows_the_strata(tmp_path):
+  path = str(tmp_path / "h.png")
+  histogram.histogram(path, [3, 0, 5], [("easy", 0.3, 0.6), ("none", 0.6, 0.7)], "")
+  pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int)
+  found = {tuple(x) for x in np.unique(pixels.reshape(-1, 3), axis=0)}
+  assert (0x00, 0x72, 0xB2) in found and (0xD5, 0x5E, 0x00) in found
+
+
+def test_a_figure_without_strata(tmp_path, recwarn):
+  histogram.histogram(str(tmp_path / "h.png"), [3, 0, 5], [], "title")
+  assert not recwarn.list and (tmp_path / "h.png").stat().st_size
+
+
+HEADER = {"model": "m", "temperature": 1.0}
+SET = {pass_counts_lib.key(split, p): (split, p) for split, side in (
+    ("train", problems(*range(600))), ("validation", problems(*range(50))))
+       for p in side}
+
+
+def policy(seen):
+  """A policy that is right as often as an id says; notes what it is asked."""
+  def measure(split, asked, n):
+    seen.extend((split, p.id, n) for p in asked)
+    return [n * (p.id % 3) // 2 for p in asked]
+  return lambda: measure
+
+
+def completed(out, seen, by_key=None, **more):
+  return pass_counts_lib.completed(
+      out, HEADER, SET if by_key is None else by_key, 16, [128],
+      **dict(shard=0, shards=1, start=policy(seen)) | more)
+
+
+def test_every_problem_is_measured_once_whatever_the_shards(tmp_path):
+  alone, parts = [], []
+  whole = completed(str(tmp_path / "a"), alone)
+  for shard in (2, 0, 1):
+    counts = completed(str(tmp_path / "b"), parts, shard=shard, shards=3)
+  assert counts == whole
+  assert sorted(parts) == sorted(alone) and len(set(alone)) == len(alone)
+  assert sum(n == 16 for *_, n in alone) == 650
+  assert {i % 3 for _, i, n in alone if n == 128} == {0}  # 0 of 16 alone
+  assert not any(keys for _, keys in pass_counts_lib.missing(SET, counts, 16, [128]))
+  assert pass_counts_lib.by_problem(SET, counts)["validation", 16][4] == 8
+
+
+def test_a_killed_measurement_goes_on(tmp_path):
+  out, seen = str(tmp_path / "a"), []
+
+  def killed():
+    measure = policy(seen)()
+    def some(split, asked, n):
+      if len(seen) > 300:
+        raise KeyboardInterrupt
+      return measure(split, asked, n)
+    return some
+
+  with pytest.raises(KeyboardInterrupt):
+    completed(out, seen, start=killed)
+  path = pass_counts_lib.path_of(out, 0, 1)
+  with open(path, "ab") as file:
+    file.write(b'{"key": "00')  # a torn line
+  saved = len(seen)
+  assert 300 < saved < 650
+  assert completed(out, seen) == completed(str(tmp_path / "b"), [])
+  assert len(set(seen)) == len(seen) == 650 + 217  # 200 and 17 with 0 of 16
+  never = lambda: pytest.fail("measured again")
+  completed(out, [], start=never)
+  completed(out, [], start=never, shard=1, shards=5)  # others' files count
+
+
+def test_a_set_may_grow_but_not_the_temperature(tmp_path):
+  out, seen = str(tmp_path / "a"), []
+  few = dict(list(SET.items())[:100])
+  completed(out, [], by_key=few)
+  completed(out, seen)
+  assert sum(n == 16 for *_, n in seen) == 550
+  moved = HEADER | {"model": "elsewhere"}
+  assert pass_counts_lib.read(out, moved) == pass_counts_lib.read(out, HEADER)
+  with pytest.raises(InputError, match=r"with prompt=None \(now 'a'\)"):
+    pass_counts_lib.read(out, HEADER | {"prompt": "a"})
+  with pytest.raises(InputError, match=r"measured with temperature=1.0 \(now "
+                     r"0.6\); remove the file"):
+    pass_counts_lib.read(out, HEADER | {"temperature": 0.6})
+  with open(pass_counts_lib.path_of(out, 1, 2), "w", encoding="utf-8") as file:
+    file.write("[]\n")
+  with pytest.raises(InputError, match="1-of-2.jsonl: not a file of counts"):
+    pass_counts_lib.read(out, HEADER)
+
+
+def test_hash_of_weights_covers_every_shard(tmp_path):
+  shutil.copytree(TINY, tmp_path / "m")
+  file = tmp_path / "m/model.safetensors"
+  whole = hf_weights.sha256(TINY)
+  assert whole == hashlib.sha256(file.read_bytes()).hexdigest()
+  tensors = safetensors.numpy.load_file(file)
+  file.unlink()
+  names = sorted(tensors)
+  shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+  for shard, held in shards.items():
+    safetensors.numpy.save_file({k: tensors[k] for k in held},
+                                tmp_path / "m" / shard)
+  (tmp_path / "m/model.safetensors.index.json").write_text(json.dumps(
+      {"weight_map": {k: s for s, held in shards.items() for k in held}}))
+  before = hf_weights.sha256(str(tmp_path / "m"))
+  lines = [hashlib.sha256((tmp_path / "m" / s).read_bytes()).hexdigest() +
+           f" {s}" for s in sorted(shards)]
+  assert before == hashlib.sha256("\n".join(lines).encode()).hexdigest()
+  tensors[names[1]] = tensors[names[1]] + 1
+  safetensors.numpy.save_file({k: tensors[k] for k in names[1::2]},
+                              tmp_path / "m/b.safetensors")
+  assert hf_weights.sha256(str(tmp_path / "m")) not in (before, whole)
+
+
+def prepared(**task):
+  config = hard.get_config()
+  limit = task.pop("limit", 15)
+  config.sampler.max_prompt_tokens = limit
+  config.update(task)
+  return run_context.prepare(config)
+
+
+def test_long_prompts_are_dropped_and_said():
+  """Each character of the embedded policy's prompts is a token."""
+  stratum = stratum_file_lib.read(f"{TINY}-hard.jsonl")
+  short = {split: [p for p in getattr(stratum, split)
+                   if len(p.question) + 1 <= 12]
+           for split in stratum_file_lib.SPLITS}
+  context = prepared(limit=12)
+  assert context.stratum.train == short["train"]
+  assert context.stratum.validation == short["validation"]
+  assert context.train.tokens_PxS.shape == (len(short["train"]), 12)
+  assert context.notes == (
+      f"{TINY}-hard.jsonl: dropped {3000 - len(short['train'])} training and "
+      f"{300 - len(short['validation'])} validation problems: their prompts "
+      "are longer than sampler.max_prompt_tokens=12; D = "
+      f"{len(short['train'])} are left",)
+  whole = prepared(limit=40)  # the longest has 15; sizes are 32 and 40
+  assert (whole.notes, whole.train.tokens_PxS.shape) == ((), (3000, 32))
+
+
+PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
+
+
+def test_no_prompt_fits():
+  tokenizer = hf_tokenizer.load(TINY)
+  two = [Problem(1, "1 2=3", ""), Problem(2, "1 2 3=6", "")]
+  encode = lambda problems, S: prompts_lib.encode(
+      tokenizer, problems, PLAIN, S=S, V=20)
+  fit = lambda S: encode(two, S)[0]
+  assert (fit(8), fit(7), fit(6)) == (two, two[:1], two[:1])
+  _, prompts = encode(two, 7)
+  assert (prompts.tokens_PxS.shape, prompts.len_P, prompts.id_P) == (
+      (1, 7), [6], [1])
+  with pytest.raises(InputError, match="all 2 prompts are longer than .*=5; "
+                     "the shortest has 6 tokens, the longest 8"):
+    fit(5)
+  none, prompts = encode([], 5)
+  assert (none, prompts.tokens_PxS.shape) == ([], (0, 5))
+
+
+def test_a_stratum_of_another_model_is_told(tmp_path):
+  shutil.copytree(TINY, tmp_path / "m")
+  tensors = safetensors.numpy.load_file(tmp_path / "m/model.safetensors")
+  tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5
+  safetensors.numpy.save_file(tensors, tmp_path / "m/model.safetensors")
+  note, = prepared(model=dict(path=str(tmp_path / "m"))).notes
+  assert f"measured with {TINY} (f1cd448e6797), not with the model" in note
+  assert f"{tmp_path}/m ({hf_weights.sha256(str(tmp_path / 'm'))[:12]})" in note
+
+
+def run(module, *arguments, check=True):
+  done = command.run(module, *arguments,
+                     env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+  assert done.returncode == 0 or not check, done.stderr
+  return done
+
+
+CONFIG = """
+from ml_collections import config_dict
+from configs import split_tiny
+
+def get_config():
+  c = split_tiny.get_config()
+  c.source = config_dict.ConfigDict(dict(
+      kind="files", path="PATH", validation=None, share=0.3,
+      question="problem", answer="solution", extract="boxed",
+      drop_unanswered=False))
+  free = dict(again=split_tiny.NOT, train=split_tiny.NOT,
+              validation=split_tiny.NOT)
+  c.strata = config_dict.ConfigDict(dict(
+      easy=free | dict(low=0.3, high=1.0), hard=free | dict(low=0.0, high=0.29),
+      extreme=free | dict(low=0.0, high=0.05, again=20)))
+  c.mixtures = config_dict.ConfigDict(dict(
+      half=dict(shares=dict(easy=0.5, hard=0.5), train=16, validation=4)))
+  c.sampler.slots = 128
+  return c
+"""
+
+
+@pytest.fixture
+def local_set(tmp_path):
+  """A config over 100 countdown problems in a file, one of them too long."""
+  made = [countdown.problem(7, i, numbers=3 + i % 2, split="train")
+          for i in range(100)]
+  rows = [{"problem": p.question, "solution": f"so \\boxed{{{p.answer}}}"}
+          for p in made]
+  rows[5] = {"problem": "1 2 3 4 5 6 7=28", "solution": r"\boxed{1+2+3}"}
+  (tmp_path / "a.jsonl").write_text(
+      "".join(json.dumps(row) + "\n" for row in rows))
+  config = tmp_path / "config.py"
+  config.write_text(CONFIG.replace("PATH", f"{tmp_path}/a.jsonl"))
+  return f"--config={config}"
+
+
+def strata_of(folder):
+  return {path.stem: path.read_text().splitlines()[1:]
+          for path in folder.glob("s-*.jsonl") if "counts" not in path.stem}
+
+
+def test_from_a_file_to_a_run(local_set, tmp_path):
+  """Two shards write what one process writes; the proposed command runs."""
+  for name in ("one", "two"):
+    (tmp_path / name).mkdir()
+  alone = run("launch.split", local_set, f"--config.out={tmp_path}/one/s")
+  assert "1 of 100 prompts are longer than sampler.max_prompt_tokens=15" in (
+      alone.stdout)
+  for shard in ("1", "0"):
+    done = run("launch.split", local_set, f"--config.out={tmp_path}/two/s",
+               f"--shard={shard}", "--shards=2").stdout
+    assert ("are left to the others" in done) == (shard == "1")
+  assert strata_of(tmp_path / "one") == strata_of(tmp_path / "two")
+  assert set(strata_of(tmp_path / "one")) == {"s-easy", "s-hard", "s-extreme",
+                                              "s-half"}
+  header = stratum_file_lib.read(f"{tmp_path}/one/s-half.jsonl").header
+  assert (header["n"], header["model"]) == (16, TINY)
+  assert (header["train"], header["validation"]) == (16, 4)
+  proposed = [shlex.split(line) for line in alone.stdout.splitlines()
+              if line.startswith("  python -m isojax.main")]
+  assert [p[3] for p in proposed] == [
+      f"--config=configs/{name}.py:qwen2.5-7b"
+      for name in ("easy", "hard", "hard", "hard")]
+  run(*proposed[3][2:], "--config.alloc.Bp=8", "--config.alloc.M=1",
+      "--config.eval.k=2", f"--workdir={tmp_path}/run")
+
+
+def test_without_a_policy(local_set, tmp_path):
+  done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
+             "--config.n=0", "--config.model=nowhere")
+  assert "not measured, so without KL and entropy" in done.stdout
+  stratum = stratum_file_lib.read(f"{tmp_path}/s-all.jsonl")
+  assert len(stratum.train) + len(stratum.validation) == 100
+  assert (stratum.header["n"], stratum.header["model"]) == (0, None)
+
+
+def test_one_line_for_every_error(local_set, tmp_path):
+  for argument, message in [
+      ("--config.source.question=ask", "no column 'ask'; the nearest is"),
+      ("--shard=2", "--shard=2 --shards=1: expected"),
+      ("--config.source.kind=file", "'file': expected one of countdown, files"),
+      ("--config.out=nowhere/s", "'nowhere/s': no such folder"),
+      ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")]:
+    done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
+               argument, check=False)
+    assert done.returncode == 2 and message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,249 @@
+"""Attention: kernels give the numbers of plain products, or are refused."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import attention
+from isojax.models.attention import Seen
+from isojax.rl import packing
+from isojax.rl import chunked_head
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from launch.compile import devices as devices_lib
+from tests.conftest import RICH
+from tests.conftest import TINY
+from tests.conftest import make_model
+from tests.conftest import random_params
+
+B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
+MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+  """Blocks of 128: some that all of a long answer sees, and none of two."""
+  monkeypatch.setattr(attention, "BLOCK", 128)
+  attention.splash_mask.cache_clear()
+
+
+def packed():
+  """Rows of 3 and of 2 answers, behind prompts of 5 and of 36 tokens."""
+  first = np.zeros((B, T), np.int32)
+  for row, start in ((0, 50), (0, 97), (1, 13)):
+    first[row, start:] = start
+  return Seen(S, jnp.array([5, 36], jnp.int32), jnp.asarray(S + first))
+
+
+def operands(dtype=np.float32):
+  random = np.random.default_rng(0)
+  make = lambda *shape: jnp.asarray(random.normal(size=shape), dtype)
+  return (make(B, T, N, H), make(B, K, H, S + T), make(B, K, S + T, H),
+          make(B, T, N, H))
+
+
+def value_and_gradients(attend):
+  """Of a random sum of what attention gives; attend(q, k, v)."""
+  *qkv, weight = operands()
+  def total(*qkv):
+    out = attend(*qkv)
+    return jnp.sum(out * weight), out
+  return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*qkv)
+
+
+def attended(kernel, seen, cap=None, mesh=MESH, window=None):
+  return functools.partial(attention.attend, seen=seen, scale=0.2, cap=cap,
+                           window=window, kernel=kernel, mesh=mesh)
+
+
+def test_what_is_seen_by_hand():
+  """Two slots of prompts, one of them filled; answers of 1 and of 2 tokens."""
+  seen = Seen(2, jnp.array([1]), jnp.array([[2, 3, 3]]))
+  assert seen.mask(1, 3).astype(int).tolist() == [
+      [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1]]]
+  assert Seen(0, None, None).mask(1, 2).tolist() == [
+      [[True, False], [True, True]]]
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_splash_is_the_einsum(cap):
+  """Answers packed behind their prompts, of lengths that no block divides."""
+  for ours, plain in zip(*map(jax.tree.leaves, (
+      value_and_gradients(attended(kernel, packed(), cap))
+      for kernel in ("splash", "einsum"))), strict=True):
+    np.testing.assert_allclose(ours, plain, atol=1e-5)
+
+
+def test_splash_on_a_mesh_is_the_einsum():
+  """Prompts, rows on two devices and heads on two."""
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
+  q, _, v, _ = operands()
+  k = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, H, T)), q.dtype)
+  ours, plain = (jax.jit(attended(kernel, Seen(0, None, None), mesh=mesh))(
+      q, k, v[:, :, :T]) for kernel in ("splash", "einsum"))
+  np.testing.assert_allclose(ours, plain, atol=1e-5)
+
+
+def test_an_update_with_splash_is_one_with_the_einsum():
+  """Hidden states of packed rows and their gradient, on 2 x 2 devices."""
+  random = np.random.default_rng(2)
+  rows, n, T = 6, 3, 129
+  length = np.array([129, 60, 7, 80, 0, 30])
+  batch, = packing.assemble(
+      Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
+              np.zeros(2, np.uint32)),
+      Rollouts(random.integers(0, TINY.V, (rows, T)), length,
+               np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
+      *np.ones((3, rows)), n=n, G=2, tokens=4 * T, regularized=False)
+  model = make_model(dataclasses.replace(
+      TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
+  params = random_params(model)
+  weight = random.normal(size=(*batch.tokens_RxW.shape, TINY.D))
+
+  def gradient(kernel):
+    def total(params):
+      hidden = chunked_head.hidden_states(
+          model.clone(remat=True, attention=kernel), params, batch, jnp.float32)
+      return jnp.sum(hidden * weight), hidden
+    return jax.jit(jax.grad(total, has_aux=True))(params)
+
+  ours, plain = gradient("splash"), gradient("einsum")
+  assert batch.tokens_RxW.shape == (4, T) and batch.len_R.max() > T - 3
+  for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_what_jax_is_given_is_the_einsum(window):
+  """Its own products instead of cuDNN, which needs a GPU."""
+  mask = attention.windowed(packed().mask(B, T), window)
+  ours = value_and_gradients(lambda *qkv: attention.of_jax(
+      *qkv, mask, 0.2, MESH, implementation="xla"))
+  plain = value_and_gradients(attended("einsum", packed(), window=window))
+  for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
+    np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
+  monkeypatch.setattr(
+      "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
+      lambda: 91300)  # which is asked of a library that only GPUs have
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
+
+  def program(kernel):
+    total = lambda *qkv: jnp.sum(
+        attended(kernel, packed(), mesh=mesh)(*qkv))
+    return jax.jit(jax.grad(total, (0, 1, 2))).trace(
+        *operands(jnp.bfloat16)[:3]).lower(
+            lowering_platforms=("cuda",)).as_text()
+
+  ours, plain = program("cudnn"), program("einsum")
+  # A row and half of the heads are a device's, lengths are even.
+  half = f"tensor<1x{T + 1}x{N // 2}x{H}xbf16>"
+  for name in ("", "Backward"):
+    call, = re.findall(rf"@__cudnn\$fmhaScaleBiasSoftmax{name}\(.*", ours)
+    assert half in call
+  scores = f"x{T}x{S + T}xf32"
+  assert scores in plain and scores not in ours
+
+
+@pytest.mark.parametrize("kernel", ["splash", "cudnn"])
+def test_few_tokens_and_masks_take_the_einsum(kernel):
+  """As decoding does."""
+  q, k, v, _ = operands()
+  mask = packed().mask(B, T)
+  np.testing.assert_array_equal(
+      *(jax.jit(attended(name, mask))(q, k, v) for name in (kernel, "einsum")))
+  seen = Seen(3, jnp.array([1, 2]), None)
+  few = lambda kernel: jax.jit(attended(kernel, seen))(
+      q[:, :127], k[..., :130], v[:, :, :130])
+  np.testing.assert_array_equal(few(kernel), few("einsum"))
+
+
+class Device:
+  """What is asked of a GPU, which is not here."""
+
+  def __init__(self, platform, compute_capability):
+    self.platform, self.compute_capability = platform, compute_capability
+
+
+class Mesh:
+  """Of devices of another kind."""
+
+  def __init__(self, platform, tensor=1, capability="9.0"):  # of an H100
+    device = Device(platform, capability)
+    self.devices, self.shape = np.array([device]), {"tensor": tensor}
+
+
+def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
+           length=1000, capability="9.0", **changes):
+  return attention.choose(
+      wanted, dataclasses.replace(cfg, **changes),
+      Mesh(platform, tensor, capability), dtype=dtype, length=length,
+      knob="recipe.loss.attention")
+
+
+@pytest.mark.parametrize("platform,found", [
+    ("cpu", "einsum"), ("tpu", "splash"), ("gpu", "cudnn")])
+def test_the_kernel_of_each_backend(platform, found):
+  assert choose("auto", platform, H=64) == found
+  assert choose(found, platform, H=64) == found
+  assert choose("einsum", platform, H=64) == "einsum"
+  assert choose("auto", platform, H=64, length=127) == "einsum"
+
+
+@pytest.mark.parametrize("wanted,platform,changes,why", [
+    ("splash", "cpu", dict(H=64), "of TPUs, this is a cpu"),
+    ("cudnn", "tpu", dict(H=64), "of NVIDIA's GPUs, this is a tpu"),
+    ("splash", "tpu", {}, "heads are of 10 numbers"),
+    ("splash", "tpu", dict(H=64, tensor=3), "2 key heads do not divide"),
+    ("splash", "tpu", dict(H=64, length=40000), "40000 slots, 32768 are"),
+    ("splash", "tpu", dict(H=128, cfg=RICH), "windows of 3 tokens"),
+    ("cudnn", "gpu", dict(H=64, capability="gfx942"), "NVIDIA's GPUs"),
+    ("cudnn", "gpu", dict(H=64, capability="7.5"), "this is 7.5"),
+    ("cudnn", "gpu", {}, "heads are of 10 numbers"),
+    ("cudnn", "gpu", dict(H=256), "heads are of 256 numbers"),
+    ("cudnn", "gpu", dict(H=64, dtype="float32"), "bfloat16, not float32"),
+    ("cudnn", "gpu", dict(H=64, tensor=4), "2 key heads do not divide"),
+    ("cudnn", "gpu", dict(H=64, cfg=RICH), "caps its scores at 2.0")])
+def test_a_kernel_that_is_not_there(wanted, platform, changes, why):
+  with pytest.raises(InputError, match=f"recipe.loss.attention='{wanted}'.*"
+                     f"{why}.*possible here: auto, .*einsum"):
+    choose(wanted, platform, **changes)
+  assert choose("auto", platform, **changes) != wanted
+
+
+@pytest.mark.parametrize("kernel,module,extra,topology,calls", [
+    ("splash", "libtpu", "tpu", "v5e:2x2", "splash_mha_(fwd|dq|dkv)"),
+    ("cudnn", "jax_cuda12_plugin", "cuda12", "h200:4",
+     r"__cudnn\$fmhaScaleBiasSoftmax(Backward)?\"")])
+def test_a_kernel_compiles(kernel, module, extra, topology, calls):
+  """Forward and backward, on 2 x 2 devices, in less memory than scores take."""
+  pytest.importorskip(
+      module, reason=f"needs the extra: pip install 'isojax[{extra}]'")
+  mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2),
+                            devices_lib.devices(topology))
+  rows = mesh_lib.row_sharding(mesh)
+  long = 1009, 211  # tokens, slots of prompts
+  shape = lambda dtype, *sizes: jax.ShapeDtypeStruct(
+      (2 * B, *sizes), dtype, sharding=rows)
+
+  def total(q, k, v, prompt, first):
+    return jnp.sum(attended(kernel, Seen(long[1], prompt, first), mesh=mesh)(
+        q, k, v).astype(jnp.float32))
+
+  program = jax.jit(jax.grad(total, (0, 1, 2))).lower(
+      shape("bfloat16", long[0], N, H), shape("bfloat16", K, H, sum(long)),
+      shape("bfloat16", K, sum(long), H), shape("int32"),
+      shape("int32", long[0])).compile()
+  found = {call[0] for call in re.finditer(calls, program.as_text())}
+  assert len(found) == (3 if kernel == "splash" else 2)
+  scores = 4 * B * (N // 2) * long[0] * sum(long)  # of a device
+  assert program.memory_analysis().peak_memory_in_bytes < scores

@@ -1,0 +1,156 @@
+"""Sampling from rounded matrices, and from a rounded cache."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import int8
+from isojax.models import linear
+from isojax.sampling import sampler as sampler_lib
+from tests.conftest import RICH
+from tests.conftest import TINY
+from tests.conftest import make_model
+from tests.conftest import random_params
+from tests.sampling.test_sampler import CONFIG
+from tests.sampling.test_sampler import EOS
+from tests.sampling.test_sampler import T
+from tests.sampling.test_sampler import make_prompts
+from tests.sampling.test_sampler import run
+from tests.sampling.test_sampler import teacher_forced
+
+ROUNDED = dataclasses.replace(CONFIG, weights="int8")
+
+
+def test_a_matrix_by_hand():
+  """Scales are 1 / 127 and 4 / 127; ties go to the even number."""
+  found = int8.quantized(jnp.array(
+      [[1.0, -2.0, 0.0], [0.5, 4.0, 0.0], [-0.25, 0.0, 0.0]]), (0,))
+  np.testing.assert_array_equal(
+      found.number, [[127, -64, 0], [64, 127, 0], [-32, 0, 0]])
+  np.testing.assert_allclose(found.scale, [1 / 127, 4 / 127, 1], rtol=1e-6)
+  np.testing.assert_allclose(
+      linear.product(jnp.array([[[1.0, 2.0, 4.0]]]), found)[0, 0],
+      [(127 + 128 - 128) / 127, (-64 + 254) * 4 / 127, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name, shape, outputs", [
+    ("q", (7, 3, 4), (3, 4)), ("o", (3, 4, 7), (7,)),
+    ("embed", (11, 7), (11,))])
+def test_no_weight_moves_by_more_than_half_its_scale(name, shape, outputs):
+  weight = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+  found = int8.quantized(jnp.array(weight), int8.INPUTS[name])
+  assert found.shape == shape and found.scale.shape == outputs
+  scale = np.expand_dims(found.scale, int8.INPUTS[name])
+  assert np.all(np.abs(found.number * scale - weight) <= 0.5001 * scale)
+  assert np.abs(found.number).max() == 127
+
+
+def restored(name, weight):
+  """The float32 matrix that an Int8 stands for."""
+  if not isinstance(weight, int8.Int8):
+    return weight
+  return weight.number * np.expand_dims(weight.scale, int8.INPUTS[name])
+
+
+def dequantized(model, params):
+  kept = sampler_lib.make_sampler(model, ROUNDED, EOS).prepare(params)
+  assert kept["embed"].number.dtype == jnp.int8
+  assert kept["layers_0"]["o"].number.shape == params["layers_0"]["o"].shape
+  return jax.tree.map_with_path(
+      lambda path, weight: restored(path[-1].key, weight), kept,
+      is_leaf=lambda x: isinstance(x, int8.Int8))
+
+
+@pytest.mark.parametrize("cfg, axes", [
+    (TINY, {}), (RICH, {}), (TINY, {"fsdp": 2, "tensor": 2})])
+def test_tokens_are_those_of_the_rounded_weights(cfg, axes):
+  """Sampled in float32 from what the whole numbers stand for."""
+  plain, sharded = make_model(cfg), make_model(cfg, **axes)
+  params, prompts = random_params(plain), make_prompts(5)
+  want = run(plain, dequantized(plain, params), prompts, 3, slots=4)
+  placed = jax.tree.map(
+      lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
+      decoder.abstract_params(sharded))
+  for gathered in (True, False):
+    got = run(sharded, placed, prompts, 3, sampler=sampler_lib.make_sampler(
+        sharded, dataclasses.replace(ROUNDED, slots=4), EOS,
+        gathered=gathered))
+    np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
+    np.testing.assert_allclose(
+        got.behavior_logp_RxT, want.behavior_logp_RxT, atol=2e-5)
+
+
+def test_not_a_number_is_not_hidden():
+  found = int8.quantized(jnp.array([[1.0, jnp.nan], [2.0, 3.0]]), (0,))
+  out = linear.product(jnp.ones((1, 1, 2)), found)[0, 0]
+  assert np.isfinite(out[0]) and np.isnan(out[1])
+
+
+def test_the_gap_to_the_trainer_is_that_of_rounding():
+  """More than float32's, and little: what importance weights then correct."""
+  model = make_model(TINY)
+  params, prompts = random_params(model), make_prompts(5)
+  for changes, least, most in (({}, 0, 2e-5), ({"weights": "int8"}, 1e-4, 0.1),
+                               ({"cache": "float8"}, 1e-4, 0.2),
+                               ({"dtype": "bfloat16", "weights": "int8",
+                                 "cache": "float8"}, 1e-3, 0.3)):
+    got = run(model, params, prompts, 6, **changes)
+    want, _ = teacher_forced(model, params, prompts, got, 6)
+    mask = np.arange(T) < got.len_R[:, None]
+    gap = np.abs(got.behavior_logp_RxT - want)[mask].max()
+    assert least <= gap <= most, (changes, gap)
+
+
+def test_large_biases_of_keys_are_too_much_for_float8():
+  """What a run is warned of; two numbers of each head at 100."""
+  model = make_model(TINY)
+  params, prompts = random_params(model), make_prompts(5)
+  for name in ("layers_0", "layers_1"):
+    bias = params[name]["k_bias"]
+    params[name]["k_bias"] = bias.at[:, :2].add(100.0)
+  gaps = []
+  for changes in ({"cache": "float8"}, {"dtype": "bfloat16"}):
+    got = run(model, params, prompts, 6, **changes)
+    want, _ = teacher_forced(model, params, prompts, got, 6)
+    mask = np.arange(T) < got.len_R[:, None]
+    gaps.append(np.abs(got.behavior_logp_RxT - want)[mask].mean())
+  assert gaps[0] > 0.1 > 4 * gaps[1], gaps
+
+
+def test_float8_by_hand():
+  """Three bits behind the leading one: 1, 1.125, 1.25; at most 448."""
+  cache = jnp.zeros((1, 1, 3, 1), sampler_lib.CACHES["float8"])
+  new = jnp.array([1.05, 1.08, -1e9]).reshape(1, 1, 3, 1)
+  np.testing.assert_array_equal(
+      decoder.write(cache, new, 0, 2).astype(jnp.float32).ravel(),
+      [1.0, 1.125, -448.0])
+
+
+def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
+  model = make_model(RICH)
+  params, prompts = random_params(model), make_prompts(5)
+  cfg = dataclasses.replace(CONFIG, slots=4, weights="int8", cache="float8")
+  want = run(model, params, prompts, 3, weights="int8", cache="float8")
+  sampler = sampler_lib.make_sampler(model, cfg, EOS)
+  reader = model.clone(dtype=cfg.dtype)
+  assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
+  for s in (sampler, sampler._replace(decode=jax.jit(
+      sampler_lib.make_decode(reader, cfg, EOS, buffered=True)))):
+    got = run(model, params, prompts, 3, sampler=s)
+    np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"weights": "int4"}, "sampler.weights='int4': expected None, for "
+     "sampler.dtype, or int8"),
+    ({"cache": "int8"}, "sampler.cache='int8': expected None, for "
+     "sampler.dtype, or float8")])
+def test_what_is_not_known_is_refused(changes, message):
+  with pytest.raises(InputError) as error:
+    dataclasses.replace(CONFIG, **changes)
+  assert str(error.value) == message

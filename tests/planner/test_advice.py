@@ -1,0 +1,283 @@
+"""A budget to an allocation, and what the answer rests on."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isojax.errors import InputError
+from isojax.planner import advice
+from isojax.planner import laws
+from isojax.planner import plan_file
+from isojax.planner.allocation import Allocation
+from isojax.planner.allocation import PAPER_BP
+from isojax.planner.allocation import PAPER_N
+from isojax.planner.allocation import admitted
+from isojax.planner.allocation import cells
+from isojax.planner.allocation import nearest_power
+
+QUESTION = advice.Question(
+    C=2_000_000, law=laws.PRIORS["q1-easy"], metric="avg",
+    model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None, n=None,
+    base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
+FITTED = laws.Fitted(
+    law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
+    draws=tuple(laws.Sigmoid(4.0, 5.0, 5.0 + d, 2.0)
+                for d in (-0.2, -0.1, 0.0, 0.1, 0.2)),
+    curves=(laws.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
+                       low=(0.05, 0.2), high=(0.15, 0.4), C_lo=500.0,
+                       C_hi=5000.0),),
+    unit="rollouts", metric="avg", stratum="hard", model="m", regime="fixed_Bp",
+    Bp=(16,), n=(4, 8, 16, 32, 64), C_seen=(1e4, 4e5), identified=True,
+    reasons=(), cautions=("k is weak",), path="fit.json")
+
+
+def ask(**change):
+  return advice.advise(dataclasses.replace(QUESTION, **change))
+
+
+# Grids
+
+
+def test_the_papers_grids():
+  assert len(cells(PAPER_BP, PAPER_N, B_max=65_536)) == 39
+  assert len(cells(PAPER_BP, PAPER_N, B_max=16_384)) == 27
+
+
+@pytest.mark.parametrize("value, expected", [
+    (117.7, 128), (295.5, 256), (1.3, 2), (9e9, 512), (90.6, 128), (90.4, 64)])
+def test_nearest_power_in_log2(value, expected):
+  assert nearest_power(value, low=2, high=1000) == expected
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 5000),
+       st.integers(1, 400))
+def test_admitted_is_legal_and_says_what_it_moved(Bp, n, B_max, D):
+  new_Bp, new_n, why = admitted(Bp, n, B_max=B_max, D=D)
+  assert new_Bp * new_n <= B_max
+  assert 1 <= new_Bp <= D and new_n >= 2
+  assert bool(why) == ((new_Bp, new_n) != (Bp, n))
+
+
+def test_admitted_keeps_n_first():
+  assert admitted(30, 7, B_max=9999, D=999) == (30, 7, ())
+  assert admitted(64, 512, B_max=16_384, D=999)[:2] == (32, 512)
+  assert admitted(3, 9, B_max=8, D=999)[:2] == (1, 8)
+
+
+# Advice
+
+
+def test_two_million_easy_rollouts_by_hand():
+  a = ask()
+  assert a.answer.n == pytest.approx(295.5, abs=0.1)  # the published table
+  assert a.allocation == Allocation(32, 256, 244)  # 2e6 // 8192
+  assert a.lr == pytest.approx(1e-6 * np.sqrt(8))
+  low, high = a.answer.interval
+  assert low < 295.5 < high and not a.answer.beyond
+  assert "published prior" in a.answer.basis and a.prediction is None
+
+
+@given(st.integers(64, 10**9), st.sampled_from(sorted(laws.PRIORS)),
+       st.integers(2, 70_000))
+def test_never_more_than_the_budget(C, name, B_max):
+  try:
+    a = ask(C=C, law=laws.PRIORS[name], B_max=B_max, D=None,
+            tokens_per_rollout=2190.0).allocation
+  except InputError:  # a step larger than the budget
+    return
+  assert a.C <= C and a.B <= B_max and a.n >= 2
+
+
+@given(st.integers(10**4, 10**8))
+def test_n_grows_with_the_budget(C):
+  assert ask(C=C).answer.n <= ask(C=2 * C).answer.n
+
+
+def test_the_users_fit_comes_with_its_interval_and_cautions():
+  a = ask(C=100_000, law=FITTED, model="m")
+  assert a.answer.n == pytest.approx(16.0)  # at C0, halfway
+  low, high = a.answer.interval
+  # draws at C0: log2 n = 2 + 4 / (1 + exp(-5 d)), d = -0.2 .. 0.2
+  assert low < 2 ** (2 + 4 / (1 + np.exp(0.9)))
+  assert high > 2 ** (2 + 4 / (1 + np.exp(-0.9)))
+  assert a.allocation == Allocation(16, 16, 390)
+  assert "your own fit, fit.json" in a.answer.basis
+  assert "k is weak" in a.warnings
+  assert any("wider than the step" in w for w in a.warnings)
+
+
+def test_a_law_that_is_not_identified_gives_no_advice():
+  poor = dataclasses.replace(FITTED, identified=False, reasons=("too few n",))
+  with pytest.raises(InputError, match="fit.json.*not identified.*too few n"):
+    ask(law=poor)
+
+
+@pytest.mark.parametrize("change, warning", [
+    (dict(C=10**8), "the law is of 5e+04 to 4e+06 rollouts, this is 1e+08"),
+    (dict(C=20_000), "extrapolated: the law is of"),
+    (dict(Bp=64), "n* was seen at Bp = 32, this is Bp = 64"),
+    (dict(law=FITTED, Bp=32), "n* was seen at Bp = 16, this is Bp = 32"),
+    (dict(metric="best"), "the table is of 4e+06 to 6e+06 rollouts, this is"),
+    (dict(metric="best", C=5_000_000, Bp=48), "256, this is Bp = 48"),
+    (dict(model="Llama"), "the prior is of Qwen2.5-7B-Instruct"),
+    (dict(D=500), "D = 500 training problems"),
+    (dict(C=700_000, D=500), "epochs"),
+    (dict(B_max=1024), "the cap of 1024"),
+    (dict(C=40_000, n=512), "only 2 updates"),
+    (dict(n=2048), "at the edge"),
+    (dict(law=laws.PRIORS["q1-hard"]), "Bp matters about as much"),
+    (dict(law=FITTED, model="other"), "the fit is of m"),
+    (dict(law=FITTED, metric="best"), "the fit is of avg")])
+def test_warnings(change, warning):
+  assert any(warning in w for w in ask(**change).warnings), ask(**change)
+
+
+def test_no_warning_without_a_reason():
+  assert ask(C=2_000_000, D=60_000).warnings == ()
+
+
+@pytest.mark.parametrize("stratum, metric, Bp, n", [
+    ("easy", "best", 32, 512), ("hard", "worst", 32, 64),
+    ("hard", "worst", 128, 8)])
+def test_other_metrics_come_from_the_published_table(stratum, metric, Bp, n):
+  a = ask(C=5_000_000, metric=metric, law=laws.PRIORS[f"q1-{stratum}"], Bp=Bp)
+  assert a.allocation.n == n and a.answer.interval is None
+  assert "no published law" in a.answer.basis and not a.answer.beyond
+  assert not any("extrapolated" in w for w in a.warnings)
+
+
+def test_a_law_in_tokens_needs_their_number():
+  tokens = laws.PRIORS["q1-easy-tokens"]
+  with pytest.raises(InputError, match="--response_tokens"):
+    ask(law=tokens)
+  # 10^(9.18 - 5.84) tokens a rollout put both laws' midpoints at one C
+  a = ask(C=691_831, law=tokens, tokens_per_rollout=10**3.34)
+  assert np.log2(a.answer.n) == pytest.approx(2.64 + 6.62 / 2, abs=1e-3)
+
+
+def test_a_fixed_batch():
+  a = ask(C=8192 * 200, law=laws.PRIORS["q2-easy"])
+  assert a.answer.n == pytest.approx(226.26, abs=0.01)
+  assert a.allocation == Allocation(32, 256, 200)
+  assert not any("extrapolated" in w for w in a.warnings)
+  assert [(x.Bp, x.n) for x in advice.neighbours(dataclasses.replace(
+      QUESTION, law=laws.PRIORS["q2-easy"]), a.allocation)] == [
+          (64, 128), (16, 512)]
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(Bp=64), "--Bp=64.*Bp \\* n = 8192"),
+    (dict(B_max=4096), "of Bp \\* n = 8192; expected a batch of at most 4096"),
+    (dict(n=100), "--n=100: expected a divisor")])
+def test_a_fixed_batch_stays_one(change, message):
+  with pytest.raises(InputError, match=message):
+    ask(C=8192 * 200, law=laws.PRIORS["q2-easy"], **change)
+
+
+def test_a_batch_that_is_no_power_of_two():
+  fixed = laws.FixedBatch(60, 4.0, 0.1, 50.0, 1.0)
+  law = dataclasses.replace(FITTED, law=fixed, draws=(fixed, fixed),
+                            unit="updates", regime="fixed_B", C_seen=(5, 99))
+  a = ask(C=60 * 50 + 7, law=law)  # n*(50) = 2^3
+  assert a.answer.n == pytest.approx(8.0)
+  assert a.allocation == Allocation(6, 10, 50)  # of 6 and 10, in log2
+  assert ask(C=60 * 50, law=law, D=5).allocation == Allocation(5, 12, 50)
+
+
+def test_neighbours_are_of_the_same_budget_and_admitted():
+  a = ask().allocation
+  near = lambda **change: [(x.Bp, x.n, x.M) for x in advice.neighbours(
+      dataclasses.replace(QUESTION, **change), a)]
+  assert near() == [(32, 128, 488), (32, 512, 122)]
+  assert near(B_max=8192) == [(32, 128, 488)]
+  assert advice.neighbours(QUESTION, Allocation(32, 2, 1)) == ()
+
+
+def test_priors_are_of_the_spec():
+  fixed = laws.PRIORS["q2-easy"]
+  assert (fixed.max_n, fixed.B_max) == (1024, 8192)
+  assert laws.PRIORS["q1-hard"].B_max == 16_384
+
+
+def test_a_small_budget_gets_a_small_group_or_an_error():
+  assert ask(C=100).allocation == Allocation(32, 2, 1)
+  assert ask(C=2_000_000, B_max=2048).allocation == Allocation(8, 256, 976)
+  with pytest.raises(InputError, match="C=1"):
+    ask(C=1)
+
+
+def test_hours_choose_the_n_of_their_own_budget():
+  budget = lambda Bp, n: 4_000_000 // (Bp * n) * Bp * n
+  a = advice.for_hours(QUESTION, 9.0, budget, None)
+  assert a.allocation.n == 512  # n*(4e6) = 406
+  fixed = dataclasses.replace(QUESTION, law=laws.PRIORS["q2-easy"])
+  assert advice.for_hours(fixed, 9.0, budget, None).allocation.B == 8192
+
+
+def test_hours_that_pay_for_nothing_name_the_shortest_step():
+  with pytest.raises(InputError, match=r"--hours=0.5 do not pay for one step; "
+                     r"the shortest, Bp=32, n=2, takes --hours=0.643$"):
+    advice.for_hours(QUESTION, 0.5, lambda Bp, n: 0,
+                     lambda Bp, n: Bp * n / 99.6)  # 0.64257
+
+
+def test_prediction_reads_the_fits_table():
+  p = advice.predict(FITTED, Allocation(16, 8, 7))  # C = 896
+  share = np.log(8.96) / np.log(100)
+  assert p.reward == pytest.approx(0.1 + 0.2 * share) and not p.beyond
+  assert advice.predict(FITTED, Allocation(16, 8, 50)).beyond  # C = 6400
+  assert advice.predict(FITTED, Allocation(16, 8, 1)).beyond  # C = 128
+  assert advice.predict(FITTED, Allocation(16, 8, 500)) is None  # above
+  low = dataclasses.replace(FITTED.curves[0], C=(200.0, 10_000.0))
+  assert advice.predict(dataclasses.replace(FITTED, curves=(low,)),
+                        Allocation(16, 8, 1)) is None  # C = 128, below
+  assert advice.predict(FITTED, Allocation(16, 4, 7)) is None
+  tokens = dataclasses.replace(FITTED, unit="sampled_tokens")
+  assert advice.predict(tokens, Allocation(16, 8, 7)) is None
+
+
+def test_strata_from_measured_difficulty():
+  assert advice.stratum_of([0.0] * 4240 + [1 / 16] * 760) == "hard"
+  assert advice.stratum_of(np.repeat([5, 6, 7, 8, 9], 9) / 16) == "easy"
+  with pytest.raises(InputError, match="mixed.*50% hard"):
+    advice.stratum_of([0.0, 0.9])
+  with pytest.raises(InputError, match=r"\[0, 1\]"):
+    advice.stratum_of([])
+
+
+# Plans
+
+
+def test_a_plan_goes_there_and_back():
+  rows = plan_file.sweep(((3, 5), (3, 7)), C=100, seeds=(0, 4), base_lr=2.0,
+                    base_batch=60, cost=lambda a: None)
+  assert [(r.allocation.n, r.allocation.M, r.seed) for r in rows] == [
+      (5, 6, 0), (5, 6, 4), (7, 4, 0), (7, 4, 4)]
+  assert rows[0].lr == pytest.approx(1.0)
+  lines = plan_file.text(rows).splitlines()
+  row = plan_file.read_row(lines, 3, path="p")
+  assert row["overrides"] == {"seed": 4, "alloc": {"Bp": 3, "n": 7, "M": 4}}
+  assert row["lr"] == rows[3].lr
+  edited = [lines[3].replace('"n": 7', '"n": 8')]
+  with pytest.raises(InputError, match="p:1: its id .* was it edited.*write"):
+    plan_file.read_row(edited, 0, path="p")
+  ids = [json.loads(line)["id"] for line in lines]
+  assert len(set(ids)) == 4
+  assert ids == [json.loads(x)["id"] for x in plan_file.text(rows).splitlines()]
+
+
+@pytest.mark.parametrize("lines, row, message", [
+    (["{}"], 0, "p:1: not a row"), (["[]"], 0, "p:1: not a row"),
+    (["torn {"], 0, "p:1: not a row"), (["{}"], 1, "p has 1 row, counted"),
+    ([json.dumps(dict(id="", overrides=None, C=1, lr=1.0, expected=None))], 0,
+     "p:1: not a row .*overrides"),
+    ([json.dumps(dict(id="", overrides={}, C=1, lr="x", expected=None))], 0,
+     "p:1: not a row .*lr"),
+    (["{}"], -1, "--row=-1")])
+def test_bad_plans(lines, row, message):
+  with pytest.raises(InputError, match=message):
+    plan_file.read_row(lines, row, path="p")

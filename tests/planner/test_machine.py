@@ -1,0 +1,63 @@
+"""Names of machines, and a table whose every row says where it is from."""
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.planner.cost.machine import ACCELERATORS
+from isojax.planner.cost.machine import machine
+
+
+@pytest.mark.parametrize("name, kind, chips", [
+    ("v5p-64", "tpu-v5p", 32),  # counts TensorCores, two a chip
+    ("tpu-v5p-8", "tpu-v5p", 4),
+    ("v4-32", "tpu-v4", 16),
+    ("tpu7x-8", "tpu-v7", 4),
+    ("v5e-8", "tpu-v5e", 8),  # counts chips
+    ("v5litepod-16", "tpu-v5e", 16),
+    ("v6e-256", "tpu-v6e", 256),
+    ("4xv5p", "tpu-v5p", 4),  # chips, whatever the slices count
+    ("tpu-v5p", "tpu-v5p", 1),
+    ("h100x8", "h100", 8),
+    ("8xH100", "h100", 8),
+    ("16xa100-80gb", "a100-80gb", 16),
+    ("a100-40gb", "a100-40gb", 1),
+    ("cpu-2core", "cpu-2core", 1),
+])
+def test_names(name, kind, chips):
+  found = machine(name)
+  assert (found.name, found.accelerator, found.chips) == (
+      name, ACCELERATORS[kind], chips)
+
+
+@pytest.mark.parametrize("name, message", [
+    ("h10x8", "nearest is 'h100'"),
+    ("v5q-64", "nearest is 'v5"),
+    ("a100", "nearest is 'a100-"),  # two memories: which is not guessed
+    ("", "unknown"),
+    ("v5p-7", "multiple of 2"),
+    ("v5e-0", "multiple of 1"),
+    ("0xh100", "positive"), ("99999999999999999999xh100", "at most 131072")])
+def test_refusals_name_the_nearest_or_the_rule(name, message):
+  with pytest.raises(InputError, match=message):
+    machine(name)
+
+
+def test_peaks_that_nobody_published_are_refused_not_guessed():
+  assert ACCELERATORS["tpu-v5p"].peak("bfloat16") == 459e12
+  with pytest.raises(InputError, match="float32.*bfloat16, int8"):
+    ACCELERATORS["tpu-v5p"].peak("float32")
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_every_row_is_whole_and_in_plain_units(name):
+  row = ACCELERATORS[name]
+  assert row.name == name and row.source
+  # FLOPs for each byte: 197e12 / 819e9 = 241 on v5e; a unit slip is a 1000.
+  assert 1 < row.bfloat16 / row.hbm_bandwidth < 700
+  assert 1 < row.hbm_bytes / row.hbm_bandwidth * 1000 < 1000  # ms for all
+  assert (row.usd_per_hour is None) == (row.usd_source is None)
+  for peak in (row.float8, row.int8):
+    assert peak is None or 0.9 < peak / row.bfloat16 < 2.1
+  if name.startswith("cpu"):
+    return
+  assert 3 < row.hbm_bandwidth / row.link_bandwidth < 20

@@ -1,0 +1,528 @@
+"""The update does not depend on how it is cut: microbatches, devices, order."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isojax import mesh as mesh_lib
+from isojax.models import attention
+from isojax.models import decoder
+from isojax.models import lora
+from isojax.models import linear
+from isojax.rl import losses
+from isojax.rl import packing
+from isojax.rl import chunked_head
+from isojax.rl import update as update_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Batch
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from tests.conftest import RICH
+from tests.conftest import TINY
+from tests.conftest import make_model
+
+Bp, n, S, T = 6, 4, 7, 5
+LOSS = update_lib.LossConfig(
+    aggregation="token_mean", zero_variance="off", advantage_ddof=0,
+    advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
+    kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
+    remat=False, dtype="float32", reduce_dtype="float32", attention="auto")
+# SGD of rate 1: the change of the parameters is the gradient, not its sign.
+SGD = optax.sgd(1.0)
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+  """Rows of 11 tokens: 2 to 4 answers each."""
+  monkeypatch.setattr(packing, "LEAST", 11)
+
+
+def make_data():
+  random = np.random.default_rng(1)
+  B = Bp * n
+  prompts = Prompts(random.integers(0, TINY.V, (Bp, S)).astype(np.int32),
+                    random.integers(1, S + 1, Bp).astype(np.int32),
+                    np.arange(Bp, dtype=np.uint32))
+  rollouts = Rollouts(random.integers(0, TINY.V, (B, T)).astype(np.int32),
+                      random.integers(1, T + 1, B).astype(np.int32),
+                      np.ones(B, bool),
+                      random.normal(-3, 0.5, (B, T)).astype(np.float32),
+                      np.zeros(B, np.float32))
+  weight = np.full(B, 1 / rollouts.len_R.sum())
+  return prompts, rollouts, random.normal(size=B), weight
+
+
+def scored(model, params, batch, temperature):
+  """Log-prob and entropy of a microbatch's tokens, from all logits at once."""
+  hidden = chunked_head.hidden_states(model, params, batch, jnp.float32)
+  logits = decoder.logits(
+      hidden, decoder.head_weight(params, model.cfg), model.cfg)
+  return losses.logp_and_entropy(logits, batch.tokens_RxW,
+                               temperature=temperature)
+
+
+def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
+         rows=None, n=n, shape=TINY, **axes):
+  """(change of the parameters, metrics) of one update on a mesh."""
+  model = make_model(shape, **axes)
+  on_mesh = jax.tree.map(
+      lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
+      decoder.abstract_params(model))
+  before = jax.device_get(on_mesh)
+  ref = jax.tree.map(
+      lambda x: jax.device_put(0.9 * np.asarray(x), x.sharding), on_mesh)
+  state = update_lib.init_state(model, tx, on_mesh)
+  prompts, rollouts, advantage, weight = rows or make_data()
+  cfg = dataclasses.replace(cfg, microbatch_tokens=tokens)
+  advantage = advantage * keep.repeat(n)
+  batches = update_lib.assemble(
+      prompts, rollouts, advantage, weight, weight, n=n,
+      G=mesh_lib.blocks(model.mesh), cfg=cfg)
+  update = update_lib.make_update(model, tx, cfg)
+  after, metrics = update(
+      state, ref if cfg.kl_coef else None,
+      [update_lib.place(b, model.mesh) for b in batches], np.float32(0.8))
+  assert int(after.step) == 1
+  want = jax.tree.map(lambda x: x.sharding,
+                      update_lib.abstract_state(model, tx))
+  assert jax.tree.map(lambda x: x.sharding, after) == want
+  change = jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, before)
+  return change, jax.device_get(metrics)
+
+
+@pytest.fixture(scope="module")
+def whole(params):
+  return step(params)
+
+
+def assert_same(got, want):
+  for (path, a), b in zip(jax.tree.leaves_with_path(got[0]),
+                          jax.tree.leaves(want[0])):
+    np.testing.assert_allclose(a, b, atol=3e-6, err_msg=str(path))
+  for name in want[1]:
+    np.testing.assert_allclose(got[1][name], want[1][name], rtol=2e-5,
+                               err_msg=name)
+
+
+def test_the_update_is_not_small(whole):
+  """Else equality to 3e-6 would prove nothing."""
+  assert all(np.abs(x).max() > 1e-4 for x in jax.tree.leaves(whole[0]))
+  assert whole[1]["kl"] > 0.01 and whole[1]["clip_fraction"] > 0.1
+
+
+@pytest.mark.parametrize("tokens", [1, 25])
+def test_microbatches_change_nothing(params, whole, tokens):
+  """Of one row each; of two."""
+  assert_same(step(params, tokens=tokens), whole)
+
+
+def test_packing_changes_nothing(params, whole, monkeypatch):
+  """An answer a row, as if there were no packing."""
+  monkeypatch.setattr(packing, "width", lambda T, n: T)
+  assert_same(step(params), whole)
+
+
+def test_remat_changes_nothing(params, whole):
+  """Nor do stacked layers whose weights are gathered in a loop."""
+  cfg = dataclasses.replace(LOSS, remat=True)
+  assert_same(step(params, cfg=cfg, fsdp=2, tensor=2), whole)
+
+
+def test_the_order_of_rows_changes_nothing(params, whole):
+  prompts, rollouts, advantage, weight = make_data()
+  order = np.random.default_rng(3).permutation(Bp)
+  rows = (order[:, None] * n + np.array([2, 0, 3, 1])).reshape(-1)
+  take = lambda x, index: jax.tree.map(lambda leaf: leaf[index], x)
+  data = (take(prompts, order), take(rollouts, rows), advantage[rows], weight)
+  assert_same(step(params, rows=data, tokens=25), whole)
+
+
+@pytest.mark.parametrize("axes", [
+    {"data": 2}, {"data": 4}, {"fsdp": 4}, {"fsdp": 2, "tensor": 2},
+    {"data": 2, "tensor": 2}])
+def test_devices_change_nothing(params, whole, axes):
+  assert_same(step(params, **axes), whole)
+
+
+def test_devices_and_microbatches_together(params, whole):
+  assert_same(step(params, tokens=25, fsdp=2, data=2), whole)
+
+
+PLAIN = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)
+KEEP = np.array([0, 1, 0, 0, 1, 0])
+
+
+@pytest.fixture(scope="module")
+def sparse(params):
+  """Two groups of six have an advantage: all computed, in one microbatch."""
+  return step(params, cfg=PLAIN, keep=KEEP)
+
+
+@pytest.mark.parametrize("tokens, axes", [
+    (20, {}), (5, {}), (40, {"fsdp": 2, "tensor": 2})], ids=str)
+def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
+  prompts, rollouts, advantage, weight = make_data()
+  cfg = dataclasses.replace(PLAIN, microbatch_tokens=tokens)
+  batches = update_lib.assemble(
+      prompts, rollouts, advantage * KEEP.repeat(n), weight, weight, n=n, G=1,
+      cfg=cfg)
+  assert sum(b.len_R.sum() for b in batches) == rollouts.len_R[
+      KEEP.repeat(n) == 1].sum()
+  assert all(b.len_R.any() for b in batches)
+  assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
+
+
+def test_no_group_with_gradient_is_no_step(params):
+  change, metrics = step(params, cfg=PLAIN, keep=np.zeros(Bp))
+  assert all((x == 0).all() for x in jax.tree.leaves(change))
+  assert metrics["grad_norm"] == 0 and metrics["logp_gap"] == 0
+
+
+def test_regularizers_keep_every_row(params):
+  prompts, rollouts, _, weight = make_data()
+  batches = update_lib.assemble(
+      prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
+      cfg=dataclasses.replace(LOSS, microbatch_tokens=30))
+  assert sum(b.len_R.sum() for b in batches) == make_data()[1].len_R.sum()
+
+
+def test_packed_by_hand():
+  """Longest first, each into the fullest row of its problem with room.
+
+  Of problem 0: 8 | 5 + 3 | 2 beside 5 + 3 has no room, beside 8 neither.
+  """
+  length = np.array([3, 8, 5, 2, 4, 4])
+  problem = np.array([0, 0, 0, 0, 1, 1])
+  assert packing.packed(length, problem, 9) == [[1], [2, 0], [3], [4, 5]]
+  assert packing.packed(length, problem, 10) == [
+      [1, 3], [2, 0], [4, 5]]
+
+
+def test_cut_by_hand():
+  """2 rows a microbatch; 1 token of prompt slots, 4, or 16: 1 slot or 2."""
+  got = [[x.tolist() for x in part] for part in packing.cut(
+      [0, 0, 1, 3, 3], S=4, W=8, G=1, tokens=16)]
+  assert got == [[[0, 1], [0, 0], [0]],
+                 [[0, 1], [0, 1], [1, 3]],
+                 [[0], [0, 0], [3]]]
+
+
+def test_assembled_by_hand():
+  """Two problems of two answers, rows of 6; the second answer is not used."""
+  prompts = Prompts(np.array([[7, 0], [8, 9]], np.int32), np.array([1, 2]),
+                    np.array([70, 71], np.uint32))
+  rollouts = Rollouts(
+      np.array([[1, 2, 0], [3, 0, 0], [4, 5, 6], [1, 1, 0]], np.int32),
+      np.array([2, 1, 3, 2], np.int32), np.ones(4, bool),
+      -np.arange(12.0).reshape(4, 3), np.zeros(4))
+  (batch,) = packing.assemble(
+      prompts, rollouts, np.array([1.0, 0.0, 2.0, 3.0]), np.full(4, 0.25),
+      np.full(4, 0.5), n=2, G=1, tokens=12, regularized=False)
+  want = Batch(
+      prompts, [0, 1],
+      [[1, 2, 0, 0, 0, 0], [4, 5, 6, 1, 1, 0]],
+      [[0, 1, 0, 0, 0, 0], [0, 1, 2, 0, 1, 0]], [2, 5],
+      [[0, -1, 0, 0, 0, 0], [-6, -7, -8, -9, -10, 0]],
+      [[1, 1, 0, 0, 0, 0], [2, 2, 2, 3, 3, 0]],
+      0.25 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]),
+      0.5 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]))
+  jax.tree.map(np.testing.assert_array_equal, batch, jax.tree.map(
+      np.asarray, want, is_leaf=lambda x: isinstance(x, list)))
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 30),
+       st.integers(1, 30), st.integers(1, 4), st.integers(1, 500),
+       st.integers(0, 2**20))
+def test_every_answer_once_next_to_its_prompt(Bp, n, S, T, G, tokens, seed):
+  random = np.random.default_rng(seed)
+  W = packing.width(T, n)
+  problem = np.arange(Bp).repeat(n)
+  length = random.integers(1, T + 1, Bp * n)
+  rows = packing.packed(length, problem, W)
+  assert sorted(sum(rows, [])) == list(range(Bp * n))
+  assert all(length[row].sum() <= W for row in rows)
+  assert all(len(set(problem[row])) == 1 for row in rows)
+  of_row, shapes, taken = [problem[row[0]] for row in rows], set(), 0
+  for place, slot, held in packing.cut(
+      of_row, S=S, W=W, G=G, tokens=tokens):
+    shapes.add((len(slot), len(held)))
+    block = place // (len(slot) // G)
+    at = held.reshape(G, -1)[block, slot[place]]
+    assert (at == of_row[taken:taken + len(place)]).all()
+    assert len(slot) * W <= max(tokens, G * W)
+    taken += len(place)
+  assert taken == len(rows)
+  assert len(shapes) <= 3
+
+
+def test_a_batch_that_divides_by_nothing(params):
+  """5 problems of 7 rollouts: on one device, and on four."""
+  random = np.random.default_rng(5)
+  prompts, rollouts, *_ = make_data()
+  rows = random.integers(0, len(rollouts.len_R), 5 * 7)
+  data = (jax.tree.map(lambda x: x[:5], prompts),
+          jax.tree.map(lambda x: x[rows], rollouts), random.normal(size=35),
+          np.full(35, 1e-3))
+  args = dict(rows=data, n=7, keep=np.ones(5))
+  assert_same(step(params, tokens=60, fsdp=4, **args), step(params, **args))
+
+
+def test_what_is_masked_can_not_poison_the_gradient(params):
+  """Padding so unlikely that exp(ref - logp) is inf; real tokens are greedy."""
+  model = make_model()
+  prompts, _, advantage, weight = make_data()
+  sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
+      slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
+      temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+      attention="auto"),
+      eos=(10,))
+  rollouts = sampler_lib.sample_all(
+      sampler, params, prompts, n, jax.random.key(0), temperature=0.0,
+      top_p=1.0)
+  assert (rollouts.len_R < T).any()
+  (batch,) = update_lib.assemble(
+      prompts, rollouts, np.ones(Bp * n), weight, weight, n=n, G=1, cfg=LOSS)
+  ref = jax.tree.map(lambda x: 0.5 * x, params)
+  cold = np.float32(1e-4)
+  logp, ref_logp = (scored(model, p, batch, cold)[0] for p in (params, ref))
+  padding = np.arange(ref_logp.shape[1]) >= batch.len_R[:, None]
+  assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
+  assert (ref_logp - logp)[~padding].max() < 80
+  state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
+  _, metrics = update_lib.make_update(model, SGD, LOSS)(
+      state, ref, [batch], cold)
+  assert metrics["finite"]
+
+
+def test_overflow_is_reported(params):
+  model = make_model()
+  prompts, rollouts, advantage, weight = make_data()
+  tx = optax.sgd(1e38)
+  state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+  batches = update_lib.assemble(prompts, rollouts, 1e9 * advantage, weight,
+                                weight, n=n, G=1, cfg=PLAIN)
+  _, metrics = update_lib.make_update(model, tx, PLAIN)(
+      state, None, batches, np.float32(0.8))
+  assert not metrics["finite"]
+
+
+def test_gradient_is_the_derivative(params, whole):
+  """Central difference of the loss along the gradient's own direction."""
+  change, metrics = whole
+  length = np.sqrt(sum((x**2).sum() for x in jax.tree.leaves(change)))
+  assert metrics["grad_norm"] == pytest.approx(length, rel=1e-4)
+
+  def loss_at(scale):
+    moved = jax.tree.map(lambda x, g: np.asarray(x) + scale * g / length,
+                         params, change)
+    return surrogate(moved, params)
+
+  slope = (loss_at(1e-3) - loss_at(-1e-3)) / 2e-3
+  assert slope == pytest.approx(-length, rel=2e-2)
+
+
+def surrogate(params, old_params):
+  """The loss written once more, in numpy terms, with old and ref held."""
+  model = make_model()
+  prompts, rollouts, advantage, weight = make_data()
+  batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
+                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.len_R,
+                rollouts.behavior_logp_RxT, *np.zeros((3, Bp * n, T)))
+  of = lambda p: [np.asarray(x, np.float64)
+                  for x in scored(model, p, batch, 0.8)]
+  logp, entropy = of(params)
+  old, _ = of(old_params)
+  ref, _ = of(jax.tree.map(lambda x: 0.9 * x, old_params))
+  mask = np.arange(T) < rollouts.len_R[:, None]
+  tis = np.minimum(np.exp(old - rollouts.behavior_logp_RxT), 2.0)
+  d = ref - logp
+  term = (-np.exp(logp - old) * advantage[:, None] * tis
+          + 0.03 * (np.exp(d) - d - 1) - 0.01 * entropy)
+  return (term * weight[:, None])[mask].sum()
+
+
+def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
+  """Over Bp, n, lengths and temperatures; the state is donated each time."""
+  model = make_model()
+  prompts, rollouts, *_ = make_data()
+  cfg = dataclasses.replace(PLAIN, microbatch_tokens=20)
+  update = update_lib.make_update(model, SGD, cfg)
+  state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
+  compiled = []
+  for seed in (*range(8), *range(7, -1, -1)):
+    random = np.random.default_rng(seed)
+    Bp, n = ((6, 4), (3, 5), (4, 2), (1, 20))[seed % 4]
+    rows = random.integers(0, 24, Bp * n)
+    some = dataclasses.replace(
+        jax.tree.map(lambda x: x[rows], rollouts),
+        len_R=random.integers(1, random.integers(2, T + 2), Bp * n))
+    batches = update_lib.assemble(
+        jax.tree.map(lambda x: x[:Bp], prompts), some, np.ones(Bp * n),
+        np.ones(Bp * n), np.ones(Bp * n), n=n, G=1, cfg=cfg)
+    old = state
+    state, _ = update(
+        state, None, [update_lib.place(b, model.mesh) for b in batches],
+        np.float32(random.uniform(0.5, 1.0)))
+    assert old.params["embed"].is_deleted()  # donated
+    compiled.append([f._cache_size() for f in update.programs])
+  start, accumulate, apply = compiled[-1]
+  assert start == apply == 1
+  assert accumulate <= 3
+  assert compiled[7] == compiled[-1]
+
+
+def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
+  """All logits at once, and a gather."""
+  logits = jnp.einsum("rtd,vd->rtv", hidden, weight)
+  logp = jax.nn.log_softmax(
+      attention.soft_cap(logits, cfg.logit_cap) / temperature, axis=-1)
+  return (jnp.take_along_axis(logp, tokens[..., None], axis=-1)[..., 0],
+          -jnp.sum(jnp.exp(logp) * logp, axis=-1))
+
+
+@pytest.mark.parametrize("cfg, axes", [
+    (TINY, {}), (RICH, {}),
+    (dataclasses.replace(RICH, V=24), {"tensor": 4}),
+    (dataclasses.replace(TINY, V=24), {"fsdp": 2, "tensor": 2}),
+    (TINY, {"data": 2, "fsdp": 2})], ids=str)
+def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
+  """Value and gradients; 13 positions in chunks of 3, the last one padded."""
+  monkeypatch.setattr(chunked_head, "HEAD_CHUNK", 12 // (
+      axes.get("data", 1) * axes.get("fsdp", 1)))
+  model = make_model(cfg, **axes)
+  params = decoder.init_params(model, jax.random.key(1))
+  weight = 3.0 * decoder.head_weight(params, cfg)
+  key = jax.random.split(jax.random.key(0), 4)
+  hidden = jax.random.normal(key[0], (4, 13, cfg.D))
+  tokens = jax.random.randint(key[1], (4, 13), 0, cfg.V)
+  g_logp, g_entropy = jax.random.normal(key[2], (2, 4, 13))
+
+  def term(measure):
+    def value(hidden, weight, rest):
+      tokens, *factors = rest
+      sums = [jnp.sum(a * b) for a, b in zip(
+          factors, measure(hidden, weight, tokens))]
+      return sum(sums), {"logp": sums[0], "entropy": sums[1]}
+    return value
+
+  chunk = term(lambda hidden, weight, tokens: losses.logp_and_entropy(
+      decoder.logits(hidden, weight, cfg), tokens, temperature=0.7))
+  plain = term(lambda *args: plain_logp_and_entropy(*args, cfg, 0.7))
+  rest = (tokens, g_logp, g_entropy)
+  sums, *grads = jax.jit(lambda *args: chunked_head.gradient(
+      chunk, *args, mesh=model.mesh))(hidden, weight, rest)
+  want_grads, want = jax.grad(plain, argnums=(0, 1), has_aux=True)(
+      hidden, weight, rest)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
+               (sums, tuple(grads)), (want, want_grads))
+  assert np.abs(want_grads[1]).max() > 0.1
+
+
+def equations(jaxpr):
+  """Those of a jaxpr and of all inside it."""
+  for eqn in jaxpr.eqns:
+    yield eqn
+    for inner in jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+      if hasattr(inner, "eqns"):
+        yield from equations(inner)
+
+
+def traced(cfg, R, T, model):
+  """The jaxpr of one microbatch's gradient."""
+  shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+  batch = Batch(
+      Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
+      shape("int32", R), shape("int32", R, T), shape("int32", R, T),
+      shape("int32", R), *(shape("float32", R, T) for _ in range(4)))
+  params = decoder.abstract_params(model)
+  base = params if cfg.kl_coef else None
+  return jax.make_jaxpr(update_lib.make_gradient(model, cfg, lora.FULL))(
+      params, base, batch, np.float32(1.0))
+
+
+HALF = dataclasses.replace(PLAIN, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("remat", [False, True])
+def test_gradients_are_made_in_the_dtype_that_reduces_them(remat, reduce_dtype):
+  """Of a layer's matrices; looped ones, and the head, are sent so to shards."""
+  cfg = dataclasses.replace(HALF, remat=remat, reduce_dtype=reduce_dtype)
+  matrices = {(60, 20), (20, 20), (20, 60), (28, 20), (20, 28)}  # [out, in]
+  made, sent = set(), set()
+  for eqn in equations(traced(cfg, 6, T, make_model(fsdp=2, tensor=2)).jaxpr):
+    for out in (v.aval for v in eqn.outvars):
+      if eqn.primitive.name == "dot_general" and out.shape in matrices:
+        made.add((out.shape, out.dtype.name))
+      if eqn.primitive.name == "reduce_scatter" or (  # the head's
+          eqn.primitive.name == "sharding_constraint"
+          and "fsdp" in eqn.params["sharding"].spec):
+        sent.add(out.dtype.name)
+  assert made == {(shape, reduce_dtype) for shape in matrices}
+  assert sent == {reduce_dtype}
+
+
+@pytest.mark.parametrize("dtype, want", [("float32", 259), ("bfloat16", 260)])
+def test_a_reduced_gradient_by_hand(dtype, want):
+  """256 + 1 + 1 + 1, a row a device: 9 bits, of which bfloat16 has 8."""
+  rows = mesh_lib.row_sharding(make_model(fsdp=4).mesh)
+  x, grad = jax.device_put(
+      (jnp.ones((4, 1, 1), jnp.bfloat16),
+       jnp.array([256, 1, 1, 1], jnp.bfloat16).reshape(4, 1, 1)), rows)
+  grad_weight = jax.jit(lambda x, grad: jax.vjp(
+      linear.product, x, jnp.ones((1, 1), dtype))[1](grad)[1])(x, grad)
+  assert grad_weight.dtype == dtype and float(grad_weight[0, 0]) == want
+
+
+def test_all_logits_never_exist(monkeypatch):
+  """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
+  monkeypatch.setattr(chunked_head, "HEAD_CHUNK", 30)
+  model = make_model(dataclasses.replace(TINY, V=9973))
+  sizes = lambda cfg: [
+      v.aval.size for eqn in equations(traced(cfg, 6, 50, model).jaxpr)
+      for v in eqn.outvars]
+  assert max(sizes(LOSS)) == max(sizes(PLAIN)) == 30 * 9973
+
+
+def test_without_kl_there_is_no_reference_forward():
+  model = make_model()
+  products = lambda cfg: sum(
+      eqn.primitive.name == "dot_general"
+      for eqn in equations(traced(cfg, 6, T, model).jaxpr))
+  assert products(LOSS) > products(PLAIN)
+  no_kl = dataclasses.replace(LOSS, kl_coef=0.0)
+  assert products(no_kl) == products(PLAIN)
+
+
+def test_optimizer_clips_warms_up_and_then_stays():
+  schedule = update_lib.warmup_then_constant(2e-3, 10)
+  got = [float(schedule(step)) for step in (0, 4, 9, 10, 5000)]
+  np.testing.assert_allclose(got, [2e-4, 1e-3, 2e-3, 2e-3, 2e-3], rtol=1e-6)
+  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+      base_lr=2e-3, base_batch=1, warmup_steps=10, b1=0.0, b2=0.0, eps=1.0,
+      weight_decay=0.5, clip_norm=0.5), schedule)
+  params = {"w": jnp.array([3.0, 4.0])}
+  grads = {"w": jnp.array([30.0, 40.0])}
+  updates, _ = tx.update(grads, tx.init(params), params)
+  # The gradient is clipped to (0.3, 0.4); Adam: g / (|g| + 1); decay 0.5 w.
+  np.testing.assert_allclose(
+      updates["w"], -2e-4 * np.array([0.3 / 1.3 + 1.5, 0.4 / 1.4 + 2.0]),
+      rtol=1e-5)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
+    ("zero_variance", "yes", "off, policy, regularizers, all"),
+    ("reduce_dtype", "float16", "float32, bfloat16"),
+    ("reduce_dtype", "bfloat16", "expected float32, or losses.dtype=float32"),
+    ("microbatch_tokens", 0, ">= 1")])
+def test_bad_config_is_refused(field, value, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(LOSS, **{field: value})

@@ -1,0 +1,115 @@
+"""Every generator let in has a sound scorer and makes pure problems."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.tasks import grader
+from isojax.tasks import gym
+
+ROOT = pathlib.Path(__file__).parents[2]
+SEED = 11
+SOURCE = {"generator": "chain_sum", "seed": SEED}
+EACH = 2  # problems of a split
+SLOW = {"arc_agi", "figlet_font", "group_anagrams"}  # 0.1 to 0.4 s a problem
+GENERATORS = gym.generators()
+# No problem below has one of these as an answer.
+JUNK = ["zzz", "\x00", "{", "[[1]]", "((" * 50, "-12345", "9" * 300, "[]", "{}",
+        "x\n" * 50, "1e999999", "\ud800", "0.123456", "None"]
+
+
+def problems(generator):
+  return [gym.problem(generator, SEED, start + i)
+          for start in (0, gym.VALIDATION) for i in range(EACH)]
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_scorer_is_sound(generator):
+  for p in problems(generator):
+    assert gym.score(generator, SEED, p.id, p.answer) == 1.0
+    assert gym.score(generator, SEED, p.id, p.answer.strip()) == 1.0
+    for junk in JUNK:
+      assert 0.0 <= gym.score(generator, SEED, p.id, junk) < 1.0, junk
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_splits_are_by_content(generator):
+  kinds = [gym.split_of(p.question) for p in problems(generator)]
+  assert kinds == ["train"] * EACH + ["validation"] * EACH
+
+
+def test_neighbouring_seeds_and_indices_share_no_problem():
+  """reasoning-gym's own seeds s and s + 1 share all but one of these."""
+  for generator in ("chain_sum", "gsm_symbolic"):
+    here, there = ({p.question for p in gym.dataset(
+        generator, seed=seed, split="train", size=20)} for seed in (5, 6))
+    assert len(here) == len(there) == 20 and not here & there
+
+
+PRINT = """
+import json, sys
+from isojax.tasks import gym
+print(json.dumps({name: [[p.id, p.question, p.answer] for p in (
+    gym.problem(name, %d, i) for i in %r)] for name in %r}), file=sys.stderr)
+"""
+
+
+def test_another_process_makes_the_same_problems():
+  ids = [p.id for p in problems("chain_sum")]
+  names = [name for name in GENERATORS if name not in SLOW]
+  done = subprocess.run(
+      [sys.executable, "-W", "ignore", "-c", PRINT % (SEED, ids, names)],
+      env=os.environ | {"PYTHONHASHSEED": "4711"}, cwd=ROOT, text=True,
+      capture_output=True, check=True)
+  theirs = json.loads(done.stderr)  # generators print dots to stdout
+  for name in names:
+    assert theirs[name] == [[p.id, p.question, p.answer]
+                            for p in problems(name)], name
+
+
+@pytest.mark.parametrize("generator, told", [
+    ("coin_flip", "accepts 0"), ("n_queens", "runs the answer"),
+    ("composite", "choose one"), ("chain_summ", "chain_sum")])
+def test_refused(generator, told):
+  with pytest.raises(InputError, match=told):
+    gym.dataset(generator, seed=0, split="train", size=1)
+
+
+def test_all_generators_are_let_in_or_refused():
+  assert len(GENERATORS) + len(gym.GENERATORS_REFUSED) == 106
+
+
+def config(**fields):
+  return grader.GraderConfig(**{
+      "name": "reasoning_gym", "answer": "tags", "workers": 2, "seconds": 10.0,
+      "step_seconds": 60.0} | fields)
+
+
+def test_a_problem_without_an_answer_is_passed_over():
+  """reasoning-gym's base_conversion has one among the first 40 of seed 77."""
+  for i in range(40):
+    assert gym.problem("base_conversion", 77, i % 2 * gym.VALIDATION + i).answer
+
+
+def test_graded_in_workers():
+  problem = gym.problem("chain_sum", SEED, gym.VALIDATION + 3)
+  texts = [f"so <answer> {problem.answer}\n</answer>", problem.answer,
+           "<answer>zzz</answer>", "<answer>" + "1" * 9000 + "</answer>"]
+  with grader.opened(config(), SOURCE) as grade:
+    graded = grade([problem], texts)
+  assert graded.correct_B.tolist() == [1, 0, 0, 0]
+  assert graded.formatted_B.tolist() == [1, 0, 1, 1]
+  assert graded.vote_B == [problem.answer, "", "zzz", ""]
+  assert not graded.lost
+
+
+@pytest.mark.parametrize("source", [{}, SOURCE | {"generator": "boxnet"}])
+def test_a_grader_without_its_generator_is_refused(source):
+  with pytest.raises(InputError):
+    with grader.opened(config(), source):
+      pass

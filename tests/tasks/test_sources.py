@@ -1,0 +1,392 @@
+"""Problem sets: what real files look like, and every way they can be wrong."""
+
+import functools
+import http.server
+import json
+import subprocess
+import sys
+import threading
+
+import hypothesis
+import numpy as np
+import pyarrow
+import pytest
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from configs import split_math
+from configs import split_tiny
+from isojax import experiment
+from isojax.errors import InputError
+from isojax.tasks import dedup
+from isojax.tasks import strata
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import sources
+from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks.problem import Problem
+
+
+@pytest.mark.parametrize("one, other", [
+    ("Find $x^{2}$, if  x = 3.5.", r"find \(x^2\) if x=3.5"),
+    ("What is ½?", "what is 1/2"),
+    (r"\left( \dfrac{1}{2} \right)\,dx", r"(\frac12)dx"),
+    ("the points (1, 2)", "The points (1,2)."),
+    ("3 − 2", "3-2"),
+    ("Ｘ²", "x^2"),
+    ("a\n\n  b", "a b"),
+])
+def test_the_same_problem(one, other):
+  assert dedup.normalised(one) == dedup.normalised(other)
+
+
+@pytest.mark.parametrize("one, other", [
+    ("x²", "x2"), ("1½", "11/2"), ("1 23", "12 3"), ("1.5", "15"),
+    (".5", "5"), ("5!", "5"), ("3-2", "3+2"), ("(a+b)*c", "a+(b*c)"),
+    ("-3", "3"), ("1,5", "15"), ("x_1", "x^1"), ("a<b", "a>b"),
+    (r"\frac{12}{3}", r"\frac{1}{23}"),
+])
+def test_another_problem(one, other):
+  assert dedup.normalised(one) != dedup.normalised(other)
+
+
+def test_the_address_of_a_problem_never_changes():
+  """The first 4 bytes of `b2sum -l 64` of "what is 1+1", little end first."""
+  pool = dedup.divided([("What is 1+1?", "2")], [("What is 2+2?", "4")], 0.0)
+  assert pool.train == [Problem(120808005, "What is 1+1?", "2")]
+
+
+QUESTIONS = st.lists(st.text("abc 12.", min_size=1), min_size=1, max_size=30)
+
+
+@hypothesis.given(QUESTIONS, QUESTIONS, st.randoms())
+def test_pool_does_not_depend_on_order_and_grows(first, more, random):
+  pairs = [(q, str(i % 2)) for i, q in enumerate(first)]
+  pool = dedup.divided(pairs, None, 0.3)
+  mixed = list(pairs)
+  random.shuffle(mixed)
+  assert dedup.divided(mixed, None, 0.3) == pool
+  grown = dedup.divided(pairs + [(q, "9") for q in more], None, 0.3)
+  key = lambda problems: {(p.id, dedup.normalised(p.question))
+                          for p in problems}
+  assert key(pool.train) <= key(grown.train)
+  assert key(pool.validation) <= key(grown.validation)
+  ids = [p.id for p in grown.train + grown.validation]
+  assert len(ids) == len({dedup.normalised(q) for q in first + more})
+  assert len(set(ids)) == len(ids)
+
+
+def test_a_fifth_is_held_out():
+  pool = dedup.divided([(f"question {i}", "1") for i in range(2000)], None,
+                         0.2)
+  assert 330 < len(pool.validation) < 470  # 400, sd 18
+  assert len(pool.train) + len(pool.validation) == 2000
+
+
+def test_copies_are_dropped_and_said():
+  pool = dedup.divided(
+      [("What is 1 + 1?", "2"), ("what is $1+1$", "3"), ("Zero?", "0")],
+      [("ZERO", "0"), ("One?", "1")], 0.0)
+  assert [(p.question, p.answer) for p in pool.train] == [
+      ("What is 1 + 1?", "2")]
+  assert {p.question for p in pool.validation} == {"ZERO", "One?"}
+  assert pool.notes == (
+      "1 of 3 problems are copies of others and were dropped; 1 questions have "
+      "copies with another answer",
+      "1 training problems are in the validation set too and were dropped from "
+      "training")
+
+
+def read(source):
+  """A config's source section to a pool, as launch.split does it."""
+  fields = source.to_dict() if hasattr(source, "to_dict") else dict(source)
+  kind = fields.pop("kind")
+  return experiment.section(sources.SOURCES[kind], fields, "config.source")
+
+
+def facts(problems):
+  return {(p.question, p.answer) for p in problems}
+
+
+def write_jsonl(path, rows):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_parquet(path, rows):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def test_math_as_it_comes(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name, row in {
+      "train/algebra/1.json": ("What is $2^3$?", r"It is $\boxed{8}$."),
+      "train/geometry/7.json": ("Half of one?", r"So \boxed{\frac{1}{2}}"),
+      "test/algebra/2.json": ("what is 2^3", r"\boxed{8}"),
+      "test/algebra/3.json": ("One?", r"\boxed{1}")}.items():
+    path = tmp_path / "MATH" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"problem": row[0], "level": "Level 1",
+                                "type": "Algebra", "solution": row[1]}))
+  pool = read(split_math.get_config("math").source)
+  assert facts(pool.train) == {("Half of one?", r"\frac{1}{2}")}
+  assert facts(pool.validation) == {("what is 2^3", "8"), ("One?", "1")}
+  assert "1 training problems are in the validation set" in pool.notes[0]
+
+
+def test_guru_as_it_comes(tmp_path, monkeypatch):
+  """Chat messages and a struct; a column name with a dot of its own."""
+  monkeypatch.chdir(tmp_path)
+  write_parquet(
+      tmp_path / "guru-RL-92k/train/math__combined_54.4k.parquet",
+      [{"data_source": "math__merged", "ability": "math",
+        "prompt": [{"role": "user", "content": f"What is {i}+1?"}],
+        "reward_model": {"ground_truth": str(i + 1), "style": "rule"},
+        "qwen2.5_7b_pass_rate": i / 40} for i in range(40)])
+  config = split_math.get_config("guru-math")
+  pool = read(config.source)
+  assert facts(pool.train + pool.validation) == {
+      (f"What is {i}+1?", str(i + 1)) for i in range(40)}
+  assert pool.train and pool.validation
+  config.source.answer = "qwen2.5_7b_pass_rate"
+  assert ("What is 1+1?", "0.025") in facts(
+      (lambda p: p.train + p.validation)(read(config.source)))
+
+
+def test_polaris_and_deepscaler_as_they_come(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for shard in range(2):
+    write_parquet(
+        tmp_path / f"Polaris-Dataset-53K/data/train-{shard}.parquet",
+        [{"difficulty": "3/8", "problem": f"Twice {i}?", "answer": f"{2 * i}"}
+         for i in range(20 * shard, 20 * shard + 20)])
+  pool = read(split_math.get_config("polaris").source)
+  assert facts(pool.train + pool.validation) == {
+      (f"Twice {i}?", f"{2 * i}") for i in range(40)}
+  folder = tmp_path / "DeepScaleR-Preview-Dataset"
+  folder.mkdir()
+  (folder / "deepscaler.json").write_text(json.dumps(
+      [{"problem": f"Thrice {i}?", "answer": str(3 * i) if i else "",
+        "solution": ""} for i in range(40)]))
+  pool = read(split_math.get_config("deepscaler").source)
+  assert len(pool.train) + len(pool.validation) == 39
+  assert pool.notes == ("1 of 40 rows have no answer and were dropped",)
+
+
+GSM8K = ("train", "test", "train_socratic", "test_socratic")
+
+
+def test_gsm8k_is_downloaded_and_read(tmp_path, monkeypatch):
+  """tfds' own builder, from files of the original form on a local server."""
+  from tensorflow_datasets.text.gsm8k import gsm8k
+  for split in GSM8K:
+    write_jsonl(tmp_path / f"www/{split}.jsonl", [
+        {"question": f"Ann has {i} pens and buys {1 + (split == 'test')}. How "
+         "many now?", "answer": f"She has <<{i}+1={i + 1}>>{i + 1}.\n#### "
+         f"1,{i:03d}"} for i in range(7)])
+  handler = functools.partial(http.server.SimpleHTTPRequestHandler,
+                              directory=tmp_path / "www")
+  monkeypatch.setattr(handler.func, "log_message", lambda *_: None)
+  with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(gsm8k, "_URLS", {
+        split: f"http://127.0.0.1:{server.server_port}/{split}.jsonl"
+        for split in GSM8K})
+    source = split_math.get_config("gsm8k").source
+    source.data_dir = str(tmp_path / "tfds")
+    pool = read(source)
+    server.shutdown()
+  assert facts(pool.train) == {
+      (f"Ann has {i} pens and buys 1. How many now?", f"1,{i:03d}")
+      for i in range(7)}
+  assert len(pool.validation) == 7
+  assert list((tmp_path / "tfds/gsm8k").rglob("*-train.array_record-*"))
+  assert read(source) == pool  # without the server
+  source.update(answer="short_answer", extract="whole", split="train[:3]")
+  again = read(source)
+  assert len(again.train) == 3 and facts(again.train) < facts(pool.train)
+
+
+def tfds_folder(path, rows, file_format):
+  import tensorflow_datasets as tfds
+
+  class Pens(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Rows with a nested column and a list, as users write them."""
+    name = "pens"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+      return tfds.core.DatasetInfo(builder=self, features=(
+          tfds.features.FeaturesDict({
+              "ask": {"text": tfds.features.Text()},
+              "answers": tfds.features.Sequence(tfds.features.Text()),
+              "number": tfds.features.Scalar(np.int64)})))
+
+    def _split_generators(self, _):
+      return {"train": enumerate(rows)}
+
+    def _generate_examples(self):
+      raise NotImplementedError
+
+  builder = Pens(data_dir=str(path), file_format=file_format)
+  builder.download_and_prepare()
+  return str(builder.data_path)
+
+
+ROWS = [{"ask": {"text": f"Größe {i}?"}, "answers": [f"{i}", "x"], "number": i}
+        for i in range(60)]
+
+
+def tfds_source(folder, **more):
+  return dict(kind="tfds", dataset=folder, data_dir=None, split="train",
+              validation=None, share=0.25, question="ask.text",
+              answer="answers.0", extract="whole",
+              drop_unanswered=False) | more
+
+
+def test_tfds_folder(tmp_path):
+  folder = tfds_folder(tmp_path, ROWS, "array_record")
+  pool = read(tfds_source(folder))
+  assert facts(pool.train + pool.validation) == {
+      (f"Größe {i}?", f"{i}") for i in range(60)}
+  assert pool == read(tfds_source(folder, answer="number"))
+  for change, message in [
+      (dict(split="trian"), "'trian': tfds cannot read it .*Unknown"),
+      (dict(answer="answer"), "no column 'answer'; the nearest is 'answer"),
+      (dict(answer="answers"), "'answers' holds a (list|ndarray)"),
+      (dict(answer="answers.2"), "no column 'answers.2'"),
+      (dict(share=1.0), "source.share=1.0"),
+      (dict(dataset=str(tmp_path)), "expected a folder with a dataset_info"),
+      (dict(dataset="gsm9k"), "Dataset gsm9k not found")]:
+    with pytest.raises(InputError, match=message):
+      read(tfds_source(folder, **change))
+
+
+def test_a_format_that_loses_rows_is_refused(tmp_path):
+  folder = tfds_folder(tmp_path, ROWS, "parquet")
+  with pytest.raises(InputError, match="written as parquet, expected array_"):
+    read(tfds_source(folder))
+
+
+def file_source(file, **more):
+  return dict(kind="files", path=str(file), validation=None, share=0.5,
+              question="question", answer="answer", extract="whole",
+              drop_unanswered=False) | more
+
+
+GOOD = b'{"question": "1+1?", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize("name, data, message", [
+    ("a.jsonl", GOOD + b'{"question": "2+2?"}\n',
+     r"a.jsonl:2: no column 'answer'; .* \(there are: question\)"),
+    ("a.jsonl", GOOD + b'\n{"question": "2+2?", "answer": " "}\n',
+     r"a.jsonl:3: no question or no answer .* so have 1 of 2 rows"),
+    ("a.jsonl", GOOD + b'{"question": null, "answer": "2"}\n',
+     "a.jsonl:2: no question or no answer"),
+    ("a.jsonl", GOOD + b'{"question": "gr\xfc\xdfe?", "answer": "2"}\n',
+     "a.jsonl:2: not UTF-8 .* at byte 5"),
+    ("a.jsonl", GOOD + b'{"question": "\\ud800", "answer": "2"}\n',
+     "a.jsonl:2: 'question' holds half of a surrogate pair"),
+    ("a.jsonl", GOOD + b'{"question": ', "a.jsonl:2: not JSON"),
+    ("a.jsonl", b"[1]\n", "a.jsonl:1: expected an object of columns, not a"),
+    ("a.jsonl", b'{"question": "a", "answer": true}\n', "holds a bool"),
+    ("a.jsonl", b'{"question": ["a"], "answer": "2"}\n',
+     "holds a list, expected text or a number; name a column inside"),
+    ("a.jsonl", b"", "has no rows"),
+    ("a.json", b"[" * 100_000, "not JSON"),
+    ("a.csv", b"question,answer\n", "a.csv: expected a name that ends in"),
+    ("a.parquet", b"PAR1", "a.parquet: not a readable Parquet file"),
+])
+def test_bad_files(tmp_path, name, data, message):
+  (tmp_path / name).write_bytes(data)
+  with pytest.raises(InputError, match=message):
+    read(file_source(tmp_path / name))
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(path="nowhere/*.jsonl"), r"'nowhere/\*.jsonl': no such file"),
+    (dict(validation="nowhere.jsonl"), "'nowhere.jsonl': no such file"),
+    (dict(share=0.0), "source.share=0.0"),
+    (dict(extract="last"), "expected one of whole, boxed, hash"),
+    (dict(extract="boxed"), r"a.jsonl:1: no question or no answer .*boxed"),
+    (dict(extract="boxed", drop_unanswered=True), "no question or no answer"),
+    (dict(answers="answer"), "config.source.answers: no such key"),
+])
+def test_bad_sources(tmp_path, change, message):
+  (tmp_path / "a.jsonl").write_bytes(GOOD)
+  with pytest.raises(InputError, match=message):
+    read(file_source(tmp_path / "a.jsonl", **change))
+
+
+def test_parquet_without_utf8_or_the_column(tmp_path):
+  path = tmp_path / "a.parquet"
+  wrong = pyarrow.Array.from_buffers(
+      pyarrow.string(), 1, pyarrow.array([b"gr\xfc\xdfe"]).buffers())
+  parquet.write_table(pyarrow.table({"question": wrong, "answer": ["2"]}),
+                      path)
+  with pytest.raises(InputError, match="is not UTF-8"):
+    read(file_source(path))
+  with pytest.raises(InputError, match="a.parquet: no column 'gold.text'; .*: "
+                     "question, answer"):
+    read(file_source(path, question="answer", answer="gold.text"))
+
+
+def test_text_that_looks_like_a_line_break(tmp_path):
+  """U+2028 may stand in a JSON string; a BOM and CRLF are no content."""
+  (tmp_path / "a.jsonl").write_bytes(
+      b"\xef\xbb\xbf" + '{"question": "a\u2028b", "answer": 2}\r\n'.encode()
+      + GOOD)
+  pool = read(file_source(tmp_path / "a.jsonl"))
+  assert facts(pool.train + pool.validation) == {("a\u2028b", "2"),
+                                                 ("1+1?", "2")}
+
+
+def test_committed_strata_are_of_the_pool_of_their_config():
+  pool = read(split_tiny.get_config().source)
+  assert "2888 of 15000 problems drawn are copies" in pool.notes[0]
+  for name in ("easy", "hard"):
+    stratum = stratum_file_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+    assert set(stratum.train) <= set(pool.train)
+    assert set(stratum.validation) <= set(pool.validation)
+
+
+@pytest.mark.parametrize("name", split_math.SOURCES)
+def test_strata_and_mixtures_of_the_recipes(name):
+  config = split_math.get_config(name).to_dict()
+  assert "{question}" in config["prompt"]["template"]
+  strata = {key: experiment.section(strata.Wanted, values, key)
+            for key, values in config["strata"].items()}
+  assert (strata["easy"].low, strata["easy"].high) == (0.3, 0.6)
+  assert (strata["hard"].high, strata["extreme"].again) == (0.0625, 128)
+  for key, values in config["mixtures"].items():
+    mixture = experiment.section(strata.Mixture, values, key)
+    assert set(mixture.shares) <= set(strata)
+
+
+def test_unknown_recipe():
+  with pytest.raises(ValueError, match="expected one of gsm8k"):
+    split_math.get_config("gsm9k")
+
+
+def test_a_generator_from_made_problems_to_verdicts(tmp_path):
+  """Split without a policy; its own answers are right, others' are not."""
+  out = str(tmp_path / "set")
+  done = subprocess.run(
+      [sys.executable, "-m", "launch.split",
+       "--config=configs/split_gym.py:chain_sum", "--config.n=0",
+       "--config.source.train=11", "--config.source.validation=5",
+       f"--config.out={out}"], capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  assert "11 train and 5 validation problems" in done.stdout
+  stratum = stratum_file_lib.read(f"{out}-all.jsonl")
+  problems = stratum.train + stratum.validation
+  assert len({p.question for p in problems}) == 16
+  source = stratum.header["source"]
+  cfg = grader_lib.GraderConfig(name="reasoning_gym", answer="tags", workers=1,
+                                seconds=20.0, step_seconds=60.0)
+  texts = [f"so <answer>{p.answer if right else 'x'}</answer>"
+           for p in problems for right in (True, False)]
+  with grader_lib.opened(cfg, source) as grade:
+    graded = grade(problems, texts)
+  assert graded.correct_B.tolist() == [1.0, 0.0] * 16 and not graded.lost
