@@ -19,8 +19,8 @@ from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
-from isojax.planner.cost.roofline import memory as memory_lib
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib

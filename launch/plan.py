@@ -23,10 +23,10 @@ from isojax import cli
 from isojax.ledger import records
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
-from isojax.planner.cost.roofline import roofline
+from isojax.planner.cost import roofline
 from isojax.planner import laws
 from isojax.planner import plan_file
-from isojax.planner.cost.roofline import pricing
+from isojax.planner.cost import pricing
 from isojax.planner import tables
 from isojax.planner.allocation import B_MAX, FEWEST_M, PAPER_BATCH, PAPER_LR
 from launch import price as price_lib

@@ -11,12 +11,12 @@ from isojax import evaluate
 from isojax.ledger import records
 from isojax.ledger import object_store
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import machine as machine_lib
-from isojax.planner.cost.roofline import measured as measured_lib
-from isojax.planner.cost.roofline import memory as memory_lib
-from isojax.planner.cost.roofline import pricing
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import machine as machine_lib
+from isojax.planner.cost import measured as measured_lib
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import pricing
+from isojax.planner.cost import model_shape as model_shape_lib
 
 MACHINE = flags.DEFINE_string(
     "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, "

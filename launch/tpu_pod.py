@@ -22,7 +22,7 @@ from absl import flags
 from isojax import cli
 from isojax.ledger import object_store
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import machine as machine_lib
+from isojax.planner.cost import machine as machine_lib
 
 RUNTIMES = {  # images of hosts: docs.cloud.google.com/tpu/docs/runtimes
     "tpu-v5e": "v2-alpha-tpuv5-lite",

@@ -20,9 +20,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import memory as memory_lib
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib

@@ -11,8 +11,8 @@ import time
 from absl import app
 import numpy as np
 
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.machine import machine
 
 CONFIG = pathlib.Path(__file__).parents[2] / "tests/data/qwen2.5-7b/config.json"

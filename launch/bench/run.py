@@ -22,7 +22,7 @@ import numpy as np
 
 from isojax import profile
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.roofline import BYTES
 from launch.bench import cases
 from launch.bench import ours

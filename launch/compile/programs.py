@@ -14,8 +14,8 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import lora as lora_lib
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import memory as memory_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import memory as memory_lib
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib

@@ -14,9 +14,9 @@ import pytest
 from isojax import compilation
 from isojax import profile
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import measured
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import measured
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
 from launch.bench import cases

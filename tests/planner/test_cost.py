@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import measured
-from isojax.planner.cost.roofline import memory as memory_lib
-from isojax.planner.cost.roofline import pricing
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import measured
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import pricing
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import machine
 from isojax.planner.cost.machine import Machine

@@ -4,8 +4,8 @@ import dataclasses
 import statistics
 
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import model_shape as model_shape_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.roofline import Cost, Efficiency, Workload
 from isojax.planner.cost.machine import Machine
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner.cost.roofline import roofline
-from isojax.planner.cost.roofline import memory as memory_lib
+from isojax.planner.cost import roofline
+from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost.roofline import Cost, Efficiency, Mesh, Workload
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
