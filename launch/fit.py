@@ -29,7 +29,7 @@ from isojax.frontier import proposal
 from isojax.frontier import readers
 from isojax.frontier import study as study_lib
 from isojax.frontier import words
-from isojax.planner.tables import many
+from isojax.format import many
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, also of a bucket "

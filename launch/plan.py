@@ -22,6 +22,7 @@ from absl import flags
 from isojax import cli
 from isojax.ledger import records
 from isojax.errors import InputError
+from isojax.format import many
 from isojax.planner import advice as advice_lib
 from isojax.planner.cost import roofline
 from isojax.planner import laws
@@ -293,8 +294,8 @@ def swept(config, about: Problems, law, price, seeds, B_max: int):
     raise InputError("--sweep needs --rollouts, the same C for every run")
   C = whole_number("rollouts", _ROLLOUTS.value, 2)
   legal, text = wanted_cells(config, about, law, price, min(B_max, C))
-  text.insert(0, f"{tables.many(len(legal), 'cell')} x "
-              f"{tables.many(len(seeds), 'seed')}; each run goes to the largest "
+  text.insert(0, f"{many(len(legal), 'cell')} x "
+              f"{many(len(seeds), 'seed')}; each run goes to the largest "
               "C and is every smaller C on its way, because the learning rate "
               "is constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]

@@ -20,7 +20,7 @@ from isojax.frontier.study import FEWEST, Run, Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
-from isojax.planner.tables import many
+from isojax.format import many
 
 QUANTILES = (0.025, 0.975)
 TIE = 1e-9  # reward; curves that are closer are the same

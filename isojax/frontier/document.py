@@ -19,7 +19,7 @@ from isojax.frontier.study import Run
 from isojax.frontier.study import Study
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
-from isojax.planner.tables import many
+from isojax.format import many
 
 BEYOND = 2.0  # curves are tabulated up to this many times the data's end
 

@@ -10,7 +10,7 @@ import pathlib
 
 from isojax.frontier.words import NONE, axis_of, compact, metric_of, number
 from isojax.frontier.words import of_x0, pair, parameters, rate, run_of, signed
-from isojax.planner.tables import many
+from isojax.format import many
 
 STYLE = """
 :root { color-scheme: light dark }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from isojax.format import aligned, duration, many, number
 from isojax.planner import plan_file
 from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
@@ -9,28 +10,6 @@ from isojax.planner.cost.roofline import Cost
 from isojax.planner.cost.pricing import Price
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
-
-
-def many(count: int, noun: str) -> str:
-  return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def number(value: float) -> str:
-  """Three digits, whole from 100 on."""
-  return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-  for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-    if seconds >= 2 * size:
-      return f"{number(seconds / size)} {unit}"
-  return f"{number(seconds)} s"
-
-
-def aligned(lines: list[list[str]]) -> str:
-  width = [max(map(len, column)) for column in zip(*lines)]
-  return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(line, width))
-                   for line in lines)
 
 
 def costs(e: dict | None) -> list[str]:

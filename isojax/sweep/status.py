@@ -8,7 +8,7 @@ import time
 
 from isojax.ledger import records
 from isojax.errors import InputError
-from isojax.planner import tables
+from isojax import format as format_lib
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
 from isojax.sweep.sweeper import Seen
@@ -117,7 +117,7 @@ def table(root: str, standing: list[Seen]) -> str:
     last = seen.tries[-1] if seen.tries else None
     if last is not None and seen.state in ("waiting", "failed"):
       below.append(f"{seen.run.run_id} ({seen.run.source}): {last.reason}")
-  return "\n".join([tables.aligned(lines), *below])
+  return "\n".join([format_lib.aligned(lines), *below])
 
 
 def line(root: str, standing: list[Seen]) -> str:
