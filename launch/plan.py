@@ -25,9 +25,10 @@ from isojax.errors import InputError
 from isojax.format import many
 from isojax.planner import advice as advice_lib
 from isojax.planner.cost import roofline
-from isojax.planner import laws
+from isojax.planner import fit_file
 from isojax.planner import plan_file
 from isojax.planner.cost import pricing
+from isojax.planner import priors
 from isojax.planner import tables
 from isojax.planner.allocation import B_MAX, FEWEST_M, PAPER_BATCH, PAPER_LR
 from launch import price as price_lib
@@ -45,7 +46,7 @@ _PROBLEMS = flags.DEFINE_string(
     "--config: its counts of correct samples tell --stratum and --D.")
 _LAW = flags.DEFINE_string(
     "law", None, "fit.json of launch.fit, or a published prior: "
-    f"{', '.join(laws.PRIORS)}. By default q1-STRATUM.")
+    f"{', '.join(priors.PRIORS)}. By default q1-STRATUM.")
 _METRIC = flags.DEFINE_enum(
     "metric", "avg", ["avg", "best", "worst"], "What is to be best: avg, "
     "best@k (coverage) or worst@k (reliability).")
@@ -159,14 +160,14 @@ def the_law(stratum: str | None):
                        "prior, --problems=FILE to tell it, or "
                        "--law=fit/fit.json for your own")
     name = f"q1-{stratum}"
-  if name in laws.PRIORS:
-    law = laws.PRIORS[name]
+  if name in priors.PRIORS:
+    law = priors.PRIORS[name]
   elif os.path.exists(name):
     fit = price_lib.load_json(name, "a fit.json of launch.fit")
-    law = laws.read_fit(fit, path=name)
+    law = fit_file.read_fit(fit, path=name)
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
-                     f"({', '.join(laws.PRIORS)})")
+                     f"({', '.join(priors.PRIORS)})")
   if stratum is not None and law.stratum not in (None, stratum):
     raise InputError(f"--law={name} is of {law.stratum} problems, yours are "
                      f"{stratum}")
@@ -331,7 +332,7 @@ def main(_) -> None:
   price = price_lib.price_of(
       config, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
-  B_max = _B_MAX.value or (law.B_max if isinstance(law, laws.Prior) else B_MAX)
+  B_max = _B_MAX.value or (law.B_max if isinstance(law, priors.Prior) else B_MAX)
   rows, text = (swept if _SWEEP.value else advised)(
       config, about, law, price, seeds, B_max)
   try:

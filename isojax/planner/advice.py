@@ -10,19 +10,13 @@ import math
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner import laws
+from isojax.planner import priors
 from isojax.planner.allocation import FEWEST_M, Allocation, admitted, allocate
 from isojax.planner.allocation import nearest_power, sqrt_lr
-from isojax.planner.laws import FixedBatch, Fitted, Prior
+from isojax.planner.fit_file import Fitted
+from isojax.planner.laws import FixedBatch
+from isojax.planner.priors import Prior
 
-# n that maximises best@4 and worst@4 at the largest C (4 to 6 million), by Bp.
-BEST_AT_END = {
-    ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},
-    ("easy", "worst"): {32: 512, 64: 256, 128: 128, 256: 64},
-    ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
-    ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
-}
-AT_END = (4e6, 6e6)  # rollouts
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
 FEWEST_BP = 8  # the smallest Bp that was tested, on Easy, without instability
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
@@ -95,7 +89,7 @@ def _fixed(q: Question) -> bool:
 def _Bps(q: Question) -> tuple[int, ...]:
   """The Bp behind the answer; none if it is the best over all."""
   if _from_table(q):
-    return tuple(BEST_AT_END[q.law.stratum, q.metric])
+    return tuple(priors.BEST_AT_END[q.law.stratum, q.metric])
   if isinstance(q.law, Fitted):
     return q.law.Bp
   return (q.law.Bp,) if q.law.Bp else ()
@@ -107,13 +101,13 @@ def _Bp(q: Question) -> int:
 
 
 def _table(q: Question) -> Answer:
-  table = BEST_AT_END[q.law.stratum, q.metric]
+  table = priors.BEST_AT_END[q.law.stratum, q.metric]
   near = min(table, key=lambda Bp: abs(math.log(Bp / _Bp(q))))
   return Answer(
       float(table[near]), None, f"published: n with the best {q.metric}@4 at "
       f"the largest C on {q.law.stratum} problems at Bp = {near}; there is no "
       f"published law of n*(C) for {q.metric}@k", float(q.C), "rollouts",
-      AT_END)
+      priors.AT_END)
 
 
 def _ask(q: Question) -> Answer:
@@ -137,9 +131,9 @@ def _ask(q: Question) -> Answer:
                      "--axis=rollouts to be advised for a number of rollouts")
   if isinstance(law, Prior):
     basis = (
-        f"published prior ({law.stratum}, {laws.PRIOR_MODEL}, math, one run "
+        f"published prior ({law.stratum}, {priors.PRIOR_MODEL}, math, one run "
         "each); the interval is the spread of refits, not of your problems")
-    interval = laws.prior_interval(law, x)
+    interval = priors.prior_interval(law, x)
   else:
     basis = (f"your own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
              "interval of the bootstrap")
@@ -220,12 +214,12 @@ def _of_the_law(q: Question, a: Allocation, answer: Answer):
     yield ("extrapolated: n* was seen at Bp = "
            f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
   if isinstance(law, Prior):
-    if q.model is None or laws.PRIOR_MODEL not in q.model:
-      yield (f"the prior is of {laws.PRIOR_MODEL}; other base models saturated "
+    if q.model is None or priors.PRIOR_MODEL not in q.model:
+      yield (f"the prior is of {priors.PRIOR_MODEL}; other base models saturated "
              "at n = 16 to 64: measure your own, launch.plan --sweep")
-    if q.D is not None and q.D < laws.PRIOR_D[law.stratum] / 2:
+    if q.D is not None and q.D < priors.PRIOR_D[law.stratum] / 2:
       yield (f"D = {q.D} training problems; the prior had "
-             f"{laws.PRIOR_D[law.stratum]}, and with fewer the best n is "
+             f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
              "smaller (256 instead of 512 at D = 500)")
     if law.stratum == "hard":
       yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "

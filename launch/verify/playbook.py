@@ -29,7 +29,7 @@ from isojax.frontier import curves
 from isojax.frontier import envelope
 from isojax.frontier import scalerl
 from isojax.planner import allocation
-from isojax.planner import laws
+from isojax.planner import priors
 
 DATA = flags.DEFINE_string(
     "data", str(importlib.resources.files("isojax") / "assets/published"),
@@ -61,14 +61,14 @@ def last_digit(text: str) -> float:
 
 
 def prior(r: dict) -> str:
-  """Q1_tokens of the easy set is q1-easy-tokens in laws.PRIORS."""
+  """Q1_tokens of the easy set is q1-easy-tokens in priors.PRIORS."""
   regime, *more = r["regime"].lower().split("_")
   return "-".join([regime, r["set"], *more])
 
 
 def parameters(read):
   for r in read("isocompute_nstar_params.csv"):
-    law = laws.PRIORS[prior(r)].law
+    law = priors.PRIORS[prior(r)].law
     for field, here, count in (
         ("L", law.L, None), ("k", law.k, None), ("b", law.b, None),
         ("log10_C0", law.log10_C0, None), ("floor_n", law.floor, 4),
@@ -82,7 +82,7 @@ def parameters(read):
 def n_of_C(read):
   for r in read("isocompute_nstar_expected.csv"):
     C, n = float(r["C"]), float(r["n_star"])
-    yield Row(f"{prior(r)} n*({C:g})", n, laws.PRIORS[prior(r)].law(C),
+    yield Row(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)].law(C),
               digits(n, 6))
 
 
@@ -114,7 +114,7 @@ def fixed_batch(read):
     M, value = float(r["M"]), float(r["value"])
     if r["law"] == "n":
       name = "q2-easy" + "-draft" * (r["status"] == "draft")
-      here = laws.PRIORS[name].law(M)
+      here = priors.PRIORS[name].law(M)
     else:  # the authors' second fit, of what is B / n* here
       L, k, M0, b = (float(own["Bp", r["status"]][c])
                      for c in ("L", "k", "M0", "b"))

@@ -20,7 +20,9 @@ from isojax.frontier import document
 from isojax.frontier import envelope
 from isojax.frontier import proposal
 from isojax.frontier import synthetic
+from isojax.planner import fit_file
 from isojax.planner import laws
+from isojax.planner import priors
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 PUBLISHED = pathlib.Path(__file__).parents[2] / "isojax/assets/published"
@@ -211,7 +213,7 @@ def test_fixed_batch_law_from_the_digitised_points():
   n = np.array([float(r["n"]) for r in rows])[order]
   fit = envelope.fit_law(M[order], np.log2(n)[None], np.ones((1, len(M))),
                          low=np.log2(8 / 2), high=10.0, k=(1e-3, 0.1), rounds=8)
-  published = laws.PRIORS["q2-easy"].law
+  published = priors.PRIORS["q2-easy"].law
   for at in (100.0, 200.0, 500.0):
     ours = fit.b_D[0] + fit.L_D[0] / (1 + np.exp(
         -fit.k_D[0] * (at - fit.x0_D[0])))
@@ -581,7 +583,7 @@ def test_the_document_is_json_and_the_planner_reads_it():
           dataclasses.replace(fit.study, runs=fit.study.runs[:1]), min_C=0.0,
           notes=[]), next_plan=proposal.next_plan(fit, path="fit.json"))
   again = json.loads(json.dumps(found, allow_nan=False))
-  law = laws.read_fit(again, path="fit.json")
+  law = fit_file.read_fit(again, path="fit.json")
   assert law.identified and len(law.draws) == 100
   assert law.law(1e6) == pytest.approx(
       2 ** fit.law([6.0])[0, 0], rel=1e-4)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from isojax.errors import InputError
+from isojax.planner import fit_file
 from isojax.planner import laws
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -266,7 +267,7 @@ def test_a_reader_that_goes_is_no_error(tmp_path):
 
 
 def test_a_fit_is_read():
-  law = laws.read_fit(FIT, path="fit.json")
+  law = fit_file.read_fit(FIT, path="fit.json")
   assert law.law == laws.Sigmoid(4.0, 5, 5.0, 2.0) and len(law.draws) == 2
   assert law.curves[0].C_lo == 5e4 and law.n == (4, 8, 16)
   assert law.C_seen == (1e4, 4e5) and law.identified
@@ -303,10 +304,10 @@ def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
   node[keys[-1]] = value
   with pytest.raises(InputError, match=rf"^at/fit.json: .*{keys[-1]}.*"
                      "again with python -m launch.fit"):
-    laws.read_fit(fit, path="at/fit.json")
+    fit_file.read_fit(fit, path="at/fit.json")
   del node[keys[-1]]
   with pytest.raises(InputError, match=rf"at/fit.json: .*{keys[-1]}.* missing"):
-    laws.read_fit(fit, path="at/fit.json")
+    fit_file.read_fit(fit, path="at/fit.json")
 
 
 def test_a_fixed_batch_needs_its_batch():
@@ -314,7 +315,7 @@ def test_a_fixed_batch_needs_its_batch():
   fit["study"]["axis"] = "updates"
   fit["law"] |= {"kind": "fixed_batch", "M0": 90.0}
   with pytest.raises(InputError, match="law.B is missing"):
-    laws.read_fit(fit, path="fit.json")
+    fit_file.read_fit(fit, path="fit.json")
   fit["law"]["B"] = 60
-  assert laws.read_fit(fit, path="fit.json").law == laws.FixedBatch(
+  assert fit_file.read_fit(fit, path="fit.json").law == laws.FixedBatch(
       60, 4.0, 5, 90.0, 2.0)

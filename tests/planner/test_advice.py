@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from isojax.errors import InputError
 from isojax.planner import advice
+from isojax.planner import fit_file
 from isojax.planner import laws
+from isojax.planner import priors
 from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation
 from isojax.planner.allocation import PAPER_BP
@@ -20,14 +22,14 @@ from isojax.planner.allocation import cells
 from isojax.planner.allocation import nearest_power
 
 QUESTION = advice.Question(
-    C=2_000_000, law=laws.PRIORS["q1-easy"], metric="avg",
+    C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",
     model="Qwen2.5-7B-Instruct", D=6000, B_max=65_536, Bp=None, n=None,
     base_lr=1e-6, base_batch=1024, tokens_per_rollout=None)
-FITTED = laws.Fitted(
+FITTED = fit_file.Fitted(
     law=laws.Sigmoid(4.0, 5.0, 5.0, 2.0),
     draws=tuple(laws.Sigmoid(4.0, 5.0, 5.0 + d, 2.0)
                 for d in (-0.2, -0.1, 0.0, 0.1, 0.2)),
-    curves=(laws.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
+    curves=(fit_file.Curve(Bp=16, n=8, C=(100.0, 10_000.0), reward=(0.1, 0.3),
                        low=(0.05, 0.2), high=(0.15, 0.4), C_lo=500.0,
                        C_hi=5000.0),),
     unit="rollouts", metric="avg", stratum="hard", model="m", regime="fixed_Bp",
@@ -81,11 +83,11 @@ def test_two_million_easy_rollouts_by_hand():
   assert "published prior" in a.answer.basis and a.prediction is None
 
 
-@given(st.integers(64, 10**9), st.sampled_from(sorted(laws.PRIORS)),
+@given(st.integers(64, 10**9), st.sampled_from(sorted(priors.PRIORS)),
        st.integers(2, 70_000))
 def test_never_more_than_the_budget(C, name, B_max):
   try:
-    a = ask(C=C, law=laws.PRIORS[name], B_max=B_max, D=None,
+    a = ask(C=C, law=priors.PRIORS[name], B_max=B_max, D=None,
             tokens_per_rollout=2190.0).allocation
   except InputError:  # a step larger than the budget
     return
@@ -129,7 +131,7 @@ def test_a_law_that_is_not_identified_gives_no_advice():
     (dict(B_max=1024), "the cap of 1024"),
     (dict(C=40_000, n=512), "only 2 updates"),
     (dict(n=2048), "at the edge"),
-    (dict(law=laws.PRIORS["q1-hard"]), "Bp matters about as much"),
+    (dict(law=priors.PRIORS["q1-hard"]), "Bp matters about as much"),
     (dict(law=FITTED, model="other"), "the fit is of m"),
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
@@ -144,14 +146,14 @@ def test_no_warning_without_a_reason():
     ("easy", "best", 32, 512), ("hard", "worst", 32, 64),
     ("hard", "worst", 128, 8)])
 def test_other_metrics_come_from_the_published_table(stratum, metric, Bp, n):
-  a = ask(C=5_000_000, metric=metric, law=laws.PRIORS[f"q1-{stratum}"], Bp=Bp)
+  a = ask(C=5_000_000, metric=metric, law=priors.PRIORS[f"q1-{stratum}"], Bp=Bp)
   assert a.allocation.n == n and a.answer.interval is None
   assert "no published law" in a.answer.basis and not a.answer.beyond
   assert not any("extrapolated" in w for w in a.warnings)
 
 
 def test_a_law_in_tokens_needs_their_number():
-  tokens = laws.PRIORS["q1-easy-tokens"]
+  tokens = priors.PRIORS["q1-easy-tokens"]
   with pytest.raises(InputError, match="--response_tokens"):
     ask(law=tokens)
   # 10^(9.18 - 5.84) tokens a rollout put both laws' midpoints at one C
@@ -160,12 +162,12 @@ def test_a_law_in_tokens_needs_their_number():
 
 
 def test_a_fixed_batch():
-  a = ask(C=8192 * 200, law=laws.PRIORS["q2-easy"])
+  a = ask(C=8192 * 200, law=priors.PRIORS["q2-easy"])
   assert a.answer.n == pytest.approx(226.26, abs=0.01)
   assert a.allocation == Allocation(32, 256, 200)
   assert not any("extrapolated" in w for w in a.warnings)
   assert [(x.Bp, x.n) for x in advice.neighbours(dataclasses.replace(
-      QUESTION, law=laws.PRIORS["q2-easy"]), a.allocation)] == [
+      QUESTION, law=priors.PRIORS["q2-easy"]), a.allocation)] == [
           (64, 128), (16, 512)]
 
 
@@ -175,7 +177,7 @@ def test_a_fixed_batch():
     (dict(n=100), "--n=100: expected a divisor")])
 def test_a_fixed_batch_stays_one(change, message):
   with pytest.raises(InputError, match=message):
-    ask(C=8192 * 200, law=laws.PRIORS["q2-easy"], **change)
+    ask(C=8192 * 200, law=priors.PRIORS["q2-easy"], **change)
 
 
 def test_a_batch_that_is_no_power_of_two():
@@ -198,9 +200,9 @@ def test_neighbours_are_of_the_same_budget_and_admitted():
 
 
 def test_priors_are_of_the_spec():
-  fixed = laws.PRIORS["q2-easy"]
+  fixed = priors.PRIORS["q2-easy"]
   assert (fixed.max_n, fixed.B_max) == (1024, 8192)
-  assert laws.PRIORS["q1-hard"].B_max == 16_384
+  assert priors.PRIORS["q1-hard"].B_max == 16_384
 
 
 def test_a_small_budget_gets_a_small_group_or_an_error():
@@ -214,7 +216,7 @@ def test_hours_choose_the_n_of_their_own_budget():
   budget = lambda Bp, n: 4_000_000 // (Bp * n) * Bp * n
   a = advice.for_hours(QUESTION, 9.0, budget, None)
   assert a.allocation.n == 512  # n*(4e6) = 406
-  fixed = dataclasses.replace(QUESTION, law=laws.PRIORS["q2-easy"])
+  fixed = dataclasses.replace(QUESTION, law=priors.PRIORS["q2-easy"])
   assert advice.for_hours(fixed, 9.0, budget, None).allocation.B == 8192
 
 

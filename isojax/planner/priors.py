@@ -1,0 +1,71 @@
+"""Published laws of n*(C) and what they were measured on.
+
+IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
+"""
+
+import dataclasses
+
+from isojax.planner.laws import FixedBatch, Sigmoid
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+  """A published law and its study."""
+
+  law: Sigmoid | FixedBatch
+  stratum: str  # easy or hard
+  unit: str  # of the law's argument
+  Bp: int | None  # None: the best over the tested Bp
+  B_max: int  # most rollouts per step in the study
+  max_n: int  # largest n tested
+  C_seen: tuple[float, float]  # range of the data, in `unit`
+
+
+_EASY = dict(stratum="easy", B_max=65_536, max_n=2048)
+_AT_8192 = dict(B_max=8192, max_n=1024)
+_HARD = dict(stratum="hard", B_max=16_384, max_n=512)
+# Qwen2.5-7B-Instruct on math, one run per configuration, 300 validation
+# problems, avg@4. Parameters as printed; data ranges read from the figures.
+PRIORS = {
+    "q1-easy": Prior(Sigmoid(6.09, 4.75, 5.84, 2.73), unit="rollouts", Bp=32,
+                     C_seen=(5e4, 4e6), **_EASY),
+    "q1-hard": Prior(Sigmoid(4.47, 7.23, 5.84, 2.79), unit="rollouts", Bp=32,
+                     C_seen=(2e5, 6e6), **_HARD),
+    "q3-easy": Prior(Sigmoid(5.67, 8.84, 6.08, 3.08), unit="rollouts", Bp=None,
+                     C_seen=(1e5, 4e6), **_EASY),
+    "q3-hard": Prior(Sigmoid(3.97, 50.00, 6.13, 3.04), unit="rollouts",
+                     Bp=None, C_seen=(2e5, 6e6), **_HARD),
+    "q1-easy-tokens": Prior(Sigmoid(6.62, 3.47, 9.18, 2.64), unit="tokens",
+                            Bp=32, C_seen=(1.1e8, 8.8e9), **_EASY),
+    "q3-easy-draft": Prior(Sigmoid(4.88, 6.23, 5.96, 3.35), unit="rollouts",
+                           Bp=None, C_seen=(1e5, 4e6), **_EASY),
+    # k is printed as 0.01; 0.014 reproduces the drawn curve.
+    "q2-easy": Prior(FixedBatch(8192, 7.10, 0.014, 91.7, 2.00), unit="updates",
+                     Bp=None, C_seen=(27, 830), **_EASY | _AT_8192),
+    "q2-easy-draft": Prior(FixedBatch(8192, 7.23, 0.015, 83.0, 1.78),
+                           unit="updates", Bp=None, C_seen=(27, 830),
+                           **_EASY | _AT_8192),
+}
+# The n with the best best@4 and worst@4 at the largest C, by Bp (section 8).
+BEST_AT_END = {
+    ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},
+    ("easy", "worst"): {32: 512, 64: 256, 128: 128, 256: 64},
+    ("hard", "best"): {32: 256, 64: 128, 128: 128, 256: 32},
+    ("hard", "worst"): {32: 64, 64: 32, 128: 8, 256: 8},
+}
+AT_END = (4e6, 6e6)  # rollouts
+PRIOR_MODEL = "Qwen2.5-7B-Instruct"
+PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
+# Distance of our refits of the published points from the printed parameters:
+# C0 within 0.1 decade, the ceiling within 0.5 log2.
+PRIOR_C0_DECADES, PRIOR_LOG2 = 0.1, 0.5
+
+
+def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
+  """Returns (low, high) n at C: the spread of refits, not a 95 % interval."""
+  if isinstance(prior.law, FixedBatch):  # one refit, so no shift is known
+    return (float(prior.law(C)) / 2**PRIOR_LOG2,
+            float(prior.law(C)) * 2**PRIOR_LOG2)
+  low = prior.law.log2(C / 10**PRIOR_C0_DECADES) - PRIOR_LOG2
+  high = prior.law.log2(C * 10**PRIOR_C0_DECADES) + PRIOR_LOG2
+  return float(2.0**low), float(2.0**high)
