@@ -1,0 +1,270 @@
+"""The update's gradient against an independent implementation.
+
+The reference below shares no code with the package: one sequence per row, no
+cache, no packing, no chunks, no microbatches, float64. It starts from rewards
+and repeats the equations of GRPO, k3, the entropy bonus and truncated
+importance sampling. `jax.grad` of it is compared with the real update for
+every element of every parameter.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from isojax import mesh as mesh_lib
+from isojax.models import decoder
+from isojax.models import lora as lora_lib
+from isojax.rl import advantages
+from isojax.rl import update as update_lib
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from tests.conftest import TINY
+from tests.conftest import make_model
+
+Bp, n, S, T = 6, 4, 7, 5  # a packed row holds all four answers of a problem
+TEMPERATURE, CAP, KL, ENTROPY = 0.7, 2.0, 0.5, 0.3
+LOSS = update_lib.LossConfig(
+    aggregation="sample_mean", zero_variance="policy", advantage_ddof=0,
+    advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=CAP,
+    kl_coef=KL, entropy_coef=ENTROPY, microbatch_tokens=1000, remat=False,
+    dtype="float32", reduce_dtype="float32", attention="auto")
+LORA = lora_lib.LoraConfig(rank=3, alpha=6.0, targets=("q", "v", "o", "down"))
+# Its state is the gradient of the last update.
+GRADIENT = optax.trace(decay=0.0)
+
+
+def make_data():
+  """Prompts, rollouts and rewards; two of six groups have equal rewards."""
+  random = np.random.default_rng(1)
+  B = Bp * n
+  prompts = Prompts(random.integers(0, TINY.V, (Bp, S)).astype(np.int32),
+                    random.integers(1, S + 1, Bp).astype(np.int32),
+                    np.arange(Bp, dtype=np.uint32))
+  rollouts = Rollouts(random.integers(0, TINY.V, (B, T)).astype(np.int32),
+                      random.integers(1, T + 1, B).astype(np.int32),
+                      np.ones(B, bool),
+                      random.normal(-3, 0.5, (B, T)).astype(np.float32),
+                      np.zeros(B, np.float32))
+  reward = random.choice([0.0, 0.25, 1.0], (Bp, n))
+  reward[0], reward[3] = 0.0, 1.0
+  assert ((reward != reward[:, :1]).any(axis=1) == [0, 1, 1, 0, 1, 1]).all()
+  return prompts, rollouts, reward
+
+
+# --- The reference ------------------------------------------------------------
+
+
+def forward(p, tokens_L, cfg):
+  """Logits [L, V] of one sequence: RMSNorm, rotary GQA, SwiGLU."""
+
+  def norm(x, weight):
+    return x / jnp.sqrt(
+        (x * x).mean(-1, keepdims=True) + cfg.norm_eps) * weight[None]
+
+  def rotate(x_NxLxH):
+    half = cfg.H // 2
+    angle = jnp.arange(x_NxLxH.shape[1])[:, None] * (
+        cfg.rope.theta ** (-jnp.arange(half) / half))[None]
+    turned = (x_NxLxH[..., :half] + 1j * x_NxLxH[..., half:]) * jnp.exp(
+        1j * angle)[None]
+    return jnp.concatenate([turned.real, turned.imag], axis=-1)
+
+  L = len(tokens_L)
+  x = p["embed"][tokens_L]
+  for i in range(cfg.Z):
+    w = p[f"layers_{i}"]
+    h = norm(x, w["attn_norm"])
+    q, k, v = (
+        (jnp.einsum("ld,dnh->nlh", h, w[name]) + w[f"{name}_bias"][:, None])
+        .repeat(cfg.N // heads, axis=0)
+        for name, heads in (("q", cfg.N), ("k", cfg.K), ("v", cfg.K)))
+    score = jnp.where(
+        jnp.tril(jnp.ones((1, L, L), bool)),
+        rotate(q) @ rotate(k).swapaxes(1, 2) / jnp.sqrt(cfg.H), -jnp.inf)
+    x = x + jnp.einsum(
+        "nlh,nhd->ld", jax.nn.softmax(score, axis=-1) @ v, w["o"])
+    h = norm(x, w["mlp_norm"])
+    gate = h @ w["gate"]
+    x = x + (gate / (1 + jnp.exp(-gate)) * (h @ w["up"])) @ w["down"]
+  return norm(x, p["norm"]) @ (p["embed"] if cfg.tied else p["head"]).T
+
+
+def with_adapters(base, adapters):
+  """W + alpha / rank A B for the matrices that have adapters."""
+  params = {name: dict(x) if isinstance(x, dict) else x
+            for name, x in base.items()}
+  for layer, pairs in adapters.items():
+    for target, pair in pairs.items():
+      params[layer][target] = base[layer][target] + (
+          LORA.alpha / LORA.rank * jnp.tensordot(pair["a"], pair["b"], 1))
+  return params
+
+
+def answer_logp(params, prompts, rollouts, cfg):
+  """(log-probs of each answer's tokens, entropies), [B, T] each."""
+  where_T = np.arange(T)
+
+  def one(prompt_S, prompt_len, answer_T):
+    sequence = jnp.concatenate([prompt_S, answer_T])
+    sequence = sequence.at[prompt_len + where_T].set(answer_T)
+    logits = forward(params, sequence, cfg)[prompt_len - 1 + where_T]
+    p_TxV = jax.nn.softmax(logits / TEMPERATURE, axis=-1)
+    return (jnp.log(p_TxV[where_T, answer_T]),
+            -(p_TxV * jnp.log(p_TxV)).sum(axis=-1))
+
+  return jax.vmap(one)(prompts.tokens_PxS.repeat(n, axis=0),
+                       prompts.len_P.repeat(n), rollouts.tokens_RxT)
+
+
+def token_weights(mask_BxT, kept_B, aggregation):
+  """The weight of each token, for the groups that are kept."""
+  mask = mask_BxT * kept_B[:, None]
+  row_B, kept = mask.sum(axis=1), kept_B.sum()
+  group_B = row_B.reshape(Bp, n).sum(axis=1).repeat(n)
+  each = {"sample_mean": mask / np.maximum(row_B, 1)[:, None] / kept,
+          "prompt_mean": mask / np.maximum(group_B, 1)[:, None] / (kept / n),
+          "token_mean": mask / mask.sum()}
+  return each[aggregation]
+
+
+def reference(trained, base, ref, cfg, loss):
+  """(loss, its metrics) from the equations, float64.
+
+  Args:
+    trained: all parameters, or adapters on `base`.
+    ref: parameters of the reference policy.
+  """
+  prompts, rollouts, reward = make_data()
+  mask = np.arange(T) < rollouts.len_R[:, None]
+  different = (reward != reward[:, :1]).any(axis=1)
+  std = np.where(different, reward.std(axis=1), 1.0) + loss.advantage_eps
+  advantage = ((reward - reward.mean(axis=1, keepdims=True))
+               / std[:, None]).reshape(-1, 1)
+  everything = np.ones(Bp * n)
+  drops = loss.zero_variance
+  policy_weight = token_weights(
+      mask, different.repeat(n) if drops in ("policy", "all") else everything,
+      loss.aggregation)
+  regularizer_weight = token_weights(
+      mask, different.repeat(n) if drops in ("regularizers", "all")
+      else everything, loss.aggregation)
+
+  params = trained if base is None else with_adapters(base, trained)
+  logp, entropy = answer_logp(params, prompts, rollouts, cfg)
+  ref_logp, _ = answer_logp(ref, prompts, rollouts, cfg)
+  old = jax.lax.stop_gradient(logp)
+  ratio = jnp.exp(logp - old)
+  objective = jnp.minimum(
+      ratio * advantage,
+      jnp.clip(ratio, 1 - loss.clip_low, 1 + loss.clip_high) * advantage)
+  gap = jnp.exp(old - rollouts.behavior_logp_RxT.astype(np.float64))
+  d = ref_logp - logp
+  kl = jnp.exp(d) - d - 1
+  value = (policy_weight * jnp.minimum(gap, CAP) * -objective
+           + regularizer_weight * (
+               loss.kl_coef * kl - loss.entropy_coef * entropy))
+  trained_BxT = mask & ((policy_weight * advantage != 0)
+                        | (regularizer_weight > 0)).any(axis=1, keepdims=True)
+  mean = lambda x: jnp.sum(trained_BxT * x) / trained_BxT.sum()
+  return value.sum(), {
+      "kl": mean(kl), "logp": mean(old), "clip_fraction": mean(gap > CAP),
+      "logp_gap": mean(jnp.abs(old - rollouts.behavior_logp_RxT)),
+      "loss": value.sum()}
+
+
+# --- The comparison -----------------------------------------------------------
+
+
+def moved(tree, seed, scale):
+  """The same leaves with noise, as numpy."""
+  random = np.random.default_rng(seed)
+  return jax.tree.map(lambda x: np.asarray(
+      x + scale * random.standard_normal(x.shape), np.float32), tree)
+
+
+def real(trained, base, ref, shape, loss, lora, **axes):
+  """(gradient, metrics) of the package's update."""
+  model = make_model(shape, **axes)
+  put = lambda tree, like: jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding), tree, like)
+  prompts, rollouts, reward = make_data()
+  advantage = advantages.group_norm(
+      reward, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
+  weights = advantages.row_weights(
+      rollouts.len_R.reshape(Bp, n), reward, aggregation=loss.aggregation,
+      zero_variance=loss.zero_variance)
+  batches = update_lib.assemble(
+      prompts, rollouts, advantage.reshape(-1),
+      *(w.reshape(-1) for w in weights), n=n, G=mesh_lib.blocks(model.mesh),
+      cfg=loss)
+  state = update_lib.init_state(
+      model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
+      lora)
+  held = put(ref if base is None else base, decoder.abstract_params(model))
+  state, metrics = update_lib.make_update(model, GRADIENT, loss, lora)(
+      state, held, [update_lib.place(b, model.mesh) for b in batches],
+      np.float32(TEMPERATURE))
+  return jax.device_get((state.opt_state.trace, metrics)), len(batches)
+
+
+def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes={},
+          **fields):
+  """Compares every element of the gradient, and the metrics."""
+  loss = dataclasses.replace(LOSS, **fields)
+  policy = moved({name: x for name, x in params.items()
+                  if not (shape.tied and name == "head")}, 5, 0.0)
+  trained, base, ref = policy, None, moved(policy, 7, 0.1)
+  if lora.rank:
+    trained = moved(
+        lora_lib.init(make_model(shape), lora, jax.random.key(0)), 9, 0.1)
+    base = ref = policy
+  (got, metrics), count = real(trained, base, ref, shape, loss, lora, **axes)
+  assert count == microbatches
+  with jax.enable_x64(True):
+    trees = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float64), (trained, base, ref))
+    want, means = jax.device_get(jax.jit(jax.grad(
+        lambda *trees: reference(*trees, shape, loss), has_aux=True))(*trees))
+
+  def compare(path, a, b):
+    largest = np.abs(b).max()
+    assert largest > 1e-4, path  # else the comparison would prove nothing
+    np.testing.assert_allclose(a, b, rtol=0, atol=3e-5 * largest,
+                               err_msg=jax.tree_util.keystr(path))
+
+  jax.tree.map_with_path(compare, got, want)
+  for name, value in means.items():
+    assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_one_device(params):
+  check(params, microbatches=1)
+
+
+def test_a_tied_head(params):
+  """The gradient of the embedding has three sources: head, answers, prompts."""
+  check(params, microbatches=1, shape=dataclasses.replace(TINY, tied=True),
+        aggregation="prompt_mean", zero_variance="regularizers")
+
+
+def test_two_shards_of_weights_and_rows_with_remat(params):
+  check(params, microbatches=3, axes=dict(fsdp=2, tensor=2), remat=True,
+        microbatch_tokens=40, aggregation="token_mean", zero_variance="off")
+
+
+def test_four_shards_of_rows(params):
+  check(params, microbatches=1, axes=dict(data=2, fsdp=2),
+        aggregation="prompt_mean", zero_variance="all", entropy_coef=0.0)
+
+
+def test_adapters(params):
+  check(params, microbatches=2, lora=LORA, microbatch_tokens=60, remat=True)
+
+
+def test_adapters_on_four_devices(params):
+  check(params, microbatches=1, lora=LORA, axes=dict(data=2, fsdp=2),
+        zero_variance="regularizers", aggregation="token_mean")
