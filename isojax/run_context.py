@@ -24,8 +24,8 @@ from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import gym
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.types import Prompts
@@ -146,11 +146,7 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
         f"{path} holds problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} judges others; use the grader that they were "
         "measured with")
-  if e.task.grader.name == "reasoning_gym":
-    if "source" not in header or "generator" not in header["source"]:
-      raise InputError(f"{path}: its header names no generator of reasoning-"
-                       "gym; make it with python -m launch.split")
-    gym.check(header["source"]["generator"])
+  base_lib.TASKS[header["task"]].check_source(stratum_file_lib.source(header))
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
@@ -165,7 +161,8 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   for split in stratum_file_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
-        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V)
+        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
+        question=base_lib.TASKS[e.task.grader.name].question)
     kept = dataclasses.replace(kept, **{split: fitting})
     dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):
@@ -253,8 +250,7 @@ def on_stratum(context: RunContext, path: str) -> RunContext:
 
 def grading(e: experiment_lib.Experiment, header: dict):
   """A context that gives grade(problems, texts) for problems of a stratum."""
-  return grader_lib.opened(
-      e.task.grader, header["source"] if "source" in header else {})
+  return grader_lib.opened(e.task.grader, stratum_file_lib.source(header))
 
 
 def make_optimizer(e: experiment_lib.Experiment):

@@ -35,14 +35,13 @@ from isojax.models import decoder
 from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.sampling import sampler as sampler_lib
-from isojax.tasks import dedup
+from isojax.tasks import base
 from isojax.tasks import pass_counts as pass_counts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import math_answers
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import sources
 from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
 _CONFIG = cli.define_config("configs/split_tiny.py")
@@ -61,7 +60,7 @@ class Split:
   prompt: prompts_lib.PromptConfig
   grader: grader_lib.GraderConfig
   n: int  # samples of each problem; 0: none, and one stratum "all"
-  source: dict  # kind, a key of sources.SOURCES, and its arguments
+  source: dict  # kind, a key of Task.sources, and its arguments
   strata: dict  # name -> strata_lib.Wanted
   mixtures: dict  # name -> strata_lib.Mixture
   sampler: sampler_lib.SamplerConfig
@@ -90,25 +89,28 @@ def wanted_of(cfg: Split) -> tuple[dict, dict]:
   return strata, mixtures
 
 
-def read_pool(cfg: Split) -> dedup.Pool:
+def read_pool(cfg: Split) -> Pool:
   """The problems of the config's source."""
   kind = cfg.source["kind"] if "kind" in cfg.source else None
-  if kind not in sources.SOURCES:
-    raise InputError(f"config.source.kind={kind!r}: expected one of "
-                     f"{', '.join(sources.SOURCES)}")
+  sources = base.TASKS[cfg.grader.name].sources
+  if kind not in sources:
+    raise InputError(
+        f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
+        f"whose problems grader.name={cfg.grader.name!r} judges")
   arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
-  return experiment.section(sources.SOURCES[kind], arguments, "config.source")
+  return experiment.section(sources[kind], arguments, "config.source")
 
 
 def encoded(cfg: Split, policy: run_context.Opened, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
-                            V=policy.model.cfg.V)
+                            V=policy.model.cfg.V,
+                            question=base.TASKS[cfg.grader.name].question)
 
 
 def without_long(cfg: Split, policy: run_context.Opened,
-                 pool: dedup.Pool) -> dedup.Pool:
+                 pool: Pool) -> Pool:
   """The problems whose prompts fit, and how many did not."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
@@ -117,7 +119,7 @@ def without_long(cfg: Split, policy: run_context.Opened,
   notes = (f"{dropped} of {total} prompts are longer than sampler."
            f"max_prompt_tokens={cfg.sampler.max_prompt_tokens} and were "
            "dropped",) if dropped else ()
-  return dedup.Pool(*kept, pool.notes + notes)
+  return Pool(*kept, pool.notes + notes)
 
 
 def opened_policy(cfg: Split) -> run_context.Opened:
@@ -212,7 +214,7 @@ def write_all(cfg: Split) -> None:
               "model_sha256": None}, "all", rows)
 
 
-def say(pool: dedup.Pool, grader: str) -> None:
+def say(pool: Pool, grader: str) -> None:
   """What the pool holds and what was left out.
 
   InputError for an empty side, or an answer that nothing can be compared with.
@@ -221,9 +223,8 @@ def say(pool: dedup.Pool, grader: str) -> None:
     print(note)
   print(f"{len(pool.train)} train and {len(pool.validation)} validation "
         "problems")
-  if grader == "math":
-    for p in (*pool.train, *pool.validation):
-      math_answers.check_gold(p)
+  for p in (*pool.train, *pool.validation):
+    base.TASKS[grader].check(p)
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")
@@ -236,7 +237,7 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   if importlib.util.find_spec("matplotlib") is None:
     print("no figure: it needs pip install 'isojax[plot]'")
     return
-  from isojax.tasks import plots  # extra
+  from isojax.tasks import histogram  # extra
   path = f"{cfg.out}-histogram.png"
   bars = []
   for name, w in strata.items():
@@ -246,7 +247,7 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
     measured = f" of avg@{w.again}" if w.again else ""
     bars.append((f"{name} [{w.low:g}, {w.high:g}]{measured}: {number:,} train",
                  *((0, 0) if w.again else (w.low, w.high))))
-  plots.histogram(
+  histogram.histogram(
       path, [counts.count(c) for c in range(cfg.n + 1)], bars,
       f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
       f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}")

@@ -7,7 +7,10 @@ validation is decided by its content, so the two never share one.
 """
 
 import hashlib
+import re
 
+from isojax.errors import InputError
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
@@ -16,6 +19,7 @@ MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
 VALIDATION_SHARE = 5  # one problem in five, by content, is for validation
 MAX_CHARACTERS = 256  # longer texts are wrong answers, unread
 
+_QUESTION = re.compile(r"\s*[0-9]{1,9}(\s+[0-9]{1,9})*\s*=\s*-?[0-9]{1,9}\s*")
 _MASK = (1 << 64) - 1
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2}
 _DIGITS = frozenset("0123456789")
@@ -91,6 +95,34 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
     question = f"{' '.join(map(str, shown))}={value}"
     if split_of(question) == split:
       return Problem(index, question, text)
+
+
+def load(numbers: int, train: int, validation: int, seed: int) -> Pool:
+  """Returns generated problems without copies.
+
+  Args:
+    numbers: how many numbers a problem has.
+    train: problems drawn for training, before copies are dropped.
+    validation: the same for validation.
+    seed: of the problems.
+  """
+  splits, copies = [], 0
+  for split, count in (("train", train), ("validation", validation)):
+    of = {}
+    for index in range(count):
+      p = problem(seed, index, numbers=numbers, split=split)
+      of.setdefault(content(p.question), p)
+    splits.append(list(of.values()))
+    copies += count - len(of)
+  return Pool(*splits, (f"{copies} of {train + validation} problems drawn are "
+                        "copies of others and were dropped",) if copies else ())
+
+
+def check(problem: Problem) -> None:
+  """Raises InputError unless the question is numbers, "=" and a target."""
+  if not _QUESTION.fullmatch(problem.question):
+    raise InputError(f"question={problem.question[:60]!r}: expected numbers, "
+                     "an equals sign and a target, such as '3 8 2 5=24'")
 
 
 def _tokens(text: str) -> list | None:
@@ -172,16 +204,17 @@ def value(problem: Problem, text: str) -> int | None:
   return _evaluate(tokens)
 
 
-def judge(problem: Problem, text: str) -> tuple[bool, str]:
-  """Whether the text is a legal expression that reaches the target; its vote.
+def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
+  """Returns whether the answer is legal and reaches the target, and its vote.
 
-  The vote is what a majority counts, "" for an illegal expression.
+  The vote is the answer's value, "" for an illegal expression.
   """
-  worth = value(problem, text)
+  del source
+  worth = value(problem, answer)
   right = worth == int(problem.question.split("=")[1])
   return right, "" if worth is None else str(worth)
 
 
 def verify(problem: Problem, text: str) -> float:
-  """1.0 if the text is right, else 0.0."""
-  return float(judge(problem, text)[0])
+  """Returns 1.0 if the text is right, else 0.0."""
+  return float(judge(problem, text, {})[0])

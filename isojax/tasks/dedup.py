@@ -4,12 +4,12 @@ Everything here is a function of a problem's own text: its id, its side of the
 split and its place in the order do not change when the set around it does.
 """
 
-import dataclasses
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
 
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
 _SPACING = re.compile(  # LaTeX that only moves things about
@@ -51,15 +51,6 @@ def _numbers(key: str) -> tuple[int, int]:
   digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
           int.from_bytes(digest[4:], "little"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Pool:
-  """Problems to measure; no two the same, none on both sides."""
-
-  train: list[Problem]
-  validation: list[Problem]
-  notes: tuple[str, ...]  # what was left out, one line each
 
 
 def distinct(pairs: Iterable[tuple[str, str]]) -> tuple[dict, list[str]]:

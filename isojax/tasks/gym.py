@@ -11,6 +11,8 @@ import functools
 import hashlib
 
 from isojax.errors import InputError
+from isojax.tasks import dedup
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
 VALIDATION = 2**31  # ids from here on are problems for validation
@@ -69,6 +71,17 @@ def check(generator: str) -> None:
                      f"one of {', '.join(known)}")
 
 
+def check_source(source: dict) -> None:
+  """Raises InputError unless the source names a generator that is allowed."""
+  for key, kind in (("generator", str), ("seed", int)):
+    if key not in source or not isinstance(source[key], kind):
+      raise InputError(
+          "grader.name='reasoning_gym' judges only problems of a generator of "
+          f"reasoning-gym, but their source has no {key}; make them with "
+          "configs/split_gym.py, or choose another grader")
+  check(source["generator"])
+
+
 def split_of(question: str) -> str:
   """"train" or "validation", by the parity of a hash of the question."""
   digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
@@ -125,6 +138,42 @@ def dataset(generator: str, *, seed: int, split: str,
   return [problem(generator, seed, start + i) for i in range(size)]
 
 
+def _first_of_each(problems: list[Problem], known: dict) -> dict:
+  """Returns problems by normalised question, without those in `known`."""
+  of = {}
+  for p in problems:
+    key = dedup.normalised(p.question)
+    if key not in known:
+      of.setdefault(key, p)
+  return of
+
+
+def load(generator: str, train: int, validation: int, seed: int) -> Pool:
+  """Returns problems of a generator of reasoning-gym without copies.
+
+  Args:
+    generator: its name.
+    train: problems drawn for training, before copies are dropped.
+    validation: the same for validation.
+    seed: of the problems.
+  """
+  held = _first_of_each(dataset(
+      generator, seed=seed, split="validation", size=validation), {})
+  kept = _first_of_each(dataset(
+      generator, seed=seed, split="train", size=train), held)
+  dropped = train + validation - len(kept) - len(held)
+  return Pool(list(kept.values()), list(held.values()), (
+      f"{dropped} of {train + validation} problems of {generator} are copies "
+      "of others and were dropped",) if dropped else ())
+
+
 def score(generator: str, seed: int, index: int, answer: str) -> float:
   """What the generator gives an answer, in [0, 1]; only 1.0 is correct."""
   return _value(*_drawn(generator, seed, index), answer)
+
+
+def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
+  """Returns whether the generator accepts the answer in full, and its vote."""
+  answer = answer.strip()
+  return score(source["generator"], source["seed"], problem.id,
+               answer) == 1.0, answer

@@ -1,4 +1,4 @@
-"""What a task is made of; apart from `types`, for processes without jax."""
+"""A problem and a pool of problems; importable in a process without jax."""
 
 import dataclasses
 
@@ -10,3 +10,12 @@ class Problem:
   id: int
   question: str
   answer: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+  """Distinct problems; none of them is on both sides of the split."""
+
+  train: list[Problem]
+  validation: list[Problem]
+  notes: tuple[str, ...]  # what was left out, one line each

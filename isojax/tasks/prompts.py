@@ -2,11 +2,13 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 
 import jinja2
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.tasks import base
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
@@ -48,10 +50,10 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
         "no system's turn, leave prompt.system empty") from error
 
 
-def _token_ids(tokenizer, problems: list[Problem],
+def _token_ids(tokenizer, questions: list[str],
                cfg: PromptConfig) -> list[list[int]]:
   # Not str.format: prompts of mathematics are full of braces.
-  texts = [cfg.template.replace("{question}", p.question) for p in problems]
+  texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
     texts = _chats(tokenizer, texts, cfg)
   # A chat template writes its own BOS.
@@ -60,13 +62,22 @@ def _token_ids(tokenizer, problems: list[Problem],
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
   """A hash of the tokens that stand around a question."""
-  ids = _token_ids(tokenizer, [Problem(0, "1+1", "")], cfg)
+  ids = _token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
 
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-           S: int, V: int) -> tuple[list[Problem], Prompts]:
+           S: int, V: int, question: Callable[[Problem], str] = base.question_of,
+           ) -> tuple[list[Problem], Prompts]:
   """The problems whose prompts have at most S tokens, and these prompts.
+
+  Args:
+    tokenizer: transformers' fast tokenizer.
+    problems: of one split.
+    cfg: the text around a question.
+    S: longest prompt, tokens.
+    V: tokens of the model.
+    question: the task's text for {question}.
 
   Returns:
     problems, and their prompts [len(problems), S], host arrays.
@@ -75,7 +86,8 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
     InputError: all prompts are too long, one is empty, or one holds a token
       that a model of V tokens has not.
   """
-  ids = _token_ids(tokenizer, problems, cfg) if problems else []
+  ids = _token_ids(tokenizer, list(map(question, problems)), cfg
+                   ) if problems else []
   fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
   if problems and not fits:
     lengths = [len(x) for x in ids]

@@ -6,9 +6,9 @@ import fractions
 import math
 
 from isojax.errors import InputError
-from isojax.tasks.dedup import Pool
-from isojax.tasks.stratum_file import SPLITS
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
+from isojax.tasks.stratum_file import SPLITS
 
 EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
 

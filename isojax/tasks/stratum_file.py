@@ -24,6 +24,11 @@ class Stratum:
   validation: list[Problem]
 
 
+def source(header: dict) -> dict:
+  """Returns the source that a header names, {} if it names none."""
+  return header["source"] if "source" in header else {}
+
+
 def digest(lines: list[str]) -> str:
   """The content hash that stands in the header."""
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -18,13 +18,13 @@ from isojax import run_context
 from isojax.errors import InputError
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
-from isojax.tasks import dedup
 from isojax.tasks import pass_counts as pass_counts_lib
 from isojax.tasks import countdown
-from isojax.tasks import strata
+from isojax.tasks import strata as strata_lib
 from isojax.tasks import histogram
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 from tests import command
 from tests.conftest import ONE_DEVICE
@@ -37,7 +37,7 @@ def problems(*ids):
 
 
 def wanted(**fields):
-  return strata.Wanted(**dict(low=0.0, high=0.0, again=None, train=None,
+  return strata_lib.Wanted(**dict(low=0.0, high=0.0, again=None, train=None,
                                   validation=None) | fields)
 
 
@@ -53,7 +53,7 @@ CORRECT = {10: 0, 11: 0, 12: 1, 13: 5, 14: 9, 15: 10, 16: 16}
     (0.3, 0.6, [13, 14]), (0.0, 0.0625, [10, 11, 12]), (0.6, 0.9, [15]),
     (0.3125, 0.5625, [13, 14]), (1.0, 1.0, [16])])
 def test_thresholds_are_included(low, high, expected):
-  rows = strata.chosen(wanted(low=low, high=high), "s", "train",
+  rows = strata_lib.chosen(wanted(low=low, high=high), "s", "train",
                            problems(*CORRECT), CORRECT, 16, {})
   assert ids(rows) == expected
   assert rows[0] == {"split": "train", "id": expected[0],
@@ -63,7 +63,7 @@ def test_thresholds_are_included(low, high, expected):
 
 
 def test_extremely_hard_is_none_of_128():
-  rows = strata.chosen(wanted(again=128), "x", "train",
+  rows = strata_lib.chosen(wanted(again=128), "x", "train",
                            problems(*CORRECT), CORRECT, 16, {10: 3, 11: 0})
   assert ids(rows) == [11] and rows[0]["correct"] == 0
 
@@ -71,10 +71,10 @@ def test_extremely_hard_is_none_of_128():
 def test_too_few_is_an_error_that_says_how_many():
   with pytest.raises(InputError, match=r"s: 2 of 7 train problems have avg@16 "
                      r"in \[0.3, 0.6\], 3 were asked for"):
-    strata.chosen(wanted(low=0.3, high=0.6, train=3), "s", "train",
+    strata_lib.chosen(wanted(low=0.3, high=0.6, train=3), "s", "train",
                       problems(*CORRECT), CORRECT, 16, {})
   with pytest.raises(InputError, match="0 of 1 validation .* 1 were asked"):
-    strata.chosen(wanted(low=0.9, high=0.9), "s", "validation",
+    strata_lib.chosen(wanted(low=0.9, high=0.9), "s", "validation",
                       problems(10), CORRECT, 16, {})
 
 
@@ -84,20 +84,20 @@ def test_too_few_is_an_error_that_says_how_many():
     (7, dict(a=0.9, b=0.1), dict(a=6, b=1)),  # 6.3 and 0.7
 ])
 def test_parts(count, shares, expected):
-  assert strata.parts_of(count, shares) == expected
+  assert strata_lib.parts_of(count, shares) == expected
 
 
 @hypothesis.given(st.integers(1, 500), st.lists(
     st.integers(1, 20), min_size=1, max_size=5))
 def test_parts_add_up(count, weights):
   shares = {str(i): w / sum(weights) for i, w in enumerate(weights)}
-  parts = strata.parts_of(count, shares)
+  parts = strata_lib.parts_of(count, shares)
   assert sum(parts.values()) == count
   assert all(abs(parts[k] - count * shares[k]) < 1 for k in shares)
 
 
 def test_mixtures_hold_no_problem_twice():
-  pool = dedup.Pool(problems(*range(8)), problems(*range(20, 28)), ())
+  pool = Pool(problems(*range(8)), problems(*range(20, 28)), ())
   correct = {p.id: c for side in (pool.train, pool.validation)
              for p, c in zip(side, [0, 0, 0, 0, 1, 5, 6, 7], strict=True)}
   counts = {(split, 16): correct for split in stratum_file_lib.SPLITS} | {
@@ -107,10 +107,10 @@ def test_mixtures_hold_no_problem_twice():
             "easy": wanted(low=0.3, high=0.6),
             "medium": wanted(low=0.1, high=0.2)}
   mixtures = {
-      "a": strata.Mixture(dict(extreme=0.5, hard=0.5), 4, 2),
-      "b": strata.Mixture(dict(hard=0.8, extreme=0.2), 5, 2),
-      "c": strata.Mixture(dict(medium=1.0), 5, 2)}
-  rows, errors = strata.assembled(strata, mixtures, pool, counts, 16)
+      "a": strata_lib.Mixture(dict(extreme=0.5, hard=0.5), 4, 2),
+      "b": strata_lib.Mixture(dict(hard=0.8, extreme=0.2), 5, 2),
+      "c": strata_lib.Mixture(dict(medium=1.0), 5, 2)}
+  rows, errors = strata_lib.assembled(strata, mixtures, pool, counts, 16)
   assert ids(rows["extreme"]) == [0, 1, 3, 20, 21, 22, 23]
   assert ids(rows["a"]) == [0, 1, 2, 3, 20, 21]  # hard is 0 .. 4, 0 and 1 taken
   assert [row["correct"] for row in rows["easy"]] == [5, 6, 7] * 2
@@ -132,7 +132,7 @@ def test_strata_that_cannot_be(fields, message):
                                     {"a": "1"}])
 def test_mixtures_that_cannot_be(shares):
   with pytest.raises(InputError, match="shares="):
-    strata.Mixture(shares, 1, 1)
+    strata_lib.Mixture(shares, 1, 1)
 
 
 @pytest.mark.parametrize("correct, mixture, expected", [
@@ -140,11 +140,11 @@ def test_mixtures_that_cannot_be(shares):
     ([5, 9], True, "hard"), ([4, 4], False, "hard")])
 def test_the_playbooks_recipe(correct, mixture, expected):
   rows = [{"correct": c} for c in correct]
-  assert strata.recipe(rows, 16, mixture=mixture)[0] == expected
+  assert strata_lib.recipe(rows, 16, mixture=mixture)[0] == expected
 
 
 def test_histogram():
-  assert strata.histogram([0, 0, 2, 2, 2, 2], 2).splitlines() == [
+  assert strata_lib.histogram([0, 0, 2, 2, 2, 2], 2).splitlines() == [
       "  0/2      2 " + "#" * 25, "  1/2      0 ", "  2/2      4 " + "#" * 50]
 
 

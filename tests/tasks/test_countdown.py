@@ -80,7 +80,7 @@ def test_verdicts(text, want):
 def test_torture_is_quick(text):
   start = time.process_time()  # others may use the machine
   assert countdown.verify(P, text) == 0.0
-  assert countdown.judge(P, text)[1] == ""
+  assert countdown.judge(P, text, {})[1] == ""
   assert time.process_time() - start < 0.1
 
 
@@ -91,7 +91,7 @@ def test_any_bytes_are_a_verdict():
     for text in (raw.decode("latin-1"),
                  raw.decode("utf-16-le", errors="surrogatepass")):
       assert countdown.verify(P, text) in (0.0, 1.0)
-      assert isinstance(countdown.judge(P, text)[1], str)
+      assert isinstance(countdown.judge(P, text, {})[1], str)
 
 
 def by_ast(text):
@@ -242,6 +242,6 @@ def test_seed_index_and_numbers_matter():
 
 
 def test_vote_is_the_value():
-  assert countdown.judge(P, "2*8+5+3")[1] == "24"
-  assert countdown.judge(P, "3*8*(5-2)")[1] == "72"
-  assert countdown.judge(P, "8*(5-2)")[1] == ""
+  assert countdown.judge(P, "2*8+5+3", {})[1] == "24"
+  assert countdown.judge(P, "3*8*(5-2)", {})[1] == "72"
+  assert countdown.judge(P, "8*(5-2)", {})[1] == ""

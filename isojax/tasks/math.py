@@ -2,8 +2,8 @@ r"""Whether two mathematical answers are the same, by math-verify's sympy.
 
 The whole answer is read as one LaTeX expression: math-verify's own search for
 an expression in a text would pay an answer that lists many. What it cannot
-read counts as text. Known sympy may take forever or all memory, so `judge` and
-`vote` belong into a process that can be killed (worker.py).
+read counts as text. Known sympy may take forever or all memory, so `judge`
+runs in a process that can be killed.
 """
 
 import fractions
@@ -147,7 +147,7 @@ def _done(value):
     return value
 
 
-def check_gold(problem: Problem) -> None:
+def check(problem: Problem) -> None:
   """InputError if no answer could be compared with the problem's own."""
   if len(problem.answer) > MAX_CHARACTERS:
     raise InputError(
@@ -159,7 +159,7 @@ def check_gold(problem: Problem) -> None:
                      f"(answer={problem.answer!r}); drop it from the source")
 
 
-def judge(gold: str, answer: str) -> bool:
+def same(gold: str, answer: str) -> bool:
   """Whether an answer says the same as the gold one; may take forever."""
   import sympy
   from math_verify import verify
@@ -218,3 +218,15 @@ def vote(answer: str) -> str:
     raise
   except Exception:  # any of sympy's
     return text
+
+
+def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
+  """Returns whether the answer equals the problem's own, and its vote."""
+  del source
+  answer = answer.strip()
+  return same(problem.answer, answer), vote(answer)
+
+
+def warm_up() -> None:
+  """Imports sympy and math-verify, and builds the parser's tables."""
+  same("x+1", r"1+\frac{2x}{2}")

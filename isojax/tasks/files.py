@@ -1,7 +1,6 @@
-"""Where problems come from: made here, or read from the user's own data.
+"""Loads problem sets: JSONL, JSON and Parquet files, and tfds data sets.
 
-A source is a function from the fields of a config section to a pool. Data sets
-are read by launch.split alone; training reads the strata that it writes.
+Only launch.split reads these. Training reads the stratum files that it writes.
 """
 
 import difflib
@@ -11,57 +10,15 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-import numpy as np
-
 from isojax.errors import InputError
-from isojax.tasks import dedup
-from isojax.tasks import countdown
-from isojax.tasks import gym
-from isojax.tasks.dedup import Pool
 from isojax.tasks import answer_extraction as answer_extraction_lib
-from isojax.tasks.problem import Problem
+from isojax.tasks import dedup
+from isojax.tasks.problem import Pool
 
 Rows = Iterator[tuple[str, dict]]  # where a row stands, its columns
 
 
-def from_countdown(numbers: int, train: int, validation: int,
-                   seed: int) -> Pool:
-  """Countdown problems, made; `train` and `validation` before copies go."""
-  splits, copies = [], 0
-  for split, count in (("train", train), ("validation", validation)):
-    of = {}
-    for index in range(count):
-      p = countdown.problem(seed, index, numbers=numbers, split=split)
-      of.setdefault(countdown.content(p.question), p)
-    splits.append(list(of.values()))
-    copies += count - len(of)
-  return Pool(*splits, (f"{copies} of {train + validation} problems drawn are "
-                        "copies of others and were dropped",) if copies else ())
-
-
-def from_gym(generator: str, train: int, validation: int, seed: int) -> Pool:
-  """Problems of a generator of reasoning-gym, by name; needs isojax[gym]."""
-  held = _first_of_each(gym.dataset(
-      generator, seed=seed, split="validation", size=validation), {})
-  kept = _first_of_each(gym.dataset(
-      generator, seed=seed, split="train", size=train), held)
-  dropped = train + validation - len(kept) - len(held)
-  return Pool(list(kept.values()), list(held.values()), (
-      f"{dropped} of {train + validation} problems of {generator} are copies "
-      "of others and were dropped",) if dropped else ())
-
-
-def _first_of_each(problems: list[Problem], known) -> dict:
-  """Problems by normalised question, without those of a known one."""
-  of = {}
-  for p in problems:
-    key = dedup.normalised(p.question)
-    if key not in known:
-      of.setdefault(key, p)
-  return of
-
-
-def from_files(path: str, validation: str | None, share: float, question: str,
+def load_files(path: str, validation: str | None, share: float, question: str,
                answer: str, extract: str, drop_unanswered: bool) -> Pool:
   """Problems of local JSONL, JSON or Parquet files.
 
@@ -81,7 +38,7 @@ def from_files(path: str, validation: str | None, share: float, question: str,
   return _pool(pairs, path, validation, share)
 
 
-def from_tfds(dataset: str, data_dir: str | None, split: str,
+def load_tfds(dataset: str, data_dir: str | None, split: str,
               validation: str | None, share: float, question: str, answer: str,
               extract: str, drop_unanswered: bool) -> Pool:
   """Problems of a tensorflow-datasets builder or folder; no TensorFlow.
@@ -91,15 +48,14 @@ def from_tfds(dataset: str, data_dir: str | None, split: str,
       the dataset_info.json of a data set in array_record format.
     data_dir: where a builder downloads to and reads from; None is tfds' own.
     split: such as "train" or "train[:50%]".
-    validation: another split, or None; this and the rest as in `from_files`.
+    validation: another split, or None; this and the rest as in `load_files`.
   """
   pairs = lambda part: _pairs(_tfds_rows(dataset, data_dir, part),
                               question, answer, extract, drop_unanswered)
   return _pool(pairs, split, validation, share)
 
 
-SOURCES = {"countdown": from_countdown, "files": from_files,
-           "tfds": from_tfds, "gym": from_gym}
+SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 
 def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
@@ -153,12 +109,9 @@ def _text(row: dict, path: str, where: str) -> str:
   value = row
   for part in [path] if path in row else path.split("."):
     try:
-      value = value[int(part) if isinstance(value, (list, np.ndarray))
-                    else part]
+      value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
       raise _no_column(path, where, row) from error
-  if isinstance(value, np.generic):
-    value = value.item()
   if isinstance(value, bytes):
     try:
       value = value.decode("utf-8")
@@ -263,6 +216,13 @@ _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
             ".parquet": _parquet_rows}
 
 
+def _plain(value):
+  """Returns a row of tfds with Python's own values instead of numpy's."""
+  if isinstance(value, dict):
+    return {key: _plain(each) for key, each in value.items()}
+  return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
   # Slow to import; tfds knows the builders of tfds.text once that is imported.
   import tensorflow_datasets as tfds
@@ -283,7 +243,7 @@ def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
       builder.download_and_prepare()
     source = builder.as_data_source(split=split)
     for number in range(len(source)):
-      yield f"{dataset}/{split}[{number}]", source[number]
+      yield f"{dataset}/{split}[{number}]", _plain(source[number])
   except InputError:
     raise
   except Exception as error:  # of many kinds

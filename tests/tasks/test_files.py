@@ -18,10 +18,10 @@ from configs import split_math
 from configs import split_tiny
 from isojax import experiment
 from isojax.errors import InputError
+from isojax.tasks import base
 from isojax.tasks import dedup
-from isojax.tasks import strata
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import sources
+from isojax.tasks import strata as strata_lib
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.tasks.problem import Problem
 
@@ -100,7 +100,9 @@ def read(source):
   """A config's source section to a pool, as launch.split does it."""
   fields = source.to_dict() if hasattr(source, "to_dict") else dict(source)
   kind = fields.pop("kind")
-  return experiment.section(sources.SOURCES[kind], fields, "config.source")
+  load, = {task.sources[kind] for task in base.TASKS.values()
+           if kind in task.sources}
+  return experiment.section(load, fields, "config.source")
 
 
 def facts(problems):
@@ -355,12 +357,12 @@ def test_committed_strata_are_of_the_pool_of_their_config():
 def test_strata_and_mixtures_of_the_recipes(name):
   config = split_math.get_config(name).to_dict()
   assert "{question}" in config["prompt"]["template"]
-  strata = {key: experiment.section(strata.Wanted, values, key)
+  strata = {key: experiment.section(strata_lib.Wanted, values, key)
             for key, values in config["strata"].items()}
   assert (strata["easy"].low, strata["easy"].high) == (0.3, 0.6)
   assert (strata["hard"].high, strata["extreme"].again) == (0.0625, 128)
   for key, values in config["mixtures"].items():
-    mixture = experiment.section(strata.Mixture, values, key)
+    mixture = experiment.section(strata_lib.Mixture, values, key)
     assert set(mixture.shares) <= set(strata)
 
 

@@ -1,0 +1,68 @@
+"""What a task is, and the table of all tasks.
+
+To add a task, write one file with its functions and add one line to `TASKS`.
+The process that judges answers imports this module, so tasks import jax, numpy
+and the libraries that only they need inside their functions.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from isojax.tasks import countdown
+from isojax.tasks import files
+from isojax.tasks import gym
+from isojax.tasks import math
+from isojax.tasks.problem import Pool
+from isojax.tasks.problem import Problem
+
+
+def question_of(problem: Problem) -> str:
+  """Returns the question as it is stored."""
+  return problem.question
+
+
+def accept(_: Problem | dict) -> None:
+  """Accepts every problem, or every source."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """How problems are loaded, shown and judged.
+
+  A source is the section `source` of a config of launch.split, which a stratum
+  file repeats in its header; it is empty if nothing is known about it.
+  """
+
+  # kind -> the function that loads the problems. Its arguments are the other
+  # keys of the source; the type of each is checked against its annotation.
+  sources: dict[str, Callable[..., Pool]]
+  # (problem, answer, source) -> (whether the answer is right, its vote). Equal
+  # votes are one answer for maj@k; "" is no vote. The answer may be any text.
+  judge: Callable[[Problem, str, dict], tuple[bool, str]]
+  # The text that replaces {question} in the prompt's template.
+  question: Callable[[Problem], str] = question_of
+  # Raises InputError for a problem that no answer could be judged against.
+  check: Callable[[Problem], None] = accept
+  # Raises InputError for a source whose problems cannot be judged.
+  check_source: Callable[[dict], None] = accept
+  # Whether the judge runs in processes of its own, which are killed if an
+  # answer takes too much time or memory.
+  process: bool = False
+  # Runs once in each of these processes before the first answer, for imports.
+  warm_up: Callable[[], object] = bool
+  # (module that the judge imports, extra of setup.py that installs it).
+  needs: tuple[str, str] | None = None
+
+
+TASKS = {
+    "countdown": Task(
+        sources={"countdown": countdown.load, **files.SOURCES},
+        judge=countdown.judge, check=countdown.check),
+    "math": Task(
+        sources=files.SOURCES, judge=math.judge, check=math.check,
+        process=True, warm_up=math.warm_up, needs=("math_verify", "math")),
+    "reasoning_gym": Task(
+        sources={"gym": gym.load}, judge=gym.judge,
+        check_source=gym.check_source, process=True, warm_up=gym.generators,
+        needs=("reasoning_gym", "gym")),
+}

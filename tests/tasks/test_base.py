@@ -1,0 +1,104 @@
+"""The table of tasks, and a task that is added to it."""
+
+import subprocess
+import sys
+import typing
+
+import numpy as np
+import pytest
+
+from isojax import experiment
+from isojax.errors import InputError
+from isojax.models import hf_tokenizer
+from isojax.tasks import base
+from isojax.tasks import grader
+from isojax.tasks import prompts
+from isojax.tasks.problem import Pool
+from isojax.tasks.problem import Problem
+from launch import split
+
+
+@pytest.mark.parametrize("name", base.TASKS)
+def test_sources_say_the_types_of_their_arguments(name):
+  for kind, load in base.TASKS[name].sources.items():
+    hints = typing.get_type_hints(load)
+    assert hints.pop("return") is Pool, kind
+    assert set(hints) == set(load.__code__.co_varnames[
+        :load.__code__.co_argcount]), kind
+
+
+def test_the_table_imports_neither_jax_nor_numpy_nor_a_judge():
+  code = ("import sys, isojax.tasks.base; print(*{'jax', 'flax', 'numpy', "
+          "'sympy', 'pyarrow', 'reasoning_gym', 'math_verify', "
+          "'tensorflow_datasets'} & sys.modules.keys())")
+  done = subprocess.run([sys.executable, "-c", code], text=True,
+                        capture_output=True, check=True)
+  assert done.stdout.strip() == ""
+
+
+def load(words: int) -> Pool:
+  made = [Problem(i, "ab" * (i + 1), "ba" * (i + 1)) for i in range(words)]
+  return Pool(made[1:], made[:1], ())
+
+
+def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
+  return answer == problem.answer + source["end"], answer
+
+
+def check(problem: Problem) -> None:
+  if not problem.question.islower():
+    raise InputError(f"question={problem.question!r}: expected small letters")
+
+
+REVERSE = base.Task(sources={"words": load}, judge=judge, check=check,
+                    question=lambda p: " ".join(p.question))
+
+
+@pytest.fixture
+def reverse(monkeypatch):
+  monkeypatch.setitem(base.TASKS, "reverse", REVERSE)
+
+
+def config(answer="whole"):
+  return grader.GraderConfig("reverse", answer, 1, 5.0, 60.0)
+
+
+def test_an_added_task_judges(reverse):
+  pool = load(3)
+  with grader.opened(config("tags"), {"end": "!"}) as grade:
+    graded = grade(pool.train, ["<answer>baba!</answer>", "baba!",
+                                "<answer>baba!</answer>",
+                                "<answer>bababa!</answer>"])
+  assert graded.correct_B.tolist() == [1, 0, 0, 1]
+  assert graded.formatted_B.tolist() == [1, 0, 1, 1]
+  assert graded.vote_B == ["baba!", "", "baba!", "bababa!"]
+
+
+def test_an_added_task_writes_its_question(reverse):
+  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  cfg = prompts.PromptConfig("{question}:", chat=False, system="")
+  encode = lambda **how: prompts.encode(
+      tokenizer, [Problem(0, "123", "")], cfg, S=9, V=20, **how)[1]
+  spaced = encode(question=REVERSE.question)
+  assert tokenizer.decode(spaced.tokens_PxS[0, :6]) == "1 2 3:"
+  assert not np.array_equal(spaced.tokens_PxS, encode().tokens_PxS)
+
+
+def section(**source):
+  """A split's config, as far as its source is read."""
+  return typing.cast(split.Split, type("Cfg", (), dict(
+      source=source, grader=config()))())
+
+
+def test_an_added_task_is_loaded(reverse):
+  assert split.read_pool(section(kind="words", words=4)) == load(4)
+  with pytest.raises(InputError, match="kind='files': .* words, .*'reverse'"):
+    split.read_pool(section(kind="files", words=4))
+  with pytest.raises(InputError, match="config.source.words='4': expected int"):
+    split.read_pool(section(kind="words", words="4"))
+
+
+def test_an_unknown_task_is_refused():
+  with pytest.raises(InputError, match="grader.name='reverse': expected one of "
+                     "countdown, math, reasoning_gym"):
+    config()
