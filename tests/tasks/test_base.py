@@ -7,7 +7,6 @@ import typing
 import numpy as np
 import pytest
 
-from isojax import experiment
 from isojax.errors import InputError
 from isojax.models import hf_tokenizer
 from isojax.tasks import base
