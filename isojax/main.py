@@ -74,7 +74,8 @@ def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
   return list(sets.items())
 
 
-def as_trained(context: RunContext, config: dict, folder: str) -> tuple[RunContext, dict]:
+def as_trained(context: RunContext, config: dict,
+               folder: str) -> tuple[RunContext, dict]:
   """RunContext and config under the run id of a workdir, for evaluation.
 
   How to evaluate may differ from how the run does while it trains.
@@ -102,7 +103,7 @@ def newest(context: RunContext, store: str):
 
 def evaluate_only(context: RunContext, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  sets = hosts.together(lambda: evaluation_sets(context))
+  sets = hosts.run_on_all_hosts(lambda: evaluation_sets(context))
   step, params = newest(context, os.path.join(folder, "checkpoints"))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
@@ -164,19 +165,20 @@ def prepared() -> RunContext:
 def main(_) -> int:
   hosts.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
-    context = hosts.together(prepared)
+    context = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
         "runs", f"{context.e.name}-{context.run_id}")
     run = functools.partial(train_lib.train, trace=_PROFILE.value)
     config = _CONFIG.value.to_dict()
     if _MODE.value == "eval":
       run = evaluate_only
-      context, config = hosts.together(lambda: as_trained(context, config, folder))
+      context, config = hosts.run_on_all_hosts(
+          lambda: as_trained(context, config, folder))
     hosts.agree(context.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     claim = workdir.claim(folder, config, context.run_id, context.model_sha256)
-    hosts.together(lambda: hosts.first() and stack.enter_context(claim))
-    hosts.together(lambda: workdir.check_shared(folder, context.run_id))
+    hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
+    hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, context.run_id))
     return run(context, folder)
 
 

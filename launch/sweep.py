@@ -1,16 +1,15 @@
-"""Runs every row of a plan, on this machine or many: python -m launch.sweep.
+"""Runs every row of a plan, on this machine or on many.
 
   python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs
   python -m launch.sweep --root=runs --status
 
-Idempotent: the same command goes on. Finished runs are skipped, partial ones
-resumed, failed ones tried again up to --tries with the reason kept. Several of
-these commands on one root, also on other machines with the same file system,
-share the work and never do a run twice. Ctrl-C saves all runs and ends.
+The same command resumes a sweep: finished runs are skipped, partial runs
+resume, and failed runs are started again until they have failed --max_failures
+times, with the reason kept. Several of these commands on one root share the
+work and never do a run twice, also on other machines with the same file system.
+Ctrl-C saves all runs and ends the sweep.
 """
 
-import atexit
-import os
 import sys
 import time
 
@@ -29,39 +28,36 @@ from isojax.sweep import sweeper
 from isojax.sweep import run_process
 
 _PLAN = flags.DEFINE_list(
-    "plan", [], "Plans of launch.plan, separated by commas. Without: the runs "
-    "that the root holds already.")
+    "plan", [], "Plans of launch.plan, separated by commas. Without it: the "
+    "runs that the root already holds.")
 _CONFIG = cli.define_config("configs/hard.py", required=False)
 _ROOT = flags.DEFINE_string(
-    "root", None, "Folder of all runs of the sweep; shared by all machines.",
+    "root", None, "Folder of the sweep, which all its machines share.",
     required=True)
 _BACKEND = flags.DEFINE_enum(
-    "backend", "local", ["local", "slurm", "commands"], "local: workers on "
-    "this machine; slurm: an array of jobs; commands: print what other "
-    "schedulers are to run.")
+    "backend", "local", ["local", "slurm", "commands"], "local: run on this "
+    "machine; slurm: queue an array of jobs; commands: print what another "
+    "scheduler has to run.")
 _WORKERS = flags.DEFINE_integer(
-    "workers", None, "Runs at once on this machine: by default one for each "
-    "accelerator (or as many as config.mesh needs), one on a CPU; they share "
-    "its cores.", lower_bound=1)
+    "workers", None, "Runs at once on this machine. By default one for each "
+    "accelerator, or group of as many as config.mesh needs; one on a CPU, "
+    "whose cores they share.", lower_bound=1)
 _DEVICES = flags.DEFINE_list(
-    "devices", [], "The accelerators to use, such as 0,1; by default all. Two "
-    "sweepers of one machine need different ones.")
-_TOGETHER = flags.DEFINE_integer(
-    "together", None, "So many runs at once in this process, on one device, "
-    "where they differ in seed and in Bp * n = B alone: on an accelerator "
-    "their programs are one. Others run alone, after them.", lower_bound=1)
-_TRIES = flags.DEFINE_integer(
-    "tries", 3, "Failures after which a run is left alone.", lower_bound=1)
+    "devices", [], "Accelerators to use, such as 0,1; by default all. Two "
+    "sweepers on one machine need different ones.")
+_MAX_FAILURES = flags.DEFINE_integer(
+    "max_failures", 3, "Failures after which a run is not started again.",
+    lower_bound=1)
 _LEASE = flags.DEFINE_float(
-    "lease", 60.0, "Seconds without a sign after which sweepers of other "
-    "machines take this one for dead, and its runs over.", lower_bound=3.0)
-_ONLY = flags.DEFINE_list("only", [], "Only the runs of these ids.")
+    "lease", 60.0, "Seconds without a heartbeat after which sweepers on other "
+    "machines consider this one dead and take its runs over.", lower_bound=3.0)
+_ONLY = flags.DEFINE_list("only", [], "Run ids; only these are run.")
 _WAIT = flags.DEFINE_boolean(
-    "wait", True, "Wait for runs that other sweepers are at, to take them over "
-    "if those die.")
+    "wait", True, "Wait for the runs of other sweepers, to take them over if "
+    "those die.")
 _FORMAT = flags.DEFINE_enum(
     "format", "shell", ["shell", "json", "jobset"], "With --backend=commands: "
-    "a line of a shell or of JSON for each run that is not finished, or a "
+    "for each run that is not finished a shell line, a JSON line, or a "
     "Kubernetes JobSet for a TPU slice of GKE.")
 _TOPOLOGY = flags.DEFINE_string(
     "topology", None, "With --format=jobset: a slice, such as v5e:4x4.")
@@ -72,19 +68,20 @@ _CLAIM = flags.DEFINE_string(
     "--root.")
 _CLUSTER = flags.DEFINE_enum(
     "cluster", "slurm", ["slurm", "local"], "With --backend=slurm: the "
-    "cluster, or processes of this machine in place of it.")
+    "cluster, or processes of this machine instead of it.")
 _SLURM = flags.DEFINE_list(
-    "slurm", [], "With --backend=slurm: submitit's parameters, such as "
+    "slurm", [], "With --backend=slurm: parameters of submitit, such as "
     "timeout_min=60,gpus_per_node=1,slurm_partition=gpu.")
 _STATUS = flags.DEFINE_boolean(
-    "status", False, "Print how the runs of the root stand, change nothing.")
+    "status", False, "Print the state of the root's runs and change nothing.")
 
 FAILED = 1  # exit code: some runs failed
 EVERY = 30.0  # seconds between status lines where there is no terminal
 
 
 def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
-  """(The runs of --plan, registered in the root; what is wrong with others)."""
+  """Returns (the runs of --plan, now in the root; what is wrong with others).
+  """
   config = _CONFIG.value
   if config is None:
     raise InputError("--plan needs --config=FILE, whose values its rows change")
@@ -109,10 +106,10 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
 
 
 def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
-  """(The runs to work off, what is wrong with others)."""
+  """Returns (the runs of this sweep, what is wrong with others)."""
   if _PLAN.value and _STATUS.value:
-    raise InputError("--status is of what a root holds, and changes nothing: "
-                     "leave --plan out")
+    raise InputError("--status shows the runs that a root holds: leave --plan "
+                     "out")
   if _PLAN.value:
     runs_lib.make_root(root)
     runs, wrong = planned(root)
@@ -133,45 +130,43 @@ def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
 
 
 def live_line(root: str):
-  """A function of list[Seen]: one line that changes, or one now and then."""
+  """Returns a function of list[RunState] that updates or prints one line."""
   bar = tqdm.tqdm(bar_format="{desc}", dynamic_ncols=True,
                   disable=not sys.stderr.isatty())
   due = 0.0
 
-  def show(standing) -> None:
+  def show(states) -> None:
     nonlocal due
     if not bar.disable:
-      bar.set_description_str(status.line(root, standing))
+      bar.set_description_str(status.line(root, states))
     elif time.monotonic() >= due:
       due = time.monotonic() + EVERY
-      progress.say(status.line(root, standing))
+      progress.say(status.line(root, states))
 
   return show
 
 
-def code_of(standing: list[sweeper.Seen], wrong: list[str],
+def code_of(states: list[sweeper.RunState], wrong: list[str],
             stopped: bool) -> int:
-  """The exit code, for a scheduler."""
+  """Returns the exit code, for a scheduler."""
   if stopped:
     return cli.PREEMPTED
   if wrong:
     return cli.BAD_INPUT
-  if any(s.state == "failed" for s in standing):
+  if any(s.state == "failed" for s in states):
     return FAILED
   # With --nowait a run may be left to another sweeper.
-  done = all(s.state in sweeper.FINAL for s in standing)
+  done = all(s.state in sweeper.FINAL for s in states)
   return 0 if done else cli.PREEMPTED
 
 
 def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
-  """Works them off here: (how they stand, whether a signal ended it)."""
+  """Runs them here; returns (their states, whether a signal stopped it)."""
   each = max(run.devices for run in runs)
-  if _TOGETHER.value is not None:
-    return together(root, runs, rules, devices.of_machine(
-        1, _DEVICES.value, each)[0])
   places = devices.of_machine(_WORKERS.value, _DEVICES.value, each)
 
-  def start(root, run, slot, number):  # a whole run, also on a pod's host
+  def start(root, run, slot, number):
+    # none: on a host of a pod this is still a run of its own
     command = [*runs_lib.command(root, run, sys.executable),
                "--coordinator=none"]
     return run_process.start(command, root, run, slot, number)
@@ -180,92 +175,68 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
                        show=live_line(root))
 
 
-def together(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules, place):
-  """As `local`, in threads of this process."""
-  if _WORKERS.value is not None:
-    raise InputError("--together is of one process; for more accelerators "
-                     "start the same command for each, with other --devices")
-  for run, why in runs_lib.lonely(runs):
-    progress.say(f"{run.run_id}: {run.source} runs alone: {why}")
-  os.environ.update(place.env)  # before jax is there
-  # Only here: the sweeper of processes needs no jax.
-  from isojax import together as together_lib
-  company = together_lib.Company()
-  found = sweeper.sweep(
-      root, runs, [place] * _TOGETHER.value, rules, start=company.start,
-      show=live_line(root), fits=runs_lib.beside)
-  stopped = found[1]
-  if stopped and company.busy:  # after a second Ctrl-C: Python would crash on
-    # its threads
-    atexit.register(os._exit, cli.PREEMPTED)
-  return found
-
-
 def slurm_parameters() -> dict:
   return {name: int(value) if value.isdecimal() else value
           for name, value in cli.pairs("slurm", _SLURM.value).items()}
 
 
 def commanded(root: str, run: runs_lib.Run) -> str:
-  """What another scheduler is to do for a run."""
+  """Returns what another scheduler has to do for a run."""
   if _FORMAT.value != "jobset":
     of = {"shell": commands.shell, "json": commands.json_line}[_FORMAT.value]
-    return of(root, run, _TRIES.value, _LEASE.value)
+    return of(root, run, _MAX_FAILURES.value, _LEASE.value)
   for name in ("topology", "image", "claim"):
     if flags.FLAGS[name].value is None:
       raise InputError(f"--format=jobset needs --{name}")
   text = commands.jobset(
       root, run, slice_of=_TOPOLOGY.value, image=_IMAGE.value,
-      claim=_CLAIM.value, tries=_TRIES.value)
+      claim=_CLAIM.value, max_failures=_MAX_FAILURES.value)
   return f"---\n{text}"
 
 
-def handed_over(root: str, standing: list[sweeper.Seen]) -> None:
-  """Prints or queues the runs that want work."""
-  runs = [s.run for s in standing
-          if s.state in ("waiting", "stopped", "interrupted")]
+def handed_over(root: str, states: list[sweeper.RunState]) -> None:
+  """Prints or queues the runs that are not finished and have no holder."""
+  runs = [s.run for s in states if s.state in sweeper.OPEN]
   if _BACKEND.value == "commands":
     for run in runs:
       print(commanded(root, run))
     return
-  jobs = slurm.submit(root, runs, cluster=_CLUSTER.value,
-                      parameters=slurm_parameters(), tries=_TRIES.value,
-                      lease=_LEASE.value)
+  jobs = slurm.submit(
+      root, runs, cluster=_CLUSTER.value, parameters=slurm_parameters(),
+      max_failures=_MAX_FAILURES.value, lease=_LEASE.value)
   for run, job in zip(runs, jobs, strict=True):
     print(f"{run.run_id}: {run.source}, job {job}")
-  print(f"{len(runs)} jobs of {len(standing)} runs; python -m launch.sweep "
-        f"--root={root} --status shows how they stand")
+  print(f"{len(runs)} jobs of {len(states)} runs; python -m launch.sweep "
+        f"--root={root} --status shows their state")
 
 
 def main(_) -> int:
   root = _ROOT.value
   runs_lib.check_root(root)
   runs, wrong = chosen(root)
-  rules = sweeper.Rules(_TRIES.value, _LEASE.value, runs_lib.code_version(),
-                        _WAIT.value, _TOGETHER.value is not None)
+  rules = sweeper.Rules(_MAX_FAILURES.value, _LEASE.value,
+                        runs_lib.code_version(), _WAIT.value)
   if _STATUS.value:
-    print(status.table(root, sweeper.look(root, runs, rules, {}, {})))
+    print(status.table(root, sweeper.read_states(root, runs, rules, {}, {})))
     return code_of([], wrong, False)
   for text in wrong:
     progress.say(f"left out: {text}")
   if not runs:
     raise InputError("nothing is left to run: " + "; ".join(wrong))
   if _BACKEND.value != "local":
-    if _TOGETHER.value is not None:
-      raise InputError(f"--together goes with --backend=local, not "
-                       f"{_BACKEND.value}: others start each run alone")
-    handed_over(root, sweeper.look(root, runs, rules, {}, {}))
+    handed_over(root, sweeper.read_states(root, runs, rules, {}, {}))
     return code_of([], wrong, False)
-  standing, stopped = local(root, runs, rules)
-  print(status.table(root, standing))
+  states, stopped = local(root, runs, rules)
+  print(status.table(root, states))
   for text in wrong:
     progress.say(f"left out: {text}")
-  if any(s.state == "failed" for s in standing):
-    progress.say(f"failed runs are tried again by --tries={_TRIES.value + 1}; "
-                 f"what they said is in {runs_lib.folder(root)}/RUN.log")
+  if any(s.state == "failed" for s in states):
+    progress.say("--max_failures="
+                 f"{_MAX_FAILURES.value + 1} starts failed runs again; their "
+                 f"output is in {runs_lib.folder(root)}/RUN_ID.log")
   if stopped:
-    progress.say("stopped by a signal; the same command goes on")
-  return code_of(standing, wrong, stopped)
+    progress.say("stopped by a signal; the same command resumes the sweep")
+  return code_of(states, wrong, stopped)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def folder(bucket, request):
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
     "main", "split", "convert", "hosts", "update", "sampler", "math_run", "fit",
-    "together", "models", "launch", "sweep")]
+    "models", "launch", "sweep")]
 
 
 def pytest_collection_modifyitems(items):

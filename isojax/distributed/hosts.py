@@ -163,7 +163,7 @@ def gather(value) -> list:
           for row in multihost_utils.process_allgather(padded)]
 
 
-def together(function):
+def run_on_all_hosts(function):
   """function() on every process, which must not talk to the others itself.
 
   Raises:

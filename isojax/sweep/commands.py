@@ -1,52 +1,55 @@
 """Runs as commands for other schedulers: GNU parallel, xpk, SkyPilot, JobSets.
 
-A command of one run claims it as any sweeper does, resumes it and tries it
-again. Pods of a JobSet run isojax.main itself, one on each host of a slice:
-Kubernetes sees to it that a JobSet is there once, and starts it again.
+The command of one run claims the run as a sweeper does, resumes it, and starts
+it again after a failure. The pods of a JobSet run isojax.main itself, one on
+each host of a slice: Kubernetes guarantees that a JobSet exists once, and
+restarts it.
 """
 
 import json
 import math
 import os
+import pathlib
 import shlex
+import string
 
 from isojax import cli
 from isojax.errors import InputError
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
 
-# Of GKE: value of the node label gke-tpu-accelerator.
+# By GKE's values of the node label gke-tpu-accelerator.
 ACCELERATORS = {"v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice",
                 "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
 CHIPS = 4  # of a host, in every slice of these of more than one host
-CONTAINER = "isojax"
 EXCLUSIVE = {  # the pods of a slice on one node pool, which is that slice
     "alpha.jobset.sigs.k8s.io/exclusive-topology":
         "cloud.google.com/gke-nodepool"}
+JOBSET = pathlib.Path(__file__).with_name("jobset.yaml")
 
 
-def one(root: str, run: Run, tries: int, lease: float) -> list[str]:
-  """Works off one run on the machine where it is started."""
+def of_run(root: str, run: Run, max_failures: int, lease: float) -> list[str]:
+  """Returns the command that does one run on the machine that starts it."""
   return ["python", "-m", "launch.sweep", f"--root={root}",
-          f"--only={run.run_id}", f"--tries={tries}", f"--lease={lease:g}"]
+          f"--only={run.run_id}", f"--max_failures={max_failures}",
+          f"--lease={lease:g}"]
 
 
-def shell(root: str, run: Run, tries: int, lease: float) -> str:
-  """A line for a shell, which may start in any folder."""
+def shell(root: str, run: Run, max_failures: int, lease: float) -> str:
+  """Returns a shell line that can be started from any folder."""
   return (f"cd {shlex.quote(os.getcwd())} && "
-          f"{shlex.join(one(root, run, tries, lease))}")
+          f"{shlex.join(of_run(root, run, max_failures, lease))}")
 
 
-def json_line(root: str, run: Run, tries: int, lease: float) -> str:
-  a = run.allocation
+def json_line(root: str, run: Run, max_failures: int, lease: float) -> str:
   return json.dumps({
-      "run_id": run.run_id, "source": run.source, "C": a.C, "devices":
-      run.devices, "cwd": os.getcwd(), "command":
-      one(root, run, tries, lease)})
+      "run_id": run.run_id, "source": run.source, "C": run.allocation.C,
+      "devices": run.devices, "cwd": os.getcwd(),
+      "command": of_run(root, run, max_failures, lease)})
 
 
 def topology(text: str) -> tuple[str, str, int]:
-  """(node label, its topology, chips) of a name such as v5e:4x4."""
+  """Returns (node label, its topology, chips) of a name such as v5e:4x4."""
   kind, _, shape = text.partition(":")
   sides = shape.split("x")
   if kind not in ACCELERATORS or len(sides) not in (2, 3) or not all(
@@ -58,20 +61,23 @@ def topology(text: str) -> tuple[str, str, int]:
 
 
 def jobset(root: str, run: Run, *, slice_of: str, image: str, claim: str,
-           tries: int) -> str:
-  """A JobSet that does one run on one slice, as JSON (which is YAML).
+           max_failures: int) -> str:
+  """Returns the JobSet that does one run on one slice, as YAML (jobset.yaml).
 
-  A preempted pod (exit code 75, or an evicted one), and a host that is lost
-  after this start has saved (77 of its peers), restart it without counting;
-  every other failure `tries` - 1 times. One pod that ended with 77 is enough,
-  also beside one that failed by itself: but a step that always fails comes
-  before a start's first checkpoint, sooner or later, and then counts.
+  Two kinds of failure restart it without counting: a preempted pod (exit code
+  75, or evicted), and a host that was lost after this start has saved (exit
+  code 77 of the others). Every other failure restarts it `max_failures` - 1
+  times. One pod with 77 is enough, also beside a pod that failed by itself. A
+  step that always fails counts all the same: it sooner or later comes before a
+  start's first checkpoint, where no pod ends with 77.
 
   Args:
     root: the same path in the pods, below the folder where `claim` is mounted.
+    run: registered in the root.
     slice_of: such as v5e:4x4.
     image: of the container, with isojax installed.
     claim: PersistentVolumeClaim that holds the root.
+    max_failures: after which the JobSet fails.
 
   Raises:
     InputError: no such slice, its chips are not the mesh's devices, or the
@@ -87,43 +93,16 @@ def jobset(root: str, run: Run, *, slice_of: str, image: str, claim: str,
                      "--claim is mounted")
   hosts = max(1, chips // CHIPS)
   if chips > CHIPS and chips % CHIPS:
-    raise InputError(f"--topology={slice_of}: {chips} chips are not of whole "
-                     f"hosts of {CHIPS}")
-  on_exit = lambda **rule: {"action": "FailJob", **rule}
-  pod = {
-      "restartPolicy": "Never",
-      "nodeSelector": {"cloud.google.com/gke-tpu-accelerator": label,
-                       "cloud.google.com/gke-tpu-topology": shape},
-      "terminationGracePeriodSeconds": 120,  # to save after SIGTERM
-      "containers": [{
-          "name": CONTAINER, "image": image,
-          "command": runs_lib.command(root, run, "python"),
-          "ports": [{"containerPort": 8471}, {"containerPort": 8080}],
-          "resources": {"requests": {"google.com/tpu": chips // hosts},
-                        "limits": {"google.com/tpu": chips // hosts}},
-          "volumeMounts": [{"name": "root", "mountPath": root}]}],
-      "volumes": [{"name": "root",
-                   "persistentVolumeClaim": {"claimName": claim}}]}
-  job = {
-      "parallelism": hosts, "completions": hosts, "backoffLimit": 0,
-      # Ends the job under a reason of its own, which the JobSet restarts on.
-      "podFailurePolicy": {"rules": [
-          on_exit(onExitCodes={"containerName": CONTAINER, "operator": "In",
-                               "values": [cli.PREEMPTED, cli.PEER_LOST]}),
-          on_exit(onPodConditions=[{"type": "DisruptionTarget",
-                                    "status": "True"}])]},
-      "template": {"spec": pod}}
-  return json.dumps({
-      "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
-      "metadata": {
-          "name": f"isojax-{run.run_id}",
-          "labels": {"isojax/run": run.run_id},
-          "annotations": EXCLUSIVE if hosts > 1 else {}},
-      "spec": {
-          "failurePolicy": {
-              "maxRestarts": tries - 1,
-              "rules": [{"name": "preempted",
-                         "action": "RestartJobSetAndIgnoreMaxRestarts",
-                         "onJobFailureReasons": ["PodFailurePolicy"]}]},
-          "replicatedJobs": [{"name": "slice", "replicas": 1,
-                              "template": {"spec": job}}]}}, indent=1)
+    raise InputError(f"--topology={slice_of}: {chips} chips do not fill hosts "
+                     f"of {CHIPS}; choose another slice")
+  values = dict(
+      name=f"isojax-{run.run_id}", run_id=run.run_id,
+      annotations=EXCLUSIVE if hosts > 1 else {},
+      max_restarts=max_failures - 1, hosts=hosts, chips=chips // hosts,
+      exit_codes=[cli.PREEMPTED, cli.PEER_LOST], accelerator=label,
+      topology=shape, image=image, root=root, claim=claim,
+      command=runs_lib.command(root, run, "python"))
+  # JSON is YAML: quoted, so that no value can change the document.
+  return string.Template(JOBSET.read_text(encoding="utf-8")).substitute(
+      {name: json.dumps(value, ensure_ascii=False)
+       for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""What one worker computes on: accelerators of its own, or cores of its own."""
+"""The devices of each run that is active at once: accelerators or cores."""
 
 import dataclasses
 import glob
@@ -8,13 +8,13 @@ import os
 from isojax.errors import InputError
 
 GOOGLE = "0x1ae0"  # PCI vendor of TPU chips
-PORT = 8476  # of libtpu by default; workers of one machine need their own
+PORT = 8476  # of libtpu by default; each process of a machine needs its own
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
   name: str
-  env: dict[str, str]  # over that of the sweeper
+  env: dict[str, str]  # added to the environment of the sweeper
   cores: tuple[int, ...]  # empty: all of them
 
 
@@ -27,13 +27,16 @@ def _split(items: list, parts: int) -> list[list]:
 
 
 def on_cores(workers: int, cores: list[int]) -> list[Slot]:
-  """A share of the cores each. XLA starts as many threads as it may use."""
+  """Returns slots with a share of the cores each.
+
+  XLA starts as many threads as a process has cores.
+  """
   return [Slot(f"cores {','.join(map(str, share))}", {"JAX_PLATFORMS": "cpu"},
                tuple(share)) for share in _split(cores, workers)]
 
 
 def on_gpus(devices: list[str], each: int) -> list[Slot]:
-  """`each` GPUs a worker."""
+  """Returns slots of `each` GPUs."""
   groups = [devices[i:i + each] for i in range(0, len(devices), each)]
   return [Slot(f"gpu {','.join(group)}",
                {"CUDA_VISIBLE_DEVICES": ",".join(group)}, ())
@@ -41,7 +44,7 @@ def on_gpus(devices: list[str], each: int) -> list[Slot]:
 
 
 def on_tpus(chips: list[str], each: int) -> list[Slot]:
-  """One chip a worker, each a slice of its own; or all chips for one worker."""
+  """Returns slots of one chip, each a slice of its own; or one of all chips."""
   if each == len(chips):
     return [Slot("tpu, all chips", {}, ())]
   if each != 1:
@@ -72,7 +75,7 @@ def _gpus() -> list[str]:
 
 
 def found() -> tuple[str, list[str]]:
-  """("tpu", "gpu" or "cpu", its devices), as far as jax could use them."""
+  """Returns ("tpu", "gpu" or "cpu", the devices of it that jax can use)."""
   there = lambda *names: any(map(importlib.util.find_spec, names))
   if "JAX_PLATFORMS" in os.environ and os.environ["JAX_PLATFORMS"] == "cpu":
     return "cpu", []
@@ -85,29 +88,29 @@ def found() -> tuple[str, list[str]]:
 
 def of_machine(workers: int | None, devices: list[str], each: int
                ) -> list[Slot]:
-  """The slots of this machine.
+  """Returns the slots of this machine.
 
   Args:
-    workers: how many at most; None: one for each group of accelerators, one
-      in all on a CPU.
+    workers: runs at once; None: one for each group of accelerators, one on a
+      CPU.
     devices: accelerators by number; empty: all there are.
     each: devices of a run's mesh.
 
   Raises:
-    InputError: there are not as many accelerators.
+    InputError: there are fewer accelerators.
   """
   kind, there = found()
   if kind == "cpu":
     if devices:
-      raise InputError(f"--devices={','.join(devices)}: jax would find no "
+      raise InputError(f"--devices={','.join(devices)}: jax finds no "
                        "accelerator here (no device, or the extra cuda12, "
-                       "cuda13 or tpu is not installed)")
+                       "cuda13 or tpu is missing); leave --devices out")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(
         os, "sched_getaffinity") else list(range(os.cpu_count()))
     return on_cores(workers or 1, cores)
   slots = (on_gpus if kind == "gpu" else on_tpus)(devices or there, each)
   if len(slots) < (workers or 1):
     raise InputError(
-        f"{workers or 1} workers of {each} {kind} devices each, but there are "
-        f"{len(devices or there)}: lower --workers or config.mesh")
+        f"{workers or 1} runs at once on {each} {kind} devices each, but there "
+        f"are {len(devices or there)}: lower --workers or config.mesh")
   return slots[:workers]

@@ -1,4 +1,4 @@
-"""One process of isojax.main, which ends with its sweeper."""
+"""One process of isojax.main, which the kernel ends with its sweeper."""
 
 import ctypes
 import os
@@ -13,14 +13,18 @@ from isojax.sweep.devices import Slot
 
 PR_SET_PDEATHSIG = 1
 TAIL = 16_384  # bytes of a log that are searched for a reason
+HEADING = "== attempt "
 
 
 def tied(cores: tuple[int, ...]):
-  """What a child does before it becomes a worker, as Popen's preexec_fn.
+  """Returns a preexec_fn for Popen that ties a child to this thread.
 
-  The kernel kills it when this thread ends, kill -9 included (Linux). SIGINT
-  must reach it even where a shell ignores it for us; Slurm sends SIGUSR2 to
-  every process of a job, and it is meant for submitit alone.
+  On Linux the kernel kills the child when this thread ends, also after kill -9.
+  SIGINT must reach the child even where a shell ignores it for us. SIGUSR2 must
+  not: Slurm sends it to every process of a job, but it is for submitit alone.
+
+  Args:
+    cores: to which the child is pinned; empty: all.
   """
   libc = ctypes.CDLL(None) if sys.platform == "linux" else None
   parent = os.getpid()
@@ -29,7 +33,7 @@ def tied(cores: tuple[int, ...]):
     if libc is not None:
       libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
       if os.getppid() != parent:
-        os._exit(1)  # it died in between
+        os._exit(1)  # the parent died in between
     if cores and hasattr(os, "sched_setaffinity"):
       os.sched_setaffinity(0, cores)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -42,25 +46,19 @@ def log_of(root: str, run_id: str) -> str:
   return os.path.join(runs_lib.folder(root), f"{run_id}.log")
 
 
-def heading(number: int, slot: Slot) -> str:
-  """The line of a log that a try begins with."""
-  return (f"== try {number}, {slot.name}, "
-          f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-
-
-class Worker(subprocess.Popen):
-  """A process of its own, apart from the terminal's Ctrl-C."""
+class RunProcess(subprocess.Popen):
+  """A process group of its own, which the terminal's Ctrl-C does not reach."""
 
   def stop(self) -> None:
-    """Asks it to save and end.
+    """Asks the run to save and end.
 
     Not by SIGTERM: a scheduler may have sent that to all processes of a job,
-    and a second one of a kind kills.
+    and a second SIGTERM kills.
     """
     self.send_signal(signal.SIGINT)
 
   def kill(self) -> None:
-    """Ends it and what it started, at once."""
+    """Ends the process and those that it started, at once."""
     try:
       os.killpg(self.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -69,19 +67,20 @@ class Worker(subprocess.Popen):
 
 
 def start(command: list[str], root: str, run: runs_lib.Run, slot: Slot,
-          number: int) -> Worker:
-  """Starts or continues a run."""
+          number: int) -> RunProcess:
+  """Starts or resumes a run; its output is appended to the run's log."""
   with open(log_of(root, run.run_id), "ab") as log:
-    log.write(heading(number, slot).encode())
+    log.write(f"{HEADING}{number}, {slot.name}, "
+              f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
     log.flush()
-    return Worker(
+    return RunProcess(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         env=os.environ | slot.env, process_group=0,
         preexec_fn=tied(slot.cores))
 
 
 def reason(root: str, run_id: str, code: int) -> str | None:
-  """Why a run ended, for people: the last line that it said; None: finished."""
+  """Returns why a run ended: its last line of output; None if it finished."""
   if code == 0:
     return None
   try:
@@ -91,12 +90,13 @@ def reason(root: str, run_id: str, code: int) -> str | None:
       text = log.read().decode(errors="replace")
   except OSError as error:
     text = f"its log cannot be read ({error})"
-  said = [line.strip() for line in text.splitlines() if line.strip()]
-  last = said[-1].removeprefix("isojax: ") if said and not said[-1].startswith(
-      "== try ") else "it said nothing"
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  last = "no output"
+  if lines and not lines[-1].startswith(HEADING):
+    last = lines[-1].removeprefix("isojax: ")
   if -code in (signal.SIGINT, signal.SIGTERM):
     return f"ended by {signal.Signals(-code).name} before it could save"
   if code < 0:
-    return f"killed by {signal.Signals(-code).name}; the last it said: {last}"
+    return f"killed by {signal.Signals(-code).name}; last output: {last}"
   return last if code in (cli.BAD_INPUT, cli.PREEMPTED, cli.DIVERGED) else (
       f"exit code {code}: {last}")

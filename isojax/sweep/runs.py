@@ -1,16 +1,15 @@
-"""What a sweep is to run: rows of a plan as runs, kept in the sweep's root.
+"""The runs of a sweep: rows of a plan, stored in the sweep's root.
 
   ROOT/RUN_ID/            what isojax.main writes
   ROOT/sweep/RUN_ID.json  the run: its whole config, and the row it came from
-  ROOT/sweep/RUN_ID.1.json, .2.json, ...  its tries (tries.py)
-  ROOT/sweep/RUN_ID.log   what they said
+  ROOT/sweep/RUN_ID.1.json, .2.json, ...  its attempts (attempts.py)
+  ROOT/sweep/RUN_ID.log   their output
   ROOT/sweep/config.py    --config=ROOT/sweep/config.py:RUN_ID
 
-A run is a function of its file here alone: neither the plan nor the config
-file is read again, so an edit cannot change a run that is under way.
+A run is defined by its file here alone. The plan and the config file are not
+read again, so editing them cannot change a run that has begun.
 """
 
-import collections
 import copy
 import dataclasses
 import importlib.metadata
@@ -48,8 +47,8 @@ NAME = re.compile(r"([0-9a-f]{12})\.json")
 class Run:
   """One row of a plan, applied to a config."""
 
-  run_id: str  # of what decides the results
-  source: str  # the plan and its line
+  run_id: str  # hash of what decides the results
+  source: str  # PLAN:LINE
   config: dict
 
   @property
@@ -71,17 +70,17 @@ def folder(root: str) -> str:
 
 
 def check_root(root: str) -> None:
-  """InputError for a root where no claim can be made."""
+  """Raises InputError for a root where no run can be claimed."""
   if "://" in root:
     raise InputError(
-        f"--root={root}: a sweep's claims are files that only one can create, "
-        "so its root is a folder of a file system that all its machines share; "
-        "for runs in a bucket, start each row by itself: python -m isojax.main "
-        "--plan=PLAN --row=ROW --workdir=gs://BUCKET/ROW")
+        f"--root={root}: a sweep claims runs by files that only one process "
+        "can create; expected a folder on a file system that all its machines "
+        "share. For runs in a bucket, start each row by itself: python -m "
+        "isojax.main --plan=PLAN --row=ROW --workdir=gs://BUCKET/ROW")
 
 
 def config_of(root: str, run: Run) -> str:
-  """What --config takes."""
+  """Returns the value of --config for a run."""
   return f"{os.path.join(folder(root), 'config.py')}:{run.run_id}"
 
 
@@ -90,38 +89,17 @@ def workdir_of(root: str, run: Run) -> str:
 
 
 def command(root: str, run: Run, python: str) -> list[str]:
-  """What starts or continues a run."""
+  """Returns the command that starts or resumes a run."""
   return [python, "-m", "isojax.main", f"--config={config_of(root, run)}",
           f"--workdir={workdir_of(root, run)}"]
 
 
-def kind(run: Run) -> str:
-  """A key that runs share if one process can make them together.
-
-  They have one device each, the same B, and configs that differ in seed and
-  allocation alone; see `together`.
-  """
-  if run.devices > 1:
-    return run.run_id
-  rest = {k: v for k, v in run.config.items() if k not in ("seed", "alloc")}
-  return json.dumps([run.allocation.B, rest], sort_keys=True)
-
-
-def beside(run: Run, held: list[Run]) -> bool:
-  """Whether one process can take a run beside those that it has."""
-  return not held or kind(run) == kind(held[0])
-
-
-def lonely(runs: list[Run]) -> list[tuple[Run, str]]:
-  """Runs that are the only one of their kind, and why."""
-  count = collections.Counter(kind(run) for run in runs)
-  return [(run, f"its mesh has {run.devices} devices" if run.devices > 1 else
-           f"no other run has its B = {run.allocation.B} and config")
-          for run in runs if count[kind(run)] == 1]
-
-
 def of_row(lines: list[str], index: int, config, path: str) -> Run:
-  """A row of a plan applied to a config; InputError begins with its line."""
+  """Returns the run of a row of a plan, applied to a config.
+
+  Raises:
+    InputError: the row is wrong; the message begins with PLAN:LINE.
+  """
   found = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
   ours = copy.deepcopy(config)
@@ -135,7 +113,7 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
 
 
 def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
-  """(Runs, what is wrong with the other rows).
+  """Returns (runs, what is wrong with the other rows).
 
   Raises:
     InputError: the file cannot be read.
@@ -154,7 +132,7 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
 
 
 def other_anchor(path: str, config) -> str | None:
-  """A note if the learning rates of a plan are of another anchor."""
+  """Returns a note if a plan's learning rates are not those of the config."""
   optimizer = config.recipe.optimizer
   for line in plan_file.read_lines(path):
     try:
@@ -163,31 +141,31 @@ def other_anchor(path: str, config) -> str | None:
       lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
                    alloc["Bp"] * alloc["n"])
       if not math.isclose(row["lr"], lr, rel_tol=1e-3):
-        return (f"{path} has lr {row['lr']:.3g} where this config's "
-                f"recipe.optimizer gives {lr:.3g}: the plan is of another "
-                "anchor; runs take the config's")
+        return (f"{path} has lr {row['lr']:.3g}, this config's "
+                f"recipe.optimizer gives {lr:.3g}: the plan was made with "
+                "another anchor; runs use the config's")
     except (ValueError, KeyError, TypeError):
-      pass  # a row that is refused, or of its own form
+      pass  # of_row refuses this row, or it was not made by launch.plan
   return None
 
 
 def distinct(runs: list[Run]) -> tuple[list[Run], list[str]]:
-  """(Each run once, notes on rows that are the same run)."""
+  """Returns (each run once, notes on rows that are the same run)."""
   kept, notes = {}, []
   for run in runs:
     if run.run_id in kept:
       notes.append(f"{run.source} is the same run as "
-                   f"{kept[run.run_id].source}, {run.run_id}: once is enough")
+                   f"{kept[run.run_id].source}, {run.run_id}: it is run once")
     else:
       kept[run.run_id] = run
   return list(kept.values()), notes
 
 
 def make_root(root: str) -> None:
-  """Makes a root that can be written; InputError if it cannot."""
+  """Makes a root; raises InputError if it cannot be written."""
   if ":" in root:
-    raise InputError(f"--root={root}: config files are named FILE:RUN_ID, so a "
-                     "colon cannot stand in it; choose another folder")
+    raise InputError(f"--root={root}: contains a colon, which --config=FILE:"
+                     "RUN_ID does not allow; choose another folder")
   path = os.path.join(folder(root), "config.py")
   try:
     os.makedirs(folder(root), exist_ok=True)
@@ -202,9 +180,10 @@ def make_root(root: str) -> None:
 
 
 def register(root: str, run: Run) -> None:
-  """Writes a run into the root, where any sweeper finds it.
+  """Writes a run into the root, where every sweeper finds it.
 
-  Where it computes, saves and reports may differ from before.
+  What is not part of the run id (mesh, checkpoints, logging) may differ from an
+  earlier registration; the newest values are used.
 
   Raises:
     InputError: the root holds another run of this id, or cannot be written.
@@ -214,8 +193,8 @@ def register(root: str, run: Run) -> None:
     there = stored(root, run.run_id)
     if workdir.identity(there.config) != workdir.identity(run.config):
       raise InputError(
-          f"{run.source}: its id {run.run_id} is that of another run in {path} "
-          f"(of {there.source}); was that file edited? Choose another --root")
+          f"{run.source}: {path} has the same id {run.run_id} but is another "
+          f"run (of {there.source}); was that file edited? Choose another --root")
     if there.config == run.config:
       return
   try:
@@ -228,25 +207,25 @@ def register(root: str, run: Run) -> None:
 
 
 def stored(root: str, run_id: str) -> Run:
-  """The run of an id; InputError if there is none, or its file is damaged."""
+  """Returns the run of an id; raises InputError if missing or damaged."""
   path = os.path.join(folder(root), f"{run_id}.json")
   try:
     with open(path, encoding="utf-8") as file:
       found = json.load(file)
     run = Run(found["run_id"], found["source"], found["config"])
-    # What is read of it later, or it would fail there.
+    # Fail here rather than where these are used.
     _ = run.allocation, run.devices, run.line, workdir.identity(run.config)
     return run
   except FileNotFoundError as error:
-    raise InputError(f"{path}: there is no such run; expected a run id of "
-                     f"{root}, see --status") from error
+    raise InputError(f"{path}: no such run; expected a run id of {root}, see "
+                     "--status") from error
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise InputError(f"{path}: not a run ({type(error).__name__}: {error}); "
                      "delete it and sweep its plan again") from error
 
 
 def all_stored(root: str) -> tuple[list[Run], list[str]]:
-  """(Every run of a root in the order of its plans, damaged files)."""
+  """Returns (every run of a root in the order of its plans, damaged files)."""
   try:
     names = sorted(os.listdir(folder(root)))
   except OSError as error:
@@ -263,7 +242,7 @@ def all_stored(root: str) -> tuple[list[Run], list[str]]:
 
 
 def code_version() -> str:
-  """The commit of a checkout, else the version that is installed."""
+  """Returns the commit of a checkout, else the installed version."""
   here = os.path.dirname(os.path.abspath(__file__))
   git = lambda *words: subprocess.run(
       ["git", "-C", here, *words], capture_output=True, text=True, check=True)
@@ -271,7 +250,7 @@ def code_version() -> str:
     git("ls-files", "--error-unmatch", os.path.basename(__file__))
     return git("describe", "--always", "--dirty", "--exclude=*").stdout.strip()
   except (OSError, subprocess.CalledProcessError):
-    pass  # no git, or it does not keep this file
+    pass  # no git, or it does not track this file
   try:
     return importlib.metadata.version("isojax")
   except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,9 @@
-"""A sweep as a Slurm job array, through submitit: one job a run.
+"""A sweep as a Slurm job array, through submitit: one job for each run.
 
-Each job is the command of one run (commands.one). SIGUSR2, which submitit asks
-Slurm to send before a time limit, saves the run and queues the job again. So
-does SIGTERM, which Slurm sends on preemption, unless the job was cancelled.
+Each job is the command of one run (commands.of_run). Before a time limit Slurm
+sends SIGUSR2 (submitit requests it), on which the job saves the run and queues
+itself again. It does the same on SIGTERM, which Slurm sends on preemption,
+unless the job was cancelled.
 """
 
 import os
@@ -12,35 +13,37 @@ import sys
 import time
 
 from isojax import cli
+from isojax import installation
 from isojax.errors import InputError
 from isojax.sweep import commands
-from isojax.sweep import runs as runs_lib
 from isojax.sweep import run_process
+from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
 
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
 
 
 def running() -> bool:
-  """Whether Slurm still counts this job as running: it was not cancelled."""
+  """Returns whether Slurm counts this job as running: it was not cancelled."""
   if "SLURM_JOB_ID" not in os.environ:
     return False
-  told = subprocess.run(
+  shown = subprocess.run(
       ["scontrol", "show", "job", "-o", os.environ["SLURM_JOB_ID"]],
       capture_output=True, text=True, check=False)
-  return "JobState=RUNNING" in told.stdout
+  return "JobState=RUNNING" in shown.stdout
 
 
 class Job:
-  """What submitit calls; it is pickled, so it holds the command alone."""
+  """What submitit calls. It is pickled, so it holds only the command."""
 
   def __init__(self, command: list[str]):
     self.command = command
     self.process = None
 
   def __call__(self) -> str:
-    self.process = subprocess.Popen(self.command, preexec_fn=run_process.tied(()))
-    while self.process.poll() is None:  # not wait(): signals come in between
+    self.process = subprocess.Popen(self.command,
+                                    preexec_fn=run_process.tied(()))
+    while self.process.poll() is None:  # not wait(): lets signals through
       time.sleep(0.5)
     code = self.process.returncode
     if code == cli.PREEMPTED and running():
@@ -50,7 +53,8 @@ class Job:
     raise RuntimeError(f"{' '.join(self.command)} ended with exit code {code}")
 
   def checkpoint(self):
-    """Saves, and says how to go on. Runs inside the signal handler."""
+    """Saves the run and returns how to resume it. Called in a signal handler.
+    """
     import submitit  # an extra
     if self.process is not None and self.process.returncode is None:
       self.process.terminate()
@@ -60,25 +64,25 @@ class Job:
 
 
 def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
-           tries: int, lease: float) -> list[str]:
-  """Queues one job a run, in one array; the jobs' ids.
+           max_failures: int, lease: float) -> list[str]:
+  """Queues one job for each run, in one array; returns the jobs' ids.
 
   Args:
     root: a folder that all nodes share.
     runs: registered in it.
-    cluster: slurm, or local for processes of this machine, all at once.
+    cluster: slurm; or local, for processes of this machine, all at once.
     parameters: of submitit's executor: timeout_min, slurm_partition, ...
-    tries: failures after which a run is left alone.
-    lease: seconds without a sign after which a job counts as dead.
+    max_failures: after which a run is not started again.
+    lease: seconds without a heartbeat after which a job counts as dead.
 
   Raises:
-    InputError: submitit or Slurm is not there, or refuses.
+    InputError: submitit or Slurm is missing, or refuses.
   """
   try:
     import submitit  # an extra
   except ImportError as error:
-    raise InputError("--backend=slurm needs the extra: pip install "
-                     "'isojax[slurm]'") from error
+    raise InputError("--backend=slurm needs submitit: "
+                     f"{installation.pip_install('slurm')}") from error
   python = lambda words: [sys.executable, *words[1:], "--nowait"]
   try:
     executor = submitit.AutoExecutor(
@@ -87,7 +91,7 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
     executor.update_parameters(**parameters)
     with executor.batch():
       jobs = [executor.submit(Job(python(
-          commands.one(root, run, tries, lease)))) for run in runs]
+          commands.of_run(root, run, max_failures, lease)))) for run in runs]
   except (RuntimeError, ValueError, AssertionError, NameError,
           OSError) as error:
     raise InputError(f"--cluster={cluster}: {type(error).__name__}: "

@@ -1,4 +1,4 @@
-"""How the runs of a sweep stand, as a table and as one line."""
+"""The state of a sweep's runs, as a table and as one line."""
 
 import collections
 import dataclasses
@@ -11,18 +11,18 @@ from isojax.errors import InputError
 from isojax import format as format_lib
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
-from isojax.sweep.sweeper import Seen
+from isojax.sweep.sweeper import RunState
 
 TAIL = 65_536  # bytes of records that the live line reads
-RECENT = 20  # training steps that a rate is of; some compile
+RECENT = 20  # training steps whose median gives the rate; some compile
 PHASES = ("sample", "score", "update")
 HEADER = ["run", "state", "seed", "Bp", "n", "step/M", "C", "best avg",
-          "rollouts/s", "ETA", "tries", "host"]
+          "rollouts/s", "ETA", "attempts", "host"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """What the records of a run say."""
+  """What is read from the records of a run."""
 
   step: int
   rollouts: int
@@ -46,22 +46,22 @@ def of_records(kept: list[dict]) -> Progress:
 
 
 def progress_of(root: str, run: Run, tail: int | None = None) -> Progress:
-  """What a run's records say, or their last bytes; InputError if damaged."""
+  """Returns the progress that a run's records show.
+
+  Args:
+    root: of the sweep.
+    run: registered in it.
+    tail: read only so many bytes at the end of the records; None: all.
+
+  Raises:
+    InputError: the records are damaged.
+  """
   path = os.path.join(runs_lib.workdir_of(root, run), "records.jsonl")
   return of_records(records.read(path, tail))
 
 
-def company(standing: list[Seen]) -> dict[str, int]:
-  """run id -> runs that share its seconds now, itself included."""
-  key = lambda seen: ((seen.tries[-1].host, seen.tries[-1].pid)
-                      if seen.state == "running" and seen.tries[-1].together
-                      else seen.run.run_id)
-  count = collections.Counter(map(key, standing))
-  return {seen.run.run_id: count[key(seen)] for seen in standing}
-
-
 def eta(run: Run, p: Progress) -> float | None:
-  """Seconds to M at the present rate, evaluations not counted."""
+  """Returns the seconds to M at the current rate, without evaluations."""
   return (run.allocation.C - p.rollouts) / p.rate if p.rate else None
 
 
@@ -74,72 +74,67 @@ def clock(seconds: float | None) -> str:
           else f"{rest // 60}:{rest % 60:02d}")
 
 
-def state_of(seen: Seen, p: Progress) -> str:
-  """The state in words: of runs that no sweeper started, by their records."""
-  last = seen.tries[-1] if seen.tries else None
+def shown_state(each: RunState, p: Progress) -> str:
+  """Returns the state to print; without attempts the records decide it."""
+  last = each.attempts[-1] if each.attempts else None
   if last is None and p.evaluated is not None:
-    return "finished" if p.evaluated == seen.run.allocation.M else "partial"
-  if seen.state == "running" and time.time() - last.beat > last.lease:
+    return "finished" if p.evaluated == each.run.allocation.M else "partial"
+  if each.state == "running" and time.time() - last.beat > last.lease:
     return "silent"
-  if seen.state == "waiting" and last is not None:
+  if each.state == "waiting" and last is not None:
     return "to retry"
-  return seen.state
+  return each.state
 
 
-def shared(p: Progress, runs: int) -> Progress:
-  """Progress at the rate of one of so many runs that share their seconds."""
-  return dataclasses.replace(p, rate=p.rate and p.rate / runs)
-
-
-def cells(root: str, seen: Seen, sharing: int) -> list[str]:
-  run, a = seen.run, seen.run.allocation
-  p = shared(progress_of(root, run), sharing)
-  state = state_of(seen, p)
+def cells(root: str, each: RunState) -> list[str]:
+  run, a = each.run, each.run.allocation
+  p = progress_of(root, run)
+  state = shown_state(each, p)
   best = "-" if p.best is None else (
       f"{p.best['avg']:.4f} ± {p.best['avg_se']:.4f} at {p.best['step']}")
-  going = state in ("running", "silent")
+  active = state in ("running", "silent")
   return [run.run_id, state, str(run.config["seed"]), str(a.Bp), str(a.n),
           f"{p.step}/{a.M}", f"{a.C:,}", best,
           "-" if p.rate is None else f"{p.rate:,.0f}",
-          clock(eta(run, p)) if going else "-",
-          str(len(seen.tries)), seen.tries[-1].host if seen.tries else "-"]
+          clock(eta(run, p)) if active else "-", str(len(each.attempts)),
+          each.attempts[-1].host if each.attempts else "-"]
 
 
-def table(root: str, standing: list[Seen]) -> str:
-  """One line a run; below it, why runs failed or what is wrong with them."""
-  lines, below, sharing = [HEADER], [], company(standing)
-  for seen in standing:
+def table(root: str, states: list[RunState]) -> str:
+  """Returns a line for each run; below it, the reasons of failures."""
+  lines, below = [HEADER], []
+  for each in states:
+    run_id = each.run.run_id
     try:
-      lines.append(cells(root, seen, sharing[seen.run.run_id]))
+      lines.append(cells(root, each))
     except InputError as error:
-      lines.append([seen.run.run_id, "damaged"] + ["-"] * (len(HEADER) - 2))
+      lines.append([run_id, "damaged"] + ["-"] * (len(HEADER) - 2))
       below.append(str(error))
-    last = seen.tries[-1] if seen.tries else None
-    if last is not None and seen.state in ("waiting", "failed"):
-      below.append(f"{seen.run.run_id} ({seen.run.source}): {last.reason}")
+    if each.attempts and each.state in ("waiting", "failed"):
+      below.append(f"{run_id} ({each.run.source}): {each.attempts[-1].reason}")
   return "\n".join([format_lib.aligned(lines), *below])
 
 
-def line(root: str, standing: list[Seen]) -> str:
-  """The sweep at a glance."""
-  count = collections.Counter(seen.state for seen in standing)
-  sharing, total, spent, left, rate = company(standing), 0.0, 0.0, 0.0, 0.0
-  for seen in standing:
-    C = seen.run.allocation.C
+def line(root: str, states: list[RunState]) -> str:
+  """Returns the whole sweep as one line."""
+  count = collections.Counter(each.state for each in states)
+  total = spent = left = rate = 0.0
+  for each in states:
+    C = each.run.allocation.C
     total += C
     try:
       rollouts = C
-      if seen.state != "finished":
-        p = shared(progress_of(root, seen.run, TAIL), sharing[seen.run.run_id])
+      if each.state != "finished":
+        p = progress_of(root, each.run, TAIL)
         rollouts = p.rollouts
-        rate += p.rate if seen.state == "running" and p.rate else 0.0
+        rate += p.rate if each.state == "running" and p.rate else 0.0
     except InputError:
-      rollouts = 0  # said where the run goes on, and by --status
+      rollouts = 0  # reported when the run resumes, and by --status
     spent += rollouts
-    left += C - rollouts if seen.state != "failed" else 0
-  states = "".join(f", {n} {state}" for state, n in sorted(count.items())
+    left += C - rollouts if each.state != "failed" else 0
+  others = "".join(f", {n} {state}" for state, n in sorted(count.items())
                    if state != "finished")
-  return (f"{count['finished']} of {len(standing)} runs finished{states}; "
+  return (f"{count['finished']} of {len(states)} runs finished{others}; "
           f"{spent / total:.0%} of C = {total:,.0f}"
           + (f"; {rate:,.0f} rollouts/s; ETA {clock(left / rate)}" if rate
              else ""))

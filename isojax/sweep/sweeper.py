@@ -1,63 +1,74 @@
-"""The loop that works runs off: claim, start, beat, note how it ended."""
+"""The loop of a sweep: claim a run, start it, send heartbeats, note its end."""
 
 import dataclasses
 import signal
 import time
 
-from isojax.ledger import lease as lease_lib
 from isojax import progress
-from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.sweep import runs as runs_lib
+from isojax.ledger import lease as lease_lib
+from isojax.ledger import workdir
 from isojax.sweep import attempts as attempts_lib
 from isojax.sweep import run_process
-from isojax.sweep.runs import Run
+from isojax.sweep import runs as runs_lib
+from isojax.sweep.attempts import Attempt
 from isojax.sweep.devices import Slot
-from isojax.sweep.attempts import Try
+from isojax.sweep.runs import Run
 
-POLL = 0.2  # seconds between looks at our own workers
-SCAN = 2.0  # seconds between looks at the root
+POLL = 0.2  # seconds between checks of our own processes
+SCAN = 2.0  # seconds between reads of the root
 FINAL = ("finished", "failed")
+OPEN = ("waiting", "stopped", "interrupted")  # states that can be claimed
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-  """A run and how it stands."""
+class RunState:
+  """A run, its attempts, and its state as `attempts.state` names it."""
 
   run: Run
-  tries: list[Try]
+  attempts: list[Attempt]
   state: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-  most: int  # failures after which a run is left alone
-  lease: float  # seconds without a sign after which others take our runs over
+  max_failures: int  # after which a run is not started again
+  lease: float  # seconds without a heartbeat until others take our runs over
   version: str  # of the code
   wait: bool  # for runs of other sweepers, which may die
-  together: bool = False  # runs are made together and share their seconds
 
 
 @dataclasses.dataclass
-class Job:
-  """A run that we hold."""
+class Notice:
+  """Prints a message once, not at every check."""
+
+  last: str | None = None
+
+  def say(self, text: str | None) -> None:
+    if text and text != self.last:
+      progress.say(text)
+    self.last = text
+
+
+@dataclasses.dataclass
+class HeldRun:
+  """A run that this sweeper has claimed."""
 
   run: Run
-  this: Try
-  # As run_process.Worker; None: its folder is not free yet.
+  attempt: Attempt
+  # A run_process.RunProcess; None: another process still locks the folder.
   process: object | None = None
-  said: str = ""  # the last complaint about it
-  unnoted: bool = False  # it has ended, which could not be written
+  notice: Notice = dataclasses.field(default_factory=Notice)
+  unrecorded: bool = False  # has ended, but the end could not be written
 
   def complain(self, text: str) -> None:
-    """Once, not at every look."""
-    if text != self.said:
-      progress.say(f"{self.run.run_id}: {self.run.source}: {text}")
-    self.said = text
+    self.notice.say(f"{self.run.run_id}: {self.run.source}: {text}")
 
 
-class Stops:
-  """What SIGINT, SIGTERM or a closed terminal asked for while it is entered.
+class StopSignals:
+  """Records SIGINT, SIGTERM and SIGHUP while it is entered.
+
+  `asked`: save and stop. `urgent`: a second SIGINT, kill the runs.
   """
 
   def __init__(self):
@@ -71,7 +82,7 @@ class Stops:
   def __enter__(self):
     self._before = {number: signal.signal(number, self._handle)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-                    if number != signal.SIGHUP  # of nohup: stays ignored
+                    if number != signal.SIGHUP  # under nohup: stays ignored
                     or signal.getsignal(number) != signal.SIG_IGN}
     return self
 
@@ -80,223 +91,243 @@ class Stops:
       signal.signal(number, handler)
 
 
-def look(root: str, runs: list[Run], rules: Rules, heard: dict, final: dict
-         ) -> list[Seen]:
-  """How every run stands; `heard` and `final` keep what was seen before."""
-  out, there = [], attempts_lib.numbers(root)
+def read_states(root: str, runs: list[Run], rules: Rules, heard: dict,
+                final: dict) -> list[RunState]:
+  """Returns the state of every run.
+
+  Args:
+    root: of the sweep.
+    runs: registered in it.
+    rules: of this sweeper.
+    heard: heartbeats of other machines, as `attempts.alive` keeps them.
+    final: is updated: run id -> state of a run that is finished or failed, so
+      that its files are not read again.
+  """
+  out, numbers_of = [], attempts_lib.numbers(root)
   for run in runs:
-    numbers = there[run.run_id] if run.run_id in there else []
-    if run.run_id in final and len(final[run.run_id].tries) == len(numbers):
+    numbers = numbers_of[run.run_id] if run.run_id in numbers_of else []
+    if run.run_id in final and (
+        len(final[run.run_id].attempts) == len(numbers)):
       out.append(final[run.run_id])
       continue
-    tries = [attempts_lib.read(root, run.run_id, g) for g in numbers]
-    living = tries != [] and tries[-1].ended is None and attempts_lib.alive(
-        run.run_id, tries[-1], heard)
-    seen = Seen(run, tries, attempts_lib.state(tries, living=living,
-                                            most=rules.most))
-    if seen.state in FINAL:
-      final[run.run_id] = seen
-    out.append(seen)
+    attempts = [attempts_lib.read(root, run.run_id, g) for g in numbers]
+    living = bool(attempts) and attempts[-1].ended is None and (
+        attempts_lib.alive(run.run_id, attempts[-1], heard))
+    each = RunState(run, attempts, attempts_lib.state(
+        attempts, living=living, max_failures=rules.max_failures))
+    if each.state in FINAL:
+      final[run.run_id] = each
+    out.append(each)
   return out
 
 
-def claim(root: str, standing: list[Seen], rules: Rules) -> Job | None:
-  """Takes the first run that wants work: fewest failures, then plan order.
+def claim(root: str, states: list[RunState], rules: Rules) -> HeldRun | None:
+  """Claims the first open run: fewest failures first, then plan order.
 
   Raises:
     InputError: the root cannot be written.
   """
-  wanting = [s for s in standing
-             if s.state in ("waiting", "stopped", "interrupted")]
-  for s in sorted(wanting, key=lambda s: attempts_lib.failures(s.tries)):
-    number = s.tries[-1].number + 1 if s.tries else 1
+  open_runs = [s for s in states if s.state in OPEN]
+  for s in sorted(open_runs, key=lambda s: attempts_lib.failures(s.attempts)):
+    number = s.attempts[-1].number + 1 if s.attempts else 1
     try:
-      this = attempts_lib.begin(root, s.run.run_id, number,
-                             version=rules.version, lease=rules.lease,
-                             together=rules.together)
+      attempt = attempts_lib.begin(root, s.run.run_id, number,
+                                   version=rules.version, lease=rules.lease)
     except OSError as error:
       raise InputError(f"{s.run.source}: {root} cannot be written ({error}); "
                        "make room, then run the same command again") from error
-    if this is None:
-      continue  # somebody was faster
-    if s.tries and s.tries[-1].version != rules.version:
-      progress.say(f"{s.run.run_id}: goes on with code {rules.version}, it was "
-                   f"{s.tries[-1].version} before")
-    return Job(s.run, this)
+    if attempt is None:
+      continue  # another sweeper was faster
+    if s.attempts and s.attempts[-1].version != rules.version:
+      progress.say(f"{s.run.run_id}: resumes with code {rules.version}; the "
+                   f"attempt before ran {s.attempts[-1].version}")
+    return HeldRun(s.run, attempt)
   return None
 
 
-def try_start(start, root: str, job: Job, slot: Slot) -> None:
-  """Starts the worker, once its folder is free.
+def start_process(start, root: str, held: HeldRun, slot: Slot) -> None:
+  """Starts the process of a run, once no other process locks its folder.
 
-  The worker of a sweeper that was killed may take a moment to die; where the
-  kernel does not kill it, it goes on to its end.
+  After its sweeper was killed, a run's process may need a moment to die. Where
+  the kernel does not kill it, it continues to its end.
   """
-  if workdir.held(runs_lib.workdir_of(root, job.run)):
-    job.complain("its folder is held by another process; waiting for that")
+  if workdir.held(runs_lib.workdir_of(root, held.run)):
+    held.complain("its folder is held by another process; waiting for that")
     return
   try:
-    job.process = start(root, job.run, slot, job.this.number)
+    held.process = start(root, held.run, slot, held.attempt.number)
   except OSError as error:
-    job.complain(f"cannot be started ({error}); trying again")
+    held.complain(f"cannot be started ({error}); trying again")
     return
-  progress.say(f"{job.run.run_id}: {job.run.source}, try {job.this.number} on "
-               f"{slot.name}")
+  progress.say(f"{held.run.run_id}: {held.run.source}, attempt "
+               f"{held.attempt.number} on {slot.name}")
 
 
-def ended(root: str, job: Job, code: int | None) -> bool:
-  """Notes how a try ended; False if that cannot be written now.
+def record_end(root: str, held: HeldRun, code: int | None) -> bool:
+  """Writes how an attempt ended; returns False if it cannot be written now.
 
-  `code` is None where a try is given up though nothing is wrong with it.
+  Args:
+    root: of the sweep.
+    held: the run.
+    code: exit code of its process; None: released without a failure.
   """
-  why = None if code is None else run_process.reason(root, job.run.run_id, code)
+  run = held.run
+  why = None if code is None else run_process.reason(root, run.run_id, code)
   try:
-    attempts_lib.end(root, job.run.run_id, job.this, code, why)
+    attempts_lib.end(root, run.run_id, held.attempt, code, why)
   except OSError as error:
-    job.complain(f"{why or 'finished'}; and this cannot be noted ({error})")
+    held.complain(f"{why or 'finished'}; this cannot be recorded ({error})")
     return False
   if code is not None:
-    progress.say(f"{job.run.run_id}: {job.run.source} {why or 'finished'}")
+    progress.say(f"{run.run_id}: {run.source} {why or 'finished'}")
   return True
 
 
-def keep(root: str, job: Job) -> bool:
-  """The heartbeat; False, with the worker killed, if the run is another's."""
+def send_heartbeat(root: str, held: HeldRun) -> bool:
+  """Writes the heartbeat.
+
+  Returns False, after killing the process, if another sweeper holds the run.
+  """
   try:
-    job.this = attempts_lib.beat(root, job.run.run_id, job.this)
+    held.attempt = attempts_lib.beat(root, held.run.run_id, held.attempt)
   except attempts_lib.TakenOver:
-    if job.process is not None:
-      job.process.kill()
-    job.complain("another sweeper took it over, as this one gave no sign for "
-                 "too long")
+    if held.process is not None:
+      held.process.kill()
+    held.complain("another sweeper took it over, because this one sent no "
+                  "heartbeat for too long")
     return False
   except OSError as error:
-    job.complain(f"its heartbeat cannot be written ({error})")
+    held.complain(f"its heartbeat cannot be written ({error})")
   return True
 
 
-def reap(root: str, jobs: dict[int, Job], stops: Stops) -> bool:
-  """Drops the jobs whose worker has ended; whether there were any.
+def reap(root: str, held_runs: dict[int, HeldRun], stops: StopSignals) -> bool:
+  """Removes the runs whose process has ended; returns whether there were any.
 
-  What cannot be noted is kept for later, unless there is no later.
+  An end that cannot be written now is kept for later, unless we are stopping.
   """
-  code = lambda job: None if stops.urgent else job.process.returncode
   done = []
-  for slot, job in jobs.items():
-    if job.process is not None and job.process.poll() is not None:
-      job.unnoted = not ended(root, job, code(job))
-      if not job.unnoted or stops.asked:
+  for slot, held in held_runs.items():
+    if held.process is not None and held.process.poll() is not None:
+      code = None if stops.urgent else held.process.returncode
+      held.unrecorded = not record_end(root, held, code)
+      if not held.unrecorded or stops.asked:
         done.append(slot)
   for slot in done:
-    del jobs[slot]
+    del held_runs[slot]
   return bool(done)
 
 
-def let_go(root: str, jobs: dict[int, Job]) -> None:
-  """Asks the workers to save and end."""
-  if jobs:
-    progress.say(f"stopping: {len(jobs)} runs save and end; Ctrl-C again kills "
-                 "them")
-  for slot, job in list(jobs.items()):
-    if job.process is not None:
-      job.process.stop()
+def stop_all(root: str, held_runs: dict[int, HeldRun]) -> None:
+  """Asks every process to save and end; releases runs without a process."""
+  if held_runs:
+    progress.say(f"stopping: {len(held_runs)} runs save and end; press Ctrl-C "
+                 "again to kill them")
+  for slot, held in list(held_runs.items()):
+    if held.process is not None:
+      held.process.stop()
     else:
-      ended(root, job, None)
-      del jobs[slot]
+      record_end(root, held, None)
+      del held_runs[slot]
 
 
-def fill(root: str, standing: list[Seen], slots: int, jobs: dict[int, Job],
-         rules: Rules, fits) -> str | None:
-  """A run for each free slot; why none could be claimed, if so.
+def fill_slots(root: str, states: list[RunState], slots: int,
+               held_runs: dict[int, HeldRun], rules: Rules) -> str | None:
+  """Claims a run for each free slot; returns why that was not possible, if so.
 
   Raises:
-    InputError: none can be claimed or noted, and nothing is under way.
+    InputError: no run can be claimed or recorded, and no run is active.
   """
-  taken = {job.run.run_id for job in jobs.values()}
-  left = [s for s in standing if s.run.run_id not in taken]
+  taken = {held.run.run_id for held in held_runs.values()}
   for slot in range(slots):
-    if slot in jobs:
+    if slot in held_runs:
       continue
-    held = [job.run for job in jobs.values()]
+    free = [s for s in states if s.run.run_id not in taken]
     try:
-      job = claim(root, [s for s in left if fits(s.run, held)], rules)
+      held = claim(root, free, rules)
     except InputError as error:
-      if all(job.unnoted for job in jobs.values()):
+      if all(held.unrecorded for held in held_runs.values()):
         raise
-      return f"{error}; the other runs go on"
-    if job is None:
+      return f"{error}; the other runs continue"
+    if held is None:
       break
-    jobs[slot] = job
-    left = [s for s in left if s.run != job.run]
-  if jobs and all(job.unnoted for job in jobs.values()):
-    job = next(iter(jobs.values()))
-    raise InputError(f"{job.run.source}: {job.said}; make room, then run the "
-                     "same command again")
+    held_runs[slot] = held
+    taken.add(held.run.run_id)
+  if held_runs and all(held.unrecorded for held in held_runs.values()):
+    held = next(iter(held_runs.values()))
+    raise InputError(f"{held.notice.last}; make room, then run the same "
+                     "command again")
   return None
 
 
+def complete(states: list[RunState], rules: Rules, *, idle: bool) -> bool:
+  """Returns whether there is nothing left to do or to wait for.
+
+  Args:
+    states: of all runs.
+    rules: of this sweeper.
+    idle: it holds no run, and has observed others for longer than a lease.
+  """
+  if all(s.state in FINAL for s in states):
+    return True
+  return not rules.wait and idle and all(
+      s.state in (*FINAL, "running") for s in states)
+
+
 def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
-          start, show, fits=lambda run, held: True) -> tuple[list[Seen], bool]:
-  """Works with other sweepers until every run is finished or failed.
+          start, show) -> tuple[list[RunState], bool]:
+  """Runs a sweep, together with other sweepers, to its end.
 
   Args:
     root: a folder that all sweepers share.
     runs: registered in it.
-    slots: what each worker computes on.
-    rules: when a run is left alone, and a holder taken for dead.
-    start: (root, run, slot, number of the try) -> a run_process.Worker, or what can
-      do the same: its exit codes are those of isojax.main.
-    show: called with list[Seen] at every look at the root.
-    fits: whether a run may start beside those that we hold.
+    slots: the devices of each run that is active at once.
+    rules: when to give a run up, and when a holder counts as dead.
+    start: (root, run, slot, number of the attempt) -> a RunProcess. Its exit
+      codes are those of isojax.main.
+    show: called with list[RunState] after every read of the root.
 
   Returns:
-    (how the runs stand, whether a signal ended it before that).
+    (the state of every run, whether a signal stopped the sweep).
 
   Raises:
-    InputError: the root cannot be written, and nothing is under way.
+    InputError: the root cannot be written, and no run is active.
   """
-  jobs: dict[int, Job] = {}  # by the index of the slot
-  heard, final, let_gone, said = {}, {}, False, None
+  held_runs: dict[int, HeldRun] = {}  # by the index of the slot
+  heard, final, stopping, notice = {}, {}, False, Notice()
   began, beat_due, scan_due = time.monotonic(), 0.0, 0.0
-  with Stops() as stops:
+  with StopSignals() as stops:
     while True:
       now = time.monotonic()
-      if reap(root, jobs, stops):
+      if reap(root, held_runs, stops):
         scan_due = now
       if now >= beat_due:
         beat_due = now + rules.lease / lease_lib.BEATS
-        jobs = {slot: job for slot, job in jobs.items() if keep(root, job)}
-      if stops.asked and not let_gone:
-        let_gone = True
-        let_go(root, jobs)
+        held_runs = {slot: held for slot, held in held_runs.items()
+                     if send_heartbeat(root, held)}
+      if stops.asked and not stopping:
+        stopping = True
+        stop_all(root, held_runs)
       if stops.urgent:
-        for job in jobs.values():
-          job.process.kill()
+        for held in held_runs.values():
+          held.process.kill()
       if now >= scan_due:
         scan_due = now + SCAN
         try:
-          standing = look(root, runs, rules, heard, final)
-          show(standing)
-        except OSError as error:  # a network file system may come back
-          why = f"{root} cannot be read ({error}); looking again"
-          if why != said:
-            progress.say(why)
-          said = why
+          states = read_states(root, runs, rules, heard, final)
+          show(states)
+        except OSError as error:  # a network file system may recover
+          notice.say(f"{root} cannot be read ({error}); trying again")
           time.sleep(POLL)
           continue
-        if stops.asked and not jobs:
-          return standing, True
-        if all(s.state in FINAL for s in standing):
-          return standing, False
-        if not rules.wait and not jobs and now - began > rules.lease and all(
-            s.state in (*FINAL, "running") for s in standing):
-          return standing, False
+        if stops.asked and not held_runs:
+          return states, True
+        idle = not held_runs and now - began > rules.lease
+        if complete(states, rules, idle=idle):
+          return states, False
         if not stops.asked:
-          why = fill(root, standing, len(slots), jobs, rules, fits)
-          if why and why != said:
-            progress.say(why)
-          said = why
-      for slot, job in jobs.items():
-        if job.process is None:
-          try_start(start, root, job, slots[slot])
+          notice.say(fill_slots(root, states, len(slots), held_runs, rules))
+      for slot, held in held_runs.items():
+        if held.process is None:
+          start_process(start, root, held, slots[slot])
       time.sleep(POLL)

@@ -1,14 +1,15 @@
-"""Kills the sweepers of a sweep and shows that it ends as if nothing happened.
+"""Kills the sweepers of a sweep and compares it with an undisturbed one.
 
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=2048 \
       --Bp=8,32 --n=4,16 --seeds=0,1
-  python -m launch.verify.kill_and_sweep --plan=plan.jsonl --config=configs/hard.py \
-      --config.eval.first=1024 --config.checkpoint.every_steps=4
+  python -m launch.verify.kill_and_sweep --plan=plan.jsonl \
+      --config=configs/hard.py --config.eval.first=1024 \
+      --config.checkpoint.every_steps=4
 
-Runs the sweep once undisturbed, and once with `kill -9` of its sweeper, then
-with two sweepers at once, of which one is killed with -9 too. Compares the
-records of every run but for their time fields, and looks whether two tries of
-a run were ever under way together. The exit code is 0 if all is well.
+Runs the sweep once undisturbed. Runs it again with `kill -9` of its sweeper,
+then with two sweepers at once, of which one is killed with -9 too. Compares the
+records of every run except for their time fields, and checks that two attempts
+at a run were never active at the same time. The exit code is 0 if all is well.
 """
 
 import os
@@ -28,13 +29,13 @@ from isojax.sweep import attempts as attempts_lib
 from isojax.sweep import run_process
 
 _CONFIG = cli.define_config("configs/hard.py")
-_PLAN = flags.DEFINE_string("plan", "plan.jsonl", "Of launch.plan.")
-_WORKERS = flags.DEFINE_integer("workers", 2, "Of each sweeper.")
-_SEED = flags.DEFINE_integer("kill_seed", 0, "Of the moments.")
+_PLAN = flags.DEFINE_string("plan", "plan.jsonl", "File of launch.plan.")
+_WORKERS = flags.DEFINE_integer("workers", 2, "Runs at once in each sweeper.")
+_SEED = flags.DEFINE_integer("kill_seed", 0, "Seed of the moments of killing.")
 
 
 def start(root: str) -> subprocess.Popen:
-  """A sweeper with this command's own --config flags."""
+  """Starts a sweeper with this command's own --config flags."""
   config = cli.config_arguments(sys.argv[1:])
   return subprocess.Popen(
       [sys.executable, "-m", "launch.sweep", *config, f"--plan={_PLAN.value}",
@@ -49,7 +50,7 @@ def ledger(root: str, run: runs_lib.Run) -> list[dict]:
 
 
 def done(root: str, runs: list[runs_lib.Run]) -> float:
-  """The share of all rollouts that is in the records."""
+  """Returns the share of all rollouts that is in the records."""
   spent = sum(max((r["rollouts"] for r in ledger(root, run)), default=0)
               for run in runs)
   return spent / sum(run.allocation.C for run in runs)
@@ -57,27 +58,27 @@ def done(root: str, runs: list[runs_lib.Run]) -> float:
 
 def kill_at(sweeper, root: str, runs: list[runs_lib.Run], share: float,
             what: str) -> None:
-  """kill -9 once a share of the rollouts is spent."""
+  """Kills a sweeper with -9 once a share of the rollouts is in the records."""
   while done(root, runs) < share and sweeper.poll() is None:
     time.sleep(0.05)
   if sweeper.poll() is not None:
-    sys.exit("the sweep ended before it could be disturbed; give it more C")
+    sys.exit("the sweep ended before it could be killed; give it more C")
   sweeper.send_signal(signal.SIGKILL)
   sweeper.wait()
   print(f"killed {what} at {done(root, runs):.0%} of the rollouts", flush=True)
 
 
 def overlaps(root: str, runs: list[runs_lib.Run]) -> int:
-  """Tries that began before the one before had ended, or last beat."""
+  """Returns how many attempts began before the previous one had ended."""
   count = 0
   for run in runs:
     numbers = attempts_lib.numbers(root)[run.run_id]
-    tries = [attempts_lib.read(root, run.run_id, g) for g in numbers]
+    attempts = [attempts_lib.read(root, run.run_id, g) for g in numbers]
     count += sum(b.begun < (a.ended or a.beat)
-                 for a, b in zip(tries, tries[1:]))
+                 for a, b in zip(attempts, attempts[1:]))
     print(f"{run.run_id}  Bp {run.allocation.Bp:3}  n {run.allocation.n:3}  "
-          f"seed {run.config['seed']}  tries {len(tries)}, by sweepers "
-          f"{', '.join(str(t.pid) for t in tries)}")
+          f"seed {run.config['seed']}  attempts {len(attempts)}, by sweepers "
+          f"{', '.join(str(t.pid) for t in attempts)}")
   return count
 
 
@@ -103,15 +104,15 @@ def main(_) -> None:
     if code:
       sys.exit(f"the disturbed sweep ended with exit code {code}")
     print(f"disturbed: {time.monotonic() - began:.0f} s")
-    together = overlaps(disturbed, runs)
+    overlapping = overlaps(disturbed, runs)
     different = [run.run_id for run in runs
                  if records.comparable(ledger(calm, run))
                  != records.comparable(ledger(disturbed, run))]
     lines = sum(len(ledger(calm, run)) for run in runs)
   print(f"{lines} records of {len(runs)} runs: "
         + (f"DIFFERENT in {', '.join(different)}" if different else "same")
-        + f"; tries under way together: {together}")
-  sys.exit(bool(different or together))
+        + f"; overlapping attempts: {overlapping}")
+  sys.exit(bool(different or overlapping))
 
 
 if __name__ == "__main__":

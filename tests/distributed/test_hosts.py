@@ -62,7 +62,7 @@ def test_one_process_agrees_with_itself(monkeypatch):
   value = object()  # not even JSON
   assert hosts.gather(value) == [value]
   hosts.agree(value)
-  assert hosts.together(lambda: value) is value
+  assert hosts.run_on_all_hosts(lambda: value) is value
   with pytest.raises(InputError, match="in use"), hosts.shared_fate():
     raise InputError("in use")
 
@@ -105,14 +105,14 @@ def only_on(host):
     raise InputError(f"no file {len(host)}")
   return "fine"
 
-out["one"] = refused(lambda: hosts.together(lambda: only_on([1])))
-out["both"] = refused(lambda: hosts.together(lambda: only_on([0, 1])))
-out["none"] = refused(lambda: hosts.together(lambda: only_on([])))
+out["one"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([1])))
+out["both"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([0, 1])))
+out["none"] = refused(lambda: hosts.run_on_all_hosts(lambda: only_on([])))
 out["differ"] = refused(lambda: hosts.agree({"alloc": {"n": 4 + i, "Bp": 3}}))
 out["same"] = refused(lambda: hosts.agree({"alloc": {"n": 4}}))
 make = lambda n: mesh_lib.make_mesh(
     mesh_lib.MeshConfig(data=n, fsdp=1, tensor=1))
-out["mesh"] = refused(lambda: hosts.together(lambda: make(1)))
+out["mesh"] = refused(lambda: hosts.run_on_all_hosts(lambda: make(1)))
 rows = mesh_lib.place(np.arange(6), mesh_lib.row_sharding(make(2)))
 out["rows"] = [x.data.tolist() for x in rows.addressable_shards]
 out["read"] = mesh_lib.read_rows(make(2)).is_fully_replicated

@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 from configs import hard
 from isojax import cli
@@ -29,7 +30,8 @@ from isojax.sweep import attempts as attempts_lib
 from isojax.sweep import run_process
 from tests.conftest import ONE_DEVICE
 
-HERE = pathlib.Path(__file__).parents[1]
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
 ID = "0123456789ab"
 
 
@@ -120,7 +122,8 @@ def test_another_run_of_the_same_id_is_refused(tmp_path, root):
   other = json.loads(json.dumps(run.config))
   other["alloc"]["n"] = 8
   clash = dataclasses.replace(run, config=other, source="other.jsonl:3")
-  with pytest.raises(InputError, match=f"other.jsonl:3: its id {run.run_id}"):
+  with pytest.raises(
+      InputError, match=f"other.jsonl:3: .* has the same id {run.run_id}"):
     runs_lib.register(root, clash)
   other["alloc"]["n"] = 4
   other["mesh"]["data"] = 2  # only elsewhere: the newest word counts
@@ -152,7 +155,7 @@ def test_a_full_disk_names_the_row(root):
       "import resource\nfrom isojax.sweep import runs, sweeper\n"
       f"run = runs.Run({ID!r}, 'plan.jsonl:5', {{}})\n"
       "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-      f"sweeper.claim({root!r}, [sweeper.Seen(run, [], 'waiting')],\n"
+      f"sweeper.claim({root!r}, [sweeper.RunState(run, [], 'waiting')],\n"
       "              sweeper.Rules(2, 9.0, 'v', True))\n")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True,
                         text=True)
@@ -161,7 +164,7 @@ def test_a_full_disk_names_the_row(root):
   assert not attempts_lib.numbers(root)  # nobody waits for it
 
 
-# --- tries --------------------------------------------------------------------
+# --- attempts -----------------------------------------------------------------
 
 
 NO_LINKS = """
@@ -174,9 +177,9 @@ os.link = link
 
 @pytest.mark.parametrize("file_system", ["", NO_LINKS], ids=["links", "none"])
 def test_one_of_many_gets_a_run(root, file_system):
-  code = (f"{file_system}\nfrom isojax.sweep import tries\n"
-          f"begin = lambda g: tries.begin({root!r}, {ID!r}, g, version='v',\n"
-          "                                lease=9.0)\n"
+  code = (f"{file_system}\nfrom isojax.sweep import attempts\n"
+          f"begin = lambda g: attempts.begin({root!r}, {ID!r}, g,\n"
+          "                                   version='v', lease=9.0)\n"
           "print(*(g for g in range(1, 30) if begin(g)))\n")
   racing = [subprocess.Popen([sys.executable, "-c", code],
                              stdout=subprocess.PIPE, text=True)
@@ -190,9 +193,9 @@ def test_one_of_many_gets_a_run(root, file_system):
 
 def test_a_claim_is_there_whole_or_not_at_all(root):
   """Its process is killed the moment before the file is safe on the disk."""
-  code = ("import os, signal\nfrom isojax.sweep import tries\n"
+  code = ("import os, signal\nfrom isojax.sweep import attempts\n"
           "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
-          f"tries.begin({root!r}, {ID!r}, 1, version='v', lease=9.0)\n")
+          f"attempts.begin({root!r}, {ID!r}, 1, version='v', lease=9.0)\n")
   assert subprocess.run([sys.executable, "-c", code]).returncode == -9
   assert not attempts_lib.numbers(root)  # nobody waits for it
   assert begin(root, 1) == attempts_lib.read(root, ID, 1)
@@ -208,6 +211,18 @@ def test_an_answer_that_was_lost_is_no_other_holder(root, monkeypatch):
 
   monkeypatch.setattr(os, "link", twice)
   assert begin(root, 1) is not None and begin(root, 1) is None
+
+
+def test_attempts_of_earlier_versions_are_read(root):
+  """They hold a key of runs that one process made together, or lack it."""
+  ours = begin(root, 1)
+  path = pathlib.Path(attempts_lib.path_of(root, ID, 1))
+  for more in ({"together": True}, {"together": False}, {"unknown": 3}):
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    assert attempts_lib.read(root, ID, 1) == ours
+  states = sweeper.read_states(root, [runs_lib.Run(ID, "p:1", {})],
+                               sweeper.Rules(3, 60.0, "v", True), {}, {})
+  assert [s.state for s in states] == ["running"]
 
 
 def test_a_slow_holder_lets_go(root):
@@ -247,12 +262,12 @@ def test_death_is_a_heartbeat_that_stands_still(root, monkeypatch):
     ([1, 75, 75], "stopped"), ([1, 75, -9], "failed"), ([1, 0], "finished"),
     (["dead"], "interrupted"), ([1, "living"], "running"), ([None], "stopped")])
 def test_states(codes, state):
-  tries = [attempts_lib.Try(g, "h", None, 1, None, "v", 9.0, 0.0, 0.0,
+  attempts = [attempts_lib.Attempt(g, "h", None, 1, None, "v", 9.0, 0.0, 0.0,
                          None if isinstance(code, str) else 1.0,
                          None if isinstance(code, str) else code, None)
            for g, code in enumerate(codes, 1)]
-  assert attempts_lib.state(tries, living=codes[-1:] == ["living"],
-                         most=2) == state
+  assert attempts_lib.state(attempts, living=codes[-1:] == ["living"],
+                            max_failures=2) == state
 
 
 @pytest.mark.parametrize("code, said, why", [
@@ -260,12 +275,12 @@ def test_states(codes, state):
     (2, "isojax: --workdir=x: make room", "--workdir=x: make room"),
     (1, "Traceback\n  File\nImportError: no jax\n\n",
      "exit code 1: ImportError: no jax"),
-    (-9, "step 3/9", "killed by SIGKILL; the last it said: step 3/9"),
+    (-9, "step 3/9", "killed by SIGKILL; last output: step 3/9"),
     (-2, "KeyboardInterrupt", "ended by SIGINT before it could save"),
-    (1, "", "exit code 1: it said nothing")])
+    (1, "", "exit code 1: no output")])
 def test_the_reason_is_the_last_thing_said(root, code, said, why):
   pathlib.Path(run_process.log_of(root, ID)).write_text(
-      f"an older try\n== try 2, gpu 0, 2026\n{said}")
+      f"an older try\n== attempt 2, gpu 0, 2026\n{said}")
   assert run_process.reason(root, ID, code) == why
 
 
@@ -279,7 +294,7 @@ def counting(root, steps, *, lease=60.0, workers=2):
   return subprocess.Popen(
       [sys.executable, str(HERE / "counting_sweeper.py"), root, str(workers),
        str(lease)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-      env=os.environ | {"PYTHONPATH": str(HERE.parent)})
+      env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
 def counted(root, number):
@@ -287,9 +302,10 @@ def counted(root, number):
   return path.read_text().split() if path.exists() else []
 
 
-def tries_of(root, number):
+def attempts_of(root, number):
   name = f"{number:012x}"
-  return [attempts_lib.read(root, name, g) for g in attempts_lib.numbers(root)[name]]
+  return [attempts_lib.read(root, name, g)
+          for g in attempts_lib.numbers(root)[name]]
 
 
 def wait_until(true, seconds=20.0):
@@ -315,20 +331,21 @@ def test_killed_and_joined_sweepers_do_every_run_once(root):
   assert said[0].split() == ["finished"] * len(steps), said
   for i, n in enumerate(steps):
     assert counted(root, i) == [str(step) for step in range(n)]
-    tries = tries_of(root, i)
-    assert [t.code for t in tries] == [None] * (len(tries) - 1) + [0]
-    assert all((a.ended or a.beat) <= b.begun for a, b in zip(tries, tries[1:]))
+    attempts = attempts_of(root, i)
+    assert [t.code for t in attempts] == [None] * (len(attempts) - 1) + [0]
+    assert all((a.ended or a.beat) <= b.begun
+               for a, b in zip(attempts, attempts[1:]))
   for each in sweepers[:-1]:
     each.kill()
     each.communicate()
-  assert sum(len(tries_of(root, i)) for i in range(len(steps))) > len(steps)
+  assert sum(len(attempts_of(root, i)) for i in range(len(steps))) > len(steps)
 
 
 def test_failures_are_bounded_and_the_others_go_on(root):
   said = counting(root, [3, 0, 4]).communicate(timeout=60)
   assert said[0].split() == ["finished", "failed", "finished"], said
-  assert [t.code for t in tries_of(root, 1)] == [1, 1]  # most=2
-  assert tries_of(root, 1)[-1].reason == "exit code 1: no steps at all"
+  assert [t.code for t in attempts_of(root, 1)] == [1, 1]  # max_failures=2
+  assert attempts_of(root, 1)[-1].reason == "exit code 1: no steps at all"
   assert f"{1:012x}: plan.jsonl:2 exit code 1: no steps at all" in said[1]
 
 
@@ -341,7 +358,7 @@ def test_a_signal_ends_all_runs_cleanly(root, number):
   assert first.returncode == cli.PREEMPTED and "2 runs save and end" in err
   assert out.split() == ["stopped", "stopped", "waiting"]
   at = [len(counted(root, i)) for i in range(2)]
-  assert [t.code for i in range(2) for t in tries_of(root, i)] == [75, 75]
+  assert [t.code for i in range(2) for t in attempts_of(root, i)] == [75, 75]
   said = counting(root, [at[0] + 2, at[1] + 1, 1]).communicate(timeout=30)
   assert said[0].split() == ["finished"] * 3, said
   assert [len(counted(root, i)) for i in range(3)] == [at[0] + 2, at[1] + 1, 1]
@@ -359,14 +376,14 @@ def test_a_silent_holder_is_taken_over_and_lets_go(root):
   try:
     wait_until(lambda: attempts_lib.numbers(root)[f"{0:012x}"] == [1, 2])
     time.sleep(0.5)  # the worker of the stopped one still holds the folder
-    assert tries_of(root, 0)[1].ended is None
+    assert attempts_of(root, 0)[1].ended is None
   finally:
     os.kill(slow.pid, signal.SIGCONT)
   said, err = slow.communicate(timeout=30), other.communicate(timeout=30)[1]
   assert "another sweeper took it over" in said[1], said
   assert "held by another process; waiting" in err
   assert counted(root, 0) == [str(step) for step in range(150)]
-  assert [t.code for t in tries_of(root, 0)] == [None, 0]
+  assert [t.code for t in attempts_of(root, 0)] == [None, 0]
 
 
 # --- slots --------------------------------------------------------------------
@@ -394,7 +411,7 @@ def test_accelerators_are_pinned():
 
 
 def test_devices_that_are_not_there():
-  with pytest.raises(InputError, match="--devices=0: jax would find no"):
+  with pytest.raises(InputError, match="--devices=0: jax finds no"):
     devices.of_machine(None, ["0"], 1)
   assert len(devices.of_machine(None, [], 1)) == 1
 
@@ -428,8 +445,9 @@ def test_status(tmp_path, root):
   begin(root, 1, runs[1].run_id)
   fail = begin(root, 1, runs[2].run_id)
   attempts_lib.end(root, runs[2].run_id, fail, 76, "stopped: loss is nan")
-  standing = sweeper.look(root, runs, sweeper.Rules(2, 60.0, "v", True), {}, {})
-  lines = status.table(root, standing).splitlines()
+  rules = sweeper.Rules(2, 60.0, "v", True)
+  states = sweeper.read_states(root, runs, rules, {}, {})
+  lines = status.table(root, states).splitlines()
   host = done.host
   assert [line.split() for line in lines[1:5]] == [
       [runs[0].run_id, "finished", "0", "8", "4", "8/8", "256", "0.8000", "±",
@@ -443,12 +461,12 @@ def test_status(tmp_path, root):
   assert lines[5] == (f"{runs[2].run_id} ({tmp_path}/plan.jsonl:3): stopped: "
                       "loss is nan")
   assert len({len(line) for line in lines[:5]}) == 1  # aligned
-  assert status.line(root, standing) == (
+  assert status.line(root, states) == (
       "1 of 4 runs finished, 1 failed, 1 running, 1 waiting; 69% of C = 1,024; "
       "1,000 rollouts/s; ETA 0:00")
   path = pathlib.Path(runs_lib.workdir_of(root, runs[0])) / "records.jsonl"
   path.write_text("damaged\n{}\n")
-  assert f"{path}:1: not a record" in status.table(root, standing)
+  assert f"{path}:1: not a record" in status.table(root, states)
 
 
 def test_the_tail_of_records_is_their_end(tmp_path, root):
@@ -525,8 +543,8 @@ def on_devices(tmp_path, fsdp):
 def test_a_jobset_is_one_run_on_one_slice(
     tmp_path, slice_of, label, hosts, chips):
   run = on_devices(tmp_path, hosts * chips)
-  found = json.loads(commands.jobset(
-      "/runs", run, slice_of=slice_of, image="i", claim="c", tries=3))
+  found = yaml.safe_load(commands.jobset(
+      "/runs", run, slice_of=slice_of, image="i", claim="c", max_failures=3))
   fits(found, JOBSET)
   job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
   assert job["parallelism"] == job["completions"] == hosts
@@ -558,7 +576,7 @@ def test_a_jobset_is_one_run_on_one_slice(
 def test_jobsets_that_cannot_be(tmp_path, root, slice_of, message):
   with pytest.raises(InputError, match=message):
     commands.jobset(root, on_devices(tmp_path, 4), slice_of=slice_of, image="i",
-                    claim="c", tries=3)
+                    claim="c", max_failures=3)
 
 
 # --- slurm ---
@@ -575,11 +593,11 @@ def test_a_job_saves_and_says_how_to_go_on(root):
   words = [sys.executable, str(HERE / "counting_sweeper.py"), root, "1", "9"]
   job = slurm.Job(words)
   job.process = subprocess.Popen(words, env=os.environ | {
-      "PYTHONPATH": str(HERE.parent)})
+      "PYTHONPATH": str(ROOT)})
   wait_until(lambda: len(counted(root, 0)) > 3)
   again = job.checkpoint()
   at = len(counted(root, 0))
-  assert tries_of(root, 0)[-1].code == cli.PREEMPTED and at < 300
+  assert attempts_of(root, 0)[-1].code == cli.PREEMPTED and at < 300
   (pathlib.Path(root) / "runs").write_text(f"{0:012x} {at + 2}\n")
   assert again.result() == "finished"
   assert counted(root, 0) == [str(step) for step in range(at + 2)]
@@ -589,8 +607,8 @@ def test_a_job_saves_and_says_how_to_go_on(root):
 
 def test_what_submitit_refuses_is_a_message(root):
   with pytest.raises(InputError, match="--cluster=local: .*bogus"):
-    slurm.submit(root, [], cluster="local", parameters={"bogus": 1}, tries=3,
-                 lease=60.0)
+    slurm.submit(root, [], cluster="local", parameters={"bogus": 1},
+                 max_failures=3, lease=60.0)
 
 
 # --- the script ---------------------------------------------------------------
@@ -636,16 +654,16 @@ def test_a_worker_that_dies_at_import(tmp_path):
   """The reason is kept and the row named. The sweeper itself needs no jax."""
   (tmp_path / "plan.jsonl").write_text(rows((8, 4)))
   (tmp_path / "jax.py").write_text("raise ImportError('no jax today')\n")
-  words = [f"--root={tmp_path}/root", "--tries=2"]
-  path = os.pathsep.join([str(tmp_path), str(HERE.parent)])
+  words = [f"--root={tmp_path}/root", "--max_failures=2"]
+  path = os.pathsep.join([str(tmp_path), str(ROOT)])
   done = launch(*words, f"--plan={tmp_path}/plan.jsonl",
                 "--config=configs/hard.py", PYTHONPATH=path)
   assert done.returncode == 1, done.stderr
   assert "exit code 1: ImportError: no jax today" in done.stdout
   assert f"({tmp_path}/plan.jsonl:1)" in done.stdout
   again = launch(*words, PYTHONPATH=path)  # two failures: left alone
-  assert again.returncode == 1 and "try 3" not in again.stderr
-  assert "tried again by --tries=3" in again.stderr
+  assert again.returncode == 1 and "attempt 3" not in again.stderr
+  assert "--max_failures=3 starts failed runs again" in again.stderr
 
 
 @pytest.mark.parametrize("words, message", [

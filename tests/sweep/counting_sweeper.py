@@ -24,9 +24,9 @@ def start(root, run, slot, number):
 runs = [runs_lib.Run(name, f"plan.jsonl:{i + 1}", {"steps": steps})
         for i, (name, steps) in enumerate(
             line.split() for line in open(os.path.join(root, "runs")))]
-standing, stopped = sweeper.sweep(
+states, stopped = sweeper.sweep(
     root, runs, [devices.Slot(f"slot {i}", {}, ()) for i in range(workers)],
-    sweeper.Rules(most=2, lease=lease, version="v", wait=True),
+    sweeper.Rules(max_failures=2, lease=lease, version="v", wait=True),
     start=start, show=lambda _: None)
-print(*(s.state for s in standing))
+print(*(s.state for s in states))
 sys.exit(75 if stopped else 0)
