@@ -1,0 +1,206 @@
+"""README and docs: links, anchors, command lines, keys and paths exist."""
+
+import ast
+import functools
+import importlib
+import json
+import pathlib
+import re
+import shlex
+import sys
+
+import pytest
+
+from configs import base
+from configs import pretrain_tiny
+from configs import split_gym
+from configs import split_math
+from configs import split_tiny
+from tests import command
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPERATORS = {"&&", "||", "|", ">", ";"}
+# Commands whose module has no flags: it must exist, and there are no arguments.
+OURS = ("isojax.", "launch.", "tests.")
+
+
+def prose(text: str) -> str:
+  """The text without fenced blocks."""
+  return FENCE.sub("", text)
+
+
+def slugs(text: str) -> set[str]:
+  """The anchors that GitHub gives to the headings of a page."""
+  found = set()
+  for heading in re.findall(r"^#+ +(.*)$", prose(text), re.MULTILINE):
+    slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    copies = (f"{slug}{end}" for end in ("", *(f"-{i}" for i in range(1, 99))))
+    found.add(next(name for name in copies if name not in found))
+  return found
+
+
+def links(text: str) -> list[str]:
+  return re.findall(r"\]\(([^)\s]+)\)", prose(text))
+
+
+def command_lines(text: str) -> list[list[str]]:
+  """[module, argument, ...] of every `python -m` in the sh blocks."""
+  found = []
+  for language, body in FENCE.findall(text):
+    if language != "sh":
+      continue
+    for line in body.replace("\\\n", " ").splitlines():
+      words = shlex.split(line, comments=True)
+      for i, word in enumerate(words):
+        if word == "-m" and re.fullmatch(r"(.*/)?python3?", words[i - 1]):
+          rest = words[i + 1:]
+          end = next((j for j, w in enumerate(rest) if w in OPERATORS),
+                     len(rest))
+          found.append(rest[:end])
+  return found
+
+
+@functools.cache
+def extras() -> frozenset[str]:
+  """The names of the extras in setup.py."""
+  tree = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+  table = next(word.value for node in ast.walk(tree)
+               if isinstance(node, ast.Call) for word in node.keywords
+               if word.arg == "extras_require")
+  return frozenset(key.value for key in table.keys)
+
+
+def keys_of(config, prefix: str = "") -> set[str]:
+  """The dotted names of all sections and values of a config."""
+  found = set()
+  for name in config:
+    found.add(prefix + name)
+    if hasattr(config[name], "keys"):
+      found |= keys_of(config[name], f"{prefix}{name}.")
+  return found
+
+
+@functools.cache
+def config_keys() -> frozenset[str]:
+  return frozenset().union(*(
+      keys_of(config) for config in (
+          base.get_config(), pretrain_tiny.get_config(),
+          split_tiny.get_config(), split_gym.get_config(),
+          *map(split_math.get_config, split_math.SOURCES))))
+
+
+def spans(text: str) -> list[str]:
+  """What stands between single backticks."""
+  return re.findall(r"`([^`\n]+)`", prose(text))
+
+
+def named_keys(text: str) -> list[str]:
+  """Dotted names in backticks that begin with a section of a config."""
+  sections = {key for key in config_keys() if "." not in key}
+  found = []
+  for span in spans(text):
+    name = re.match(r"(?:--)?(?:config\.)?([a-zA-Z_]\w*(?:\.\w+)+)(?:=|$)", span)
+    if (name and name[1].split(".")[0] in sections
+        and not re.search(r"\.(py|jsonl?|md|\d.*)$", name[1])):
+      found.append(name[1])
+  return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_anchors_resolve(page):
+  text = page.read_text("utf-8")
+  for link in links(text):
+    if re.match(r"(https?|mailto):", link):
+      continue
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    assert target.exists(), f"{page.name}: {link}: no such file"
+    if anchor:
+      assert anchor in slugs(target.read_text("utf-8")), (
+          f"{page.name}: {link}: no such heading")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks after imports")
+def test_command_lines_parse(tmp_path):
+  where, lines = [], []
+  for page in PAGES:
+    for words in command_lines(page.read_text("utf-8")):
+      if not words[0].startswith(OURS):
+        continue
+      where.append(f"{page.name}: python -m {shlex.join(words)}")
+      lines.append(words)
+  assert len(lines) > 40
+  plain = [words for words in lines if not takes_flags(words[0])]
+  assert all(len(words) == 1 for words in plain), plain
+  parsed = [words for words in lines if takes_flags(words[0])]
+  where = [w for w, words in zip(where, lines) if takes_flags(words[0])]
+  (tmp_path / "lines.json").write_text(json.dumps(parsed), "utf-8")
+  done = command.run("tests.parse_commands", tmp_path / "lines.json")
+  assert done.returncode == 0, done.stderr
+  said = done.stdout.split("\n")[:-1]
+  wrong = [f"{w}: {message}" for w, message in zip(where, said, strict=True)
+           if message and "No module named 'torch'" not in message]
+  assert not wrong, "\n".join(wrong)
+
+
+@functools.cache
+def takes_flags(module: str) -> bool:
+  """Whether a module parses its flags when run; it must exist."""
+  spec = importlib.util.find_spec(module)
+  assert spec is not None, f"there is no module {module}"
+  if spec.submodule_search_locations:
+    spec = importlib.util.find_spec(f"{module}.__main__")
+    assert spec is not None, f"{module} cannot be run"
+  text = pathlib.Path(spec.origin).read_text("utf-8")
+  return bool(re.search(r"^  (cli|app)\.run\(", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_named_keys_modules_paths_and_extras_exist(page):
+  text = page.read_text("utf-8")
+  for name in named_keys(text):
+    assert name in config_keys(), f"{page.name}: `{name}`: no such config key"
+  for span in spans(text):
+    path = re.match(r"((?:isojax|launch|configs|tests|docs)/[\w./-]*)", span)
+    if path and path[1] == span.split(":")[0]:
+      assert (ROOT / path[1]).exists(), f"{page.name}: `{span}`: no such path"
+    module = re.search(r"\b(?:launch|isojax)(?:\.[a-z_]\w*)+", span)
+    if module and "/" not in span:
+      assert takes_flags(module[0]) is not None
+  for names in re.findall(r"install .*?'(?:-e )?(?:\.|isojax)\[([\w,]+)\]'",
+                          text):
+    assert set(names.split(",")) <= extras(), f"{page.name}: extras {names}"
+
+
+def test_readme_is_short():
+  assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+
+
+def test_readme_maps_every_package():
+  text = (ROOT / "README.md").read_text("utf-8")
+  for path in (ROOT / "isojax").glob("*/__init__.py"):
+    assert f"`isojax/{path.parent.name}/`" in text
+
+
+# The checks find what they are for.
+
+
+def test_a_wrong_command_line_is_found(tmp_path):
+  lines = [["launch.plan", "--rolouts=5"],
+           ["isojax.main", "--config=configs/hard.py", "--config.alloc.m=4"],
+           ["isojax.main", "--config=configs/hard.py", "--config.alloc.n=4"]]
+  (tmp_path / "lines.json").write_text(json.dumps(lines), "utf-8")
+  done = command.run("tests.parse_commands", tmp_path / "lines.json")
+  first, second, third = done.stdout.split("\n")[:-1]
+  assert "rolouts" in first and "config.alloc.m" in second and not third
+
+
+def test_wrong_keys_and_anchors_are_found():
+  assert named_keys("`recipe.loss.lr` `--config.alloc.n=4` `sampler.py`") == [
+      "recipe.loss.lr", "alloc.n"]
+  assert "recipe.loss.lr" not in config_keys() and "alloc.n" in config_keys()
+  assert slugs("# A b, `c`\n## A b c\n") == {"a-b-c", "a-b-c-1"}
+  assert command_lines("```sh\nA=1 python -m launch.x --a \\\n  --b='c d' | q\n"
+                       "```") == [["launch.x", "--a", "--b=c d"]]
