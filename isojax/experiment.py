@@ -171,6 +171,67 @@ def section(cls, values, name: str):
 SOURCES = {Allocation: allocate}  # a section that is not its own constructor
 
 
+def _neutral(cls) -> dict:
+  """Returns the neutral values that the fields of a dataclass declare."""
+  return {field.name: field.metadata["neutral"]
+          for field in dataclasses.fields(cls) if "neutral" in field.metadata}
+
+
+def completed(values, cls=Experiment):
+  """Returns a stored config with the keys that it lacks at their neutral value.
+
+  A key that is added to the schema is declared as
+  `x: T = dataclasses.field(metadata={"neutral": VALUE})`, where VALUE gives the
+  results of the code before the key existed. This is for configs that a run or
+  a sweep has stored. In a config file a missing key is an error of `section`.
+
+  Args:
+    values: a config, or one section of it.
+    cls: the dataclass of these values.
+  """
+  if not isinstance(values, dict):
+    return values  # `section` refuses it
+  out = _neutral(cls) | values
+  for key, hint in typing.get_type_hints(cls).items():
+    if dataclasses.is_dataclass(hint):
+      inside = completed(values[key] if key in values else {}, hint)
+      if key in values or len(inside) == len(dataclasses.fields(hint)):
+        out[key] = inside
+  return out
+
+
+def without_neutral(values: dict, cls) -> dict:
+  """Returns a config without the keys that have their neutral value."""
+  neutral, hints, out = _neutral(cls), typing.get_type_hints(cls), {}
+  for key, value in values.items():
+    if key in hints and dataclasses.is_dataclass(hints[key]):
+      value = without_neutral(value, hints[key])
+      if not value:
+        continue  # a section that was added later
+    elif key in neutral and neutral[key] == (
+        tuple(value) if isinstance(value, list) else value):  # of JSON
+      continue
+    out[key] = value
+  return out
+
+
+def identity(config: dict) -> dict:
+  """Returns the part of a config that decides the results, for the run id.
+
+  Where and with which kernels a run computes, and how it saves and reports, may
+  change when the run is resumed. Keys at their neutral value are left out, so
+  that a key which is added later changes no run id.
+  """
+  config = without_neutral(config, Experiment)
+  task, recipe = config["task"], config["recipe"]
+  less = lambda values, *names: {
+      k: v for k, v in values.items() if k not in names}
+  return less(config, "mesh", "checkpoint", "log") | {
+      "task": task | {"grader": less(task["grader"], "workers")},
+      "sampler": less(config["sampler"], "attention"),
+      "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
+
+
 def load(config) -> Experiment:
   """The experiment of a ConfigDict; InputError if anything is wrong with it."""
   return section(Experiment, config.to_dict(), "config")

@@ -16,6 +16,7 @@ from absl import flags
 from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import compilation
+from isojax import experiment
 from isojax.distributed import hosts
 from isojax import run_context
 from isojax import profile
@@ -82,7 +83,7 @@ def as_trained(context: RunContext, config: dict,
   """
   if not workdir.claimed(folder):
     return context, config
-  _, found = workdir.read_config(folder)
+  found = experiment.completed(workdir.read_config(folder)[1])
   if "eval" not in found:
     return context, config
   run_id = workdir.run_id(context.identity | {"eval": found["eval"]})

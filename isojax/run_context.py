@@ -208,7 +208,7 @@ def prepare(config) -> RunContext:
   sampler, sampler_notes = make_sampler(opened, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  identity = workdir.identity(config.to_dict()) | {
+  identity = experiment_lib.identity(config.to_dict()) | {
       "model_sha256": model_sha256,
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],

@@ -80,8 +80,9 @@ def main(_) -> None:
   else:
     object_store.check(_WORKDIR.value, "workdir")
     _, config = workdir.read_config(_WORKDIR.value)
-    section = experiment.section(experiment.ModelSection, config["model"],
-                                 f"{_WORKDIR.value}/config.json: model")
+    section = experiment.section(
+        experiment.ModelSection, experiment.completed(config)["model"],
+        f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
     check_base(_WORKDIR.value, source)
     model = empty_model(source)

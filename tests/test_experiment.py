@@ -15,7 +15,6 @@ from configs import easy
 from configs import hard
 from isojax import experiment
 from isojax import run_context
-from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -374,13 +373,64 @@ def test_data_order_is_a_pure_function():
 
 
 def test_identity_ignores_where_a_run_computes_and_reports():
-  of = lambda **kw: workdir.identity(changed(**kw).to_dict())
+  of = lambda **kw: experiment.identity(changed(**kw).to_dict())
   base = of()
   assert base == of(mesh__data=4, checkpoint__keep=9, log__every_seconds=1.0,
                     task__grader__workers=7, sampler__attention="einsum",
                     recipe__loss__attention="einsum")
   assert base != of(seed=1)
   assert base != of(alloc__n=16)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+  a: int
+  b: tuple[str, ...] = dataclasses.field(metadata={"neutral": ("x",)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+  c: float = dataclasses.field(metadata={"neutral": 1.0})
+  d: str | None = dataclasses.field(metadata={"neutral": None})
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+  inner: Inner
+  added: Added
+  e: int = dataclasses.field(metadata={"neutral": 0})
+
+
+@pytest.mark.parametrize("stored, built", [
+    ({"inner": {"a": 3}}, Outer(Inner(3, ("x",)), Added(1.0, None), 0)),
+    ({"inner": {"a": 3, "b": ["y"]}, "added": {"c": 2.0}, "e": 7},
+     Outer(Inner(3, ("y",)), Added(2.0, None), 7))])
+def test_a_stored_config_gets_neutral_values(stored, built):
+  assert experiment.section(
+      Outer, experiment.completed(stored, Outer), "config") == built
+
+
+def test_only_neutral_values_are_filled():
+  with pytest.raises(InputError, match="config.inner.a is missing"):
+    experiment.section(Outer, experiment.completed({"inner": {}}, Outer),
+                       "config")
+  with pytest.raises(InputError, match="config.inner is missing"):
+    experiment.section(Outer, experiment.completed({}, Outer), "config")
+  with pytest.raises(InputError, match="config.inner=3: expected a section"):
+    experiment.section(Outer, experiment.completed({"inner": 3}, Outer),
+                       "config")
+  with pytest.raises(InputError, match="config.added is missing"):
+    experiment.section(Outer, {"inner": {"a": 3}}, "config")  # not stored
+
+
+def test_neutral_values_decide_nothing():
+  decides = lambda **values: experiment.without_neutral(values, Outer)
+  old = {"inner": {"a": 3}}
+  assert decides(**experiment.completed(old, Outer)) == old
+  assert decides(inner={"a": 3, "b": ["x"]}, added={"c": 1, "d": None}) == old
+  assert decides(inner={"a": 3, "b": ["x", "y"]}, added={"c": 1.5, "d": None},
+                 e=1) == {
+      "inner": {"a": 3, "b": ["x", "y"]}, "added": {"c": 1.5}, "e": 1}
 
 
 CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

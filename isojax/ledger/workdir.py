@@ -16,21 +16,6 @@ from isojax.ledger import object_store
 from isojax.errors import InputError
 
 
-def identity(config: dict) -> dict:
-  """The part of a config that decides the results, for the run id.
-
-  Where and by which kernels a run computes, and how it saves and reports, may
-  change when it is continued.
-  """
-  task, recipe = config["task"], config["recipe"]
-  less = lambda section, *names: {
-      k: v for k, v in section.items() if k not in names}
-  return less(config, "mesh", "checkpoint", "log") | {
-      "task": task | {"grader": less(task["grader"], "workers")},
-      "sampler": less(config["sampler"], "attention"),
-      "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
-
-
 def run_id(values: dict) -> str:
   """12 hex digits of the hash of what decides a run's results."""
   canonical = json.dumps(values, sort_keys=True)

@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 
 from isojax import cli
+from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax.errors import InputError
@@ -33,12 +34,14 @@ CONFIG = '''\
 import json
 import pathlib
 
+from isojax import experiment
 from ml_collections import config_dict
 
 
 def get_config(run_id):
   path = pathlib.Path(__file__).parent / f"{run_id}.json"
-  return config_dict.ConfigDict(json.loads(path.read_text())["config"])
+  return config_dict.ConfigDict(
+      experiment.completed(json.loads(path.read_text())["config"]))
 '''
 NAME = re.compile(r"([0-9a-f]{12})\.json")
 
@@ -94,6 +97,13 @@ def command(root: str, run: Run, python: str) -> list[str]:
           f"--workdir={workdir_of(root, run)}"]
 
 
+def _identity(config: dict) -> dict:
+  """Returns what decides the results of a run."""
+  # Imported here, because it imports jax: a sweeper without --plan needs none.
+  from isojax import experiment
+  return experiment.identity(config)
+
+
 def of_row(lines: list[str], index: int, config, path: str) -> Run:
   """Returns the run of a row of a plan, applied to a config.
 
@@ -109,7 +119,7 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
     allocate(**values["alloc"])
   except (InputError, TypeError) as error:
     raise InputError(f"{where}: {error}") from error
-  return Run(workdir.run_id(workdir.identity(values)), where, values)
+  return Run(workdir.run_id(_identity(values)), where, values)
 
 
 def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
@@ -172,7 +182,7 @@ def make_root(root: str) -> None:
     with tempfile.TemporaryFile(dir=folder(root)) as file:
       file.write(b"x" * 4096)
       file.flush()
-    if not os.path.exists(path):
+    if object_store.content(path) != CONFIG.encode():
       records.replace(path, CONFIG.encode())
   except OSError as error:
     raise InputError(f"--root={root}: cannot be written ({error}); make room, "
@@ -191,7 +201,7 @@ def register(root: str, run: Run) -> None:
   path = os.path.join(folder(root), f"{run.run_id}.json")
   if os.path.exists(path):
     there = stored(root, run.run_id)
-    if workdir.identity(there.config) != workdir.identity(run.config):
+    if _identity(there.config) != _identity(run.config):
       raise InputError(
           f"{run.source}: {path} has the same id {run.run_id} but is another "
           f"run (of {there.source}); was that file edited? Choose another --root")
@@ -214,7 +224,8 @@ def stored(root: str, run_id: str) -> Run:
       found = json.load(file)
     run = Run(found["run_id"], found["source"], found["config"])
     # Fail here rather than where these are used.
-    _ = run.allocation, run.devices, run.line, workdir.identity(run.config)
+    _ = run.allocation, run.devices, run.line
+    _ = run.config["task"]["grader"], run.config["recipe"]["loss"]
     return run
   except FileNotFoundError as error:
     raise InputError(f"{path}: no such run; expected a run id of {root}, see "
