@@ -653,11 +653,12 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
 def test_a_worker_that_dies_at_import(tmp_path):
   """The reason is kept and the row named. The sweeper itself needs no jax."""
   (tmp_path / "plan.jsonl").write_text(rows((8, 4)))
-  (tmp_path / "jax.py").write_text("raise ImportError('no jax today')\n")
   words = [f"--root={tmp_path}/root", "--max_failures=2"]
+  launch(*words, f"--plan={tmp_path}/plan.jsonl", "--config=configs/hard.py",
+         "--backend=commands")
+  (tmp_path / "jax.py").write_text("raise ImportError('no jax today')\n")
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
-  done = launch(*words, f"--plan={tmp_path}/plan.jsonl",
-                "--config=configs/hard.py", PYTHONPATH=path)
+  done = launch(*words, PYTHONPATH=path)
   assert done.returncode == 1, done.stderr
   assert "exit code 1: ImportError: no jax today" in done.stdout
   assert f"({tmp_path}/plan.jsonl:1)" in done.stdout
