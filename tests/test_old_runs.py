@@ -87,8 +87,8 @@ def test_status_of_an_old_sweep(old):
   root = str(old / "root")
   runs, wrong = runs_lib.all_stored(root)
   assert not wrong and len(runs) == 4
-  standing = sweeper.look(root, runs, sweeper.Rules(3, 60.0, "now", True),
-                          {}, {})
+  standing = sweeper.read_states(
+      root, runs, sweeper.Rules(3, 60.0, "now", True), {}, {})
   assert [s.state for s in standing] == ["finished"] * 2 + ["waiting"] * 2
   assert "0.0733 ± 0.0151 at 0" in status.table(root, standing)
 
