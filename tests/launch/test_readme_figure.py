@@ -1,0 +1,43 @@
+"""The figure of the README, from a study whose truth is known."""
+
+import dataclasses
+import json
+
+import numpy as np
+
+from isojax.frontier import analysis
+from isojax.frontier import document
+from isojax.frontier import synthetic
+from launch import readme_figure
+from tests import command
+
+
+def test_figure_shows_every_run_and_every_leader(tmp_path):
+  study = synthetic.study(
+      synthetic.saturating(), C_max=400_000, evaluations=12, seeds=1, Q=20,
+      k=4, spread=2.0, run_sd=0.0, seed=3)
+  fit = analysis.analyse(study, dataclasses.replace(
+      analysis.DEFAULT, draws=30, grid=40))
+  found = document.document(
+      fit, others={"avg": fit}, notes=[], hill=[], matched=None,
+      next_plan={"text": "", "command": ""})
+  left, right = readme_figure.draw(found).axes
+  shown = [line for line in left.lines if len(line.get_xdata())]
+  assert len(shown) == len(study.runs)
+  for line, run in zip(shown, study.runs):
+    np.testing.assert_allclose(line.get_ydata(), run.reward_E, rtol=1e-5)
+  leaders = {f"n = {n} leads" for n in found["frontier"]["n"]}
+  labels = {text.get_text() for text in right.get_legend().get_texts()}
+  assert labels == leaders | {"95% interval"}
+  (tmp_path / "fit.json").write_text(json.dumps(found))
+  done = command.run("launch.readme_figure", f"--fit={tmp_path}/fit.json",
+                     f"--out={tmp_path}/new/figure")
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / "new" / "figure.svg").stat().st_size > 8000
+  assert (tmp_path / "new" / "figure.png").stat().st_size > 8000
+
+
+def test_missing_document_is_named(tmp_path):
+  done = command.run("launch.readme_figure", f"--fit={tmp_path}/none.json")
+  assert done.returncode == 2
+  assert "none.json" in done.stderr and "launch.fit" in done.stderr
