@@ -19,10 +19,11 @@ from configs import split_tiny
 from tests import command
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "tests" / "data").rglob("*.md")),
+         *sorted((ROOT / "isojax" / "assets").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OPERATORS = {"&&", "||", "|", ">", ";"}
-# Commands whose module has no flags: it must exist, and there are no arguments.
 OURS = ("isojax.", "launch.", "tests.")
 
 
@@ -108,7 +109,7 @@ def named_keys(text: str) -> list[str]:
   return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_and_anchors_resolve(page):
   text = page.read_text("utf-8")
   for link in links(text):
@@ -157,7 +158,7 @@ def takes_flags(module: str) -> bool:
   return bool(re.search(r"^  (cli|app)\.run\(", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_named_keys_modules_paths_and_extras_exist(page):
   text = page.read_text("utf-8")
   for name in named_keys(text):
@@ -165,7 +166,8 @@ def test_named_keys_modules_paths_and_extras_exist(page):
   for span in spans(text):
     path = re.match(r"((?:isojax|launch|configs|tests|docs)/[\w./-]*)", span)
     if path and path[1] == span.split(":")[0]:
-      assert (ROOT / path[1]).exists(), f"{page.name}: `{span}`: no such path"
+      assert any((folder / path[1]).exists() for folder in (ROOT, page.parent)
+                 ), f"{page.name}: `{span}`: no such path"
     module = re.search(r"\b(?:launch|isojax)(?:\.[a-z_]\w*)+", span)
     if module and "/" not in span:
       assert takes_flags(module[0]) is not None
