@@ -224,7 +224,11 @@ def say(pool: Pool, grader: str) -> None:
   print(f"{len(pool.train)} train and {len(pool.validation)} validation "
         "problems")
   for p in (*pool.train, *pool.validation):
-    base.TASKS[grader].check(p)
+    try:
+      base.TASKS[grader].check(p)
+    except InputError as error:
+      raise InputError(f"problem {p.id}, question {p.question!r:.60}: {error}; "
+                       "repair it or drop it from the source") from error
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")

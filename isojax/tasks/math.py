@@ -148,15 +148,15 @@ def _done(value):
 
 
 def check(problem: Problem) -> None:
-  """InputError if no answer could be compared with the problem's own."""
+  """Raises InputError if no answer could be compared with the problem's own."""
   if len(problem.answer) > MAX_CHARACTERS:
     raise InputError(
-        f"the answer of problem {problem.id} has {len(problem.answer)} "
-        f"characters, at most {MAX_CHARACTERS} are compared; is it a whole "
-        "solution? Keep its final answer, or drop it from the source")
+        f"answer={problem.answer!r:.40} has {len(problem.answer)} characters, "
+        f"expected at most {MAX_CHARACTERS}; if it is a whole solution, keep "
+        "its final answer")
   if not normalised(problem.answer):
-    raise InputError(f"problem {problem.id} has no answer to compare with "
-                     f"(answer={problem.answer!r}); drop it from the source")
+    raise InputError(f"answer={problem.answer!r}: expected an answer to "
+                     "compare with")
 
 
 def same(gold: str, answer: str) -> bool:

@@ -1,8 +1,8 @@
-"""A stratum: problems of one difficulty for one policy, in one small file.
+"""Reads and writes stratum files: problems of one difficulty for one policy.
 
-Line 1 is a header (what, made how, by which policy, with which hash), every
-other line a problem with its split and its count of correct samples, null if
-none were drawn.
+Line 1 is a header: which stratum of which task, how it was made, by which
+policy, and the hash of the other lines. Each other line is a problem with its
+split and its count of correct samples, null if none were drawn.
 """
 
 import dataclasses
@@ -12,9 +12,12 @@ import os
 import pathlib
 
 from isojax.errors import InputError
+from isojax.tasks import base
 from isojax.tasks.problem import Problem
 
 SPLITS = ("train", "validation")
+REMEDY = "make it with `python -m launch.split`"
+IDS = 2**32  # ids are numbers below this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +33,7 @@ def source(header: dict) -> dict:
 
 
 def digest(lines: list[str]) -> str:
-  """The content hash that stands in the header."""
+  """Returns the hash of the problems' lines that the header holds."""
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -40,44 +43,109 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
   head = header | counts | {"sha256": digest(lines)}
-  # Whole or not at all: several shards may find that they are the last.
+  # Renamed when complete: several shards may find that they are the last.
   partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
   partial.write_text(
       "\n".join([json.dumps(head), *lines]) + "\n", encoding="utf-8")
   partial.replace(path)
 
 
-def read(path: str) -> Stratum:
-  """Reads a stratum; InputError if missing, damaged, or a split is empty."""
-  remedy = "make it with `python -m launch.split`"
+def _object(line: str, where: str) -> dict:
+  """Returns the JSON object of a line."""
   try:
-    head, *lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-    header = json.loads(head)
-    _ = header["stratum"], header["task"]  # must be there
-    found = digest(lines)
-    if header["sha256"] != found:
-      raise InputError(f"{path}: the content hash is {found[:12]}, the header "
-                       f"says {header['sha256'][:12]}: the file was cut or "
-                       f"edited; {remedy}")
-    splits = {split: [] for split in SPLITS}
-    for line in lines:
-      row = json.loads(line)
-      splits[row["split"]].append(
-          Problem(row["id"], row["question"], row["answer"]))
+    value = json.loads(line)
+  except (ValueError, RecursionError) as error:
+    raise InputError(f"{where}: not a stratum file, which has a JSON object on "
+                     f"each line ({error}); {REMEDY}") from error
+  if not isinstance(value, dict):
+    raise InputError(f"{where}: not a stratum file, which has a JSON object on "
+                     f"each line, not {value!r:.40}; {REMEDY}")
+  return value
+
+
+def _wrong(where: str, field: str, values: dict, expected: str) -> InputError:
+  found = f"{field}={values[field]!r:.60}" if field in values else (
+      f"no field {field!r}")
+  return InputError(f"{where}: not a stratum file: {found}, expected "
+                    f"{expected}; {REMEDY}")
+
+
+def _is_text(value) -> bool:
+  """Whether a value is a string without half a surrogate pair."""
+  try:
+    return isinstance(value, str) and value.encode() is not None
+  except UnicodeEncodeError:
+    return False
+
+
+def _check_header(header: dict, where: str) -> None:
+  """InputError unless the fields that are read later have their types."""
+  for field in ("stratum", "task", "sha256"):
+    if field not in header or not _is_text(header[field]):
+      raise _wrong(where, field, header, "a text")
+  if header["task"] not in base.TASKS:
+    raise _wrong(where, "task", header, f"one of {', '.join(base.TASKS)}")
+  if "source" in header and not isinstance(header["source"], dict):
+    raise _wrong(where, "source", header, "the source of a split's config")
+  if "model_sha256" in header:
+    for field in ("model", "model_sha256"):
+      if field not in header or not (
+          header[field] is None or _is_text(header[field])):
+        raise _wrong(where, field, header, "a text, or null if not measured")
+
+
+def _row(values: dict, where: str) -> tuple[str, Problem]:
+  """Returns (split, problem) of a line."""
+  if "split" not in values or values["split"] not in SPLITS:
+    raise _wrong(where, "split", values, f"one of {', '.join(SPLITS)}")
+  if "id" not in values or type(values["id"]) is not int or not (
+      0 <= values["id"] < IDS):
+    raise _wrong(where, "id", values, f"a whole number in [0, {IDS})")
+  for field in ("question", "answer"):
+    if field not in values or not _is_text(values[field]):
+      raise _wrong(where, field, values, "a text in Unicode")
+  return values["split"], Problem(
+      values["id"], values["question"], values["answer"])
+
+
+def read(path: str) -> Stratum:
+  """Returns a stratum of which each row was checked.
+
+  Raises:
+    InputError: the file is missing, cut or edited, a field is wrong, a problem
+      cannot be judged, or a split is empty.
+  """
+  try:
+    text = pathlib.Path(path).read_text(encoding="utf-8")
   except FileNotFoundError as error:
-    raise InputError(f"task.stratum={path!r}: no such file; {remedy}"
+    raise InputError(f"task.stratum={path!r}: no such file; {REMEDY}"
                      ) from error
-  except InputError:
-    raise
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise InputError(f"{path}: not a stratum file ({type(error).__name__}: "
-                     f"{error}); {remedy}") from error
-  for split, problems in splits.items():
-    if not problems:
-      raise InputError(f"{path}: the {split} split is empty; {remedy}")
-    ids = {p.id for p in problems}
-    if len(ids) < len(problems) or min(ids) < 0 or max(ids) >= 2**32:
-      raise InputError(
-          f"{path}: the ids of the {split} split are not distinct numbers in "
-          f"[0, 2**32), so rollouts would share their randomness; {remedy}")
-  return Stratum(header, splits["train"], splits["validation"])
+  except (OSError, ValueError) as error:
+    raise InputError(f"{path}: not a stratum file ({error}); {REMEDY}"
+                     ) from error
+  # Not splitlines, which also splits at characters that JSON texts may hold.
+  head, *lines = text.removesuffix("\n").split("\n")
+  header = _object(head, f"{path}:1")
+  _check_header(header, f"{path}:1")
+  found = digest(lines)
+  if header["sha256"] != found:
+    raise InputError(f"{path}: the content hash is {found[:12]}, but the header "
+                     f"has {header['sha256'][:12]}: the file was cut or "
+                     f"edited; {REMEDY}")
+  task = base.TASKS[header["task"]]
+  splits = {split: {} for split in SPLITS}
+  for number, line in enumerate(lines, 2):
+    where = f"{path}:{number}"
+    split, problem = _row(_object(line, where), where)
+    if problem.id in splits[split]:
+      raise InputError(f"{where}: id={problem.id} is used twice in the {split} "
+                       f"split, so rollouts would share random numbers; {REMEDY}")
+    try:
+      task.check(problem)
+    except InputError as error:
+      raise InputError(f"{where}: {error}; {REMEDY}") from error
+    splits[split][problem.id] = problem
+  for split in SPLITS:
+    if not splits[split]:
+      raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
+  return Stratum(header, *(list(splits[split].values()) for split in SPLITS))

@@ -138,5 +138,5 @@ def test_normalising_any_text_raises_nothing(text):
 
 @pytest.mark.parametrize("answer", ["", " ", "$$", ".", "1" * 1001])
 def test_gold_that_nothing_can_equal_is_refused(answer):
-  with pytest.raises(InputError, match="problem 5"):
+  with pytest.raises(InputError, match="answer="):
     math.check(Problem(5, "?", answer))
