@@ -46,6 +46,7 @@ def get_config():
           weights=config_dict.placeholder(str),  # None: dtype; or int8
           cache=config_dict.placeholder(str),  # None: dtype; or float8
           attention="auto",
+          precision="highest",
       ),
       loss=dict(
           aggregation="token_mean",  # plain cross-entropy, advantage 1
@@ -62,6 +63,7 @@ def get_config():
           dtype="float32",
           reduce_dtype="float32",
           attention="auto",
+          precision="highest",
       ),
       optimizer=dict(
           base_lr=4e-3,  # peak; cosine to a tenth of it

@@ -52,6 +52,7 @@ def get_config():
           weights=config_dict.placeholder(str),  # None: dtype; or int8
           cache=config_dict.placeholder(str),  # None: dtype; or float8
           attention="auto",
+          precision="highest",
       ),
       mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis
   )

@@ -219,7 +219,8 @@ def prepare(config) -> RunContext:
       tokenizer=tokenizer, stratum=stratum,
       **_shortened(sampler, prompts),
       model=model, merge=jax.jit(functools.partial(
-          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype)),
+          lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
+          precision=e.sampler.precision)),
       sampler=sampler,
       notes=(*notes, *sampler_notes,
              *other_model(e, stratum.header, model_sha256)))

@@ -68,19 +68,20 @@ def windowed(mask_BxTxL, window: int | None):
   return mask_BxTxL & (seen[..., -1:] - seen < window)
 
 
-def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
+def choose(wanted: str, cfg, mesh, *, dtype: str, precision: str, length: int,
            knob: str) -> str:
-  """The kernel for a model on a mesh: the one wanted, of "auto" the best.
+  """Returns the kernel for a model on a mesh: the wanted one, or the best.
 
   Args:
-    wanted: one of CHOICES.
+    wanted: one of CHOICES; "auto" is the best.
     cfg: decoder.ModelConfig.
     dtype: of queries, keys and values.
+    precision: of float32 products, one of precision.PRECISIONS.
     length: slots of the longest row.
     knob: key of the config, for the error.
 
   Raises:
-    InputError: it cannot be had here; says why, and what can.
+    InputError: the wanted kernel is not supported here; names those that are.
   """
   device = mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
@@ -90,6 +91,8 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, length: int,
       capability=float(device.compute_capability) if nvidia else None,
       dtype=dtype, cap=cfg.attn_cap, length=length,
       window=min((w for w in cfg.window_Z if w is not None), default=length))
+  if dtype == "float32" and precision == "high" and lacks["splash"] is None:
+    lacks["splash"] = "it has precision default and highest, not high"
   possible = [*(name for name in lacks if lacks[name] is None), "einsum"]
   if wanted == "auto":
     return possible[0] if length >= LEAST else "einsum"

@@ -96,10 +96,12 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
       make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
 
 
-def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32):
-  """The decoder's parameters; differentiable in `trained`.
+def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
+          precision: str = "highest"):
+  """Returns the decoder's parameters; differentiable in `trained`.
 
-  The sum is taken in float32 and returned in `dtype`.
+  Product and sum are float32, the product with a precision of
+  precision.PRECISIONS; the result is returned in `dtype`.
   """
   if not cfg.rank:
     return trained
@@ -109,7 +111,7 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32):
     if layer not in trained or name[0] not in trained[layer]:
       return w.astype(dtype)
     pair = trained[layer][name[0]]
-    delta = jnp.tensordot(pair["a"], pair["b"], 1)
+    delta = jnp.tensordot(pair["a"], pair["b"], 1, precision=precision)
     return (w.astype(jnp.float32) + cfg.scale * delta).astype(dtype)
 
   return jax.tree.map_with_path(leaf, base)

@@ -11,6 +11,7 @@ from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
+from isojax.models import precision as precision_lib
 from isojax.rl import advantages, losses, packing, chunked_head
 from isojax.types import Batch, Prompts, Rollouts, TrainState
 
@@ -33,6 +34,8 @@ class LossConfig:
   dtype: str  # of weights and activations in the update; masters are float32
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str  # one of attention.CHOICES
+  # Of float32 products, one of precision.PRECISIONS.
+  precision: str = dataclasses.field(metadata={"neutral": "highest"})
 
   def __post_init__(self):
     for name, table in (("aggregation", advantages.AGGREGATIONS),
@@ -54,6 +57,9 @@ class LossConfig:
     if self.attention not in attention.CHOICES:
       raise InputError(f"loss.attention={self.attention!r}: expected one of "
                        f"{', '.join(attention.CHOICES)}")
+    if self.precision not in precision_lib.PRECISIONS:
+      raise InputError(f"loss.precision={self.precision!r}: expected one of "
+                       f"{', '.join(precision_lib.PRECISIONS)}")
     if self.importance_cap is not None and self.importance_cap <= 0:
       raise InputError(f"loss.importance_cap={self.importance_cap}: expected "
                        "> 0, or None for no weights")
@@ -174,8 +180,8 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
   `length` is of a row with its prompt. InputError as of attention.choose.
   """
   return model.clone(remat=cfg.remat, attention=attention.choose(
-      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype, length=length,
-      knob="recipe.loss.attention"))
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+      precision=cfg.precision, length=length, knob="recipe.loss.attention"))
 
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
@@ -189,7 +195,8 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
                         + batch.tokens_RxW.shape[1])
 
     def policy(trained):
-      params = jax.tree.map(reduced, lora_lib.merge(lora, base, trained))
+      params = jax.tree.map(reduced, lora_lib.merge(
+          lora, base, trained, precision=cfg.precision))
       return (chunked_head.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
@@ -264,7 +271,9 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
   carried = (shardings.params, whole)
   start = jax.jit(start, out_shardings=carried)
-  accumulate = jax.jit(accumulate, donate_argnums=2, out_shardings=carried)
+  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
+  accumulate = jax.jit(precision_lib.traced(accumulate, precision),
+                       donate_argnums=2, out_shardings=carried)
   apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
 
   def update(state: TrainState, base, batches: list[Batch], temperature):

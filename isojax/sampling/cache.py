@@ -1,4 +1,4 @@
-"""What happens to a cache between chunks: rows come, go, and grow."""
+"""Changes of a cache between two chunks: rows are inserted, kept, and grow."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,9 @@ from isojax.models import decoder
 
 
 def sharding(model: decoder.Transformer) -> NamedSharding:
-  """Of keys and values alike: rows by blocks, heads by tensor if they divide.
+  """Returns the sharding of keys and values: rows by blocks, heads by tensor.
+
+  Heads that do not divide over tensor are replicated.
   """
   tensor = "tensor" if model.cfg.K % model.mesh.shape["tensor"] == 0 else None
   return NamedSharding(model.mesh, P(mesh_lib.ROWS, tensor))
@@ -18,9 +20,9 @@ def sharding(model: decoder.Transformer) -> NamedSharding:
 
 def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
            *, G: int) -> decoder.KVCache:
-  """Row row_GxF[g, f] of block g takes prompt slot_GxF[g, f] of its window.
+  """Copies prompt slot_GxF[g, f] of block g's window into its row row_GxF[g, f].
 
-  Rows behind the last one of a block take nothing.
+  Rows beyond a block's last are padding, for which nothing is copied.
   """
   def put(axis, cache_R, window_P):
     L = min(cache_R.shape[axis], window_P.shape[axis])
@@ -37,7 +39,7 @@ def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
 
 
 def resize(part_BxK, take_GxR, L: int, axis: int):
-  """Keeps some rows of each block, and grows or cuts the axis of slots to L."""
+  """Keeps rows take_GxR of each block; grows or cuts the axis of slots to L."""
   G = take_GxR.shape[0]
   grouped = part_BxK.reshape(G, -1, *part_BxK.shape[1:])
   kept = jax.vmap(lambda x, take: x[take])(grouped, take_GxR)
@@ -50,10 +52,10 @@ def resize(part_BxK, take_GxR, L: int, axis: int):
 
 def flush(cache: decoder.KVCache, recent: decoder.KVCache,
           start_R) -> decoder.KVCache:
-  """The cache with a chunk's slots, from start_R[r] on in row r.
+  """Writes a chunk's keys and values into the cache, from start_R[r] in row r.
 
-  As products with ones and zeros, exact, and a choice: all that a TPU would
-  make of writes at a place of each row's own is a loop over rows.
+  The slots are moved by a product with ones and zeros, which is exact: on TPUs,
+  writes at a different place in each row would be a loop over rows.
   """
   C, L = recent.v[0].shape[2], cache.v[0].shape[2]
   at_RxL = jnp.arange(L)[None] - start_R[:, None]

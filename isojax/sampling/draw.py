@@ -1,14 +1,25 @@
-"""A token of a distribution, by inverse CDF from one uniform number."""
+"""Draws one token per row by inverse CDF from one uniform number."""
 
 import jax
 import jax.numpy as jnp
 
-BLOCK = 128  # weights summed at once: the running sum of V is short this way
-NEVER = -1e4  # log-weight of weight 0; finite, as 0 times -inf is NaN
+BLOCK = 128  # weights summed at once, which keeps the running sum over V short
+NEVER = -1e4  # log-weight of weight 0; finite, because 0 times -inf is NaN
+# Which program draws: from the whole distribution, from its nucleus (top_p),
+# or the most likely token. Static, so that a program holds no sort or argmax
+# that it does not run.
+KINDS = ("whole", "nucleus", "greedy")
+
+
+def kind_of(temperature: float, top_p: float) -> str:
+  """Returns the member of KINDS for a temperature and a top_p."""
+  if temperature <= 0:
+    return "greedy"
+  return "nucleus" if top_p < 1 else "whole"
 
 
 def nucleus(weight_RxV, top_p):
-  """Of weights, the smallest set with at least top_p of the mass; 0 elsewhere.
+  """Keeps the fewest weights with at least top_p of the mass, zeros the rest.
   """
   order = jnp.argsort(-weight_RxV, axis=-1)
   ordered = jnp.take_along_axis(weight_RxV, order, axis=-1)
@@ -18,7 +29,7 @@ def nucleus(weight_RxV, top_p):
 
 
 def in_blocks(x_RxV, fill: float):
-  """[R, V] -> [R, blocks, BLOCK], `fill` behind the last."""
+  """Cuts [R, V] into [R, blocks, BLOCK]; `fill` pads the last block."""
   R, V = x_RxV.shape
   size = min(V, BLOCK)
   return jnp.pad(x_RxV, ((0, 0), (0, -V % size)), constant_values=fill).reshape(
@@ -26,19 +37,20 @@ def in_blocks(x_RxV, fill: float):
 
 
 def at(x, i_R):
-  """x[r, i_R[r]] of each row r."""
+  """Returns x[r, i_R[r]] of each row r."""
   i = i_R.reshape(-1, *[1] * (x.ndim - 1))
   return jnp.take_along_axis(x, i, axis=1)[:, 0]
 
 
 def pick(mass_RxK, inside, uniform_R):
-  """The token at which the running sum passes uniform * total, and the total.
+  """Returns the token whose running sum passes uniform * total, and the total.
 
-  Sums of blocks first, then inside one block.
+  Sums the blocks first, then the weights inside one block.
 
   Args:
     mass_RxK: sums of the weights of each block.
     inside: (block of each row) -> its weights [R, BLOCK].
+    uniform_R: in [0, 1).
   """
   mass_RxK = jnp.cumsum(mass_RxK, axis=-1)
   target_R = uniform_R * mass_RxK[:, -1]
@@ -49,49 +61,49 @@ def pick(mass_RxK, inside, uniform_R):
   size = weight.shape[1]
   token_R = jnp.sum(jnp.cumsum(weight, axis=-1) <= (target_R - before_R)[
       :, None], axis=-1, dtype=jnp.int32)
-  # By rounding the sum may pass the block's end: then its last weight above 0.
+  # Rounding may pass the end of the block: then take its last weight above 0.
   last_R = jnp.max(jnp.where(weight > 0, jnp.arange(size)[None], 0), axis=-1)
   return block_R * size + jnp.minimum(token_R, last_R), mass_RxK[:, -1]
 
 
 @jax.named_scope("draw")
-def draw(logits_RxV, uniform_R, temperature, top_p):
-  """A token per row by inverse CDF: (token, its log-prob, entropy), [R] each.
+def draw(logits_RxV, uniform_R, temperature, top_p, *, kind: str):
+  """Draws a token per row: (token, its log-prob, entropy), [R] each, float32.
 
-  The log-prob is of the distribution drawn from, the entropy (nats) of that
-  before top_p. Temperature 0 takes the most likely token, whose log-prob is
-  then 0. All in float32. The vocabulary is sorted only when top_p < 1; else,
-  where it is whole blocks, the logits are read twice and nothing of their size
-  is written (room for the sort is there in any case).
+  Args:
+    logits_RxV: float32.
+    uniform_R: one number in [0, 1) per row.
+    temperature: divides the logits; not read if greedy.
+    top_p: mass of the nucleus; read only for kind "nucleus".
+    kind: one of KINDS, see `kind_of`. "greedy" takes the most likely token.
+
+  Returns:
+    The log-prob under the distribution drawn from (0 if greedy) and the entropy
+    (nats) of the distribution before top_p (at temperature 1 if greedy).
   """
-  scale = jnp.where(temperature > 0, temperature, 1.0)
+  scale = 1.0 if kind == "greedy" else temperature
   top_R = jnp.max(logits_RxV, axis=-1)
   log_weight = lambda x_Rx: jnp.maximum(
       (x_Rx - top_R.reshape(-1, *[1] * (x_Rx.ndim - 1))) / scale, NEVER)
   logits_RxKxB = in_blocks(logits_RxV, -jnp.inf)
   log_weight_RxKxB = log_weight(logits_RxKxB)
   weight_RxKxB = jnp.exp(log_weight_RxKxB)
-  # Said to be one step, or XLA reads all logits once more for the totals.
+  # Without the barrier XLA reads all logits once more for the totals.
   mass_RxK, mean_RxK = jax.lax.optimization_barrier(
       (jnp.sum(weight_RxKxB, axis=-1),
        jnp.sum(weight_RxKxB * log_weight_RxKxB, axis=-1)))
   total_R = jnp.sum(mass_RxK, axis=-1)
   entropy_R = jnp.log(total_R) - jnp.sum(mean_RxK, axis=-1) / total_R
-
-  def of_all():
-    return pick(mass_RxK, lambda block_R: jnp.exp(
-        log_weight(at(logits_RxKxB, block_R))), uniform_R)
-
-  def of_nucleus():
-    weight_RxKxB = in_blocks(
+  if kind == "greedy":
+    token_R = jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32)
+    return token_R, jnp.zeros_like(entropy_R), entropy_R
+  if kind == "nucleus":
+    kept_RxKxB = in_blocks(
         nucleus(jnp.exp(log_weight(logits_RxV)), top_p), 0.0)
-    return pick(jnp.sum(weight_RxKxB, axis=-1),
-                lambda block_R: at(weight_RxKxB, block_R), uniform_R)
-
-  token_R, kept_R = jax.lax.cond(top_p < 1, of_nucleus, of_all)
-  logp_R = log_weight(at(logits_RxV, token_R)) - jnp.log(kept_R)
-  # Only where asked for: XLA's argmax takes three times as long as the rest.
-  token_R = jax.lax.cond(
-      temperature > 0, lambda: token_R,
-      lambda: jnp.argmax(logits_RxV, axis=-1).astype(jnp.int32))
-  return token_R, jnp.where(temperature > 0, logp_R, 0.0), entropy_R
+    token_R, kept_R = pick(jnp.sum(kept_RxKxB, axis=-1),
+                           lambda block_R: at(kept_RxKxB, block_R), uniform_R)
+  else:
+    token_R, kept_R = pick(mass_RxK, lambda block_R: jnp.exp(
+        log_weight(at(logits_RxKxB, block_R))), uniform_R)
+  return (token_R, log_weight(at(logits_RxV, token_R)) - jnp.log(kept_R),
+          entropy_R)

@@ -1,4 +1,5 @@
-"""Prompts go through the model once; rows that go on clone the cache."""
+"""Runs prompts through the model once; rows that continue them clone the cache.
+"""
 
 import functools
 
@@ -12,7 +13,7 @@ from isojax.types import Prompts
 
 @jax.named_scope("prompts")
 def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
-  """The cache [P, S] of all prompt tokens but the last of each."""
+  """Returns the cache [P, S] of prompts; the last token of each is fed later."""
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
   cache = decoder.init_cache(model.cfg, P, S, dtype)
@@ -23,7 +24,7 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def clone(x_Px, slot_R, G: int):
-  """Row r takes slot_R[r] of its own block of G: [P, ...] -> [R, ...]."""
+  """Copies slot_R[r] of row r's own block of G to row r: [P, ...] -> [R, ...]."""
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])
@@ -34,7 +35,7 @@ def _clone_forward(x_Px, slot_R, G):
 
 
 def _clone_backward(G, saved, grad_Rx):
-  """Sums over each slot's rows as a product: a scatter is slow on CPUs."""
+  """Sums over each slot's rows by a product, as a scatter is slow on CPUs."""
   slot_R, slots = saved
   took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
   grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),

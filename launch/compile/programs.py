@@ -184,7 +184,8 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 state + held((weights, window, cache)) - held(cache.k[0]),
                 planned["resize"])
   yield Program("decode", lambda: s.decode.lower(
-      weights, cache, row, key, scalar, scalar), state + held(window),
+      weights, cache, row, key, scalar, scalar,
+      kind="nucleus" if e.eval.top_p < 1 else "whole"), state + held(window),
                 planned["decode"])
 
 

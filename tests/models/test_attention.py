@@ -183,11 +183,11 @@ class Mesh:
 
 
 def choose(wanted, platform, *, cfg=TINY, tensor=1, dtype="bfloat16",
-           length=1000, capability="9.0", **changes):
+           precision="highest", length=1000, capability="9.0", **changes):
   return attention.choose(
       wanted, dataclasses.replace(cfg, **changes),
-      Mesh(platform, tensor, capability), dtype=dtype, length=length,
-      knob="recipe.loss.attention")
+      Mesh(platform, tensor, capability), dtype=dtype, precision=precision,
+      length=length, knob="recipe.loss.attention")
 
 
 @pytest.mark.parametrize("platform,found", [
@@ -203,6 +203,8 @@ def test_the_kernel_of_each_backend(platform, found):
     ("splash", "cpu", dict(H=64), "of TPUs, this is a cpu"),
     ("cudnn", "tpu", dict(H=64), "of NVIDIA's GPUs, this is a tpu"),
     ("splash", "tpu", {}, "heads are of 10 numbers"),
+    ("splash", "tpu", dict(H=64, dtype="float32", precision="high"),
+     "precision default and highest, not high"),
     ("splash", "tpu", dict(H=64, tensor=3), "2 key heads do not divide"),
     ("splash", "tpu", dict(H=64, length=40000), "40000 slots, 32768 are"),
     ("splash", "tpu", dict(H=128, cfg=RICH), "windows of 3 tokens"),

@@ -11,6 +11,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import int8
 from isojax.models import linear
+from isojax.sampling import decode as decode_lib
 from isojax.sampling import sampler as sampler_lib
 from tests.conftest import RICH
 from tests.conftest import TINY
@@ -139,8 +140,9 @@ def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
   sampler = sampler_lib.make_sampler(model, cfg, EOS)
   reader = model.clone(dtype=cfg.dtype)
   assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
-  for s in (sampler, sampler._replace(decode=jax.jit(
-      sampler_lib.make_decode(reader, cfg, EOS, buffered=True)))):
+  for s in (sampler, sampler._replace(decode=jax.jit(decode_lib.make_decode(
+      reader, C=cfg.chunk, T=cfg.max_new_tokens, eos=EOS, buffered=True),
+                                                     static_argnames="kind"))):
     got = run(model, params, prompts, 3, sampler=s)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
 

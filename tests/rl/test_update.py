@@ -32,7 +32,8 @@ LOSS = update_lib.LossConfig(
     aggregation="token_mean", zero_variance="off", advantage_ddof=0,
     advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
     kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
-    remat=False, dtype="float32", reduce_dtype="float32", attention="auto")
+    remat=False, dtype="float32", reduce_dtype="float32", attention="auto",
+    precision="highest")
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -280,7 +281,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
       slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
-      attention="auto"),
+      attention="auto", precision="highest"),
       eos=(10,))
   rollouts = sampler_lib.sample_all(
       sampler, params, prompts, n, jax.random.key(0), temperature=0.0,

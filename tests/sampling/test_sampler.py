@@ -13,6 +13,7 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
@@ -26,7 +27,7 @@ S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
-    attention="auto")
+    attention="auto", precision="highest")
 
 
 def make_prompts(count, S=S):
@@ -96,7 +97,7 @@ def plainly_sampled(model, params, prompts, n, step=0):
     ids, start_B = sequences(prompts, tokens, n)
     logits = plain_logits(model, params, ids)[np.arange(B), start_B + t - 1]
     drawn, _, _ = draw_lib.draw(
-        logits, rng.uniform_at(key_R, jnp.full(B, t)), 1.0, 1.0)
+        logits, rng.uniform_at(key_R, jnp.full(B, t)), 1.0, 1.0, kind="whole")
     tokens[~done, t] = np.asarray(drawn)[~done]
     done |= np.isin(tokens[:, t], EOS)
   return tokens
@@ -204,7 +205,9 @@ def test_a_chunk_beside_the_cache_changes_nothing():
   sampler = sampler_lib.make_sampler(rich, cfg, EOS)
   plain = run(rich, params, prompts, 3, sampler=sampler)
   buffered = run(rich, params, prompts, 3, sampler=sampler._replace(
-      decode=jax.jit(sampler_lib.make_decode(rich, cfg, EOS, buffered=True))))
+      decode=jax.jit(decode_lib.make_decode(
+          rich.clone(dtype="float32"), C=cfg.chunk, T=T, eos=EOS,
+          buffered=True), static_argnames="kind")))
   assert plain.len_R.max() == T and plain.ended_R.any()
   np.testing.assert_array_equal(buffered.tokens_RxT, plain.tokens_RxT)
   np.testing.assert_allclose(buffered.behavior_logp_RxT,
@@ -230,7 +233,7 @@ def test_nothing_crosses_devices(axes):
   crosses = lambda call, *args, **more: COLLECTIVE.findall(
       call.lower(*args, **more).compile().as_text())
   assert crosses(s.decode, params, cache, row, rng.stream(0, "rollout", 0),
-                 np.float32(1), np.float32(1)) == []
+                 np.float32(1), np.float32(1), kind="nucleus") == []
   assert crosses(s.insert, cache, window, index, index, G=4) == []
   assert crosses(s.resize, cache.k[0], index, 32, 3) == []
 
@@ -241,7 +244,7 @@ def test_stages_of_a_program_are_named(model, params):
   row = queue.start(make_prompts(1), 1, G=1, R=4, W=1, T=T).row
   text = s.decode.lower(
       params, s.empty(4, 16), row, rng.stream(0, "rollout", 0), np.float32(1),
-      np.float32(1)).as_text(debug_info=True)
+      np.float32(1), kind="whole").as_text(debug_info=True)
   for stage in ("layers_0/attention/", "layers_0/mlp/", "head/", "draw/"):
     assert stage in text
 
@@ -277,15 +280,41 @@ def test_a_sweep_compiles_nothing_twice(model, params):
   for Bp, n in sweep:
     run(model, params, make_prompts(Bp), n, sampler=sampler)
   first = sizes()
+  shapes = len(sampler.row_sizes) * len(sampler.length_sizes)
   for Bp, n in [(21, 3), (4, 11), (1, 40), (2, 23)]:
-    for temperature, top_p in ((1.0, 1.0), (0.0, 1.0), (0.3, 0.5)):
+    for temperature in (1.0, 0.3):
       run(model, params, make_prompts(Bp), n, sampler=sampler, step=Bp,
-          temperature=temperature, top_p=top_p)
-  assert sizes()[-1] == first[-1] <= len(sampler.row_sizes) * len(
-      sampler.length_sizes)
+          temperature=temperature)
+  assert sizes()[-1] == first[-1] <= shapes
+  # A kind of draw is another program; its temperature and top_p are not.
+  for temperature, top_p in ((0.3, 0.5), (0.0, 1.0), (0.7, 0.9), (0.0, 0.5)):
+    run(model, params, make_prompts(2), 23, sampler=sampler,
+        temperature=temperature, top_p=top_p)
+  assert sizes()[-1] <= 3 * shapes and sizes()[-1] == first[-1] + 2
   assert sizes()[0] <= len(sampler.prompt_sizes)
   short = dataclasses.replace(CONFIG, slots=16, max_new_tokens=1)
   assert sampler_lib.make_sampler(model, short, EOS).chunk == 1
+
+
+def test_a_growing_cache_is_there_once_and_one_part(model, params):
+  """64 -> 128 slots of a position: old parts are freed one by one."""
+  s = sampler_lib.make_sampler(
+      model, dataclasses.replace(CONFIG, slots=4, max_new_tokens=250), ())
+  peaks = {}
+
+  def resize(part, take, L, axis):  # the real one, and what is alive behind it
+    grown = s.resize(part, take, L, axis)
+    alive = sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
+    peaks[L] = max(alive, peaks[L] if L in peaks else 0)
+    return grown
+
+  alive = sum(x.nbytes for x in jax.live_arrays() if x.ndim == 4)
+  run(model, params, make_prompts(4), 1, sampler=s._replace(resize=resize))
+  part = lambda L: 4 * TINY.K * TINY.H * L * 4  # rows, heads, numbers, bytes
+  window = 2 * TINY.Z * part(S) // 4  # one prompt a block
+  for old, new in ((64, 128), (128, 192), (192, 256)):
+    assert peaks[new] - alive <= 2 * TINY.Z * part(new) + part(old) + window
+    assert peaks[new] - alive > 2 * TINY.Z * part(new)
 
 
 def test_stream_yields_each_rollout_once_and_complete(model, params, rollouts):
@@ -328,124 +357,6 @@ def test_temperature_zero_is_argmax_and_certain(model, params):
   assert (got.behavior_logp_RxT == 0).all()
   cold = run(model, params, prompts, 2, temperature=1e-4)
   np.testing.assert_array_equal(got.tokens_RxT, cold.tokens_RxT)
-
-
-def test_draw_by_hand():
-  """p = 1/2, 1/4, 1/8, 1/8: the uniform number names the token."""
-  logits = np.log([[4.0, 2.0, 1.0, 1.0]]).repeat(6, 0).astype(np.float32)
-  uniform = np.float32([0.0, 0.49, 0.51, 0.74, 0.76, 0.9999999])
-  token, logp, entropy = draw_lib.draw(logits, uniform, 1.0, 1.0)
-  assert token.tolist() == [0, 0, 1, 1, 2, 3]
-  np.testing.assert_allclose(
-      np.exp(logp), [0.5, 0.5, 0.25, 0.25, 0.125, 0.125], rtol=1e-6)
-  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # 7/4 bits
-
-
-def test_top_p_by_hand():
-  """top_p = 0.6 keeps 1/2 and 1/4, renormalised to 2/3 and 1/3."""
-  logits = np.log([[1.0, 4.0, 1.0, 2.0]]).repeat(3, 0).astype(np.float32)
-  token, logp, entropy = draw_lib.draw(
-      logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6)
-  assert token.tolist() == [1, 1, 3]
-  np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
-  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # of all four
-
-
-def test_draw_follows_the_distribution():
-  """Chi-square of 20,000 draws over 5 tokens; 23.5 is its 0.01 % point."""
-  p = np.array([0.05, 0.4, 0.1, 0.15, 0.3])
-  keys = rng.row_keys(rng.stream(0, "rollout"), jnp.arange(20_000, dtype=jnp.uint32),
-                      jnp.zeros(20_000, jnp.uint32))
-  uniform = rng.uniform_at(keys, jnp.full(20_000, 3))
-  logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))
-  token, _, _ = draw_lib.draw(logits, uniform, 1.0, 1.0)
-  count = np.bincount(token, minlength=5)
-  assert ((count - 20_000 * p)**2 / (20_000 * p)).sum() < 23.5
-
-
-@pytest.mark.parametrize("top_p", [1.0, 0.6])
-@pytest.mark.parametrize("V", [5, 128, 131, 1000])
-def test_draw_against_float64(V, top_p):
-  """Several blocks, impossible tokens: numpy sorts and sums in float64."""
-  random, R, temperature = np.random.default_rng(V), 200, 0.7
-  logits = 3 * random.normal(size=(R, V)).astype(np.float32)
-  logits[random.random((R, V)) < 0.3] = -np.inf
-  logits[:, 2] = 0.0
-  uniform = random.random(R).astype(np.float32)
-  got = draw_lib.draw(logits, uniform, temperature, top_p)
-  token, logp, entropy = map(np.asarray, got)
-  weight = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(float)
-                  / temperature)
-  p = weight / weight.sum(axis=1, keepdims=True)
-  np.testing.assert_allclose(
-      entropy, -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1), atol=2e-5)
-  if top_p < 1:
-    order = np.argsort(-p, axis=1)
-    sorted_p = np.take_along_axis(p, order, axis=1)
-    above = np.cumsum(sorted_p, axis=1) - sorted_p
-    np.put_along_axis(p, order, np.where(above < top_p, sorted_p, 0), axis=1)
-    p /= p.sum(axis=1, keepdims=True)
-  np.testing.assert_allclose(logp, np.log(p[np.arange(R), token]), atol=1e-5)
-  cdf = np.cumsum(p, axis=1)
-  want = [np.searchsorted(row, u, side="right") for row, u in zip(cdf, uniform)]
-  # Within rounding of a boundary the neighbour is as good.
-  assert np.mean(token == want) > 0.98
-
-
-@pytest.mark.parametrize("V", [5, 128, 131, 1000])
-def test_pick_is_the_inverse_of_the_running_sum(V):
-  """Blocks of 128 against numpy's float64 sums; zeros are never taken."""
-  random = np.random.default_rng(V)
-  weight = random.exponential(size=(400, V)) * (random.random((400, V)) < 0.5)
-  weight[:, 3] += 0.1
-  uniform = random.random(400)
-  uniform[:3] = 0, 0.5, 1 - 2**-23
-  blocks = draw_lib.in_blocks(jnp.float32(weight), 0.0)
-  token, total = draw_lib.pick(
-      blocks.sum(axis=-1), lambda block: draw_lib.at(blocks, block),
-      jnp.float32(uniform))
-  cdf = np.cumsum(weight, axis=1)
-  want = [np.searchsorted(row, u * row[-1], side="right")
-          for row, u in zip(cdf, uniform)]
-  # Within rounding of a boundary the neighbour is as good.
-  assert np.mean(np.asarray(token) == want) > 0.99
-  assert (weight[np.arange(400), token] > 0).all()
-  np.testing.assert_allclose(total, cdf[:, -1], rtol=1e-5)
-
-
-def test_slots_take_what_waits_by_hand():
-  """3 problems of 2 rollouts, 2 blocks of 2 slots, windows of 1 prompt.
-
-  Short prompts first: items 2 3 | 0 1 | 4 5; block 0 has the first three.
-  """
-  prompts = Prompts(np.arange(9, dtype=np.int32).reshape(3, 3),
-                    np.array([2, 1, 3], np.int32),
-                    np.array([7, 8, 9], np.uint32))
-  q = queue.start(prompts, 2, G=2, R=4, W=1, T=5)
-  assert q.starving and queue.fill(q)[0].shape == (2, 0)
-  assert queue.move_window(q).id_P.tolist() == [8, 7]
-  row, slot = queue.fill(q)
-  assert row.tolist() == [[0, 1], [0, 2]] and slot.tolist() == [[0, 0], [0, 0]]
-  assert q.item_R[:3].tolist() == [2, 3, 1] and q.starving
-  assert queue.move_window(q).id_P.tolist() == [7, 9]
-  assert queue.fill(q)[0].tolist() == [[2], [1]]  # block 0 is full
-  assert q.item_R.tolist() == [2, 3, 1, 4] and not q.starving and q.waiting
-  assert q.row.token_R.tolist() == [3, 3, 1, 8]  # last tokens of the prompts
-  assert q.row.rollout_R.tolist() == [0, 1, 1, 0]
-  q.row.active_R[:] = [False, True, True, False]
-  assert queue.move_window(q).id_P.tolist() == [7, 9]
-  assert queue.fill(q)[0].tolist() == [[0], [1]]
-  assert q.item_R.tolist() == [0, 3, 1, 5] and not q.waiting
-
-
-def test_sizes_by_hand():
-  assert queue.shares(4, 176, 16) == (48, 96, 144, 176)
-  assert queue.shares(4, 176, 32) == (64, 96, 160, 176)
-  assert queue.shares(4, 6, 4) == (4, 6)
-  assert queue.shares(4, 30, 32) == (30,)
-  assert queue.halves(30, 4, 3, 1) == (4, 8, 16, 32)
-  assert queue.halves(30, 4, 3, 4) == (16, 32)
-  assert queue.halves(30, 4, 3, 9) == (32,)
 
 
 @pytest.mark.parametrize("field, value", [

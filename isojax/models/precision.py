@@ -1,0 +1,37 @@
+"""The precision of matrix products, set while a program is traced.
+
+Accelerators multiply float32 operands in fewer bits unless a program asks for
+more: TPUs in one pass of bfloat16, NVIDIA GPUs in TF32. CPUs and products of
+bfloat16 operands are the same at every precision.
+"""
+
+import functools
+
+import jax
+
+PRECISIONS = ("default", "high", "highest")  # jax.lax.Precision, lower case
+
+
+def of_dtype(precision: str, dtype: str) -> str:
+  """Returns the precision for a program whose activations have a dtype.
+
+  Programs in bfloat16 keep jax's default: Pallas kernels refuse any other
+  precision for bfloat16 operands, and products of a float32 gradient with a
+  bfloat16 operand would become slower. Their products of two float32 operands
+  (adapters, moves by ones and zeros) state a precision of their own.
+  """
+  return precision if dtype == "float32" else "default"
+
+
+def traced(function, precision: str):
+  """Returns the function, whose products are traced with a precision.
+
+  Products with a precision of their own keep it. Gradients have that of the
+  forward product.
+  """
+  @functools.wraps(function)
+  def with_precision(*args, **kwargs):
+    with jax.default_matmul_precision(precision):
+      return function(*args, **kwargs)
+
+  return with_precision

@@ -1,0 +1,88 @@
+"""Decodes a chunk of tokens in all slots of the sampler, in one program."""
+
+import jax
+import jax.numpy as jnp
+
+from isojax import mesh as mesh_lib
+from isojax import rng
+from isojax.models import decoder
+from isojax.sampling import cache as cache_lib
+from isojax.sampling import draw as draw_lib
+from isojax.types import Drawn
+from isojax.types import Rows
+
+
+def make_decode(model: decoder.Transformer, *, C: int, T: int,
+                eos: tuple[int, ...], buffered: bool):
+  """Returns decode(params, cache, Rows, key, temperature, top_p, kind).
+
+  It returns (cache, Rows, Drawn) after one chunk; `kind` is one of draw.KINDS
+  and static.
+
+  Args:
+    model: with the dtype of activations.
+    C: tokens of a chunk.
+    T: new tokens of a rollout, at most.
+    eos: tokens that end a rollout.
+    buffered: keep the keys and values of the chunk in a buffer beside the
+      cache, in which all rows write at the same slot. For TPUs: there, writes
+      at a different slot in each row are a loop over rows, and values of narrow
+      heads are padded.
+  """
+  eos_E = jnp.array(eos, jnp.int32)
+
+  def decode(params, cache, row: Rows, key, temperature, top_p, kind):
+    key_R = rng.row_keys(key, row.id_R, row.rollout_R)
+    R, L = row.token_R.shape[0], cache.v[0].shape[2]
+    start_R, past, slot_L = row.position_R, None, jnp.arange(L)[None, None]
+    if buffered:
+      past, cache = cache, decoder.init_cache(
+          model.cfg, R, C, cache.v[0].dtype)
+
+    def seen(i, row):
+      if not buffered:
+        return slot_L <= row.position_R[:, None, None]
+      return jnp.concatenate([
+          slot_L < start_R[:, None, None],
+          jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
+
+    def advance(i, carry):
+      row, cache, out = carry
+      hidden, cache = model.apply(
+          {"params": params}, row.token_R[:, None], row.position_R[:, None],
+          seen(i, row), cache, i if buffered else row.position_R, past)
+      logits = model.apply({"params": params}, hidden, method="head")[:, 0]
+      # Each device draws for some rows from whole logits, because sums along a
+      # sharded vocabulary gather it several times. With the second constraint
+      # alone XLA would make the logits there, from a gathered head.
+      for sharding in (mesh_lib.logits_sharding(model.mesh, logits.shape[1]),
+                       mesh_lib.spread_rows(model.mesh, R)):
+        logits = jax.lax.with_sharding_constraint(logits, sharding)
+      token_R, logp_R, entropy_R = jax.lax.with_sharding_constraint(
+          draw_lib.draw(logits, rng.uniform_at(key_R, row.count_R),
+                        temperature, top_p, kind=kind),
+          mesh_lib.row_sharding(model.mesh))
+      ended_R = row.active_R & jnp.any(
+          token_R[:, None] == eos_E[None], axis=1)
+      count_R = row.count_R + row.active_R
+      continues_R = row.active_R & ~ended_R & (count_R < T)
+      out = Drawn(out.tokens_RxC.at[:, i].set(token_R),
+                  out.logp_RxC.at[:, i].set(logp_R),
+                  out.entropy_R + jnp.where(row.active_R, entropy_R, 0.0),
+                  out.ended_R | ended_R)
+      row = row.replace(
+          token_R=token_R, position_R=row.position_R + continues_R,
+          count_R=count_R, active_R=continues_R)
+      return row, cache, out
+
+    nothing = Drawn(
+        jnp.zeros((R, C), jnp.int32), jnp.zeros((R, C), jnp.float32),
+        jnp.zeros(R, jnp.float32), jnp.zeros(R, bool))
+    # Always C tokens: to find out whether all rollouts have ended, devices
+    # would have to communicate.
+    row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
+    if buffered:
+      cache = cache_lib.flush(past, cache, start_R)
+    return cache, row, out
+
+  return decode

@@ -1,0 +1,94 @@
+"""Tokens are drawn from the distribution, and by the number that is given."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax import rng
+from isojax.sampling import draw as draw_lib
+
+
+def test_draw_by_hand():
+  """p = 1/2, 1/4, 1/8, 1/8: the uniform number names the token."""
+  logits = np.log([[4.0, 2.0, 1.0, 1.0]]).repeat(6, 0).astype(np.float32)
+  uniform = np.float32([0.0, 0.49, 0.51, 0.74, 0.76, 0.9999999])
+  token, logp, entropy = draw_lib.draw(
+      logits, uniform, 1.0, 1.0, kind="whole")
+  assert token.tolist() == [0, 0, 1, 1, 2, 3]
+  np.testing.assert_allclose(
+      np.exp(logp), [0.5, 0.5, 0.25, 0.25, 0.125, 0.125], rtol=1e-6)
+  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # 7/4 bits
+
+
+def test_top_p_by_hand():
+  """top_p = 0.6 keeps 1/2 and 1/4, renormalised to 2/3 and 1/3."""
+  logits = np.log([[1.0, 4.0, 1.0, 2.0]]).repeat(3, 0).astype(np.float32)
+  token, logp, entropy = draw_lib.draw(
+      logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6, kind="nucleus")
+  assert token.tolist() == [1, 1, 3]
+  np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
+  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # of all four
+
+
+def test_draw_follows_the_distribution():
+  """Chi-square of 20,000 draws over 5 tokens; 23.5 is its 0.01 % point."""
+  p = np.array([0.05, 0.4, 0.1, 0.15, 0.3])
+  keys = rng.row_keys(rng.stream(0, "rollout"), jnp.arange(20_000, dtype=jnp.uint32),
+                      jnp.zeros(20_000, jnp.uint32))
+  uniform = rng.uniform_at(keys, jnp.full(20_000, 3))
+  logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))
+  token, _, _ = draw_lib.draw(
+      logits, uniform, 1.0, 1.0, kind="whole")
+  count = np.bincount(token, minlength=5)
+  assert ((count - 20_000 * p)**2 / (20_000 * p)).sum() < 23.5
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.6])
+@pytest.mark.parametrize("V", [5, 128, 131, 1000])
+def test_draw_against_float64(V, top_p):
+  """Several blocks, impossible tokens: numpy sorts and sums in float64."""
+  random, R, temperature = np.random.default_rng(V), 200, 0.7
+  logits = 3 * random.normal(size=(R, V)).astype(np.float32)
+  logits[random.random((R, V)) < 0.3] = -np.inf
+  logits[:, 2] = 0.0
+  uniform = random.random(R).astype(np.float32)
+  got = draw_lib.draw(logits, uniform, temperature, top_p,
+                      kind=draw_lib.kind_of(temperature, top_p))
+  token, logp, entropy = map(np.asarray, got)
+  weight = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(float)
+                  / temperature)
+  p = weight / weight.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(
+      entropy, -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=1), atol=2e-5)
+  if top_p < 1:
+    order = np.argsort(-p, axis=1)
+    sorted_p = np.take_along_axis(p, order, axis=1)
+    above = np.cumsum(sorted_p, axis=1) - sorted_p
+    np.put_along_axis(p, order, np.where(above < top_p, sorted_p, 0), axis=1)
+    p /= p.sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(logp, np.log(p[np.arange(R), token]), atol=1e-5)
+  cdf = np.cumsum(p, axis=1)
+  want = [np.searchsorted(row, u, side="right") for row, u in zip(cdf, uniform)]
+  # Within rounding of a boundary the neighbour is as good.
+  assert np.mean(token == want) > 0.98
+
+
+@pytest.mark.parametrize("V", [5, 128, 131, 1000])
+def test_pick_is_the_inverse_of_the_running_sum(V):
+  """Blocks of 128 against numpy's float64 sums; zeros are never taken."""
+  random = np.random.default_rng(V)
+  weight = random.exponential(size=(400, V)) * (random.random((400, V)) < 0.5)
+  weight[:, 3] += 0.1
+  uniform = random.random(400)
+  uniform[:3] = 0, 0.5, 1 - 2**-23
+  blocks = draw_lib.in_blocks(jnp.float32(weight), 0.0)
+  token, total = draw_lib.pick(
+      blocks.sum(axis=-1), lambda block: draw_lib.at(blocks, block),
+      jnp.float32(uniform))
+  cdf = np.cumsum(weight, axis=1)
+  want = [np.searchsorted(row, u * row[-1], side="right")
+          for row, u in zip(cdf, uniform)]
+  # Within rounding of a boundary the neighbour is as good.
+  assert np.mean(np.asarray(token) == want) > 0.99
+  assert (weight[np.arange(400), token] > 0).all()
+  np.testing.assert_allclose(total, cdf[:, -1], rtol=1e-5)
