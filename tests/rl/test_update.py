@@ -522,7 +522,7 @@ def test_optimizer_clips_warms_up_and_then_stays():
     ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
     ("zero_variance", "yes", "off, policy, regularizers, all"),
     ("reduce_dtype", "float16", "float32, bfloat16"),
-    ("reduce_dtype", "bfloat16", "expected float32, or losses.dtype=float32"),
+    ("reduce_dtype", "bfloat16", "expected float32, or loss.dtype=float32"),
     ("microbatch_tokens", 0, ">= 1")])
 def test_bad_config_is_refused(field, value, message):
   with pytest.raises(ValueError, match=message):

@@ -15,6 +15,8 @@ HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
+# Of the largest cache's length: the length before the last of its four growths.
+SHORTER = 3 / 4
 # Bytes of a head of a token in the backward of a kernel of attention, instead
 # of its scores; fitted to what launch.compile finds with splash.
 KERNEL = 3800
@@ -221,6 +223,7 @@ class Programs:
   reference: float  # float32 parameters of the base policy, with KL
   weights: float  # while sampling
   cache: float
+  part: float  # keys or values of one layer, in the cache
   window: float  # keys and values of prompts
   prefilling: float  # what a prefill holds besides
   drawing: float  # what decoding holds besides
@@ -235,6 +238,8 @@ class Programs:
     return dict(
         prefill=self.weights + self.window + self.prefilling,
         insert=self.cache + self.window,
+        # The last growth of one part; what else is in the cache stays beside.
+        resize=(1 + SHORTER) * self.part,
         decode=self.weights + self.cache + self.drawing, start=self.state,
         accumulate=2 * self.state + self.reference + self.copy + self.kept
         + max(self.head, self.backward), apply=4 * self.state)
@@ -277,7 +282,9 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
       state=state, reference=state * kl,
       weights=(BYTES[weights] * shape.params
                / (tensor if gathered else shards)),
-      cache=slots * (S + T) * sampled, window=first * S * sampled,
+      cache=slots * (S + T) * sampled,
+      part=slots * (S + T) * sampled / (2 * shape.layers),
+      window=first * S * sampled,
       prefilling=first * S * forward,
       drawing=slots * (2 * 4 * heads * (S + T)
                        + DRAWN * 4 * shape.vocab / tensor),
@@ -292,7 +299,9 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
 def _of_isojax(p: Programs, machine: Machine) -> Memory:
   return Memory(
       masters=p.state, moments=2 * p.state, reference=p.reference,
-      copy=p.weights, cache=p.cache + p.window, sample_logits=p.drawing,
+      copy=p.weights, cache=p.cache + p.window,
+      # Beside a whole cache: what decoding holds, or the old part of a growth.
+      sample_logits=max(p.drawing, SHORTER * p.part),
       update_copy=p.copy, gradients=p.state,
       activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
       available=machine.accelerator.hbm_bytes)
