@@ -6,6 +6,7 @@ and seeds within a configuration.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from isojax.frontier.curves import Points
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
 from isojax.frontier.study import FEWEST, Run, Study
+from isojax.frontier.words import compact, number, rate
 from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
@@ -163,6 +165,7 @@ class Fit:
   log2_n_DxG: np.ndarray  # of the best configuration
   law: LawFits | None  # None: a single n
   law_DxG: np.ndarray | None  # log2 n* of the law on the frontier's grid
+  noise_G: np.ndarray | None  # width of its interval were n* one of those tested
   tied: bool  # all curves are the same: there is no best n
   identified: bool
   reasons: tuple[str, ...]  # why it is not identified
@@ -175,6 +178,30 @@ def grid_step(study: Study) -> float:
   return float(np.diff(n).max()) if len(n) > 1 else np.inf
 
 
+def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
+  """Returns the best n of each draw, moved within what the tested n can tell.
+
+  If 32, 64 and 128 were tested and 64 leads, the best n lies somewhere between
+  45 and 91. Each draw moves each tested n at random by up to half of the gap to
+  the next one, so that the draws of the law contain this uncertainty. The first
+  row, the data itself, is not moved.
+
+  Args:
+    log2_n_DxG: log2 of the n that leads.
+    tested: log2 of the tested n, increasing; at least two.
+    seed: of the random moves.
+  """
+  tested = np.asarray(tested)
+  gap = np.diff(tested) / 2
+  below, above = np.append(gap[0], gap), np.append(gap, gap[-1])
+  u_DxN = np.random.default_rng(seed).uniform(
+      -1, 1, (len(log2_n_DxG), len(tested)))
+  u_DxN[0] = 0
+  moved_DxN = tested + u_DxN * np.where(u_DxN < 0, below, above)
+  return np.take_along_axis(
+      moved_DxN, np.searchsorted(tested, log2_n_DxG), axis=1)
+
+
 def analyse(study: Study, options: Options) -> Fit:
   """Curves, frontier, law and verdict of one study."""
   curves = fit_curves(study, options)
@@ -183,7 +210,7 @@ def analyse(study: Study, options: Options) -> Fit:
   log2_n = np.log2([n for _, n in study.configurations])
   tested = sorted(set(log2_n))
   log2_n_DxG = log2_n[frontier.best_DxG]
-  law = law_DxG = None
+  law = law_DxG = noise_G = None
   weight = frontier.resolved_DxG.astype(float)
   # Nothing to fit in a draw whose frontier is hardly known: the data's stands.
   weight = np.where(weight.sum(1, keepdims=True) >= 5, weight, weight[:1])
@@ -194,12 +221,17 @@ def analyse(study: Study, options: Options) -> Fit:
     width = x_G[-1] - x_G[0]
     steep = ((1 / width, 100 / width) if study.axis == "updates"
              else (0.5, envelope_lib.K_MAX))
-    law = envelope_lib.fit_law(
-        x_G, log2_n_DxG, weight, low=tested[0] - 1, high=tested[-1], k=steep,
-        rounds=5)
+    fit_law = functools.partial(
+        envelope_lib.fit_law, x_G, w_DxG=weight, low=tested[0] - 1,
+        high=tested[-1], k=steep, rounds=5)
+    law = fit_law(between_tested(log2_n_DxG, tested, seed=options.seed + 2))
     law_DxG = law(x_G)
-  fit = Fit(study, options, curves, frontier, log2_n_DxG, law, law_DxG, tied,
-            False, (), ())
+    if options.draws:
+      drawn = fit_law(log2_n_DxG)(x_G)
+      low, high = laws.interval(drawn[0], drawn[1:])
+      noise_G = high - low
+  fit = Fit(study, options, curves, frontier, log2_n_DxG, law, law_DxG, noise_G,
+            tied, False, (), ())
   reasons, cautions = verdict(fit)
   return dataclasses.replace(fit, identified=not reasons, reasons=reasons,
                              cautions=cautions)
@@ -249,6 +281,36 @@ def unsaturated(fit: Fit) -> str | None:
           f"test n = {2 * tested[-1]} and beyond, or larger {symbol}")
 
 
+def contradiction(fit: Fit) -> str | None:
+  """Returns a caution if the law disagrees with the best measured n at the end.
+
+  It disagrees if its n* there, or its ceiling, is nearer to another tested n
+  than to the one that leads.
+  """
+  study, frontier = fit.study, fit.frontier
+  end = np.flatnonzero(frontier.resolved_DxG[0])[-1]
+  C, best = frontier.C_G[end], int(frontier.best_DxG[0, end])
+  leader = study.configurations[best][1]
+  tested = sorted({n for _, n in study.configurations})
+  nearest = lambda log2_n: min(tested, key=lambda n: abs(np.log2(n) - log2_n))
+  at_end = float(fit.law_DxG[0, end])
+  ceiling = float(fit.law.b_D[0] + fit.law.L_D[0])
+  others = [n for n in (nearest(at_end), nearest(ceiling)) if n != leader]
+  if not others:
+    return None
+  reward, asymptote = max(
+      (float(c([C])[0, 0]), float(c.b_D[0] + c.s_D[0]))
+      for (_, n), c in zip(study.configurations, fit.curves) if n == others[-1])
+  symbol = symbol_of(study)
+  return (
+      f"the law contradicts the measured curves: at {symbol} = {compact(C)}, "
+      f"the end of the data, n = {leader} leads with "
+      f"{rate(float(frontier.reward_DxG[0, end]))}, but the law gives n* = "
+      f"{number(2**at_end)} there and a ceiling of {number(2**ceiling)}. The "
+      f"curve of n = {others[-1]} is at {rate(reward)} there and tends to "
+      f"{rate(asymptote)}. Do not use another n than {leader} without a test.")
+
+
 def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """(reasons why the law is not identified, cautions), in sentences."""
   study, frontier, law = fit.study, fit.frontier, fit.law
@@ -272,8 +334,7 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
       text = f"the fit of the law stands at the bound of its {told}"
       (cautions if name in ("k", "floor") else reasons).append(text)
     if fit.options.draws:
-      low, high = laws.interval(fit.law_DxG[0], fit.law_DxG[1:])
-      wide = float(np.median((high - low)[resolved]))
+      wide = float(np.median(fit.noise_G[resolved]))
       if wide > grid_step(study):
         reasons.append(
             f"the 95% interval of n*({symbol}) spans a factor of "
@@ -287,6 +348,8 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
             f"k is weakly identified: {k_low:.3g} to {k_high:.3g}"
             + (f", where {least:.3g} and {most:.3g} are the bounds of the fit"
                if k_low < 1.001 * least or k_high > 0.999 * most else ""))
+    if text := contradiction(fit):
+      cautions.append(text)
   elif len(tested) > 1:
     reasons.append("the frontier is resolved at fewer than 5 compute values: "
                    f"runs must overlap in {symbol}")
@@ -301,10 +364,16 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "
         "curve, what the runs share is not known to be shared")
-  if not resolved.all():
+  early = frontier.early_DxG[0] & ~resolved
+  ended = ~early & ~resolved
+  told = [f"at {count} of them {why}" for count, why in (
+      (early.sum(), f"a configuration whose first evaluation is at a larger "
+       f"{symbol} would lead if its curve held there"),
+      (ended.sum(), "the best n depends on a run that ended earlier")) if count]
+  if told:
     cautions.append(
-        f"{np.sum(~resolved)} of {len(resolved)} frontier points rest on runs "
-        "that ended earlier; they are drawn and not fitted")
+        f"{np.sum(~resolved)} of {len(resolved)} frontier points are not "
+        f"resolved, so the law is not fitted to them: {'; '.join(told)}")
   sizes = {r.D for r in study.runs} - {None}
   if sizes and study.D is None:
     cautions.append("runs of several training sets, " + "; ".join(

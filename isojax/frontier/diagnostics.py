@@ -124,15 +124,17 @@ def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
 
 
 def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
-  """A caution, if the law of the beginning missed the end by a step of n."""
+  """Returns a caution if the law of the early data misses the best n later on.
+
+  It misses if it is off by more than half of the step between tested n.
+  """
   if found.n_predicted is None or abs(np.log2(
-      found.n_predicted / found.n_seen)) <= analysis.grid_step(fit.study):
+      found.n_predicted / found.n_seen)) <= analysis.grid_step(fit.study) / 2:
     return None
   symbol = analysis.symbol_of(fit.study)
-  return (f"the extrapolation check failed: from the data up to {symbol} = "
-          f"{compact(found.C1)} alone, the law promised n* = "
-          f"{number(found.n_predicted)} at {compact(found.C2)}, where n = "
-          f"{found.n_seen} led")
+  return (f"the extrapolation check failed: the law of the data up to {symbol} "
+          f"= {compact(found.C1)} gives n* = {number(found.n_predicted)} at "
+          f"{compact(found.C2)}, where n = {found.n_seen} leads")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,14 +23,16 @@ class Envelope:
   C_G: np.ndarray
   reward_DxG: np.ndarray
   best_DxG: np.ndarray  # index of the configuration
-  resolved_DxG: np.ndarray  # bool: no curve beyond its data could change it
+  resolved_DxG: np.ndarray  # bool: no curve outside its data could change it
+  early_DxG: np.ndarray  # bool: one that has no evaluation yet at C could lead
 
 
 def envelope(curves_K: list[Curves], C_G) -> Envelope:
-  """The upper envelope, clipped to what each configuration was seen at.
+  """Returns the upper envelope of the curves, each clipped to its own data.
 
-  A run that ended before C keeps the reward it had reached. Where its curve,
-  continued, would be the best, the point is marked as not resolved.
+  A run that ended before C keeps the reward that it had reached. A
+  configuration without an evaluation up to C cannot lead there. A point is not
+  resolved where either would lead if its curve were continued to C.
   """
   C_G = np.asarray(C_G, float)
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
@@ -39,11 +41,11 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
   ended = np.array([c.C_hi for c in curves_K])[:, None] * SLACK < C_G
   seen = np.where(begun, clipped, -np.inf)
   best = seen.argmax(1)
-  could = np.where(begun, np.where(ended, continued, clipped), -np.inf)
-  best_ended = np.take_along_axis(
-      np.broadcast_to(ended, seen.shape), best[:, None], 1)[:, 0]
-  resolved = (could.argmax(1) == best) & ~best_ended & begun.any(0)
-  return Envelope(C_G, seen.max(1), best, resolved)
+  rival = np.where(ended | ~begun, continued, clipped).argmax(1)
+  of = lambda flag_KxG, index_DxG: np.take_along_axis(
+      flag_KxG, index_DxG, axis=0)
+  resolved = (rival == best) & ~of(ended, best) & begun.any(0)
+  return Envelope(C_G, seen.max(1), best, resolved, of(~begun, rival))
 
 
 def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:

@@ -101,14 +101,8 @@ def verdict(document: dict) -> str:
         "budget asks for. The curves and the frontier below stand for what was "
         "measured; no advice should rest on the law.")
   parts = [f"<p><strong>{text(words)}</strong></p>"]
-  warned = any("extrapolation check" in c for c in found["cautions"])
-  tried = [] if warned else [
-      f"from the data up to {symbol} = {compact(e['C1'])} alone, the law "
-      f"promised n* = {number(e['n_predicted'])} at {compact(e['C2'])}, where "
-      f"n = {e['n_seen']} led"
-      for e in document["extrapolation"][:1] if e["n_predicted"] is not None]
   for head, items in (("Why not", found["reasons"]),
-                      ("Keep in mind", found["cautions"] + tried)):
+                      ("Keep in mind", found["cautions"])):
     parts += [f"<h3>{head}</h3>", listed(items)] if items else []
   command = document["next"]["command"]
   parts += ["<h3>What to run next</h3>", paragraph(document["next"]["text"]),
@@ -157,10 +151,11 @@ def frontier_section(document: dict, x: str) -> str:
   heads += ["n* of the law", "95%"] if law else []
   moves = [(f"{a} → {b}", compact(C)) for a, b, C in document["switches"]]
   return paragraph(
-      "Resolved: no run that ended earlier, continued along its curve, could "
-      "change who leads there; the law is fitted to these points alone. It is "
-      "no statement of significance: how sure the lead is, the share of the "
-      "bootstrap draws with the same n tells.") + table(
+      "A point is resolved if the best n would be the same with every curve "
+      "continued to it, from runs that ended earlier and from configurations "
+      "whose first evaluation is later. The law is fitted to these points "
+      "alone. This is no statement of significance: see the share of the "
+      "bootstrap draws that agree on n.") + table(
           heads + ["draws that agree", "resolved"], rows) + (
       "<h3>Switches</h3>" + table(("n", f"at {x}"), moves) if moves
       else paragraph("One n leads throughout."))

@@ -168,17 +168,55 @@ def fixture_study():
 
 def test_the_noise_free_study_is_recovered():
   truth = json.loads((DATA / "synthetic_frontier_truth.json").read_text())
-  # The fixture's curves all start at 0.45; below 100,000 only rounding tells.
   fit = analysis.analyse(fixture_study(), dataclasses.replace(
       EXACT, grid=400))
   for curve, A, k in zip(fit.curves, truth["A"], truth["k_per_M"]):
     assert curve.b_D[0] + curve.s_D[0] == pytest.approx(A, abs=2e-3)
     assert np.exp(curve.theta_DxP[0, 0]) == pytest.approx(k * 1e-6, rel=0.02)
-  found = [s for s in diagnostics.switches(fit) if s[2] > 1e5]
+  found = diagnostics.switches(fit)
   assert [(a, b) for a, b, _ in found] == [
       (s["n_from"], s["n_to"]) for s in truth["switches"]]
   for (_, _, C), wanted in zip(found, truth["switches"]):
     assert C == pytest.approx(wanted["C"], rel=0.05)
+
+
+@pytest.mark.parametrize("first, min_C", [
+    ((1, 1, 1, 1, 1, 1, 1, 1), 0.0),  # 8 at 99,840 first, 1024 at 98,304
+    ((3, 1, 3, 1, 1, 3, 1, 3), 0.0), ((0,) * 8, 3e5)])
+def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
+  """Noise-free runs that start at different C; 8 leads up to 535,350."""
+  study = synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
+                          seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0)
+  study = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, step_E=r.step_E[i:], C_E=r.C_E[i:],
+                          reward_E=r.reward_E[i:], value_ExQ=r.value_ExQ[i:])
+      for i, r in zip(first, study.runs, strict=True)))
+  fit = analysis.analyse(study, dataclasses.replace(
+      EXACT, points=dataclasses.replace(EXACT.points, min_C=min_C)))
+  assert [s[:2] for s in diagnostics.switches(fit)] == [
+      (8, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
+  early = ~fit.frontier.resolved_DxG[0]
+  assert early.any() and (fit.frontier.early_DxG[0] == early).all()
+  caution, = [c for c in fit.cautions if "are not resolved" in c]
+  assert "first evaluation is at a larger C" in caution
+  assert "ended earlier" not in caution
+
+
+def test_points_that_are_not_resolved_are_told_by_their_cause():
+  """3 leads at first but begins late; 23 leads at the end but ends early."""
+  study = small_study(Q=4000, k=50)
+  keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
+  study = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, step_E=r.step_E[keep[r.n]], C_E=r.C_E[keep[r.n]],
+                          reward_E=r.reward_E[keep[r.n]],
+                          value_ExQ=r.value_ExQ[keep[r.n]])
+      for r in study.runs))
+  fit = analysis.analyse(study, EXACT)
+  early, late = fit.frontier.early_DxG[0], ~fit.frontier.resolved_DxG[0]
+  assert early.any() and (late & ~early).any()
+  caution, = [c for c in fit.cautions if "are not resolved" in c]
+  assert f"at {early.sum()} of them a configuration" in caution
+  assert f"at {(late & ~early).sum()} of them the best n" in caution
 
 
 def test_the_law_of_the_true_frontier():
@@ -309,8 +347,49 @@ def test_calibration_in_small():
                               seed=1000)
   # P(fewer than 23 of 30 | 95 %) is below 1 in 10,000.
   assert (found["cover"] >= 23 / 30).all(), found["cover"]
-  assert (found["width"] < 2.5).all()
+  C0, ceiling, *n = found["width"]  # n: half a step each way is 1.0
+  assert C0 < 0.5 and ceiling < 3.5 and max(n) < 1.4, found["width"]
   assert abs(found["switch"]) < 0.15
+
+
+def leading_below_the_largest():
+  """n = 2 to 128; 64 leads from 1.2 million to the end, at 3 million."""
+  truth = synthetic.Truth(
+      Bp=32, n=(2, 4, 8, 16, 32, 64, 128), b=0.3,
+      A=(0.40, 0.425, 0.45, 0.475, 0.50, 0.53, 0.49),
+      k=tuple(1e-5 * 0.66**i for i in range(7)))
+  return synthetic.study(truth, C_max=3e6, evaluations=60, seeds=2, Q=300,
+                         k=16, spread=0.5, run_sd=0.0, seed=1)
+
+
+def test_a_law_that_contradicts_its_curves_says_so():
+  fit = analysis.analyse(leading_below_the_largest(), QUICK)
+  assert fit.identified and fit.study.configurations[
+      fit.frontier.best_DxG[0, -1]] == (32, 64)
+  assert 90 < 2 ** (fit.law.b_D[0] + fit.law.L_D[0]) <= 128
+  told, = [c for c in fit.cautions if "contradicts the measured curves" in c]
+  assert "n = 64 leads with 0.51" in told
+  assert "Do not use another n than 64 without a test." in told
+  found = document.document(
+      fit, others={}, notes=[], matched=None, hill=[],
+      next_plan=proposal.next_plan(fit, path="fit.json"))
+  assert told in found["verdict"]["cautions"]
+  # 64 is the best of 32, 64 and 128: the best n lies between 45 and 91.
+  assert found["law"]["low"][-1] < 2**5.5 * 1.1
+  assert found["law"]["high"][-1] > 2**6.5
+
+
+def test_a_law_that_agrees_with_its_curves_has_no_such_caution():
+  fit = analysis.analyse(identified_study(), EXACT)
+  assert analysis.contradiction(fit) is None
+
+
+def test_the_best_n_of_a_draw_lies_between_the_tested_n():
+  best = np.log2([[8, 16, 64]] * 5001)
+  moved = analysis.between_tested(best, np.log2([8, 16, 64]), seed=0)
+  np.testing.assert_array_equal(moved[0], best[0])
+  np.testing.assert_allclose(moved[1:].min(0), [2.5, 3.5, 5.0], atol=0.01)
+  np.testing.assert_allclose(moved[1:].max(0), [3.5, 5.0, 7.0], atol=0.01)
 
 
 def continuing(n_max):
@@ -361,10 +440,11 @@ def test_a_forecast_that_failed_is_a_caution():
   seen = diagnostics.Extrapolation(
       C1=1e5, C2=3e5, n_predicted=6.0, n_seen=23, reward_predicted=0.5,
       reward_seen=0.5, reward_interval=(0.4, 0.6))
-  assert "promised n* = 6 at 0.3M, where n = 23 led" in diagnostics.unforeseen(
+  assert "gives n* = 6 at 0.3M, where n = 23 leads" in diagnostics.unforeseen(
       fit, seen)
-  assert diagnostics.unforeseen(
-      fit, dataclasses.replace(seen, n_predicted=9.0)) is None
+  told = lambda n: diagnostics.unforeseen(
+      fit, dataclasses.replace(seen, n_predicted=n))
+  assert told(12.0) and told(14.0) is None  # half a step is a factor of 1.8
 
 
 def test_training_sets_of_several_sizes_are_named():
