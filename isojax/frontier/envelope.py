@@ -7,10 +7,10 @@ import dataclasses
 
 import numpy as np
 from scipy import optimize
-from scipy import special
 
 from isojax.frontier import separable
 from isojax.frontier.curves import Curves
+from isojax.planner import laws
 
 K_MAX = 50.0  # a decade; the paper's own joint Hard fit stands at this bound
 SLACK = 1.05  # runs of different B end at slightly different C
@@ -71,8 +71,9 @@ class LawFits:
 
   def __call__(self, x_G) -> np.ndarray:
     """log2 n* [D, G] at x = log10 C (or M)."""
-    z = self.k_D[:, None] * (np.asarray(x_G) - self.x0_D[:, None])
-    return self.b_D[:, None] + self.L_D[:, None] * special.expit(z)
+    column = lambda value_D: value_D[:, None]
+    return laws.log2_n(np.asarray(x_G), L=column(self.L_D), b=column(self.b_D),
+                       k=column(self.k_D), x0=column(self.x0_D))
 
 
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
@@ -92,8 +93,8 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
           np.linspace(np.log(k[0]), np.log(k[1]), 25))
   theta, b, L, sse = separable.fit(
       x_G, log2_n_DxG, w_DxG, grid=grid, rounds=rounds,
-      basis=lambda theta, x: special.expit(
-          np.exp(theta[..., 1:]) * (x - theta[..., :1])),
+      basis=lambda theta, x: laws.log2_n(
+          x, L=1.0, k=np.exp(theta[..., 1:]), x0=theta[..., :1], b=0.0),
       bounds=separable.Bounds(floor=low, ceiling=high))
   near = lambda value, bound: abs(value - bound) < 1e-6
   hits = [name for name, hit in (

@@ -15,6 +15,7 @@ import math
 import numpy as np
 import scipy.optimize
 import scipy.special
+import scipy.stats
 
 from isojax.errors import InputError
 
@@ -227,6 +228,62 @@ def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
       starts=((R.max(), (R.max() + high) / 2), (1.0, 3.0),
               np.quantile(log_C, (0.1, 0.5, 0.9))))
   return Fit(Hill(A, B, math.exp(log_C_mid), R0), *rest)
+
+
+def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
+  """Returns the 95 % profile-likelihood interval of A, for equal normal noise.
+
+  It contains every A whose squared residuals, with B, C_mid and R0 refitted,
+  do not exceed the minimum by more than an F test allows. R0 is refitted
+  because it is an evaluation with noise, like the others. The interval holds
+  for this run on these problems; see A_MARGIN for other runs.
+
+  Args:
+    found: the result of `fit` on the same points with A in (0, 1).
+  """
+  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
+  log_C, count = np.log(C), len(C)
+  reach = math.log(1e3)
+  lower = np.array([B_BOUNDS[0], log_C[0] - reach, 0.0])
+  upper = np.array([B_BOUNDS[1], log_C[-1] + reach, 1.0])
+
+  def best(A, start):
+    """Squared residuals at A, and the (B, log C_mid, R0) that reach them."""
+    high = np.minimum(upper, [np.inf, np.inf, A])
+    done = scipy.optimize.least_squares(
+        lambda t: np.append(t[2] + (A - t[2]) * scipy.special.expit(
+            t[0] * (log_C - t[1])) - R, t[2] - R0),
+        np.clip(start, lower, high), bounds=(lower, high), x_scale="jac")
+    return 2 * done.cost, done.x
+
+  A = found.law.A
+  start = np.array([found.law.B, math.log(found.law.C_mid), found.law.R0])
+  least = best(A, start)
+  # F(1, count - 3): count points and R0, less four parameters.
+  allowed = 1 + scipy.stats.f.ppf(0.95, 1, count - 3) / (count - 3)
+
+  def end(bound):
+    """The A between the estimate and the bound at which the limit is reached.
+
+    It goes out in steps that double, each from the last solution, because the
+    minimum at a distant A is not found from the one at the estimate.
+    """
+    nonlocal least
+    inside, (_, at) = A, least
+    for share in 0.5 ** np.arange(10, -1, -1):
+      outside = A + (bound - A) * share
+      error, near = best(outside, at)
+      if error < least[0]:
+        least = error, near
+      if error > allowed * least[0] + 1e-12:
+        return scipy.optimize.brentq(
+            lambda a: best(a, at)[0] - allowed * least[0] - 1e-12, inside,
+            outside, xtol=1e-5)
+      inside, at = outside, near
+    return bound
+
+  low, high = end(min(1e-3, A)), end(1.0)
+  return float(min(low, A)), float(max(high, A))
 
 
 def fit_power_law(C_E, R_E, *, min_C) -> Fit:

@@ -1,9 +1,12 @@
-"""Do the intervals hold? python -m launch.verify.calibrate
+"""Measures how often the 95 % intervals of launch.fit contain the truth.
 
-Makes studies whose truth is known, analyses each as launch.fit would, and
-prints how often the 95% intervals hold the truth, how wide they are, and how
-far the law and the frontier's switches lie from it. With it the choice of
-points was made: all, or the record-breaking ones as in the IsoCompute Playbook.
+Example: python -m launch.verify.calibrate --studies=40 --rows=0,6
+
+Simulates studies whose truth is known, analyses each as launch.fit does, and
+prints coverage, width and bias of the intervals and the error of the first
+switch. The default choice of points (all, or the record-breaking ones as in the
+IsoCompute Playbook) rests on this table. --law=scalerl does the same for the
+asymptote A of ScaleRL's law.
 """
 
 import dataclasses
@@ -19,18 +22,32 @@ from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
+from isojax.frontier import scalerl
 from isojax.frontier import synthetic
 from isojax.planner import laws
 
-_STUDIES = flags.DEFINE_integer("studies", 200, "Studies a row.", lower_bound=2)
-_DRAWS = flags.DEFINE_integer("draws", 400, "Bootstrap draws of each study.",
+_LAW = flags.DEFINE_enum(
+    "law", "frontier", ["frontier", "scalerl"],
+    "Intervals to check: of n*(C), or of ScaleRL's A.")
+_STUDIES = flags.DEFINE_integer("studies", 200, "Studies per row.",
+                                lower_bound=2)
+_DRAWS = flags.DEFINE_integer("draws", 400, "Bootstrap draws per study.",
                               lower_bound=100)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the first study.", lower_bound=0)
-_ROWS = flags.DEFINE_list("rows", None, "Only these rows, counted from 0: 1,4.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the first study.",
+                             lower_bound=0)
+_ROWS = flags.DEFINE_list(
+    "rows", None, "Only these rows of --law=frontier, counted from 0: 1,4.")
 
-C_MAX = 4e6  # rollouts of a run, three times C0
-AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts where n*(C) is asked for
+C_MAX = 4e6  # rollouts per run, three times C0
+AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts at which n*(C) is evaluated
 COLUMNS = ("log10 C0", "log2 ceiling", *(f"log2 n*({C / 1e6:g}M)" for C in AT))
+# The published fit of the ScaleRL recipe, at the paper's budget of 3.5 to 4
+# thousand GPU-hours for small runs, and at that of its longer ones.
+SCALERL = scalerl.Hill(A=0.610, B=1.92, C_mid=2542.0, R0=0.400)
+SCALERL_RUNS = {"12 evaluations to 4,000": np.linspace(1000, 4000, 12),
+                "18 evaluations to 8,000": np.linspace(1000, 8000, 18),
+                "30 evaluations to 16,000": np.linspace(1000, 16000, 30)}
+NOISE = (0.002, 0.003, 0.005)  # standard deviation of a pass rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +56,11 @@ class Setting:
 
   name: str
   points: curves.Points
-  seeds: int = 1  # runs of each n
-  run_sd: float = 0.0  # of the asymptote between runs, reward
+  seeds: int = 1  # runs per n
+  run_sd: float = 0.0  # standard deviation of the asymptote between runs
   Q: int = 300  # validation problems
-  k: int = 4  # samples of each
-  evaluations: int = 100  # of each run
+  k: int = 4  # samples per problem
+  evaluations: int = 100  # per run
 
 
 ALL = analysis.DEFAULT.points
@@ -62,14 +79,14 @@ SETTINGS = (
 
 
 def answers(fit: analysis.Fit) -> np.ndarray:
-  """[1 + draws, columns] of a fit."""
+  """Returns the estimates of a fit, [1 + draws, columns]."""
   return np.column_stack([
       fit.law.x0_D, fit.law.b_D + fit.law.L_D,
       fit.law(np.log10(AT))])
 
 
 def first_switch(fit: analysis.Fit) -> float:
-  """C where a larger n takes over from the smallest; NaN: never."""
+  """Returns C where a larger n overtakes the smallest; NaN if none does."""
   found = [C for before, _, C in diagnostics.switches(fit)
            if before == min(fit.study.configurations, key=lambda c: c[1])[1]]
   return found[-1] if found else float("nan")
@@ -77,10 +94,10 @@ def first_switch(fit: analysis.Fit) -> float:
 
 def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
               tick=lambda: None) -> dict:
-  """Coverage, width and bias over `studies` studies.
+  """Returns coverage, width and bias over `studies` simulated studies.
 
   Returns:
-    cover, width, bias: one number a column; identified: share of studies;
+    cover, width, bias: one number per column; identified: share of studies;
     switch: median of the first switch over the true one, minus 1.
   """
   truth = synthetic.saturating()
@@ -88,8 +105,8 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
                spread=0.5)
   options = dataclasses.replace(analysis.DEFAULT, points=setting.points,
                                 draws=draws)
-  # The truth is what the same steps make of the curves without noise; records
-  # then are all points, so that only noise can set the two apart.
+  # The truth is the same analysis of the curves without noise. There every
+  # point breaks the record, so both choices of points have the same truth.
   exact = analysis.analyse(
       synthetic.study(truth, seeds=1, Q=0, run_sd=0.0, seed=0, **noise),
       dataclasses.replace(analysis.DEFAULT, draws=0))
@@ -112,7 +129,33 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
           "switch": float(np.nanmedian(switch)), "truth": wanted}
 
 
+def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int,
+                      tick=lambda: None) -> dict:
+  """Returns how often the interval of A, and A +- 0.02, contain the truth.
+
+  The evaluation before training, R0, has the same noise as the others.
+
+  Returns:
+    cover: share of the intervals; margin: share of A +- scalerl.A_MARGIN;
+    width: median width of the interval.
+  """
+  rows = []
+  for i in range(studies):
+    rng = np.random.default_rng(seed + i)
+    R_E = SCALERL(C_E) + noise * rng.normal(size=len(C_E))
+    points = dict(R0=SCALERL.R0 + noise * rng.normal(), min_C=0.0)
+    fit = scalerl.fit(C_E, R_E, A_bounds=(0.0, 1.0), **points)
+    low, high = scalerl.A_interval(C_E, R_E, fit, **points)
+    rows.append((low <= SCALERL.A <= high, high - low,
+                 abs(fit.law.A - SCALERL.A) <= scalerl.A_MARGIN))
+    tick()
+  cover, width, margin = zip(*rows)
+  return {"cover": float(np.mean(cover)), "margin": float(np.mean(margin)),
+          "width": float(np.median(width))}
+
+
 def rows(items: list[str]) -> list[Setting]:
+  """Returns the settings with these numbers; InputError for any other."""
   told = {str(i): setting for i, setting in enumerate(SETTINGS)}
   if unknown := [item for item in items if item not in told]:
     raise InputError(f"--rows={','.join(unknown)}: expected rows from 0 to "
@@ -121,24 +164,47 @@ def rows(items: list[str]) -> list[Setting]:
   return [told[item] for item in items]
 
 
+def frontier_lines(chosen, tick):
+  """Yields the table of n*(C), one line per setting."""
+  yield (f"{_STUDIES.value} studies per row, {_DRAWS.value} draws each; 95% "
+         "intervals of " + ", ".join(COLUMNS))
+  yield ("cover: share of the intervals that contain the truth; width and bias "
+         "in the same units; switch: relative error of the first switch\n")
+  join = lambda values, form: " ".join(f"{v:{form}}" for v in values)
+  for setting in chosen:
+    found = calibrate(setting, studies=_STUDIES.value, draws=_DRAWS.value,
+                      seed=_SEED.value, tick=tick)
+    yield (f"{setting.name:33} cover {join(found['cover'], '.2f')}  width "
+           f"{join(found['width'], '.2f')}  bias {join(found['bias'], '+.2f')}"
+           f"  switch {found['switch']:+.0%}  identified "
+           f"{found['identified']:.0%}")
+
+
+def scalerl_lines(tick):
+  """Yields the table of ScaleRL's A, one line per run length and noise."""
+  yield (f"{_STUDIES.value} runs per row of {SCALERL}; cover: share of the 95% "
+         f"intervals of A that contain it; A +- {scalerl.A_MARGIN:g}: the same "
+         "of the paper's margin\n")
+  for name, C_E in SCALERL_RUNS.items():
+    for noise in NOISE:
+      found = calibrate_scalerl(C_E, noise, studies=_STUDIES.value,
+                                seed=_SEED.value, tick=tick)
+      yield (f"{name:25} noise {noise:.3f}  cover {found['cover']:.2f}  width "
+             f"{found['width']:.3f}  A +- {scalerl.A_MARGIN:g} "
+             f"{found['margin']:.2f}")
+
+
 def main(_) -> None:
   chosen = rows(_ROWS.value) if _ROWS.value else SETTINGS
   began = time.monotonic()
-  print(f"{_STUDIES.value} studies a row, {_DRAWS.value} draws each; 95% "
-        "intervals of " + ", ".join(COLUMNS))
-  print("cover: share that hold the truth; width and bias in the same units; "
-        "switch: error of the first switch in C\n")
-  join = lambda values, form: " ".join(f"{v:{form}}" for v in values)
-  with tqdm.tqdm(total=len(chosen) * _STUDIES.value, unit="study",
+  of_scalerl = _LAW.value == "scalerl"
+  count = len(SCALERL_RUNS) * len(NOISE) if of_scalerl else len(chosen)
+  with tqdm.tqdm(total=count * _STUDIES.value, unit="study",
                  disable=not sys.stderr.isatty()) as bar:
-    for setting in chosen:
-      found = calibrate(setting, studies=_STUDIES.value, draws=_DRAWS.value,
-                        seed=_SEED.value, tick=bar.update)
+    for line in (scalerl_lines(bar.update) if of_scalerl else
+                 frontier_lines(chosen, bar.update)):
       with bar.external_write_mode():
-        print(f"{setting.name:33} cover {join(found['cover'], '.2f')}  width "
-              f"{join(found['width'], '.2f')}  bias "
-              f"{join(found['bias'], '+.2f')}  switch {found['switch']:+.0%}  "
-              f"identified {found['identified']:.0%}", flush=True)
+        print(line, flush=True)
   print(f"\n{time.monotonic() - began:.0f} s")
 
 

@@ -29,6 +29,7 @@ from isojax.frontier import curves
 from isojax.frontier import envelope
 from isojax.frontier import scalerl
 from isojax.planner import allocation
+from isojax.planner import laws
 from isojax.planner import priors
 
 DATA = flags.DEFINE_string(
@@ -118,7 +119,7 @@ def fixed_batch(read):
     else:  # the authors' second fit, of what is B / n* here
       L, k, M0, b = (float(own["Bp", r["status"]][c])
                      for c in ("L", "k", "M0", "b"))
-      here = 2 ** (L / (1 + math.exp(k * (M - M0))) + b)
+      here = 2 ** laws.log2_n(M, L=L, k=-k, x0=M0, b=b)
     yield Row(f"{r['law']}*({M:g}) {r['status']}", value, here,
               digits(value, 6), own[r["law"], r["status"]]["k_mark"])
 
@@ -153,14 +154,29 @@ def planner(read):
 
 
 def crossing_of(one: dict, other: dict) -> float:
-  """C in millions at which two rows of fitted curves have one reward."""
-  def reward(p, C):
-    A, b, k = (float(p[c]) for c in ("A", "b", "k_per_M"))
-    return b + (A - b) * curves.saturating_exponential(
-        np.log([k]), np.array([C]))[0]
-  return scipy.optimize.brentq(
-      lambda C: reward(one, C) - reward(other, C), float(one["C_lo_M"]),
-      float(other["C_hi_M"]))
+  """Returns C, in millions, at which the lead goes from one curve to the other.
+
+  Two such curves cross at most twice, once in each direction.
+
+  Raises:
+    InputError: `other` does not take the lead from where `one` begins to where
+      `other` ends.
+  """
+  def ahead(C):  # of the other curve
+    reward = [b + (A - b) * curves.saturating_exponential(np.log([k]), C)
+              for A, b, k in ([float(p[c]) for c in ("A", "b", "k_per_M")]
+                              for p in (one, other))]
+    return reward[1] - reward[0]
+  C_G = np.linspace(float(one["C_lo_M"]), float(other["C_hi_M"]), 1000)
+  ahead_G = ahead(C_G)
+  at = np.flatnonzero((ahead_G[:-1] <= 0) & (ahead_G[1:] > 0))
+  if not len(at):
+    raise InputError(
+        f"the curve of n = {other['n']} does not overtake that of n = "
+        f"{one['n']} between C = {C_G[0]:g} and {C_G[-1]:g} million; check A, b "
+        "and k_per_M")
+  return scipy.optimize.brentq(lambda C: ahead(np.array([C]))[0],
+                               *C_G[at[0]:at[0] + 2])
 
 
 def switches(read):

@@ -231,6 +231,16 @@ def test_the_law_of_the_true_frontier():
   assert fit.rmse_D[0] == pytest.approx(wanted["rmse_log2"], abs=1e-3)
 
 
+def test_the_fit_and_the_planner_have_one_formula():
+  fit = analysis.analyse(small_study(), EXACT)
+  C = np.geomspace(1e4, 1e6, 31)
+  np.testing.assert_array_equal(
+      fit.law(np.log10(C))[0], analysis.sigmoid_of(fit).log2(C))
+  np.testing.assert_array_equal(fit.law(np.log10(C))[0], laws.log2_n(
+      np.log10(C), L=fit.law.L_D[0], k=fit.law.k_D[0], x0=fit.law.x0_D[0],
+      b=fit.law.b_D[0]))
+
+
 @pytest.mark.parametrize("change", [
     dict(b=1.0, L=4.0, k=5.0, x0=5.5), dict(b=3.0, L=5.5, k=9.0, x0=6.1)])
 def test_a_law_is_recovered_from_its_own_points(change):

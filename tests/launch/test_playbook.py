@@ -6,7 +6,11 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from isojax.errors import InputError
+from launch.verify import playbook as tables
 
 PUBLISHED = importlib.resources.files("isojax") / "assets/published"
 
@@ -66,3 +70,18 @@ def test_a_missing_folder_is_one_line():
   assert done.returncode == 2
   assert done.stderr.startswith("isojax: --data: ")
   assert len(done.stderr.splitlines()) == 1
+
+
+def test_two_curves_that_cross_twice():
+  """Hard, B = 8192: 256 falls behind 128 at 2.74, and leads again from 2.90."""
+  one = dict(n="128", A="0.1152", b="0.0175", k_per_M="1.093", C_lo_M="1.77",
+             C_hi_M="3.07")
+  other = dict(n="256", A="0.2106", b="0.0959", k_per_M="0.049",
+               C_lo_M="3.15", C_hi_M="4.07")
+  C = tables.crossing_of(one, other)
+  assert C == pytest.approx(2.9026, abs=1e-3)
+  value = lambda p: float(p["A"]) - (float(p["A"]) - float(p["b"])) * np.exp(
+      -float(p["k_per_M"]) * C)
+  assert value(one) == pytest.approx(value(other), abs=1e-9)
+  with pytest.raises(InputError, match="n = 128 does not overtake that of n"):
+    tables.crossing_of(other | dict(C_lo_M="3.5"), one | dict(C_hi_M="4.0"))
