@@ -221,7 +221,7 @@ def main(_) -> None:
   writable(_OUT.value)
   fit = analysis.analyse(study, wanted)
   path = os.path.join(_OUT.value, "fit.json")
-  notes += more
+  notes = more + notes
   hill = document.scalerl_fields(study, min_C=_MIN_C.value, notes=notes)
   found = document.document(
       fit, others=of_all_metrics(fit, rows), hill=hill,

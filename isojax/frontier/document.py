@@ -84,11 +84,14 @@ def frontier_fields(fit: Fit) -> dict:
   change = [None if a == b else envelope.crossing(
       fit.curves[a], fit.curves[b], *C_G[i:i + 2])
             for i, (a, b) in enumerate(zip(best_G, best_G[1:]))]
+  n_low, n_high = np.quantile(
+      fit.log2_n_DxG[1:], analysis.QUANTILES, axis=0, method="nearest")
   return {"C": C_G, "reward": fit.frontier.reward_DxG[0],
           "Bp": cells[:, 0], "n": cells[:, 1], "change": change,
           "resolved": fit.frontier.resolved_DxG[0], "tied": fit.tied,
           "agreeing": np.mean(
               fit.log2_n_DxG[1:] == fit.log2_n_DxG[0], axis=0),
+          "n_low": np.rint(2.0**n_low), "n_high": np.rint(2.0**n_high),
           **_band(fit.frontier.reward_DxG)}
 
 
@@ -132,9 +135,10 @@ def _runs(ids: list[str]) -> str:
 
 def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
-  """ScaleRL's law for each run: all of it, and its first half extrapolated.
+  """Returns ScaleRL's law of each run, and that of its first half alone.
 
-  The runs that no such law fits go to `notes`.
+  Runs for which either cannot be fitted are named in `notes`; a run without a
+  law has no row, a first half without one is None.
   """
   out, without = [], collections.defaultdict(list)
   if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
@@ -146,11 +150,15 @@ def scalerl_fields(study: Study, *, min_C: float,
     try:
       fit = scalerl.fit(run.C_E, run.reward_E, A_bounds=(0.0, 1.0), **points)
       power = scalerl.fit_power_law(run.C_E, run.reward_E, min_C=min_C)
+    except InputError as error:
+      without["no ScaleRL law", str(error)].append(run.run_id)
+      continue
+    try:
       half = scalerl.extrapolate(run.C_E, run.reward_E, fit_below=end / 2,
                                  **points)
     except InputError as error:
-      without[str(error)].append(run.run_id)
-      continue
+      half = None
+      without["no ScaleRL law of the first half", str(error)].append(run.run_id)
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
     out.append({
         "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
@@ -158,14 +166,13 @@ def scalerl_fields(study: Study, *, min_C: float,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
         "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
-        "A_interval": (None if "A" in fit.at_bound else
-                       [fit.law.A - scalerl.A_MARGIN,
-                        fit.law.A + scalerl.A_MARGIN]),
-        "half": {"A": half.fit.law.A, "mean_error": half.mean_error,
-                 "max_error": half.max_error,
-                 "within_margin": half.within_margin}})
-  notes += [f"no ScaleRL law for {_runs(ids)}: {why}"
-            for why, ids in without.items()]
+        "A_interval": scalerl.A_interval(run.C_E, run.reward_E, fit, **points),
+        "A_margin": scalerl.A_MARGIN,
+        "half": half and {
+            "A": half.fit.law.A, "mean_error": half.mean_error,
+            "max_error": half.max_error, "within_margin": half.within_margin}})
+  notes += [f"{what} for {_runs(ids)}: {why}"
+            for (what, why), ids in without.items()]
   return out
 
 

@@ -9,6 +9,8 @@ import os
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN
+from matplotlib.markers import CARETUP
 from matplotlib.ticker import FixedLocator
 from matplotlib.ticker import FuncFormatter
 
@@ -129,7 +131,8 @@ def scalerl(document: dict) -> Figure:
   """
   study = document["study"]
   figure = Figure((WIDTH, 8.0), layout="constrained")
-  (top, bottom), ends = figure.subplots(2, 1, height_ratios=[4, 3]), []
+  top, bottom = figure.subplots(2, 1, height_ratios=[4, 3])
+  ends, margin = [], []
   for i, row in enumerate(chosen(document["scalerl"])):
     colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
     C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
@@ -150,15 +153,23 @@ def scalerl(document: dict) -> Figure:
     if row["power_law_curve_reward"] is not None:
       power_law, = floats(row, "power_law_curve_reward")
       top.plot(C_G, power_law, ":", color=colour, lw=1.2)
-    at = dict(transform=top.get_yaxis_transform(), clip_on=False, color=colour)
-    x = 1.015 + 0.02 * i
-    top.plot(x, row["A"], mark, ms=5, **at)
-    top.plot([x, x], row["A_interval"] or [row["A"]] * 2, lw=1.5, **at)
+    margin.append((1.015 + 0.02 * i, row, mark, colour))
+    top.axhline(row["A"], alpha=0)  # the axis reaches every A
     bottom.plot([], [], marker=mark, color=colour, label=(
         f"{run_of(row)}: A = {row['A']:.3f}"
         f"{' (bound)' * row['A_at_edge']}, B = {row['B']:.2f}"))
-  top.set_title("right margin: asymptote A ± the margin between equal runs; "
-                "dashed: beyond the fitted points; dotted: power law")
+  low, high = top.get_ylim()
+  top.set_ylim(low, high)
+  for x, row, mark, colour in margin:
+    at = dict(transform=top.get_yaxis_transform(), clip_on=False, color=colour)
+    top.plot(x, row["A"], mark, ms=5, **at)
+    ends = np.clip(row["A_interval"], low, high)
+    top.plot([x, x], ends, lw=1.5, **at)
+    for end, drawn, beyond in zip(row["A_interval"], ends, (CARETDOWN, CARETUP)):
+      if end != drawn:  # the interval ends outside of the axis
+        top.plot(x, drawn, beyond, ms=6, **at)
+  top.set_title("right margin: asymptote A with its 95% interval (arrow: beyond "
+                "the axis)\ndashed: beyond the fitted points; dotted: power law")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
   top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   bottom.set_yscale("log")

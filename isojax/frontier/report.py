@@ -147,7 +147,7 @@ def frontier_section(document: dict, x: str) -> str:
     rows.append(row + [f"{f['agreeing'][i]:.0%}",
                        "yes" if f["resolved"][i] else "no"])
   heads = [x, "best Bp tested, problems", "best n tested, rollouts per problem",
-           f"reward, {metric_of(study, study['metric'])}", "95%"]
+           "95%", f"reward, {metric_of(study, study['metric'])}", "95%"]
   heads += ["n* of the law", "95%"] if law else []
   moves = [(f"{a} → {b}", compact(C)) for a, b, C in document["switches"]]
   return paragraph(
@@ -254,9 +254,11 @@ def scalerl_section(document: dict, x: str) -> str:
   matched = document["scalerl_matched"] or {"rows": [], "repeated": []}
   key = lambda row: (row["Bp"], row["n"], row["run_id"])
   at_A = {key(row): row["B_at_A"] for row in matched["rows"]}
-  words = ["R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B), a curve for each run. "
-           "A is good to about 0.02 between equal runs that have levelled off, "
-           "and to less before."]
+  words = [
+      "R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B), fitted to each run alone. "
+      "The 95% interval of A follows from the scatter of the run's evaluations "
+      "around the law. Repeated runs differ in A as well, by ±0.02 in the "
+      " ScaleRL paper: add this margin when you compare runs."]
   if at_A:
     words.append(
         f"All runs refitted at the mean A = {rate(matched['A'])} show what B "
@@ -269,16 +271,28 @@ def scalerl_section(document: dict, x: str) -> str:
         f"{rate(r['A'])} ± {rate(r['plus_minus'])} (Bp {r['Bp']}, n {r['n']})"
         for r in matched["repeated"]) + ".")
   return paragraph(" ".join(words)) + table(
-      ("run", "name", "A", "A ± margin", "B", "B at the mean A",
+      ("run", "name", "A", "95%", "margin between equal runs", "B", "B at the mean A",
        f"C_mid: {x}", "R0", "squared residuals", f"fitted up to {x}",
        "A of the first half", "its largest error on the second"),
       [(run_of(r), r["run_id"],
         rate(r["A"]) + (" (bound)" if r["A_at_edge"] else ""),
-        pair(r["A_interval"], rate), number(r["B"]),
+        pair(r["A_interval"], rate),
+        f"± {r['A_margin']:g}", number(r["B"]),
         number(at_A[key(r)]) if at_A else NONE, compact(r["C_mid"]),
         rate(r["R0"]), number(r["ssr"]), compact(r["fit_below"]),
-        rate(r["half"]["A"]), rate(r["half"]["max_error"]))
+        *map(rate, (r["half"]["A"], r["half"]["max_error"]) if r["half"]
+             else (None, None)))
        for r in document["scalerl"]])
+
+
+def runs_section(document: dict, x: str) -> str:
+  return paragraph("Each run with the file that its evaluations were read "
+                   "from.") + table(
+      ("name", "Bp, problems", "n, rollouts per problem", "seed",
+       "evaluations", f"up to {x}", "first reward", "best", "last", "file"),
+      [(r["run_id"], r["Bp"], r["n"], r["seed"], len(r["reward"]),
+        compact(r["C"][-1]), rate(r["reward"][0]), rate(max(r["reward"])),
+        rate(r["reward"][-1]), r["where"]) for r in document["study"]["runs"]])
 
 
 SECTIONS = (  # title, figure, key of the document, function
@@ -294,7 +308,8 @@ SECTIONS = (  # title, figure, key of the document, function
     ("The best n of each metric", "best_n", "best_n", best_n_section),
     ("Interference between problems", "interference", "interference",
      interference_section),
-    ("ScaleRL curves", "scalerl", "scalerl", scalerl_section))
+    ("ScaleRL curves", "scalerl", "scalerl", scalerl_section),
+    ("Runs", None, "study", runs_section))
 
 
 def heading(study: dict) -> tuple[str, str]:
@@ -336,7 +351,7 @@ def html(document: dict, figures: list[str]) -> str:
           f'{inside[figure]}"><figcaption>{caption}</figcaption></figure>')
     parts.append(section(document, f"{symbol}, {unit}"))
   if document["notes"]:
-    parts += ["<h2>What was left out</h2>", listed(document["notes"])]
+    parts += ["<h2>Notes on the input</h2>", listed(document["notes"])]
   options = {**document["options"]["points"], **document["options"]}
   parts += ["<h2>Options</h2>", table(("option", "value"), [
       (OPTIONS[key].format(C=symbol), str(value).replace("_", " "))

@@ -9,12 +9,14 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier.readers import Row
+from isojax.frontier.words import compact
 
 FEWEST = 3  # evaluations of a run, or there is no curve
 MOST = 2**40  # of anything that is counted
 MOST_C = 1e60  # FLOPs; what is beyond overflows in squares
 D_ROUNDING = 1.05  # logs round their epochs: closer D are one
 MOST_K = 2**16  # stored samples of a problem
+FALL = 0.05  # reward; where the noise of an evaluation is not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +236,31 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   return list(kept.values())
 
 
+def fall(run: Run, metric: str) -> str | None:
+  """Returns a warning if the run ends well below its best evaluation.
+
+  The best of the last fifth is compared with the best of all: by the standard
+  error over problems if their values are known, else by the scatter.
+  """
+  tail = max(len(run.reward_E) // 5, 1)
+  best = int(run.reward_E.argmax())
+  late = len(run.reward_E) - tail + int(run.reward_E[-tail:].argmax())
+  if run.value_ExQ is not None and run.value_ExQ.shape[1] > 1:
+    lost_Q = run.value_ExQ[best] - run.value_ExQ[late]
+    noise = max(0.02, 4 * lost_Q.std(ddof=1) / math.sqrt(len(lost_Q)))
+  elif len(run.reward_E) < 10:
+    noise = FALL
+  else:  # sqrt(2) sd of successive differences, by their median
+    noise = max(FALL, 3 * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
+  if run.reward_E[best] - run.reward_E[late] <= noise:
+    return None
+  return (f"warning: run {run.run_id} falls: its best {metric} is "
+          f"{run.reward_E[best]:.3f}, at {compact(run.C_E[best])}, its last "
+          f"{run.reward_E[-1]:.3f}, at {compact(run.C_E[-1])}. Its curve is "
+          f"fitted as a rising one; if training broke down, leave the run out "
+          f"({run.where})")
+
+
 def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """A study of what the rows have in common, and notes on what was left out.
 
@@ -278,6 +305,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
                  "from the scatter around each curve")
   of_k = (f"@{s.at_k or k}" if s.metric != "avg" else "")
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
+  notes[:0] = filter(None, (fall(run, s.metric + of_k) for run in runs))
   if not per_problem:
     runs = [dataclasses.replace(r, value_ExQ=None) for r in runs]
   return Study(

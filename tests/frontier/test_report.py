@@ -322,6 +322,28 @@ def test_identified_verdict_in_words(documents):
   assert f"to {value} [" in text and "0.4M, the end of the data" in text
 
 
+def test_a_run_is_listed_with_its_file(documents):
+  text = Page(report.html(documents["joint"], [])).text
+  for run in documents["joint"]["study"]["runs"]:
+    assert run["run_id"] in text and run["where"] in text
+
+
+def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["scalerl"] = found["scalerl"][:1]
+  row, = found["scalerl"]
+  row.update(A=0.55, A_interval=[0.52, 0.57], A_at_edge=False, half=None)
+  drawn = lambda: [line.get_ydata() for line in plots.scalerl(found).axes[0].lines
+                   if len(line.get_xdata()) == 2 and line.get_xdata()[0] > 1
+                   and line.get_xdata()[0] == line.get_xdata()[1] < 2]
+  (low, high), = drawn()
+  assert (low, high) == (0.52, 0.57)
+  row.update(A_interval=[0.52, 1.0])  # far above the points
+  (low, high), = drawn()
+  assert low == 0.52 and 0.57 < high < 1.0
+  assert "[0.520, 1.000]" in Page(report.html(found, [])).text
+
+
 def test_numbers_that_are_not_known_show_as_a_dash(documents):
   found = copy.deepcopy(documents["joint"])
   for key in ("rmse", "A", "A_interval"):

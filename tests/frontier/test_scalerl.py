@@ -149,6 +149,38 @@ def test_equal_bounds_fix_A():
   assert fit.law.C_mid == pytest.approx(2542, rel=0.02)  # as published
 
 
+def test_the_interval_of_A_is_the_profile_of_the_residuals():
+  """Against fits with A fixed; R0 with many free points hardly matters."""
+  noise = 0.003 * np.random.default_rng(0).normal(size=len(C_TRUE))
+  points = dict(R0=TRUE.R0, min_C=0.0)
+  R = TRUE(C_TRUE) + noise
+  best = scalerl.fit(C_TRUE, R, A_bounds=(0.0, 1.0), **points)
+  low, high = scalerl.A_interval(C_TRUE, R, best, **points)
+  assert low < best.law.A < high and high - low < 0.03
+  # F(1, 20) at 95 % is 4.351; with R0 fixed the interval is a little narrower.
+  for end in (low, high):
+    ssr = scalerl.fit(C_TRUE, R, A_bounds=(end, end), **points).ssr
+    assert ssr / best.ssr == pytest.approx(1 + 4.351 / 20, rel=0.1)
+
+
+def test_early_points_leave_A_open():
+  early = C_E < 3000.0
+  points = dict(R0=0.4, min_C=0.0)
+  best = scalerl.fit(C_E[early], R_E[early], A_bounds=(0.0, 1.0), **points)
+  low, high = scalerl.A_interval(C_E[early], R_E[early], best, **points)
+  assert low < 0.56 and high == 1.0  # A +- 0.02 was reported
+
+
+def test_the_interval_of_A_covers_in_small():
+  """40 runs to 4,000 GPU-hours: the table is `calibrate --law=scalerl`."""
+  from launch.verify import calibrate
+  found = calibrate.calibrate_scalerl(
+      calibrate.SCALERL_RUNS["12 evaluations to 4,000"], 0.005, studies=40,
+      seed=1000)
+  # P(fewer than 32 of 40 | 95 %) is below 1 in 1,000; A +- 0.02 covers 0.42.
+  assert found["cover"] >= 32 / 40 and found["margin"] < 0.7, found
+
+
 def test_R0_from_step_0_and_the_cut():
   C, R = np.append(0.0, C_TRUE), np.append(TRUE.R0, TRUE(C_TRUE))
   R[1:4] = 0.1  # before the cut, and far off
