@@ -167,13 +167,15 @@ def scalerl(document: dict) -> Figure:
     top.plot([x, x], ends, lw=1.5, **at)
     for end, drawn, beyond in zip(row["A_interval"], ends, (CARETDOWN, CARETUP)):
       if end != drawn:  # the interval ends outside of the axis
-        top.plot(x, drawn, beyond, ms=6, **at)
+        top.plot(x, drawn, marker=beyond, ms=6, **at)
   top.set_title("right margin: asymptote A with its 95% interval (arrow: beyond "
                 "the axis)\ndashed: beyond the fitted points; dotted: power law")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
   top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   bottom.set_yscale("log")
-  bottom.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+  for set_formatter in (bottom.yaxis.set_major_formatter,
+                        bottom.yaxis.set_minor_formatter):
+    set_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
   least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
   bottom.set_ylim(least, most)
   bottom.set_title(f"drawn from {least:.2g} to {number(most)}: next to R0 and "
