@@ -60,7 +60,12 @@ def get_config():
       ),
       recipe=dict(
           loss=dict(
-              aggregation="token_mean",  # or sample_mean, prompt_mean
+              selection="all",  # rollouts of a group that are trained on
+              advantage="group_norm",  # or centered, leave_one_out
+              aggregation="token_mean",  # or sample_mean, prompt_mean,
+              # constant_length, sample_sum
+              policy_loss="ppo_clip",  # or reinforce
+              constants=dict(),  # of these four, such as length=16
               zero_variance="off",  # or policy, regularizers, all
               advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
               advantage_eps=1e-6,  # added to the group std, reward units

@@ -49,7 +49,11 @@ def get_config():
           precision="highest",
       ),
       loss=dict(
-          aggregation="token_mean",  # plain cross-entropy, advantage 1
+          selection="all",
+          advantage="group_norm",  # unused: the advantage is 1
+          aggregation="token_mean",  # plain cross-entropy
+          policy_loss="ppo_clip",
+          constants=dict(),
           zero_variance="off",
           advantage_ddof=0,  # unused: no groups
           advantage_eps=0.0,  # unused: no groups

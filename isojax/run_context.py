@@ -12,6 +12,7 @@ from isojax import experiment as experiment_lib
 from isojax import model_families
 from isojax import mesh as mesh_lib
 from isojax import rng
+from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -291,7 +292,7 @@ def merged(context: RunContext, base, trained):
 
 
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
-          "device_seconds")
+          "skipped_updates", "device_seconds")
 
 
 def identity_fields(context: RunContext, step: int) -> dict:
@@ -309,4 +310,5 @@ def totals_of(kept: list[dict]) -> dict:
   """The cumulative totals at the last record: the ledger is the state."""
   if not kept:
     return dict.fromkeys(TOTALS, 0)
-  return {name: kept[-1][name] for name in TOTALS}
+  last = records.ADDED | kept[-1]
+  return {name: last[name] for name in TOTALS}

@@ -28,7 +28,7 @@ from isojax.ledger import records
 from isojax import rng
 from isojax.errors import InputError
 from isojax.run_context import RunContext
-from isojax.rl import advantages
+from isojax.rl import objective
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -102,6 +102,7 @@ def measured(context: RunContext, prompts: Prompts, rollouts: Rollouts,
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": sampled,
       "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
+      "skipped_updates": int(not batches),
       "device_seconds": sum(seconds) * context.model.mesh.size,
       "reward": float(correct_Bpxn.mean()),
       "formatted": float(graded.formatted_B.mean()),
@@ -133,17 +134,12 @@ def train_step(context: RunContext, grade, update, state, base, step: int):
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
                  ).reshape(a.Bp, a.n)
-  loss = e.recipe.loss
-  advantage_Bpxn = advantages.group_norm(
-      reward_Bpxn, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
-  weights = advantages.row_weights(
-      rollouts.len_R.reshape(a.Bp, a.n), reward_Bpxn,
-      aggregation=loss.aggregation, zero_variance=loss.zero_variance)
+  terms = objective.rollout_terms(
+      reward_Bpxn, rollouts.len_R.reshape(a.Bp, a.n), e.recipe.loss)
   sampled = time.perf_counter()
   batches = update_lib.assemble(
-      prompts, rollouts, advantage_Bpxn.reshape(-1),
-      *(w.reshape(-1) for w in weights), n=a.n,
-      G=mesh_lib.blocks(context.model.mesh), cfg=loss)
+      prompts, rollouts, *(term.reshape(-1) for term in terms), n=a.n,
+      G=mesh_lib.blocks(context.model.mesh), cfg=e.recipe.loss)
   state, metrics = update(
       state, base, [update_lib.place(b, context.model.mesh) for b in batches],
       np.float32(e.sampler.temperature))
@@ -312,9 +308,10 @@ def train(context: RunContext, folder: str, *,
         hosts.say(diverged(context, step + 1, saved, fields))
         return cli.DIVERGED
       del fields["loss"]  # of no meaning on-policy: its gradient is the point
+      lr = float(schedule(step - totals["skipped_updates"]))
       for name in run_context.TOTALS:
         totals[name] += fields.pop(name)
-      record("train", step + 1, {"lr": float(schedule(step)), **fields})
+      record("train", step + 1, {"lr": lr, **fields})
       if hosts.first():
         report(step + 1, fields["reward"])
   if hosts.first():

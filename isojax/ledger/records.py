@@ -34,6 +34,9 @@ COMMON = (
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
     "trained_tokens",  # cumulative; tokens with a gradient
+    # Cumulative, steps in which no rollout had a gradient: the optimizer was
+    # skipped, so lr follows step - skipped_updates.
+    "skipped_updates",
     "epoch",  # permutations of the training problems, step / (D // Bp)
     # Cumulative, devices x seconds of training steps. Of runs that were made
     # together (--together) each is charged an equal share of every second.
@@ -68,6 +71,7 @@ EVAL = (
     "correct",  # list: correct samples out of k, per problem
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
+ADDED = {"skipped_updates": 0}  # fields that older records lack, their values
 TIME_FIELDS = frozenset(
     ("device_seconds", "seconds_sample", "seconds_score", "seconds_update"))
 

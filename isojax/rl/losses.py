@@ -1,9 +1,13 @@
-"""Token terms of the loss: arrays and keyword scalars in, arrays out.
+"""Terms of the loss per token: arrays and keyword scalars in, arrays out.
 
-Every term is per token; `update` multiplies by the row's weight, masks and
-sums. Sources and constants in the wild: PPO clip arXiv 1707.06347, k3
-http://joschu.net/blog/kl-approx.html, truncated importance sampling as in
-IsoCompute (arXiv 2603.12151).
+`objective` multiplies each term by the token's weight, masks and sums. Sources:
+PPO clip arXiv 1707.06347, k3 http://joschu.net/blog/kl-approx.html, truncated
+importance sampling as in IsoCompute (arXiv 2603.12151).
+
+A policy loss is a pure function of log-probs, of log-probs at the weights that
+sampled, and of advantages, [R, T] each. It returns the loss of each token and
+whether a bound acts on it, [R, T] each; its keyword-only arguments are constants
+of the config (docs/extending.md).
 """
 
 import chex
@@ -13,9 +17,9 @@ import jax.numpy as jnp
 
 @jax.named_scope("logp")
 def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
-  """log p of the tokens and the entropy, at the sampling temperature: [R, T].
+  """Returns log p of the tokens and the entropy in nats: [R, T] each.
 
-  The entropy is sum p * (-log p), in nats.
+  Both are those of the distribution at the sampling temperature.
   """
   logp_RxTxV = jax.nn.log_softmax(logits_RxTxV / temperature, axis=-1)
   # A sum, not a gather: a sharded vocabulary stays where it is, and the
@@ -27,24 +31,35 @@ def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
   return logp_RxT, entropy_RxT
 
 
-def grpo(logp_RxT, old_logp_RxT, advantage_RxT, *, clip_low, clip_high):
-  """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = exp(logp - old).
+def reinforce(logp_RxT, old_logp_RxT, advantage_RxT):
+  """Returns -A logp, and that no token is bounded: [R, T] each."""
+  del old_logp_RxT
+  return -advantage_RxT * logp_RxT, jnp.zeros_like(logp_RxT, bool)
 
-  Strictly on-policy old = stop_gradient(logp): r is 1 and the gradient is that
-  of REINFORCE, -A grad logp.
+
+def ppo_clip(logp_RxT, old_logp_RxT, advantage_RxT, *, clip_low, clip_high):
+  """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
+
+  r = exp(logp - old). In a strictly on-policy update old = stop_gradient(logp),
+  so r is 1 and the gradient is that of REINFORCE, -A grad logp, for any clip.
 
   Returns:
-    The term, and whether the clip bounds the token: [R, T] each.
+    The loss, and whether the clip bounds the token: [R, T] each.
   """
   chex.assert_equal_shape([logp_RxT, old_logp_RxT, advantage_RxT])
   ratio = jnp.exp(logp_RxT - old_logp_RxT)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
-  free, bounded = ratio * advantage_RxT, clipped * advantage_RxT
-  return -jnp.minimum(free, bounded), bounded < free
+  free, bound = ratio * advantage_RxT, clipped * advantage_RxT
+  # Not minimum and clip alone: at a tie jax splits the gradient between both
+  # sides, which for clip_low = 0 or clip_high = 0 is the case at r = 1.
+  bounded = bound < free
+  return -jnp.where(bounded, jax.lax.stop_gradient(bound), free), bounded
 
 
 def importance(old_logp_RxT, behavior_logp_RxT, *, cap):
-  """stop_gradient(min(exp(old - behavior), cap)): trainer against sampler.
+  """Returns stop_gradient(min(exp(old - behavior), cap)).
+
+  It corrects for the difference between trainer and sampler.
 
   Returns:
     The weight, and whether the cap bounds the token: [R, T] each.
@@ -54,6 +69,15 @@ def importance(old_logp_RxT, behavior_logp_RxT, *, cap):
 
 
 def kl_k3(logp_RxT, ref_logp_RxT):
-  """exp(d) - d - 1 with d = ref - logp: estimates KL(policy || ref), >= 0."""
+  """Returns exp(d) - d - 1 with d = ref - logp.
+
+  Its mean over tokens of the policy is KL(policy || ref); it is never negative.
+  """
   d = ref_logp_RxT - logp_RxT
   return jnp.expm1(d) - d
+
+
+POLICY_LOSSES = {
+    "ppo_clip": ppo_clip,
+    "reinforce": reinforce,
+}

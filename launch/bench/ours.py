@@ -22,7 +22,7 @@ from isojax import profile
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.rl import advantages
+from isojax.rl import objective
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
@@ -102,14 +102,10 @@ def make_updating(model: decoder.Transformer, case: Case):
   temperature = np.float32(base.get_config().sampler.temperature)
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
-    advantage_Bpxn = advantages.group_norm(
-        reward_Bpxn, ddof=cfg.advantage_ddof, eps=cfg.advantage_eps)
-    weights = advantages.row_weights(
-        rollouts.len_R.reshape(case.Bp, case.n), reward_Bpxn,
-        aggregation=cfg.aggregation, zero_variance=cfg.zero_variance)
+    terms = objective.rollout_terms(
+        reward_Bpxn, rollouts.len_R.reshape(case.Bp, case.n), cfg)
     batches = update_lib.assemble(
-        prompts, rollouts, advantage_Bpxn.reshape(-1),
-        *(w.reshape(-1) for w in weights), n=case.n,
+        prompts, rollouts, *(term.reshape(-1) for term in terms), n=case.n,
         G=mesh_lib.blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],

@@ -15,10 +15,11 @@ import numpy as np
 import optax
 import pytest
 
+from configs import base as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import advantages
+from isojax.rl import objective
 from isojax.rl import update as update_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -28,10 +29,9 @@ from tests.conftest import make_model
 Bp, n, S, T = 6, 4, 7, 5  # a packed row holds all four answers of a problem
 TEMPERATURE, CAP, KL, ENTROPY = 0.7, 2.0, 0.5, 0.3
 LOSS = update_lib.LossConfig(
-    aggregation="sample_mean", zero_variance="policy", advantage_ddof=0,
-    advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=CAP,
-    kl_coef=KL, entropy_coef=ENTROPY, microbatch_tokens=1000, remat=False,
-    dtype="float32", reduce_dtype="float32", attention="auto")
+    **base_config.get_config().recipe.loss.to_dict() | dict(
+        aggregation="sample_mean", zero_variance="policy", importance_cap=CAP,
+        kl_coef=KL, entropy_coef=ENTROPY, microbatch_tokens=1000))
 LORA = lora_lib.LoraConfig(rank=3, alpha=6.0, targets=("q", "v", "o", "down"))
 # Its state is the gradient of the last update.
 GRADIENT = optax.trace(decay=0.0)
@@ -192,15 +192,11 @@ def real(trained, base, ref, shape, loss, lora, **axes):
   put = lambda tree, like: jax.tree.map(
       lambda x, like: jax.device_put(x, like.sharding), tree, like)
   prompts, rollouts, reward = make_data()
-  advantage = advantages.group_norm(
-      reward, ddof=loss.advantage_ddof, eps=loss.advantage_eps)
-  weights = advantages.row_weights(
-      rollouts.len_R.reshape(Bp, n), reward, aggregation=loss.aggregation,
-      zero_variance=loss.zero_variance)
+  terms = objective.rollout_terms(
+      reward, rollouts.len_R.reshape(Bp, n), loss)
   batches = update_lib.assemble(
-      prompts, rollouts, advantage.reshape(-1),
-      *(w.reshape(-1) for w in weights), n=n, G=mesh_lib.blocks(model.mesh),
-      cfg=loss)
+      prompts, rollouts, *(term.reshape(-1) for term in terms), n=n,
+      G=mesh_lib.blocks(model.mesh), cfg=loss)
   state = update_lib.init_state(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
       lora)

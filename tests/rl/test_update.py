@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import base as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import attention
 from isojax.models import decoder
@@ -29,11 +30,8 @@ from tests.conftest import make_model
 
 Bp, n, S, T = 6, 4, 7, 5
 LOSS = update_lib.LossConfig(
-    aggregation="token_mean", zero_variance="off", advantage_ddof=0,
-    advantage_eps=1e-6, clip_low=0.2, clip_high=0.2, importance_cap=2.0,
-    kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000,
-    remat=False, dtype="float32", reduce_dtype="float32", attention="auto",
-    precision="highest")
+    **base_config.get_config().recipe.loss.to_dict() | dict(
+        kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000))
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -179,10 +177,44 @@ def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
   assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
 
 
-def test_no_group_with_gradient_is_no_step(params):
-  change, metrics = step(params, cfg=PLAIN, keep=np.zeros(Bp))
-  assert all((x == 0).all() for x in jax.tree.leaves(change))
-  assert metrics["grad_norm"] == 0 and metrics["logp_gap"] == 0
+def test_without_any_gradient_adamw_is_skipped(params):
+  """Parameters, moments and count stay; the next update is not affected."""
+  model = make_model()
+  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+      base_lr=1e-2, base_batch=1, warmup_steps=5, b1=0.9, b2=0.99, eps=1e-8,
+      weight_decay=0.1, clip_norm=1.0),
+      update_lib.warmup_then_constant(1e-2, 5))
+  update = update_lib.make_update(model, tx, PLAIN)
+  prompts, rollouts, advantage, weight = make_data()
+
+  def batches(advantage, cfg=PLAIN, regularizer_weight=weight):
+    return update_lib.assemble(
+        prompts, rollouts, advantage, weight, regularizer_weight, n=n, G=1,
+        cfg=dataclasses.replace(cfg, microbatch_tokens=25))
+
+  def after(*advantages):
+    state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+    for each in advantages:
+      state, metrics = update(state, None, batches(each), np.float32(0.8))
+    return jax.device_get((state, metrics))
+
+  nothing = np.zeros(Bp * n)
+  assert len(batches(advantage)) > 2 and not batches(nothing)
+  assert not batches(nothing, LOSS, np.zeros(Bp * n)) and batches(nothing, LOSS)
+  (once, _), (skipped, metrics) = after(advantage), after(advantage, nothing)
+  assert (once.step, skipped.step) == (1, 2)
+  jax.tree.map(np.testing.assert_array_equal,
+               (skipped.params, skipped.opt_state),
+               (once.params, once.opt_state))
+  assert metrics.pop("finite") and not any(metrics.values())
+  assert metrics.keys() | {"finite"} == after(advantage)[1].keys()
+  (twice, _), (late, _) = (after(advantage, advantage),
+                           after(advantage, nothing, advantage))
+  jax.tree.map(np.testing.assert_array_equal,
+               (late.params, late.opt_state), (twice.params, twice.opt_state))
+  assert late.step == 3
+  assert any((a != b).any() for a, b in zip(
+      jax.tree.leaves(late.params), jax.tree.leaves(once.params)))
 
 
 def test_regularizers_keep_every_row(params):
@@ -516,14 +548,3 @@ def test_optimizer_clips_warms_up_and_then_stays():
   np.testing.assert_allclose(
       updates["w"], -2e-4 * np.array([0.3 / 1.3 + 1.5, 0.4 / 1.4 + 2.0]),
       rtol=1e-5)
-
-
-@pytest.mark.parametrize("field, value, message", [
-    ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
-    ("zero_variance", "yes", "off, policy, regularizers, all"),
-    ("reduce_dtype", "float16", "float32, bfloat16"),
-    ("reduce_dtype", "bfloat16", "expected float32, or loss.dtype=float32"),
-    ("microbatch_tokens", 0, ">= 1")])
-def test_bad_config_is_refused(field, value, message):
-  with pytest.raises(ValueError, match=message):
-    dataclasses.replace(LOSS, **{field: value})
