@@ -123,13 +123,19 @@ def test_what_a_run_writes(calm):
   assert [r["rollouts"] for r in train] == [24, 48, 72, 96, 120]
   for name in run_context.TOTALS:
     totals = [r[name] for r in train]
-    assert totals == sorted(totals) and totals[0] > 0
+    assert totals == sorted(totals) and totals[-1] > 0
     assert kept[-1][name] == totals[-1] and kept[0][name] == 0
+  # All rollouts of step 4 are wrong: the optimizer is skipped, so the warm-up
+  # of 10 updates does not advance either.
+  assert [r["skipped_updates"] for r in train] == [0, 0, 0, 1, 1]
+  assert [r["reward"] > 0 for r in train] == [1, 1, 1, 0, 1]
+  assert train[3]["grad_norm"] == 0
+  np.testing.assert_allclose(
+      [r["lr"] for r in train],
+      0.1 * experiment.load(small()).lr * np.array([1, 2, 3, 4, 4]), rtol=1e-6)
   for r in train:
     assert r["logp_gap"] < 1e-5  # the sampler's and the trainer's are one
     assert r["kl"] is None and 0 < r["entropy"] < 1
-    assert r["lr"] == pytest.approx(
-        1e-1 * r["step"] * experiment.load(small()).lr)  # warm-up of 10
   last = kept[-1]
   assert len(last["correct"]) == 300 and last["k"] == 2
   assert last["avg"] == pytest.approx(sum(last["correct"]) / 600)
