@@ -1,9 +1,10 @@
-"""The command line: a config file, overrides, and errors in one line."""
+"""The command line: --help, a config file with overrides, one-line errors."""
 
 import difflib
 import json
 import logging as std_logging
 import os
+import re
 import sys
 
 from absl import app
@@ -12,21 +13,24 @@ from absl import logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_flags as config_flags_lib
 
+from isojax import help_text
+from isojax import installation
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
 BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
-# Run the same command again: after a signal (saved), or a bucket out of reach.
+# Run the same command again: after a signal (the run was saved), or when a
+# bucket was out of reach.
 PREEMPTED = 75
-DIVERGED = 76  # after a NaN or infinite loss, which would come again
-# Another process of the run ended, after this start had saved a checkpoint: run
+DIVERGED = 76  # after a NaN or infinite loss, which would happen again
+# Another process of the run ended after this start had saved a checkpoint: run
 # the same command again.
 PEER_LOST = 77
-UNREAD = 141  # of a command whose output nobody reads on, as shells have it
+UNREAD = 141  # the reader of the output is gone; the same code as in shells
 
 
 def define_config(example: str, *, required: bool = True):
-  """The flag --config=FILE, with --config.section.field=value overrides."""
+  """Defines --config=FILE, with --config.section.field=value overrides."""
   holder = config_flags.DEFINE_config_file(
       "config", lock_config=True, help_string=f"Config file, such as {example};"
       " --config.seed=3 overrides a field.")
@@ -36,12 +40,18 @@ def define_config(example: str, *, required: bool = True):
 
 
 def read_config(path: str):
-  """The config that --config=PATH would be."""
-  return config_flags_lib.ConfigFileFlagParser("config").parse(path)
+  """Returns the config that --config=PATH gives."""
+  return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
+
+
+def shipped(path: str) -> str:
+  """Returns FILE or FILE:ARGUMENT with the path at which the file is found."""
+  file, colon, argument = path.partition(":")
+  return f"{installation.find(file)}{colon}{argument}"
 
 
 def pairs(flag: str, items: list[str]) -> dict[str, str]:
-  """A list flag of name=value pairs as a dict; InputError for others."""
+  """Returns a list flag of NAME=VALUE as a dict; InputError for others."""
   out = {}
   for item in items:
     name, equals, value = item.partition("=")
@@ -53,21 +63,33 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
 
 
 def unknown_key(config, name: str) -> str | None:
-  """What is wrong with a dotted name such as config.alloc.n; None: nothing."""
+  """Returns what is wrong with a name such as config.alloc.n; None: nothing."""
   node, path = config, "config"
   for key in name.split(".")[1:]:
     if not hasattr(node, "keys"):
       return f"{name}: {path} is a value, not a section"
     if key not in node:
-      near = difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)
-      return (f"{name}: no such key; the nearest is {path}.{near[0]} "
+      near = fields_named(key, node, path) or [f"{path}." + (
+          difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)[0])]
+      return (f"{name}: no such key; the nearest is {near[0]} "
               f"(there are: {', '.join(sorted(node.keys()))})")
     node, path = node[key], f"{path}.{key}"
   return None
 
 
+def fields_named(key: str, node, path: str = "config") -> list[str]:
+  """Returns the dotted names of a config's fields that end with `key`."""
+  found = []
+  for name in node.keys():
+    if hasattr(node[name], "keys"):
+      found += fields_named(key, node[name], f"{path}.{name}")
+    elif f"{path}.{name}".endswith((f".{key}", f"_{key}")):
+      found.append(f"{path}.{name}")
+  return found
+
+
 def _names(values: dict, prefix: str):
-  """The dotted name of every field in nested overrides."""
+  """Yields the dotted name of every field in nested overrides."""
   for key, value in values.items():
     if isinstance(value, dict):
       yield from _names(value, f"{prefix}.{key}")
@@ -79,8 +101,8 @@ def override(config, values: dict, where: str) -> None:
   """Sets nested values in a config.
 
   Raises:
-    InputError: a key that the config has not, or a value of another type; it
-      begins with `where` the values come from.
+    InputError: the config has no such key, or one of another type. The message
+      begins with `where`, the source of the values.
   """
   wrong = (unknown_key(config, name) for name in _names(values, "config"))
   for text in filter(None, wrong):
@@ -93,7 +115,7 @@ def override(config, values: dict, where: str) -> None:
 
 
 def _unknown_override(argv: list[str]) -> str | None:
-  """Names the first override that the config has no field for."""
+  """Returns what is wrong with the first override of an unknown field."""
   split = [a.lstrip("-").split("=", 1) for a in argv]  # --config FILE, or =FILE
   path = next((part[1] if len(part) > 1 else after[0]
                for part, after in zip(split, split[1:] + [[""]])
@@ -105,34 +127,104 @@ def _unknown_override(argv: list[str]) -> str | None:
 
 
 def config_arguments(argv: list[str]) -> list[str]:
-  """--config and its overrides, as --name=value, for another command."""
+  """Returns --config and its overrides, as --name=value, for a command."""
   return [word if "=" in word or after.startswith("--") else f"{word}={after}"
           for word, after in zip(argv, [*argv[1:], "--"])
           if word.startswith("--config")]
 
 
+def _with_shipped_config(argv: list[str]) -> list[str]:
+  """Returns the arguments with the path at which the config file is found."""
+  out, after = [], ""
+  for word in argv:
+    name, equals, value = word.partition("=")
+    if name.lstrip("-") == "config" and equals and name.startswith("-"):
+      word = f"{name}={shipped(value)}"
+    elif after in ("--config", "-config"):
+      word = shipped(word)
+    out.append(word)
+    after = word
+  return out
+
+
+def _missing_flag(name: str) -> str:
+  """Returns the message for a required flag that was not given."""
+  example = help_text.example_of(sys.modules["__main__"].__doc__)
+  return f"--{name} is missing: {flags.FLAGS[name].help} Example: {example}"
+
+
+def _unknown_flag(name: str, message: str) -> str:
+  """Returns the message for an unknown flag, which may be a config field."""
+  if "config" in flags.FLAGS and flags.FLAGS["config"].present:
+    near = fields_named(name, flags.FLAGS["config"].value)
+    if near:
+      return (f"Unknown command line flag '{name}'. Fields of the config are "
+              f"set by {' or '.join(f'--{field}' for field in near[:3])}")
+  return message
+
+
 def _parse(argv: list[str]) -> list[str]:
+  """Returns the words that are no flags; InputError if a flag is wrong."""
   try:
-    rest = flags.FLAGS(argv)
+    rest = flags.FLAGS(_with_shipped_config(argv))
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-      flags.FLAGS["config"].value.keys()  # a missing file is noticed here
+      flags.FLAGS["config"].value.keys()  # raises if the file is missing
     return rest
+  except flags.UnrecognizedFlagError as error:
+    message = _unknown_flag(error.flagname, _last_line(error))
   except flags.Error as error:
-    message = str(error).strip().splitlines()[-1]
+    message = _last_line(error)
+    if found := re.search(r"Flag --(\w+) must have a value other", message):
+      message = _missing_flag(found[1])
   except (AttributeError, KeyError) as error:  # from ml_collections
     message = _unknown_override(argv) or str(error)
   except OSError as error:  # the config file
-    message = str(error).strip().splitlines()[-1].strip()
-  sys.stderr.write(f"isojax: {message}\n")
-  sys.exit(BAD_INPUT)
+    message = _last_line(error)
+  raise InputError(message)
+
+
+def _last_line(error: Exception) -> str:
+  return str(error).strip().splitlines()[-1].strip()
 
 
 def code_of(error: InputError) -> int:
   return PREEMPTED if isinstance(error, OutOfReachError) else BAD_INPUT
 
 
-def run(main) -> None:
-  """app.run(main), with an InputError as one line and its exit code."""
+def _print_help(*, full: bool) -> None:
+  try:
+    print(help_text.help_text(sys.modules["__main__"].__doc__, full=full))
+    sys.stdout.flush()
+  except BrokenPipeError:
+    _discard_output()
+
+
+def _discard_output() -> None:
+  """Keeps Python from failing when it flushes the output at exit."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run(main, on_bad_flags=None) -> None:
+  """Parses the flags and exits with the code of main(words).
+
+  --help is printed, and an InputError is one line with an exit code of its own.
+
+  Args:
+    main: of a command, whose docstring `help_text` describes.
+    on_bad_flags: called with the message after wrong flags were reported.
+  """
+  def parsed(argv):
+    if asked := help_text.asked(argv):
+      _print_help(full=asked == "--helpfull")
+      sys.exit(0)
+    try:
+      return _parse(argv)
+    except InputError as error:
+      sys.stderr.write(f"isojax: {error}\n")
+      if on_bad_flags is not None:
+        on_bad_flags(str(error))
+      sys.exit(BAD_INPUT)
+
   def guarded(argv):
     if not flags.FLAGS["verbosity"].present:
       logging.set_verbosity(logging.WARNING)  # jax and orbax are talkative
@@ -140,12 +232,13 @@ def run(main) -> None:
       std_logging.getLogger("asyncio").setLevel(std_logging.CRITICAL)
     try:
       code = main(argv)
-      sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
+      sys.stdout.flush()  # finds out here, not at exit, if nobody reads it
       return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
       return code_of(error)
     except BrokenPipeError:  # such as `| head`; exit flushes once more
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      _discard_output()
       return UNREAD
-  app.run(guarded, flags_parser=_parse)
+
+  app.run(guarded, flags_parser=parsed)

@@ -1,8 +1,9 @@
-"""One experiment: what is said on the command line, and how to evaluate it.
+"""Trains one experiment, or evaluates its newest checkpoint.
 
   python -m isojax.main --config=configs/hard.py
+  python -m isojax.main --config=configs/hard.py --workdir=runs/first --mode=eval
 
-The run itself is isojax/train.py, read from top to bottom.
+The loop of training is isojax/train.py. The same command resumes a run.
 """
 
 import contextlib
@@ -10,57 +11,70 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 
 from absl import flags
 
-from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import compilation
 from isojax import experiment
-from isojax.distributed import hosts
-from isojax import run_context
 from isojax import profile
 from isojax import progress
-from isojax.ledger import records
-from isojax.ledger import object_store
+from isojax import run_context
 from isojax import train as train_lib
-from isojax.ledger import workdir
+from isojax.distributed import hosts
 from isojax.errors import InputError
-from isojax.run_context import RunContext
+from isojax.ledger import checkpoint
+from isojax.ledger import object_store
+from isojax.ledger import records
+from isojax.ledger import workdir
 from isojax.planner import plan_file as plan_file_lib
+from isojax.run_context import RunContext
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where records and checkpoints go, a folder or "
-    "gs://BUCKET/FOLDER; by default under runs/, named by config and run id.")
+    "workdir", None, "Where records and checkpoints go: a folder or "
+    "gs://BUCKET/FOLDER. By default runs/NAME-RUN_ID, with the name of the "
+    "config.")
 _PLAN = flags.DEFINE_string(
     "plan", None, "A plan.jsonl of launch.plan: one of its rows sets seed and "
     "allocation.")
 _ROW = flags.DEFINE_integer(
-    "row", None, "Which row of --plan, counted from 0.")
+    "row", None, "With --plan: index of the row, from 0.")
 _MODE = flags.DEFINE_enum(
-    "mode", "train", ["train", "eval"], "train, or only evaluate the newest "
+    "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
 _EVAL_SETS = flags.DEFINE_list(
-    "eval_sets", [], "With --mode=eval: strata files beside that of the "
+    "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
 _PROFILE = flags.DEFINE_string(
-    "profile", None, "Folder for a trace of the second to fourth step that "
-    "this process makes, for TensorBoard or ui.perfetto.dev.")
-_COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "HOST:PORT of process 0 of a run on several hosts, "
-    "with the two below; left out, a TPU pod, Slurm or Kubernetes tells them; "
-    "none: a run of this process alone.")
-_NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "With --coordinator: processes of the run.")
-_PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "With --coordinator: which one this is, from 0.")
+    "profile", None, "Folder for a trace of the second to fourth step of this "
+    "process, for TensorBoard or ui.perfetto.dev.")
+
+
+def define_coordinates(values: flags.FlagValues) -> tuple:
+  """Defines the flags that let the processes of a run find each other."""
+  return (
+      flags.DEFINE_string(
+          "coordinator", None, "HOST:PORT of process 0 of a run on several "
+          "hosts, with the two flags below. Without it a TPU pod, Slurm or "
+          "Kubernetes provides all three; none: a run of this process alone.",
+          flag_values=values),
+      flags.DEFINE_integer(
+          "num_processes", None, "With --coordinator: processes of the run.",
+          flag_values=values),
+      flags.DEFINE_integer(
+          "process_id", None, "With --coordinator: index of this process, from "
+          "0.", flag_values=values))
+
+
+_COORDINATES = define_coordinates(flags.FLAGS)
 
 
 def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
-  """(name in the records, context) of the config's stratum and --eval_sets.
+  """Returns (name in the records, context) of the config's and --eval_sets.
 
-  A set that shares its name with one before has its hash behind it.
+  If two sets share a name, the second gets its hash as a suffix.
   """
   sets = {f"{context.stratum.header['stratum']}/validation": context}
   for path in _EVAL_SETS.value:
@@ -77,9 +91,9 @@ def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
 
 def as_trained(context: RunContext, config: dict,
                folder: str) -> tuple[RunContext, dict]:
-  """RunContext and config under the run id of a workdir, for evaluation.
+  """Returns context and config under the run id of a workdir, to evaluate it.
 
-  How to evaluate may differ from how the run does while it trains.
+  The section `eval` of the config may differ from that of the training run.
   """
   if not workdir.claimed(folder):
     return context, config
@@ -92,14 +106,16 @@ def as_trained(context: RunContext, config: dict,
 
 
 def newest(context: RunContext, store: str):
-  """(step, parameters) of the newest checkpoint; of the base if none."""
+  """Returns (step, parameters) of the newest checkpoint; of the base if none.
+  """
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, run_context.base_params(context)
   tx, _ = run_context.make_optimizer(context.e)
   step, trained = checkpoint.restore_params(
       store, None, run_context.abstract_state(context, tx).params)
-  return step, run_context.merged(context, run_context.frozen_base(context), trained)
+  return step, run_context.merged(
+      context, run_context.frozen_base(context), trained)
 
 
 def evaluate_only(context: RunContext, folder: str) -> int:
@@ -124,64 +140,85 @@ def evaluate_only(context: RunContext, folder: str) -> int:
   return 0
 
 
-def planned(config, path: str, row: int | None) -> float:
-  """Sets what a row of a plan says in the config; the row's learning rate.
+def apply_row(config, path: str, row: int | None) -> float:
+  """Sets the values of a plan's row in the config; returns its learning rate.
 
   Raises:
-    InputError: no such file or row, or a key that the config has not.
+    InputError: no such file or row, or a key that the config does not have.
   """
   if row is None:
-    raise InputError(f"--plan={path}: say which row, --row=0 for the first")
+    raise InputError(f"--plan={path}: which row? Give --row=0 for the first")
   found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
   cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 
-def prepared() -> RunContext:
-  """What the flags and the config say; every check comes before any write."""
-  lr = None
-  if _PLAN.value is not None:
-    lr = planned(_CONFIG.value, _PLAN.value, _ROW.value)
-  elif _ROW.value is not None:
-    raise InputError(f"--row={_ROW.value}: of which plan? give --plan=FILE")
-  if _PROFILE.value is not None and _MODE.value == "eval":
-    raise InputError("--profile goes with --mode=train, whose steps it traces")
+def check_flags() -> None:
+  """Raises InputError for flags that do not go together."""
+  if _ROW.value is not None and _PLAN.value is None:
+    raise InputError(f"--row={_ROW.value}: of which plan? Give --plan=FILE")
+  if _PROFILE.value is not None:
+    if _MODE.value == "eval":
+      raise InputError("--profile traces steps of training; leave it out, or "
+                       "give --mode=train")
+    profile.check_folder(_PROFILE.value)
   if _EVAL_SETS.value and _MODE.value != "eval":
     raise InputError("--eval_sets goes with --mode=eval")
-  if _PROFILE.value is not None:
-    profile.check_folder(_PROFILE.value)
   if _WORKDIR.value is not None:
     object_store.check(_WORKDIR.value, "workdir")
+
+
+def prepared() -> RunContext:
+  """Returns the context of the run; every check comes before any write."""
+  check_flags()
+  lr = None
+  if _PLAN.value is not None:
+    lr = apply_row(_CONFIG.value, _PLAN.value, _ROW.value)
   if note := compilation.keep_programs():
     progress.say(note)
   context = run_context.prepare(_CONFIG.value)
   for note in context.notes:
     hosts.say(note)
   if lr is not None and not math.isclose(lr, context.e.lr, rel_tol=1e-3):
-    hosts.say(f"the plan has lr {lr:.3g}, of another anchor; this run takes "
-              f"{context.e.lr:.3g}, of its config's recipe.optimizer")
+    hosts.say(f"the plan has lr {lr:.3g}, made with another anchor; this run "
+              f"uses {context.e.lr:.3g}, by its config's recipe.optimizer")
   return context
 
 
 def main(_) -> int:
-  hosts.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
     context = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
         "runs", f"{context.e.name}-{context.run_id}")
-    run = functools.partial(train_lib.train, trace=_PROFILE.value)
     config = _CONFIG.value.to_dict()
+    # Before anything that depends on the mode: hosts would wait for each other
+    # at different places.
+    hosts.agree(context.identity | config | {
+        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
+    run = functools.partial(train_lib.train, trace=_PROFILE.value)
     if _MODE.value == "eval":
       run = evaluate_only
       context, config = hosts.run_on_all_hosts(
           lambda: as_trained(context, config, folder))
-    hosts.agree(context.identity | config | {
-        "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     claim = workdir.claim(folder, config, context.run_id, context.model_sha256)
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
-    hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, context.run_id))
+    hosts.run_on_all_hosts(
+        lambda: workdir.check_shared(folder, context.run_id))
     return run(context, folder)
 
 
+def tell_hosts(message: str) -> None:
+  """Ends the other processes of the run, too, after a wrong flag of this one.
+  """
+  values = flags.FlagValues()  # those of the run may be parsed in part only
+  coordinates = define_coordinates(values)
+  try:
+    values(sys.argv, known_only=True)
+    hosts.refuse(*(flag.value for flag in coordinates), message)
+  except (flags.Error, InputError):
+    pass  # these flags are wrong themselves: the others cannot be reached
+
+
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, on_bad_flags=tell_hosts)

@@ -67,18 +67,18 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
                     base_batch=1, cost=lambda a: None)
   path.write_text(plan_file.text(rows) + '{"torn')
   config = small()
-  assert main_lib.planned(config, str(path), 3) == rows[3].lr
+  assert main_lib.apply_row(config, str(path), 3) == rows[3].lr
   e = experiment.load(config)
   assert (e.seed, e.alloc) == (11, rows[3].allocation)
   for row, message in ((None, "--row=0"), (9, "has 5 rows"),
                        (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
-      main_lib.planned(small(), str(path), row)
+      main_lib.apply_row(small(), str(path), row)
   with pytest.raises(InputError, match="launch.plan"):
-    main_lib.planned(small(), str(tmp_path / "none"), 0)
+    main_lib.apply_row(small(), str(tmp_path / "none"), 0)
   path.write_bytes(b"\xff\xfe")
   with pytest.raises(InputError, match="cannot be read"):
-    main_lib.planned(small(), str(path), 0)
+    main_lib.apply_row(small(), str(path), 0)
 
 
 def test_a_row_of_another_anchor_is_told(tmp_path):
@@ -91,7 +91,7 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
       "isojax.main", "--config=configs/hard.py", "--row=0",
       f"--plan={tmp_path}/plan.jsonl", f"--workdir={tmp_path}/other",
       env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
-  assert "the plan has lr 5e-07, of another anchor; this run takes 0.00015" in (
+  assert "the plan has lr 5e-07, made with another anchor; this run uses 0.00015" in (
       done.stderr)
   assert "no run's folder" in done.stderr and done.returncode == 2
 
@@ -111,7 +111,7 @@ def test_rows_that_no_config_can_take(tmp_path, overrides, message):
       id=plan_file.row_id(overrides), overrides=overrides, C=9, lr=1.0,
       expected=None)))
   with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
-    main_lib.planned(small().lock(), str(path), 0)  # as --config gives it
+    main_lib.apply_row(small().lock(), str(path), 0)  # as --config gives it
 
 
 def test_what_a_run_writes(calm):

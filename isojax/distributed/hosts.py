@@ -1,8 +1,9 @@
-"""Several processes that make one run: they meet, agree, and end together.
+"""Several processes of one run: they connect, agree, and end together.
 
-Every process runs the same program over its own devices, and computes the same
-host values. What only one of them knows (a verdict, a signal, the clock) is
-gathered before it decides anything. With one process all of this is free.
+Every process runs the same program on its own devices and computes the same
+host values. What only one of them knows (a grader's verdict, a signal, the
+clock) is gathered before anything depends on it. With one process nothing here
+costs time.
 """
 
 import collections
@@ -30,14 +31,17 @@ from isojax import progress
 from isojax.ledger import workdir
 from isojax.errors import InputError
 
-# Seconds without a sign of life after which a process counts as dead. Most
-# deaths are noticed at once, by a connection that breaks.
+# Seconds without a heartbeat after which a process counts as dead. Most deaths
+# are noticed at once, by a connection that breaks.
 HEARTBEAT = 10
 MEET = 300  # seconds that a process waits for the others to start
-LEAVE = 60  # seconds that a process that is done waits for the others
+REPORT = 30  # seconds between messages about who is missing
+TELL = 30  # seconds in which a process with a wrong flag tells the others
+LEAVE = 60  # seconds that a finished process waits for the others
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
           "SLURM_PROCID", "SLURM_LOCALID")
-# What collectives and jax's coordination service say of a peer that is gone.
+# In the messages of collectives and of jax's coordination service about a
+# process that is gone.
 _LOST = re.compile(
     "gloo|nccl|coordination|heartbeat|barrier|connection|socket|unavailable|"
     "deadline_exceeded|aborted|cancelled", re.IGNORECASE)
@@ -48,7 +52,7 @@ class EverywhereError(InputError):
 
 
 def scheduler(environ: dict, *, tpu: bool) -> str | None:
-  """Whose environment says that this is one of several processes, if any's.
+  """Returns what has started this process as one of several; None: nothing.
 
   Args:
     environ: os.environ, after jax was imported.
@@ -73,19 +77,112 @@ def _may_use_tpu() -> bool:
       not platforms or "tpu" in platforms.split(","))
 
 
+def _is_here(host: str) -> bool:
+  """Returns whether a name or address is one of this machine."""
+  try:
+    for family, *_, address in socket.getaddrinfo(host, 0,
+                                                  type=socket.SOCK_DGRAM):
+      with contextlib.suppress(OSError), socket.socket(
+          family, socket.SOCK_DGRAM) as one:
+        one.bind(address)
+        return True
+  except OSError:
+    pass  # the name has no address: jax reports that
+  return False
+
+
+def _connected(port: int) -> list[str]:
+  """Returns the remote addresses of connections to a TCP port of this machine.
+
+  Linux only; elsewhere none. Addresses in /proc are 32-bit words in the byte
+  order of the machine.
+  """
+  found = []
+  for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+    try:
+      lines = pathlib.Path("/proc/net", name).read_text().splitlines()[1:]
+    except OSError:
+      continue
+    for local, remote, state in (line.split()[1:4] for line in lines):
+      if int(local.rpartition(":")[2], 16) == port and state == "01":
+        words = np.frombuffer(bytes.fromhex(remote.partition(":")[0]), ">u4")
+        found.append(socket.inet_ntop(family, words.astype("=u4").tobytes())
+                     .removeprefix("::ffff:"))
+  return found
+
+
+def _missing(coordinator: str | None, num_processes: int | None,
+             process_id: int | None) -> str:
+  """Returns what this process can tell about those that are missing."""
+  if coordinator is None:
+    return "look at the output of the other processes"
+  host, _, port = coordinator.rpartition(":")
+  if process_id == 0:
+    there = _connected(int(port))
+    return (f"of {num_processes} processes {len(there)} are connected, from "
+            f"{', '.join(sorted(set(there))) or 'nowhere'}; look at the output "
+            "of the others")
+  try:
+    socket.create_connection((host.strip("[]"), int(port)), 2).close()
+  except OSError as error:
+    return (f"process 0 does not answer at {coordinator} ({error}); is it "
+            "started there, and is the port open?")
+  return "process 0 answers, another process is missing"
+
+
+def _report_waiting(coordinates: tuple, met: threading.Event) -> None:
+  """Prints who is missing until all have met; ends this process after MEET."""
+  began = time.monotonic()
+  while not met.wait(min(REPORT, max(0.0, MEET + began - time.monotonic()))):
+    waited = time.monotonic() - began
+    text = (f"waited {waited:.0f} of {MEET} s for the other processes of this "
+            f"run: {_missing(*coordinates)}")
+    if waited < MEET - 1:
+      progress.say(text)
+      continue
+    _complain(f"isojax: {text}; start the same command on every host within "
+              f"{MEET} s, or give --coordinator=none for a run of this process "
+              "alone\n")
+    os._exit(cli.BAD_INPUT)
+
+
+def check_flags(coordinator: str | None, num_processes: int | None,
+                process_id: int | None) -> None:
+  """Raises InputError unless the three flags go together."""
+  given = f"--coordinator={coordinator} --num_processes={num_processes} " + (
+      f"--process_id={process_id}")
+  if None in (coordinator, num_processes, process_id) or not (
+      0 <= process_id < num_processes) or not re.fullmatch(
+          r".+:\d+", coordinator):
+    raise InputError(
+        f"{given}: expected HOST:PORT of process 0, how many processes there "
+        "are, and which one this is, from 0; or none of the three where a TPU "
+        "pod, Slurm or Kubernetes provides them; or only --coordinator=none, "
+        "for a run of this process alone")
+  if num_processes == 1:
+    raise InputError(
+        f"{given}: a run of one process does not meet others, and several such "
+        "processes would be separate runs; give the number of all processes, "
+        "or only --coordinator=none for a run of this process alone")
+
+
 def initialize(coordinator: str | None, num_processes: int | None,
                process_id: int | None) -> None:
-  """Meets the other processes of the run, if there are any.
+  """Connects the processes of the run, if there are several.
 
-  Must come before anything asks jax for devices.
+  Must be called before anything asks jax for devices. A process that waits in
+  vain ends with cli.BAD_INPUT and says who is missing.
 
   Args:
-    coordinator: HOST:PORT of process 0, with the other two; None: found in the
-      environment of a TPU pod, Slurm or Kubernetes; "none": there is no other.
+    coordinator: HOST:PORT of process 0; None: all three are taken from the
+      environment of a TPU pod, Slurm or Kubernetes; "none": a run of this
+      process alone.
+    num_processes: of the run.
+    process_id: of this process, from 0.
 
   Raises:
-    InputError: flags that do not go together, no way to meet, or different
-      numbers of devices. Whoever waits in vain is aborted by jax (SIGABRT).
+    InputError: the flags do not go together, the processes cannot connect, or
+      they have different numbers of devices.
   """
   given, found = (coordinator, num_processes, process_id), None
   if given == (None, None, None):
@@ -94,50 +191,80 @@ def initialize(coordinator: str | None, num_processes: int | None,
       return
   elif given == ("none", None, None):
     return
-  elif None in given or not 0 <= process_id < num_processes or not re.fullmatch(
-      r".+:\d+", coordinator):
-    raise InputError(
-        f"--coordinator={coordinator} --num_processes={num_processes} "
-        f"--process_id={process_id}: expected HOST:PORT of process 0, how many "
-        "processes there are, and which one this is, from 0; or none of the "
-        "three where a TPU pod, Slurm or Kubernetes tells them; or only "
-        "--coordinator=none, for a run of this process alone")
+  else:
+    check_flags(*given)
+    if process_id == 0 and not _is_here(
+        coordinator.rpartition(":")[0].strip("[]")):
+      progress.say(f"note: --coordinator={coordinator} is not an address of "
+                   "this machine, although --process_id=0 has to run there")
   progress.say(f"{found or coordinator}: waiting for the other processes of "
                f"this run, at most {MEET} s")
+  met = threading.Event()
+  threading.Thread(target=_report_waiting, args=(given, met),
+                   daemon=True).start()
   try:
     jax.distributed.initialize(
-        *(given if found is None else ()), initialization_timeout=MEET,
+        *(given if found is None else ()), initialization_timeout=MEET + 60,
         heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
   except (RuntimeError, ValueError, OSError) as error:
     needs = "pip install 'jax[k8s]', " if found == "Kubernetes" else ""
     raise InputError(
-        f"{found or coordinator}: the processes of this run did not meet "
+        f"{found or coordinator}: the processes of this run cannot connect "
         f"({str(error).splitlines()[0][:200]}); {needs}start the same command "
         f"on every host within {MEET} s, or give --coordinator=none for a run "
         "of this process alone") from error
-  # jax has taken SIGTERM for itself, and would only note it.
+  finally:
+    met.set()
+  # jax has installed its own SIGTERM handler, which would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   held = collections.Counter(x.process_index for x in jax.devices())
-  if len(set(held.values())) > 1:  # each of them sees this
+  if len(set(held.values())) > 1:  # every process sees this
     raise InputError(
         "the processes of this run have different numbers of devices, "
         + ", ".join(f"process {i} has {n}" for i, n in sorted(held.items()))
         + "; give each the same")
-  say(f"one run of {len(held)} process(es), {sum(held.values())} devices")
+  say(f"one run of {len(held)} processes, {sum(held.values())} devices")
+
+
+def refuse(coordinator: str | None, num_processes: int | None,
+           process_id: int | None, message: str) -> None:
+  """Ends every process of the run with the error of this one.
+
+  For an error before the processes have met. Without it, the others would wait
+  for this process in vain. Returns if there are no others.
+
+  Args:
+    coordinator: as for `initialize`, as the next two.
+    num_processes: of the run.
+    process_id: of this process.
+    message: the error, which this process has printed already.
+  """
+  late = threading.Timer(TELL, os._exit, [cli.BAD_INPUT])
+  late.daemon = True
+  late.start()
+  initialize(coordinator, num_processes, process_id)
+
+  def fail():
+    raise InputError(message)
+
+  if count() > 1:
+    with shared_fate():
+      run_on_all_hosts(fail)
+  late.cancel()
 
 
 def count() -> int:
-  """How many processes make this run."""
+  """Returns the number of processes of this run."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def number() -> int:
-  """Which of them this is, from 0."""
+  """Returns the index of this process, from 0."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
 def first() -> bool:
-  """Whether this is process 0, which writes what is written once."""
+  """Returns whether this is process 0, the one that writes files."""
   return number() == 0
 
 
@@ -146,13 +273,13 @@ def name() -> str:
 
 
 def say(line: str) -> None:
-  """One line to the terminal of process 0."""
+  """Prints a line on the terminal of process 0."""
   if first():
     progress.say(line)
 
 
 def gather(value) -> list:
-  """A JSON value of each process, in their order; all of them must call."""
+  """Returns a JSON value of each process, in order; every process must call."""
   if count() == 1:
     return [value]
   text = json.dumps(value).encode()
@@ -164,10 +291,14 @@ def gather(value) -> list:
 
 
 def run_on_all_hosts(function):
-  """function() on every process, which must not talk to the others itself.
+  """Returns function(), called on every process at once.
+
+  Args:
+    function: must not communicate with the other processes.
 
   Raises:
-    EverywhereError: it raised InputError on some of them; names those hosts.
+    EverywhereError: the function raised InputError on some process; the message
+      names those hosts.
   """
   if count() == 1:
     return function()
@@ -176,21 +307,21 @@ def run_on_all_hosts(function):
     result = function()
   except InputError as error:
     refused = str(error)
-  said = gather([name(), refused])
-  if all(message == said[0][1] for _, message in said):
-    lines = [said[0][1]] if refused else []
+  errors = gather([name(), refused])
+  if all(message == errors[0][1] for _, message in errors):
+    lines = [refused] if refused else []
   else:
-    lines = [f"{host}: {message}" for host, message in said if message]
+    lines = [f"{host}: {message}" for host, message in errors if message]
   if lines:
     raise EverywhereError("; ".join(lines))
   return result
 
 
 def agree(values: dict) -> None:
-  """Holds a JSON object, and the code that runs, against those of process 0.
+  """Compares a JSON object, and the code that runs, with those of process 0.
 
   Raises:
-    EverywhereError: names the hosts whose object differs, and what differs.
+    EverywhereError: some differ; the message names the hosts and the keys.
   """
   if count() == 1:
     return
@@ -205,7 +336,7 @@ def agree(values: dict) -> None:
 
 
 def code() -> dict:
-  """What this process would run: hash of our sources, versions of libraries."""
+  """Returns the hash of our sources and the versions of libraries."""
   folder, content = pathlib.Path(__file__).parents[1], hashlib.sha256()
   for file in sorted(folder.rglob("*.py")):
     content.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
@@ -218,17 +349,17 @@ def code() -> dict:
 def shared_fate():
   """What ends this process ends the others too, within seconds.
 
-  An error that is not raised everywhere would leave them waiting: it ends this
-  process here and now, before anything waits for a peer that will not answer.
-  Theirs then end with cli.PEER_LOST; or with SIGABRT of jax's own, if their
+  An error that is not raised on every process would leave the others waiting.
+  So it ends this process at once, before anything waits for an answer. The
+  others then end with cli.PEER_LOST; or with SIGABRT, raised by jax, if their
   main thread was not in a collective when it noticed.
 
-  Yields an event, to be set once this start has got further than the one
-  before. Until then what looks like a lost peer may come again at every start
-  (a wrong set-up, a peer that runs out of memory), and whoever starts again on
-  cli.PEER_LOST would do so without end. So it is an error like others, unless
-  jax's coordination service misses the heartbeats of a peer, and aborts this
-  process while it waits for that.
+  Yields an event, to be set once this start has made more progress than the one
+  before. Until then, what looks like a lost process may happen again at every
+  start (a wrong set-up, a process that runs out of memory), and a scheduler
+  that restarts on cli.PEER_LOST would do so without end. So it is an error like
+  others, unless jax's coordination service misses heartbeats of a process and
+  aborts this one while it waits for that.
   """
   further = threading.Event()
   if count() == 1:
@@ -250,14 +381,15 @@ def shared_fate():
       code_, text = cli.code_of(error), f"isojax: {name()}: {error}\n"
     elif lost and further.is_set():
       code_, text = cli.PEER_LOST, (
-          f"{traceback.format_exc()}isojax: {name()}: stopped, as another "
-          "process of this run is gone; what it said last is the reason; the "
-          "same command on every host goes on from the newest checkpoint\n")
+          f"{traceback.format_exc()}isojax: {name()}: stopped, because "
+          "another process of this run is gone; its last output is the reason. "
+          "Run the same command on every host to resume from the newest "
+          "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
     _complain(text)
     if first() and code_ != cli.PEER_LOST:
-      time.sleep(1.0)  # others with the same error may say so before jax goes
+      time.sleep(1.0)  # others with the same error may print it first
     os._exit(code_)
 
 
