@@ -1,4 +1,6 @@
-"""Records to a law: python -m launch.fit --records='runs/*/records.jsonl'.
+"""Fits the law n*(C) to the evaluations of many runs.
+
+  python -m launch.fit --records='runs/*/records.jsonl'
 
 Reads the evaluations of many runs, ours or another trainer's, and writes
 fit.json (for launch.plan --law), figures and report.html into --out.

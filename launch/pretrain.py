@@ -1,7 +1,9 @@
-"""Makes a small policy from a seed: python -m launch.pretrain --config=FILE.
+"""Trains a small policy from scratch on solved countdown problems.
 
-Supervised next-token training is the GRPO update with advantage 1, one rollout
-a problem and the reference answer in its place.
+  python -m launch.pretrain --config=configs/pretrain_tiny.py
+
+Supervised next-token training is the GRPO update with advantage 1, where the
+reference answer takes the place of the only rollout of a problem.
 """
 
 import json

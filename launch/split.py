@@ -1,4 +1,6 @@
-"""Difficulty strata of a policy: python -m launch.split --config=FILE.
+"""Sorts the problems of a set into strata by how often a policy solves them.
+
+  python -m launch.split --config=configs/split_tiny.py
 
 Reads a problem set, measures avg@n of the policy on it and writes, for each
 stratum, the problems whose avg@n lies in its range, with their counts. With

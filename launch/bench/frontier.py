@@ -1,4 +1,6 @@
-"""Times launch.fit on the paper's size: python -m launch.bench.frontier
+"""Times launch.fit on a study of the size of the paper's.
+
+  python -m launch.bench.frontier
 
 Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
 them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and
@@ -11,9 +13,9 @@ import resource
 import tempfile
 import time
 
-from absl import app
 import numpy as np
 
+from isojax import cli
 from isojax.frontier import analysis
 from isojax.frontier import document
 from isojax.frontier import plots
@@ -89,4 +91,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -1,4 +1,6 @@
-r"""Times the grader: python -m launch.bench.grader
+r"""Times the grader of mathematical answers.
+
+  python -m launch.bench.grader
 
 Judges 20,000 whole numbers and 4,000 ordinary answers (fractions, roots, sets,
 intervals, matrices), all distinct, with 1 and with 2 processes, and then 10,000
@@ -11,8 +13,8 @@ import random
 import resource
 import time
 
-from absl import app
 
+from isojax import cli
 from isojax.tasks import grader
 from isojax.tasks.problem import Problem
 
@@ -123,4 +125,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

@@ -1,10 +1,12 @@
-"""Measures this machine's CPU: python -m launch.bench.measure_machine
+"""Measures this machine's CPU.
 
-Prints one entry of `isojax.planner.cost.machine.ACCELERATORS`: the best of several
-matrix products per dtype (jax, all cores), and of b = b + c over arrays far
-larger than the caches (numpy, a thread a core: XLA's own loops reach a quarter
-of it). Takes 15 seconds; run it with nothing else running, more than once, and
-keep the largest: the entry is meant as a peak.
+  python -m launch.bench.measure_machine
+
+Prints one entry of `isojax.planner.cost.machine.ACCELERATORS`: the best of
+several matrix products per dtype (jax, all cores), and of b = b + c over arrays
+far larger than the caches (numpy, a thread a core: XLA's own loops reach a
+quarter of it). Takes 15 seconds; run it with nothing else running, more than
+once, and keep the largest: the entry is meant as a peak.
 """
 
 from concurrent import futures
@@ -14,10 +16,11 @@ import pathlib
 import platform
 import time
 
-from absl import app
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from isojax import cli
 
 SIZE = 2048  # of square matrices on a CPU: 16 MiB each in float32
 DEVICE_SIZE = 8192  # and on accelerators, which need more to be busy
@@ -99,4 +102,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

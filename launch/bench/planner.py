@@ -1,4 +1,6 @@
-"""Times the cost model: python -m launch.bench.planner
+"""Times the cost model.
+
+  python -m launch.bench.planner
 
 Prices random allocations of Qwen2.5-7B on v5p-64 and ranks them by time, on
 one core, and prints a table: candidates, seconds (best of 5).
@@ -8,9 +10,9 @@ import json
 import pathlib
 import time
 
-from absl import app
 import numpy as np
 
+from isojax import cli
 from isojax.planner.cost import roofline
 from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.machine import machine
@@ -45,4 +47,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  cli.run(main)

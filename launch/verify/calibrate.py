@@ -1,6 +1,6 @@
 """Measures how often the 95 % intervals of launch.fit contain the truth.
 
-Example: python -m launch.verify.calibrate --studies=40 --rows=0,6
+  python -m launch.verify.calibrate --studies=40 --rows=0,6
 
 Simulates studies whose truth is known, analyses each as launch.fit does, and
 prints coverage, width and bias of the intervals and the error of the first

@@ -1,4 +1,6 @@
-"""Compares the records of runs: python -m launch.verify.compare WORKDIR WORKDIR ...
+"""Compares the records of runs.
+
+  python -m launch.verify.compare WORKDIR WORKDIR
 
 Prints, for each run against the first, up to which step the rewards are
 identical, and the largest relative difference of every field up to there.
@@ -6,9 +8,8 @@ identical, and the largest relative difference of every field up to there.
 
 import os
 
-from absl import app
-
 from isojax import cli
+from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.ledger import object_store
 
@@ -51,7 +52,7 @@ def compare(one: list[dict], other: list[dict]) -> str:
 
 def main(argv) -> None:
   if len(argv) < 3:
-    raise app.UsageError("expected two or more workdirs")
+    raise InputError("expected two or more workdirs after the command")
   for folder in argv[1:]:
     object_store.check(folder, "workdir")
   first, *others = (records.read(os.path.join(folder, "records.jsonl"))

@@ -1,10 +1,13 @@
 """Kills the sweepers of a sweep and compares it with an undisturbed one.
 
-  python -m launch.plan --sweep --config=configs/hard.py --rollouts=2048 \
-      --Bp=8,32 --n=4,16 --seeds=0,1
   python -m launch.verify.kill_and_sweep --plan=plan.jsonl \
       --config=configs/hard.py --config.eval.first=1024 \
       --config.checkpoint.every_steps=4
+
+A plan that is large enough:
+
+  python -m launch.plan --sweep --config=configs/hard.py --rollouts=2048 \
+      --Bp=8,32 --n=4,16 --seeds=0,1
 
 Runs the sweep once undisturbed. Runs it again with `kill -9` of its sweeper,
 then with two sweepers at once, of which one is killed with -9 too. Compares the

@@ -1,4 +1,6 @@
-"""Our decoder against transformers' torch models: python -m launch.verify.parity
+"""Compares our decoder with the torch models of transformers.
+
+  python -m launch.verify.parity
 
 Random checkpoints of every supported family, as transformers itself writes
 them, go through our loader, forward, sampler and export. Needs the extra

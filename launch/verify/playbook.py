@@ -1,4 +1,6 @@
-"""The tables of both papers, recomputed: python -m launch.verify.playbook
+"""Recomputes the tables of both papers.
+
+  python -m launch.verify.playbook
 
 Prints every number of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
 (2510.13786) that follows from other published ones, beside what this package

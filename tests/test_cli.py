@@ -1,0 +1,112 @@
+"""The command line: --help of every command, and what wrong flags are told."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from isojax import help_text
+from tests import command
+from tests.conftest import ONE_DEVICE
+
+ROOT = pathlib.Path(__file__).parents[1]
+COMMANDS = ["isojax.main", *sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    .removesuffix(".__main__") for path in (ROOT / "launch").rglob("*.py")
+    if '__name__ == "__main__"' in path.read_text())]
+
+
+def run(*words, **more):
+  return command.run(*words, env=os.environ | {"XLA_FLAGS": ONE_DEVICE}, **more)
+
+
+def helped(module):
+  if module == "launch.verify.parity":
+    pytest.importorskip("torch")
+  done = run(module, "--help")
+  assert done.returncode == 0 and not done.stderr, done.stderr
+  return done.stdout
+
+
+def flags_of(text):
+  return re.findall(r"^  --(?:\[no\])?(\w+):", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_is_what_it_does_an_example_and_its_own_flags(module):
+  text = helped(module)
+  summary, example, flags = text.split("\n\n")[:3]
+  assert 1 <= len(summary.splitlines()) <= 2 and "python -m" not in summary
+  assert summary.endswith(".")
+  heading, words = example.split("\n", 1)
+  assert heading == "Example:" and flags.startswith("Flags:\n")
+  first, program, name, *arguments = shlex.split(words)  # as a shell reads it
+  assert (first, program, name) == ("python", "-m", module), words
+  known = flags_of(text)
+  assert len(known) == len(set(known)) and known[-1] == "helpfull"
+  for argument in arguments:
+    flag = re.match(r"--(?:no)?(\w+)", argument)
+    assert flag is None or flag[1] in known, argument
+  assert "logtostderr" not in text and "jax_" not in " ".join(known)
+  assert max(map(len, text.splitlines())) <= 80
+  assert not re.search(r"python -m.*\S   +-", text)  # no gap
+
+
+def test_help_has_the_flags_of_shared_modules():
+  assert {"config", "rollouts", "machine", "model", "usd_per_chip_hour",
+          "prompt_tokens", "response_tokens"} <= set(flags_of(
+              helped("launch.plan")))
+  assert flags_of(helped("isojax.main"))[0] == "config"
+
+
+def test_helpfull_has_the_flags_of_libraries():
+  done = run("launch.plan", "--helpfull")
+  assert done.returncode == 0 and "--[no]logtostderr" in done.stdout
+  assert done.stdout.startswith(helped("launch.plan"))
+
+
+def test_help_whose_reader_leaves():
+  done = subprocess.run(
+      f"{shlex.quote(sys.executable)} -m launch.plan --help | head -n 1",
+      shell=True, capture_output=True, text=True, timeout=100, cwd=ROOT)
+  assert len(done.stdout.splitlines()) == 1 and not done.stderr
+
+
+def test_commands_of_a_docstring_keep_their_lines():
+  raw = r"""Does it.
+
+  python -m launch.plan --a=1 \
+      --b=2
+"""
+  cooked = """Does it.
+
+  python -m launch.plan --a=1 \
+      --b=2
+"""
+  for doc in (raw, cooked):
+    assert help_text.example_of(doc) == "python -m launch.plan --a=1 --b=2"
+  long = "python -m launch.plan" + " --flag=value" * 6
+  assert help_text.wrapped(long) == (
+      "  python -m launch.plan --flag=value --flag=value --flag=value "
+      "--flag=value \\\n      --flag=value --flag=value")
+
+
+@pytest.mark.parametrize("words, told", [
+    (["isojax.main"], "--config is missing: Config file, such as "
+     "configs/hard.py; --config.seed=3 overrides a field. Example: python -m "
+     "isojax.main --config=configs/hard.py"),
+    (["launch.sweep"], "--root is missing: Folder of the sweep"),
+    (["isojax.main", "--config=configs/hard.py", "--seed=3"],
+     "'seed'. Fields of the config are set by --config.seed"),
+    (["isojax.main", "--config=configs/hard.py", "--config.lr=3"],
+     "the nearest is config.recipe.optimizer.base_lr"),
+    (["isojax.main", "--config=configs/none.py"], "configs/none.py"),
+    (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")])
+def test_wrong_flags_are_one_line(words, told):
+  done = run(*words)
+  assert done.returncode == 2 and told in done.stderr, done.stderr
+  assert len(done.stderr.splitlines()) == 1 and not done.stdout
