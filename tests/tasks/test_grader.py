@@ -79,7 +79,8 @@ def test_problem_major_and_formats_apart_from_rewards():
 
 def test_one_and_two_workers_agree():
   pairs = [(gold, answer) for gold, answer, _ in VERDICTS if gold]
-  problems = [Problem(i, "", gold) for i, (gold, _) in enumerate(pairs)]
+  problems = [Problem(i, "How many percent?", gold)
+              for i, (gold, _) in enumerate(pairs)]
   answers = [answer for _, answer in pairs]
   graded = []
   for workers in (1, 2):
@@ -207,7 +208,8 @@ def test_memory_is_bounded_and_noise_is_kept_apart(tmp_path, monkeypatch):
   (tmp_path / "math_verify").mkdir()
   (tmp_path / "math_verify/__init__.py").write_text(GREEDY)
   (tmp_path / "math_verify/grader.py").write_text(
-      "should_treat_as_complex = lambda text: print('noise')")
+      "should_treat_as_complex = lambda text: print('noise')\n"
+      "is_relation = lambda value: False")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   with grader.opened(config(workers=1), {}) as grade:
     graded = grade([Problem(6, "", "x")], [r"\boxed{y}", r"\boxed{z}"])

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from isojax.errors import InputError
 from isojax.tasks import math
+from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 VERDICTS = [
@@ -93,10 +94,10 @@ VERDICTS = [
     ("7", "\ud8007", False), ("7", "7" * 100_000, False),
     ("7", "{" * 999, False),
     # Questionable, and as math-verify has it: units are not compared, m is one
-    # of them, a colon divides, a set may be given as a pair, an equation is
-    # worth its last side, log is of base 10, i is no root.
+    # of them, a colon divides, a set may be given as a pair, log is of base 10,
+    # i is no root.
     ("5 cm", "5 m", True), ("3", "3m", True), ("12:30", "2:5", True),
-    (r"\{1,2\}", "(1,2)", True), ("5", "7=5", True),
+    (r"\{1,2\}", "(1,2)", True),
     (r"\ln 2", r"\log 2", False),
     ("i", r"\sqrt{-1}", False),
 ]
@@ -104,7 +105,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize("gold, answer, want", VERDICTS)
 def test_verdicts(gold, answer, want):
-  assert math.same(gold, answer) is want
+  assert math.same(gold, answer, percent=True) is want
 
 
 @pytest.mark.parametrize("answer, want", [
@@ -115,25 +116,103 @@ def test_a_value_with_its_name_is_a_vote_for_the_value(answer, want):
   assert math.vote(answer) == want
 
 
+DECIDED = [  # gold, answer, the same?
+    # An equation is no number, unless it names one or is true.
+    ("7919", "7918=7919", False),
+    ("7919", "x=7918=7919", False),
+    ("7919", "7918x=7919", False),
+    ("7919", r"7918\equiv7919", False),
+    ("7919", r"\{7918=7919\}", False),
+    ("5", "7=5", False),
+    ("0", "x^2+3x+17=0", False),
+    ("1", "x^2+y^2=1", False),
+    ("7919", "7919=x", False), ("12", "3+4=12", False),
+    ("7919", "x=7919", True), ("7", "f(3)=7", True), ("5", "AB=5", True),
+    ("5", "a+b=5", True), ("2", r"\frac{AB}{CD}=2", True), ("3", "e=3", True),
+    ("5", r"\text{Area}=5", True), ("30", r"\angle ABC=30^\circ", True),
+    ("5", "x=10/2=5", True), ("12", r"3\times4=12", True),
+    (r"\{1,2\}", "x=1, x=2", True), ("(1,2)", "(x,y)=(1,2)", True),
+    ("[1,2)", r"x\in[1,2)", True),
+    # Of equations, those without a solution are not all one.
+    ("y=2x+1", "2x+1=y", True), ("y=2x+1", "3x=2x+1", False),
+    ("x^2+y^2=1", "x^2+y^2-1=0", True), ("x^2+y^2=1", "2x^2+2y^2=2", True),
+    ("x^2+1=0", "x^2+3x+17=0", False),
+    (r"0.56 = 56\%", r"1.56 = 56\%", False),
+    ("x=3", "7=3", False), ("x=3", "x=7=3", False), ("x=3", "3=x", True),
+    # A comparison is no number and not the empty set.
+    (r"\emptyset", "7919 < 7920", False),
+    (r"\emptyset", "x<x", False),
+    ("7920", "7919 < 7920", False), ("3", "x>3", False),
+    ("x>1", r"(1,\infty)", True), (r"(1,\infty)", "x>1", True),
+    # An approximation follows its value closely, a whole number exactly.
+    ("7919", r"7919\approx7918", False),
+    ("2", r"\sqrt{3}\approx 2", False), (r"2\sqrt{3}",
+     r"2\sqrt{3}\approx 3.46", True), ("3.46", r"x\approx 3.46", True),
+    # An index is a base.
+    ("7919", "7919_2", False), ("7919", "7919_x", False),
+    ("101_2", "101_3", False), ("40_9", "40_0", False),
+    ("101", "101_2", False), ("101_2", "101", True), ("101_2", "101_{2}", True),
+    ("7919", "7919_{10}", True), ("2A_{16}", "2A_{16}", True),
+    # More than one sign is no answer.
+    ("7919", "-" * 100 + "7919", False), ("7919", "--7919", False),
+    ("7919", "+7919", True), ("5", "2-(-3)", True), ("-5", "-5", True),
+    # No words, and no second number behind a number.
+    ("7919", r"7919\text{7918}", False),
+    ("7919", r"7919\text{ is }{7918}", False),
+    ("7919", r"7919\text{ cm}^2", True),
+    # A decimal has six right places, and three right digits if it is small.
+    ("10^{-8}", "0.0", False), ("10^{-8}", "0.00000002", False),
+    ("10^{-8}", "0.00000001", True), ("10^{-8}", "1e-8", True),
+    ("0.00012345", "0.000124", False), ("1/300", "0.003333", True),
+    (r"(1,10^{-8})", "(1,0.0)", False), ("0", "0.0", True),
+    # Infinity is a name, and nothing is computed with it.
+    (r"\infty", "∞∞", False), (r"\infty", r"2\infty", False),
+    (r"\infty", r"\infty+1", False), (r"\infty", r"\infty^2", False),
+    (r"\infty", r"+\infty", True), (r"-\infty", r"-\infty", True),
+    (r"(-\infty,3)", r"(-\infty\infty,3)", False),
+]
+
+
+@pytest.mark.parametrize("gold, answer, want", DECIDED)
+def test_decided(gold, answer, want):
+  assert math.same(gold, answer, percent=False) is want
+
+
+@pytest.mark.parametrize("question, gold, answer, want", [
+    ("Which prime is it?", "7919", r"7919\%", False),
+    ("Which prime is it?", "7919", r"791900\%", True),  # its value
+    ("How many percent of them?", "50", r"50\%", True),
+    ("How many % of them?", "50", "50 percent", True),
+    ("Which share of them?", "50", r"50\%", False),
+    ("Which share of them?", "1/2", r"50\%", True),
+    ("Which share of them?", "0.5", r"50\%", True),
+    ("Which share of them?", r"50\%", "50", True),
+    ("Which share of them?", r"50\%", "0.5", True)])
+def test_percent_is_a_number_where_it_is_asked_for(question, gold, answer, want):
+  assert math.judge(Problem(0, question, gold), answer, {})[0] is want
+
+
 def test_equal_votes_have_equal_verdicts():
   """evaluate.majority takes it for granted."""
   golds = {gold for gold, *_ in VERDICTS if gold}
   vote_of = {}
-  for _, answer, _ in VERDICTS:
+  for _, answer, _ in VERDICTS + DECIDED:
     vote_of.setdefault(math.vote(answer), []).append(answer)
   assert len(vote_of["7"]) >= 10 and len(vote_of["1/2"]) >= 2
   assert "" in vote_of[""]
-  for gold in golds & {"7", "1/2", "50", "1000", r"\infty", "5", "(1,2)", "18"}:
+  for gold in golds & {"7", "1/2", "50", "1000", r"\infty", "5", "(1,2)", "18", "7919",
+                        "101_2", "10^{-8}", r"\emptyset", "0"}:
     for vote, answers in vote_of.items():
       if vote and len(answers) > 1:
-        verdicts = {math.same(gold, answer) for answer in answers}
+        verdicts = {math.same(gold, answer, percent=True)
+                    for answer in answers}
         assert len(verdicts) == 1, (gold, answers)
 
 
 @hypothesis.given(st.one_of(st.text(max_size=40), st.text(
     alphabet="0123456789.,%$\\{}()^_ ×−²°abcdefghinopqrstwx", max_size=40)))
 def test_normalising_any_text_raises_nothing(text):
-  math.normalised(text)
+  math_text.normalised(text)
 
 
 @pytest.mark.parametrize("answer", ["", " ", "$$", ".", "1" * 1001])
