@@ -1,4 +1,4 @@
-"""The flags that price a run: machine, model, lengths, what was measured."""
+"""The flags that price a run: machine, model, lengths, measured speed."""
 
 import dataclasses
 import json
@@ -8,44 +8,47 @@ import os
 from absl import flags
 
 from isojax import evaluate
-from isojax.ledger import records
-from isojax.ledger import object_store
 from isojax.errors import InputError
-from isojax.planner.cost import roofline
+from isojax.ledger import object_store
+from isojax.ledger import records
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import measured as measured_lib
 from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import pricing
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost import pricing
+from isojax.planner.cost import roofline
+from isojax.planner.cost.efficiency import CALIBRATED, PEAK
+from isojax.planner.cost.workload import BYTES, Workload
 
 MACHINE = flags.DEFINE_string(
-    "machine", None, "What it runs on, to be priced: v5p-64, 8xh100, "
-    "cpu-2core.")
+    "machine", None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
 _USD = flags.DEFINE_float(
-    "usd_per_chip_hour", None, "Your price; by default the list price, if one "
-    "is known.")
+    "usd_per_chip_hour", None, "Price of a chip-hour; default: the list price.")
 MODEL = flags.DEFINE_string(
-    "model", None, "Local folder with at least the config.json of the policy; "
-    "by default that of --config.")
-_PROMPT = flags.DEFINE_float("prompt_tokens", None, "Mean of a problem.")
-_RESPONSE = flags.DEFINE_float("response_tokens", None, "Mean of a rollout.")
+    "model", None, "Local folder with the config.json of the policy; default: "
+    "that of --config.")
+_PROMPT = flags.DEFINE_float(
+    "prompt_tokens", None, "Mean tokens of a problem.")
+_RESPONSE = flags.DEFINE_float(
+    "response_tokens", None, "Mean tokens of a rollout.")
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "bfloat16", sorted(roofline.BYTES), "Of compute and cache; --config "
+    "dtype", "bfloat16", sorted(BYTES), "Format of compute and cache; --config "
     "has its own.")
 _ROWS = flags.DEFINE_integer(
-    "rows", None, "Most rollouts decoded at once; by default those of "
-    "--config, or 64 a chip. Never more than a step has, or memory admits.",
+    "rows", None, "Most rollouts decoded at once; default: the slots of "
+    "--config, or 64 per chip. Fewer if a step has fewer or memory is short.",
     lower_bound=1, upper_bound=2**24)
 _MEASURED = flags.DEFINE_string(
-    "measured", None, "records.jsonl of a run on this machine: speed as "
-    "measured instead of assumed, and lengths where no flag gives them.")
+    "measured", None, "records.jsonl of a run on this machine: gives its speed, "
+    "and lengths that no flag gives.")
 _BENCH = flags.DEFINE_string(
-    "bench", None, "JSON file of launch.bench on this machine: speed as "
-    "measured instead of assumed; not with --measured.")
-LENGTHS = 1e7  # tokens; no mean is larger
+    "bench", None, "JSON file of launch.bench on this machine: gives its "
+    "speed; not with --measured.")
+LENGTHS = 1e7  # tokens; the largest mean
 
 
 def load_json(path: str, what: str) -> dict:
+  """Returns the object in a JSON file; InputError says what was expected."""
   try:
     with open(path, encoding="utf-8") as file:
       value = json.load(file)
@@ -57,6 +60,7 @@ def load_json(path: str, what: str) -> dict:
 
 
 def positive(flag, most: float, least: float = 0.0) -> float | None:
+  """Returns a flag's number; InputError if it is not from least to most."""
   value = flag.value
   if value is not None and not least <= value <= most:
     raise InputError(f"--{flag.name}={value:g}: expected a number from "
@@ -65,12 +69,15 @@ def positive(flag, most: float, least: float = 0.0) -> float | None:
 
 
 def lengths() -> tuple[float | None, float | None]:
-  """Mean tokens of a prompt and of a response, where flags give them."""
+  """Returns the mean tokens of a prompt and of a response that flags give."""
   return positive(_PROMPT, LENGTHS, 1e-3), positive(_RESPONSE, LENGTHS, 1e-3)
 
 
 def the_machine() -> machine_lib.Machine:
-  machine = machine_lib.machine(MACHINE.value)
+  """Returns --machine, with --usd_per_chip_hour and jax's share of its GPUs."""
+  machine = dataclasses.replace(
+      machine_lib.machine(MACHINE.value),
+      gpu_share=machine_lib.gpu_share(os.environ))
   usd = positive(_USD, 1e6)
   if usd is None:
     return machine
@@ -79,6 +86,7 @@ def the_machine() -> machine_lib.Machine:
 
 
 def the_shape(config) -> model_shape_lib.ModelShape:
+  """Returns the shape of the policy of --model or of the config."""
   folder = MODEL.value or (config and config.model.path)
   if folder is None:
     raise InputError("--machine needs --model=FOLDER, or a --config")
@@ -90,6 +98,7 @@ def the_shape(config) -> model_shape_lib.ModelShape:
 
 
 def measured_records() -> list[dict] | None:
+  """Returns the train records of --measured, or None without the flag."""
   path = _MEASURED.value
   if path is None:
     return None
@@ -102,41 +111,40 @@ def measured_records() -> list[dict] | None:
   return measured_lib.train_records(records.read(path), path=path)
 
 
-def the_workload(config, train, kl: bool, shape, machine) -> roofline.Workload:
-  """Lengths of flags, else as measured; maxima of --config, else 4 times."""
+def the_workload(config, train, kl: bool, shape, machine) -> Workload:
+  """Returns the workload of flags, of --measured, and of the config.
+
+  Maximal lengths are those of the config, or 4 times the mean.
+  """
   means = lengths()
   if None in means and train is None:
     raise InputError("--machine needs --prompt_tokens and --response_tokens "
                      "(means), or --measured=records.jsonl of a run")
   found = measured_lib.mean_lengths(train) if train else means
   means = [found[i] if mean is None else mean for i, mean in enumerate(means)]
-  top = ((config.sampler.max_prompt_tokens, config.sampler.max_new_tokens)
-         if config else [math.ceil(4 * mean) for mean in means])
-  rank = config.model.lora.rank if config else 0
-  return roofline.Workload(
-      *means, *top, lora_rank=rank or None,
-      dtype=config.sampler.dtype if config else _DTYPE.value,
-      weights=config.sampler.weights if config else None,
-      cache=config.sampler.cache if config else None,
-      padded=config is not None,
-      fused=config is None or memory_lib.has_kernel(
-          shape, attention=config.recipe.loss.attention,
-          dtype=config.recipe.loss.dtype, tensor=config.mesh.tensor,
-          accelerator=machine.accelerator.name),
-      remat=config.recipe.loss.remat if config else False,
-      reduce_dtype=config.recipe.loss.reduce_dtype if config else "float32",
-      kl=bool(config.recipe.loss.kl_coef) if config else kl)
+  if config is None:
+    return Workload(*means, *(math.ceil(4 * mean) for mean in means),
+                    dtype=_DTYPE.value, kl=kl)
+  sampler, loss = config.sampler, config.recipe.loss
+  return Workload(
+      *means, sampler.max_prompt_tokens, sampler.max_new_tokens,
+      lora_rank=config.model.lora.rank or None, dtype=sampler.dtype,
+      weights=sampler.weights, cache=sampler.cache, padded=True,
+      fused=memory_lib.has_kernel(
+          shape, attention=loss.attention, dtype=loss.dtype,
+          tensor=config.mesh.tensor, accelerator=machine.accelerator),
+      remat=loss.remat, reduce_dtype=loss.reduce_dtype, kl=bool(loss.kl_coef))
 
 
 def evaluations(config, count: int):
-  """(M, B) -> rollouts of all evaluations of a run."""
+  """Returns (M, B) -> rollouts of all evaluations of a run."""
   e = config.eval
   if e.k < 1 or e.first < 1 or e.growth < 1:
     raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
                      "expected at least 1")
 
   def rollouts(M: int, B: int) -> int:
-    if M * B > 10_000 * e.first and e.growth < 1.01:  # one by one takes long
+    if M * B > 10_000 * e.first and e.growth < 1.01:  # counting takes long
       due = min(M, M * B // e.first)
     else:
       due = len(evaluate.due_steps(M=M, B=B, first=e.first, growth=e.growth))
@@ -146,38 +154,40 @@ def evaluations(config, count: int):
 
 
 def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
-  """What the flags price runs on, or None without a machine.
+  """Returns what the flags price runs on, or None without --machine.
 
   Args:
     config: of isojax.main, or None.
-    easy: whether the problems are, whose recipe has KL; a config has its own.
+    easy: whether the problems are easy: then the recipe has KL. A config has
+      its own.
     validation: problems of an evaluation, which a config has.
 
   Raises:
-    InputError: a machine, but no model or no lengths, or it does not fit.
+    InputError: no model, no lengths, or the model does not fit.
   """
   if MACHINE.value is None:
     return None
   machine, shape, train = the_machine(), the_shape(config), measured_records()
   workload = the_workload(config, train, easy, shape, machine)
   if config is None:
-    price = pricing.packed(shape, workload, machine,
+    price = pricing.packed(shape, workload, machine, efficiency=CALIBRATED,
                            rows=_ROWS.value or 64 * machine.chips)
   else:
     shards = config.mesh.data * config.mesh.fsdp
-    price = pricing.checked(pricing.Price(
-        shape=shape, machine=machine, workload=workload,
-        mesh=roofline.checked_mesh(roofline.Mesh(**config.mesh.to_dict()), machine),
-        efficiency=roofline.ASSUMED, rows=_ROWS.value or config.sampler.slots,
+    price = pricing.fitting(pricing.Price(
+        shape=shape, machine=machine, workload=workload, efficiency=CALIBRATED,
+        mesh=roofline.checked_mesh(
+            roofline.Mesh(**config.mesh.to_dict()), machine),
+        rows=_ROWS.value or config.sampler.slots,
         micro_rows=max(shards, config.recipe.loss.microbatch_tokens
                        // config.sampler.max_new_tokens),
-        chunked_head=True, eval_rollouts=evaluations(config, validation),
-        eval_k=config.eval.k))
+        chunked_head=True, whole=True, eval_k=config.eval.k,
+        eval_rollouts=evaluations(config, validation)))
   return as_measured(price, train)
 
 
 def as_measured(price: pricing.Price, train) -> pricing.Price:
-  """The price at the speed that --bench or --measured shows, if given."""
+  """Returns the price at the speed of --bench or --measured, if given."""
   if _BENCH.value is not None:
     return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
         load_json(_BENCH.value, "the JSON file of launch.bench"), price.shape,
@@ -185,7 +195,7 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)
-  ideal = dataclasses.replace(price, efficiency=roofline.PEAK, workload=seen,
+  ideal = dataclasses.replace(price, efficiency=PEAK, workload=seen,
                               eval_rollouts=None)
   return dataclasses.replace(
       price, workload=dataclasses.replace(price.workload, trained=seen.trained),
@@ -195,10 +205,13 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
 
 
 def expected(price: pricing.Price | None, a) -> dict | None:
-  """What a run is expected to cost, for its line in the plan."""
+  """Returns what a run is expected to cost, for its line in the plan."""
   if price is None:
     return None
-  c = price.run(a.Bp, a.n, a.M)
-  return {"seconds": float(c.seconds), "device_hours": float(c.device_hours),
+  c, spread = price.run(a.Bp, a.n, a.M), price.efficiency.spread
+  seconds = float(c.seconds)
+  return {"seconds": seconds,
+          "seconds_range": spread and [end * seconds for end in spread],
+          "device_hours": float(c.device_hours),
           "usd": None if c.usd is None else float(c.usd),
           "machine": price.machine.name, "basis": price.efficiency.basis}

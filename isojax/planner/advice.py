@@ -1,65 +1,83 @@
-"""A budget to an allocation, with what the answer rests on.
+"""The allocation of a budget, with what the answer rests on.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
-moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
+moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n). What speaks
+against an answer is in `cautions`.
 """
 
 import dataclasses
 import math
 
-import numpy as np
-
 from isojax.errors import InputError
+from isojax.planner import cautions
 from isojax.planner import priors
-from isojax.planner.allocation import FEWEST_M, Allocation, admitted, allocate
+from isojax.planner.allocation import Allocation, admitted, allocate
 from isojax.planner.allocation import nearest_power, sqrt_lr
 from isojax.planner.fit_file import Fitted
 from isojax.planner.laws import FixedBatch
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
-FEWEST_BP = 8  # the smallest Bp that was tested, on Easy, without instability
-EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
-STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
+FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-  """What is known when the allocation is asked for."""
+  """What is known about the run that is asked for."""
 
   C: int  # rollouts
   law: Prior | Fitted
   metric: str  # avg, best or worst
-  model: str | None  # base policy, if known
-  D: int | None  # training problems, if known
-  B_max: int  # rollouts in a step
+  model: str | None  # base policy; None: not known
+  D: int | None  # training problems; None: not known
+  B_max: int  # most rollouts per step
   Bp: int | None  # None: from the law
   n: int | None  # None: from the law
-  base_lr: float  # at base_batch rollouts a step
+  base_lr: float  # at base_batch rollouts per step
   base_batch: int
   tokens_per_rollout: float | None  # for laws in tokens
+
+  @property
+  def from_table(self) -> bool:
+    """Returns whether n comes from the published table: best@k and worst@k."""
+    return isinstance(self.law, Prior) and self.metric != "avg"
+
+  @property
+  def fixed(self) -> bool:
+    """Returns whether the law trades n against Bp at one Bp * n."""
+    return isinstance(self.law.law, FixedBatch) and not self.from_table
+
+  @property
+  def Bps(self) -> tuple[int, ...]:
+    """Returns the Bp behind the answer; empty: the best of all tested."""
+    if self.from_table:
+      return tuple(priors.BEST_AT_END[self.law.stratum, self.metric])
+    if isinstance(self.law, Fitted):
+      return self.law.Bp
+    return (self.law.Bp,) if self.law.Bp else ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """Reward at the allocation, from fitted curves."""
+  """The reward of an allocation, from fitted curves."""
 
   reward: float
   low: float  # 95 %
   high: float
-  beyond: bool  # C is outside of what the curve was seen at
+  beyond: bool  # C is outside the data of the curve
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-  """What a law, or the published table, says of n."""
+  """What a law, a published table or a measured frontier says about n."""
 
   n: float
   interval: tuple[float, float] | None
   basis: str  # what it rests on, in a sentence
-  x: float  # its argument
+  x: float  # the argument of the law
   unit: str  # of x
   seen: tuple[float, float]  # range of x in the data behind it
+  measured_Bp: int | None = None  # n is the best measured one, at this Bp
 
   @property
   def beyond(self) -> bool:
@@ -76,27 +94,8 @@ class Advice:
   warnings: tuple[str, ...]
 
 
-def _from_table(q: Question) -> bool:
-  """Whether n comes from the published table: no law for best@k, worst@k."""
-  return isinstance(q.law, Prior) and q.metric != "avg"
-
-
-def _fixed(q: Question) -> bool:
-  """Whether the law trades n against Bp at one Bp * n."""
-  return isinstance(q.law.law, FixedBatch) and not _from_table(q)
-
-
-def _Bps(q: Question) -> tuple[int, ...]:
-  """The Bp behind the answer; none if it is the best over all."""
-  if _from_table(q):
-    return tuple(priors.BEST_AT_END[q.law.stratum, q.metric])
-  if isinstance(q.law, Fitted):
-    return q.law.Bp
-  return (q.law.Bp,) if q.law.Bp else ()
-
-
 def _Bp(q: Question) -> int:
-  Bps = (DEFAULT_BP,) if _from_table(q) else _Bps(q)
+  Bps = (DEFAULT_BP,) if q.from_table else q.Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
 
 
@@ -110,39 +109,60 @@ def _table(q: Question) -> Answer:
       priors.AT_END)
 
 
-def _ask(q: Question) -> Answer:
-  """What the law says; InputError if it cannot be asked."""
-  if _from_table(q):
-    return _table(q)
-  law, x = q.law, float(q.C)
-  if isinstance(law, Fitted) and not law.identified:
-    raise InputError(
-        f"{law.path}: its law is not identified ({'; '.join(law.reasons)}); "
-        "run what the report proposes, or take a published prior with --law")
-  if _fixed(q):
-    x = float(q.C // law.law.B)
-  elif law.unit in ("tokens", "sampled_tokens"):
+def _argument(q: Question) -> float:
+  """Returns the law's argument, in its unit; InputError if not known."""
+  unit = q.law.unit
+  if unit == "updates" and q.fixed:
+    return float(q.C // q.law.law.B)
+  if unit in ("tokens", "sampled_tokens"):
     if q.tokens_per_rollout is None:
-      raise InputError(f"the law is in {law.unit}: give the mean tokens of a "
+      raise InputError(f"the law is in {unit}: give the mean tokens of a "
                        "rollout, --response_tokens")
-    x = q.C * q.tokens_per_rollout
-  elif law.unit != "rollouts":
-    raise InputError(f"the law is in {law.unit}; fit it again with "
+    return q.C * q.tokens_per_rollout
+  if unit != "rollouts":
+    raise InputError(f"the law is in {unit}; fit it again with "
                      "--axis=rollouts to be advised for a number of rollouts")
+  return float(q.C)
+
+
+def _ask(q: Question) -> Answer:
+  """Returns what the law says; InputError if it cannot be asked."""
+  if q.from_table:
+    return _table(q)
+  law, x = q.law, _argument(q)
   if isinstance(law, Prior):
-    basis = (
+    return Answer(
+        float(law.law(x)), priors.prior_interval(law, x),
         f"published prior ({law.stratum}, {priors.PRIOR_MODEL}, math, one run "
-        "each); the interval is the spread of refits, not of your problems")
-    interval = priors.prior_interval(law, x)
-  else:
-    basis = (f"your own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
-             "interval of the bootstrap")
-    interval = law.interval(x)
-  return Answer(float(law.law(x)), interval, basis, x, law.unit, law.C_seen)
+        "each); the interval is the spread of refits, not of your problems",
+        x, law.unit, law.C_seen)
+  if law.identified:
+    return Answer(
+        float(law.law(x)), law.interval(x),
+        f"your own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
+        "interval of the bootstrap", x, law.unit, law.C_seen)
+  best = law.best_measured(x)
+  why = f"{law.path}: its law is not identified ({'; '.join(law.reasons)})"
+  if best is None:
+    known = " and ".join(f"from {low:.3g} to {high:.3g} {law.unit}"
+                         for low, high in law.measured_ranges())
+    raise InputError(
+        f"{why}" + (f", and its best tested n is known only {known}, not at "
+                    f"{x:.3g}" if known else "")
+        + "; run what the report proposes, or take a published prior with "
+        "--law")
+  seen = next((low, high) for low, high in law.measured_ranges()
+              if low <= x <= high)
+  return Answer(
+      float(best.n), best.interval,
+      f"the best of your tested n at this C, measured, not a law: {why}"
+      + ("; 95% interval of the bootstrap" if best.interval else "")
+      + f"; {best.agreeing:.0%} of the bootstrap draws agree", x, law.unit,
+      seen, best.Bp)
 
 
 def _ns_of_fixed(q: Question) -> list[int]:
-  """The n that keep the law's Bp * n.
+  """Returns the n that keep the law's Bp * n.
 
   Raises:
     InputError: the question asks for another batch.
@@ -165,163 +185,90 @@ def _ns_of_fixed(q: Question) -> list[int]:
 
 
 def _most_n(q: Question) -> int:
-  """The largest n advised: Bp may be lowered for it, but not below a floor."""
+  """Returns the largest n advised: Bp may be lowered for it, to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
 
 
-def _cell(q: Question, n: int) -> tuple[int, int, tuple[str, ...]]:
-  """(Bp, n, what was moved and why), the nearest that is admitted."""
-  if _fixed(q):
+def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
+  """Returns the nearest admitted (Bp, n), and what was moved and why."""
+  if q.fixed:
     return q.law.law.B // n, n, ()
-  return admitted(_Bp(q), n, B_max=q.B_max, D=q.D or q.B_max)
+  return admitted(Bp, n, B_max=q.B_max, D=q.D or q.B_max)
 
 
 def advise(q: Question) -> Advice:
-  """The allocation of a budget.
+  """Returns the allocation of a budget.
 
   Raises:
-    InputError: the budget is below one step, the law is not identified, or it
-      is of another batch.
+    InputError: the budget is below one step, nothing is known about n at it, or
+      the law is of another batch.
   """
   if q.C < 2:
     raise InputError(f"C={q.C} rollouts: expected at least 2, one problem with "
                      "two rollouts")
-  ns = _ns_of_fixed(q) if _fixed(q) else None
+  ns = _ns_of_fixed(q) if q.fixed else None
   answer = _ask(q)
+  wanted_Bp = q.Bp or answer.measured_Bp or _Bp(q)
   if ns:
     n = q.n or min(ns, key=lambda n: abs(math.log(n / answer.n)))
+  elif answer.measured_Bp and not q.n and (
+      answer.n <= min(_most_n(q), q.C // wanted_Bp)):
+    n = int(answer.n)
   else:
     n = q.n or nearest_power(answer.n, low=2, high=max(
-        2, min(_most_n(q), q.C // _Bp(q))))
-  Bp, n, changes = _cell(q, n)
+        2, min(_most_n(q), q.C // wanted_Bp)))
+  Bp, n, changes = _cell(q, n, wanted_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
       answer=answer, prediction=predict(q.law, allocation), changes=changes,
-      warnings=(*_of_the_law(q, allocation, answer),
-                *_of_the_allocation(q, allocation, answer)))
-
-
-def _of_the_law(q: Question, a: Allocation, answer: Answer):
-  """Warnings of what the law does not know."""
-  law, Bps = q.law, _Bps(q)
-  if answer.beyond:
-    yield (f"extrapolated: the {'table' if _from_table(q) else 'law'} is of "
-           f"{answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, this "
-           f"is {answer.x:.3g}")
-  if Bps and not _fixed(q) and (a.Bp not in Bps if _from_table(q) else
-                                not min(Bps) <= a.Bp <= max(Bps)):
-    yield ("extrapolated: n* was seen at Bp = "
-           f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
-  if isinstance(law, Prior):
-    if q.model is None or priors.PRIOR_MODEL not in q.model:
-      yield (f"the prior is of {priors.PRIOR_MODEL}; other base models saturated "
-             "at n = 16 to 64: measure your own, launch.plan --sweep")
-    if q.D is not None and q.D < priors.PRIOR_D[law.stratum] / 2:
-      yield (f"D = {q.D} training problems; the prior had "
-             f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
-             "smaller (256 instead of 512 at D = 500)")
-    if law.stratum == "hard":
-      yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
-             "points): check two values of Bp")
-    return
-  yield from law.cautions
-  if q.model is not None and q.model != law.model:
-    yield f"the fit is of {law.model}, this is {q.model}"
-  if q.metric != law.metric.split("@")[0]:
-    yield f"the fit is of {law.metric}, you ask for {q.metric}"
-  tested, (low, high) = np.log2(sorted(law.n)), answer.interval
-  if len(tested) > 1 and np.log2(high / low) > np.diff(tested).max():
-    yield (f"the interval of n*, {low:.3g} to {high:.3g}, is wider than the "
-           "step between the tested n")
-
-
-def _of_the_allocation(q: Question, a: Allocation, answer: Answer):
-  """Warnings of the playbook (section 9)."""
-  largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
-  if a.n >= largest:
-    yield f"n = {a.n} is at the edge of what was tested ({largest})"
-  if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
-    yield (f"the cap of {q.B_max} rollouts a step keeps n below "
-           f"n* = {answer.n:.3g}: a cap can look like saturation")
-  if q.D is not None:
-    epochs = a.M * a.Bp / q.D
-    if epochs > EPOCHS and a.n < largest:
-      yield (
-          f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
-          f"once the smaller one had seen {EPOCHS} epochs at most; watch "
-          "validation against training reward")
-  if a.M < FEWEST_M:
-    yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
-           "warm-up")
+      warnings=(*cautions.of_the_law(q, allocation, answer),
+                *cautions.of_the_allocation(q, allocation, answer)))
 
 
 def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
-  """The allocations of the same C with half and twice the n, if admitted."""
+  """Returns the admitted allocations of the same C with half and twice the n."""
   out = []
   for n in (a.n // 2, 2 * a.n):
-    Bp = a.B // max(n, 1) if _fixed(q) else a.Bp
+    Bp = a.B // max(n, 1) if q.fixed else a.Bp
     B = Bp * n
     if (n > 1 and 1 <= Bp <= (q.D or Bp) and B <= min(q.B_max, a.C)
-        and (B == a.B or not _fixed(q))):
+        and (B == a.B or not q.fixed)):
       out.append(allocate(Bp=Bp, n=n, M=None, C=a.C))
   return tuple(out)
 
 
 def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
-  """Reward of the allocation from the fit's tables; None: not in them."""
+  """Returns the reward from the fit's tables, or None if not in them."""
   if isinstance(law, Prior) or law.unit != "rollouts":
     return None
   C = allocation.C
   for c in law.curves:
     if (c.Bp, c.n) == (allocation.Bp, allocation.n) and c.C[0] <= C <= c.C[-1]:
-      at = lambda value: float(np.interp(math.log(C), np.log(c.C), value))
-      return Prediction(at(c.reward), at(c.low), at(c.high),
-                        beyond=not c.C_lo <= C <= c.C_hi)
+      return Prediction(*c.at(C), beyond=not c.C_lo <= C <= c.C_hi)
   return None
 
 
-def stratum_of(pass_rate_Q) -> str:
-  """easy or hard, from the base policy's pass rate on each problem (avg@16).
-
-  Raises:
-    InputError: most problems are of neither kind; there is no prior for them.
-  """
-  rate = np.asarray(pass_rate_Q, float)
-  if not len(rate) or rate.min() < 0 or rate.max() > 1:
-    raise InputError("pass rates: expected numbers in [0, 1], one a problem")
-  share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
-           for name, (low, high) in STRATA.items()}
-  best = max(share, key=share.get)
-  if share[best] <= 0.5:
-    raise InputError(
-        "the problems are of mixed difficulty: " + ", ".join(
-            f"{s:.0%} {name} (avg@16 in {STRATA[name]})"
-            for name, s in share.items()) + "; split them first, "
-        "launch.split, or name the stratum yourself")
-  return best
-
-
 def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
-  """Advice where the clock is given, not C.
+  """Returns the advice for hours of wall time instead of C.
 
-  How many rollouts an hour pays for depends on n, and n on the rollouts: of
-  the powers of two, the one nearest to the n* of its own budget.
+  The rollouts that an hour pays for depend on n, and n on the rollouts. Of the
+  powers of two, the advice takes the one nearest to the n* of its own budget.
 
   Args:
     q: the question; its C is not read.
-    hours: on the clock.
-    budget_at: (Bp, n) -> C that the hours pay for, 0 for not one step.
+    hours: of wall time.
+    budget_at: (Bp, n) -> C that fits into the hours, 0 for less than one step.
     step_hours: (Bp, n) -> hours of one step.
 
   Raises:
-    InputError: they pay for nothing.
+    InputError: the hours do not pay for one step.
   """
   most = _most_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
-  if _fixed(q):
+  if q.fixed:
     ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, found = [_cell(q, n) for n in ns], []
+  cells, found = [_cell(q, n, _Bp(q)) for n in ns], []
   for Bp, n, changes in cells:
     C = budget_at(Bp, n)
     if C:

@@ -5,6 +5,9 @@ IsoCompute Playbook (arXiv 2603.12151), sections 3, 8 and 9.
 
 import dataclasses
 
+import numpy as np
+
+from isojax.errors import InputError
 from isojax.planner.laws import FixedBatch, Sigmoid
 
 
@@ -69,3 +72,27 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   low = prior.law.log2(C / 10**PRIOR_C0_DECADES) - PRIOR_LOG2
   high = prior.law.log2(C * 10**PRIOR_C0_DECADES) + PRIOR_LOG2
   return float(2.0**low), float(2.0**high)
+
+
+STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
+
+
+def stratum_of(pass_rate_Q) -> str:
+  """Returns easy or hard, from the base policy's avg@16 on each problem.
+
+  Raises:
+    InputError: most problems are of neither kind; there is no prior for them.
+  """
+  rate = np.asarray(pass_rate_Q, float)
+  if not len(rate) or rate.min() < 0 or rate.max() > 1:
+    raise InputError("pass rates: expected numbers in [0, 1], one per problem")
+  share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
+           for name, (low, high) in STRATA.items()}
+  best = max(share, key=share.get)
+  if share[best] <= 0.5:
+    raise InputError(
+        "the problems are of mixed difficulty: " + ", ".join(
+            f"{s:.0%} {name} (avg@16 in {STRATA[name]})"
+            for name, s in share.items()) + "; split them first, "
+        "launch.split, or name the stratum yourself")
+  return best

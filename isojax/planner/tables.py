@@ -1,29 +1,34 @@
-"""The planner's answers for people: tables and sentences."""
+"""The planner's answers as tables and sentences."""
 
 from collections.abc import Callable
 
-from isojax.format import aligned, duration, many, number
+from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import plan_file
 from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
-from isojax.planner.cost.roofline import Cost
+from isojax.planner.cost import calibration
 from isojax.planner.cost.pricing import Price
+from isojax.planner.cost.roofline import Cost
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
+COSTS = ["time", "range of time", "device-hours", "USD"]
 
 
 def costs(e: dict | None) -> list[str]:
-  """Time, device-hours and USD of `plan_file.Row.expected`."""
+  """Returns the columns COSTS of `plan_file.Row.expected`."""
   if e is None:
-    return ["-", "-", "-"]
-  return [duration(e["seconds"]), number(e["device_hours"]),
-          "-" if e["usd"] is None else number(e["usd"])]
+    return ["-"] * len(COSTS)
+  about = lambda seconds: duration(seconds, rounded)
+  ends = e["seconds_range"]
+  return [about(e["seconds"]),
+          " to ".join(map(about, ends)) if ends else "-",
+          rounded(e["device_hours"]),
+          "-" if e["usd"] is None else rounded(e["usd"])]
 
 
 def table(rows: list[plan_file.Row], D: int | None) -> str:
-  """The plan, and how to fill the columns that are empty."""
-  lines = [["row", "Bp", "n", "M", "C", "lr", "epochs", "seed", "time",
-            "device-hours", "USD"]]
+  """Returns the plan, and how to fill its empty columns."""
+  lines = [["row", "Bp", "n", "M", "C", "lr", "epochs", "seed", *COSTS]]
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
@@ -33,7 +38,9 @@ def table(rows: list[plan_file.Row], D: int | None) -> str:
   e = rows[0].expected
   hints = ["epochs need --D"] * (not D) + (
       ["time and cost need --machine"] if e is None else
-      ["USD need --usd_per_chip_hour"] * (e["usd"] is None))
+      ["USD need --usd_per_chip_hour"] * (e["usd"] is None)
+      + ["a range needs the calibrated efficiency"] * (
+          e["seconds_range"] is None))
   return aligned(lines) + f"\n-: {', '.join(hints)}" * bool(hints)
 
 
@@ -44,9 +51,8 @@ def reward(p: Prediction) -> str:
 
 def beside(near: tuple[Allocation, ...], expected: Callable,
            predict: Callable) -> str:
-  """Half and twice the n at the same C, to judge the choice by."""
-  lines = [["beside it", "Bp", "n", "M", "C", "time", "device-hours", "USD",
-            "predicted reward"]]
+  """Returns a table of half and twice the n at the same C."""
+  lines = [["beside it", "Bp", "n", "M", "C", *COSTS, "predicted reward"]]
   for a in near:
     p = predict(a)
     lines.append(["", str(a.Bp), str(a.n), f"{a.M:,}", f"{a.C:,}",
@@ -57,36 +63,38 @@ def beside(near: tuple[Allocation, ...], expected: Callable,
 
 
 def _why_n(q: Question, a: Advice) -> str:
-  """How n came about, in words."""
+  """Returns why the allocation has its n."""
   n, n_star = a.allocation.n, a.answer.n
   if q.n:
     return f"n = {n}, as given" if n == q.n else (
         f"n = {n} instead of the {q.n} given, see what was moved")
+  if n == n_star and a.answer.measured_Bp:
+    return f"n = {n}, as measured"
   if 0.7 < n / n_star < 1.42:
     return f"n = {n}, a power of two near n*" if n & (n - 1) == 0 else (
         f"n = {n}, near n*")
   if 2 * a.allocation.B > q.B_max:
-    why = f"the most that {q.B_max:,} rollouts a step (--B_max, memory) hold"
+    why = (f"the largest that {q.B_max:,} rollouts a step (--B_max, memory) "
+           "admit")
   elif 2 * a.allocation.B > a.allocation.C:
-    why = f"the most that one step of {a.allocation.C:,} rollouts pays for"
+    why = f"the largest in one step of {a.allocation.C:,} rollouts"
   else:
     why = "the nearest that is admitted"
   return f"n = {n}, not n*: {why}"
 
 
 def explained(q: Question, a: Advice, anchor: str) -> str:
-  """What the allocation rests on.
+  """Returns what the allocation rests on.
 
   Args:
-    q: as it was asked; C = 0 if hours were given.
+    q: the question; C = 0 if hours were given.
     a: the answer.
     anchor: whose base_lr and base_batch these are.
   """
-  low, high = a.answer.interval or (None, None)
   lines = [
       f"n* = {a.answer.n:.4g}" + (
-          f", interval {low:.3g} to {high:.3g}" if low else "")
-      + f": {a.answer.basis}",
+          f", interval {a.answer.interval[0]:.3g} to {a.answer.interval[1]:.3g}"
+          if a.answer.interval else "") + f": {a.answer.basis}",
       _why_n(q, a) + "; M is rounded down" + (
           f", {q.C - a.allocation.C:,} of {q.C:,} rollouts stay unspent"
           if q.C > a.allocation.C else ""),
@@ -102,13 +110,29 @@ def learning_rate(base_lr: float, base_batch: int, anchor: str) -> str:
   return f"lr = {base_lr:g} * sqrt(Bp * n / {base_batch}): {anchor}"
 
 
-def priced(price: Price, runs: list[Cost], largest_B: int) -> str:
-  """What the prices rest on, and how the time splits."""
+def slots_limit(price: Price, a: Allocation) -> str | None:
+  """Returns how much faster more sampler.slots would be, if they matter."""
+  more = price.with_rows(a.B)
+  if not price.eval_rollouts or more.rows <= price.rows:
+    return None
+  times = float(price.run(a.Bp, a.n, a.M).seconds
+                / more.run(a.Bp, a.n, a.M).seconds)
+  if times < 1.2:
+    return None
+  return (f"sampler.slots = {price.rows:,} limits decoding: at (Bp, n) = "
+          f"({a.Bp}, {a.n}) the run takes {times:.2g} times as long as with "
+          f"--config.sampler.slots={more.rows}, which the memory admits (check "
+          "sampler.memory_gib)")
+
+
+def priced(price: Price, runs: list[Cost], allocations: list[Allocation]) -> str:
+  """Returns what the prices rest on, and how the time splits."""
   m, mesh, w, e = (price.machine, price.mesh, price.workload, price.efficiency)
   chip = m.accelerator
   usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
          if chip.usd_source else "price not known")
-  rows = min(price.rows, largest_B)
+  largest = max(allocations, key=lambda a: a.B)
+  rows = min(price.rows, largest.B)
   seconds = {name: sum(float(getattr(run, name).seconds) for run in runs)
              for name in STAGES}
   seconds["overhead"] = sum(float(run.overhead) for run in runs)
@@ -118,34 +142,41 @@ def priced(price: Price, runs: list[Cost], largest_B: int) -> str:
       "and chunked head, assumed without --config")
   left_out = "compilation and checkpoints" + (
       "" if price.eval_rollouts else ", evaluations without --config")
+  basis = calibration.words(e) if e.spread else e.basis
+  limit = slots_limit(price, largest)
   return "\n".join([
       f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh data="
       f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {rows:,} rows "
       f"decoded at once; {update}; prompts of {number(w.prompt_tokens)} and "
       f"responses of {number(w.response_tokens)} tokens; "
       f"{'with' if w.kl else 'without'} KL to the base policy",
+      *([f"warning: {limit}"] if limit else []),
       "time: " + ", ".join(f"{name} {value / total:.0%}"
                            for name, value in seconds.items()
                            if value >= 0.005 * total)
-      + f"; not in it: {left_out}",
-      f"efficiency, {e.basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
+      + f"; not included: {left_out}",
+      f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "
       f"update {e.update_bandwidth:.2g}; {e.slots:.2g} of the decoded slots "
-      f"are kept; {e.step_seconds:.2g} s a step besides",
-      f"memory: {price.memory(largest_B, rows).text}"])
+      f"are kept; {e.step_seconds:.2g} s per step for the host",
+      f"memory: {price.memory(largest.B, rows).text}"])
 
 
 def totals(rows: list[plan_file.Row]) -> str:
+  """Returns the sum of all runs."""
   C = sum(row.allocation.C for row in rows)
   text = f"{many(len(rows), 'run')}, {C:,} rollouts in all"
   every = [row.expected for row in rows]
   if every[0] is None:
     return text
-  usd = [e["usd"] for e in every]
-  time, hours, money = costs({
-      "seconds": sum(e["seconds"] for e in every),
-      "device_hours": sum(e["device_hours"] for e in every),
-      "usd": None if None in usd else sum(usd)})
-  return (f"{text}, {time} one after the other, {hours} device-hours"
-          + f", {money} USD" * (None not in usd))
+  add = lambda name: sum(e[name] for e in every)
+  known = lambda name: all(e[name] is not None for e in every)
+  time, ends, hours, money = costs({
+      "seconds": add("seconds"), "device_hours": add("device_hours"),
+      "seconds_range": [sum(e["seconds_range"][i] for e in every)
+                        for i in (0, 1)] if known("seconds_range") else None,
+      "usd": add("usd") if known("usd") else None})
+  return (f"{text}, {time} one after the other"
+          + f" ({ends})" * known("seconds_range")
+          + f", {hours} device-hours" + f", {money} USD" * known("usd"))

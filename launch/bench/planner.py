@@ -15,6 +15,8 @@ import numpy as np
 from isojax import cli
 from isojax.planner.cost import roofline
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import machine
 
 CONFIG = pathlib.Path(__file__).parents[2] / "tests/data/qwen2.5-7b/config.json"
@@ -22,13 +24,13 @@ CONFIG = pathlib.Path(__file__).parents[2] / "tests/data/qwen2.5-7b/config.json"
 
 def price_and_rank(Bp, n, M) -> np.ndarray:
   """Indices of the allocations, the fastest first."""
-  workload = roofline.Workload(
+  workload = Workload(
       prompt_tokens=300, response_tokens=1500, max_prompt=1024,
       max_response=8192, dtype="bfloat16")
   run = roofline.run_cost(
       Bp, n, M, shape=model_shape_lib.model_shape(
           json.loads(CONFIG.read_text()), path=str(CONFIG)),
-      workload=workload, machine=machine("v5p-64"), efficiency=roofline.ASSUMED,
+      workload=workload, machine=machine("v5p-64"), efficiency=CALIBRATED,
       rows=1024, mesh=roofline.Mesh(data=8, fsdp=1, tensor=4))
   return np.argsort(run.seconds)
 

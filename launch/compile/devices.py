@@ -14,6 +14,7 @@ from jax.experimental import topologies
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.planner.cost import machine as machine_lib
 from launch.compile import report as report_lib
 
 SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
@@ -163,9 +164,7 @@ def hbm(device) -> float:
   """
   if device.platform == "gpu":
     card = next(x for x in CARDS.values() if x.name == device.device_kind)
-    share = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-    return card.memory * float(
-        os.environ[share] if share in os.environ else 0.75)
+    return card.memory * machine_lib.gpu_share(os.environ)
   vast = jax.ShapeDtypeStruct(
       (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
   try:

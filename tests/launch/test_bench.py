@@ -14,9 +14,10 @@ import pytest
 from isojax import compilation
 from isojax import profile
 from isojax.errors import InputError
-from isojax.planner.cost import roofline
 from isojax.planner.cost import measured
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
 from launch.bench import cases
@@ -125,7 +126,7 @@ DOCUMENT = {"rows": [
 MACHINE = Machine("m", Accelerator(
     name="a", bfloat16=1e3, float32=1e4, hbm_bytes=1e9, hbm_bandwidth=1e9,
     source="made"), 4)
-WORKLOAD = roofline.Workload(300, 1500, 1024, 8192, "float32")
+WORKLOAD = Workload(300, 1500, 1024, 8192, "float32")
 
 
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
@@ -139,7 +140,7 @@ def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
   update = 3 * (prefill + decode) + 10 * SHAPE.params
   assert found.update_flops == pytest.approx(update / 1e4 / 8.0)
   assert found.slots == 1.0
-  assert found.step_seconds == roofline.ASSUMED.step_seconds
+  assert found.step_seconds == CALIBRATED.step_seconds
   assert found.basis == "measured by launch.bench (b; host seconds assumed)"
 
 

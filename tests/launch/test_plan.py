@@ -136,8 +136,8 @@ def test_the_priced_example_says_what_it_rests_on(tmp_path):
   assert row["overrides"]["alloc"] == {"Bp": 32, "n": 256, "M": 244}
   for text in ("mesh data=8 fsdp=1 tensor=4", "2,048 rows", "with KL",
                "4.2 USD a chip-hour (the scaling book", "time: decode ",
-               "evaluations without --config", "update 0.3", "masters 7.62",
-               "of a device's 95 GB", "the paper's anchor; isojax.main takes"):
+               "evaluations without --config", "update 0.25", "masters 7.62",
+               "of the 95 GB that jax uses", "the paper's anchor; isojax.main takes"):
     assert text in out, (text, out)
   _, hard = planned("--rollouts=2e6", "--stratum=hard", *PRICED, cwd=tmp_path)
   assert "without KL" in hard and "reference" not in hard
@@ -155,10 +155,10 @@ def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
 
 
 @pytest.mark.parametrize("args, text", [
-    (["--B_max=2"], "n = 2, not n*: the most that 2 rollouts a step"),
+    (["--B_max=2"], "n = 2, not n*: the largest that 2 rollouts a step"),
     (["--rollouts=100"],
-     "n = 2, not n*: the most that one step of 64 rollouts"),
-    (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the most that 65,536"),
+     "n = 2, not n*: the largest in one step of 64 rollouts"),
+    (["--rollouts=9e4", "--Bp=30000"], "n = 2, not n*: the largest that 65,536"),
     (["--n=64"], "n = 64, as given"),
     (["--n=100000"], "n = 65536 instead of the 100000 given")])
 def test_how_n_came_about(tmp_path, args, text):
@@ -245,7 +245,7 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
                                     ** 0.5)
   assert "the anchor of --config" in out
   assert "microbatches of at most 48 rollouts;" in out
-  assert "not in it: compilation and checkpoints\n" in out
+  assert "not included: compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]
   (row,), _ = planned(
       "--rollouts=16384", "--config=configs/hard.py", "--machine=cpu-2core",

@@ -243,12 +243,12 @@ def test_prediction_reads_the_fits_table():
 
 
 def test_strata_from_measured_difficulty():
-  assert advice.stratum_of([0.0] * 4240 + [1 / 16] * 760) == "hard"
-  assert advice.stratum_of(np.repeat([5, 6, 7, 8, 9], 9) / 16) == "easy"
+  assert priors.stratum_of([0.0] * 4240 + [1 / 16] * 760) == "hard"
+  assert priors.stratum_of(np.repeat([5, 6, 7, 8, 9], 9) / 16) == "easy"
   with pytest.raises(InputError, match="mixed.*50% hard"):
-    advice.stratum_of([0.0, 0.9])
+    priors.stratum_of([0.0, 0.9])
   with pytest.raises(InputError, match=r"\[0, 1\]"):
-    advice.stratum_of([])
+    priors.stratum_of([])
 
 
 # Plans

@@ -1,7 +1,7 @@
-"""Machines to price a run on: what their makers publish, or we measured.
+"""The machines that a run can be priced on: published or measured numbers.
 
-Every number is of one chip (a GPU is a chip), dense (no sparsity), in plain
-units: FLOP/s, bytes, bytes/s. None: not published, or not found.
+Every number is per chip (a GPU is a chip), dense (no sparsity), in FLOP/s,
+bytes or bytes/s. None: not published, or not found.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from isojax.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-  """The peaks of one chip; nothing reaches them."""
+  """The peaks of one chip."""
 
   name: str
   bfloat16: float  # FLOP/s of matrix products
@@ -23,14 +23,20 @@ class Accelerator:
   float32: float | None = None  # without TF32 on GPUs; TPUs publish none
   int8: float | None = None  # operations/s
   float8: float | None = None  # FLOP/s
-  link_bandwidth: float | None = None  # bytes/s out of a chip over all links,
-  # one way: half the "bidirectional" figure. ICI or NVLink, never Ethernet.
+  link_bandwidth: float | None = None  # bytes/s out of a chip over all ICI or
+  # NVLink links, one way: half the "bidirectional" figure
   usd_per_hour: float | None = None  # on demand, of one chip
   usd_source: str | None = None
-  named_cores: int = 1  # that a slice name counts on one chip; 1: chips
+  named_cores: int = 1  # cores per chip in the names of slices; 1: chips
+
+  @property
+  def platform(self) -> str:
+    """Returns the jax platform: cpu, tpu or gpu."""
+    return next((kind for kind in ("cpu", "tpu") if self.name.startswith(kind)),
+                "gpu")
 
   def peak(self, dtype: str) -> float:
-    """FLOP/s of matrix products of this dtype."""
+    """Returns FLOP/s of matrix products of this dtype."""
     peaks = {name: getattr(self, name)
              for name in ("bfloat16", "float32", "int8", "float8")
              if getattr(self, name) is not None}
@@ -107,37 +113,65 @@ ACCELERATORS = {
         link_bandwidth=900e9,  # NVLink 1.8 TB/s, both ways
         source="NVIDIA HGX B200 at 1,000 W, dense, from the table of "
                "glennklockwood.com/garden/processors/B200"),
-    # The largest of eight runs, of a machine that others used as well.
+    # The largest of eight runs on a shared machine.
     "cpu-2core": Accelerator(
         name="cpu-2core", bfloat16=1.84e11, float32=2.16e11,
         hbm_bytes=2.53e10, hbm_bandwidth=7.24e10,
-        source="python -m launch.bench.measure_machine, 2026-11-21, "
+        source="python -m launch.bench --what=machine, 2026-11-21, "
                "AMD EPYC, 2 cores, jax 0.10.2"),
 }
-# Other spellings of slices: what stands before -COUNT.
+# Other names of chips.
 ALIASES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7", "v7x": "tpu-v7"} | {
     name.removeprefix("tpu-"): name for name in ACCELERATORS}
+
+
+# jax takes this share of a GPU's memory unless GPU_SHARE_VARIABLE says
+# otherwise (docs.jax.dev/en/latest/gpu_memory_allocation.html).
+GPU_SHARE = 0.75
+GPU_SHARE_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+def gpu_share(environment) -> float:
+  """Returns the share of a GPU's memory that jax takes in this environment."""
+  if GPU_SHARE_VARIABLE not in environment:
+    return GPU_SHARE
+  text = environment[GPU_SHARE_VARIABLE]
+  try:
+    share = float(text)
+  except ValueError:
+    share = 0.0
+  if not 0 < share <= 1:
+    raise InputError(f"{GPU_SHARE_VARIABLE}={text}: expected a number above 0, "
+                     "at most 1; unset it for jax's default")
+  return share
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
   """A number of equal chips, all joined by their fast links.
 
-  Slower networks between slices or GPU hosts are left out: past one slice or
-  one NVLink domain, collectives are priced too low.
+  Slower networks between slices or GPU hosts are not modelled: beyond one slice
+  or one NVLink domain, collectives are priced too low.
   """
 
   name: str
   accelerator: Accelerator
   chips: int
+  gpu_share: float = GPU_SHARE  # of each chip's memory, if it is a GPU
 
   def __post_init__(self):
     if self.chips < 1:
       raise InputError(f"machine {self.name!r}: expected at least one chip")
 
+  @property
+  def usable_bytes(self) -> float:
+    """Returns the memory of a chip that jax uses."""
+    return self.accelerator.hbm_bytes * (
+        self.gpu_share if self.accelerator.platform == "gpu" else 1)
 
-MOST_CHIPS = 2**17  # no machine has more
-# How a name says kind and count, and whether the count may be of TensorCores.
+
+MOST_CHIPS = 2**17
+# Forms of a machine's name, and whether the count may be of TensorCores.
 FORMS = (
     (r"(?P<kind>.+)", False),
     (r"(?P<count>\d+)x(?P<kind>.+)", False),
@@ -147,10 +181,13 @@ FORMS = (
 
 
 def machine(name: str) -> Machine:
-  """The machine of a cloud's name for it: "v5p-64", "8xh100", "cpu-2core".
+  """Returns the machine of a cloud's name: "v5p-64", "8xh100", "cpu-2core".
 
-  Slice names of v4, v5p and v7 count TensorCores, two a chip: "v5p-64" has 32
+  Slice names of v4, v5p and v7 count TensorCores, two per chip: "v5p-64" has 32
   chips. Those of v5e and v6e count chips. A name without a count is one chip.
+
+  Raises:
+    InputError: an unknown chip, or a count that no slice has.
   """
   for form, is_slice in FORMS:
     found = re.fullmatch(form, name.lower())

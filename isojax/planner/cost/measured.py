@@ -1,23 +1,25 @@
-"""Speed from records of a run or from a bench, in place of assumptions."""
+"""Efficiencies measured by a run or by launch.bench."""
 
 import dataclasses
 import statistics
 
 from isojax.errors import InputError
-from isojax.planner.cost import roofline
 from isojax.planner.cost import model_shape as model_shape_lib
-from isojax.planner.cost.roofline import Cost, Efficiency, Workload
+from isojax.planner.cost import roofline
+from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
 from isojax.planner.cost.machine import Machine
+from isojax.planner.cost.roofline import Cost
+from isojax.planner.cost.workload import BYTES, Workload
 
 SECONDS = ("seconds_sample", "seconds_score", "seconds_update")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
 
 
 def train_records(records: list[dict], *, path: str) -> list[dict]:
-  """The train records of one run, checked.
+  """Returns the train records of one run.
 
   Raises:
-    InputError: fewer than 3, several runs, or fields that say nothing.
+    InputError: fewer than 3, several runs, or a field without a usable value.
   """
   train = [r for r in records if "kind" in r and r["kind"] == "train"]
   number = lambda x: type(x) in (int, float) and 0 <= x <= 1e30
@@ -44,9 +46,9 @@ def train_records(records: list[dict], *, path: str) -> list[dict]:
 
 
 def measured_workload(train: list[dict], workload: Workload) -> Workload:
-  """The workload with the mean tokens and trained share of `train_records`.
+  """Returns the workload with the mean lengths and trained share of a run.
 
-  From the first step to the last; differences of cumulative counts are used.
+  Computed from differences of cumulative counts, first step to last.
   """
   means = mean_lengths(train)
   grown = lambda name: train[-1][name] - train[0][name]
@@ -56,7 +58,7 @@ def measured_workload(train: list[dict], workload: Workload) -> Workload:
 
 
 def mean_lengths(train: list[dict]) -> tuple[float, float]:
-  """Mean tokens of a problem's prompt and of a rollout."""
+  """Returns the mean tokens of a problem's prompt and of a rollout."""
   grown = lambda name: train[-1][name] - train[0][name]
   rollouts = grown("rollouts")
   return (grown("prompt_tokens") / (rollouts / train[0]["n"]),
@@ -65,16 +67,16 @@ def mean_lengths(train: list[dict]) -> tuple[float, float]:
 
 def measured_efficiency(train: list[dict], ideal: Cost, *,
                         path: str) -> Efficiency:
-  """What a run's records show, for other (Bp, n) on the same machine.
+  """Returns the efficiency of a run, for other (Bp, n) on the same machine.
 
   One fraction for sampling and one for the update: the time at peak over the
-  median time of a step, so that a compilation does not count. What is not in
-  the records (slots decoded past the end of a rollout) is inside the first.
-  It says little of another model, machine or number of rows.
+  median time of a step, so that compilation does not count. Decoding past the
+  end of a rollout is part of the first. The result does not carry over to
+  another model, machine or number of rows.
 
   Args:
     train: of `train_records`.
-    ideal: one step of the same run at roofline.PEAK.
+    ideal: one step of the same run at PEAK.
     path: of the records.
   """
   typical = lambda name: statistics.median(r[name] for r in train)
@@ -91,17 +93,17 @@ BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens",
 
 def _kind(what: str, dtype: str, weights: str | None,
           cache: str | None) -> str:
-  """In words; how weights and cache are kept matters to sampling alone."""
+  """Returns what a row measured, in words; only sampling stores a cache."""
   kept = [f"{name} {kept}" for name, kept in (
       ("weights", weights), ("cache", cache)) if kept and what == "sample"]
   return ", ".join([f"{what} {dtype}", *kept])
 
 
 def bench_rows(document: dict, workload: Workload, *, path: str) -> list[dict]:
-  """Rows of isojax in what launch.bench wrote, of this workload's dtypes.
+  """Returns the rows of a bench that have the workload's dtypes.
 
   Raises:
-    InputError: it is of another form, or has no sampling or no update of it.
+    InputError: not a bench, or no sampling or no update with these dtypes.
   """
   positive = lambda x: type(x) in (int, float) and 0 < x <= 1e30
   several = lambda x: isinstance(x, list) and x and all(map(positive, x))
@@ -113,7 +115,7 @@ def bench_rows(document: dict, workload: Workload, *, path: str) -> list[dict]:
     wrong += [name for r in rows for name in ("tokens", "seconds")
               if not several(r[name])]
     wrong += [name for r in rows for name in ("weights", "cache")
-              if r[name] not in (None, *roofline.BYTES)]
+              if r[name] not in (None, *BYTES)]
     kinds = [_kind(r["what"], r["compute_dtype"], r["weights"], r["cache"])
              for r in rows]
   except (KeyError, TypeError) as error:
@@ -123,7 +125,7 @@ def bench_rows(document: dict, workload: Workload, *, path: str) -> list[dict]:
   if wrong:
     raise InputError(f"{path}: {', '.join(sorted(set(wrong)))}: expected "
                      "positive numbers, and for weights and cache null or one "
-                     f"of {', '.join(roofline.BYTES)}, as launch.bench --json "
+                     f"of {', '.join(BYTES)}, as launch.bench --json "
                      "writes them")
   wanted = [_kind(what, workload.dtype, workload.weights, workload.cache)
             for what in ("sample", "update")]
@@ -138,7 +140,7 @@ def bench_rows(document: dict, workload: Workload, *, path: str) -> list[dict]:
 
 def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
                    path: str) -> float:
-  """The share of one device's peaks: time at peak over the time measured."""
+  """Returns the time at one device's peaks over the measured time."""
   means = statistics.mean(row["tokens"]) / (row["Bp"] * row["n"])
   seen = dataclasses.replace(
       workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,
@@ -148,7 +150,7 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
       row["Bp"], row["n"], workload=seen,
       shape=model_shape_lib.model_shape(row["config"], path=path),
       machine=dataclasses.replace(machine, chips=1),
-      efficiency=roofline.PEAK, rows=row["slots"] or row["Bp"] * row["n"],
+      efficiency=PEAK, rows=row["slots"] or row["Bp"] * row["n"],
       microbatches=-(-row["Bp"] * row["n"] * row["new_tokens"]
                      // row["microbatch_tokens"]))
   stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
@@ -160,11 +162,11 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
 def bench_efficiency(document: dict, shape: model_shape_lib.ModelShape,
                      workload: Workload, machine: Machine, *,
                      path: str) -> Efficiency:
-  """What launch.bench measured, as fractions of this machine's peaks.
+  """Returns what launch.bench measured, as fractions of a machine's peaks.
 
-  One for sampling and one for the update, each the median over the rows of the
-  policy that is priced, or over all if it was not timed. Rewards and data were
-  not timed: their seconds stay assumed.
+  One fraction for sampling and one for the update, each the median over the
+  rows of the priced policy, or over all rows if that policy was not timed.
+  A bench does not time rewards and data: their seconds are the default.
   """
   rows = bench_rows(document, workload, path=path)
   of = {}
@@ -176,5 +178,5 @@ def bench_efficiency(document: dict, shape: model_shape_lib.ModelShape,
         bench_fraction(r, workload, machine, path=path) for r in same or each)
   sample, update = of["sample"], of["update"]
   return Efficiency(sample, sample, sample, update, update, update, 1.0,
-                    roofline.ASSUMED.step_seconds,
+                    CALIBRATED.step_seconds,
                     f"measured by launch.bench ({path}; host seconds assumed)")

@@ -1,15 +1,14 @@
-"""Bytes on each device while sampling and updating."""
+"""The memory of a device: of a price, and of the programs of isojax."""
 
 import dataclasses
+import functools
 import math
 
 from isojax import attention_kernels
-from isojax.planner.cost.roofline import BYTES
-from isojax.planner.cost.roofline import Mesh
-from isojax.planner.cost.roofline import Workload
-from isojax.planner.cost.roofline import checked_mesh
-from isojax.planner.cost.machine import Machine
+from isojax.planner.cost.machine import Accelerator, Machine
 from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.roofline import Mesh, checked_mesh
+from isojax.planner.cost.workload import BYTES, Workload
 
 HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
@@ -34,10 +33,12 @@ def score_bytes(context: int, fused: bool) -> int:
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
-               accelerator: str) -> bool:
-  """Whether isojax has one; of windows and caps only Gemma's are known here."""
-  platform = next((kind for kind in ("cpu", "tpu")
-                   if accelerator.startswith(kind)), "gpu")
+               accelerator: Accelerator) -> bool:
+  """Returns whether isojax's update uses a fused attention kernel.
+
+  Of all windows and caps, only Gemma's are known here.
+  """
+  platform = accelerator.platform
   lacks = attention_kernels.lacks(
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
@@ -48,7 +49,7 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-  """Bytes on each device. Sampling and the update follow each other."""
+  """Bytes on each device, while sampling and in the update that follows."""
 
   masters: float  # float32 parameters
   moments: float  # Adam's two, float32
@@ -60,11 +61,12 @@ class Memory:
   gradients: float  # float32, in the update
   activations: float  # kept for the backward
   update_logits: float  # float32, and their gradient
-  available: float  # of the chip
+  available: float  # of the chip, to jax
+  whole: bool  # weights are gathered over fsdp while sampling
 
   @property
   def total(self) -> float:
-    """The larger of the two phases, on what always stays."""
+    """Returns the peak: the larger of the two phases and what always stays."""
     return (self.masters + self.moments + self.reference
             + max(self.copy + self.cache + self.sample_logits,
                   self.update_copy + self.gradients + self.activations
@@ -76,28 +78,40 @@ class Memory:
 
   @property
   def text(self) -> str:
-    """Every part in GB; of cache and update the larger counts."""
+    """Returns every part in GB, as a sentence."""
     logits = max(self.sample_logits, self.update_logits)
     parts = dict(masters=self.masters, moments=self.moments,
                  copy=max(self.copy, self.update_copy),
                  reference=self.reference, gradients=self.gradients,
                  activations=self.activations, cache=self.cache, logits=logits)
-    return (f"{self.total / 1e9:.3g} GB of a device's "
-            f"{self.available / 1e9:.3g} GB (" + ", ".join(
+    return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
+            "that jax uses of a device (" + ", ".join(
                 f"{name} {value / 1e9:.3g}" for name, value in parts.items()
-                if value) + "; cache and update are not there at once)")
+                if value) + "; cache and update follow each other)")
 
 
 def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
-           *, rows: int, microbatch_rows: int, chunked_head: bool) -> Memory:
-  """Bytes per device; `rows` and `microbatch_rows` are of the whole machine.
+           *, rows: int, microbatch_rows: int, chunked_head: bool,
+           whole: bool | None = None) -> Memory:
+  """Returns bytes per device.
 
-  Of a padded workload with remat by `programs`, with the weights gathered where
-  that fits. Left out otherwise: what the compiler needs besides, and weights
-  that it gathers over fsdp for longer than a layer. With LoRA the base and what
-  is merged with it are copies in the compute dtype, beside gradients of whole
-  matrices in the update, and the reference costs nothing.
+  A padded workload with remat is priced by `programs`. Otherwise two things are
+  not included: what the compiler needs besides, and weights that it gathers
+  over fsdp for longer than a layer. With LoRA, the base and the merged weights
+  are copies in the compute dtype, the update has gradients of whole matrices,
+  and the reference costs nothing.
+
+  Args:
+    rows: decoded at once, on the whole machine.
+    microbatch_rows: of the whole machine.
+    chunked_head: logits exist for HEAD_CHUNK tokens at a time.
+    whole: weights are gathered over fsdp while sampling; None: where they fit.
   """
+  if whole is None:
+    size = functools.partial(
+        memory, shape, workload, machine, mesh, rows=rows,
+        microbatch_rows=microbatch_rows, chunked_head=chunked_head)
+    return size(whole=True) if size(whole=True).fits else size(whole=False)
   w, number = workload, BYTES[workload.dtype]
   mesh = checked_mesh(mesh, machine)
   shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
@@ -108,15 +122,14 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
-    ours = lambda gathered: _of_isojax(programs(
+    return _of_isojax(programs(
         shape, dtype=w.dtype, weights=w.sampled_weights,
         cache=w.sampled_cache, reduce_dtype=w.reduce_dtype, mesh=mesh,
-        gathered=gathered, slots=local, rows=micro, prompts=micro,
+        gathered=whole, slots=local, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
-        fused=w.fused), machine)
-    return ours(True) if ours(True).fits else ours(False)
+        fused=w.fused), machine, whole)
   # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp; float32 scores and their softmax if whole.
+  # their product, three of the mlp; float32 scores and their softmax if stored.
   layer = length * number * (
       4 * shape.width
       + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
@@ -128,7 +141,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=BYTES[w.sampled_weights] * shape.params / shards + lora * copy,
+      copy=BYTES[w.sampled_weights] * shape.params / (
+          mesh.tensor if whole else shards) + lora * copy,
       update_copy=copy + lora * (
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (w.kl and not lora),
@@ -138,7 +152,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       gradients=4 * trained / shards, activations=micro * kept,
       update_logits=2 * 4 * shape.vocab / mesh.tensor * (
           min(HEAD_CHUNK, tokens) if chunked_head else tokens),
-      available=machine.accelerator.hbm_bytes)
+      available=machine.usable_bytes, whole=whole)
 
 
 def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
@@ -196,7 +210,7 @@ def least_bytes(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
 
 
 def largest(fits, most: int) -> int:
-  """The largest whole number up to `most` that fits; 0: none does."""
+  """Returns the largest whole number up to `most` that fits, or 0."""
   low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
   while low < high:
     middle = (low + high + 1) // 2
@@ -209,7 +223,7 @@ def divisors(number: int) -> list[int]:
 
 
 def meshes(shape: ModelShape, machine: Machine) -> list[Mesh]:
-  """Every mesh of the machine's chips over which the heads divide."""
+  """Returns every mesh of the machine's chips over which the heads divide."""
   return [Mesh(machine.chips // (tensor * fsdp), fsdp, tensor)
           for tensor in divisors(machine.chips) if shape.heads % tensor == 0
           for fsdp in divisors(machine.chips // tensor)]
@@ -296,7 +310,7 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
                 + rows * T * (token + heads * score_bytes(S + T, fused))))
 
 
-def _of_isojax(p: Programs, machine: Machine) -> Memory:
+def _of_isojax(p: Programs, machine: Machine, whole: bool) -> Memory:
   return Memory(
       masters=p.state, moments=2 * p.state, reference=p.reference,
       copy=p.weights, cache=p.cache + p.window,
@@ -304,4 +318,4 @@ def _of_isojax(p: Programs, machine: Machine) -> Memory:
       sample_logits=max(p.drawing, SHORTER * p.part),
       update_copy=p.copy, gradients=p.state,
       activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
-      available=machine.accelerator.hbm_bytes)
+      available=machine.usable_bytes, whole=whole)

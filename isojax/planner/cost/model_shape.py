@@ -1,11 +1,11 @@
-"""The shape of a policy, from its Hugging Face config.json."""
+"""The shape of a policy: its parameters, FLOPs and cache bytes per token."""
 
 import dataclasses
 
 from isojax.errors import InputError
 from isojax.model_families import FAMILIES, Family
 
-LARGEST = 10**8  # of any size in a config.json
+LARGEST = 10**8  # for any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",
             mlp="intermediate_size", vocab="vocab_size")
@@ -13,7 +13,7 @@ KEYS = dict(layers="num_hidden_layers", width="hidden_size",
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-  """A dense decoder with gated MLPs."""
+  """The sizes of a dense decoder with gated MLPs."""
 
   layers: int
   width: int
@@ -27,18 +27,18 @@ class ModelShape:
 
   @property
   def layer_matmul(self) -> int:
-    """Parameters of one layer's seven matrices."""
+    """Returns the parameters of one layer's seven matrices."""
     return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
             + 3 * self.width * self.mlp)
 
   @property
   def head(self) -> int:
-    """Parameters of the vocabulary's matrix."""
+    """Returns the parameters of the vocabulary's matrix."""
     return self.width * self.vocab
 
   @property
   def matmul_params(self) -> int:
-    """Parameters that a token of which logits are taken is multiplied with."""
+    """Returns the parameters in all products of a token, logits included."""
     return self.layers * self.layer_matmul + self.head
 
   @property
@@ -51,21 +51,25 @@ class ModelShape:
             + self.head * (1 if self.tied else 2))
 
   def lora_params(self, rank: int) -> int:
-    """rank * (in + out) of each of a layer's seven matrices."""
+    """Returns the sum of rank * (in + out) over all matrices of the layers."""
     q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
     ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
         self.width + self.mlp)
     return self.layers * rank * ends
 
   def kv_bytes_per_token(self, number: int) -> int:
-    """Bytes of a token's keys and values, `number` bytes each."""
+    """Returns the bytes of a token's keys and values, `number` bytes each."""
     return 2 * self.layers * self.kv_heads * self.head_dim * number
 
   def forward_flops(self, context, head: bool):
-    """FLOPs of one token that attends to `context` tokens, in a forward.
+    """Returns the FLOPs of one token in a forward.
 
-    2 for each matrix parameter; 4 heads head_dim context in a layer, scores
+    2 per matrix parameter, and 4 heads head_dim context per layer for scores
     and sums of values.
+
+    Args:
+      context: tokens attended to.
+      head: whether its logits are computed.
     """
     matmul = self.layers * self.layer_matmul + (self.head if head else 0)
     return 2 * matmul + (
@@ -73,10 +77,10 @@ class ModelShape:
 
 
 def model_shape(config: dict, *, path: str) -> ModelShape:
-  """The shape in a parsed Hugging Face config.json of a dense text model.
+  """Returns the shape in a parsed Hugging Face config.json.
 
   Raises:
-    InputError: names the file and what in it would be priced wrong.
+    InputError: not a dense text model of a known family; names file and field.
   """
   kind = config["model_type"] if "model_type" in config else None
   experts = [key for key in config if "expert" in key]

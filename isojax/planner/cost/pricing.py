@@ -1,4 +1,4 @@
-"""What runs are priced on: a model on a machine, sharded, with assumptions."""
+"""A price: one model on one machine, sharded in one way, at one efficiency."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,18 +6,21 @@ from collections.abc import Callable
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost.roofline import Cost, Efficiency, Mesh, Workload
+from isojax.planner.cost import roofline
+from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.roofline import Cost, Mesh
+from isojax.planner.cost.workload import Workload
 
-STEP = (32, 128)  # (Bp, n) by which meshes are compared
+STEP = (32, 128)  # (Bp, n) on which meshes are compared
+MOST_ROWS = 2**20  # of a microbatch
 
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-  """Everything that a price depends on but the allocation."""
+  """Everything that a price depends on, except the allocation."""
 
   shape: ModelShape
   machine: Machine
@@ -25,73 +28,84 @@ class Price:
   workload: Workload
   efficiency: Efficiency
   rows: int  # decoded at once on the whole machine, at most
-  micro_rows: int  # rollouts in a microbatch of the longest, at most
+  micro_rows: int  # rollouts of maximal length in a microbatch, at most
   chunked_head: bool
+  whole: bool  # weights are gathered over fsdp while sampling
   eval_rollouts: Callable[[int, int], int] | None  # of M updates of B rollouts
-  eval_k: int  # samples of a validation problem
+  eval_k: int  # samples per validation problem
 
   def run(self, Bp, n, M) -> Cost:
-    """M steps with their evaluations; without these, arrays too."""
+    """Returns the cost of M steps with evaluations; without them, arrays too."""
     return roofline.run_cost(
         Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
-        microbatches=np.ceil(Bp * n / self.micro_rows),
+        whole=self.whole, microbatches=np.ceil(Bp * n / self.micro_rows),
         eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
                        else 0),
         eval_k=self.eval_k)
 
   def memory(self, B: int, rows: int) -> memory_lib.Memory:
-    """A device's, with B rollouts in a step and `rows` decoded at once."""
+    """Returns a device's memory at B rollouts per step, `rows` at once."""
     return memory_lib.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
-        microbatch_rows=min(B, self.micro_rows),
+        microbatch_rows=min(B, self.micro_rows), whole=self.whole,
         chunked_head=self.chunked_head)
+
+  def with_rows(self, most: int) -> "Price":
+    """Returns the price with as many of `most` rows as the memory admits."""
+    G = self.mesh.data * self.mesh.fsdp
+    local = memory_lib.largest(
+        lambda r: self.memory(G, r * G).fits, max(1, most // G))
+    return dataclasses.replace(self, rows=max(1, local) * G)
 
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
-           rows: int) -> Price:
-  """A price on any trainer: on the mesh with the fastest step that fits.
+           rows: int, efficiency: Efficiency) -> Price:
+  """Returns the price on the mesh with the fastest step that fits.
 
-  Assumes a packed update that computes the forward twice, with fused attention
-  and a chunked head; decodes as many of `rows` as memory admits.
+  Assumes a packed update that computes the forward twice, fused attention and
+  a chunked head. As many of `rows` are decoded at once as the memory admits.
 
   Raises:
-    InputError: no mesh fits with one row a shard.
+    InputError: no mesh fits with one row per shard.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
-  price = lambda mesh, local, micro: Price(
-      shape=shape, machine=machine, mesh=mesh, workload=workload,
-      efficiency=roofline.ASSUMED, rows=local * mesh.data * mesh.fsdp,
-      micro_rows=micro * mesh.data * mesh.fsdp,
-      chunked_head=True, eval_rollouts=None, eval_k=1)
-  memory = lambda *args: price(*args).memory(2**60, price(*args).rows)
-  smallest = {mesh: memory(mesh, 1, 1)
-              for mesh in memory_lib.meshes(shape, machine)}
-  found = []
-  for mesh in (mesh for mesh, needed in smallest.items() if needed.fits):
-    most = max(1, rows // (mesh.data * mesh.fsdp))
-    found.append(price(
-        mesh, memory_lib.largest(lambda r: memory(mesh, r, 1).fits, most),
-        memory_lib.largest(lambda r: memory(mesh, 1, r).fits, 2**20)))
+  found, smallest = [], []
+  for mesh in memory_lib.meshes(shape, machine):
+    G = mesh.data * mesh.fsdp
+    for whole in (False, True)[:1 + (mesh.fsdp > 1)]:
+      price = Price(
+          shape=shape, machine=machine, mesh=mesh, workload=workload,
+          efficiency=efficiency, rows=G, micro_rows=G, chunked_head=True,
+          whole=whole, eval_rollouts=None, eval_k=1)
+      least = price.memory(G, G)
+      smallest.append((least.total, mesh, least))
+      if least.fits:
+        micro = memory_lib.largest(lambda r: dataclasses.replace(
+            price, micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
+        found.append(dataclasses.replace(
+            price.with_rows(rows), micro_rows=micro * G))
   if not found:
-    mesh = min(smallest, key=lambda mesh: smallest[mesh].total)
+    _, mesh, least = min(smallest, key=lambda x: x[0])
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
-        f"row a shard: {smallest[mesh].text}; take more chips, larger ones, a "
-        "smaller model or shorter answers")
+        f"row per shard: {least.text}; take more or larger chips, a smaller "
+        "model or shorter answers")
   return min(found, key=lambda price: price.run(*STEP, 1).seconds)
 
 
-def checked(price: Price) -> Price:
-  """The price itself.
+def fitting(price: Price) -> Price:
+  """Returns the price with weights gathered while sampling where they fit.
 
   Raises:
-    InputError: what it is of does not fit the memory.
+    InputError: the price does not fit into the memory.
   """
-  needed = price.memory(2**60, price.rows)
-  if needed.fits:
-    return price
+  for whole in (True, False):
+    price = dataclasses.replace(price, whole=whole)
+    needed = price.memory(MOST_ROWS, price.rows)
+    if needed.fits:
+      return price
   raise InputError(
       f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
       f"does not fit: {needed.text}; use fewer recipe.loss.microbatch_tokens "

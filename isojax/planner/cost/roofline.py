@@ -1,14 +1,14 @@
-"""What an allocation costs: rollouts -> tokens -> FLOPs, bytes -> time, money.
+"""The cost of an allocation: rollouts -> tokens -> FLOPs, bytes -> time, USD.
 
-A roofline per stage. On each chip, in seconds,
+The stages of a step follow each other. Each takes, in seconds per chip,
 
   max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
-    + link bytes / (link bandwidth * fraction),
+    + link bytes / (link bandwidth * fraction).
 
-stages one after the other. (Bp, n, M) may be numpy arrays: everything
-broadcasts. Left out: compilation, checkpoints, networks slower than the links,
-overlap of links with compute, and sliding windows (Gemma: priced as full
-attention, too high).
+(Bp, n, M) may be numpy arrays; everything broadcasts. Not included:
+compilation, checkpoints, networks slower than the links, and overlap of links
+with compute. Sliding windows (Gemma) are priced as full attention, which is
+too high.
 """
 
 import dataclasses
@@ -17,116 +17,17 @@ import math
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.workload import BYTES, Workload
 
-MOST_ROLLOUTS = 2**50  # beyond, floats begin to skip whole numbers
-BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
-
-
-@dataclasses.dataclass(frozen=True)
-class Workload:
-  """The tokens of a rollout, and what is done with them."""
-
-  prompt_tokens: float  # mean of a problem
-  response_tokens: float  # mean of a rollout
-  max_prompt: int  # tokens; sizes the cache
-  max_response: int  # tokens; sizes the cache
-  dtype: str  # of compute, a key of BYTES
-  padded: bool = False  # prompts and cache at their maxima, answers of an
-  # update packed into rows as long as the longest, as isojax does; False: at
-  # the means, as an update without padding with fused attention and a growing
-  # cache would
-  fused: bool = True  # attention in a kernel, without whole matrices of scores;
-  # read where padded
-  kl: bool = False  # a reference forward of every trained token
-  remat: bool = False  # the update computes the forward twice
-  weights: str | None = None  # while sampling, a key of BYTES; None: dtype
-  cache: str | None = None  # of keys and values, a key of BYTES; None: dtype
-  reduce_dtype: str = "float32"  # of gradients over devices, a key of BYTES
-  lora_rank: int | None = None  # adapters on all matrices of a layer; None:
-  # all weights are trained
-  trained: np.ndarray | float = 1.0  # share of groups with a gradient, for
-  # each allocation or one for all: it grows with n; others are skipped
-
-  def __post_init__(self):
-    for name in ("dtype", "weights", "cache", "reduce_dtype"):
-      if (getattr(self, name) or self.dtype) not in BYTES:
-        raise InputError(f"workload.{name}={getattr(self, name)!r}: expected "
-                         f"one of {', '.join(BYTES)}")
-    for mean, top in (("prompt_tokens", "max_prompt"),
-                      ("response_tokens", "max_response")):
-      if not 0 < getattr(self, mean) <= getattr(self, top):
-        raise InputError(
-            f"workload.{mean}={getattr(self, mean)}: expected more than 0 and "
-            f"at most {top}={getattr(self, top)}")
-    if not np.all((0 <= np.asarray(self.trained)) & (self.trained <= 1)):
-      raise InputError(f"workload.trained={self.trained}: expected in [0, 1]")
-
-  @property
-  def sampled_weights(self) -> str:
-    return self.weights or self.dtype
-
-  @property
-  def sampled_cache(self) -> str:
-    return self.cache or self.dtype
-
-  @property
-  def lengths(self) -> tuple[float, float, float, float]:
-    """Tokens computed of a prompt and of a response, and what each attends to.
-
-    Without padding the mean over positions, as if all were as long as the mean.
-    """
-    S, T = self.prompt_tokens, self.response_tokens
-    if not self.padded:
-      return S, T, S / 2, S + T / 2
-    S, T = float(self.max_prompt), float(self.max_response)
-    return S, T, S, S + T
-
-
-@dataclasses.dataclass(frozen=True)
-class Efficiency:
-  """Fractions of a machine's peaks that a stage reaches.
-
-  Measured ones can pass 1 where caches beat the measured memory bandwidth.
-  """
-
-  prefill_flops: float
-  decode_flops: float
-  decode_bandwidth: float  # of memory and links, while sampling
-  score_flops: float
-  update_flops: float
-  update_bandwidth: float  # of memory and links, while updating
-  slots: float  # fraction of decoded slots that hold a token someone keeps
-  step_seconds: float  # of every step, whatever its size: host, rewards
-  basis: str  # "assumed", or what it was measured from
-
-  def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      if name == "step_seconds" and not value >= 0 or (
-          name not in ("step_seconds", "basis") and not value > 0):
-        raise InputError(f"efficiency.{name}={value}: expected a positive "
-                         "number (step_seconds may be 0)")
-
-
-# Assumptions, not measurements: replace them by `measured_efficiency`.
-ASSUMED = Efficiency(
-    prefill_flops=0.4,  # the scaling book's working assumption for prefill
-    decode_flops=0.4,  # the same, at batches large enough to be compute bound
-    decode_bandwidth=0.6,  # a guess: no launch gaps would be 0.8 to 0.9
-    score_flops=0.4,  # a forward over whole sequences, like prefill
-    update_flops=0.3,  # prime-rl's trainer on 8 H100: 0.14 to 0.35
-    update_bandwidth=0.6,  # a guess, as for decoding
-    slots=0.5,  # a guess between 0.2 (to the longest of a batch, lengths with
-    # a long tail) and 0.9 (slots refilled from a queue)
-    step_seconds=1.0,  # a guess: rewards on the host, data, logs
-    basis="assumed")
-PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
+MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-  """Devices on isojax's axes; their product is the machine's chips."""
+  """Devices on each axis; their product is the number of chips."""
 
   data: int
   fsdp: int
@@ -139,11 +40,11 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """All chips together; seconds on the clock."""
+  """One stage on all chips together."""
 
   flops: np.ndarray | float
   bytes: np.ndarray | float  # through HBM
-  seconds: np.ndarray | float
+  seconds: np.ndarray | float  # of wall time
 
   def __mul__(self, times):
     return Stage(self.flops * times, self.bytes * times, self.seconds * times)
@@ -155,11 +56,11 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """Of one step or of a run; scalars or arrays."""
+  """The cost of one step or of a run; scalars or arrays."""
 
-  prefill: Stage  # of prompts, once a problem
+  prefill: Stage  # of prompts, once per problem
   decode: Stage
-  score: Stage  # forward of the reference; nothing without KL
+  score: Stage  # forward of the reference; 0 without KL
   update: Stage  # forward and backward
   optimizer: Stage
   overhead: np.ndarray | float  # seconds
@@ -194,13 +95,14 @@ class Cost:
 
   @property
   def usd(self):
-    """None where the machine has no published price."""
+    """Returns the price, or None if the machine has none."""
     if self.usd_per_hour is None:
       return None
     return self.device_hours * self.usd_per_hour
 
 
 def checked_mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
+  """Returns the mesh, by default all chips on `data`; InputError if wrong."""
   mesh = mesh or Mesh(data=machine.chips, fsdp=1, tensor=1)
   if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != machine.chips:
     raise InputError(f"{mesh}: {mesh.devices} devices, but {machine.name} has "
@@ -209,7 +111,7 @@ def checked_mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
 
 
 def _stage(flops, hbm, link, machine, dtype, compute, bandwidth) -> Stage:
-  """Roofline of a stage; flops and bytes of all chips, evenly spread."""
+  """Returns a stage whose FLOPs and bytes are spread evenly over the chips."""
   chip, chips = machine.accelerator, machine.chips
   seconds = np.maximum(
       flops / (chips * chip.peak(dtype) * compute),
@@ -224,14 +126,18 @@ def _stage(flops, hbm, link, machine, dtype, compute, bandwidth) -> Stage:
 
 def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
                   machine: Machine, efficiency: Efficiency, rows: int,
+                  whole: bool = False,
                   mesh: Mesh | None = None) -> tuple[Stage, Stage]:
-  """(prefill, decode) of Bp problems with n rollouts each.
+  """Returns (prefill, decode) of Bp problems with n rollouts each.
 
-  `rows` slots of the whole machine decode together, fewer if there are not as
-  many rollouts; empty ones cost as much as full ones. Weights go through memory
-  once a position on every replica; keys and values once a position and row.
-  Links, a position and chip: fsdp gathers the weights, tensor reduces two
-  activations a layer.
+  An empty slot costs as much as a full one. Weights go through memory once per
+  position on every replica; keys and values once per position and row. `tensor`
+  reduces two activations per layer, position and row over the links.
+
+  Args:
+    rows: slots of the whole machine; fewer are used for fewer rollouts.
+    whole: weights are gathered over fsdp once per call and kept; otherwise
+      they are gathered at every position.
   """
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
@@ -241,40 +147,46 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
   prompts = Bp * S
-  # Weights once, in a batch far larger than a ridge point; the cache written.
+  # Weights are read once: the batch is far above the ridge point.
   prefill = _stage(
       prompts * shape.forward_flops(prompt_context, head=False),
       prompts * kv + weights * G,
       prompts * reduced + gathered,
       machine, w.dtype, e.prefill_flops, e.decode_bandwidth)
   rows = np.minimum(rows, Bp * n)
-  positions = Bp * n / rows * (w.response_tokens / e.slots)
-  copies = max(1, mesh.tensor / shape.kv_heads)  # of a head on several chips
+  # Decoding until the longest rollout ends keeps mean / max of the slots.
+  kept = max(e.slots, w.response_tokens / w.max_response)
+  positions = Bp * n / rows * (w.response_tokens / kept)
+  copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
   decode = _stage(
       positions * (rows * shape.forward_flops(context, head=True)),
       positions * (weights * G + rows * context * copies * kv),
-      positions * (rows * reduced + gathered),
+      positions * rows * reduced + gathered * (0 if whole else positions),
       machine, w.dtype, e.decode_flops, e.decode_bandwidth)
   return prefill, decode
 
 
 def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               machine: Machine, efficiency: Efficiency, rows: int,
-              mesh: Mesh | None = None, microbatches: int = 1) -> Cost:
-  """One step: Bp problems, n rollouts each, one update.
+              whole: bool = False, mesh: Mesh | None = None,
+              microbatches: int = 1) -> Cost:
+  """Returns the cost of one step: Bp problems, n rollouts each, one update.
 
-  The prompt goes through the update once a problem; of the rows that pack a
-  problem's answers the last is taken to be half empty, and what rows only fill
-  a microbatch is left out. Forward and backward are
-  3 forwards, 4 with remat; of adapters too, whose gradients come from those of
-  whole matrices. Links: a microbatch gathers the weights over fsdp twice and
-  scatters the gradients once; the step reduces gradients over data. Without
-  a mesh all chips are on `data`: whole weights on each.
+  The update computes a problem's prompt once. The last of the rows that pack a
+  problem's answers is assumed half empty; rows that only fill a microbatch are
+  not counted. Forward and backward cost 3 forwards, 4 with remat, also with
+  adapters, whose gradients come from those of whole matrices. Over the links, a
+  microbatch gathers the weights over fsdp twice and scatters the gradients
+  once; a step reduces gradients over data.
+
+  Args:
+    rows, whole: see `sampling_cost`.
+    mesh: None: all chips on `data`, with whole weights on each.
   """
   w, e, number = workload, efficiency, BYTES[workload.dtype]
   prefill, decode = sampling_cost(
       Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
-      mesh=mesh)
+      whole=whole, mesh=mesh)
   mesh, B = checked_mesh(mesh, machine), Bp * n
   S, T, prompt_context, context = w.lengths
   if w.padded:
@@ -283,7 +195,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       Bp * S * shape.forward_flops(prompt_context, head=False)
       + B * T * shape.forward_flops(context, head=True))
   tokens = w.trained * (Bp * S + B * T)
-  # A float: products with arrays of integers would overflow.
+  # A float: products with integer arrays would overflow.
   G, params = mesh.data * mesh.fsdp, float(shape.params)
   shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips  # numbers
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1) * tokens
@@ -314,9 +226,12 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
 
 def run_cost(Bp, n, M, *, eval_rollouts: int = 0, eval_k: int = 1,
              **step) -> Cost:
-  """M steps, and `eval_rollouts` in all sampled for evaluation, k a problem.
+  """Returns the cost of M steps and of all evaluations.
 
-  `step`: the keywords of `step_cost`.
+  Args:
+    eval_rollouts: sampled for evaluation in the whole run.
+    eval_k: samples of an evaluation problem.
+    **step: the keywords of `step_cost`.
   """
   cost = step_cost(Bp, n, **step)
   stages = [stage * M for stage in cost.stages]
@@ -329,15 +244,17 @@ def run_cost(Bp, n, M, *, eval_rollouts: int = 0, eval_k: int = 1,
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
-  """The largest C of whole steps that `hours` on the clock pay for; 0: none.
+  """Returns the largest C of whole steps that fit into the hours, or 0.
 
-  `run`: (Bp, n, M) -> Cost, evaluations included, that rises with M.
+  Args:
+    hours: of wall time.
+    run: (Bp, n, M) -> Cost with evaluations; grows with M.
   """
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "
                      f"for less than {MOST_ROLLOUTS:.2g} rollouts")
-  low, high = 0, most  # low is paid for, high is not
+  low, high = 0, most  # low fits, high does not
   while high - low > 1:
     middle = (low + high) // 2
     low, high = ((middle, high) if run(Bp, n, middle).hours <= hours else

@@ -1,0 +1,71 @@
+"""The tokens of a rollout, and how they are computed."""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.errors import InputError
+
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """Lengths and number formats of one run.
+
+  With `padded`, prompts and the cache have their maximal lengths and the
+  answers of an update are packed into rows of the maximal length, as isojax
+  does. Without, everything has its mean length, as in an update without
+  padding, with fused attention and a growing cache.
+  """
+
+  prompt_tokens: float  # mean of a problem
+  response_tokens: float  # mean of a rollout
+  max_prompt: int  # tokens; sizes the cache
+  max_response: int  # tokens; sizes the cache
+  dtype: str  # of compute, a key of BYTES
+  padded: bool = False
+  fused: bool = True  # attention never stores its scores; used where padded
+  kl: bool = False  # the reference computes every trained token once
+  remat: bool = False  # the backward computes the forward again
+  weights: str | None = None  # while sampling, a key of BYTES; None: dtype
+  cache: str | None = None  # keys and values, a key of BYTES; None: dtype
+  reduce_dtype: str = "float32"  # of gradients across devices, a key of BYTES
+  lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
+  # all weights are trained
+  trained: np.ndarray | float = 1.0  # share of groups with a gradient, one for
+  # each allocation or one for all; it grows with n; other groups are skipped
+
+  def __post_init__(self):
+    for name in ("dtype", "weights", "cache", "reduce_dtype"):
+      if (getattr(self, name) or self.dtype) not in BYTES:
+        raise InputError(f"workload.{name}={getattr(self, name)!r}: expected "
+                         f"one of {', '.join(BYTES)}")
+    for mean, top in (("prompt_tokens", "max_prompt"),
+                      ("response_tokens", "max_response")):
+      if not 0 < getattr(self, mean) <= getattr(self, top):
+        raise InputError(
+            f"workload.{mean}={getattr(self, mean)}: expected more than 0 and "
+            f"at most {top}={getattr(self, top)}")
+    if not np.all((0 <= np.asarray(self.trained)) & (self.trained <= 1)):
+      raise InputError(f"workload.trained={self.trained}: expected in [0, 1]")
+
+  @property
+  def sampled_weights(self) -> str:
+    return self.weights or self.dtype
+
+  @property
+  def sampled_cache(self) -> str:
+    return self.cache or self.dtype
+
+  @property
+  def lengths(self) -> tuple[float, float, float, float]:
+    """Returns (prompt, response, context of a prompt, context of a response).
+
+    Tokens computed, and the mean number of tokens that each attends to.
+    """
+    S, T = self.prompt_tokens, self.response_tokens
+    if not self.padded:
+      return S, T, S / 2, S + T / 2
+    S, T = float(self.max_prompt), float(self.max_response)
+    return S, T, S, S + T

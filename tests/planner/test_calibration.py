@@ -1,0 +1,37 @@
+"""The default efficiency against published times."""
+
+import math
+
+import pytest
+
+from isojax.planner.cost import calibration
+from isojax.planner.cost.efficiency import CALIBRATED
+
+
+def test_the_default_efficiency_is_calibrated_on_the_published_times():
+  ratios = [calibration.ratio(f, CALIBRATED) for f in calibration.PUBLISHED]
+  mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+  assert mean == pytest.approx(1.0, abs=0.03)
+  low, high = CALIBRATED.spread
+  assert low == pytest.approx(min(ratios), abs=0.01)
+  assert high == pytest.approx(max(ratios), abs=0.05)
+
+
+def test_published_steps_are_predicted_within_a_third():
+  """NeMo-RL v0.4, Llama-3.1-8B on 16 H100: 97.7 s per step of 2,048 rollouts."""
+  steps = [f for f in calibration.PUBLISHED if f.scores]
+  assert steps[0].seconds == 97.7 and len(steps) == 6
+  for figure in steps:
+    assert 0.69 < calibration.ratio(figure, CALIBRATED) < 1.34, figure
+
+
+def test_lengths_agree_with_the_published_throughput():
+  """Tokens/s/GPU * GPUs * seconds / rollouts is prompt + response."""
+  per_gpu = {97.7: (1562, 16), 92.8: (1581, 16), 393: (540, 32),
+             376: (571, 32), 91.0: (3359, 8), 381: (1127, 16)}
+  for figure in calibration.PUBLISHED:
+    if figure.scores:
+      rate, gpus = per_gpu[figure.seconds]
+      tokens = rate * gpus * figure.seconds / (figure.Bp * figure.n)
+      assert figure.prompt_tokens + figure.response_tokens == pytest.approx(
+          tokens, rel=0.02), figure
