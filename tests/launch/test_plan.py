@@ -181,6 +181,48 @@ def test_a_sweep_of_a_fixed_batch_leaves_out_with_a_reason(tmp_path):
   assert "(48, 1.333): Bp does not divide B = 64" in out
 
 
+def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
+  fit = copy.deepcopy(FIT)
+  run = lambda n, seed, C: dict(run_id="a", seed=seed, Bp=16, n=n, where="w",
+                                C=[0, C], reward=[0.0, 0.1])
+  fit["study"]["runs"] = [run(4, 0, 65_536), run(4, 1, 1024),
+                          run(8, None, 65_536)]
+  (tmp_path / "fit.json").write_text(json.dumps(fit))
+  args = ["--sweep", "--rollouts=65536", "--Bp=16", "--n=4,8", "--seeds=0,1",
+          "--skip=fit.json"]
+  rows, out = planned(*args, cwd=tmp_path)
+  assert [(row["overrides"]["alloc"]["n"], row["overrides"]["seed"])
+          for row in rows] == [(4, 1), (8, 0), (8, 1)]
+  assert "left out 1 run that fit.json has at this budget" in out
+  code, _, err = launch(*args[:3], "--n=4", "--skip=fit.json", cwd=tmp_path)
+  assert code == 2 and "--skip=fit.json has every run of this sweep" in err
+
+
+def test_times_have_a_range_and_name_their_figures(tmp_path):
+  (row,), out = planned(*EASY, *PRICED, cwd=tmp_path)
+  e = row["expected"]
+  low, high = e["seconds_range"]
+  assert low == pytest.approx(0.54 * e["seconds"])
+  assert high == pytest.approx(1.7 * e["seconds"])
+  assert "calibrated on 9 published times on H100 and GB200 (NeMo-RL v0.4" in out
+  assert "range of time" in out.splitlines()[0]
+
+
+def test_few_slots_of_a_config_are_said_to_cost_time(tmp_path):
+  """7B on 16 GPUs with 128 slots, of a step of 32 * 128 rollouts."""
+  for name in ("configs", "isojax"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  args = ["--rollouts=2e6", "--config=configs/hard.py:qwen2.5-7b", MODEL,
+          "--machine=16xh100", "--stratum=hard", "--prompt_tokens=130",
+          "--response_tokens=1060", "--config.mesh.data=1",
+          "--config.mesh.fsdp=16", "--config.mesh.tensor=1"]
+  _, out = planned(*args, cwd=tmp_path)
+  assert "sampler.slots = 128 limits decoding: at (Bp, n) = (32, 128) the run " \
+         "takes 2.2 times as long as with --config.sampler.slots=1024" in out
+  _, out = planned(*args, "--config.sampler.slots=1024", cwd=tmp_path)
+  assert "limits decoding" not in out
+
+
 def test_a_sweep_without_n_goes_around_the_laws(tmp_path):
   rows, out = planned("--sweep", *EASY, "--seeds=0,1", cwd=tmp_path)
   assert [row["overrides"]["alloc"]["n"] for row in rows] == [
@@ -308,6 +350,26 @@ def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
   del node[keys[-1]]
   with pytest.raises(InputError, match=rf"at/fit.json: .*{keys[-1]}.* missing"):
     fit_file.read_fit(fit, path="at/fit.json")
+
+
+def test_a_fit_without_a_law_is_read_with_its_frontier():
+  fit = copy.deepcopy(FIT)
+  fit["law"], fit["verdict"]["identified"] = None, False
+  fit["frontier"] = {
+      "C": [1e4, 2e4, 4e4], "Bp": [16, 16, 16], "n": [4, 8, 8], "tied": False,
+      "resolved": [True, True, False], "agreeing": [1.0, 0.9, None]}
+  read = fit_file.read_fit(fit, path="fit.json")
+  assert read.law is None and not read.identified
+  assert read.measured_ranges() == [(1e4, 2e4)]
+  assert read.best_measured(1.9e4) == fit_file.Best(2e4, 16, 8, None, 0.9, True)
+  assert read.best_measured(3e4) is None
+  fit["frontier"] |= {"n_low": [4, 4, 4], "n_high": [8, 16, 16]}
+  assert fit_file.read_fit(fit, path="f").best_measured(2e4).interval == (4, 16)
+  fit["frontier"]["tied"] = True
+  assert fit_file.read_fit(fit, path="fit.json").frontier == ()
+  fit["frontier"] = {"C": [1.0, 2.0], "tied": False}
+  with pytest.raises(InputError, match="fit.json: frontier: .*Bp is missing"):
+    fit_file.read_fit(fit, path="fit.json")
 
 
 def test_a_fixed_batch_needs_its_batch():

@@ -283,3 +283,74 @@ def test_a_plan_goes_there_and_back():
 def test_bad_plans(lines, row, message):
   with pytest.raises(InputError, match=message):
     plan_file.read_row(lines, row, path="p")
+
+
+# A user's fit: measured curves
+
+
+def measured(*ends, **change):
+  """A fit whose curves rise to these (n, reward) at C = 1e5, at Bp = 16."""
+  return dataclasses.replace(FITTED, cautions=(), curves=tuple(
+      fit_file.Curve(Bp=16, n=n, C=(1e4, 1e5, 4e5), reward=(0.1, end, end),
+                     low=(0.1, end - 0.02, end), high=(0.2, end + 0.02, 1.0),
+                     C_lo=1e4, C_hi=1e5) for n, end in ends), **change)
+
+
+def test_an_advice_says_that_a_measured_curve_is_better():
+  """n* = 16 at C = 1e5, but the user's n = 8 reached .52 and n = 16 .47."""
+  fit = measured((8, 0.52), (16, 0.47))
+  for C in (100_000, 400_000):  # at and beyond the data, read at its end
+    found = [w for w in ask(C=C, law=fit, model="m", n=16).warnings
+             if "curves contradict" in w]
+    assert found == [
+        "your own curves contradict this: at 1e+05 rollouts, n = 8 reached "
+        "0.520 [0.500, 0.540] and n = 16 0.470 [0.450, 0.490]; to follow the "
+        "curves: --n=8"]
+  near = measured((8, 0.48), (16, 0.47))
+  assert any("the intervals overlap" in w
+             for w in ask(C=100_000, law=near, model="m", n=16).warnings)
+
+
+@pytest.mark.parametrize("fit, n", [
+    (measured((8, 0.47), (16, 0.52)), 16),  # the advice is the best measured
+    (measured((8, 0.5), (16, 0.5)), 16),  # as good
+    (measured((8, 0.52), (16, 0.47)), 8),
+    (measured(), 16)])
+def test_no_contradiction_without_a_better_curve(fit, n):
+  warnings = ask(C=100_000, law=fit, model="m", n=n).warnings
+  assert not any("contradict" in w for w in warnings), warnings
+
+
+def unidentified(**change):
+  """Resolved from 1e4 to 1e5 alone; n = 8 leads there, then n = 24."""
+  best = lambda C, n, resolved: fit_file.Best(C, 16, n, (4, 32), 0.9, resolved)
+  return dataclasses.replace(FITTED, **dict(
+      law=None, draws=(), C_seen=None, identified=False,
+      reasons=("too few n",), cautions=("k is weak",), curves=(),
+      frontier=(best(1e3, 4, False), best(1e4, 8, True), best(3e4, 24, True),
+                best(1e5, 24, True), best(4e5, 64, False))) | change)
+
+
+@pytest.mark.parametrize("C, n", [(10_000, 8), (15_000, 8), (20_000, 24),
+                                  (100_000, 24)])
+def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
+  a = ask(C=C, law=unidentified(), model="m")
+  assert (a.allocation.Bp, a.allocation.n) == (16, n)
+  assert a.answer.interval == (4, 32) and not a.answer.beyond
+  assert a.answer.basis == (
+      "the best of your tested n at this C, measured, not a law: fit.json: its "
+      "law is not identified (too few n); 95% interval of the bootstrap; 90% "
+      "of the bootstrap draws agree")
+  assert "k is weak" in a.warnings
+
+
+@pytest.mark.parametrize("C", [2000, 9999, 100_001, 10**6])
+def test_the_frontier_is_no_answer_where_it_is_not_resolved(C):
+  with pytest.raises(InputError, match="not identified .too few n.*known only "
+                     r"from 1e\+04 to 1e\+05 rollouts, not at "):
+    ask(C=C, law=unidentified())
+
+
+def test_a_frontier_whose_n_does_not_fit_is_rounded_and_says_so():
+  a = ask(C=100_000, law=unidentified(), model="m", B_max=100)
+  assert a.allocation.B <= 100
