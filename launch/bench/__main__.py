@@ -25,6 +25,7 @@ import time
 from absl import flags
 
 from isojax import cli
+from isojax import installation
 from isojax import profile
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -98,8 +99,8 @@ def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
     if name not in here:
       raise InputError(
           f"--peer={name} needs torch, which is not installed here; possible "
-          f"is --peer={','.join(here)}, or an environment with pip install "
-          "'isojax[parity]'")
+          f"is --peer={','.join(here)}, or an environment with "
+          f"{installation.pip_install('parity')}")
     if not any(case.what in cases_lib.PEERS[name] for case in cases):
       raise InputError(
           f"--peer={name}: can only be timed at --what="
