@@ -16,6 +16,8 @@ from configs import pretrain_tiny
 from configs import split_gym
 from configs import split_math
 from configs import split_tiny
+from isojax.planner.cost import calibration
+from isojax.planner.cost.efficiency import CALIBRATED
 from tests import command
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -23,6 +25,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "tests" / "data").rglob("*.md")),
          *sorted((ROOT / "isojax" / "assets").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Flags that are defined in a loop have a tuple of name and help.
+DEFINED = re.compile(r'DEFINE_\w+\(\s*"(\w+)"|\("(\w+)", "[A-Z]')
+OF_OTHERS = {"help", "helpfull", "ntasks-per-node"}  # absl, srun
 OPERATORS = {"&&", "||", "|", ">", ";"}
 OURS = ("isojax.", "launch.", "tests.")
 
@@ -90,6 +95,16 @@ def config_keys() -> frozenset[str]:
           base.get_config(), pretrain_tiny.get_config(),
           split_tiny.get_config(), split_gym.get_config(),
           *map(split_math.get_config, split_math.SOURCES))))
+
+
+@functools.cache
+def all_flags() -> frozenset[str]:
+  """The names of all flags of the package and the commands."""
+  found = {"config"} | OF_OTHERS
+  for folder in ("isojax", "launch"):
+    for path in (ROOT / folder).rglob("*.py"):
+      found.update(a or b for a, b in DEFINED.findall(path.read_text("utf-8")))
+  return frozenset(found)
 
 
 def spans(text: str) -> list[str]:
@@ -164,6 +179,9 @@ def test_named_keys_modules_paths_and_extras_exist(page):
   for name in named_keys(text):
     assert name in config_keys(), f"{page.name}: `{name}`: no such config key"
   for span in spans(text):
+    for name in re.findall(r"(?:^|\s)--(\w[\w-]*)(?![\w.-])", span):
+      assert name in all_flags() or "tests" in page.parts, (
+          f"{page.name}: `{span}`: no such flag")  # old runs have old flags
     path = re.match(r"((?:isojax|launch|configs|tests|docs)/[\w./-]*)", span)
     if path and path[1] == span.split(":")[0]:
       assert any((folder / path[1]).exists() for folder in (ROOT, page.parent)
@@ -184,6 +202,19 @@ def test_readme_maps_every_package():
   text = (ROOT / "README.md").read_text("utf-8")
   for path in (ROOT / "isojax").glob("*/__init__.py"):
     assert f"`isojax/{path.parent.name}/`" in text
+
+
+def test_prices_in_the_results_are_those_of_the_planner():
+  rows = ["| model | machine | source | published, s | predicted, s | ratio |",
+          "|---|---|---|---|---|---|"]
+  for figure in calibration.PUBLISHED:
+    seconds = calibration.predicted(figure, CALIBRATED)
+    rows.append(
+        f"| {figure.model} | {figure.machine} | {figure.source} | "
+        f"{figure.seconds:.3g} | {seconds:.3g} | {figure.seconds / seconds:.2f} |")
+  text = (ROOT / "docs" / "results.md").read_text("utf-8")
+  table = re.search(r"<!-- prices -->\n(.*)<!-- /prices -->", text, re.DOTALL)
+  assert table[1].strip() == "\n".join(rows)
 
 
 # The checks find what they are for.
