@@ -1,34 +1,38 @@
-"""What compiling costs: a cache on disk that is on by default, and a count.
+"""Keeps compiled programs on disk, and counts what compiling costs.
 
-Programs are kept in $XDG_CACHE_HOME/isojax/jax (else ~/.cache/isojax/jax).
+The cache is on by default. Programs are kept in $XDG_CACHE_HOME/isojax/jax (else ~/.cache/isojax/jax).
 JAX_COMPILATION_CACHE_DIR names another folder; set but empty, nothing is kept.
 """
 
+import collections
 import os
 import pathlib
+import time
 
 import jax
 
 SMALL = 0.1  # seconds; programs that compile faster are not kept
-# Events of jax: the first for every program, the second if the cache had it.
+# Events of jax: the first for every program, the last if the cache had it.
 COMPILED = "/jax/core/compile/backend_compile_duration"
+SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration",
+         "/jax/core/compile/jaxpr_to_mlir_module_duration")
 READ = "/jax/compilation_cache/cache_hits"
 
 
 def cache_folder() -> str:
-  """Where compiled programs are kept by default."""
+  """Returns the folder in which compiled programs are kept by default."""
   root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
   return str(pathlib.Path(root or pathlib.Path.home() / ".cache")
              / "isojax" / "jax")
 
 
 def keep_programs() -> str | None:
-  """Turns the cache on; a note if its folder cannot be written.
+  """Turns the cache on; returns a note if its folder cannot be written.
 
-  What the user set in the environment, jax has read already and stays.
+  Settings of jax's own environment variables stay as they are.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-    # The embedded policy's programs are all below jax's own second.
+    # jax keeps programs above a second; the embedded policy's are all below.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SMALL)
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
@@ -52,17 +56,49 @@ class Count:
   """Counts this process's compilations from now on."""
 
   def __init__(self):
-    self.programs, self.seconds, self.read = 0, 0.0, 0
-    jax.monitoring.register_event_duration_secs_listener(self._compiled)
+    self.programs, self.read = 0, 0
+    self.names = []  # of the programs, since `news`
+    self._spans = []  # disjoint (begin, end) of tracing and compiling
+    self._told = 0.0  # seconds at the last `news`
+    jax.monitoring.register_event_duration_secs_listener(self._spent)
     jax.monitoring.register_event_listener(self._read)
 
-  def _compiled(self, event: str, seconds: float, **_) -> None:
+  def _spent(self, event: str, seconds: float, **more) -> None:
+    if event not in SPENT:
+      return
+    end = time.perf_counter()
+    begin = end - seconds
+    # Inner functions are traced inside of outer ones, and end before them.
+    while self._spans and self._spans[-1][0] >= begin - 1e-3:
+      self._spans.pop()
+    self._spans.append((begin, end))
     if event == COMPILED:
       self.programs += 1
-      self.seconds += seconds
+      name = more["fun_name"] if "fun_name" in more else "?"
+      self.names.append(name.removeprefix("jit(").removesuffix(")"))
 
   def _read(self, event: str, **_) -> None:
     self.read += event == READ
+
+  @property
+  def seconds(self) -> float:
+    """Seconds spent tracing, lowering, and compiling or reading programs."""
+    return sum(end - begin for begin, end in self._spans)
+
+  def clock(self) -> float:
+    """Returns a clock in seconds that stands still during compilation."""
+    return time.perf_counter() - self.seconds
+
+  def news(self) -> str | None:
+    """Names the programs compiled since the last call; None without any."""
+    names, self.names = self.names, []
+    seconds, self._told = self.seconds - self._told, self.seconds
+    if not names:
+      return None
+    counts = collections.Counter(names)
+    listed = ", ".join(name + f" x {count}" * (count > 1)
+                       for name, count in counts.items())
+    return f"compiled {listed} in {seconds:.1f} s"
 
   def __str__(self) -> str:
     return (f"compiled {self.programs} programs in {self.seconds:.1f} s "

@@ -112,7 +112,10 @@ def rates(train: list[dict]) -> list[str]:
   for phase, spent in zip((*phases, "step"), (*seconds, sum(seconds))):
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
                  f"{rollouts / spent:12.0f}")
-  return [*lines, f"and the first step, with compilation, {sum(first):.1f} s"]
+  compiling = sum(r["seconds_compile"] for r in train[:1]
+                  if "seconds_compile" in r)  # older records count it with it
+  return [*lines, "and the first step, with compilation, "
+          f"{sum(first) + compiling:.1f} s"]
 
 
 def table(kept: list[dict], path: str) -> str:

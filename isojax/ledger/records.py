@@ -57,8 +57,9 @@ TRAIN = (
     "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
-    "seconds_sample",  # these three with the same shares
-    "seconds_score",
+    "seconds_compile",  # tracing and compiling; in none of the others
+    "seconds_sample",  # sampling, and the grading that sampling hides
+    "seconds_score",  # waiting for verdicts after sampling had ended
     "seconds_update",
 )
 EVAL = (
@@ -73,7 +74,8 @@ EVAL = (
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 ADDED = {"skipped_updates": 0}  # fields that older records lack, their values
 TIME_FIELDS = frozenset(
-    ("device_seconds", "seconds_sample", "seconds_score", "seconds_update"))
+    ("device_seconds", "seconds_compile", "seconds_sample", "seconds_score",
+     "seconds_update"))
 
 
 def _line(record: dict) -> bytes:
