@@ -20,7 +20,9 @@ from isojax import compilation
 from isojax import experiment
 from isojax import profile
 from isojax import progress
+from isojax import rollouts as rollouts_lib
 from isojax import run_context
+from isojax import stopping
 from isojax import train as train_lib
 from isojax.distributed import hosts
 from isojax.errors import InputError
@@ -128,10 +130,11 @@ def evaluate_only(context: RunContext, folder: str) -> int:
   if hosts.first():
     records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
-    with run_context.grading(each.e, each.stratum.header) as grade:
+    with rollouts_lib.grading(each) as grader:
       line = {"kind": "eval", **run_context.identity_fields(context, step),
               **run_context.totals_of(known),
-              **train_lib.evaluation(each, grade, params, step),
+              **train_lib.evaluation(each, grader, params, step,
+                                     stopping.Stop()),
               "eval_set": name}
     if hosts.first():
       with records.opened(path) as written:

@@ -26,7 +26,6 @@ from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
-from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.types import Prompts
@@ -248,11 +247,6 @@ def on_stratum(context: RunContext, path: str) -> RunContext:
       context.e, path, context.tokenizer, context.model.cfg.V)
   return dataclasses.replace(context, stratum=stratum, notes=notes,
                              **_shortened(context.sampler, prompts))
-
-
-def grading(e: experiment_lib.Experiment, header: dict):
-  """A context that gives grade(problems, texts) for problems of a stratum."""
-  return grader_lib.opened(e.task.grader, stratum_file_lib.source(header))
 
 
 def make_optimizer(e: experiment_lib.Experiment):

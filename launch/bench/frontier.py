@@ -1,7 +1,10 @@
-"""Times launch.fit on the paper's size.
+"""Times launch.fit on a study of the size of the paper's.
 
-Records of 39 configurations x 200 evaluations x 300 problems are read and
-analysed with 1,000 bootstrap draws.
+  python -m launch.bench.frontier
+
+Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
+them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and
+the peak memory of the process.
 """
 
 import json
@@ -12,6 +15,7 @@ import time
 
 import numpy as np
 
+from isojax import cli
 from isojax.frontier import analysis
 from isojax.frontier import document
 from isojax.frontier import plots
@@ -27,7 +31,7 @@ C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation
 
 
 def write_records(folder: str) -> list[str]:
-  """Writes a file of evaluations for each configuration; returns the paths."""
+  """One file a configuration, as isojax.main would write its evaluations."""
   paths = []
   for Bp, n in cells(PAPER_BP, PAPER_N, B_max=B_MAX):
     i = PAPER_N.index(n)
@@ -48,38 +52,43 @@ def write_records(folder: str) -> list[str]:
   return paths
 
 
-def rows():
-  """Yields the seconds of each stage, and the peak memory of the process."""
-  begun = last = time.perf_counter()
+def main(_) -> None:
+  clock, names = [], []
 
-  def row(stage: str) -> dict:
-    nonlocal last
-    seconds, last = time.perf_counter() - last, time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"stage": stage, "seconds": seconds, "peak GiB": peak / 2**20}
+  def tick(name: str) -> None:
+    clock.append(time.perf_counter())
+    names.append(name)
 
   with tempfile.TemporaryDirectory() as folder:
     paths = write_records(folder)
-    yield row("write records (not part of launch.fit)")
-    begun = last
-    read = [row for path in paths for row in readers.read(
+    tick("start")
+    rows = [row for path in paths for row in readers.read(
         path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
         from_path=None)[0]]
-    yield row("read records")
-    study, notes = study_lib.from_rows(read, study_lib.Selection(
+    tick("read records")
+    study, notes = study_lib.from_rows(rows, study_lib.Selection(
         axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,
         B=None))
-    yield row("study")
+    tick("study")
     fit = analysis.analyse(study, analysis.DEFAULT)
-    yield row(f"curves, frontier, law, {fit.options.draws} draws")
+    tick(f"curves, frontier, law, {fit.options.draws} draws")
     hill = document.scalerl_fields(study, min_C=0.0, notes=notes)
-    yield row("ScaleRL laws")
+    tick("ScaleRL laws")
     found = document.document(
         fit, others={study.metric: fit}, hill=hill, notes=notes,
         matched=document.scalerl_matched(study, hill, min_C=0.0),
         next_plan=proposal.next_plan(fit, path="fit.json"))
-    yield row("variants, extrapolation, interference")
+    tick("variants, extrapolation, interference")
     report.html(found, plots.save(found, folder))
-    yield row("figures and report")
-  last = begun
-  yield row("all")
+    tick("figures and report")
+  print(f"{len(study.configurations)} configurations x {EVALUATIONS} "
+        f"evaluations x {PROBLEMS} problems")
+  for name, seconds in zip(names[1:], np.diff(clock)):
+    print(f"{name:40} {seconds:7.1f} s")
+  print(f"{'all':40} {clock[-1] - clock[0]:7.1f} s")
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  print(f"{'peak memory':40} {peak / 2**20:7.2f} GiB")
+
+
+if __name__ == "__main__":
+  cli.run(main)

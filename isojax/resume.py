@@ -1,0 +1,60 @@
+"""Decides where a run starts: at its newest checkpoint, or at step 0."""
+
+from isojax import run_context
+from isojax.distributed import hosts
+from isojax.errors import InputError
+from isojax.ledger import checkpoint
+from isojax.ledger import records
+from isojax.rl import update as update_lib
+from isojax.run_context import RunContext
+
+
+def start_or_resume(context: RunContext, tx, ledger: str, store: str):
+  """Returns (step, state, records up to it) of the newest checkpoint.
+
+  Without a checkpoint they are those of step 0. Records beyond the step are
+  cut off; they are made again, to the same values.
+
+  Args:
+    context: of the run.
+    tx: the optimizer.
+    ledger: path of the records.
+    store: folder of the checkpoints.
+
+  Raises:
+    InputError: ledger and checkpoints do not belong together.
+  """
+  restored = checkpoint.restore_newest(
+      store, run_context.abstract_state(context, tx))
+  found = records.read(ledger)
+  steps = [r["step"] for r in found if r["kind"] == "train"]
+  hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
+  if restored is None:
+    # A kill may come while the first checkpoint is saved, up to when the second
+    # is due.
+    if steps and steps[-1] > 2 * context.e.checkpoint.every_steps:
+      raise InputError(
+          f"{ledger} goes up to step {steps[-1]}, but {store} holds no "
+          "checkpoint; put the checkpoints back, or choose another --workdir "
+          "to start again")
+    state = update_lib.init_state(
+        context.model, tx, run_context.first_trained(context),
+        context.e.model.lora)
+    return 0, state, _cut(ledger, found, -1)
+  start, state = restored
+  if steps[:start] != list(range(1, start + 1)):
+    raise InputError(
+        f"{store} holds step {start}, but {ledger} does not hold each step up "
+        "to it; put the records back, or choose another --workdir to start "
+        "again")
+  if start < context.e.alloc.M:
+    hosts.say(f"continuing from step {start} of {context.e.alloc.M}")
+  return start, state, _cut(ledger, found, start)
+
+
+def _cut(ledger: str, found: list[dict], step: int) -> list[dict]:
+  """Returns the records up to a step; process 0 cuts the ledger to them."""
+  kept = [r for r in found if r["step"] <= step]
+  if hosts.first():
+    records.keep(ledger, kept)
+  return kept

@@ -1,0 +1,136 @@
+"""Samples rollouts and grades them, both at the same time.
+
+The grader works in a background thread on rollouts that have ended, while the
+devices decode the others.
+"""
+
+import concurrent.futures
+import contextlib
+import time
+import typing
+
+import jax
+import numpy as np
+
+from isojax import profile
+from isojax.distributed import hosts
+from isojax.rl import rewards
+from isojax.run_context import RunContext
+from isojax.sampling import sampler as sampler_lib
+from isojax.stopping import Stop
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import stratum_file
+from isojax.types import Prompts
+from isojax.types import Rollouts
+
+WAIT = 0.2  # seconds between two looks at a signal while verdicts are awaited
+
+
+class Grading(typing.NamedTuple):
+  """A grader and the thread that calls it, one call at a time."""
+
+  grade: typing.Callable  # see grader.opened
+  thread: concurrent.futures.Executor
+
+
+@contextlib.contextmanager
+def grading(context: RunContext):
+  """Yields the Grading of a context's problems.
+
+  Calls that have not begun when the context ends are cancelled.
+
+  Raises:
+    InputError: the grader cannot start.
+  """
+  source = stratum_file.source(context.stratum.header)
+  with grader_lib.opened(context.e.task.grader, source) as grade:
+    thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
+    try:
+      yield Grading(profile.stage("score", grade), thread)
+    finally:
+      thread.shutdown(cancel_futures=True)
+
+
+class Sampled(typing.NamedTuple):
+  """Graded rollouts of a step or an evaluation, problem-major."""
+
+  rollouts: Rollouts
+  graded: grader_lib.Graded
+  seconds_waited: float  # for verdicts, after the last rollout had ended
+
+
+def graded_rollouts(context: RunContext, grader: Grading, params, problems,
+                    prompts: Prompts, n: int, key, section,
+                    stop: Stop) -> Sampled:
+  """Samples and grades n rollouts of each problem.
+
+  Each problem is graded by one of the processes; all of them get all verdicts.
+
+  Args:
+    context: of the run.
+    grader: whose calls share task.grader.step_seconds.
+    params: of the policy.
+    problems: of the prompts.
+    prompts: host arrays.
+    n: rollouts of each problem.
+    key: the random stream.
+    section: of the config, with temperature and top_p.
+    stop: looked at after each chunk, and while verdicts are awaited.
+
+  Raises:
+    Stopped: a process of the run was asked to stop.
+  """
+  left = context.e.task.grader.step_seconds
+  owner_B = np.arange(len(problems) * n) // n % hosts.count()
+
+  def judged(items, rollouts) -> grader_lib.Graded:  # in the grader's thread
+    nonlocal left
+    begun = time.monotonic()
+    graded = grader.grade([problems[i // n] for i in items],
+                          rewards.texts(context.tokenizer, rollouts),
+                          seconds=max(0.0, left))
+    left -= time.monotonic() - begun
+    return graded
+
+  futures = {}
+  for items, rollouts in sampler_lib.stream(
+      context.sampler, params, prompts, n, key,
+      temperature=section.temperature, top_p=section.top_p):
+    stop.poll()
+    ours = items[owner_B[items] == hosts.number()]
+    if ours.size:
+      ended = jax.tree.map(lambda x: x[ours], rollouts)
+      futures[grader.thread.submit(judged, ours, ended)] = ours
+  begun = time.perf_counter()
+  while not stop.asked and concurrent.futures.wait(
+      futures, timeout=WAIT).not_done:
+    pass
+  stop.check()
+  graded = _joined(futures, owner_B)
+  return Sampled(rollouts, graded, time.perf_counter() - begun)
+
+
+def _joined(futures: dict, owner_B) -> grader_lib.Graded:
+  """The verdicts of all calls, of every process on the rollouts it owns."""
+  B = len(owner_B)
+  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+
+  def put(items, correct, formatted, vote, lost):
+    graded.correct_B[items], graded.formatted_B[items] = correct, formatted
+    for i, each in zip(items, vote, strict=True):
+      graded.vote_B[i] = each
+    graded.lost.extend(lost)
+
+  for future, items in futures.items():
+    part = future.result()
+    put(items, part.correct_B, part.formatted_B, part.vote_B, part.lost)
+  if hosts.count() == 1:
+    return graded
+  items = np.flatnonzero(owner_B == hosts.number())
+  parts = hosts.gather([
+      graded.correct_B[items].tolist(), graded.formatted_B[items].tolist(),
+      [graded.vote_B[i] for i in items], graded.lost])
+  graded.lost.clear()
+  for process, part in enumerate(parts):
+    put(np.flatnonzero(owner_B == process), *part)
+  return graded

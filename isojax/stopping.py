@@ -1,0 +1,72 @@
+"""Stops a run that got SIGTERM or SIGINT, on all its processes at once."""
+
+import contextlib
+import signal
+import threading
+import time
+
+from isojax.distributed import hosts
+
+EVERY = 5.0  # seconds between two exchanges of processes that are sampling
+
+
+class Stopped(Exception):
+  """A process of the run was asked to stop, and all of them know it."""
+
+
+class Stop:
+  """Whether a process of the run was asked to stop."""
+
+  def __init__(self):
+    self._asked = threading.Event()
+    self._checked = time.monotonic()
+    self._polls, self._interval = 0, 1  # since the last check; between two
+
+  def ask(self) -> None:
+    self._asked.set()
+
+  @property
+  def asked(self) -> bool:
+    """Whether this process was asked; the others may not know it yet."""
+    return self._asked.is_set()
+
+  def check(self) -> None:
+    """Raises Stopped if any process was asked; all of them must call."""
+    asked, seconds = zip(*hosts.gather(
+        [self.asked, time.monotonic() - self._checked]))
+    if any(asked):
+      raise Stopped
+    if self._polls:
+      # Gathered values alone, so that all processes get the same interval.
+      reached = int(self._polls * EVERY / max(*seconds, 1e-3))
+      self._interval = max(1, min(reached, 2 * self._interval))
+    self._polls, self._checked = 0, time.monotonic()
+
+  def poll(self) -> None:
+    """Calls `check` if due; all processes must call, equally often.
+
+    One process checks at every call. Several exchange their flags once in so
+    many calls as took the slowest about EVERY seconds.
+    """
+    self._polls += 1
+    if hosts.count() == 1 or self._polls >= self._interval:
+      self.check()
+
+
+@contextlib.contextmanager
+def on_signals():
+  """Yields a Stop that the first SIGTERM or SIGINT asks; a second one kills."""
+  stop = Stop()
+
+  def handle(number, frame):
+    del frame
+    stop.ask()
+    signal.signal(number, signal.SIG_DFL)
+
+  before = {number: signal.signal(number, handle)
+            for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield stop
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)

@@ -1,0 +1,59 @@
+"""A signal to one process stops all of them, at the same point."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from isojax import stopping
+from tests.distributed import test_hosts
+
+WORKER = """
+import json, time
+from isojax import stopping
+from isojax.distributed import hosts
+
+hosts.initialize(None, None, None)
+stopping.EVERY = 0.5
+stop, begun, checks = stopping.Stop(), time.monotonic(), 0
+check = stop.check
+
+def counted():
+  global checks
+  checks += 1
+  check()
+
+stop.check = counted
+for poll in range(100_000):
+  if hosts.number() == 1 and time.monotonic() - begun > 2:
+    stop.ask()
+  try:
+    stop.poll()
+  except stopping.Stopped:
+    break
+  time.sleep(0.001 * (1 + hosts.number()))  # one is slower
+print(json.dumps([poll, checks, time.monotonic() - begun]), flush=True)
+"""
+
+
+def test_one_process_notices_at_once():
+  before = signal.getsignal(signal.SIGTERM)
+  with stopping.on_signals() as stop:
+    stop.poll()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.asked
+    with pytest.raises(stopping.Stopped):
+      stop.poll()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # a second kills
+  assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_two_processes_stop_after_the_same_poll():
+  said = test_hosts.both(WORKER)
+  assert [code for code, *_ in said] == [0, 0], said
+  (polls, checks, seconds), (others, *_) = [
+      json.loads(out.splitlines()[-1]) for _, out, _ in said]
+  assert polls == others
+  assert 2 < seconds < 8  # asked after 2 s, noticed within about EVERY
+  assert checks < 40 < polls  # not at every poll
