@@ -36,9 +36,9 @@ _CONFIG = cli.define_config("configs/pretrain_tiny.py")
 
 
 def make_tokenizer(characters: str):
-  """A token a character; <eos> ends a text.
+  """Returns a tokenizer with one token per character; <eos> ends a text.
 
-  Qwen2's own class, because AutoTokenizer takes it for every qwen2 folder,
+  The class is Qwen2's, because AutoTokenizer loads it for every qwen2 folder,
   with its byte-level alphabet, in which a space is written Ġ.
   """
   letters = ["Ġ" if c == " " else c for c in characters]
@@ -50,7 +50,7 @@ def make_tokenizer(characters: str):
 
 def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
                  eos: int) -> None:
-  """The config.json and generation_config.json of a Qwen2 checkpoint."""
+  """Writes config.json and generation_config.json of a Qwen2 checkpoint."""
   config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
             "vocab_size": vocabulary, "hidden_act": "silu",
             "use_sliding_window": False, "dtype": "float32",
@@ -62,13 +62,13 @@ def write_config(folder: pathlib.Path, shape: dict, vocabulary: int,
 
 
 def solved(seed: int, first: int, count: int, *, numbers, split: str):
-  """Problems first .. first + count, kinds of `numbers` taking turns."""
+  """Returns problems first .. first + count, cycling through `numbers`."""
   return [countdown.problem(seed, i, numbers=numbers[i % len(numbers)],
                             split=split) for i in range(first, first + count)]
 
 
 def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
-  """Reference answers in the place of rollouts."""
+  """Returns reference answers in the form of rollouts."""
   ids = tokenizer([p.answer for p in problems])["input_ids"]
   tokens = np.zeros((len(ids), T), np.int32)
   for row, x in zip(tokens, ids, strict=True):
@@ -85,7 +85,7 @@ def prompt_of(cfg) -> prompts_lib.PromptConfig:
 
 
 def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
-  """The final table: pass@1 and pass@k on unseen problems of each kind."""
+  """Returns a table of pass@1 and pass@k on unseen problems of each kind."""
   k, lines = cfg.table.k, []
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),

@@ -1,10 +1,10 @@
-"""A checkpoint of random weights, to rehearse a run or to time one.
+"""Writes a checkpoint with random weights, to rehearse or time a run.
 
   python -m launch.random_checkpoint --config_json=FILE --out=FOLDER
 
-Has the exact shape that a config.json says and a tokenizer of single bytes. Its
-policy is close to uniform over the vocabulary V, so with K ids that end a
-rollout (--eos=K) lengths are geometric with mean V / K.
+The checkpoint has the shape of a config.json and a tokenizer of single bytes.
+Its policy is close to uniform over the vocabulary V: with K ids that end a
+rollout (--eos=K), lengths are geometric with mean V / K.
 """
 
 import json
@@ -25,17 +25,17 @@ from isojax.models import hf_config
 from isojax.models import hf_weights
 
 _CONFIG_JSON = flags.DEFINE_string(
-    "config_json", None, "Hugging Face config.json.", required=True)
-_OUT = flags.DEFINE_string("out", None, "Folder to make.", required=True)
+    "config_json", None, "A Hugging Face config.json.", required=True)
+_OUT = flags.DEFINE_string("out", None, "New folder to write.", required=True)
 _EOS = flags.DEFINE_integer("eos", 1, "How many token ids end a rollout.",
                             lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the weights.", lower_bound=0)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the weights.", lower_bound=0)
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", decoder.DTYPES,
-                           "Of the weights written.")
+                           "Dtype of the written weights.")
 
 
 def byte_tokenizer():
-  """<unk>, <eos>, and a token for each of the 256 bytes."""
+  """Returns a tokenizer of <unk>, <eos> and the 256 bytes."""
   letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
   return transformers.Qwen2Tokenizer(
       vocab={c: i for i, c in enumerate(("<unk>", "<eos>", *letters))},

@@ -1,14 +1,14 @@
-"""Shows that a run on two hosts is the run on one, whatever befalls them.
+"""Compares a run on two hosts, also killed and stopped, with a run on one.
 
   python -m launch.verify.many_hosts --config=configs/hard.py \
       --config.alloc.C=4096 --config.checkpoint.every_steps=3
 
-Two processes with two forced CPU devices each stand for two hosts. Their
-records are held against those of one process with four devices: undisturbed;
-with each of the two killed once and both restarted; and after a SIGTERM to one
-of them, continued by one process on one device. The exit code is 0 if all
-agree: rewards, lengths and verdicts are the same, and what devices sum up
-differs by less than 1e-3 relative.
+Two processes with two forced CPU devices each represent two hosts. Their
+records are compared with those of one process with four devices: undisturbed;
+with each of the two processes killed once and both restarted; and after a
+SIGTERM to one of them, resumed by one process on one device. The exit code is 0
+if all agree: rewards, lengths and verdicts are equal, and sums over devices
+differ by less than 1e-3 relative.
 """
 
 import os

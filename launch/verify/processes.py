@@ -1,4 +1,4 @@
-"""Runs of isojax.main in processes of this machine, and how they compare."""
+"""Starts runs of isojax.main as processes and compares their records."""
 
 import collections
 import dataclasses
@@ -21,18 +21,18 @@ def free_port() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The processes of one run, and where each writes what it says."""
+  """The processes of one run, and the files with their output."""
 
   folder: str
   processes: list[subprocess.Popen]
-  said: list[str]
+  outputs: list[str]
 
   def wait(self) -> list[int]:
-    """The exit code of each, as subprocess has it."""
+    """Returns the exit code of each, as subprocess defines it."""
     return [process.wait() for process in self.processes]
 
   def wait_for(self, step: int) -> None:
-    """Until the records reach a step; exits if the run ends before."""
+    """Waits until the records reach a step; exits if the run ends before."""
     ledger = os.path.join(self.folder, "records.jsonl")
     while not any(r["step"] >= step for r in records.read(ledger)):
       if any(process.poll() is not None for process in self.processes):
@@ -41,7 +41,7 @@ class Run:
 
   def text(self) -> str:
     parts = []
-    for path in self.said:
+    for path in self.outputs:
       with open(path, encoding="utf-8") as file:
         parts.append(file.read())
     return "\n".join(parts)
@@ -49,7 +49,7 @@ class Run:
 
 def start(folder: str, arguments: list[str], *, count: int,
           devices: int) -> Run:
-  """`count` processes of isojax.main with so many forced CPU devices each."""
+  """Starts `count` processes with so many forced CPU devices each."""
   # More threads than collectives in flight, or they wait for each other.
   environment = os.environ | {
       "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS": " ".join([
@@ -57,27 +57,27 @@ def start(folder: str, arguments: list[str], *, count: int,
           f"--xla_force_host_platform_device_count={devices}"])}
   command = [sys.executable, "-m", "isojax.main", *arguments,
              f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
-  coordinator, processes, said = f"127.0.0.1:{free_port()}", [], []
+  coordinator, processes, outputs = f"127.0.0.1:{free_port()}", [], []
   for i in range(count):
     with tempfile.NamedTemporaryFile(
-        prefix=f"{os.path.basename(folder)}-said-", delete=False,
+        prefix=f"{os.path.basename(folder)}-output-", delete=False,
         dir=os.path.dirname(folder)) as file:
-      said.append(file.name)
+      outputs.append(file.name)
       processes.append(subprocess.Popen(command + [
           f"--coordinator={coordinator}", f"--num_processes={count}",
           f"--process_id={i}"] * (count > 1), env=environment, stdout=file,
           stderr=subprocess.STDOUT))
-  return Run(folder, processes, said)
+  return Run(folder, processes, outputs)
 
 
-# Fields that devices sum, in an order that depends on the mesh.
+# Fields that are sums over devices, in an order that depends on the mesh.
 ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp")
 
 
 def differences(one: str, other: str) -> dict[str, float]:
-  """The largest relative difference of each field that is not the same.
+  """Returns the largest relative difference of each field that differs.
 
-  Infinite where a field must be the same, or a record is missing.
+  Infinite if a field must not differ, or a record is missing.
   """
   pair = [records.comparable(records.read(os.path.join(x, "records.jsonl")))
           for x in (one, other)]

@@ -125,16 +125,16 @@ def test_a_run_without_checkpoints(runs, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--out=x"], "one of --workdir"),
+    (["--out=x"], "either --workdir"),
     (["--workdir=nowhere", "--out=x"], "holds no config.json"),
     (["--workdir={full}", "--out={full}"], "exists already"),
     (["--workdir={full}", "--out=x", "--step=2"],
      "no checkpoint of step 2; there are 3"),
-    (["--workdir={full}", "--out=x", "--peft"], "it has no adapters"),
+    (["--workdir={full}", "--out=x", "--peft"], "has no adapters"),
     (["--model=no/where", "--out=x"], "the hub does not give it"),
     (["--model=/no/where", "--out=x"], "no such folder"),
     (["--model=isojax/assets/countdown-tiny", "--out=x", "--peft"],
-     "are of a run")])
+     "need a run")])
 def test_bad_input(runs, arguments, message):
   done = command("launch.convert", *(
       a.replace("{full}", str(runs / "full")) for a in arguments))
