@@ -18,8 +18,9 @@ setuptools.setup(
     "reinforcement learning, spends it, and learns from what it spent.",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=setuptools.find_packages(include=["isojax", "isojax.*"]),
-    package_data={"isojax": ["assets/*.jsonl", "assets/*/*"]},
+    packages=setuptools.find_packages(
+        include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
+    package_data={"isojax": ["assets/*.jsonl", "assets/*/*", "sweep/*.yaml"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
@@ -43,6 +44,7 @@ setuptools.setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
                  "matplotlib>=3.9", "pyflakes>=3.2", "tensorboardX>=2.6.2",
+                 "setuptools>=77",  # builds the wheel that a test runs
                  SLURM, MATH, GYM, *GCS],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems

@@ -10,6 +10,7 @@ import importlib.util
 import types
 import typing
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
@@ -76,8 +77,8 @@ class LogSection:
 
   def __post_init__(self):
     if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
-      raise InputError("log.tensorboard needs the extra: pip install "
-                       "'isojax[tb]', or set it to False")
+      raise InputError("log.tensorboard needs the extra: "
+                       f"{installation.pip_install('tb')}, or set it to False")
 
 
 @dataclasses.dataclass(frozen=True)

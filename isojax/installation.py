@@ -14,12 +14,11 @@ SHIPPED = ("configs", "isojax")  # folders whose files can be named
 
 def find(path: str) -> str:
   """Returns a path; that of the shipped file if only this one exists."""
-  shipped = ROOT / path  # an absolute path stays as it is
-  if os.path.exists(path) or not shipped.exists() or (
-      pathlib.Path(path).parts[:1] and pathlib.Path(path).parts[0]
-      not in SHIPPED):
-    return path
-  return str(shipped)
+  shipped = ROOT / path
+  if (pathlib.Path(path).parts[:1] in [(name,) for name in SHIPPED]
+      and shipped.exists() and not os.path.exists(path)):
+    return str(shipped)
+  return path
 
 
 def pip_install(extra: str) -> str:

@@ -20,6 +20,7 @@ import time
 from absl import flags
 
 from isojax import cli
+from isojax import installation
 from isojax.ledger import records
 from isojax.ledger import object_store
 from isojax.errors import InputError
@@ -212,8 +213,8 @@ def summary(found: dict) -> str:
 
 def main(_) -> None:
   if not importlib.util.find_spec("matplotlib"):
-    raise InputError("launch.fit draws figures and needs the extra: pip "
-                     "install 'isojax[plot]'")
+    raise InputError("launch.fit draws figures and needs the extra: "
+                     f"{installation.pip_install('plot')}")
   from isojax.frontier import plots  # needs matplotlib
   from isojax.frontier import report
   began = time.monotonic()

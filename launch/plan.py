@@ -14,8 +14,6 @@ python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 import functools
 import math
 
-from absl import flags
-
 from isojax import cli
 from isojax.errors import InputError
 from isojax.format import many
@@ -29,9 +27,6 @@ from isojax.planner.cost import roofline
 from isojax.planner.priors import Prior
 from launch import plan_flags
 from launch import price as price_lib
-
-flags.adopt_module_key_flags(plan_flags)
-flags.adopt_module_key_flags(price_lib)
 
 
 def asked(config, about: plan_flags.Problems, law, price, B_max: int, *, Bp, n):

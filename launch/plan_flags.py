@@ -8,6 +8,7 @@ import os
 from absl import flags
 
 from isojax import cli
+from isojax import installation
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
@@ -110,7 +111,7 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
     InputError: not such a file, or impossible counts.
   """
   try:
-    with open(path, encoding="utf-8") as file:
+    with open(installation.find(path), encoding="utf-8") as file:
       header, *rows = (json.loads(line) for line in file)
     n, out = header["n"], []
     if type(n) is not int or n < 0:
@@ -128,7 +129,8 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
 def problems(config) -> Problems:
   """Returns what --problems says, or the config's stratum file if it exists."""
   path = PROBLEMS.value or config and config.task.stratum
-  if path is None or PROBLEMS.value is None and not os.path.exists(path):
+  if path is None or PROBLEMS.value is None and not os.path.exists(
+      installation.find(path)):
     return Problems(STRATUM.value, D.value, 300)  # the paper's validation
   lines = stratum_lines(path)
   rates = [rate for split, rate in lines if split == "train"]

@@ -7,6 +7,7 @@ import os
 
 from absl import flags
 
+from isojax import installation
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.ledger import object_store
@@ -50,7 +51,7 @@ LENGTHS = 1e7  # tokens; the largest mean
 def load_json(path: str, what: str) -> dict:
   """Returns the object in a JSON file; InputError says what was expected."""
   try:
-    with open(path, encoding="utf-8") as file:
+    with open(installation.find(path), encoding="utf-8") as file:
       value = json.load(file)
     if not isinstance(value, dict):
       raise ValueError("not an object")

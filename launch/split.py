@@ -28,6 +28,7 @@ from absl import flags
 from isojax import cli
 from isojax import compilation
 from isojax import experiment
+from isojax import installation
 from isojax import run_context
 from isojax import mesh as mesh_lib
 from isojax import progress
@@ -241,7 +242,7 @@ def draw(cfg: Split, counts: list[int], strata: dict, rows: dict) -> None:
   print(f"avg@{cfg.n} of the training problems:")
   print(strata_lib.histogram(counts, cfg.n))
   if importlib.util.find_spec("matplotlib") is None:
-    print("no figure: it needs pip install 'isojax[plot]'")
+    print(f"no figure: it needs {installation.pip_install('plot')}")
     return
   from isojax.tasks import histogram  # extra
   path = f"{cfg.out}-histogram.png"

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
@@ -39,8 +40,8 @@ def check(folder: str, flag: str) -> None:
     except ModuleNotFoundError:  # not even google.cloud
       missing = True
     if missing:
-      raise InputError(f"--{flag}={folder}: {name} is not installed; pip "
-                       "install 'isojax[gcs]'")
+      raise InputError(f"--{flag}={folder}: {name} is not installed: "
+                       f"{installation.pip_install('gcs')}")
   import fsspec  # of etils
   # Each process of a run must see at once what the others wrote.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False

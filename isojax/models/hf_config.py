@@ -12,6 +12,7 @@ import re
 
 import transformers
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.model_families import FAMILIES
 from isojax.models import decoder
@@ -65,7 +66,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
   Raises:
     InputError: no such folder, files are missing, or the hub cannot be asked.
   """
-  folder = pathlib.Path(path)
+  folder = pathlib.Path(installation.find(path))
   if not folder.is_dir():
     expected = ("a folder with config.json, *.safetensors and tokenizer files, "
                 "or a name on the Hugging Face hub such as Qwen/Qwen2.5-0.5B")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction
 from isojax.tasks import base
@@ -48,8 +49,8 @@ class GraderConfig:
                          f"{', '.join(known)}")
     needs = base.TASKS[self.name].needs
     if needs and not importlib.util.find_spec(needs[0]):
-      raise InputError(f"grader.name={self.name!r} needs the extra: pip "
-                       f"install 'isojax[{needs[1]}]'")
+      raise InputError(f"grader.name={self.name!r} needs the extra: "
+                       f"{installation.pip_install(needs[1])}")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):

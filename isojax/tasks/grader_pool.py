@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import grader_process
@@ -108,8 +109,8 @@ class GraderPool:
           raise InputError(
               f"grader.name={self.cfg.name!r}: the process that judges does "
               f"not start ({why})" + (
-                  "; is what it needs installed? pip install "
-                  f"'isojax[{needs[1]}]'" if needs else ""))
+                  "; is what it needs installed? "
+                  f"{installation.pip_install(needs[1])}" if needs else ""))
         self.workers[place].ready = True
 
   def close(self) -> None:

@@ -10,6 +10,7 @@ question, so the two never share one, however few a generator knows.
 import functools
 import hashlib
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import dedup
 from isojax.tasks.problem import Pool
@@ -55,8 +56,8 @@ def generators() -> list[str]:
     # 1.6 s, and it pulls matplotlib and sympy.
     from reasoning_gym import factory
   except ImportError as error:
-    raise InputError(f"reasoning-gym is missing ({error}): pip install "
-                     "'isojax[gym]'") from error
+    raise InputError(f"reasoning-gym is missing ({error}): "
+                     f"{installation.pip_install('gym')}") from error
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 
+from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Problem
@@ -116,7 +117,7 @@ def read(path: str) -> Stratum:
       cannot be judged, or a split is empty.
   """
   try:
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = pathlib.Path(installation.find(path)).read_text(encoding="utf-8")
   except FileNotFoundError as error:
     raise InputError(f"task.stratum={path!r}: no such file; {REMEDY}"
                      ) from error

@@ -1,21 +1,26 @@
-"""How fast sampling and the update are, against peers and the machine's peaks.
+"""Times sampling, the update, and other parts, against peers and peaks.
 
-  python -m launch.bench --what=sample                     # this, naive JAX
+  python -m launch.bench --what=sample
   python -m launch.bench --what=update --peer=hf --json=bench.json
-  python -m launch.bench --suite=cpu                       # the whole table
+  python -m launch.bench --suite=cpu
+  python -m launch.bench --what=planner
 
-Contestants take turns on one random policy, the same prompts and the same
-lengths, after a call that warms up. Tokens are useful ones, up to the stop;
-TFLOP/s and GB/s are those that the model needs at least for them, against a
-matrix product and a stream measured in the same run; the roofline is the best
-time that both allow. Compile seconds are the first call's, without a cache.
-Lengths are skewed by a policy close to uniform, of whose V ids V / mean stop.
-Other flags change the case, or all cases of a suite.
+--what=sample, update and step, and the suites, compare contestants on one
+random policy, with the same prompts and lengths, in turns, after a warm-up
+call. Tokens are useful ones, up to the stop. TFLOP/s and GB/s count the least
+work that the model needs, relative to a matrix product and a stream measured in
+the same run; the roofline is the best time that both allow. Compile seconds are
+those of the first call, without a cache. Lengths are skewed by a policy close
+to uniform, of whose V ids V / mean end the rollout. The flags of a case change
+one case, or all cases of a suite.
+
+--what=planner, frontier, grader and machine time a part without a policy.
 """
 
 from concurrent.futures import process
 import dataclasses
 import datetime
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -25,6 +30,7 @@ import time
 from absl import flags
 
 from isojax import cli
+from isojax import installation
 from isojax import profile
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -33,45 +39,51 @@ from launch.bench import cases as cases_lib
 from launch.bench import run
 from launch.bench import table
 
-_WHAT = flags.DEFINE_enum("what", None, cases_lib.WHAT, "What to time.")
+PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
+    "planner": "pricing and ranking of random allocations",
+    "frontier": "launch.fit on a study of the paper's size",
+    "grader": "the grader of mathematical answers",
+    "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
+}
+
+_WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, *PARTS],
+                          "The part to time.")
 _SUITE = flags.DEFINE_enum("suite", None, sorted(cases_lib.SUITES),
-                           "Several cases instead of --what.")
+                           "Several cases, instead of --what.")
 _PEER = flags.DEFINE_list(
-    "peer", None, f"Of {', '.join(cases_lib.PEERS)}; by default naive, and "
-    "in a suite all of its own that can be run here.")
-_RUNS = flags.DEFINE_integer("runs", 3, "Of each contestant, after one that "
-                             "warms up.", lower_bound=1)
-_MINUTES = flags.DEFINE_float("minutes", 9.0, "In all, by making fewer runs "
-                              "on a slow machine; one is always made.")
+    "peer", None, f"Contestants beside isojax, of {', '.join(cases_lib.PEERS)};"
+    " default: naive, or all of a suite that can run here.")
+_RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
+                             "warm-up.", lower_bound=1)
+_MINUTES = flags.DEFINE_float("minutes", 9.0, "Time limit: a slow machine makes "
+                              "fewer runs, at least one of each.")
 _JSON = flags.DEFINE_string("json", None, "File for the results, which "
                             "launch.plan --bench reads.")
 _PROFILE = flags.DEFINE_string(
-    "profile", None, "Folder for traces of one more call of ours a case, for "
-    "TensorBoard or ui.perfetto.dev.")
-OVERRIDES = tuple(  # fields of a case by their own names; None: as it is
+    "profile", None, "Folder for a trace of one more call of isojax per case, "
+    "for TensorBoard or ui.perfetto.dev.")
+OVERRIDES = tuple(  # fields of a case by their own names; None: unchanged
     [flags.DEFINE_string("model", None, "One of "
                          f"{', '.join(cases_lib.CONFIGS)}, or a folder whose "
                          "config.json gives the shape; weights are random."),
-     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Of compute."),
-     flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Of matrices while "
-                       "isojax samples, instead of --dtype."),
-     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Of keys and "
-                       "values while isojax samples, instead of --dtype.")]
+     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
+     flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
+                       "while isojax samples; default: --dtype."),
+     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys and "
+                       "values while isojax samples; default: --dtype.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
-           ("Bp", "Prompts."), ("n", "Rollouts of each."),
-           ("prompt_tokens", "Of each prompt."),
-           ("new_tokens", "Most of a rollout."),
-           ("mean_tokens", "Of a rollout; without it all are equally long."),
-           ("slots", "Rows decoded at once; without it all."),
-           ("microbatch_tokens", "Of the update."))])
+           ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
+           ("prompt_tokens", "Tokens of each prompt."),
+           ("new_tokens", "Most tokens of a rollout."),
+           ("mean_tokens", "Mean tokens of a rollout; default: all have "
+            "--new_tokens."),
+           ("slots", "Rows decoded at once; default: all."),
+           ("microbatch_tokens", "Tokens of a microbatch of the update."))])
 
 
 def chosen_cases() -> list[cases_lib.Case]:
-  """The cases that the flags ask for."""
-  if (_WHAT.value is None) == (_SUITE.value is None):
-    raise InputError("expected either --what=sample|update|step or "
-                     f"--suite={'|'.join(sorted(cases_lib.SUITES))}")
+  """Returns the cases that the flags ask for."""
   given = {flag.name: flag.value for flag in OVERRIDES
            if flag.value is not None}
   cases = (cases_lib.SUITES[_SUITE.value] if _SUITE.value else
@@ -87,7 +99,7 @@ def chosen_cases() -> list[cases_lib.Case]:
 
 
 def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
-  """Peers as --peer says; InputError if one cannot be run here."""
+  """Returns the cases with the peers of --peer; InputError if impossible."""
   torch = importlib.util.find_spec("torch") is not None
   here = [p for p in cases_lib.PEERS if torch or p not in cases_lib.TORCH]
   asked = _PEER.value
@@ -98,8 +110,8 @@ def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
     if name not in here:
       raise InputError(
           f"--peer={name} needs torch, which is not installed here; possible "
-          f"is --peer={','.join(here)}, or an environment with pip install "
-          "'isojax[parity]'")
+          f"is --peer={','.join(here)}, or an environment with "
+          f"{installation.pip_install('parity')}")
     if not any(case.what in cases_lib.PEERS[name] for case in cases):
       raise InputError(
           f"--peer={name}: can only be timed at --what="
@@ -113,13 +125,17 @@ def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
 
 
 def alone(function, *arguments):
-  """function(*arguments) in a process of its own."""
+  """Returns function(*arguments), called in a new process."""
   with process.ProcessPoolExecutor(
       1, mp_context=multiprocessing.get_context("spawn")) as pool:
     return pool.submit(function, *arguments).result()
 
 
-def write(path: str, document: dict) -> None:
+def save(document: dict) -> None:
+  """Writes the results so far to --json, if given."""
+  path = _JSON.value
+  if path is None:
+    return
   try:
     with open(path, "w", encoding="utf-8") as file:
       json.dump(document, file, indent=1)
@@ -129,12 +145,10 @@ def write(path: str, document: dict) -> None:
                      "another file") from error
 
 
-def main(_) -> int:
+def compare(document: dict) -> int:
+  """Times the cases that the flags ask for; returns the exit code."""
   began, cases = time.monotonic(), with_peers(chosen_cases())
-  document = {"kind": "isojax bench", "rows": [],
-              "date": str(datetime.date.today())}
-  if _JSON.value is not None:
-    write(_JSON.value, document)  # before anything takes time
+  save(document)  # before anything takes time
   if _PROFILE.value is not None:
     profile.check_folder(_PROFILE.value)
   dtypes = {case.dtype for case in cases} | {
@@ -151,14 +165,42 @@ def main(_) -> int:
                    machine, trace)
     except process.BrokenProcessPool:
       failed += 1
-      print(f"{case.name}: the process died; out of memory? Try a smaller "
-            "--Bp, or fewer --microbatch_tokens\n", flush=True)
+      print(f"{case.name}: the process died, probably out of memory; use a "
+            "smaller --Bp, or fewer --microbatch_tokens\n", flush=True)
       continue
     print(table.of_case(rows, machine), flush=True)
     document["rows"] += rows
-    if _JSON.value is not None:
-      write(_JSON.value, document)
+    save(document)
   return 1 if failed else 0
+
+
+def part(what: str, document: dict) -> None:
+  """Times a part without a policy, row by row."""
+  given = [f"--{flag.name}" for flag in (*OVERRIDES, _PEER, _RUNS, _MINUTES,
+                                         _PROFILE) if flag.present]
+  if given:
+    raise InputError(f"{', '.join(given)}: no effect with --what={what}; "
+                     "leave it out")
+  save(document)
+  print(f"{PARTS[what]}\n")
+  for row in importlib.import_module(f"launch.bench.{what}").rows():
+    if not document["rows"]:
+      print(table.head(row))
+    print(table.line(map(table.cell, row.values())), flush=True)
+    document["rows"].append({"contestant": cases_lib.OURS, "what": what} | row)
+    save(document)
+
+
+def main(_) -> int:
+  if (_WHAT.value is None) == (_SUITE.value is None):
+    raise InputError(f"expected either --what={'|'.join((*cases_lib.WHAT, *PARTS))} or "
+                     f"--suite={'|'.join(sorted(cases_lib.SUITES))}")
+  document = {"kind": "isojax bench", "rows": [],
+              "date": str(datetime.date.today())}
+  if _WHAT.value in PARTS:
+    part(_WHAT.value, document)
+    return 0
+  return compare(document)
 
 
 if __name__ == "__main__":

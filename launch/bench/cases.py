@@ -28,6 +28,10 @@ CONFIGS = {  # config.json of each shape; the sizes of Qwen2.5 are published
     "qwen2.5-1.5b": _QWEN2 | dict(
         hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
         num_attention_heads=12, num_key_value_heads=2, vocab_size=151936),
+    "qwen2.5-7b": _QWEN2 | dict(
+        hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
+        num_attention_heads=28, num_key_value_heads=4, vocab_size=152064,
+        tie_word_embeddings=False),
 }
 
 

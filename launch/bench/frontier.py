@@ -1,10 +1,7 @@
-"""Times launch.fit on a study of the size of the paper's.
+"""Times launch.fit on the paper's size.
 
-  python -m launch.bench.frontier
-
-Writes records of 39 configurations x 200 evaluations x 300 problems, analyses
-them with 1,000 bootstrap draws, and prints a table: seconds of each stage, and
-the peak memory of the process.
+Records of 39 configurations x 200 evaluations x 300 problems are read and
+analysed with 1,000 bootstrap draws.
 """
 
 import json
@@ -15,7 +12,6 @@ import time
 
 import numpy as np
 
-from isojax import cli
 from isojax.frontier import analysis
 from isojax.frontier import document
 from isojax.frontier import plots
@@ -31,7 +27,7 @@ C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation
 
 
 def write_records(folder: str) -> list[str]:
-  """One file a configuration, as isojax.main would write its evaluations."""
+  """Writes a file of evaluations for each configuration; returns the paths."""
   paths = []
   for Bp, n in cells(PAPER_BP, PAPER_N, B_max=B_MAX):
     i = PAPER_N.index(n)
@@ -52,43 +48,38 @@ def write_records(folder: str) -> list[str]:
   return paths
 
 
-def main(_) -> None:
-  clock, names = [], []
+def rows():
+  """Yields the seconds of each stage, and the peak memory of the process."""
+  begun = last = time.perf_counter()
 
-  def tick(name: str) -> None:
-    clock.append(time.perf_counter())
-    names.append(name)
+  def row(stage: str) -> dict:
+    nonlocal last
+    seconds, last = time.perf_counter() - last, time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"stage": stage, "seconds": seconds, "peak GiB": peak / 2**20}
 
   with tempfile.TemporaryDirectory() as folder:
     paths = write_records(folder)
-    tick("start")
-    rows = [row for path in paths for row in readers.read(
+    yield row("write records (not part of launch.fit)")
+    begun = last
+    read = [row for path in paths for row in readers.read(
         path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
         from_path=None)[0]]
-    tick("read records")
-    study, notes = study_lib.from_rows(rows, study_lib.Selection(
+    yield row("read records")
+    study, notes = study_lib.from_rows(read, study_lib.Selection(
         axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,
         B=None))
-    tick("study")
+    yield row("study")
     fit = analysis.analyse(study, analysis.DEFAULT)
-    tick(f"curves, frontier, law, {fit.options.draws} draws")
+    yield row(f"curves, frontier, law, {fit.options.draws} draws")
     hill = document.scalerl_fields(study, min_C=0.0, notes=notes)
-    tick("ScaleRL laws")
+    yield row("ScaleRL laws")
     found = document.document(
         fit, others={study.metric: fit}, hill=hill, notes=notes,
         matched=document.scalerl_matched(study, hill, min_C=0.0),
         next_plan=proposal.next_plan(fit, path="fit.json"))
-    tick("variants, extrapolation, interference")
+    yield row("variants, extrapolation, interference")
     report.html(found, plots.save(found, folder))
-    tick("figures and report")
-  print(f"{len(study.configurations)} configurations x {EVALUATIONS} "
-        f"evaluations x {PROBLEMS} problems")
-  for name, seconds in zip(names[1:], np.diff(clock)):
-    print(f"{name:40} {seconds:7.1f} s")
-  print(f"{'all':40} {clock[-1] - clock[0]:7.1f} s")
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  print(f"{'peak memory':40} {peak / 2**20:7.2f} GiB")
-
-
-if __name__ == "__main__":
-  cli.run(main)
+    yield row("figures and report")
+  last = begun
+  yield row("all")

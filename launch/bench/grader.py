@@ -1,26 +1,20 @@
-r"""Times the grader of mathematical answers.
+"""Times the grader of mathematical answers.
 
-  python -m launch.bench.grader
-
-Judges 20,000 whole numbers and 4,000 ordinary answers (fractions, roots, sets,
-intervals, matrices), all distinct, with 1 and with 2 processes, and then 10,000
-answers made to hurt (hand-written ones, and random LaTeX). Prints a table:
-seconds, answers a second, how many were right and how many lost (too slow or
-too large), and the largest process that judged so far.
+20,000 whole numbers and 4,000 ordinary answers (fractions, roots, sets,
+intervals, matrices), all distinct, with 1 and with 2 processes; then 10,000
+hostile answers (hand-written ones, and random LaTeX).
 """
 
 import random
 import resource
 import time
 
-
-from isojax import cli
 from isojax.tasks import grader
 from isojax.tasks.problem import Problem
 
 BYTES_OF = 1024  # ru_maxrss counts KiB on Linux
 
-# One for each way that was found to hang, crash or swell a symbolic judge.
+# Inputs that made a symbolic judge hang, crash or use too much memory.
 PATHOLOGICAL = [
     "9^{9^{9^9}}", "9^9^9^9", "10^{100000000}", "10^{10^{10}}",
     "2^{2^{2^{99}}}",
@@ -65,7 +59,7 @@ FRAGMENTS = [
 
 
 def ordinary(count: int) -> list[tuple[str, str]]:
-  """(gold, answer) pairs as benchmarks have them, half of them equal."""
+  """Returns (gold, answer) pairs like those of benchmarks, half of them equal."""
   rng, forms = random.Random(0), [
       ("{a}", "{b}"), ("{a}", "{b}.0"), ("{a},000", "{b}000"),
       ("\\frac{{{a}}}{{7}}", "{b}/7"),
@@ -84,12 +78,12 @@ def ordinary(count: int) -> list[tuple[str, str]]:
 
 
 def integers(count: int) -> list[tuple[str, str]]:
-  """(gold, answer) pairs of whole numbers, half of them equal."""
+  """Returns (gold, answer) pairs of whole numbers, half of them equal."""
   return [(str(i), str(i + i % 2)) for i in range(count)]
 
 
-def torture(count: int) -> list[tuple[str, str]]:
-  """(gold, answer) pairs: each pathological answer, then random LaTeX."""
+def hostile(count: int) -> list[tuple[str, str]]:
+  """Returns (gold, answer) pairs: pathological answers, then random LaTeX."""
   rng = random.Random(0)
   answers = list(PATHOLOGICAL)
   while len(answers) < count:
@@ -100,8 +94,8 @@ def torture(count: int) -> list[tuple[str, str]]:
   return [(golds[i % len(golds)], answer) for i, answer in enumerate(answers)]
 
 
-def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
-  """Judges (gold, answer) pairs with some processes: a line of the table."""
+def row(name: str, pairs: list[tuple[str, str]], workers: int) -> dict:
+  """Returns the result of judging (gold, answer) pairs with some processes."""
   cfg = grader.GraderConfig("math", "whole", workers, seconds=2.0,
                             step_seconds=3600.0)
   problems = [Problem(i, "", gold) for i, (gold, _) in enumerate(pairs)]
@@ -110,19 +104,15 @@ def row(name: str, pairs: list[tuple[str, str]], workers: int) -> str:
     graded = grade(problems, [answer for _, answer in pairs])
     seconds = time.perf_counter() - start
   peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * BYTES_OF
-  return (f"{name:10} {workers:7} {len(pairs):7,} {seconds:7.1f} "
-          f"{len(pairs) / seconds:9,.0f} {int(graded.correct_B.sum()):7,} "
-          f"{len(graded.lost):5} {peak / 2**20:8,.0f}")
+  return {"answers": name, "processes": workers, "count": len(pairs),
+          "seconds": seconds, "answers/s": len(pairs) / seconds,
+          "correct": int(graded.correct_B.sum()), "lost": len(graded.lost),
+          "peak MiB of a process": peak / 2**20}
 
 
-def main(_) -> None:
-  print(f"{'answers':10} {'workers':>7} {'count':>7} {'seconds':>7} "
-        f"{'answers/s':>9} {'correct':>7} {'lost':>5} {'peak MiB':>8}")
+def rows():
+  """Yields a row for each set of answers; lost ones were too slow or large."""
   for workers in (1, 2):
-    print(row("integers", integers(20_000), workers), flush=True)
-    print(row("ordinary", ordinary(4000), workers), flush=True)
-  print(row("torture", torture(10_000), 2), flush=True)
-
-
-if __name__ == "__main__":
-  cli.run(main)
+    yield row("integers", integers(20_000), workers)
+    yield row("ordinary", ordinary(4000), workers)
+  yield row("hostile", hostile(10_000), 2)

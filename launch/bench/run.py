@@ -1,11 +1,10 @@
 """Runs one case of `launch.bench`: contestants in turns, seconds and memory.
 
-Each function here is called in a process of its own, so that one case does not
-see the memory and the programs of another. Peak memory is what a contestant
-holds (weights, optimizer state) and the most that one call adds: on a CPU the
-high-water mark of the process, reset before the call; on accelerators the
-allocator's peak, which cannot be reset, so that a later contestant that stays
-below an earlier one has none.
+Each case runs in its own process, without the memory and the programs of
+another case. Peak memory is what a contestant holds (weights, optimizer state)
+plus the most that one call adds. On a CPU that is the high-water mark of the
+process, reset before the call. On accelerators it is the allocator's peak,
+which cannot be reset: a contestant that stays below an earlier one has none.
 """
 
 import ctypes
@@ -23,29 +22,29 @@ import numpy as np
 from isojax import profile
 from isojax.errors import InputError
 from isojax.planner.cost import model_shape as model_shape_lib
-from isojax.planner.cost.roofline import BYTES
+from isojax.planner.cost.workload import BYTES
 from launch.bench import cases
+from launch.bench import machine as machine_lib
 from launch.bench import ours
 from launch.bench import work
-from launch.bench import measure_machine
 from launch.bench.cases import Case
 
 
 def machine(dtypes: tuple[str, ...]) -> dict:
-  """Peaks of one device, measured now, and what it is."""
-  cpu = measure_machine.on_cpu()
+  """Returns the measured peaks of one device, and its description."""
+  cpu = machine_lib.on_cpu()
   return {
       "backend": jax.default_backend(),
-      "kind": (measure_machine.cpu_model() if cpu
+      "kind": (machine_lib.cpu_model() if cpu
                else jax.devices()[0].device_kind),
       "devices": 1, "cores": os.cpu_count(),
-      "matmul_flops": {d: measure_machine.matmul_flops(d) for d in dtypes},
-      "bandwidth": measure_machine.bandwidth(),
+      "matmul_flops": {d: machine_lib.matmul_flops(d) for d in dtypes},
+      "bandwidth": machine_lib.bandwidth(),
       "python": platform.python_version(), "jax": jax.__version__}
 
 
 def config_of(model: str) -> dict:
-  """The config.json of a built-in shape, or of a folder."""
+  """Returns the config.json of a built-in shape or of a folder."""
   if model in cases.CONFIGS:
     return cases.CONFIGS[model]
   path = pathlib.Path(model) / "config.json"
@@ -62,7 +61,7 @@ def shape_of(model: str) -> model_shape_lib.ModelShape:
 
 
 def process_bytes(field: str) -> int | None:
-  """VmRSS or VmHWM of this process; None where there is no /proc."""
+  """Returns VmRSS or VmHWM of this process, or None without /proc."""
   file = pathlib.Path("/proc/self/status")
   if not file.is_file():
     return None
@@ -71,11 +70,11 @@ def process_bytes(field: str) -> int | None:
 
 
 def call_memory(call) -> tuple[object, int | None]:
-  """(its result, bytes that the call added at most); None: not known."""
-  if not measure_machine.on_cpu() or process_bytes("VmRSS") is None:
+  """Returns (the call's result, the most bytes it added, or None)."""
+  if not machine_lib.on_cpu() or process_bytes("VmRSS") is None:
     return call(), None
   try:
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed would be used unseen
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory would be reused unnoticed
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
   except (AttributeError, OSError):  # another libc, or not permitted
     return call(), None
@@ -89,7 +88,7 @@ def device_peak() -> int | None:
 
 
 def contestants(case: Case) -> list:
-  """Ours first, on one random policy."""
+  """Returns the contestants, isojax first, on one random policy."""
   config = config_of(case.model)
   policy = ours.random_policy(config)
   found = [ours.ours(policy, case)]
@@ -103,7 +102,7 @@ def contestants(case: Case) -> list:
 
 
 def work_of(case: Case, shape, contestant, len_R):
-  """The stages of one call that gave rows of these lengths."""
+  """Returns the work of one call that returned rows of these lengths."""
   dtype, sizes = contestant.dtype, (case.Bp, case.prompt_tokens, len_R)
   number, stages = BYTES[dtype], ()
   if case.what != "update":
@@ -120,7 +119,7 @@ def work_of(case: Case, shape, contestant, len_R):
 
 def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
            peak: int | None) -> dict:
-  """One line of the table, as it stands in the JSON file."""
+  """Returns one row of the table, as it is written to the JSON file."""
   shape = shape_of(case.model)
   stages = [work_of(case, shape, contestant, len_R) for len_R, _ in calls]
   seconds = [s for _, s in calls]
@@ -147,9 +146,9 @@ def timed(call, seed: int):
 
 
 def rounds(found: list, runs: int, until: float):
-  """(calls of each contestant, peak bytes of its first one or None).
+  """Returns (calls of each contestant, peak bytes of its first one or None).
 
-  Each of `found` in turns, `runs` times, or as often as can end at `until`.
+  The contestants take turns `runs` times, or fewer if `until` would pass.
   """
   calls, added = [[] for _ in found], []
   for seed in range(1, runs + 1):
@@ -169,7 +168,7 @@ def rounds(found: list, runs: int, until: float):
 
 def run(case: Case, runs: int, seconds: float, peaks: dict,
         trace: str | None) -> list[dict]:
-  """The rows of a case; ours is called first in each round."""
+  """Returns the rows of a case; isojax is called first in each round."""
   until = time.monotonic() + seconds
   # Compile seconds are those without a cache.
   jax.config.update("jax_enable_compilation_cache", False)

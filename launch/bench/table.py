@@ -1,7 +1,8 @@
-"""The table of `launch.bench`, from its rows."""
+"""The Markdown tables of `launch.bench`."""
 
 import statistics
 
+from isojax.format import many, number
 from launch.bench import cases
 
 HEADER = ("contestant", "useful tokens/s", "from - to", "TFLOP/s", "of matmul",
@@ -10,18 +11,18 @@ HEADER = ("contestant", "useful tokens/s", "from - to", "TFLOP/s", "of matmul",
 
 
 def rates(row: dict, name: str) -> list[float]:
-  """A count over the seconds that each run took."""
+  """Returns a count over the seconds of each run."""
   return [x / s for x, s in zip(row[name], row["seconds"], strict=True)]
 
 
 def ratios(ours: dict, row: dict) -> list[float]:
-  """Our useful tokens a second over another's, in each round."""
+  """Returns our useful tokens per second over another's, for each round."""
   return [a / b for a, b in zip(rates(ours, "tokens"), rates(row, "tokens"),
                                 strict=True)]
 
 
 def cells(row: dict, ours: dict, machine: dict) -> list[str]:
-  """One line of the table."""
+  """Returns one line of the table of a case."""
   median, tokens = statistics.median, rates(row, "tokens")
   flops, size = median(rates(row, "flops")), median(rates(row, "bytes"))
   shown = lambda x, text: "-" if x is None else text.format(x)
@@ -38,7 +39,7 @@ def cells(row: dict, ours: dict, machine: dict) -> list[str]:
 
 
 def heading(machine: dict) -> str:
-  """What was measured of the machine, and how to read the table."""
+  """Returns the machine's description and measured peaks."""
   peaks = ", ".join(f"{name} {flops / 1e12:.3g} TFLOP/s"
                     for name, flops in machine["matmul_flops"].items())
   return (f"{machine['backend']}, {machine['kind']}, 1 device, "
@@ -48,12 +49,28 @@ def heading(machine: dict) -> str:
 
 
 def of_case(rows: list[dict], machine: dict) -> str:
-  """A title, and a Markdown table of the rows of one case."""
+  """Returns a title, and a Markdown table of the rows of one case."""
   ours = next(r for r in rows if r["contestant"] == cases.OURS)
   mean = statistics.mean(ours["tokens"]) / (ours["Bp"] * ours["n"])
-  lines = [f"{ours['case']} (seen: mean {mean:.1f}, longest "
-           f"{max(ours['longest'])}; {len(ours['seconds'])} run"
-           f"{'s' if len(ours['seconds']) > 1 else ''})", "",
-           f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
-  lines += [f"| {' | '.join(cells(row, ours, machine))} |" for row in rows]
-  return "\n".join(lines) + "\n"
+  title = (f"{ours['case']} (seen: mean {mean:.1f}, longest "
+           f"{max(ours['longest'])}; {many(len(ours['seconds']), 'run')})")
+  lines = [cells(row, ours, machine) for row in rows]
+  return f"{title}\n\n{head(HEADER)}\n" + "".join(
+      f"{line(each)}\n" for each in lines)
+
+
+def line(cells) -> str:
+  """Returns a row of a Markdown table."""
+  return f"| {' | '.join(cells)} |"
+
+
+def head(names) -> str:
+  """Returns the first two lines of a Markdown table."""
+  return f"{line(names)}\n" + "|---" * len(names) + "|"
+
+
+def cell(value) -> str:
+  """Returns a measured value as text."""
+  if isinstance(value, (str, int)):
+    return value if isinstance(value, str) else f"{value:,}"
+  return number(value)

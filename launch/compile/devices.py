@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from isojax import installation
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.planner.cost import machine as machine_lib
@@ -109,8 +110,8 @@ def tpus(name: str):
       TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
       TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
   if importlib.util.find_spec("libtpu") is None:
-    raise InputError("compiling for TPUs needs libtpu: pip install "
-                     "'isojax[tpu]' (Linux)")
+    raise InputError("compiling for TPUs needs libtpu: "
+                     f"{installation.pip_install('tpu')} (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
   except Exception as error:  # of many kinds
@@ -125,8 +126,8 @@ def gpus(card: Card, hosts: int, each: int):
                      "least one of each")
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
-    raise InputError("compiling for GPUs needs CUDA's compiler, of the extra: "
-                     "pip install 'isojax[cuda12]' (Linux, 6 GB)")
+    raise InputError("compiling for GPUs needs CUDA's compiler: "
+                     f"{installation.pip_install('cuda12')} (Linux, 6 GB)")
   return topologies.get_topology_desc(
       card.name, platform="cuda", target_config=card.config,
       topology=f"1x{hosts}x{each}").devices

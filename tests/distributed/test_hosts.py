@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,10 +49,51 @@ def test_whose_environment_it_is(environ, tpu, found):
 
 @pytest.mark.parametrize("flags", [
     ("host:1", None, 0), ("host:1", 2, None), (None, 2, 0), ("host", 2, 0),
-    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0), ("none", None, 0)])
+    ("host:1", 2, 2), ("host:1", 2, -1), ("none", 2, 0), ("none", None, 0),
+    ("host:1", 1, 0)])  # several of these would be separate runs
 def test_flags_that_do_not_go_together(flags):
   with pytest.raises(InputError, match="--num_processes"):
     hosts.initialize(*flags)
+
+
+def test_what_a_process_can_tell_about_missing_ones():
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+    at = f"127.0.0.1:{port}"
+    assert hosts._missing(at, 2, 1) == (
+        "process 0 answers, another process is missing")
+    with socket.create_connection(("127.0.0.1", port)):
+      server.accept()
+      if sys.platform == "linux":
+        assert "of 3 processes 1 are connected, from 127.0.0.1" in (
+            hosts._missing(at, 3, 0))
+  assert f"process 0 does not answer at {at}" in hosts._missing(at, 2, 1)
+  assert hosts._is_here("localhost") and hosts._is_here("127.0.0.1")
+  assert not hosts._is_here("192.0.2.1")  # kept free for documentation
+
+
+WAITING = """
+import sys
+from isojax.distributed import hosts
+hosts.MEET, hosts.REPORT = 4, 2
+hosts.initialize(sys.argv[1], 2, 0)
+"""
+
+
+def test_a_process_that_waits_in_vain_says_for_whom():
+  done = subprocess.run(
+      [sys.executable, "-c", WAITING,
+       f"127.0.0.1:{processes_lib.free_port()}"],
+      capture_output=True, text=True, timeout=100,
+      env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+  assert done.returncode == cli.BAD_INPUT, done.stderr
+  first, middle, last = done.stderr.splitlines()
+  assert first.endswith("this run, at most 4 s")
+  assert middle.startswith("waited 2 of 4 s for the other processes")
+  if sys.platform == "linux":
+    assert "of 2 processes 1 are connected, from 127.0.0.1" in last
+  assert last.startswith("isojax: waited 4 of 4 s") and (
+      "start the same command on every host" in last)
 
 
 def test_one_process_agrees_with_itself(monkeypatch):
@@ -273,6 +315,33 @@ def overrides(tree: dict, prefix="--config") -> list[str]:
   return [flag for key, value in tree.items() for flag in (
       overrides(value, f"{prefix}.{key}") if isinstance(value, dict)
       else [f"{prefix}.{key}={value}"])]
+
+
+@pytest.mark.parametrize("words, told", [
+    (["--config.alloc.nn=3"], r"\(process 1\): --config.alloc.nn: no such key"),
+    (["--mode=eval"], r"mode: train on .*\(process 0\), eval on .*process 1")])
+def test_a_host_with_other_flags_ends_all_at_once(tmp_path, small, words, told):
+  """Whether they are wrong, which is before the hosts meet, or only others."""
+  begun = time.monotonic()
+  at = f"127.0.0.1:{processes_lib.free_port()}"
+  command = [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
+             *overrides(small), "--config.mesh.data=2",
+             f"--workdir={tmp_path}/run", f"--coordinator={at}",
+             "--num_processes=2"]
+  processes = [subprocess.Popen(
+      [*command, f"--process_id={i}", *more], stderr=subprocess.PIPE, text=True,
+      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
+               for i, more in enumerate(([], words))]
+  try:
+    errors = [process.communicate(timeout=200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], errors
+    assert re.search(told, errors[0]), errors[0]  # also where nothing is wrong
+    assert "isojax: " in errors[1] and "Traceback" not in "".join(errors)
+  finally:
+    for process in processes:
+      process.kill()
+  assert time.monotonic() - begun < hosts.MEET / 2
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

@@ -199,15 +199,30 @@ def test_a_peer_without_its_packages_says_what_is_possible():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ([], "expected either --what=sample|update|step or --suite=cpu|h200"),
+    ([], "expected either --what=sample|update|step|planner|frontier|grader|"
+     "machine or --suite=cpu|h200"),
     (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2"),
+    (["--what=planner", "--Bp=3", "--runs=1"],
+     "--Bp, --runs: no effect with --what=planner"),
     (["--what=sample", "--json=/nowhere/x"], "--json=/nowhere/x: cannot be")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
   assert message in refused(*arguments)
+
+
+def test_a_part_is_a_table_and_rows_of_the_same_file(tmp_path):
+  done = bench("--what=planner", f"--json={tmp_path}/b.json")
+  assert done.returncode == 0, done.stderr
+  assert "| candidates | seconds |\n|---|---|\n| 1 | " in done.stdout
+  rows = json.loads((tmp_path / "b.json").read_text())["rows"]
+  assert [r["candidates"] for r in rows] == [1, 1000, 100_000, 1_000_000]
+  assert all(r["what"] == "planner" and r["seconds"] > 0 for r in rows)
+  with pytest.raises(InputError, match="no sample float32 and no update"):
+    measured.bench_efficiency({"rows": rows}, SHAPE, WORKLOAD, MACHINE,
+                              path="b")
 
 
 def test_a_tiny_step_end_to_end(tmp_path):

@@ -1,12 +1,9 @@
-"""Measures this machine's CPU.
+"""Measures this machine: an entry of `isojax.planner.cost.machine.ACCELERATORS`.
 
-  python -m launch.bench.measure_machine
-
-Prints one entry of `isojax.planner.cost.machine.ACCELERATORS`: the best of
-several matrix products per dtype (jax, all cores), and of b = b + c over arrays
-far larger than the caches (numpy, a thread a core: XLA's own loops reach a
-quarter of it). Takes 15 seconds; run it with nothing else running, more than
-once, and keep the largest: the entry is meant as a peak.
+The best of several matrix products per dtype (jax, all cores), and of b = b + c
+over arrays far larger than the caches (numpy, one thread per core: XLA's own
+loops reach a quarter of it). Takes 15 seconds. Run it on an idle machine, more
+than once, and take the largest numbers: the entry is a peak.
 """
 
 from concurrent import futures
@@ -20,17 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import cli
-
 SIZE = 2048  # of square matrices on a CPU: 16 MiB each in float32
-DEVICE_SIZE = 8192  # and on accelerators, which need more to be busy
+DEVICE_SIZE = 8192  # accelerators need more to be busy
 STREAM = 1 << 25  # floats of an array: 128 MiB, beyond any L3 of a few cores
-DEVICE_STREAM = 1 << 28  # and on accelerators: 1 GiB
+DEVICE_STREAM = 1 << 28  # on accelerators: 1 GiB
 REPEATS = 12  # the best is kept: noise only ever slows
 
 
 def best_seconds(call) -> float:
-  """The fastest of REPEATS calls, after one that warms up."""
+  """Returns the fastest of REPEATS calls, after one that warms up."""
   call()
   seconds = []
   for _ in range(REPEATS):
@@ -45,7 +40,7 @@ def on_cpu() -> bool:
 
 
 def matmul_flops(dtype) -> float:
-  """FLOP/s of a product of two square matrices: 2 size^3 / seconds."""
+  """Returns FLOP/s of the product of two square matrices."""
   size = SIZE if on_cpu() else DEVICE_SIZE
   keys = jax.random.split(jax.random.key(0))
   a, b = (jax.random.normal(key, (size, size), dtype) for key in keys)
@@ -54,7 +49,7 @@ def matmul_flops(dtype) -> float:
 
 
 def stream_bandwidth(cores: int) -> float:
-  """Bytes/s of b = b + c: two arrays read, one written, 4 bytes a number."""
+  """Returns bytes/s of b = b + c: two arrays read, one written, in float32."""
   arrays = [(np.ones(STREAM, np.float32), np.ones(STREAM, np.float32))
             for _ in range(cores)]
   with futures.ThreadPoolExecutor(cores) as pool:
@@ -64,7 +59,7 @@ def stream_bandwidth(cores: int) -> float:
 
 
 def device_bandwidth() -> float:
-  """The same on one accelerator, in jax; b is written over."""
+  """Returns bytes/s of b = b + c on one accelerator; b is overwritten."""
   b, c = (jnp.ones(DEVICE_STREAM, jnp.float32) for _ in range(2))
   add = jax.jit(jnp.add, donate_argnums=0)
 
@@ -76,11 +71,12 @@ def device_bandwidth() -> float:
 
 
 def bandwidth() -> float:
-  """Bytes/s of this backend's memory, of one device."""
+  """Returns bytes/s of the memory of one device of this backend."""
   return stream_bandwidth(os.cpu_count()) if on_cpu() else device_bandwidth()
 
 
 def cpu_model() -> str:
+  """Returns the name of the CPU."""
   info = pathlib.Path("/proc/cpuinfo")
   lines = info.read_text().splitlines() if info.is_file() else []
   names = [line.split(":", 1)[1].strip() for line in lines
@@ -88,18 +84,15 @@ def cpu_model() -> str:
   return names[0] if names else platform.processor()
 
 
-def main(_) -> None:
+def rows():
+  """Yields the fields of an Accelerator for this machine's CPU."""
   jax.config.update("jax_platforms", "cpu")
   cores = os.cpu_count()
-  memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  print(f"""\
-    "cpu-{cores}core": Accelerator(
-        name="cpu-{cores}core", bfloat16={matmul_flops("bfloat16"):.3g},
-        float32={matmul_flops("float32"):.3g}, hbm_bytes={memory:.3g},
-        hbm_bandwidth={stream_bandwidth(cores):.3g},
-        source="python -m launch.bench.measure_machine, {datetime.date.today()}, "
-               "{cpu_model()}, {cores} cores, jax {jax.__version__}"),""")
-
-
-if __name__ == "__main__":
-  cli.run(main)
+  yield {
+      "name": f"cpu-{cores}core", "bfloat16": matmul_flops("bfloat16"),
+      "float32": matmul_flops("float32"),
+      "hbm_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+      "hbm_bandwidth": stream_bandwidth(cores),
+      "source": "python -m launch.bench --what=machine, "
+                f"{datetime.date.today()}, {cpu_model()}, {cores} cores, jax "
+                f"{jax.__version__}"}
