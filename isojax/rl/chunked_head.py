@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models.attention import Seen
-from isojax.planner.cost.memory import HEAD_CHUNK
+from isojax.planner.cost import memory as memory_lib
 from isojax.sampling import prefill
 from isojax.types import Batch
 
@@ -38,8 +38,8 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   return hidden
 
 
-def in_chunks(tree, G: int):
-  """[R, T, ...] cut along positions, about HEAD_CHUNK tokens a device.
+def in_chunks(tree, G: int, V: int):
+  """Cuts [R, T, ...] along positions, for logits of about HEAD_BYTES a device.
 
   Not along rows, which stay on their devices. Zeros fill the last chunk.
 
@@ -47,7 +47,7 @@ def in_chunks(tree, G: int):
     The same tree of [chunks, R, T / chunks, ...].
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
-  count = min(T, -(-R * T // (G * HEAD_CHUNK)))
+  count = min(T, -(-R * T // (G * memory_lib.head_chunk(V))))
   size = -(-T // count)
 
   def cut(x):
@@ -102,7 +102,8 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
     return jax.tree.map(lambda total, x: total + x.astype(total.dtype), carry,
                         (sums, grad_weight)), grad_hidden
 
-  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh))
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh),
+                     weight_VxD.shape[0])
   first = jax.tree.map(lambda x: x[0], chunks)
   sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(
       lambda h, r: term(h, weight, r)[1], *first))

@@ -532,7 +532,7 @@ def test_bytes_of_programs_by_hand():
   kept = 38 * 16 + 5 * 160
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
   assert p.own["accumulate"] == 2 * 232 + 84 * 4 / 2 + kept + max(
-      20 * 8 + 8 * 1024 * 5, backward)
+      20 * 8 + 8 * 18 * 5, backward)
 
 
 def test_bytes_of_what_is_kept_rounded_by_hand():

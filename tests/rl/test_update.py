@@ -18,6 +18,7 @@ from isojax.models import lora
 from isojax.models import linear
 from isojax.rl import losses
 from isojax.rl import packing
+from isojax.planner.cost import memory as memory_lib
 from isojax.rl import chunked_head
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -426,7 +427,7 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
     (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
-  monkeypatch.setattr(chunked_head, "HEAD_CHUNK", 12 // (
+  monkeypatch.setattr(memory_lib, "HEAD_BYTES", 4 * cfg.V * 12 // (
       axes.get("data", 1) * axes.get("fsdp", 1)))
   model = make_model(cfg, **axes)
   params = decoder.init_params(model, jax.random.key(1))
@@ -516,12 +517,21 @@ def test_a_reduced_gradient_by_hand(dtype, want):
 
 def test_all_logits_never_exist(monkeypatch):
   """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
-  monkeypatch.setattr(chunked_head, "HEAD_CHUNK", 30)
+  monkeypatch.setattr(memory_lib, "HEAD_BYTES", 30 * 9973 * 4)
   model = make_model(dataclasses.replace(TINY, V=9973))
   sizes = lambda cfg: [
       v.aval.size for eqn in equations(traced(cfg, 6, 50, model).jaxpr)
       for v in eqn.outvars]
   assert max(sizes(LOSS)) == max(sizes(PLAIN)) == 30 * 9973
+
+
+@pytest.mark.parametrize("V, tokens", [
+    (152_064, 1024), (151_936, 1024), (256_000, 608), (20, 131_072)])
+def test_the_chunk_of_a_head_depends_on_its_vocabulary(V, tokens):
+  """594 MiB of float32; of few characters all 131,072 tokens are one chunk."""
+  cut = jax.eval_shape(lambda x: chunked_head.in_chunks(x, 1, V),
+                       jax.ShapeDtypeStruct((128, 1024, 1), np.float32))
+  assert cut.shape[1:3] == (128, -(-tokens // 128))
 
 
 def test_without_kl_there_is_no_reference_forward():

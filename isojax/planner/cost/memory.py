@@ -10,7 +10,9 @@ from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.roofline import Mesh, checked_mesh
 from isojax.planner.cost.workload import BYTES, Workload
 
-HEAD_CHUNK = 1024  # tokens whose logits a chunked head holds at once
+# Of the float32 logits that a chunked head holds at once: those of 1,024 tokens
+# of Qwen2.5's 152,064.
+HEAD_BYTES = 594 * 2**20
 # Float32 arrays of a slot's vocabulary while a token is drawn: sorting for
 # top_p < 1 is in the program also where it is not run.
 DRAWN = 8
@@ -19,6 +21,11 @@ SHORTER = 3 / 4
 # Bytes of a head of a token in the backward of a kernel of attention, instead
 # of its scores; fitted to what launch.compile finds with splash.
 KERNEL = 3800
+
+
+def head_chunk(vocab: int) -> int:
+  """Returns the tokens whose logits a chunked head holds at once."""
+  return max(1, HEAD_BYTES // (4 * vocab))
 
 
 def score_bytes(context: int, fused: bool) -> int:
@@ -151,7 +158,7 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
       sample_logits=4 * local * shape.vocab / mesh.tensor,
       gradients=4 * trained / shards, activations=micro * kept,
       update_logits=2 * 4 * shape.vocab / mesh.tensor * (
-          min(HEAD_CHUNK, tokens) if chunked_head else tokens),
+          min(head_chunk(shape.vocab), tokens) if chunked_head else tokens),
       available=machine.usable_bytes, whole=whole)
 
 
@@ -305,7 +312,9 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S),
-      head=(number + 4) * (head + HEAD_CHUNK * shape.vocab / tensor),
+      head=(number + 4) * (
+          head + min(head_chunk(shape.vocab), rows * T)
+          * shape.vocab / tensor),
       backward=(BYTES[reduce_dtype] * matrices + 4 * head / mesh.fsdp
                 + rows * T * (token + heads * score_bytes(S + T, fused))))
 
