@@ -1,0 +1,37 @@
+"""Compilation is counted once, and apart from the work."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+from isojax import compilation
+
+
+def test_the_clock_stands_still_while_programs_are_compiled():
+  """Also of a function in a function, whose tracing counts once."""
+  count = compilation.Count()
+
+  @jax.jit
+  def inner(x):
+    return jnp.tanh(x) @ x
+
+  @jax.jit
+  def outer_of_this_test(x):
+    for _ in range(20):
+      x = inner(x) + jnp.sin(x)
+    return x
+
+  wall, clock = time.perf_counter(), count.clock()
+  x = jnp.ones((3, 3))
+  outer_of_this_test(x).block_until_ready()
+  wall, clock = time.perf_counter() - wall, count.clock() - clock
+  assert 0.01 < count.seconds < wall
+  assert abs(clock - (wall - count.seconds)) < 1e-3
+  assert "outer_of_this_test" in count.names
+  news = count.news()
+  assert news.startswith("compiled ") and "outer_of_this_test" in news
+  assert count.news() is None
+  seconds = count.seconds
+  outer_of_this_test(x).block_until_ready()
+  assert count.seconds == seconds and count.news() is None
