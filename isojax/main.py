@@ -25,6 +25,7 @@ from isojax import run_context
 from isojax import stopping
 from isojax import train as train_lib
 from isojax.distributed import hosts
+from isojax.distributed import rendezvous
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
 from isojax.ledger import object_store
@@ -189,7 +190,7 @@ def prepared() -> RunContext:
 
 
 def main(_) -> int:
-  hosts.initialize(*(flag.value for flag in _COORDINATES))
+  rendezvous.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
     context = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
@@ -218,7 +219,7 @@ def tell_hosts(message: str) -> None:
   coordinates = define_coordinates(values)
   try:
     values(sys.argv, known_only=True)
-    hosts.refuse(*(flag.value for flag in coordinates), message)
+    rendezvous.refuse(*(flag.value for flag in coordinates), message)
   except (flags.Error, InputError):
     pass  # these flags are wrong themselves: the others cannot be reached
 

@@ -13,8 +13,9 @@ WORKER = """
 import json, time
 from isojax import stopping
 from isojax.distributed import hosts
+from isojax.distributed import rendezvous
 
-hosts.initialize(None, None, None)
+rendezvous.initialize(None, None, None)
 stopping.EVERY = 0.5
 stop, begun, checks = stopping.Stop(), time.monotonic(), 0
 check = stop.check

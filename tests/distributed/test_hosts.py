@@ -17,6 +17,7 @@ import safetensors.numpy
 from configs import hard
 from isojax import cli
 from isojax.distributed import hosts
+from isojax.distributed import rendezvous
 from isojax import run_context
 from isojax.ledger import records
 from isojax import train as train_lib
@@ -44,7 +45,7 @@ NO_TPU = {"TPU_SKIP_MDS_QUERY": "1"}  # as jax sets it where there is none
     ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
      False, "Kubernetes")])
 def test_whose_environment_it_is(environ, tpu, found):
-  assert hosts.scheduler(environ, tpu=tpu) == found
+  assert rendezvous.scheduler(environ, tpu=tpu) == found
 
 
 @pytest.mark.parametrize("flags", [
@@ -53,30 +54,31 @@ def test_whose_environment_it_is(environ, tpu, found):
     ("host:1", 1, 0)])  # several of these would be separate runs
 def test_flags_that_do_not_go_together(flags):
   with pytest.raises(InputError, match="--num_processes"):
-    hosts.initialize(*flags)
+    rendezvous.initialize(*flags)
 
 
 def test_what_a_process_can_tell_about_missing_ones():
   with socket.create_server(("127.0.0.1", 0)) as server:
     port = server.getsockname()[1]
     at = f"127.0.0.1:{port}"
-    assert hosts._missing(at, 2, 1) == (
+    assert rendezvous._missing(at, 2, 1) == (
         "process 0 answers, another process is missing")
     with socket.create_connection(("127.0.0.1", port)):
       server.accept()
       if sys.platform == "linux":
         assert "of 3 processes 1 are connected, from 127.0.0.1" in (
-            hosts._missing(at, 3, 0))
-  assert f"process 0 does not answer at {at}" in hosts._missing(at, 2, 1)
-  assert hosts._is_here("localhost") and hosts._is_here("127.0.0.1")
-  assert not hosts._is_here("192.0.2.1")  # kept free for documentation
+            rendezvous._missing(at, 3, 0))
+  assert f"process 0 does not answer at {at}" in rendezvous._missing(at, 2, 1)
+  assert rendezvous._is_here("localhost") and rendezvous._is_here("127.0.0.1")
+  assert not rendezvous._is_here("192.0.2.1")  # kept free for documentation
 
 
 WAITING = """
 import sys
 from isojax.distributed import hosts
-hosts.MEET, hosts.REPORT = 4, 2
-hosts.initialize(sys.argv[1], 2, 0)
+from isojax.distributed import rendezvous
+rendezvous.MEET, rendezvous.REPORT = 4, 2
+rendezvous.initialize(sys.argv[1], 2, 0)
 """
 
 
@@ -99,7 +101,7 @@ def test_a_process_that_waits_in_vain_says_for_whom():
 def test_one_process_agrees_with_itself(monkeypatch):
   for name, value in SLURM.items():
     monkeypatch.setenv(name, value)
-  hosts.initialize("none", None, None)  # would wait for the other task
+  rendezvous.initialize("none", None, None)  # would wait for the other task
   assert hosts.count() == 1 and hosts.first()
   value = object()  # not even JSON
   assert hosts.gather(value) == [value]
@@ -126,11 +128,12 @@ import jax, jax.numpy as jnp
 import numpy as np
 from isojax.ledger import checkpoint
 from isojax.distributed import hosts
+from isojax.distributed import rendezvous
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.types import TrainState
 
-hosts.initialize(None, None, None)
+rendezvous.initialize(None, None, None)
 i = hosts.number()
 out = {"gathered": hosts.gather(["ä" * i, None, i]),
        "long": [len(x) for x in hosts.gather("a" * (2999 * i))],
@@ -246,8 +249,9 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
 STARTING = """
 import os, sys
 from isojax.distributed import hosts
+from isojax.distributed import rendezvous
 hosts.HEARTBEAT = 4
-hosts.initialize(None, None, None)
+rendezvous.initialize(None, None, None)
 with hosts.shared_fate():
   hosts.gather(hosts.number())
   if sys.argv[1] == "dies" and hosts.number() == 1:
@@ -340,7 +344,7 @@ def test_a_host_with_other_flags_ends_all_at_once(tmp_path, small, words, told):
   finally:
     for process in processes:
       process.kill()
-  assert time.monotonic() - begun < hosts.MEET / 2
+  assert time.monotonic() - begun < rendezvous.MEET / 2
   assert not (tmp_path / "run").exists()
 
 
