@@ -1,45 +1,51 @@
-"""Which kernels of attention can be had where: rules without jax.
+"""Which attention kernels support which devices and models, without jax.
 
-models.attention asks with the devices that there are, the planner with those of
-its table.
+models.attention asks for the devices at hand, the planner for those of its
+table.
 """
 
-SLOTS = 2**15  # of a row, whose numbers splash packs in pairs into an int32
+SLOTS = 2**15  # most per row: splash packs two slot numbers into an int32
 
 
 def lacks(platform: str, *, capability: float | None, H: int, K: int,
           tensor: int, dtype: str, cap: float | None, window: int,
           length: int) -> dict[str, str | None]:
-  """Kernel -> why it cannot be had; None: it can.
+  """Returns, for each kernel, why it cannot be used; None: it can.
 
   Args:
     platform: cpu, tpu or gpu.
-    capability: of compute, as NVIDIA counts it; None: not one of its GPUs.
-    H, K: numbers of a head, and heads of keys.
+    capability: NVIDIA's compute capability; None: not a GPU of NVIDIA.
+    H, K: head width, and number of key heads.
     tensor: devices that share the heads.
     dtype: of queries, keys and values.
     cap: of the scores; None: none.
-    window: tokens that a layer sees, the fewest of all layers.
+    window: tokens that the layer with the smallest window sees.
     length: slots of the longest row.
   """
-  uneven = K % tensor, f"{K} key heads do not divide over mesh.tensor={tensor}"
+  uneven = K % tensor, (
+      f"{K} key heads cannot be divided over mesh.tensor={tensor}")
   rules = {
       "splash": (
-          (platform != "tpu", f"it is of TPUs, this is a {platform}"),
+          (platform != "tpu", "splash attention requires a TPU; the current "
+           f"platform is {platform}"),
           (H != 64 and H % 128,
-           f"heads are of {H} numbers, not 64 or a multiple of 128"),
+           f"heads have {H} numbers; expected 64 or a multiple of 128"),
           uneven,
           (window < length,
-           f"the model sees windows of {window} tokens, rows have {length}"),
-          (length > SLOTS, f"rows have {length} slots, {SLOTS} are the most")),
+           f"the model has windows of {window} tokens, but rows have {length}"),
+          (length > SLOTS,
+           f"rows have {length} slots; expected at most {SLOTS}")),
       "cudnn": (
           (capability is None,
-           f"it is of NVIDIA's GPUs, this is a {platform}"),
-          (dtype != "bfloat16", f"it computes in bfloat16, not {dtype}"),
+           "cuDNN attention requires a GPU of NVIDIA; the current platform is "
+           f"{platform}"),
+          (dtype != "bfloat16",
+           f"cuDNN attention computes in bfloat16, not {dtype}"),
           (capability and capability < 8,
-           f"it is of compute capability 8.0, this is {capability}"),
+           "expected compute capability 8.0 or higher; this GPU has "
+           f"{capability}"),
           (H % 8 or H > 128,
-           f"heads are of {H} numbers, not a multiple of 8 up to 128"),
+           f"heads have {H} numbers; expected a multiple of 8, at most 128"),
           uneven,
           (cap is not None, f"the model caps its scores at {cap}"))}
   return {name: next((why for wrong, why in each if wrong), None)

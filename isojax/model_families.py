@@ -1,20 +1,20 @@
-"""What a model_type adds to the Llama block, for decoder and planner."""
+"""The model families: how each model_type differs from Llama's block."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """What no field of config.json says."""
+  """Properties of a family that config.json does not state."""
 
   qkv_bias: bool
   qk_norm: bool  # RMSNorm of each query and key head
-  gemma: bool  # norms after blocks, weights minus 1, scaled embedding, caps;
-  # and tied unless config.json denies it
+  gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
+  # caps of scores and logits, and a tied embedding by default
 
   @property
   def norms(self) -> int:
-    """In a layer, of the model's width."""
+    """Returns the norms per layer of the model's width."""
     return 4 if self.gemma else 2
 
 

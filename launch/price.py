@@ -40,8 +40,8 @@ _ROWS = flags.DEFINE_integer(
     "--config, or 64 per chip. Fewer if a step has fewer or memory is short.",
     lower_bound=1, upper_bound=2**24)
 _MEASURED = flags.DEFINE_string(
-    "measured", None, "records.jsonl of a run on this machine: gives its speed, "
-    "and lengths that no flag gives.")
+    "measured", None, "records.jsonl of a run on this machine: gives its "
+    "speed, and lengths that no flag gives.")
 _BENCH = flags.DEFINE_string(
     "bench", None, "JSON file of launch.bench on this machine: gives its "
     "speed; not with --measured.")

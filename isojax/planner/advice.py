@@ -227,7 +227,7 @@ def advise(q: Question) -> Advice:
 
 
 def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
-  """Returns the admitted allocations of the same C with half and twice the n."""
+  """Returns the admitted allocations of the same C at half and twice the n."""
   out = []
   for n in (a.n // 2, 2 * a.n):
     Bp = a.B // max(n, 1) if q.fixed else a.Bp

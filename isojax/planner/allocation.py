@@ -1,4 +1,4 @@
-"""A budget C of rollouts as C = Bp * n * M, in exact integers."""
+"""An allocation C = Bp * n * M of rollouts, in exact integers."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from isojax.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-  """Bp problems a step, n rollouts a problem, M updates."""
+  """Bp problems per step, n rollouts per problem, M updates."""
 
   Bp: int
   n: int
@@ -21,19 +21,22 @@ class Allocation:
 
   @property
   def B(self) -> int:
-    """Rollouts in a step."""
+    """Returns the rollouts per step."""
     return self.Bp * self.n
 
   @property
   def C(self) -> int:
-    """Rollouts in all."""
+    """Returns all rollouts."""
     return self.B * self.M
 
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
-  """(Bp, n, M), or if M is None as many updates as a budget of C pays for.
+  """Returns (Bp, n, M); M = None becomes C // (Bp * n).
 
-  M = C // (Bp * n): what is left of C, less than one step, is not spent.
+  The rest of C, less than one step, is not spent.
+
+  Raises:
+    InputError: C is less than one step.
   """
   if M is not None:
     return Allocation(Bp, n, M)
@@ -46,37 +49,37 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
   return Allocation(Bp, n, C // (Bp * n))
 
 
-# The playbook's sweep (section 4): 39 cells at 65,536 rollouts a step (Easy),
-# 27 at 16,384 (Hard).
+# The playbook's sweep (section 4): 39 cells with at most 65,536 rollouts per
+# step (Easy), 27 with at most 16,384 (Hard).
 PAPER_BP = (32, 64, 128, 256, 512, 1024)
 PAPER_N = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-B_MAX = 65_536  # rollouts in a step at most, where nobody says
-FEWEST_M = 50  # updates; in fewer, the warm-up is a large part
-# The anchor of the square-root rule: 1e-6 at 1024 rollouts a step, AdamW.
+B_MAX = 65_536  # default for the most rollouts per step
+FEWEST_M = 50  # updates; of fewer, the warm-up is a large part
+# Anchor of the square-root rule: 1e-6 at 1024 rollouts per step, AdamW.
 PAPER_LR, PAPER_BATCH = 1e-6, 1024
 
 
 def cells(Bps, ns, *, B_max: int) -> tuple[tuple[int, int], ...]:
-  """Every (Bp, n) with Bp * n <= B_max, in order."""
+  """Returns every (Bp, n) with Bp * n <= B_max, in order."""
   return tuple((Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max)
 
 
 def nearest_power(value: float, *, low: int, high: int) -> int:
-  """The power of two nearest to value in log2, within [low, high]."""
+  """Returns the power of two nearest to value in log2, within [low, high]."""
   lowest, highest = math.ceil(math.log2(low)), math.floor(math.log2(high))
   return 2 ** min(max(round(math.log2(value)), lowest), highest)
 
 
 def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
-  """The nearest (Bp, n) that a batch and a problem set admit, and why.
+  """Returns the nearest admitted (Bp, n), and what was changed and why.
 
-  n is kept as long as it can be: the playbook tunes n first.
+  n is kept if possible: the playbook tunes n first.
 
   Args:
-    Bp, n: the wish.
-    B_max: most rollouts in a step.
-    D: training problems; Bp distinct ones make a step.
+    Bp, n: wanted.
+    B_max: most rollouts per step.
+    D: training problems; the Bp problems of a step are distinct.
 
   Raises:
     InputError: nothing is admitted.
@@ -95,7 +98,7 @@ def admitted(Bp: int, n: int, *, B_max: int,
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):
-  """base_lr * sqrt(B / base_batch): IsoCompute Playbook, section 6.
+  """Returns base_lr * sqrt(B / base_batch) (IsoCompute Playbook, section 6).
 
   B may be an array.
   """

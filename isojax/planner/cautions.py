@@ -34,15 +34,16 @@ def contradicted(law: Fitted, a: Allocation, x: float) -> str | None:
   (reward, low, high), (most, best_low, best_high) = value(own), value(best)
   if best is own or most < reward + TIE:
     return None
-  name = lambda c: f"n = {c.n}" + (f", Bp = {c.Bp}" if best.Bp != own.Bp else "")
+  joint = best.Bp != own.Bp
+  name = lambda c: f"n = {c.n}" + f", Bp = {c.Bp}" * joint
   seen = min(x, own.C_hi, best.C_hi)
   return (
-      f"your own curves contradict this: at {seen:.3g} {law.unit}, {name(best)} "
-      f"reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and {name(own)} "
+      f"your own curves contradict this: at {seen:.3g} {law.unit}, "
+      f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and {name(own)} "
       f"{reward:.3f} [{low:.3f}, {high:.3f}]"
       + ("; the intervals overlap" if best_low <= high else "")
       + f"; to follow the curves: --n={best.n}"
-      + (f" --Bp={best.Bp}" if best.Bp != own.Bp else ""))
+      + f" --Bp={best.Bp}" * joint)
 
 
 def of_the_law(q, a: Allocation, answer):

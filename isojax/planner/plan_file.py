@@ -1,4 +1,4 @@
-"""A plan: one allocation a line, for people to edit and isojax.main to run."""
+"""plan.jsonl: one run per line, editable, read by isojax.main."""
 
 import dataclasses
 import hashlib
@@ -14,26 +14,26 @@ class Row:
 
   allocation: Allocation
   seed: int
-  lr: float  # after warm-up; the run makes it again from its own anchor
-  expected: dict | None  # seconds, device_hours, usd, basis
+  lr: float  # after warm-up; the run computes it from its own anchor
+  expected: dict | None  # of launch.price.expected; None: not priced
 
 
 FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 
 def overrides(row: Row) -> dict:
-  """The sections of a config that a row sets."""
+  """Returns the sections of a config that a row sets."""
   return {"seed": row.seed, "alloc": dataclasses.asdict(row.allocation)}
 
 
 def row_id(values: dict) -> str:
-  """12 hex digits of the content: the same row has the same id anywhere."""
+  """Returns 12 hex digits that depend on the content alone."""
   text = json.dumps(values, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def text(rows: list[Row]) -> str:
-  """plan.jsonl."""
+  """Returns the content of plan.jsonl."""
   lines = []
   for row in rows:
     values = overrides(row)
@@ -44,7 +44,7 @@ def text(rows: list[Row]) -> str:
 
 
 def read_lines(path: str) -> list[str]:
-  """The lines of a plan; InputError if the file cannot be read."""
+  """Returns the lines of a plan; InputError if the file cannot be read."""
   try:
     with open(path, encoding="utf-8") as file:
       return file.read().splitlines()
@@ -54,11 +54,11 @@ def read_lines(path: str) -> list[str]:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """One row of a plan, counted from 0, with the fields FIELDS.
+  """Returns one row of a plan, counted from 0, with the fields FIELDS.
 
   Raises:
-    InputError: no such row, the line is not of a plan, or its id is not that
-      of its overrides.
+    InputError: no such row, not a line of a plan, or an id that does not belong
+      to its overrides.
   """
   if not 0 <= index < len(lines):
     raise InputError(f"--row={index}: {path} has {len(lines)} "
@@ -84,11 +84,11 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
 
 def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
                ) -> tuple[list[tuple[int, int]], list[str]]:
-  """(The cells that are admitted, each once; what was moved or left out, why).
+  """Returns (the distinct admitted cells, what was moved or left out and why).
 
   Args:
-    cells: (Bp, n) pairs; n may be a fraction where B is fixed.
-    B: Bp * n of every cell if that is fixed.
+    cells: (Bp, n) pairs; n may be a fraction if B is fixed.
+    B: Bp * n of every cell, or None.
     B_max, D: as for `allocation.admitted`.
   """
   kept, words = {}, []
@@ -115,17 +115,17 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
           cost) -> list[Row]:
-  """The iso-compute grid: each cell once a seed, to the largest C only.
+  """Returns the iso-compute grid: each cell and seed, to the largest C only.
 
-  The learning rate is constant after warm-up, so a run's evaluation at any
-  smaller C is that of the run with this smaller budget: M is no axis.
+  The learning rate is constant after warm-up, so a run contains the runs of all
+  smaller budgets: M is not an axis.
 
   Args:
     cells: (Bp, n) pairs.
-    C: rollouts of each run, at most.
+    C: most rollouts of a run.
     seeds: of each cell.
     base_lr, base_batch: anchor of the square-root rule.
-    cost: Allocation -> dict of what it is expected to cost, or None.
+    cost: Allocation -> expected cost, or None.
   """
   rows = []
   for Bp, n in cells:

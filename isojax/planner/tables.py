@@ -125,7 +125,8 @@ def slots_limit(price: Price, a: Allocation) -> str | None:
           "sampler.memory_gib)")
 
 
-def priced(price: Price, runs: list[Cost], allocations: list[Allocation]) -> str:
+def priced(price: Price, runs: list[Cost],
+           allocations: list[Allocation]) -> str:
   """Returns what the prices rest on, and how the time splits."""
   m, mesh, w, e = (price.machine, price.mesh, price.workload, price.efficiency)
   chip = m.accelerator

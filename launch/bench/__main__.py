@@ -14,7 +14,7 @@ those of the first call, without a cache. Lengths are skewed by a policy close
 to uniform, of whose V ids V / mean end the rollout. The flags of a case change
 one case, or all cases of a suite.
 
---what=planner, frontier, grader and machine time a part without a policy.
+--what=planner, frontier, grader, grader_overlap and machine time other parts.
 """
 
 from concurrent.futures import process
@@ -43,6 +43,7 @@ PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
     "planner": "pricing and ranking of random allocations",
     "frontier": "launch.fit on a study of the paper's size",
     "grader": "the grader of mathematical answers",
+    "grader_overlap": "sampling with a slow grader, in line and in background",
     "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
 }
 
@@ -55,8 +56,8 @@ _PEER = flags.DEFINE_list(
     " default: naive, or all of a suite that can run here.")
 _RUNS = flags.DEFINE_integer("runs", 3, "Runs of each contestant, after the "
                              "warm-up.", lower_bound=1)
-_MINUTES = flags.DEFINE_float("minutes", 9.0, "Time limit: a slow machine makes "
-                              "fewer runs, at least one of each.")
+_MINUTES = flags.DEFINE_float("minutes", 9.0, "Time limit: a slow machine "
+                              "makes fewer runs, at least one of each.")
 _JSON = flags.DEFINE_string("json", None, "File for the results, which "
                             "launch.plan --bench reads.")
 _PROFILE = flags.DEFINE_string(
@@ -69,8 +70,8 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: unchanged
      flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
      flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
                        "while isojax samples; default: --dtype."),
-     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys and "
-                       "values while isojax samples; default: --dtype.")]
+     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys "
+                       "and values while isojax samples; default: --dtype.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
            ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
@@ -175,7 +176,7 @@ def compare(document: dict) -> int:
 
 
 def part(what: str, document: dict) -> None:
-  """Times a part without a policy, row by row."""
+  """Times one of PARTS, row by row."""
   given = [f"--{flag.name}" for flag in (*OVERRIDES, _PEER, _RUNS, _MINUTES,
                                          _PROFILE) if flag.present]
   if given:
@@ -193,8 +194,9 @@ def part(what: str, document: dict) -> None:
 
 def main(_) -> int:
   if (_WHAT.value is None) == (_SUITE.value is None):
-    raise InputError(f"expected either --what={'|'.join((*cases_lib.WHAT, *PARTS))} or "
-                     f"--suite={'|'.join(sorted(cases_lib.SUITES))}")
+    raise InputError(
+        f"expected either --what={'|'.join((*cases_lib.WHAT, *PARTS))} or "
+        f"--suite={'|'.join(sorted(cases_lib.SUITES))}")
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
   if _WHAT.value in PARTS:

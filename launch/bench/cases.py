@@ -1,4 +1,4 @@
-"""What `launch.bench` times: shapes of policies, cases, suites, made inputs."""
+"""The cases of `launch.bench`: shapes of policies, suites, synthetic inputs."""
 
 import dataclasses
 
@@ -8,9 +8,9 @@ from isojax.errors import InputError
 
 WHAT = ("sample", "update", "step")
 OURS = "isojax"
-PEERS = {  # name -> what of ours it can be timed against
-    "naive": ("sample",),  # JAX: full cache, n-fold prefill, to the longest
-    "hf": WHAT,  # Hugging Face generate, plain torch update; the case's dtype
+PEERS = {  # name -> what it can be timed for
+    "naive": ("sample",),  # JAX: full cache, n prefills per prompt, no refill
+    "hf": WHAT,  # Hugging Face generate, plain torch update, the case's dtype
     "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
 }
 TORCH = ("hf", "hf_bf16")
@@ -18,7 +18,7 @@ _QWEN2 = dict(
     model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_act="silu",
     max_position_embeddings=32768, rms_norm_eps=1e-6, rope_theta=1e6,
     tie_word_embeddings=True, use_sliding_window=False)
-CONFIGS = {  # config.json of each shape; the sizes of Qwen2.5 are published
+CONFIGS = {  # config.json of each shape; Qwen2.5 has the published sizes
     "tiny-30m": _QWEN2 | dict(
         hidden_size=512, intermediate_size=1664, num_hidden_layers=8,
         num_attention_heads=8, num_key_value_heads=2, vocab_size=8192),
@@ -37,21 +37,21 @@ CONFIGS = {  # config.json of each shape; the sizes of Qwen2.5 are published
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One comparison: Bp prompts of equal length, n rollouts of each."""
+  """One comparison: Bp prompts of equal length, n rollouts each."""
 
   what: str  # of WHAT
   model: str  # a key of CONFIGS, or a folder with config.json
   dtype: str  # of compute; masters are float32
-  weights: str | None  # of matrices while we sample; None: dtype
-  cache: str | None  # of keys and values while we sample; None: dtype
+  weights: str | None  # of matrices while isojax samples; None: dtype
+  cache: str | None  # of keys and values while isojax samples; None: dtype
   Bp: int
   n: int
   prompt_tokens: int
-  new_tokens: int  # at most, of a rollout
-  mean_tokens: int | None  # of a rollout, if none were cut; None: all equal
+  new_tokens: int  # most of a rollout
+  mean_tokens: int | None  # of a rollout, before the limit; None: all equal
   slots: int | None  # rows decoded at once; None: all
   microbatch_tokens: int  # of the update
-  peers: tuple[str, ...]  # beside ours
+  peers: tuple[str, ...]  # contestants beside isojax
 
   def __post_init__(self):
     if self.mean_tokens is not None and not (
@@ -68,7 +68,7 @@ class Case:
 
   @property
   def microbatches(self) -> int:
-    """Passes over the weights, were all rows of full length."""
+    """Returns the passes over the weights if all rows had full length."""
     return -(-self.B * self.new_tokens // self.microbatch_tokens)
 
   @property
@@ -89,7 +89,7 @@ _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
 _H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", weights=None, cache=None,
              Bp=32, n=16, prompt_tokens=128, new_tokens=512, mean_tokens=None,
              slots=None, microbatch_tokens=8192, peers=("naive",))
-# Without the naive sampler: every program takes long to compile.
+# Without the naive sampler, which takes long to compile.
 _LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
 SUITES = {
     "cpu": (
@@ -111,9 +111,9 @@ SUITES = {
 
 
 def stops(case: Case, V: int) -> tuple[int, ...]:
-  """The ids that end a rollout: K = V / mean of them, from the end of V.
+  """Returns the ids that end a rollout: the last V / mean ids.
 
-  Where all lengths are equal it is V, which no policy of V tokens can draw.
+  If all lengths are equal it is V, which no policy of V tokens can draw.
   """
   if case.mean_tokens is None:
     return (V,)
@@ -121,22 +121,22 @@ def stops(case: Case, V: int) -> tuple[int, ...]:
 
 
 def useful(tokens_RxT, stop: tuple[int, ...]):
-  """Tokens of each row up to its first stop, that one included: [R]."""
+  """Returns the tokens of each row up to and with its first stop: [R]."""
   tokens = np.asarray(tokens_RxT)
   ends = np.isin(tokens, stop)
   return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
 
 
 def made_prompts(case: Case, V: int):
-  """Random prompts [Bp, prompt_tokens]; token 0 is left to padding."""
+  """Returns random prompts [Bp, prompt_tokens] without 0, the padding."""
   rng = np.random.default_rng(0)
   return rng.integers(1, V, (case.Bp, case.prompt_tokens), np.int32)
 
 
 def made_rollouts(case: Case, V: int, seed: int):
-  """Tokens [B, new_tokens], 0 beyond the length, and lengths [B].
+  """Returns (tokens [B, new_tokens], 0 beyond the length; lengths [B]).
 
-  Geometric lengths, as a uniform policy with K of V stops draws them.
+  Lengths are geometric, as those of a uniform policy with K stops of V ids.
   """
   rng = np.random.default_rng(seed)
   len_R = np.full(case.B, case.new_tokens)
@@ -147,7 +147,7 @@ def made_rollouts(case: Case, V: int, seed: int):
 
 
 def made_rewards(case: Case, seed: int):
-  """0 or 1, both in each group so that all are trained: [Bp, n]."""
+  """Returns rewards [Bp, n] of 0 and 1, both in each group."""
   reward = np.random.default_rng(seed).integers(0, 2, (case.Bp, case.n))
   reward[:, 0], reward[:, 1] = 0, 1
   return reward.astype(np.float64)

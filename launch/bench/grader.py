@@ -59,7 +59,7 @@ FRAGMENTS = [
 
 
 def ordinary(count: int) -> list[tuple[str, str]]:
-  """Returns (gold, answer) pairs like those of benchmarks, half of them equal."""
+  """Returns (gold, answer) pairs as in benchmarks, half of them equal."""
   rng, forms = random.Random(0), [
       ("{a}", "{b}"), ("{a}", "{b}.0"), ("{a},000", "{b}000"),
       ("\\frac{{{a}}}{{7}}", "{b}/7"),

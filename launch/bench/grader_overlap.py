@@ -1,17 +1,14 @@
 """Shows that a slow grader hides behind decoding.
 
-  python -m launch.bench.grader_overlap --config=configs/hard.py
-
-Samples and grades the rollouts of one step with a grader that takes so many
-seconds longer a call: in line, where decoding waits for verdicts, and in the
-background thread that training uses. Prints a table; no update is made.
+Samples and grades the rollouts of one step of configs/hard.py, with a grader
+whose calls take longer: in line, where decoding waits for verdicts, and in the
+background thread that training uses. There is no update.
 """
 
 import concurrent.futures
 import time
 
 import jax
-from absl import flags
 
 from isojax import cli
 from isojax import rng
@@ -21,12 +18,7 @@ from isojax import stopping
 from isojax.rollouts import Grading
 from isojax.tasks import prompts as prompts_lib
 
-_CONFIG = cli.define_config("configs/hard.py")
-_SECONDS = flags.DEFINE_multi_float(
-    "seconds", [0.0, 0.02, 0.1], "Seconds that each call of the grader takes "
-    "longer; repeat the flag for more rows.")
-
-
+SECONDS = (0.0, 0.02, 0.1)  # that each call of the grader takes longer
 TIMES = 3
 
 
@@ -50,10 +42,7 @@ def slower(grader: Grading, seconds: float, calls: list) -> Grading:
 
 
 def timed(sample, grader: Grading) -> tuple[float, float]:
-  """Returns the seconds of a step, and those of them waited for verdicts.
-
-  Of the fastest of TIMES steps.
-  """
+  """Returns (seconds, of these waited for verdicts) of the fastest step."""
   rows = []
   for _ in range(TIMES):
     begun = time.perf_counter()
@@ -62,8 +51,9 @@ def timed(sample, grader: Grading) -> tuple[float, float]:
   return min(rows)
 
 
-def main(_) -> None:
-  context = run_context.prepare(_CONFIG.value)
+def rows():
+  """Yields a row for each delay; in line and background are wall time."""
+  context = run_context.prepare(cli.read_config("configs/hard.py"))
   e, params = context.e, run_context.base_params(context)
   index = prompts_lib.indices_at(seed=e.seed, step=0, Bp=e.alloc.Bp,
                                  D=len(context.stratum.train))
@@ -72,21 +62,14 @@ def main(_) -> None:
       context, grader, params, [context.stratum.train[i] for i in index],
       prompts, e.alloc.n, rng.stream(e.seed, "rollout", 0), e.sampler,
       stopping.Stop())
-  print(f"{e.alloc.B} rollouts in {context.sampler.row_sizes[-1]} slots; "
-        "seconds")
-  print(f"{'a call':>8}{'calls':>8}{'grader':>10}{'in line':>10}"
-        f"{'background':>12}{'waited':>10}")
   with rollouts_lib.grading(context) as grader:
     sample(grader)  # compiles
-    for seconds in _SECONDS.value:
+    for seconds in SECONDS:
       calls = []
       slow = slower(grader, seconds, calls)
       inline, _ = timed(sample, slow._replace(thread=Inline()))
       count = len(calls) // TIMES
       behind, waited = timed(sample, slow)
-      print(f"{seconds:8.2f}{count:8}{seconds * count:10.2f}{inline:10.2f}"
-            f"{behind:12.2f}{waited:10.2f}", flush=True)
-
-
-if __name__ == "__main__":
-  cli.run(main)
+      yield {"rollouts": e.alloc.B, "calls": count, "s/call": seconds,
+             "grader s": seconds * count, "in line s": inline,
+             "background s": behind, "of it waited s": waited}

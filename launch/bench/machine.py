@@ -1,4 +1,4 @@
-"""Measures this machine: an entry of `isojax.planner.cost.machine.ACCELERATORS`.
+"""Measures this machine for ACCELERATORS in isojax/planner/cost/machine.py.
 
 The best of several matrix products per dtype (jax, all cores), and of b = b + c
 over arrays far larger than the caches (numpy, one thread per core: XLA's own

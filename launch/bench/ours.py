@@ -1,8 +1,7 @@
 """isojax as a contestant of `launch.bench`, and a naive JAX sampler.
 
-Sampler and update have the settings of configs/base.py but for the sizes of
-the case. `make_sampling` and `make_updating` are all that knows how the two
-are called.
+Sampler and update have the settings of configs/base.py, except for the sizes
+of the case. Only `make_sampling` and `make_updating` know how to call them.
 """
 
 import dataclasses
@@ -33,26 +32,26 @@ from launch.bench.cases import Case
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-  """Whoever is timed."""
+  """One of the implementations that are timed."""
 
   name: str
   dtype: str  # of its compute
-  call: typing.Callable  # seed -> lengths of the useful rows [B], when done
-  warm: typing.Callable  # seed -> nothing; what is done once, compiling too
+  call: typing.Callable  # seed -> useful lengths [B], when done
+  warm: typing.Callable  # seed -> None; the warm-up, which compiles
   held: typing.Callable  # () -> bytes of weights and optimizer state
   compiles: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-  """A random one: close to uniform over its vocabulary."""
+  """A random policy, close to uniform over its vocabulary."""
 
   model: decoder.Transformer
   params: dict  # float32
 
 
 def random_policy(config: dict) -> Policy:
-  """A policy of a config.json's shape, on the first device."""
+  """Returns a random policy of this config.json, on the first device."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     cfg = hf_config.read(folder)
@@ -72,7 +71,7 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
-  """sample(params, prompts, seed) -> Rollouts on the host."""
+  """Returns sample(params, prompts, seed) -> Rollouts on the host."""
   cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
@@ -89,12 +88,15 @@ def make_sampling(model: decoder.Transformer, case: Case):
 
 
 def make_updating(model: decoder.Transformer, case: Case):
-  """(first, step): parameters -> state; (state, prompts, rollouts, reward) ->
-  state, ready on the device."""
+  """Returns (first, step).
+
+  first: parameters -> state. step: (state, prompts, rollouts, reward) -> state,
+  after the device is done.
+  """
   recipe = base.get_config().recipe
   cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
-  # A learning rate of almost nothing: the policy stays close to uniform.
+  # With a tiny learning rate the policy stays close to uniform.
   tx = update_lib.make_optimizer(
       update_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
       lambda step: 1e-9)
@@ -118,7 +120,7 @@ def make_updating(model: decoder.Transformer, case: Case):
 
 
 def made(case: Case, V: int, seed: int) -> Rollouts:
-  """Rollouts that nobody sampled."""
+  """Returns synthetic rollouts."""
   tokens, len_R = cases.made_rollouts(case, V, seed)
   behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
   return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
@@ -126,7 +128,7 @@ def made(case: Case, V: int, seed: int) -> Rollouts:
 
 
 def ours(policy: Policy, case: Case) -> Contestant:
-  """Sampling, an update, or a step of both with made rewards."""
+  """Returns isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
   if case.what in ("sample", "step"):
@@ -154,10 +156,10 @@ def ours(policy: Policy, case: Case) -> Contestant:
 
 
 def naive(policy: Policy, case: Case) -> Contestant:
-  """What a JAX sampler is without care, and still one compiled program.
+  """Returns a simple JAX sampler, which is one compiled program.
 
-  The cache of all rows has its full length from the start, each prompt is
-  computed once a row, and all rows go on until the longest has ended.
+  The cache has its full length from the start, each prompt is computed for
+  every row, and all rows are decoded until the longest has ended.
   """
   model, V, S = policy.model, policy.model.cfg.V, case.prompt_tokens
   R, T, L = case.B, case.new_tokens, case.prompt_tokens + case.new_tokens

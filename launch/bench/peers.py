@@ -1,8 +1,8 @@
-"""Hugging Face and torch as contestants of `launch.bench`; needs torch.
+"""Hugging Face and torch as contestants of `launch.bench`; requires torch.
 
-On the same random weights, prompts and lengths, each in its best plain form:
-`generate` with a static cache; an update of padded rows with fused attention,
-logits of the new tokens only, and a fused AdamW.
+They use the same random weights, prompts and lengths. Sampling is `generate`
+with a static cache. The update has padded rows, fused attention, logits of the
+new tokens only, and a fused AdamW.
 """
 
 import copy
@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load(config: dict, params, dtype):
-  """The same weights as a torch model."""
+  """Returns a torch model with these weights."""
   transformers.utils.logging.disable_progress_bar()
   transformers.utils.logging.set_verbosity_error()
   with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ def wait() -> None:
 
 
 def make_sampling(case: Case, V: int):
-  """sample(model, seed, most) -> new tokens [B, ...], by `generate`."""
+  """Returns sample(model, seed, most) -> new tokens [B, ...]."""
   stop = cases.stops(case, V)
   prompts = torch.tensor(cases.made_prompts(case, V), device=DEVICE)
 
@@ -59,7 +59,7 @@ def make_sampling(case: Case, V: int):
 
 
 def make_updating(case: Case, model, V: int, dtype):
-  """(step(tokens, len_R, reward), the optimizer) of a GRPO update."""
+  """Returns (step(tokens, len_R, reward), the optimizer) of a GRPO update."""
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, weight_decay=0.0,
                                 fused=True)
   prompts = np.repeat(cases.made_prompts(case, V), case.n, axis=0)
@@ -72,7 +72,7 @@ def make_updating(case: Case, model, V: int, dtype):
     gain = put(advantages.group_norm(reward_Bpxn, ddof=0, eps=1e-6).reshape(-1),
                torch.float32)
     model.train()
-    # No attention mask: padding stands behind all that counts.
+    # No attention mask: padding is after all tokens that count.
     rows = torch.cat([put(prompts[:len(tokens)], torch.long), tokens], dim=1)
     with torch.autocast(DEVICE, dtype=torch.bfloat16,
                         enabled=dtype == "bfloat16"):
@@ -93,9 +93,9 @@ def make_updating(case: Case, model, V: int, dtype):
 
 
 def caster(model, dtype: str):
-  """(model to draw from, with the newest weights; its copy or None).
+  """Returns (() -> model to sample from, its copy or None).
 
-  A step in bfloat16 draws from a copy: generate's cache knows no autocast.
+  A step in bfloat16 samples from a copy: generate's cache ignores autocast.
   """
   if dtype != "bfloat16" or model.dtype == torch.bfloat16:
     return lambda: model, None
@@ -111,7 +111,7 @@ def caster(model, dtype: str):
 
 
 def nbytes(model, half, optimizer) -> int:
-  """Bytes of weights and optimizer state."""
+  """Returns the bytes of weights and optimizer state."""
   state = [] if optimizer is None else [
       x for each in optimizer.state.values() for x in each.values()
       if torch.is_tensor(x)]
@@ -120,7 +120,7 @@ def nbytes(model, half, optimizer) -> int:
 
 
 def contestant(name: str, case: Case, config: dict, params) -> Contestant:
-  """`name` of cases.TORCH; masters of an update are float32."""
+  """Returns the contestant `name` of cases.TORCH, with float32 masters."""
   dtype = "bfloat16" if name == "hf_bf16" else case.dtype
   V, stop = config["vocab_size"], cases.stops(case, config["vocab_size"])
   model = load(config, params, torch.float32 if case.what != "sample"
@@ -143,7 +143,7 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
     return len_R
 
   def warm(seed: int) -> None:
-    """Nothing is compiled here: a few tokens, and a group of one problem."""
+    """Samples a few tokens and trains one group; nothing is compiled."""
     if sample:
       sample(cast(), seed, min(4, case.new_tokens))
     if step:

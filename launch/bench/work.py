@@ -1,7 +1,7 @@
-"""What a case needs at least: FLOPs and bytes of the model, by the planner.
+"""The least work of a case: FLOPs and bytes of the model.
 
-Counts are of useful work, whoever does it: each prompt once, new tokens up to
-the stop with the context that they really have, no padding, no recomputation.
+Counts useful work only, for every contestant alike: each prompt once, new
+tokens up to the stop with their true context, no padding, no recomputation.
 """
 
 import dataclasses
@@ -13,24 +13,24 @@ from isojax.planner.cost.model_shape import ModelShape
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What one stage needs."""
+  """The work of one stage."""
 
   flops: float
   bytes: float  # through memory
 
 
 def mean_context(S: int, len_R) -> float:
-  """What a new token attends to in the mean, itself included."""
+  """Returns the mean number of tokens a new token attends to, with itself."""
   length = np.asarray(len_R, np.float64)
   return S + float((length * (length + 1) / 2).sum() / length.sum())
 
 
 def sampling(shape: ModelShape, P: int, S: int, len_R, *, slots: int,
              weight_bytes: int, cache_bytes: int) -> tuple[Work, Work]:
-  """(prefill of P prompts of S tokens, decoding of rows of these lengths).
+  """Returns (prefill of P prompts of S tokens, decoding of these lengths).
 
-  Weights go through memory once a position; there are as many positions as the
-  longest row has, or as tokens fill all slots. Bytes are of one number.
+  Weights go through memory once per position. There are as many positions as
+  the longest row has, or as the tokens over all slots, if those are more.
   """
   kv = shape.kv_bytes_per_token(cache_bytes)
   weights = shape.matmul_params * weight_bytes
@@ -44,11 +44,11 @@ def sampling(shape: ModelShape, P: int, S: int, len_R, *, slots: int,
 
 def update(shape: ModelShape, P: int, S: int, len_R, *, microbatches: int,
            number: int) -> tuple[Work, Work]:
-  """(forward and backward, optimizer), as `planner.cost.step_cost` has them.
+  """Returns (forward and backward, optimizer), as `roofline.step_cost` does.
 
-  Three forwards of each prompt, once, and of each new token; weights once in
-  each forward and backward of a microbatch. AdamW in float32: parameters and
-  two moments read and written, gradients read.
+  Three forwards of each prompt and of each new token; weights go through memory
+  three times per microbatch. AdamW in float32 reads and writes parameters and
+  two moments, and reads gradients.
   """
   tokens = float(np.sum(len_R))
   forward = (P * S * shape.forward_flops(S / 2, head=False) + tokens
@@ -58,5 +58,5 @@ def update(shape: ModelShape, P: int, S: int, len_R, *, microbatches: int,
 
 
 def roofline_seconds(stages, *, flops: float, bandwidth: float) -> float:
-  """One stage after the other, each at the slower of the two bounds."""
+  """Returns the sum over stages, each at the slower of its two bounds."""
   return sum(max(w.flops / flops, w.bytes / bandwidth) for w in stages)

@@ -11,6 +11,7 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner.cost import roofline
+from isojax.planner.cost import step_memory
 from isojax.planner.cost import measured
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pricing
@@ -277,7 +278,7 @@ def test_no_price_is_not_a_price_of_nothing():
 # Memory
 
 def test_adam_of_seven_billion_on_eight_chips():
-  m = memory_lib.memory(SEVEN_B, dataclasses.replace(LONG, max_response=2048),
+  m = step_memory.memory(SEVEN_B, dataclasses.replace(LONG, max_response=2048),
                   machine("8xh100"), roofline.Mesh(1, 8, 1), rows=64,
                   microbatch_rows=8, chunked_head=True, whole=False)
   assert m.masters == m.gradients == 7_615_616_512 * 4 / 8
@@ -295,7 +296,7 @@ def memory(**change):
   args = dict(mesh=roofline.Mesh(1, 8, 1), rows=64, microbatch_rows=8,
               chunked_head=True, whole=False) | change
   workload = args.pop("workload", LONG)
-  return memory_lib.memory(SEVEN_B, workload, machine("8xh100"),
+  return step_memory.memory(SEVEN_B, workload, machine("8xh100"),
                      args.pop("mesh"), **args)
 
 
@@ -316,7 +317,7 @@ def test_what_makes_memory_larger_or_smaller():
 
 
 def test_seven_billion_with_adam_does_not_fit_one_chip():
-  m = memory_lib.memory(SEVEN_B, LONG, machine("h100"),
+  m = step_memory.memory(SEVEN_B, LONG, machine("h100"),
                         roofline.Mesh(1, 1, 1), rows=1, microbatch_rows=1,
                         chunked_head=True)
   assert m.total > 16 * 7.6e9 > 80e9 and not m.fits

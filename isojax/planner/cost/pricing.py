@@ -8,6 +8,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import roofline
+from isojax.planner.cost import step_memory
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
@@ -35,7 +36,10 @@ class Price:
   eval_k: int  # samples per validation problem
 
   def run(self, Bp, n, M) -> Cost:
-    """Returns the cost of M steps with evaluations; without them, arrays too."""
+    """Returns the cost of M steps and their evaluations.
+
+    Without evaluations the arguments may be arrays.
+    """
     return roofline.run_cost(
         Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
@@ -44,9 +48,9 @@ class Price:
                        else 0),
         eval_k=self.eval_k)
 
-  def memory(self, B: int, rows: int) -> memory_lib.Memory:
+  def memory(self, B: int, rows: int) -> step_memory.Memory:
     """Returns a device's memory at B rollouts per step, `rows` at once."""
-    return memory_lib.memory(
+    return step_memory.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
         microbatch_rows=min(B, self.micro_rows), whole=self.whole,
         chunked_head=self.chunked_head)
@@ -71,7 +75,7 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
   found, smallest = [], []
-  for mesh in memory_lib.meshes(shape, machine):
+  for mesh in step_memory.meshes(shape, machine):
     G = mesh.data * mesh.fsdp
     for whole in (False, True)[:1 + (mesh.fsdp > 1)]:
       price = Price(
