@@ -29,7 +29,7 @@ from isojax import cli
 from isojax import compilation
 from isojax import experiment
 from isojax import installation
-from isojax import run_context
+from isojax import policy as policy_lib
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax import rng
@@ -104,7 +104,7 @@ def read_pool(cfg: Split) -> Pool:
   return experiment.section(sources[kind], arguments, "config.source")
 
 
-def encoded(cfg: Split, policy: run_context.Opened, problems: list[Problem]):
+def encoded(cfg: Split, policy: policy_lib.Opened, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
@@ -112,7 +112,7 @@ def encoded(cfg: Split, policy: run_context.Opened, problems: list[Problem]):
                             question=base.TASKS[cfg.grader.name].question)
 
 
-def without_long(cfg: Split, policy: run_context.Opened,
+def without_long(cfg: Split, policy: policy_lib.Opened,
                  pool: Pool) -> Pool:
   """The problems whose prompts fit, and how many did not."""
   kept = [encoded(cfg, policy, problems)[0]
@@ -125,19 +125,19 @@ def without_long(cfg: Split, policy: run_context.Opened,
   return Pool(*kept, pool.notes + notes)
 
 
-def opened_policy(cfg: Split) -> run_context.Opened:
+def opened_policy(cfg: Split) -> policy_lib.Opened:
   """The policy, checked against sampler and mesh; no weights are read."""
   mesh = mesh_lib.make_mesh(cfg.mesh)
-  policy = run_context.opened_model(cfg.model, mesh)
+  policy = policy_lib.opened_model(cfg.model, mesh)
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   return policy
 
 
-def measurement(cfg: Split, policy: run_context.Opened, grade):
+def measurement(cfg: Split, policy: policy_lib.Opened, grade):
   """A function (split, problems, n) -> how many of n samples are correct."""
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = run_context.make_sampler(policy, cfg.sampler)
+  sampler, notes = policy_lib.make_sampler(policy, cfg.sampler)
   for note in notes:
     print(note)
 
@@ -155,11 +155,11 @@ def measurement(cfg: Split, policy: run_context.Opened, grade):
   return measure
 
 
-def decides(cfg: Split, policy: run_context.Opened) -> dict:
+def decides(cfg: Split, policy: policy_lib.Opened) -> dict:
   """What counts depend on besides problem and n: the header of their file."""
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
-          "model_text_sha256": run_context.text_sha256(policy.folder),
+          "model_text_sha256": policy_lib.text_sha256(policy.folder),
           "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from isojax import experiment as experiment_lib
+from isojax import policy as policy_lib
 from isojax import run_context
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
@@ -45,7 +46,7 @@ class Case:
   def text(self) -> str:
     e, s, mesh = self.e, self.sampler, self.model.mesh
     device = mesh.devices.flat[0]
-    kept = run_context.slot_sizes(self.model, e.sampler)
+    kept = policy_lib.slot_sizes(self.model, e.sampler)
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {mesh.size} x {device.device_kind}, "
@@ -66,14 +67,14 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   devices = devices_lib.devices(topology)
   mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
-  opened = run_context.Opened(folder, None, EOS, decoder.Transformer(
+  opened = policy_lib.Opened(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
   hbm = devices_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
-  sampler, notes = run_context.make_sampler(opened, e.sampler)
+  sampler, notes = policy_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
   planned = dict.fromkeys(NAMES) | (
       estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
@@ -92,9 +93,9 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
   """The planner's estimate; slots and rows are of a device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  kept = run_context.slot_sizes(model, e.sampler)
+  kept = policy_lib.slot_sizes(model, e.sampler)
   return memory_lib.programs(
-      run_context.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      policy_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
       weights=kept["weights"], cache=kept["cache"],
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
@@ -110,8 +111,8 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
-      run_context.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
-      **run_context.slot_sizes(model, e.sampler))
+      policy_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
+      **policy_lib.slot_sizes(model, e.sampler))
   # Beside an accumulation the moments stay.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state

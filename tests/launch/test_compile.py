@@ -1,5 +1,6 @@
 """launch.compile: what programs say of themselves, and programs for a slice."""
 
+import re
 import sys
 
 import jax
@@ -184,6 +185,11 @@ def test_a_small_model_on_a_small_slice():
   assert tuple(programs) == programs_lib.NAMES
   decode, text = devices_lib.compiled(programs["decode"])
   assert text.startswith("HloModule jit_decode")
+  # sampler.precision: no product of float32 takes passes of bfloat16.
+  products = [line for line in text.splitlines() if re.search(
+      r"= f32\S* (convolution|dot)\(", line)]
+  assert products and all(
+      "operand_precision={highest,highest}" in line for line in products)
   # The embedded policy has 141k parameters: whole weights while decoding.
   assert {c.kind for c in decode.collectives} <= {"all-reduce"}
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000

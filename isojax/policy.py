@@ -1,0 +1,108 @@
+"""Opens a base policy: its checkpoint, tokenizer, and sampler."""
+
+import dataclasses
+import hashlib
+import pathlib
+import typing
+
+from isojax import mesh as mesh_lib
+from isojax import model_families
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.sampling import sampler as sampler_lib
+
+TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
+              "tokenizer_config.json", "chat_template.jinja")
+
+
+def text_sha256(folder: str) -> str:
+  """Returns a hash of a checkpoint's text files, which also decide results."""
+  lines = []
+  for name in TEXT_FILES:
+    file = pathlib.Path(folder) / name
+    if file.is_file():
+      lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {name}")
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Opened(typing.NamedTuple):
+  """A base policy whose files are checked; its weights are not read yet."""
+
+  folder: str  # checkpoint on this machine
+  tokenizer: object  # transformers' fast tokenizer
+  eos_ids: tuple[int, ...]  # tokens that end a rollout
+  model: decoder.Transformer
+
+
+def opened_model(path: str, mesh) -> Opened:
+  """Opens a checkpoint by folder or hub name, on a mesh.
+
+  Raises:
+    InputError: it is missing or not supported, or its files do not belong
+      together.
+  """
+  folder = hf_config.resolve(path)
+  tokenizer = hf_tokenizer.load(folder)
+  model = decoder.Transformer(hf_config.read(folder), mesh)
+  # Not len(tokenizer): Gemma 3's has one token more than the embedding rows.
+  ends = hf_tokenizer.eos_ids(folder, tokenizer)
+  if max(ends) >= model.cfg.V:
+    raise InputError(
+        f"{path}: a rollout ends with token {max(ends)}, but the model has "
+        f"only {model.cfg.V} (vocab_size of config.json); tokenizer and model "
+        "are not of one checkpoint")
+  hf_weights.check(folder, decoder.abstract_params(model))
+  return Opened(folder, tokenizer, ends, model)
+
+
+def shape_of(cfg: decoder.ModelConfig) -> model_shape_lib.ModelShape:
+  """Returns the planner's description of a decoder."""
+  return model_shape_lib.ModelShape(
+      layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=model_families.Family(
+          cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
+
+
+def slot_sizes(model: decoder.Transformer,
+               cfg: sampler_lib.SamplerConfig) -> dict:
+  """Returns the arguments of cost.memory.slots_admitted for a sampler."""
+  return dict(
+      weights=cfg.weights or cfg.dtype, cache=cfg.cache or cfg.dtype,
+      dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
+      max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
+      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum")
+
+
+def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
+  """Returns the sampler with as many slots as its memory admits, and notes.
+
+  Raises:
+    InputError: not even one slot fits.
+  """
+  mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
+  G, fsdp = mesh_lib.blocks(mesh), mesh.shape["fsdp"]
+  wanted, sizes = -(-cfg.slots // G), slot_sizes(opened.model, cfg)
+  slots, gathered = memory_lib.slots_admitted(
+      shape, fsdp=fsdp, most=wanted, budget=cfg.memory_gib * 2**30, **sizes)
+  if not slots:
+    least = memory_lib.least_bytes(shape, fsdp=fsdp, **sizes)
+    raise InputError(
+        f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
+        f"device, it needs {least / 2**30:.3g}; give sampling more memory, "
+        "use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "max_prompt_tokens or max_new_tokens")
+  notes = () if slots == wanted else (
+      f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
+      f"{cfg.memory_gib}",)
+  if cfg.cache and opened.model.cfg.qkv_bias:
+    notes += (f"sampler.cache={cfg.cache}: keys of this family have biases, "
+              "and large biases leave few bits for the rest; watch logp_gap, "
+              "and unset sampler.cache if it is above a few hundredths",)
+  return sampler_lib.make_sampler(
+      opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
+      gathered=gathered), notes
