@@ -1,6 +1,6 @@
-"""Every knob of an experiment, once, with its unit or its reason.
+"""Every key of an experiment, with its unit or its reason.
 
-`hard.py` and `easy.py` start from here; this file is not run by itself.
+`hard.py` and `easy.py` modify this config; it is not run by itself.
 """
 
 from ml_collections import config_dict
@@ -10,76 +10,77 @@ from configs import split_math
 
 def get_config():
   return config_dict.create(
-      name="base",  # of the experiment, in the default workdir
-      seed=0,  # of every random number and of the data order
+      name="base",  # of the experiment; part of the default workdir
+      seed=0,  # of all random numbers and of the data order
       model=dict(
-          path="isojax/assets/countdown-tiny",  # Hugging Face folder or name
+          path="isojax/assets/countdown-tiny",  # folder or name of Hugging Face
           lora=dict(
-              rank=0,  # of the adapters; 0: all weights are trained
-              alpha=16.0,  # adapters count alpha / rank
-              targets=("q", "k", "v", "o", "gate", "up", "down"),  # matrices
+              rank=0,  # of adapters; 0: all weights are trained
+              alpha=16.0,  # adapters are scaled by alpha / rank
+              targets=("q", "k", "v", "o", "gate", "up", "down"),  # adapted
           ),
       ),
       task=dict(
           stratum="isojax/assets/countdown-tiny-hard.jsonl",  # launch.split
           prompt=dict(
               template="{question}:",  # around the question
-              chat=False,  # put it into the tokenizer's chat template
-              system="",  # of a chat; empty: the template's, Qwen2.5 has one
+              chat=False,  # True: in the tokenizer's chat template
+              system="",  # system prompt of a chat; empty: the template's own
           ),
           grader=dict(
-              name="countdown",  # who judges: or math, reasoning_gym
-              answer="whole",  # where they stand: or boxed, hash, tags
-              workers=1,  # processes that judge; countdown needs none
-              seconds=5.0,  # wall clock an answer may take, then it is wrong
-              step_seconds=120.0,  # that all of a step may take together
+              name="countdown",  # task that judges: or math, reasoning_gym
+              answer="whole",  # part of the text: or boxed, hash, tags
+              workers=1,  # judging processes; countdown needs none
+              seconds=5.0,  # to judge an answer; a longer one is wrong
+              step_seconds=120.0,  # to judge all answers of a step
           ),
-          format_coef=0.0,  # reward of an answer where it should stand
+          format_coef=0.0,  # reward for an answer in the place of `answer`
       ),
       alloc=dict(
-          Bp=32,  # problems a step
-          n=8,  # rollouts a problem
-          M=config_dict.placeholder(int),  # updates; None: what C pays for
-          C=131_072,  # rollouts in all; not read if M is given
+          Bp=32,  # problems per step
+          n=8,  # rollouts per problem
+          M=config_dict.placeholder(int),  # steps; None: C // (Bp * n)
+          C=131_072,  # rollouts of the run; ignored if M is given
       ),
       sampler=dict(
-          slots=256,  # decoded at once; refilled from Bp * n as they end
-          memory_gib=1.0,  # of a device for sampling: bounds the slots
+          slots=256,  # sequences decoded at once; a finished one is replaced
+          memory_gib=1.0,  # of each device, for sampling: bounds the slots
           max_prompt_tokens=15,  # "13 13 13 13=99:"
           max_new_tokens=16,  # "13-(12-(11-10))" and EOS
           temperature=1.0,  # of training rollouts; 0 is greedy
           top_p=1.0,  # of training rollouts; 1 keeps all tokens
-          dtype="float32",  # of activations; CPUs run bf16 slower
+          dtype="float32",  # of activations; bfloat16 is slower on CPUs
           weights=config_dict.placeholder(str),  # of matrices: None for dtype,
-          # or int8, half of bfloat16's bytes and rounded
+          # or int8: half the bytes of bfloat16, rounded
           cache=config_dict.placeholder(str),  # of keys and values: None for
-          # dtype, or float8, half of bfloat16's bytes and rounded to 1 in 16;
-          # Qwen2's keys, which have biases, may not stand it: see logp_gap
-          attention="auto",  # of prompts: best kernel, or einsum, splash, cudnn
+          # dtype, or float8: half the bytes of bfloat16, rounded to 1 in 16,
+          # too coarse for some models with key biases (Qwen2): check logp_gap
+          attention="auto",  # kernel for prompts: or einsum, splash, cudnn
           precision="highest",  # of float32 products; high, default: faster
       ),
       recipe=dict(
           loss=dict(
-              selection="all",  # rollouts of a group that are trained on
+              selection="all",  # which rollouts of a group are trained on
               advantage="group_norm",  # or centered, leave_one_out
               aggregation="token_mean",  # or sample_mean, prompt_mean,
               # constant_length, sample_sum
               policy_loss="ppo_clip",  # or reinforce
-              constants=dict(),  # of these four, such as length=16
-              zero_variance="off",  # or policy, regularizers, all
+              constants=dict(),  # of these four functions, such as length=16
+              zero_variance="off",  # terms without groups of equal rewards:
+              # or policy, regularizers, all
               advantage_ddof=0,  # of the group std; 1 confounds a sweep of n
               advantage_eps=1e-6,  # added to the group std, reward units
-              clip_low=0.2,  # PPO clip, inert while strictly on-policy
-              clip_high=0.2,  # upper bound is 1 + this
+              clip_low=0.2,  # PPO clip; no effect while strictly on-policy
+              clip_high=0.2,  # the upper bound is 1 + clip_high
               importance_cap=2.0,  # on trainer / sampler; None: no weights
               kl_coef=0.0,  # of k3 to the base policy; 0: not computed
-              entropy_coef=0.0,  # of the bonus, per nat
-              microbatch_tokens=768,  # rows of packed answers; memory, speed
-              remat=False,  # backward computes layers again: memory, speed
-              dtype="float32",  # of activations; masters are float32
-              reduce_dtype="float32",  # of gradients over devices; bfloat16
-              # moves half the bytes, and rounds what each device adds
-              attention="auto",  # best kernel, or einsum, splash, cudnn
+              entropy_coef=0.0,  # of the entropy bonus, per nat
+              microbatch_tokens=768,  # of packed answers; memory and speed
+              remat=False,  # True: recompute layers in the backward, for memory
+              dtype="float32",  # of activations; parameters are float32
+              reduce_dtype="float32",  # of gradient sums over devices; bfloat16
+              # moves half the bytes and rounds the gradient of each device
+              attention="auto",  # kernel: or einsum, splash, cudnn
               precision="highest",  # of float32 products; high, default:
               # faster on accelerators, further from the sampler
           ),
@@ -102,35 +103,35 @@ def get_config():
           growth=1.5,  # of C between evaluations; 1: every `first` rollouts
       ),
       checkpoint=dict(
-          every_steps=100,  # updates
-          every_minutes=10.0,  # or this long since the last, what comes first
-          keep=3,  # newest ones kept
+          every_steps=100,  # steps
+          every_minutes=10.0,  # since the last; whichever comes first
+          keep=3,  # newest checkpoints kept
       ),
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
       ),
       mesh=dict(
-          data=1,  # devices that share rows and hold whole parameters
-          fsdp=1,  # devices that share rows and parameters
-          tensor=1,  # devices that share heads, mlp and vocabulary
+          data=1,  # shards of rows; each holds all parameters
+          fsdp=1,  # shards of rows and parameters
+          tensor=1,  # shards of heads, mlp and vocabulary
       ),
   )
 
 
 def sized(config, size):
-  """The same setting for a real model: of `tiny` there is no change.
+  """Returns the config for a model of some size; `tiny` changes nothing.
 
-  Never run at the paper's scale: the tests only trace its shapes.
+  The larger sizes have not been run: the tests only trace their shapes.
   """
   if size == "tiny":
     return config
   if size not in ("qwen2.5-0.5b", "qwen2.5-7b"):
     raise ValueError(f"configs/{config.name}.py:{size}: expected tiny, "
                      "qwen2.5-0.5b or qwen2.5-7b")
-  config.task.stratum = f"{size}-{config.name}.jsonl"  # of launch.split
+  config.task.stratum = f"{size}-{config.name}.jsonl"  # launch.split
   config.name = f"{config.name}-{size}"
-  # The same text and grader that configs/split_math.py measured with.
+  # The prompt and grader of configs/split_math.py.
   config.task.prompt.update(chat=True, template=split_math.BOXED)
   config.task.grader.update(name="math", answer="boxed", workers=8)
   config.sampler.update(temperature=0.6, dtype="bfloat16")  # the paper's
@@ -149,11 +150,12 @@ def sized(config, size):
     return config
   config.model.path = "Qwen/Qwen2.5-7B-Instruct"  # or a local folder
   config.alloc.update(Bp=128, n=32, C=2_000_000)  # in the paper's Hard grid
-  # Of 16 devices of 16 GiB, such as v5e:4x4: hard's compiled programs fit, and
-  # by the planner's estimate easy's, which hold the base policy too.
+  # For 16 devices of 16 GiB, such as v5e:4x4. The compiled programs of hard
+  # fit; those of easy, which also hold the base policy, fit by the planner's
+  # estimate.
   config.sampler.update(
       slots=128,  # 32 on each of 4 row shards
-      memory_gib=9.0,  # of a device; weights and moments have 5.3 beside
+      memory_gib=9.0,  # of a device; weights and moments need 5.3 more
       max_prompt_tokens=2048,
       max_new_tokens=8192)  # the paper's longest answer
   config.recipe.loss.microbatch_tokens = 32_768  # 8192 on each row shard

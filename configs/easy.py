@@ -1,14 +1,14 @@
 """Easy problems: the base policy solves 5 to 9 of 16 (avg@16 in [0.3, 0.6]).
 
-Reproduces in small the Easy setting of the IsoCompute Playbook (arXiv
-2603.12151): binary reward, KL to the base policy together with an entropy
-bonus, lr ~ sqrt(B).
+Reproduces the Easy setting of the IsoCompute Playbook (arXiv 2603.12151) at a
+small scale: binary reward, KL to the base policy with an entropy bonus,
+lr ~ sqrt(B).
 
   python -m isojax.main --config=configs/easy.py
 
 The embedded policy, C = 65,536 rollouts: 1 minute on 2 cores; avg@8 on the
-held-out problems goes from 0.34 to 0.67. `easy.py:qwen2.5-7b` is the same
-for a real model, as `hard.py` says of its own.
+held-out problems rises from 0.34 to 0.67. `easy.py:qwen2.5-7b` is the same
+setting for a large model; `hard.py` describes how to run it.
 """
 
 from configs import base
@@ -20,6 +20,6 @@ def get_config(size="tiny"):
   config.task.stratum = "isojax/assets/countdown-tiny-easy.jsonl"
   config.alloc.C = 65_536  # easy problems saturate sooner
   config.recipe.loss.update(
-      kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat a token
+      kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat per token
       entropy_coef=0.003)  # the paper gives none; always paired with KL
   return base.sized(config, size)

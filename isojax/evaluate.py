@@ -1,4 +1,7 @@
-"""avg, best, worst and maj@k, each with a standard error over problems."""
+"""Evaluation metrics avg@k, best@k, worst@k and maj@k, and when to evaluate.
+
+Each metric has a standard error over problems.
+"""
 
 import collections
 
@@ -6,17 +9,18 @@ import numpy as np
 
 
 def best_at_k(correct_Q, *, stored: int, k: int):
-  """Chance that k of the stored samples hold a correct one, per problem.
+  """Returns the chance that k of the stored samples include a correct one.
 
-  1 - C(stored - c, k) / C(stored, k): unbiased, without replacement.
+  1 - C(stored - c, k) / C(stored, k) for each problem: the unbiased estimate,
+  without replacement.
   """
   return 1.0 - worst_at_k(stored - np.asarray(correct_Q), stored=stored, k=k)
 
 
 def worst_at_k(correct_Q, *, stored: int, k: int):
-  """Chance that k of the stored samples are all correct, per problem.
+  """Returns the chance that k of the stored samples are all correct.
 
-  C(c, k) / C(stored, k), as a product that never overflows.
+  C(c, k) / C(stored, k) for each problem, as a product, which cannot overflow.
   """
   c = np.asarray(correct_Q, np.float64)[..., None]
   i = np.arange(k)
@@ -24,14 +28,13 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """Whether the commonest vote is right; tied votes share the verdict.
+  """Returns the share of the most common votes that are right.
+
+  It is 0 or 1 unless several votes are equally common, and 0 without any vote.
 
   Args:
-    votes: one answer a sample, "" for none.
-    reward: its reward; samples with one answer have one reward.
-
-  Returns:
-    The share of the commonest answers that are right; 0 without any vote.
+    votes: the answer of each sample, "" for none.
+    reward: the reward of each sample; equal answers have equal rewards.
   """
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
@@ -43,7 +46,10 @@ def majority(votes, reward) -> float:
 
 
 def mean_and_se(value_Q) -> tuple[float, float]:
-  """Mean over problems and its standard error (ddof 1; 0 for one problem)."""
+  """Returns the mean over problems and its standard error.
+
+  The standard deviation has ddof 1; the error of a single problem is 0.
+  """
   value = np.asarray(value_Q, np.float64)
   if len(value) < 2:
     return float(value.mean()), 0.0
@@ -51,7 +57,12 @@ def mean_and_se(value_Q) -> tuple[float, float]:
 
 
 def at_k(reward_Qxk, votes_Qxk) -> dict:
-  """The evaluation fields of a record from binary rewards and votes [Q, k]."""
+  """Returns the evaluation fields of a record.
+
+  Args:
+    reward_Qxk: binary rewards.
+    votes_Qxk: answers, as for `majority`.
+  """
   reward = np.asarray(reward_Qxk)
   k = reward.shape[1]
   correct = (reward == 1.0).sum(axis=1)
@@ -69,12 +80,12 @@ def at_k(reward_Qxk, votes_Qxk) -> dict:
 
 
 def due_steps(*, M: int, B: int, first: int, growth: float) -> frozenset[int]:
-  """The updates after which to evaluate: 0, M, and by rollouts spent.
+  """Returns the steps at which to evaluate: 0, M, and by rollouts sampled.
 
   After an evaluation at C rollouts the next is due at max(C + first,
   growth * C): every `first` rollouts for growth = 1, geometric later on for
-  growth > 1. It falls on the first step that has spent them, so runs of
-  different n are measured at the same C.
+  growth > 1. It takes place at the first step that has sampled them, so runs
+  with different n are measured at the same C.
   """
   steps, due = {0, M}, first
   while due <= M * B:

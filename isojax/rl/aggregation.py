@@ -4,9 +4,9 @@ NumPy arithmetic on the host, in float64. The loss is the sum over all tokens of
 weight * term. The division by the whole batch happens here and nowhere else, so
 microbatches and devices cannot change it.
 
-An aggregation is a pure function of lengths [Bp, n] and of the groups that count
-[Bp] that returns the weight of every token of a rollout [Bp, n], 0 in other
-groups; its keyword-only arguments are constants of the config
+An aggregation is a pure function of lengths [Bp, n] and of the groups that
+count [Bp]. It returns the weight of every token of a rollout [Bp, n], which is 0
+in other groups. Its keyword-only arguments are constants of the config
 (docs/extending.md).
 """
 
@@ -59,7 +59,7 @@ AGGREGATIONS = {
     "sample_sum": sample_sum,
 }
 
-# From which terms a group of equal rewards is dropped: (policy, KL and entropy).
+# The terms that drop groups of equal rewards: (policy, KL and entropy).
 # A dropped group leaves the numerator and the denominator of the term.
 ZERO_VARIANCE = {
     "off": (False, False),
@@ -70,7 +70,7 @@ ZERO_VARIANCE = {
 
 
 def token_weights(len_Bpxn, reward_Bpxn, *, aggregate, zero_variance: str):
-  """Returns the weights of the policy term, and of KL and entropy: [Bp, n] each.
+  """Returns token weights of the policy term, and of KL and entropy: [Bp, n].
 
   The weights are all 0 if every group was dropped.
 

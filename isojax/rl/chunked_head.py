@@ -1,4 +1,8 @@
-"""A loss over given tokens and its gradient, without all logits at once."""
+"""The loss of given tokens and its gradient, without all logits at once.
+
+The logits of a microbatch, [R, W, V], would need more memory than everything
+else in the update. Here they exist for one chunk of positions at a time.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +16,19 @@ from isojax.types import Batch
 
 
 def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
-  """What predicts each of a microbatch's tokens: [R, W, D].
+  """Returns the hidden states that predict a microbatch's tokens: [R, W, D].
 
-  Prompts go through the model once a slot; their keys and values are cloned to
-  the rows, in front of the rows' own, and gradients of all rows meet in them.
-  Activations are in `dtype`; a weight's gradient is in the dtype of the weight.
+  Each prompt slot goes through the model once. Its keys and values are cloned
+  to the rows, in front of the rows' own, so the gradients of all rows of a
+  prompt are summed in them. Activations are in `dtype`; the gradient of a
+  weight is in the dtype of the weight.
   """
   S, W = batch.prompts.tokens_PxS.shape[1], batch.tokens_RxW.shape[1]
   G = mesh_lib.blocks(model.mesh)
-  clone = lambda x: prefill.clone(x, batch.slot_R, G)
+
+  def clone(x):
+    return prefill.clone(x, batch.slot_R, G)
+
   cache = jax.tree.map(
       clone, prefill.prompt_cache(model, params, batch.prompts, dtype))
   last_P = batch.prompts.len_P - 1
@@ -30,8 +38,9 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   inputs_RxW = jnp.where(
       batch.offset_RxW == 0, clone(first_P)[:, None], before_RxW)
   last_R, at_W = clone(last_P), jnp.arange(W)
-  # The prompt's last token is fed again, so the prompt ends before it.
-  start_RxW = at_W[None] - batch.offset_RxW  # of the token's own answer
+  # The last token of the prompt is fed here, so the cached prompt ends before
+  # it. Each token sees the prompt and its own answer, which starts here:
+  start_RxW = at_W[None] - batch.offset_RxW
   hidden, _ = model.apply(
       {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
       Seen(S, last_R, S + start_RxW), cache, None)
@@ -41,7 +50,7 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
 def in_chunks(tree, G: int, V: int):
   """Cuts [R, T, ...] along positions, for logits of about HEAD_BYTES a device.
 
-  Not along rows, which stay on their devices. Zeros fill the last chunk.
+  Rows are not cut, so they stay on their devices. Zeros fill the last chunk.
 
   Returns:
     The same tree of [chunks, R, T / chunks, ...].
@@ -58,10 +67,10 @@ def in_chunks(tree, G: int, V: int):
 
 
 def per_block(weight_VxD, dtype, mesh):
-  """The head's weight for each row shard, [G, V, D]: gathered here, once.
+  """Returns the head's weight for each row shard, [G, V, D], gathered once.
 
-  What each chunk of tokens adds to its gradient then stays on the shard, where
-  XLA would reduce it over all of them, whole, chunk by chunk.
+  The gradient of each chunk then stays on its row shard. With one weight for
+  all row shards XLA would sum the whole gradient over them for every chunk.
   """
   G, sharding = mesh_lib.blocks(mesh), head_sharding(weight_VxD, mesh)
   weight_VxD = jax.lax.with_sharding_constraint(
@@ -72,22 +81,23 @@ def per_block(weight_VxD, dtype, mesh):
 
 
 def head_sharding(weight_VxD, mesh):
+  """Returns the sharding of the head's weight as a parameter."""
   return mesh_lib.param_sharding(("vocab", "embed"), weight_VxD.shape, mesh)
 
 
 def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
-  """Sums of a loss over all tokens and its gradients, chunk by chunk.
+  """Returns sums of a loss over all tokens and its gradients, by chunks.
 
-  The gradient of a chunk is taken while its logits are there, so these are
-  computed once, and nothing of the size of the vocabulary is kept.
+  The gradient of a chunk is computed together with its loss, so its logits are
+  computed once and nothing of the size of the vocabulary is kept.
 
   Args:
     term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
-    hidden_RxTxD: in the compute dtype.
-    weight_VxD: of the head. Its gradient is summed in float32 over chunks, and
-      then over devices in its dtype.
-    rest: tree of [R, T, ...], cut as the hidden states.
-    mesh: whose row shards are the G blocks.
+    hidden_RxTxD: hidden states in the compute dtype.
+    weight_VxD: the head's weight. Its gradient is summed over chunks in
+      float32, and then over devices in the dtype of the weight.
+    rest: a tree of [R, T, ...], cut like the hidden states.
+    mesh: its row shards are the G blocks.
 
   Returns:
     (sums, gradient of the hidden states, gradient of the weight).

@@ -6,8 +6,8 @@ importance sampling as in IsoCompute (arXiv 2603.12151).
 
 A policy loss is a pure function of log-probs, of log-probs at the weights that
 sampled, and of advantages, [R, T] each. It returns the loss of each token and
-whether a bound acts on it, [R, T] each; its keyword-only arguments are constants
-of the config (docs/extending.md).
+whether a bound acts on it, [R, T] each. Its keyword-only arguments are
+constants of the config (docs/extending.md).
 """
 
 import chex

@@ -1,8 +1,9 @@
-"""Answers packed into rows, and rows cut into microbatches, on the host.
+"""Packs answers into rows and rows into microbatches, on the host.
 
-A row holds answers of one problem, one behind the other, so that it needs one
-prompt and little of it is padding. All rows of a run are of one width and all
-microbatches have as many: few shapes, and none depends on what was drawn.
+A row holds answers of one problem in sequence, so it needs one prompt and has
+little padding. In a run all rows have the same width and all microbatches the
+same number of rows: there are few shapes to compile, and none depends on what
+was sampled.
 """
 
 import bisect
@@ -12,54 +13,57 @@ import numpy as np
 
 from isojax.types import Batch, Prompts, Rollouts
 
-LEAST = 32  # tokens of a row: shorter answers share one, if a problem has more
+LEAST = 32  # tokens of a row, if all answers of a problem have as many
 
 
 def width(T: int, n: int) -> int:
-  """Tokens of a row that packs n answers of at most T."""
+  """Returns the tokens of a row that packs n answers of at most T tokens."""
   return min(n * T, max(T, LEAST))
 
 
 def multiple(count: int, G: int) -> int:
-  """`count` rounded down to a multiple of G, at least G."""
+  """Returns `count` rounded down to a multiple of G, and at least G."""
   return max(G, count // G * G)
 
 
 def packed(len_R, problem_R, W: int) -> list[list[int]]:
-  """The answers of each row, in the order of their problems.
+  """Returns the answers of each row, in the order of their problems.
 
-  The longest first, each into the fullest row with room for it.
+  The answers of a problem are placed by decreasing length, each into the
+  fullest row that has space for it (best-fit decreasing).
 
   Args:
-    len_R, problem_R: of the answers, problem-major.
+    len_R, problem_R: length and problem of each answer, problem-major.
     W: tokens of a row.
   """
   rows = []
   edges = np.flatnonzero(np.diff(problem_R, prepend=-1, append=-1))
   for begin, end in zip(edges[:-1], edges[1:]):
-    room = []  # (tokens left, row) of this problem's rows, rising
+    free = []  # (free tokens, row) of this problem's rows, ascending
     for i in begin + np.argsort(-len_R[begin:end], kind="stable"):
-      at = bisect.bisect_left(room, (len_R[i], 0))
-      if at == len(room):
+      at = bisect.bisect_left(free, (len_R[i], 0))
+      if at == len(free):
         left, row = W, len(rows)
         rows.append([])
       else:
-        left, row = room.pop(at)
+        left, row = free.pop(at)
       rows[row].append(int(i))
-      bisect.insort(room, (left - len_R[i], row))
+      bisect.insort(free, (left - len_R[i], row))
   return rows
 
 
 def fill(problem_R, *, G: int, rows: int, slots: int):
-  """Puts the first rows into G blocks, until rows or prompt slots run out.
+  """Puts the first rows into G blocks, until places or prompt slots run out.
 
   Args:
-    problem_R: of each row, in the order in which they are taken.
-    G: blocks; rows, slots: of each.
+    problem_R: problem of each row, in the order in which rows are taken.
+    G: number of blocks.
+    rows: places for rows in a block.
+    slots: prompt slots of a block.
 
   Returns:
-    place: where each row that was taken stands; slot [G * rows]: the prompt
-    slot of each place; held [G * slots]: the problem of each prompt slot. Both
+    place: the place of each row that was taken. slot [G * rows]: the prompt
+    slot of each place. held [G * slots]: the problem of each prompt slot. Both
     are 0 where empty.
   """
   place = []
@@ -81,16 +85,17 @@ def fill(problem_R, *, G: int, rows: int, slots: int):
 
 
 def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
-  """Yields what `fill` says of one microbatch after the other.
+  """Yields the result of `fill` for one microbatch after the other.
 
-  Prompt slots have a sixteenth of the tokens of the rows, a quarter, or as
-  many: the least that has room for all the rows. They are never more than rows.
+  The prompt slots of a microbatch have a sixteenth of the tokens of its rows,
+  a quarter, or as many: the smallest that suffices for its rows. There are
+  never more slots than rows.
 
   Args:
-    problem_R: of each row.
+    problem_R: problem of each row.
     S, W: tokens of a prompt slot and of a row.
     G: blocks of a microbatch.
-    tokens: of its rows, at most, but for one row a block.
+    tokens: most tokens of a microbatch's rows; each block has at least one row.
   """
   rows = multiple(tokens // W, G)
   while len(problem_R):
@@ -106,14 +111,19 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
 def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
              regularizer_weight_B, *, n: int, G: int, tokens: int,
              regularized: bool) -> list[Batch]:
-  """Problem-major host rows to microbatches of G blocks each.
+  """Returns the microbatches of an update; none if no rollout has a gradient.
 
-  Rows without any gradient, such as those of all-wrong groups where neither KL
-  nor entropy bonus is on, are in none.
+  A rollout has a gradient if its advantage and its policy weight are not 0, or
+  if KL or entropy bonus is on and its regularizer weight is not 0. Others, such
+  as those of all-wrong groups without KL, are left out.
 
   Args:
-    n: rows of each problem.
-    tokens: of a microbatch, padding of its rows included.
+    prompts: host arrays, one prompt per problem.
+    rollouts: host arrays, problem-major.
+    advantage_B, policy_weight_B, regularizer_weight_B: of each rollout.
+    n: rollouts of each problem.
+    G: blocks of a microbatch.
+    tokens: most tokens of a microbatch's rows, with padding.
     regularized: whether KL or entropy bonus is on.
   """
   used = (np.asarray(advantage_B) != 0) & (np.asarray(policy_weight_B) > 0)
@@ -129,7 +139,8 @@ def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
     taken, rows = rows[:len(place)], rows[len(place):]
     answer = np.concatenate(taken)
     length = rollouts.len_R[answer]
-    # Tokens of the answers of a row before each, and of each before a token.
+    # Tokens of a row before each of its answers; tokens of an answer before
+    # each of its tokens.
     before = np.concatenate([
         np.cumsum(rollouts.len_R[row]) - rollouts.len_R[row] for row in taken])
     offset = np.arange(length.sum()) - np.repeat(

@@ -1,10 +1,10 @@
-"""Rollouts to text, on the host."""
+"""The text of rollouts, which judges turn into rewards."""
 
 from isojax.types import Rollouts
 
 
 def texts(tokenizer, rollouts: Rollouts) -> list[str]:
-  """The text of each row, without the EOS that ended it."""
+  """Returns the text of each rollout, without the EOS that ended it."""
   length_R = rollouts.len_R - rollouts.ended_R
   return tokenizer.batch_decode(
       [row[:length].tolist()

@@ -22,8 +22,8 @@ MASK = np.arange(INPUT["T"]) < LENGTH_Pxn.reshape(-1, 1)
 
 # Cases of functions that do not exist.
 NOT_YET = {
-    "batch_norm_centered_ddof0", "batch_norm_raw_ddof0", "gspo_ratio_3", "gae_3",
-    "kl_k1_-1.0_-1.2", "length_penalty_14000_2000_12500",
+    "batch_norm_centered_ddof0", "batch_norm_raw_ddof0", "gspo_ratio_3",
+    "gae_3", "kl_k1_-1.0_-1.2", "length_penalty_14000_2000_12500",
     "length_penalty_14000_2000_14500", "length_penalty_20480_4096_18432",
     "reinforce_pp_2", "reinforce_pp_2_baseline", "value_loss_clipped"}
 # Parts of cases, of functions that do not exist.
