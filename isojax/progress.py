@@ -1,7 +1,6 @@
-"""What a person sees while a run goes on, and the table at its end."""
+"""The progress of a run on the terminal, and the table at its end."""
 
 import contextlib
-import contextvars
 import dataclasses
 import os
 import sys
@@ -10,29 +9,15 @@ import time
 import tqdm
 
 
-# What a thread says goes into this file; None: to the terminal.
-_LOG = contextvars.ContextVar("log", default=None)
-
-
-@contextlib.contextmanager
-def said_to(file):
-  """What this thread says goes into a text file."""
-  token = _LOG.set(file)
-  try:
-    yield
-  finally:
-    _LOG.reset(token)
-
-
 def reporter(*, start: int, total: int, rollouts_per_step: int,
              every_seconds: float):
-  """A function (step, reward) that shows step/M, rollouts/s, reward and ETA.
+  """Returns a function (step, reward) that shows the progress of a run.
 
-  A bar on a terminal; elsewhere a plain line every so many seconds.
+  On a terminal it is a bar; elsewhere a line every `every_seconds`.
   """
   began = last = time.monotonic()
   bar = tqdm.tqdm(total=total, initial=start, desc="step", dynamic_ncols=True,
-                  disable=_LOG.get() is not None or not sys.stderr.isatty())
+                  disable=not sys.stderr.isatty())
 
   def report(step: int, reward: float) -> None:
     nonlocal last
@@ -54,19 +39,18 @@ def reporter(*, start: int, total: int, rollouts_per_step: int,
 
 
 def say(line: str) -> None:
-  """One line to the terminal, above the bar if there is one."""
-  file = _LOG.get() or sys.stderr
-  tqdm.tqdm.write(line, file=file)
-  file.flush()
+  """Prints a line to standard error, above the bar if there is one."""
+  tqdm.tqdm.write(line, file=sys.stderr)
+  sys.stderr.flush()
 
 
 def show(text: str) -> None:
-  """A result, to standard output."""
-  print(text, file=_LOG.get() or sys.stdout, flush=True)
+  """Prints a result to standard output."""
+  print(text, flush=True)
 
 
 def evaluation_line(record: dict) -> str:
-  """An evaluation in one line."""
+  """Returns an evaluation as one line."""
   parts = [f"{name} {record[name]:.4f} ± {record[f'{name}_se']:.4f}"
            for name in ("avg", "best", "worst", "maj")]
   return (f"eval at step {record['step']}, {record['rollouts']} rollouts, "
