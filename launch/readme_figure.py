@@ -22,8 +22,8 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 def draw(document: dict):
   """Returns the figure: measured rewards on the left, frontier on the right."""
   from matplotlib.figure import Figure  # the extra `plot`
-  from isojax.frontier import axes
-  from isojax.frontier.words import metric_of
+  from isojax.frontier.report import axes
+  from isojax.frontier.labels import metric_of
   study, frontier = document["study"], document["frontier"]
   look = lambda n: dict(color=axes.colour_of(n, study["n"]),
                         marker=axes.marker_of(n, study["n"]))
@@ -56,7 +56,7 @@ def draw(document: dict):
 def main(_) -> None:
   try:
     import matplotlib
-    from isojax.frontier import axes
+    from isojax.frontier.report import axes
   except ImportError as error:
     raise InputError("launch.readme_figure draws and needs the extra: pip "
                      "install -e '.[plot]'") from error

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from isojax.errors import InputError
-from isojax.frontier import separable
+from isojax.frontier import varpro
 
 
 def saturating_exponential(theta, x):
@@ -120,8 +120,8 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
     rounds: refinements of theta by 3.
   """
   grid = first_grid(form, float(x_E.max()))
-  bounds = separable.Bounds(floor=b_min, ceiling=A_max)
-  theta, b, s, sse = separable.fit(
+  bounds = varpro.Bounds(floor=b_min, ceiling=A_max)
+  theta, b, s, sse = varpro.fit(
       x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid, bounds=bounds,
       rounds=rounds)
   hits = [name for name, hit in (

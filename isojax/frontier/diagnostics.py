@@ -1,34 +1,33 @@
-"""What else a study says: knobs, extrapolation, sensitivity, interference."""
+"""Further tables of a fit: switches, variants, extrapolation, sensitivity."""
 
 import dataclasses
 
 import numpy as np
-from scipy import optimize
-from scipy import stats
 
 from isojax.errors import InputError
+from isojax.format import compact, number
 from isojax.frontier import analysis
+from isojax.frontier import bootstrap
 from isojax.frontier import envelope
-from isojax.frontier.analysis import Fit
-from isojax.frontier.analysis import Options
-from isojax.frontier.study import FEWEST, Run, Study
-from isojax.frontier.words import compact
-from isojax.frontier.words import number
+from isojax.frontier import verdict
+from isojax.frontier.bootstrap import Options
+from isojax.frontier.study import FEWEST, Study
+from isojax.frontier.verdict import Fit
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-  """The law under one other choice of a step that the paper leaves open."""
+  """The law if one step that the paper leaves open is done otherwise."""
 
   name: str
-  log10_C0: float | None  # None: nothing to fit
+  log10_C0: float | None  # None: no law can be fitted
   ceiling: float | None
   n_at_end: float | None
   switches: tuple[tuple[int, int, float], ...]  # (from n, to n, C)
 
 
 def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
-  """(from n, to n, C) along the resolved frontier of the data."""
+  """Returns (from n, to n, C) along the resolved frontier of the data."""
   at = np.flatnonzero(fit.frontier.resolved_DxG[0])
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   n_of = lambda g: fit.study.configurations[best_G[g]][1]
@@ -38,7 +37,7 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
 
 
 def variants(study: Study, base: Options) -> tuple[Variant, ...]:
-  """The law as each choice changes, one at a time; `base` is the first."""
+  """Returns the law with `base`, then with one option changed at a time."""
   point = lambda **kw: dataclasses.replace(
       base, points=dataclasses.replace(base.points, **kw))
   end = max(r.C_E.max() for r in study.runs)
@@ -66,7 +65,7 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
     except InputError:  # too few points are left
       out.append(Variant(name, None, None, None, ()))
       continue
-    law = None if fit.law is None else analysis.sigmoid_of(fit)
+    law = None if fit.law is None else verdict.sigmoid_of(fit)
     x0 = None if law is None else float(fit.law.x0_D[0])
     out.append(Variant(
         name, x0, None if law is None else float(2 ** (law.b + law.L)),
@@ -76,19 +75,19 @@ def variants(study: Study, base: Options) -> tuple[Variant, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Extrapolation:
-  """A fit on C <= C1, held against what was seen at C2."""
+  """A fit of the data up to C1, compared with what was measured at C2."""
 
   C1: float
   C2: float
-  n_predicted: float | None  # by the law
+  n_predicted: float | None  # by the law; None: no law can be fitted
   n_seen: int  # on the frontier of all data
   reward_predicted: float  # by the continued curves
   reward_seen: float
-  reward_interval: tuple[float, float]  # 95 %, of the seen one
+  reward_interval: tuple[float, float]  # 95 %, of reward_seen
 
 
 def cut(study: Study, C1: float) -> Study:
-  """The part of a study up to C1; runs of fewer than FEWEST evaluations go."""
+  """Returns the study up to C1, without runs of too few evaluations there."""
   runs = []
   for run in study.runs:
     keep = run.C_E <= C1
@@ -101,7 +100,7 @@ def cut(study: Study, C1: float) -> Study:
 
 
 def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
-  """Scores a prediction from C <= C1 at the end of the data; None: too few."""
+  """Returns a prediction from C <= C1 for the end of the data, if possible."""
   early_study = cut(fit.study, C1)
   resolved = np.flatnonzero(fit.frontier.resolved_DxG[0])
   if len({r.n for r in early_study.runs}) < 2 or not len(resolved):
@@ -114,13 +113,13 @@ def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
   g = resolved[-1]
   C2 = float(fit.frontier.C_G[g])
   predicted = max(float(c([C2])[0, 0]) for c in early.curves)
-  law = None if early.law is None else analysis.sigmoid_of(early)
+  law = None if early.law is None else verdict.sigmoid_of(early)
   reward_D = fit.frontier.reward_DxG[:, g]
   return Extrapolation(
       C1=C1, C2=C2, n_predicted=None if law is None else float(law(C2)),
       n_seen=int(round(2.0 ** fit.log2_n_DxG[0, g])),
       reward_predicted=predicted, reward_seen=float(reward_D[0]),
-      reward_interval=analysis.percentiles(reward_D))
+      reward_interval=bootstrap.percentiles(reward_D))
 
 
 def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
@@ -129,9 +128,9 @@ def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
   It misses if it is off by more than half of the step between tested n.
   """
   if found.n_predicted is None or abs(np.log2(
-      found.n_predicted / found.n_seen)) <= analysis.grid_step(fit.study) / 2:
+      found.n_predicted / found.n_seen)) <= fit.study.grid_step / 2:
     return None
-  symbol = analysis.symbol_of(fit.study)
+  symbol = fit.study.symbol
   return (f"the extrapolation check failed: the law of the data up to {symbol} "
           f"= {compact(found.C1)} gives n* = {number(found.n_predicted)} at "
           f"{compact(found.C2)}, where n = {found.n_seen} leads")
@@ -139,22 +138,22 @@ def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-  """Reward over one of (Bp, n) with the other held, at one C for all."""
+  """Reward over one of (Bp, n) with the other fixed, at the same C for all."""
 
   varied: str  # n or Bp
   held: int  # value of the other
-  C: float  # the largest that all of them reached
+  C: float  # the largest C that all of them reached
   values: tuple[int, ...]
   reward: tuple[float, ...]  # of the fitted curves at C
   low: tuple[float, ...]  # 95 %
   high: tuple[float, ...]
-  best_seen: tuple[float, ...]  # the paper's: largest noisy evaluation
+  best_seen: tuple[float, ...]  # largest single evaluation, as in the paper
   spread: float  # max - min of `reward`
   spread_interval: tuple[float, float]
 
 
 def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
-  """Over n at each Bp and over Bp at each n (the playbook's section 8.1)."""
+  """Returns rewards over n at each Bp, and over Bp at each n (section 8.1)."""
   cells = fit.study.configurations
   out = []
   for varied, at in (("n", 1), ("Bp", 0)):
@@ -166,7 +165,7 @@ def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
       C = min(fit.curves[i].C_hi for i in members)
       reward_DxV = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
       spread_D = reward_DxV.max(1) - reward_DxV.min(1)
-      low, high = np.quantile(reward_DxV[1:], analysis.QUANTILES, axis=0)
+      low, high = np.quantile(reward_DxV[1:], bootstrap.QUANTILES, axis=0)
       out.append(Sensitivity(
           varied=varied, held=held, C=C,
           values=tuple(cells[i][at] for i in members),
@@ -174,28 +173,28 @@ def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
           high=tuple(high.tolist()),
           best_seen=tuple(float(max(
               r.reward_E[r.C_E <= C].max()
-              for r in analysis.runs_of(fit.study, *cells[i])))
+              for r in fit.study.runs_of(*cells[i])))
                           for i in members),
           spread=float(spread_D[0]),
-          spread_interval=analysis.percentiles(spread_D)))
+          spread_interval=bootstrap.percentiles(spread_D)))
   return tuple(out)
 
 
 @dataclasses.dataclass(frozen=True)
 class BestN:
-  """The n whose curve is highest at the largest C that all n reached."""
+  """The n whose curve is highest at the largest C that every n reached."""
 
   metric: str
   Bp: int
   C: float
-  n: int | None  # None: no n differs
+  n: int | None  # None: all n are equal
   agreeing: float | None  # share of the bootstrap draws with the same n
   n_interval: tuple[float, float] | None  # 95 % of the draws
-  why: str | None  # there is no best n
+  why: str | None  # why there is no best n
 
 
 def best_n(fit: Fit) -> tuple[BestN, ...]:
-  """One row for each Bp with two n or more (section 8.2)."""
+  """Returns one row per Bp with at least two n (section 8.2)."""
   cells = fit.study.configurations
   out = []
   for Bp in sorted({b for b, _ in cells}):
@@ -205,99 +204,12 @@ def best_n(fit: Fit) -> tuple[BestN, ...]:
     C = min(fit.curves[i].C_hi for i in members)
     n = np.array([cells[i][1] for i in members])
     reward_DxN = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
-    if np.ptp(reward_DxN[0]) < analysis.TIE:
+    if np.ptp(reward_DxN[0]) < verdict.TIE:
       out.append(BestN(fit.study.metric, Bp, C, None, None, None,
-                       analysis.no_n_differs(fit.study, fit.curves, C)))
+                       verdict.no_n_differs(fit.study, fit.curves, C)))
       continue
     best_D = n[reward_DxN.argmax(1)]
     out.append(BestN(fit.study.metric, Bp, C, int(best_D[0]),
                      float(np.mean(best_D[1:] == best_D[0])),
-                     analysis.percentiles(best_D), None))
+                     bootstrap.percentiles(best_D), None))
   return tuple(out)
-
-
-def histogram(correct_Q, k: int) -> tuple[int, ...]:
-  """Problems with pass rate 0, in ten bins of 0.1 between, and 1."""
-  c = np.asarray(correct_Q)
-  inner = c[(c > 0) & (c < k)]
-  bins = np.bincount(-(-inner * 10 // k) - 1, minlength=10)
-  return (int(np.sum(c == 0)), *bins.tolist(), int(np.sum(c == k)))
-
-
-def polarisation(correct_Q, k: int) -> float:
-  """rho = Var(p) / (m (1 - m)) of the problems' pass rates p with mean m.
-
-  0: every problem is equally likely to be solved; 1: each is always or never
-  solved. Unbiased for the k samples: E[p^2] is estimated by c (c - 1) /
-  (k (k - 1)). NaN if m is 0 or 1, or k is 1.
-  """
-  c = np.asarray(correct_Q, float)
-  m = c.mean() / k
-  if k < 2 or m in (0.0, 1.0):
-    return float("nan")
-  return float((np.mean(c * (c - 1)) / (k * (k - 1)) - m * m) / (m * (1 - m)))
-
-
-def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
-  """Polarisation if every problem's log-odds had risen by the same amount.
-
-  The start is the Beta distribution with mean0 and rho0.
-  """
-  rho0 = min(max(rho0, 1e-3), 0.999)
-  size = 1 / rho0 - 1  # a + b of the Beta distribution
-  p = stats.beta.ppf((np.arange(300) + 0.5) / 300, mean0 * size,
-                     (1 - mean0) * size)
-  odds = np.log(np.clip(p, 1e-12, 1 - 1e-12) / np.clip(1 - p, 1e-12, 1))
-  shifted = lambda by: 1 / (1 + np.exp(-(odds + by)))
-  by = optimize.brentq(lambda d: shifted(d).mean() - mean, -60, 60)
-  return float(np.var(shifted(by)) / (mean * (1 - mean)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Interference:
-  """How one run's progress is spread over the validation problems.
-
-  score = rho - rho of uniform progress to the same mean: above 0 the gain
-  went to problems that were ahead (rich get richer), about 0 it is uniform.
-  """
-
-  run_id: str
-  seed: int | None
-  Bp: int
-  n: int
-  C: tuple[float, ...]  # of the frames
-  mean: tuple[float, ...]
-  histograms: tuple[tuple[int, ...], ...]
-  rho: tuple[float, ...]
-  score: float  # at the last frame
-  score_interval: tuple[float, float]  # 95 %, over problems
-
-
-def interference(run: Run, k: int, *, frames: int, draws: int,
-                 seed: int) -> Interference | None:
-  """None without counts, or where the pass rate is 0 or 1 throughout."""
-  if run.value_ExQ is None or k < 2:
-    return None
-  correct = np.rint(run.value_ExQ * k).astype(int)
-  at = np.unique(np.linspace(0, len(correct) - 1, frames).astype(int))
-  if correct[[0, -1]].mean(1).min() == 0 or correct[[0, -1]].mean(1).max() == k:
-    return None
-
-  def score(problems):
-    first, last = correct[0, problems], correct[-1, problems]
-    m0, m1 = first.mean() / k, last.mean() / k
-    if min(m0, m1) <= 0 or max(m0, m1) >= 1:
-      return float("nan")
-    return polarisation(last, k) - uniform_progress(
-        m0, polarisation(first, k), m1)
-
-  Q = correct.shape[1]
-  rng = np.random.default_rng(seed)
-  drawn = [score(rng.integers(0, Q, Q)) for _ in range(draws)]
-  low, high = np.nanquantile(drawn, analysis.QUANTILES)
-  return Interference(
-      run.run_id, run.seed, run.Bp, run.n, tuple(run.C_E[at].tolist()),
-      tuple((correct[at].mean(1) / k).tolist()),
-      tuple(histogram(correct[i], k) for i in at),
-      tuple(polarisation(correct[i], k) for i in at),
-      score(np.arange(Q)), (float(low), float(high)))

@@ -13,13 +13,14 @@ import time
 import numpy as np
 
 from isojax.frontier import analysis
-from isojax.frontier import document
-from isojax.frontier import plots
-from isojax.frontier import proposal
-from isojax.frontier import readers
-from isojax.frontier import report
-from isojax.frontier import study as study_lib
+from isojax.frontier import bootstrap
+from isojax.frontier import next_sweep
 from isojax.frontier import synthetic
+from isojax.frontier.io import field_mapping
+from isojax.frontier.io import fit_json
+from isojax.frontier.io import selection
+from isojax.frontier.report import html
+from isojax.frontier.report import plots
 from isojax.planner.allocation import B_MAX, PAPER_BP, PAPER_N, cells
 
 EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
@@ -62,24 +63,24 @@ def rows():
     paths = write_records(folder)
     yield row("write records (not part of launch.fit)")
     begun = last
-    read = [row for path in paths for row in readers.read(
+    read = [row for path in paths for row in field_mapping.read(
         path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
         from_path=None)[0]]
     yield row("read records")
-    study, notes = study_lib.from_rows(read, study_lib.Selection(
+    study, notes = selection.from_rows(read, selection.Selection(
         axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,
         B=None))
     yield row("study")
-    fit = analysis.analyse(study, analysis.DEFAULT)
+    fit = analysis.analyse(study, bootstrap.DEFAULT)
     yield row(f"curves, frontier, law, {fit.options.draws} draws")
-    hill = document.scalerl_fields(study, min_C=0.0, notes=notes)
+    hill = fit_json.scalerl_fields(study, min_C=0.0, notes=notes)
     yield row("ScaleRL laws")
-    found = document.document(
+    found = fit_json.document(
         fit, others={study.metric: fit}, hill=hill, notes=notes,
-        matched=document.scalerl_matched(study, hill, min_C=0.0),
-        next_plan=proposal.next_plan(fit, path="fit.json"))
+        matched=fit_json.scalerl_matched(study, hill, min_C=0.0),
+        next_plan=next_sweep.next_plan(fit, path="fit.json"))
     yield row("variants, extrapolation, interference")
-    report.html(found, plots.save(found, folder))
+    html.page(found, plots.save(found, folder))
     yield row("figures and report")
   last = begun
   yield row("all")

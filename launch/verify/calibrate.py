@@ -20,6 +20,8 @@ import tqdm
 from isojax import cli
 from isojax.errors import InputError
 from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import verdict
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
@@ -63,8 +65,8 @@ class Setting:
   evaluations: int = 100  # per run
 
 
-ALL = analysis.DEFAULT.points
-RECORDS = analysis.PAPER.points
+ALL = bootstrap.DEFAULT.points
+RECORDS = bootstrap.PAPER.points
 SETTINGS = (
     Setting("all points (default)", ALL),
     Setting("records, bins of 0.01 (paper)", RECORDS),
@@ -78,14 +80,14 @@ SETTINGS = (
 )
 
 
-def answers(fit: analysis.Fit) -> np.ndarray:
+def answers(fit: verdict.Fit) -> np.ndarray:
   """Returns the estimates of a fit, [1 + draws, columns]."""
   return np.column_stack([
       fit.law.x0_D, fit.law.b_D + fit.law.L_D,
       fit.law(np.log10(AT))])
 
 
-def first_switch(fit: analysis.Fit) -> float:
+def first_switch(fit: verdict.Fit) -> float:
   """Returns C where a larger n overtakes the smallest; NaN if none does."""
   found = [C for before, _, C in diagnostics.switches(fit)
            if before == min(fit.study.configurations, key=lambda c: c[1])[1]]
@@ -103,13 +105,13 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
   truth = synthetic.saturating()
   noise = dict(C_max=C_MAX, evaluations=setting.evaluations, k=setting.k,
                spread=0.5)
-  options = dataclasses.replace(analysis.DEFAULT, points=setting.points,
+  options = dataclasses.replace(bootstrap.DEFAULT, points=setting.points,
                                 draws=draws)
   # The truth is the same analysis of the curves without noise. There every
   # point breaks the record, so both choices of points have the same truth.
   exact = analysis.analyse(
       synthetic.study(truth, seeds=1, Q=0, run_sd=0.0, seed=0, **noise),
-      dataclasses.replace(analysis.DEFAULT, draws=0))
+      dataclasses.replace(bootstrap.DEFAULT, draws=0))
   wanted = answers(exact)[0]
   rows = []
   for i in range(studies):

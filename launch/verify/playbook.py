@@ -175,8 +175,8 @@ def crossing_of(one: dict, other: dict) -> float:
   if not len(at):
     raise InputError(
         f"the curve of n = {other['n']} does not overtake that of n = "
-        f"{one['n']} between C = {C_G[0]:g} and {C_G[-1]:g} million; check A, b "
-        "and k_per_M")
+        f"{one['n']} between C = {C_G[0]:g} and {C_G[-1]:g} million; check A, "
+        "b and k_per_M")
   return scipy.optimize.brentq(lambda C: ahead(np.array([C]))[0],
                                *C_G[at[0]:at[0] + 2])
 

@@ -6,7 +6,8 @@ import json
 import numpy as np
 
 from isojax.frontier import analysis
-from isojax.frontier import document
+from isojax.frontier import bootstrap
+from isojax.frontier.io import fit_json
 from isojax.frontier import synthetic
 from launch import readme_figure
 from tests import command
@@ -17,8 +18,8 @@ def test_figure_shows_every_run_and_every_leader(tmp_path):
       synthetic.saturating(), C_max=400_000, evaluations=12, seeds=1, Q=20,
       k=4, spread=2.0, run_sd=0.0, seed=3)
   fit = analysis.analyse(study, dataclasses.replace(
-      analysis.DEFAULT, draws=30, grid=40))
-  found = document.document(
+      bootstrap.DEFAULT, draws=30, grid=40))
+  found = fit_json.document(
       fit, others={"avg": fit}, notes=[], hill=[], matched=None,
       next_plan={"text": "", "command": ""})
   left, right = readme_figure.draw(found).axes

@@ -1,8 +1,8 @@
 """Text files as flat lines of names and values, each with its line number.
 
-CSV, JSON lines, one JSON document, or verl's console. A torn last line is
-dropped and a few broken ones are skipped, both with a note; a file of another
-kind is an error. Standard library only.
+Reads CSV, JSON lines, one JSON document, or verl's console output. An
+incomplete last line is dropped and a few broken lines are skipped, both with a
+note; a file of another kind is an error.
 """
 
 import csv
@@ -15,16 +15,17 @@ import re
 from isojax.ledger import records
 from isojax.errors import InputError
 
-BROKEN_SHARE = 0.1  # of the lines; more is a file of another kind
-COMMA = re.compile(r"\s*-?\d+,\d+(?:[eE][-+]?\d+)?\s*")  # as a decimal point
+BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
+COMMA = re.compile(r"\s*-?\d+,\d+(?:[eE][-+]?\d+)?\s*")  # a decimal comma
 CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (?=\S+:)", re.M)
 
 
 def load(path: str) -> tuple[list[tuple[int, dict]], list[str]]:
-  """(number, line) of a file, and notes on what was left out.
+  """Returns (number, line) of each line of a file, and notes on skipped ones.
 
   Raises:
-    InputError: cannot be read, or is neither table, JSON nor console.
+    InputError: the file cannot be read, or is neither table, JSON nor console
+      output.
   """
   text = _text(path)
   if (text.lstrip()[0] in "{["
@@ -39,14 +40,16 @@ def load(path: str) -> tuple[list[tuple[int, dict]], list[str]]:
 
 
 def there(line: dict, name: str) -> bool:
-  """Whether the line holds a value of that name; NaN is one."""
+  """Returns whether the line has a value of that name; NaN is a value."""
   return name in line and line[name] is not None and line[name] != ""
 
 
 def _text(path: str) -> str:
+  """Returns the text of a file; InputError if it is no text."""
   if os.path.isdir(path):
-    raise InputError(f"{path}: a folder; expected a file, as metrics.jsonl or "
-                     f"trainer_state.json; it holds {sorted(os.listdir(path))}")
+    raise InputError(
+        f"{path}: a folder; expected a file such as metrics.jsonl or "
+        f"trainer_state.json; it contains {sorted(os.listdir(path))}")
   try:
     text = records.content(path).decode("utf-8-sig")
   except OSError as error:
@@ -67,7 +70,7 @@ def _text(path: str) -> str:
 
 
 def _console(text: str):
-  """verl's console lines, `step:12 - name:value - ...`, behind any prefix."""
+  """Yields verl's console lines, `PREFIX step:12 - name:value - ...`."""
   for number, line in enumerate(text.split("\n"), 1):
     if start := CONSOLE.search(line):
       pairs = (part.rsplit(":", 1) for part in line[start.end():].split(" - ")
@@ -79,10 +82,10 @@ def _console(text: str):
 
 
 def _document(text: str) -> list[tuple[int, dict]]:
-  """One JSON value: a list of lines, or a trainer_state.json with one.
+  """Returns the lines of one JSON value: a list, or a trainer_state.json.
 
   Raises:
-    ValueError: it is not that.
+    ValueError: the text is neither.
   """
   state = isinstance(json.loads(text), dict)
   at = text.index("[", text.index('"log_history"') if state else 0) + 1
@@ -93,12 +96,13 @@ def _document(text: str) -> list[tuple[int, dict]]:
     line, at = decoder.raw_decode(text, at)
     if not isinstance(line, dict):
       raise ValueError("not a list of objects")
-    # a mean over nothing but NaN is null in a trainer's state
+    # a trainer's state has null where a mean is NaN
     lines.append((number, _flat(line, null=math.nan if state else None)))
   return lines
 
 
 def _json_lines(path: str, text: str):
+  """Returns the lines of a file of JSON lines, and notes."""
   *whole, last = text.split("\n")
   lines, broken, notes = [], [], []
   for number, line in enumerate((*whole, last), 1):
@@ -123,7 +127,7 @@ def _json_lines(path: str, text: str):
 
 
 def _flat(value: dict, *, null) -> dict:
-  """Nested objects become names with slashes, nulls become `null`."""
+  """Returns a flat line: nested names joined by slashes, nulls as `null`."""
   line = {}
   for name, part in value.items():
     if isinstance(part, dict):
@@ -134,6 +138,7 @@ def _flat(value: dict, *, null) -> dict:
 
 
 def _csv(path: str, text: str):
+  """Returns the lines of a table with a header, and notes."""
   first = text.lstrip().split("\n", 1)[0]
   reader = csv.reader(io.StringIO(text, newline=""),
                       delimiter=max(",\t;", key=first.count))
@@ -148,8 +153,8 @@ def _csv(path: str, text: str):
                      "and one row a line") from error
   header = [name.strip() for name in rows[0][2]]
   if twice := sorted({name for name in header if header.count(name) > 1}):
-    raise InputError(f"{path}: columns {twice} are there more than once: "
-                     "rename or delete one of each")
+    raise InputError(f"{path}: columns {twice} occur more than once; rename or "
+                     "delete one of each")
   if len(rows) == 1:
     raise InputError(f"{path}: a header and no rows; expected one a line")
   lines, broken, notes = [], [], []
@@ -164,14 +169,14 @@ def _csv(path: str, text: str):
       lines += ((start, line) for line in _runs(dict(zip(header, row))))
     elif start == end and not text.endswith("\n") and len(row) < len(header):
       notes.append(f"{path}:{start}: the last line is torn: dropped.")
-    else:  # an open quote swallows lines: all of them are broken
+    else:  # an unclosed quote joins lines: all of them are broken
       broken.append((start, stop - start + 1, f"{len(row)} values under "
                      f"{len(header)} columns"))
   return lines, _judge(path, broken, end, notes)
 
 
 def _runs(line: dict) -> list[dict]:
-  """A line of W&B's chart export, `RUN - metric`, as a line of each run."""
+  """Returns one line per run of a line of W&B's chart export, `RUN - metric`."""
   (x, at), *rest = line.items()
   if " - " in x or not rest or not all(" - " in name for name, _ in rest):
     return [line]
@@ -184,7 +189,11 @@ def _runs(line: dict) -> list[dict]:
 
 
 def _judge(path: str, broken: list, total: int, notes: list[str]) -> list[str]:
-  """Notes on the broken lines, (line, how many, why), if they are few."""
+  """Returns notes on the broken lines; InputError if they are many.
+
+  Args:
+    broken: (line, how many lines, why).
+  """
   count = sum(lines for _, lines, _ in broken)
   if count > BROKEN_SHARE * total:
     raise InputError(

@@ -1,7 +1,7 @@
-"""The names under which other projects log their evaluations.
+"""The names under which each trainer logs its evaluations.
 
-What a name means, and the file that writes it, is in
-tests/data/logs/README.md. Standard library only.
+To add a log format, add a `Format` to FORMATS. tests/data/logs/README.md says
+what each name means and which file of the trainer writes it.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ KNOWN = records.FIELDS["eval"]
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """The names of one project; of alternatives, the first that is there."""
+  """The names of one trainer; of alternatives, the first one found is used."""
   step: tuple[str, ...]
-  metrics: tuple[dict[str, str], ...]  # our field -> pattern with set, who, k
-  names: tuple[tuple[str, str], ...] = ()  # our field, further names
-  prompts: str | None = None  # the option that is Bp
-  batch: str | None = None  # or the one that is Bp * n
-  group: str | None = None  # the option that is n
-  options: tuple[str, ...] = ()  # further ones that `fixed` may hold
-  sampled_by_n: bool = False  # an evaluation draws n a problem: k = n
-  set_key: str | None = None  # a name of the line that holds the eval_set
-  version: str | None = None  # updates of the policy that was evaluated
-  repeats: bool = True  # any step may come again; else only in a resumed run
-  caveat: str | None = None
+  metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
+  names: tuple[tuple[str, str], ...] = ()  # (field, its name), further ones
+  prompts: str | None = None  # the trainer's option for Bp
+  batch: str | None = None  # or its option for Bp * n
+  group: str | None = None  # its option for n
+  options: tuple[str, ...] = ()  # further options that `fixed` may contain
+  sampled_by_n: bool = False  # evaluations sample n per problem, so k = n
+  set_key: str | None = None  # pattern of a name that contains the eval_set
+  version: str | None = None  # name of the updates of the evaluated policy
+  repeats: bool = True  # any step may occur again; else only after a resume
+  caveat: str | None = None  # what to know about the numbers
 
 
 def _verl(variable: str) -> dict[str, str]:

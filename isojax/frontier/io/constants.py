@@ -1,7 +1,6 @@
-"""What the command line, a path and saved options say of a log.
+"""Values that a log does not contain: from flags, its path, or saved options.
 
-Values as the types of our fields, and the constants that a file does not hold.
-Standard library only.
+Also converts values to the types of the fields of isojax.ledger.records.
 """
 
 import difflib
@@ -11,21 +10,28 @@ import re
 import tomllib
 
 from isojax.errors import InputError
-from isojax.frontier.formats import KNOWN, METRICS, Format
+from isojax.frontier.io.formats import KNOWN, METRICS, Format
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
-POSITIVE = ("Bp", "n", "k")  # whole numbers from 1, the next ones from 0
+POSITIVE = ("Bp", "n", "k")  # integers from 1; those of WHOLE from 0
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")
-LISTED = 12  # names in an error message
-MEANINGS = {"Bp": "problems a step", "n": "rollouts a problem",
+LISTED = 12  # names that an error message lists
+MEANINGS = {"Bp": "problems per step", "n": "rollouts per problem",
             "step": "updates made", "run_id": "name of the run",
             "seed": "of the run", "avg": "pass rate"}
 
 
 def typed(where: str, value, field: str, column: str | None = None,
           low: int = 0, axis: str | None = None):
-  """The value as the field's type; a field that is not ours stays as it is."""
+  """Returns the value as the field's type; unknown fields stay as they are.
+
+  Args:
+    where: file and line, for the error message.
+    column: the name in the file, if it differs from the field.
+    low: smallest value of an option of the trainer.
+    axis: the field that is the compute.
+  """
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
     try:
@@ -37,7 +43,7 @@ def typed(where: str, value, field: str, column: str | None = None,
       raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
                        "the correct samples of each problem")
     return value
-  if field in TEXT:  # half a surrogate pair cannot be written
+  if field in TEXT:  # a lone surrogate cannot be encoded
     return str(value).encode("utf-8", "replace").decode()
   low = 1 if field in POSITIVE else low
   if field not in KNOWN and field != axis and not low:
@@ -50,7 +56,7 @@ def typed(where: str, value, field: str, column: str | None = None,
     number = value if isinstance(value, int) else float(value)
     if not whole:
       return float(number)
-    near = round(min(max(low, number), 2**63))  # first, as round(inf) raises
+    near = round(min(max(low, number), 2**63))  # clipped: round(inf) raises
   except (TypeError, ValueError, OverflowError):
     comma = isinstance(value, str) and re.fullmatch(r"-?\d+,\d+", value.strip())
     raise InputError(
@@ -64,7 +70,7 @@ def typed(where: str, value, field: str, column: str | None = None,
 
 
 def nearest(name: str, names) -> str:
-  """The names, the most similar first, as text."""
+  """Returns the names as text, the most similar first."""
   alike = sorted(names, reverse=True, key=lambda other: difflib.SequenceMatcher(
       None, name.lower(), other.lower()).ratio())
   more = len(alike) - LISTED
@@ -72,15 +78,17 @@ def nearest(name: str, names) -> str:
 
 
 def _options(form: Format) -> list[str]:
+  """Returns the trainer's own options that `fixed` may contain."""
   mine = (form.prompts, form.batch, form.group, *form.options)
   return [option for option in mine if option is not None]
 
 
 def _groups(from_path: str | None) -> list[str]:
+  """Returns the named groups of --from_path; InputError if it has none."""
   try:
     groups = list(re.compile(from_path or "").groupindex)
   except re.error as error:
-    raise InputError(f"--from_path={from_path}: no regular expression "
+    raise InputError(f"--from_path={from_path}: not a regular expression "
                      f"({error})") from error
   if from_path is not None and not groups:
     raise InputError(f"--from_path={from_path}: no named group such as "
@@ -89,6 +97,7 @@ def _groups(from_path: str | None) -> list[str]:
 
 
 def check(path, form, names, columns, fixed, scale, axis, from_path):
+  """Raises InputError for unknown fields or columns and fields given twice."""
   fields, options = KNOWN | {axis}, {*_options(form)}
   for flag, given, known in (
       ("--columns", columns, fields), ("--fixed", fixed, KNOWN | options),
@@ -99,7 +108,7 @@ def check(path, form, names, columns, fixed, scale, axis, from_path):
         told = [f"{field} ({MEANINGS[field]})" for field in MEANINGS
                 if field in known]
         raise InputError(
-            f"{flag}: {name} is no field; expected one of "
+            f"{flag}: {name} is not a field; expected one of "
             + ", ".join(told + [nearest(name, known - MEANINGS.keys())]))
   for one, other, flag in ((columns, fixed, "--fixed"),
                            (columns, _groups(from_path), "--from_path"),
@@ -115,7 +124,7 @@ def check(path, form, names, columns, fixed, scale, axis, from_path):
 
 def by_name(path: str, from_path: str | None, runs: list[str],
             notes: list[str]) -> dict:
-  """run -> what its name tells; or None -> what the path tells of all."""
+  """Returns run -> fields in its name, or None -> fields in the path."""
   if from_path is None:
     return {None: {}}
   tell = lambda text: (match := re.search(from_path, text)) and {
@@ -134,8 +143,13 @@ def by_name(path: str, from_path: str | None, runs: list[str],
   return by_run
 
 
-def constants(form: Format, fixed: dict, told: dict, beside: dict):
-  """The constants in our names, and the project's options among them."""
+def resolve(form: Format, fixed: dict, told: dict, beside: dict):
+  """Returns the constant fields of a run, and the trainer's options.
+
+  Args:
+    told: fields from --from_path.
+    beside: options that the trainer saved beside its log.
+  """
   given = {name: ("--fixed", value) for name, value in fixed.items()}
   given |= {name: ("--from_path", value) for name, value in told.items()}
   options = beside | {name: typed(*given[name], name, low=1)
@@ -150,8 +164,8 @@ def constants(form: Format, fixed: dict, told: dict, beside: dict):
   if form.batch in options:
     batch, n = options[form.batch], {**derived, **ours}
     if "n" not in n or batch % n["n"]:
-      raise InputError(f"{form.batch}={batch} are rollouts; expected n, or "
-                       f"{form.group}, that divides them: give it by --fixed")
+      raise InputError(f"{form.batch}={batch} counts rollouts; expected n, or "
+                       f"{form.group}, that divides it; give it with --fixed")
     derived["Bp"] = batch // n["n"]
   for name, value in derived.items():
     if name in ours and ours[name] != value:
@@ -166,7 +180,7 @@ def constants(form: Format, fixed: dict, told: dict, beside: dict):
 
 
 def saved(path: str, notes: list[str]) -> dict[str, int]:
-  """batch_size and group_size of the config that prime-rl saves by its log."""
+  """Returns batch_size and group_size of the config that prime-rl saves."""
   for name in ("orchestrator.json", "orchestrator.toml", "rl.json", "rl.toml"):
     config = os.path.join(os.path.dirname(path), "configs", name)
     if not os.path.exists(config):
@@ -181,7 +195,7 @@ def saved(path: str, notes: list[str]) -> dict[str, int]:
       if not isinstance(batch, int) or len(groups) != 1:
         raise ValueError(f"batch_size {batch}, group_size {sorted(groups)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-      notes.append(f"{config}: not used, as it has not one batch_size and one "
+      notes.append(f"{config}: not used; expected one batch_size and one "
                    f"group_size ({error!r}).")
       continue
     notes.append(f"batch_size {batch} and group_size {max(groups)} are from "

@@ -1,25 +1,29 @@
-"""What to run next, from what a study could and could not tell."""
+"""What to run next: a final run with an identified law, or another sweep."""
 
 import shlex
 
 import numpy as np
 
-from isojax.frontier import analysis
-from isojax.frontier.analysis import Fit
+from isojax.frontier import verdict
+from isojax.frontier.verdict import Fit
 from isojax.planner.allocation import B_MAX
 from isojax.planner.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
-  """A sentence, and the command of launch.plan that does it.
+  """Returns a sentence and the command of launch.plan that carries it out.
 
-  With an identified law: the allocation of twice the largest C that was
-  fitted. Otherwise the sweep that could identify it.
+  With an identified law this is the allocation of twice the largest C that was
+  fitted, otherwise a sweep that could identify the law.
+
+  Args:
+    path: of the fit.json that the command reads.
   """
   study = fit.study
   if study.axis not in ("rollouts", "updates"):
-    return {"text": f"The axis is {study.axis}: take the largest n* of the "
-            "table as a guide, or fit again with --axis=rollouts.",
+    return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
+            "here: use the largest n* of the table as a guide, or fit again "
+            "with --axis=rollouts.",
             "command": None}
   resolved = fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
   end = float(resolved[-1] if len(resolved) else min(
@@ -28,35 +32,35 @@ def next_plan(fit: Fit, *, path: str) -> dict:
     end *= np.prod(study.configurations[0])
   if fit.identified:
     return {
-        "text": "The law is identified. The next step, twice the largest C "
-        "that was fitted, is already beyond the data: see how the "
-        "extrapolation from the first half of it did.",
+        "text": "The law is identified. The next step uses twice the largest C "
+        "that was fitted, which is beyond the data: see how well the first "
+        "half of the data predicted the end.",
         "command": f"python -m launch.plan --rollouts={round(2 * end)} "
         f"--law={shlex.quote(path)}"}
   return _sweep(fit, end)
 
 
 def _sweep(fit: Fit, C: float) -> dict:
-  """The sweep after one to C rollouts that could not tell."""
+  """Returns the sweep after a sweep to C rollouts that identified no law."""
   study = fit.study
   tested = sorted({n for _, n in study.configurations})
   on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
-  seeds = min(len(analysis.runs_of(study, *c)) for c in study.configurations)
+  seeds = min(len(study.runs_of(*c)) for c in study.configurations)
   why, ns = [], set(tested)
-  if len(tested) > 1 and (len(tested) < 4 or analysis.grid_step(study) > 2):
+  if len(tested) > 1 and (len(tested) < 4 or study.grid_step > 2):
     low, high = int(np.log2(tested[0])), int(np.ceil(np.log2(tested[-1])))
     ns |= {2**i for i in range(max(low, 1), high + 1)}
     if len(ns) > len(tested):
       why.append("every power of two between the tested n")
   if fit.tied:
     C *= 4
-    why.append("four times the compute, because no n differs so far (or judge "
-               "by another --metric)")
-  elif analysis.unsaturated(fit):
+    why.append("four times the compute, because no n differs so far (or use "
+               "another --metric)")
+  elif verdict.unsaturated(fit):
     ns |= {2 * tested[-1], 4 * tested[-1]}
     why.append("n beyond the largest, which led"
                if fit.log2_n_DxG[0, -1] == np.log2(tested[-1])
-               else "n beyond the largest, which may still come to lead")
+               else "n beyond the largest, which may lead later")
   elif len(tested) < 3:
     ns |= {2 * tested[-1], 4 * tested[-1]}
     why.append("n beyond the largest")
@@ -65,7 +69,8 @@ def _sweep(fit: Fit, C: float) -> dict:
     why.append("four times the compute, because few n have led so far")
   if seeds < 2 or not why:
     seeds = max(2, seeds + 1)
-    why.append(f"{seeds} seeds, so that the luck of a run can be told from n")
+    why.append(f"{seeds} seeds, to separate the luck of a run from the effect "
+               "of n")
   sizes = {Bp * n for Bp, n in study.configurations}
   if len(sizes) == 1 and (study.axis == "updates" or len(tested) > 1):
     B, = sizes
@@ -83,8 +88,8 @@ def _sweep(fit: Fit, C: float) -> dict:
   C = round(C)
   spent = seeds * sum(C // (Bp * n) * Bp * n for Bp, n in cells)
   return {
-      "text": "The law is not identified. A sweep that could do it: "
-      + "; ".join(why) + f". It is {seeds * len(cells)} runs and {spent:,} "
+      "text": "The law is not identified. A sweep that could identify it: "
+      + "; ".join(why) + f". It has {seeds * len(cells)} runs and {spent:,} "
       "rollouts in all.",
       "command": "python -m launch.plan --sweep --config=CONFIG "
       f"--rollouts={C} {design} --seeds={_listed(range(seeds))}"}

@@ -8,12 +8,14 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.frontier import analysis
+from isojax.frontier import bootstrap
 from isojax.frontier import study
-from isojax.frontier.readers import Row
+from isojax.frontier.io import selection
+from isojax.frontier.io.rows import Row
 
-WANTED = study.Selection(axis="rollouts", metric="avg", at_k=None,
+WANTED = selection.Selection(axis="rollouts", metric="avg", at_k=None,
                          eval_set=None, Bp=None, B=None)
-QUICK = dataclasses.replace(analysis.DEFAULT, draws=100)
+QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)
 
 
 def rows(n=7, seed=0, steps=(0, 2, 4, 6), path="a.jsonl", **change):
@@ -29,7 +31,8 @@ def rows(n=7, seed=0, steps=(0, 2, 4, 6), path="a.jsonl", **change):
 
 
 def test_a_study_by_hand():
-  found, notes = study.from_rows(rows(n=7) + rows(n=3, path="b.jsonl"), WANTED)
+  found, notes = selection.from_rows(
+      rows(n=7) + rows(n=3, path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 3), (2, 7)) and not notes
   assert (found.metric, found.k, found.D, found.per_problem) == (
       "avg", 5, 11, True)
@@ -40,30 +43,31 @@ def test_a_study_by_hand():
 
 
 def test_best_and_worst_come_from_the_counts():
-  best, _ = study.from_rows(rows(), dataclasses.replace(
+  best, _ = selection.from_rows(rows(), dataclasses.replace(
       WANTED, metric="best", at_k=2))
   assert best.metric == "best@2"
   # 1 - C(3, 2) / C(5, 2) for two of five
   np.testing.assert_allclose(best.runs[0].value_ExQ[2], [0.7, 0.4, 1.0])
-  worst, _ = study.from_rows(rows(), dataclasses.replace(
+  worst, _ = selection.from_rows(rows(), dataclasses.replace(
       WANTED, metric="worst"))
   assert worst.metric == "worst@5"
   np.testing.assert_allclose(worst.runs[0].value_ExQ[3], [0, 0, 1])
 
 
 def test_another_axis():
-  found, _ = study.from_rows(rows(), dataclasses.replace(
+  found, _ = selection.from_rows(rows(), dataclasses.replace(
       WANTED, axis="updates"))
   assert found.runs[0].C_E.tolist() == [0, 2, 4, 6]
 
 
 def test_without_counts_the_logs_own_column_is_taken():
   bare = rows(correct=None, k=None)
-  found, notes = study.from_rows(bare, WANTED)
+  found, notes = selection.from_rows(bare, WANTED)
   assert not found.per_problem and found.runs[0].value_ExQ is None
   np.testing.assert_allclose(found.runs[0].reward_E, [0, 0.1, 0.2, 0.3])
   with pytest.raises(InputError, match="needs the counts"):
-    study.from_rows(bare, dataclasses.replace(WANTED, metric="best", at_k=2))
+    selection.from_rows(bare, dataclasses.replace(
+        WANTED, metric="best", at_k=2))
 
 
 def at(row, **change):
@@ -73,15 +77,15 @@ def at(row, **change):
 def test_what_is_left_out_is_said():
   five = rows(steps=(0, 1, 2, 3, 4, 5), correct=None, k=None)
   nan = five[:2] + [at(five[2], avg=math.nan)] + five[3:]
-  found, notes = study.from_rows(nan, WANTED)
+  found, notes = selection.from_rows(nan, WANTED)
   assert len(found.runs[0].C_E) == 5
   assert "a.jsonl:3: avg is NaN" in notes[0]
   back = five[:4] + [at(five[4], rollouts=3)] + five[5:]
-  found, notes = study.from_rows(back, WANTED)
+  found, notes = selection.from_rows(back, WANTED)
   assert found.runs[0].C_E.tolist() == [0, 14, 28, 42]
   assert "a.jsonl:5: rollouts goes back from 42 to 3" in notes[0]
-  found, notes = study.from_rows(five + rows(n=3, steps=(0, 1), path="b.jsonl"),
-                                 WANTED)
+  found, notes = selection.from_rows(
+      five + rows(n=3, steps=(0, 1), path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 7),)
   assert "b.jsonl:1: run r3-0 has 2 usable evaluations" in notes[0]
 
@@ -90,11 +94,11 @@ def test_a_curve_that_falls_is_named():
   """The second of two real runs went 50.8, 56.2, 9.4, 35.0."""
   down = rows(correct=None, k=None)
   down = [at(row, avg=avg) for row, avg in zip(down, (.508, .562, .094, .350))]
-  _, notes = study.from_rows(rows(n=3, path="b.jsonl", correct=None, k=None)
+  _, notes = selection.from_rows(rows(n=3, path="b.jsonl", correct=None, k=None)
                              + down, WANTED)
   told, = notes
-  assert told.startswith("warning: run r7-0 falls: its best avg is 0.562, at 28,"
-                         " its last 0.350, at 84.") and "a.jsonl" in told
+  assert told.startswith("warning: run r7-0 falls: its best avg is 0.562, at "
+                         "28, its last 0.350, at 84.") and "a.jsonl" in told
 
 
 @pytest.mark.parametrize("drop, told", [(0.0, False), (0.12, True)])
@@ -111,7 +115,7 @@ def test_noise_is_not_a_fall(drop, told, per_problem):
 
 
 def test_a_copy_is_dropped_and_the_longer_one_kept():
-  found, notes = study.from_rows(
+  found, notes = selection.from_rows(
       rows(steps=(0, 2, 4)) + rows(path="copy.jsonl"), WANTED)
   assert len(found.runs) == 1 and len(found.runs[0].C_E) == 4
   assert "a.jsonl: a copy of the run in copy.jsonl" in notes[0]
@@ -140,7 +144,7 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
 ])
 def test_refusals_say_where_and_what(bad, message):
   with pytest.raises(InputError, match=message):
-    study.from_rows(bad(), WANTED)
+    selection.from_rows(bad(), WANTED)
 
 
 def test_a_missing_column_names_those_that_are_there():
@@ -148,17 +152,17 @@ def test_a_missing_column_names_those_that_are_there():
   for row in some:
     del row.fields["n"]
   with pytest.raises(InputError, match=r"a.jsonl:1: no n \(there are: run_id"):
-    study.from_rows(some, WANTED)
+    selection.from_rows(some, WANTED)
   with pytest.raises(InputError, match="no gpu_hours.*--columns=gpu_hours="):
-    study.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))
+    selection.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))
 
 
 def test_filters_by_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
-  one, _ = study.from_rows(both, dataclasses.replace(WANTED, B=14))
+  one, _ = selection.from_rows(both, dataclasses.replace(WANTED, B=14))
   assert one.configurations == ((2, 7),)
   with pytest.raises(InputError, match=r"Bp=5.*\(2, 3\), \(2, 7\)"):
-    study.from_rows(both, dataclasses.replace(WANTED, Bp=5))
+    selection.from_rows(both, dataclasses.replace(WANTED, Bp=5))
 
 
 @pytest.mark.parametrize("change", [dict(at_k=0), dict(Bp=-1), dict(B=0)])
@@ -168,18 +172,19 @@ def test_the_selection_is_checked(change):
 
 
 def test_D_is_read_where_a_ledger_has_it():
-  found, _ = study.from_rows(rows(D=13), WANTED)  # not 2 * step / epoch = 11
+  # 2 * step / epoch would give 11.
+  found, _ = selection.from_rows(rows(D=13), WANTED)
   assert found.D == 13
 
 
 @pytest.mark.parametrize("epoch", [5e-324, math.inf, -1.0, 0.0])
 def test_an_absurd_epoch_tells_no_D(epoch):
-  found, _ = study.from_rows(rows(epoch=epoch), WANTED)
+  found, _ = selection.from_rows(rows(epoch=epoch), WANTED)
   assert found.D is None
 
 
 def test_D_is_that_of_each_run():
-  found, _ = study.from_rows(rows(n=3, path="b.jsonl") + [
+  found, _ = selection.from_rows(rows(n=3, path="b.jsonl") + [
       at(r, epoch=r.fields["step"] * 2 / 99) for r in rows(n=7)], WANTED)
   assert [r.D for r in found.runs] == [11, 99] and found.D is None
 
@@ -189,7 +194,7 @@ def test_the_order_of_the_files_does_not_matter():
            for n in (3, 7, 13) for s in (0, 1)]
   fits = []
   for order in (range(6), (4, 2, 0, 5, 1, 3)):
-    found, _ = study.from_rows([r for i in order for r in parts[i]], WANTED)
+    found, _ = selection.from_rows([r for i in order for r in parts[i]], WANTED)
     fits.append(analysis.analyse(found, QUICK))
   np.testing.assert_array_equal(fits[0].law_DxG, fits[1].law_DxG)
 
@@ -197,4 +202,4 @@ def test_the_order_of_the_files_does_not_matter():
 def test_updates_need_one_batch_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
   with pytest.raises(InputError, match="several sizes.*--B"):
-    study.from_rows(both, dataclasses.replace(WANTED, axis="updates"))
+    selection.from_rows(both, dataclasses.replace(WANTED, axis="updates"))

@@ -1,6 +1,6 @@
-"""Figures of a fit document; they draw what it holds and fit nothing.
+"""The figures: one function each, from a parsed fit.json; they fit nothing.
 
-One function a figure. The same n has the same colour and marker in all.
+The same n has the same colour and marker in all of them.
 """
 
 import math
@@ -14,19 +14,22 @@ from matplotlib.markers import CARETUP
 from matplotlib.ticker import FixedLocator
 from matplotlib.ticker import FuncFormatter
 
-from isojax.frontier.axes import GREY, STYLE, WIDTH, C_axis, colour_of, floats
-from isojax.frontier.axes import marker_of, n_axis, styled
-from isojax.frontier.plots_frontier import law
-from isojax.frontier.plots_frontier import reward
-from isojax.frontier.words import axis_of, compact, metric_of, number, of_x0
-from isojax.frontier.words import pair, rate, run_of, signed
+from isojax.format import compact, number, pair, rate, signed
+from isojax.frontier.labels import axis_of, metric_of, of_x0, run_of
+from isojax.frontier.report.axes import GREY, STYLE, WIDTH, C_axis, colour_of
+from isojax.frontier.report.axes import floats, marker_of, n_axis, styled
+from isojax.frontier.report.plots_frontier import law
+from isojax.frontier.report.plots_frontier import reward
 
 DPI = 150  # 1200 px of width
 MOST = 6  # runs in a figure that draws runs
 
 
 def chosen(rows: list[dict]) -> list[dict]:
-  """One run a configuration; the ends of n at each Bp before the others."""
+  """Returns at most MOST runs, one per configuration.
+
+  The smallest and the largest n of each Bp come before the others.
+  """
   first = {(row["Bp"], row["n"]): row for row in reversed(rows)}
   ns = {Bp: [n for b, n in first if b == Bp] for Bp, _ in first}
   ends = sorted(c for c in first if c[1] in (min(ns[c[0]]), max(ns[c[0]])))
@@ -38,7 +41,7 @@ def chosen(rows: list[dict]) -> list[dict]:
 
 
 def _few(low: float, high: float, *, most: int) -> list[float]:
-  """Round ticks of a logarithmic axis, as many as have room."""
+  """Returns at most `most` round ticks of a logarithmic axis."""
   for subs in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), (1, 1.5, 2, 3, 5, 7),
                (1, 2, 5), (1, 3), (1,)):
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
@@ -50,6 +53,7 @@ def _few(low: float, high: float, *, most: int) -> list[float]:
 
 
 def _draw_sensitivity(ax, row: dict, study: dict):
+  """Draws one panel of `sensitivity`."""
   by_n, count = row["varied"] == "n", len(row["values"])
   ax.axhspan(min(row["reward"]), max(row["reward"]), color="0.93", lw=0)
   for i, value in enumerate(row["values"]):
@@ -73,9 +77,9 @@ def _draw_sensitivity(ax, row: dict, study: dict):
 
 @styled
 def sensitivity(document: dict) -> Figure:
-  """Reward over n at each Bp, and over Bp at each n, at one C a panel.
+  """Returns reward over n at each Bp, and over Bp at each n, at one C each.
 
-  Points and not bars: bars would start at 0 and hide what differs.
+  Points instead of bars, because bars start at 0 and hide small differences.
   """
   study, rows = document["study"], document["sensitivity"]
   columns = min(4, max(2, len(rows)))
@@ -98,7 +102,7 @@ def sensitivity(document: dict) -> Figure:
 
 @styled
 def best_n(document: dict) -> Figure:
-  """The best n of each metric at each Bp, with 95% of the bootstrap draws."""
+  """Returns the best n of each metric and Bp, with 95 % of the draws."""
   study, rows = document["study"], document["best_n"]
   rows = sorted(rows, key=lambda row: row["Bp"])
   figure = Figure((WIDTH, 0.9 + 0.3 * len(rows)), layout="constrained")
@@ -125,9 +129,10 @@ def best_n(document: dict) -> Figure:
 
 @styled
 def scalerl(document: dict) -> Figure:
-  """ScaleRL fits, hollow and dashed beyond what was fitted; F(R) below.
+  """Returns the ScaleRL fits, and their linearised form F(R) below.
 
-  F over C_mid^B is a line of slope B that is 1 at C_mid, for any unit of C.
+  Points that were not fitted are hollow, curves beyond them dashed. F / C_mid^B
+  is a line of slope B that is 1 at C_mid, in any unit of C.
   """
   study = document["study"]
   figure = Figure((WIDTH, 8.0), layout="constrained")
@@ -165,11 +170,13 @@ def scalerl(document: dict) -> Figure:
     top.plot(x, row["A"], mark, ms=5, **at)
     ends = np.clip(row["A_interval"], low, high)
     top.plot([x, x], ends, lw=1.5, **at)
-    for end, drawn, beyond in zip(row["A_interval"], ends, (CARETDOWN, CARETUP)):
+    for end, drawn, beyond in zip(row["A_interval"], ends,
+                                  (CARETDOWN, CARETUP)):
       if end != drawn:  # the interval ends outside of the axis
         top.plot(x, drawn, marker=beyond, ms=6, **at)
-  top.set_title("right margin: asymptote A with its 95% interval (arrow: beyond "
-                "the axis)\ndashed: beyond the fitted points; dotted: power law")
+  top.set_title(
+      "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
+      "\ndashed: beyond the fitted points; dotted: power law")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
   top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   bottom.set_yscale("log")
@@ -178,8 +185,8 @@ def scalerl(document: dict) -> Figure:
     set_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
   least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
   bottom.set_ylim(least, most)
-  bottom.set_title(f"drawn from {least:.2g} to {number(most)}: next to R0 and "
-                   "A it is mostly noise")
+  bottom.set_title(f"drawn from {least:.2g} to {number(most)}; near R0 and A "
+                   "it is mostly noise")
   bottom.axhline(1, color=GREY, lw=0.6, ls=":")
   bottom.set_ylabel("F(R) / C_mid^B = (R − R0) / (A − R)")
   bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
@@ -190,7 +197,7 @@ def scalerl(document: dict) -> Figure:
 
 @styled
 def interference(document: dict) -> Figure:
-  """Histograms of the problems' pass rates as a run goes on, a row a run."""
+  """Returns histograms of the problems' pass rates over time, a row per run."""
   study, rows = document["study"], chosen(document["interference"])
   figure = Figure((WIDTH, 1.95 * len(rows) + 0.1), layout="constrained")
   top = max(max(counts) for row in rows for counts in row["histograms"])
@@ -219,7 +226,7 @@ def interference(document: dict) -> Figure:
 
 @styled
 def variants(document: dict) -> Figure:
-  """C0 and n at the end of the data as each choice of the analysis changes."""
+  """Returns C0 and n at the end of the data for each choice of the analysis."""
   study, fitted, rows = (document[k] for k in ("study", "law", "variants"))
   figure = Figure((WIDTH, 1.0 + 0.3 * len(rows)), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
@@ -253,11 +260,11 @@ def variants(document: dict) -> Figure:
 FIGURES = {"reward": reward, "law": law, "variants": variants,
            "sensitivity": sensitivity, "best_n": best_n,
            "interference": interference, "scalerl": scalerl}
-OF_FRONTIER = ("reward", "law")  # the others draw the document's key of a name
+OF_FRONTIER = ("reward", "law")  # the others draw the key of their own name
 
 
 def save(document: dict, out: str) -> list[str]:
-  """Writes each figure that has data as PNG and SVG; their paths."""
+  """Writes each figure that has data as PNG and SVG, and returns the paths."""
   os.makedirs(out, exist_ok=True)
   paths = []
   for name, draw in FIGURES.items():

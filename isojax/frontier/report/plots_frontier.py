@@ -1,29 +1,31 @@
-"""The two figures of the frontier: reward against C, and the law n*(C)."""
+"""Two figures of the frontier: reward against C, and the law n*(C)."""
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from isojax.frontier.axes import GREY, WIDTH, C_axis, colour_of, floats
-from isojax.frontier.axes import marker_of, n_axis, styled
-from isojax.frontier.words import axis_of, metric_of, of_x0, parameters
+from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters
+from isojax.frontier.report.axes import GREY, WIDTH, C_axis, colour_of, floats
+from isojax.frontier.report.axes import marker_of, n_axis, styled
 
 
 def spread(at, gap: float, low: float, high: float) -> np.ndarray:
-  """Increasing positions moved apart to `gap`, ending at `high` at most."""
+  """Returns increasing positions moved apart to `gap`, up to `high`."""
   steps = gap * np.arange(len(at))
   at = np.maximum.accumulate(np.maximum(at, low) - steps) + steps
   return np.minimum(at, high - steps[::-1])
 
 
 def _in_axes(ax, points) -> np.ndarray:
-  """Data to axes coordinates, before any layout is known."""
+  """Returns data coordinates as axes coordinates; needs no layout."""
   return (ax.transScale + ax.transLimits).transform(points)
 
 
 def _stretches(frontier: dict) -> list[tuple]:
-  """(first C, last C, Bp, n, resolved) with one leader, from where the curves
-  cross."""
+  """Returns (first C, last C, Bp, n, resolved) of each stretch with one leader.
+
+  A stretch begins where the curves cross.
+  """
   C, change = frontier["C"], frontier["change"]
   rows = list(zip(frontier["Bp"], frontier["n"], frontier["resolved"]))
   starts = [i for i, row in enumerate(rows) if i and row != rows[i - 1]]
@@ -33,7 +35,7 @@ def _stretches(frontier: dict) -> list[tuple]:
 
 
 def _draw_curves(ax, document, curves, *, points: bool):
-  """Measured points, and curves that are dashed beyond their data."""
+  """Draws measured points, and curves that are dashed beyond their data."""
   tested = document["study"]["n"]
   cells = {(c["Bp"], c["n"]) for c in curves}
   many = sum(len(run["C"]) for run in document["study"]["runs"]) > 600
@@ -52,7 +54,7 @@ def _draw_curves(ax, document, curves, *, points: bool):
 
 
 def _label_ends(ax, document, curves, *, inches: float, columns: int):
-  """n at the right margin of each curve; the size of the axes sets the gaps."""
+  """Writes n beside the right end of each curve, without overlaps."""
   tested, edge = document["study"]["n"], ax.get_xlim()[1]
   value = lambda c: float(np.interp(edge, *floats(c, "C", "reward")))
   curves = sorted(curves, key=value)
@@ -67,7 +69,7 @@ def _label_ends(ax, document, curves, *, inches: float, columns: int):
 
 
 def _draw_envelope(ax, document):
-  """The thick frontier, and above it a ribbon that names who leads where."""
+  """Draws the frontier, and above it a ribbon that names its leaders."""
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = floats(frontier, "C", "reward", "low", "high")
   by_n = study["regime"] == "fixed_Bp"
@@ -126,7 +128,7 @@ def _reward_axes(figure, place, document, *, log: bool = True, subs=(1, 2, 5)):
 
 @styled
 def reward(document: dict) -> Figure:
-  """Reward against C with its envelope; with several Bp, a panel for each."""
+  """Returns reward against C with the envelope, and a panel per Bp."""
   study, frontier = document["study"], document["frontier"]
   start, end = frontier["C"][0], frontier["C"][-1]
   leaders = {(Bp, n) for _, _, Bp, n, _ in _stretches(frontier)}
@@ -156,7 +158,7 @@ def reward(document: dict) -> Figure:
 
 
 def _draw_law(ax, document, key: str, of_n):
-  """Points of the frontier (hollow: unresolved), law and band."""
+  """Draws the points of the frontier (hollow: not resolved), law and band."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
   for C, y, n, known, sure in zip(
       *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
@@ -182,7 +184,7 @@ def _draw_law(ax, document, key: str, of_n):
 
 @styled
 def law(document: dict) -> Figure:
-  """n*(C) with the frontier's points; at a fixed batch also Bp*(M) = B / n*."""
+  """Returns n*(C) with the frontier; at a fixed batch also Bp*(M) = B / n*."""
   study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
   tested, symbol = study["n"], axis_of(study)[0]
   two = study["regime"] == "fixed_B"
@@ -196,7 +198,7 @@ def law(document: dict) -> Figure:
     ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
     held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
     ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
-    for end, at, beyond in zip(ends, held, "<>"):  # arrows: it goes on
+    for end, at, beyond in zip(ends, held, "<>"):  # arrow: beyond the axis
       ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
               zorder=4)
     ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
@@ -204,7 +206,7 @@ def law(document: dict) -> Figure:
     ax.plot([], [], "-D", color="C3", mfc="white",
             label=f"{symbol}0, halfway in log2 n,\nwith its 95% interval")
     told = ["the law is identified" if document["verdict"]["identified"] else
-            "the law is NOT identified:\nno advice rests on it"]
+            "the law is NOT identified:\ndo not use it"]
     told += [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
              for name, value, interval in parameters(document)]
   ax.axhline(max(tested), color=GREY, lw=1)
@@ -214,7 +216,7 @@ def law(document: dict) -> Figure:
   ax.plot([], [], "o", color=GREY,
           label="best n tested, faint\nwhere draws disagree")
   if not all(frontier["resolved"]):
-    ax.plot([], [], "o", color=GREY, mfc="white", label="the same, unresolved")
+    ax.plot([], [], "o", color=GREY, mfc="white", label="best n, not resolved")
   side.text(0, 1, "\n\n".join(told), va="top", fontsize=8)
   side.legend(*ax.get_legend_handles_labels(), loc="lower left",
               borderaxespad=0)

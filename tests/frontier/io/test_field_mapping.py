@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import readers
+from isojax.frontier.io import field_mapping
+from isojax.frontier.io import formats
 
-LOGS = pathlib.Path(__file__).parents[1] / "data/logs"
+LOGS = pathlib.Path(__file__).parents[2] / "data/logs"
 OURS = {"Bp": 32, "n": 8}
 HEADER = "Bp,n,step,avg\n"
 # by default an evaluation of TRL and Tunix draws n a problem
@@ -20,7 +21,7 @@ TRL = {"num_generations": 8, "generation_batch_size": 64}
 
 
 def table(path, columns=None, fixed=None, kind="table", **more):
-  return readers.read(path, kind=kind, columns=columns or {},
+  return field_mapping.read(path, kind=kind, columns=columns or {},
                       fixed=fixed or {}, **{
                           "scale": {}, "axis": "rollouts", "from_path": None,
                           **more})
@@ -160,7 +161,7 @@ def test_trl_mean_over_nothing_is_nan(write):
 
 
 def test_trl_half_of_the_options_is_refused():
-  with pytest.raises(InputError, match="give both by --fixed"):
+  with pytest.raises(InputError, match="give both with --fixed"):
     read("trl/trainer_state.json", "trl",
          fixed=TRL | {"steps_per_generation": 4})
   with pytest.raises(InputError, match="num_generations"):
@@ -331,7 +332,7 @@ def test_many_broken_lines_are_another_kind_of_file(write):
     (b"", "empty"), (b" \n", "empty"), (b"\x1f\x8b\x08\x00", "decompress"),
     (b"a,b\n\xff\xfe", "UTF-8"), ("a,b".encode("utf-16"), "UTF-8"),
     (b"<!DOCTYPE html><p>", "web page"), (b"Bp,n,step,avg\n", "no rows"),
-    (b"a,b,a\n1,2,3\n", "columns ['a'] are there more than once"),
+    (b"a,b,a\n1,2,3\n", "columns ['a'] occur more than once"),
     (b"[]", "no evaluations"), (b"[" * 100_000, "not a JSON object"),
 ])
 def test_files_of_another_kind(write, text, word):
@@ -340,7 +341,7 @@ def test_files_of_another_kind(write, text, word):
 
 def test_folders_and_missing_files(tmp_path):
   (tmp_path / "trainer_state.json").write_text("{}")
-  refused(str(tmp_path), "a folder", "it holds ['trainer_state.json']")
+  refused(str(tmp_path), "a folder", "it contains ['trainer_state.json']")
   refused(str(tmp_path / "none.csv"), "none.csv", "No such file")
 
 
@@ -368,8 +369,8 @@ def test_wrong_values_are_named_with_their_line(write, row, words):
 def test_wrong_flags(write):
   path = write(HEADER + "4,8,1,0.5\n")
   refused(path, "expected one of", "'tabel'", kind="tabel")
-  refused(path, "--columns: av is no field", "avg", columns={"av": "avg"})
-  refused(path, "--fixed: sed is no field", "seed", fixed={"sed": 1})
+  refused(path, "--columns: av is not a field", "avg", columns={"av": "avg"})
+  refused(path, "--fixed: sed is not a field", "seed", fixed={"sed": 1})
   refused(path, "--fixed: k is 0", fixed={"k": 0})
   refused(path, "['n'] in --columns and in --fixed", columns={"n": "n"},
           fixed={"n": 8})
@@ -400,14 +401,14 @@ def test_names_that_tell_nothing(write):
           fixed=OURS, from_path=r"seed(?P<seed>\d+)")
   message = refused(str(LOGS / CHART), "--from_path='n(?P<n>\\d+)'", "grpo-n8",
                     columns={"avg": "val/acc"}, fixed={"Bp": 32})
-  assert "no n (rollouts a problem)" in message
+  assert "no n (rollouts per problem)" in message
   path = write(HEADER + "4,8,1,0.5\n", "n4.csv")
-  refused(path, "--from_path: nn is no field", from_path=r"n(?P<nn>\d+)")
+  refused(path, "--from_path: nn is not a field", from_path=r"n(?P<nn>\d+)")
   refused(path, "--from_path: n is 'v'", from_path=r"cs(?P<n>v)")
   refused(path, "n is 8 in the file and 4 in --from_path",
           from_path=r"n(?P<n>\d)")
   refused(path, "no named group", from_path="n4")
-  refused(path, "no regular expression", from_path="(")
+  refused(path, "not a regular expression", from_path="(")
   refused(path, "['n'] in --fixed and in --from_path", fixed={"n": 8},
           from_path=r"n(?P<n>\d)")
 
@@ -420,7 +421,7 @@ def test_percent_and_decimal_commas(write):
   # points beside commas: the commas may be thousands
   refused(write("Bp;n;step;avg\n4;8;1,000;0.5\n"), "step is '1,000'",
           "decimal points, not commas")
-  refused(path, "--scale: n is no field", columns={"avg": "acc"},
+  refused(path, "--scale: n is not a field", columns={"avg": "acc"},
           scale={"n": 2.0})
 
 
@@ -430,7 +431,7 @@ def test_an_axis_of_ones_own(write):
   assert row.fields["flops"] == 1.5e21
   (row,), _ = table(path, axis="hours", scale={"hours": 4.0})
   assert row.fields["hours"] == 1.0
-  refused(path, "flops is no field", columns={"flops": "fl"})
+  refused(path, "flops is not a field", columns={"flops": "fl"})
 
 
 def test_nested_names_may_have_dots(write):
@@ -487,7 +488,7 @@ def test_integers_of_many_digits_and_half_characters(write):
 def test_the_fields_that_matter_come_first(write):
   message = refused(write(HEADER + "4,8,1,0.5\n"), "rollouts_per_prompt",
                     columns={"rollouts_per_prompt": "n"})
-  assert "Bp (problems a step), n (rollouts a problem), step" in message
+  assert "Bp (problems per step), n (rollouts per problem), step" in message
 
 
 def test_option_and_field_must_agree():
@@ -512,7 +513,7 @@ def test_what_is_written_is_read(tmp_path_factory, points):
 
 
 @hypothesis.given(st.binary(max_size=200), st.sampled_from(
-    sorted(readers.FORMATS)), st.sampled_from(["csv", "jsonl", "log"]))
+    sorted(formats.FORMATS)), st.sampled_from(["csv", "jsonl", "log"]))
 def test_nonsense_is_an_input_error(tmp_path_factory, text, kind, suffix):
   path = tmp_path_factory.getbasetemp() / f"any.{suffix}"
   path.write_bytes(HEADER.encode() + text)

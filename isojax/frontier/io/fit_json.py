@@ -1,6 +1,6 @@
-"""A fit as one JSON document: what the planner, the figures and people read.
+"""fit.json: a fit as one JSON document for planner, figures and report.
 
-Every number that is drawn or advised from stands in it; nothing is refitted.
+It contains every number that they use, so that none of them fits anything.
 """
 
 import collections
@@ -10,11 +10,13 @@ import math
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import verdict
 from isojax.frontier import diagnostics
 from isojax.frontier import envelope
+from isojax.frontier import interference
 from isojax.frontier import scalerl
-from isojax.frontier.analysis import Fit
+from isojax.frontier.verdict import Fit
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
 from isojax.planner import fit_file
@@ -22,11 +24,11 @@ from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.format import many
 
-BEYOND = 2.0  # curves are tabulated up to this many times the data's end
+BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 
 
 def _round(value, digits: int = 6):
-  """Nested lists with a few significant digits; NaN and infinity are null."""
+  """Returns nested lists of rounded numbers; NaN and infinity become null."""
   if isinstance(value, dict):
     return {k: _round(v, digits) for k, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -41,11 +43,13 @@ def _round(value, digits: int = 6):
 
 
 def _band(value_DxG):
-  low, high = np.quantile(value_DxG[1:], analysis.QUANTILES, axis=0)
+  """Returns the central 95 % of the draws at each point."""
+  low, high = np.quantile(value_DxG[1:], bootstrap.QUANTILES, axis=0)
   return {"low": low, "high": high}
 
 
 def study_fields(study: Study) -> dict:
+  """Returns the key `study`: what was run, with every evaluation."""
   Bps = sorted({Bp for Bp, _ in study.configurations})
   return {
       "axis": study.axis, "metric": study.metric, "split": study.split,
@@ -60,14 +64,14 @@ def study_fields(study: Study) -> dict:
 
 
 def curve_fields(fit: Fit) -> list[dict]:
-  """One entry a configuration, tabulated on a common grid of C."""
+  """Returns one entry per configuration, tabulated on a common grid of C."""
   C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * fit.frontier.C_G[-1], 80)
   out = []
   for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
     reward = curve(C_G)
     out.append({
         "Bp": Bp, "n": n, "form": curve.form, "A": curve.b_D[0] + curve.s_D[0],
-        "A_interval": analysis.percentiles(curve.b_D + curve.s_D),
+        "A_interval": bootstrap.percentiles(curve.b_D + curve.s_D),
         "b": curve.b_D[0], "theta": curve.theta_DxP[0],
         "C_lo": curve.C_lo, "C_hi": curve.C_hi, "points": curve.points,
         "rmse": np.sqrt(curve.sse_D[0] / curve.points),
@@ -77,15 +81,18 @@ def curve_fields(fit: Fit) -> list[dict]:
 
 
 def frontier_fields(fit: Fit) -> dict:
-  """The frontier on its grid; `change` is C where the lead changes between a
-  point and the next, null where it does not."""
+  """Returns the frontier on its grid, with the best tested n and its interval.
+
+  `change` is the C at which the lead changes between a point and the next, or
+  null.
+  """
   C_G, best_G = fit.frontier.C_G, fit.frontier.best_DxG[0]
   cells = np.array(fit.study.configurations)[best_G]
   change = [None if a == b else envelope.crossing(
       fit.curves[a], fit.curves[b], *C_G[i:i + 2])
             for i, (a, b) in enumerate(zip(best_G, best_G[1:]))]
   n_low, n_high = np.quantile(
-      fit.log2_n_DxG[1:], analysis.QUANTILES, axis=0, method="nearest")
+      fit.log2_n_DxG[1:], bootstrap.QUANTILES, axis=0, method="nearest")
   return {"C": C_G, "reward": fit.frontier.reward_DxG[0],
           "Bp": cells[:, 0], "n": cells[:, 1], "change": change,
           "resolved": fit.frontier.resolved_DxG[0], "tied": fit.tied,
@@ -96,27 +103,27 @@ def frontier_fields(fit: Fit) -> dict:
 
 
 def law_fields(fit: Fit) -> dict | None:
-  """The law, its band on the frontier's grid, and every draw's parameters."""
+  """Returns the law, its band, and the parameters of every bootstrap draw."""
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
-  best = analysis.sigmoid_of(fit)
+  best = verdict.sigmoid_of(fit)
   columns = (law.L_D, law.k_D, law.x0_D, law.b_D)
   spread = lambda value_D: laws.interval(value_D[0], value_D[1:])
   x0 = spread(law.x0_D)
   if fit.study.axis == "updates":
-    x0 = np.maximum(x0, 0.0)  # there are no updates before the first
+    x0 = np.maximum(x0, 0.0)  # M is not negative
   as_n = lambda value_D: [float(2.0**end) for end in spread(value_D)]
   low, high = spread(fit.law_DxG)
   return {
       **dataclasses.asdict(best), "kind": (
           "fixed_batch" if isinstance(best, FixedBatch) else "sigmoid"),
       "rmse_log2": law.rmse_D[0], "k_bounds": law.k_bounds,
-      "at_bound": [analysis.symbol_of(fit.study) + "0" if hit == "midpoint"
+      "at_bound": [fit.study.symbol + "0" if hit == "midpoint"
                    else hit for hit in law.at_bound],
       "C_seen": [seen[0], seen[-1]],
       "intervals": {
-          "x0": x0, "k": analysis.percentiles(law.k_D),
+          "x0": x0, "k": bootstrap.percentiles(law.k_D),
           "floor": as_n(law.b_D), "ceiling": as_n(law.b_D + law.L_D)},
       "C": fit.frontier.C_G, "n": 2.0 ** fit.law_DxG[0],
       "low": 2.0**low, "high": 2.0**high,
@@ -124,11 +131,12 @@ def law_fields(fit: Fit) -> dict | None:
 
 
 def _R0(run: Run) -> float | None:
-  """The pass rate before training: at C = 0 (None), else the first."""
+  """Returns None if the run was evaluated at C = 0, else its first reward."""
   return None if run.C_E[0] == 0 else float(run.reward_E[0])
 
 
 def _runs(ids: list[str]) -> str:
+  """Returns the number of runs and up to three of their names."""
   return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
           f"{', ...' * (len(ids) > 3)})")
 
@@ -178,9 +186,10 @@ def scalerl_fields(study: Study, *, min_C: float,
 
 def scalerl_matched(study: Study, hill: list[dict], *,
                     min_C: float) -> dict | None:
-  """The leave-one-out table: B of every run at the average A.
+  """Returns the leave-one-out table: B of every run at the average A.
 
-  None for fewer than two runs with a law, or where A cannot be matched.
+  None for fewer than two runs with a law, or if the average A is out of reach
+  for one of them.
   """
   fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
   runs = {(r.Bp, r.n, r.run_id): r for r in study.runs
@@ -208,14 +217,14 @@ def scalerl_matched(study: Study, hill: list[dict], *,
 
 def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
              matched: dict | None, next_plan: dict, notes: list[str]) -> dict:
-  """fit.json.
+  """Returns the whole document.
 
   Args:
-    fit: the study's metric.
+    fit: the analysis of the study's metric.
     others: metric -> fit of the same runs, for the best n of each metric.
-    hill: rows of `scalerl_fields`.
-    matched: of `scalerl_matched`.
-    next_plan: of proposal.next_plan.
+    hill: the result of `scalerl_fields`.
+    matched: the result of `scalerl_matched`.
+    next_plan: the result of next_sweep.next_plan.
     notes: what the readers left out, and why.
   """
   end = float(fit.frontier.C_G[-1])
@@ -225,7 +234,7 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
       diagnostics.unforeseen(fit, found) for found in ahead[:1]))]
   as_dicts = lambda items: [dataclasses.asdict(i) for i in items if i]
   study = fit.study
-  frames = [diagnostics.interference(r, study.k, frames=4, draws=100, seed=0)
+  frames = [interference.interference(r, study.k, frames=4, draws=100, seed=0)
             for r in study.runs] if study.per_problem and (
                 study.k and study.metric == "avg") else []
   return _round({

@@ -1,9 +1,8 @@
-"""Evaluation curves from the logs of other trainers, as rows of our names.
+"""Reads the evaluations of a log as rows with isojax's field names.
 
-A `Format` says which names a project writes its evaluations under. What the
-file does not hold comes from the caller: `columns` names it in the file,
-`fixed` gives the constant, under our name or under the project's own
-(`data.train_batch_size`). Standard library only.
+A `Format` says under which names a trainer logs its evaluations. The caller
+gives the rest: `columns` the name of a field in the file, `fixed` a constant,
+under isojax's name or the trainer's own (`data.train_batch_size`).
 """
 
 import dataclasses
@@ -11,64 +10,58 @@ import os
 import re
 
 from isojax.errors import InputError
-from isojax.frontier import given
-from isojax.frontier import lines
-from isojax.frontier.formats import FORMATS, METRICS, Format
-from isojax.frontier.lines import there
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """One evaluation, in the names of isojax.ledger.records; `where` is "file:line"."""
-  where: str
-  fields: dict
+from isojax.frontier.io import constants
+from isojax.frontier.io import parse
+from isojax.frontier.io.formats import FORMATS, METRICS, Format
+from isojax.frontier.io.parse import there
+from isojax.frontier.io.rows import Row, name_runs, once
 
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-  """Where the evaluations of one set stand."""
+  """The names of the evaluations of one set in the file."""
   eval_set: str | None
   k: int | None
-  source: dict  # our field -> name in the file
+  source: dict  # field -> name in the file
 
 
 def read(path: str, *, kind: str, columns: dict[str, str],
          fixed: dict[str, object], scale: dict[str, float], axis: str,
          from_path: str | None) -> tuple[list[Row], list[str]]:
-  """Rows of one file, and notes on what was skipped or is to be known.
+  """Returns the rows of one file, and notes on what was skipped or assumed.
 
   Args:
     path: a log, a table, or an export of W&B (CSV, JSON or JSON lines).
     kind: a key of FORMATS.
-    columns: our field -> its name in the file, over the names of the format;
-      with a metric among them, no other metric is looked for.
-    fixed: our field or the project's option -> a constant. `k` also chooses
-      among several best@k.
+    columns: field -> its name in the file, before the names of the format; if
+      it has a metric, no other metric is searched for.
+    fixed: field or option of the trainer -> a constant. `k` also selects one of
+      several best@k.
     scale: metric or axis -> a factor, 0.01 for percent.
-    axis: the compute, a number that may stand under its own name.
-    from_path: regular expression whose named groups are fields or options
-      that the path tells or, of several runs in one file, their names.
+    axis: the compute, a number that may occur under its own name.
+    from_path: regular expression whose named groups are fields or options,
+      matched with the path or, if the file has several runs, with their names.
 
   Raises:
-    InputError: the file is of another kind; a field is missing, there twice,
-      or no number.
+    InputError: the file is of another kind; a field is missing, occurs twice,
+      or is no number.
   """
   if kind not in FORMATS:
     raise InputError(f"format {kind!r}: expected one of {sorted(FORMATS)}")
   form = FORMATS[kind]
-  table, notes = lines.load(path)
+  table, notes = parse.load(path)
   names = list(dict.fromkeys(name for _, line in table for name in line))
-  # nested objects are flat here; their names are written with dots as well
+  # nested names are joined by slashes here; users also write dots
   columns = {field: name if name in names else name.replace(".", "/")
              for field, name in columns.items()}
-  given.check(path, form, names, columns, fixed, scale, axis, from_path)
+  constants.check(path, form, names, columns, fixed, scale, axis, from_path)
   of_run = columns["run_id"] if "run_id" in columns else "run_id"
   runs = list(dict.fromkeys(str(line[of_run]) for _, line in table
                             if there(line, of_run)))
-  told = given.by_name(path, from_path, runs, notes)
-  beside = given.saved(path, notes) if form.version and not (
+  told = constants.by_name(path, from_path, runs, notes)
+  beside = constants.saved(path, notes) if form.version and not (
       {"Bp", "n"} <= fixed.keys()) else {}
-  known = {run: given.constants(form, fixed, fields, beside)
+  known = {run: constants.resolve(form, fixed, fields, beside)
            for run, fields in told.items()}
   curves = _curves(path, form, names, columns, next(iter(known.values()))[0])
   steps = [("step", name) for name in form.step if name in names][:1]
@@ -85,7 +78,7 @@ def read(path: str, *, kind: str, columns: dict[str, str],
         None)
     if run not in known or "kind" in line and line["kind"] == "train":
       continue
-    constants, options = known[run]
+    constant, options = known[run]
     for curve in curves:
       if any(field in METRICS and there(line, name)
              for field, name in curve.source.items()):
@@ -94,7 +87,7 @@ def read(path: str, *, kind: str, columns: dict[str, str],
         for field, name in (*places, *curve.source.items()):
           if there(line, name):
             found[field] = line[name], name
-        rows.append(_row(f"{path}:{number}", form, found, constants, {
+        rows.append(_row(f"{path}:{number}", form, found, constant, {
             "eval_set": curve.eval_set or _set_of(form, line), "k": curve.k,
             "run_id": name_of_file}, axis, told[run]))
         for field, factor in scale.items():
@@ -105,24 +98,15 @@ def read(path: str, *, kind: str, columns: dict[str, str],
     raise InputError(f"{path}: no line has a value of "
                      f"{sorted(curves[0].source.values())}: check the file")
   if not runs and "run_id" not in fixed.keys() | told[None].keys():
-    _tell_apart(rows)
-  constants, options = next(iter(known.values()))
+    name_runs(rows)
+  constant, options = next(iter(known.values()))
   notes += _caveats(kind, rows, names, dict(places),
-                    constants if None in known else {}, options, sampled)
-  return (rows if kind == "isojax" else _once(rows, form, notes)), notes
-
-
-def _tell_apart(rows: list[Row]) -> None:
-  """Names the runs of a file that has no run_id by their Bp, n and seed."""
-  of = lambda row: tuple((name, row.fields[name]) for name in (
-      "Bp", "n", "seed") if name in row.fields)
-  if len({of(row) for row in rows}) > 1:
-    for row in rows:
-      row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
+                    constant if None in known else {}, options, sampled)
+  return (rows if kind == "isojax" else once(rows, form, notes)), notes
 
 
 def _curves(path, form: Format, names, columns, fixed) -> list[_Curve]:
-  """The sets of evaluations in the file."""
+  """Returns the sets of evaluations in the file."""
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   found = {}  # set, who -> rank of the names -> field -> k -> name
   for rank, patterns in enumerate(form.metrics):
@@ -137,9 +121,10 @@ def _curves(path, form: Format, names, columns, fixed) -> list[_Curve]:
     return [_Curve(None, None, chosen)]
   if not found:
     sample = re.sub(r"\(.*?\)|[\\^]", "", form.metrics[0]["avg"])
-    raise InputError(f"{path}: no evaluations; expected names as {sample!r}: "
-                     "name a metric by --columns=avg=NAME; the file has "
-                     f"{given.nearest(sample, names)}")
+    raise InputError(f"{path}: no evaluations; expected names such as "
+                     f"{sample!r}; give a metric with --columns=avg=NAME; the "
+                     "file has "
+                     f"{constants.nearest(sample, names)}")
   curves = []
   for (name, who), ranks in found.items():
     curve = _choose(path, ranks[min(ranks)], fixed)
@@ -152,16 +137,16 @@ def _curves(path, form: Format, names, columns, fixed) -> list[_Curve]:
 
 
 def _choose(path: str, by_field: dict, fixed: dict) -> _Curve:
-  """One k for best and worst: the given one, else the largest."""
+  """Returns one k for best and worst: the given one, else the largest."""
   at = {k for field, by_k in by_field.items() if field != "avg"
         for k in by_k if k is not None}
   k = fixed["k"] if "k" in fixed else max(at, default=None)
   if at and k not in at:
     raise InputError(f"{path}: no best or worst at k={k}; expected one of "
-                     f"k={sorted(at)}: choose it by --fixed=k={max(at)}")
+                     f"k={sorted(at)}; choose it with --fixed=k={max(at)}")
   source = {field: by_k[one] for field, by_k in by_field.items()
             for one in (k, None) if one in by_k}
-  if "avg" in by_field:  # estimates the same from any number of samples
+  if "avg" in by_field:  # any number of samples estimates the same mean
     stored = max(by_field["avg"], key=lambda k: k or 0)
     source["avg"] = by_field["avg"][stored]
     k = stored if k is None else k
@@ -169,7 +154,7 @@ def _choose(path: str, by_field: dict, fixed: dict) -> _Curve:
 
 
 def _set_of(form: Format, line: dict) -> str | None:
-  """The eval_set that another name of the line tells, as TRL's timing does."""
+  """Returns the eval_set in another name of the line, such as TRL's timing."""
   for name in line if form.set_key else ():
     if there(line, name) and (match := re.fullmatch(form.set_key, name)):
       return match[1]
@@ -177,23 +162,24 @@ def _set_of(form: Format, line: dict) -> str | None:
 
 
 def _sampled(path: str, table) -> dict[int, int]:
-  """prime-rl's step -> every rollout that arrived up to its end.
+  """Returns prime-rl's step -> all rollouts received up to the end of the step.
 
-  The running total is logged before the step's own rollouts are added.
+  prime-rl logs the running total before it adds the step's own rollouts.
   """
   needed = ("step", "progress/total_rollouts", "progress/rollouts")
   sampled = {}
   for number, line in table:
     if all(there(line, name) for name in needed):
       step, before, own = (
-          given.typed(f"{path}:{number}", line[name], "rollouts", name)
+          constants.typed(f"{path}:{number}", line[name], "rollouts", name)
           for name in needed)
       sampled[step] = before + own
   return sampled
 
 
 def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
-  fields = {field: given.typed(where, value, field, column, axis=axis)
+  """Returns one row from the values of a line and the constants."""
+  fields = {field: constants.typed(where, value, field, column, axis=axis)
             for field, (value, column) in found.items()
             if value is not None and value != ""}
   for name, value in fixed.items():
@@ -213,34 +199,34 @@ def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
       by_name = "" if name == "step" else (
           f", or --from_path='{name}(?P<{name}>\\d+)' if the path or the "
           f"run's name ({fields['run_id']}) tells it")
-      raise InputError(f"{where}: no {name} ({given.MEANINGS[name]}); expected "
-                       f"a column or a constant: --columns={name}=NAME or "
+      raise InputError(f"{where}: no {name} ({constants.MEANINGS[name]}); "
+                       f"expected a column or a constant: --columns={name}=NAME or "
                        f"--fixed={name}=...{theirs}{by_name}")
   return Row(where, fields)
 
 
 def _spend(fields: dict, options: dict, sampled: dict[int, int]) -> None:
-  """Adds the cumulative rollouts, if the line has not told them."""
+  """Sets the cumulative rollouts, if the line does not have them."""
   if "rollouts" in fields:
     return
   generations = step = fields["step"]
   if step in sampled:
     fields["rollouts"] = sampled[step]
     return
-  # TRL generates once in steps_per_generation * num_iterations micro-steps,
-  # and makes an update of gradient_accumulation_steps of them
+  # TRL generates once per steps_per_generation * num_iterations micro-steps and
+  # updates once per gradient_accumulation_steps of them
   a, s, m = (options[name] if name in options else None for name in (
       "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
   if s and not a:
-    raise InputError("steps_per_generation without gradient_accumulation_steps:"
-                     " give both by --fixed")
+    raise InputError("steps_per_generation without gradient_accumulation_steps;"
+                     " give both with --fixed")
   if a or m:
     generations = -(-step * (a or 1) // ((s or a or 1) * (m or 1)))
   fields["rollouts"] = generations * fields["Bp"] * fields["n"]
 
 
 def _caveats(kind, rows, names, places, fixed, options, sampled) -> list[str]:
-  """What to know about these numbers."""
+  """Returns notes on how far the numbers of this format can be trusted."""
   notes, fields = [], {name for row in rows for name in row.fields}
   told = "rollouts" in places
   caveat = FORMATS[kind].caveat
@@ -249,21 +235,22 @@ def _caveats(kind, rows, names, places, fixed, options, sampled) -> list[str]:
     notes.append(caveat)
   runs = {row.fields["run_id"] for row in rows}
   if len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"}:
-    notes.append(f"{len(runs)} runs in the file share the constants {fixed}: "
+    notes.append(f"{len(runs)} runs in the file share the constants {fixed}; "
                  "if that is wrong, give each its own file or column.")
   if kind == "trl" and not told and not options.keys() & {
       "gradient_accumulation_steps", "num_iterations"}:
-    notes.append("rollouts are step * Bp * n: right if steps_per_generation * "
-                 "num_iterations = gradient_accumulation_steps; else give all "
-                 "three by --fixed.")
+    notes.append("rollouts are step * Bp * n, which is right if "
+                 "steps_per_generation * num_iterations = "
+                 "gradient_accumulation_steps; else give all three with "
+                 "--fixed.")
   if kind == "prime-rl" and not told and not sampled:
     notes.append("rollouts are step * Bp * n, as the file has no progress/"
                  "total_rollouts: cancelled and stale ones are not counted.")
   if kind == "verl" and any("/filter_groups/" in name for name in names):
-    notes.append("verl filtered groups: what it sampled and dropped is not in "
-                 "rollouts, unless --columns=rollouts=NAME tells it.")
+    notes.append("verl filtered groups: rollouts that it sampled and dropped "
+                 "are counted only with --columns=rollouts=NAME.")
   if kind == "table" and {("step", "_step"), ("step", "Step")} & places.items():
-    notes.append("step is W&B's _step, which counts log calls in some trainers:"
+    notes.append("step is W&B's _step, which counts log calls in some trainers;"
                  " check it, or give --columns=step=NAME.")
   for field in METRICS:
     for row in rows:
@@ -273,39 +260,3 @@ def _caveats(kind, rows, names, places, fixed, options, sampled) -> list[str]:
                      "[0, 1]: a reward, not an accuracy.")
         break
   return notes
-
-
-def _once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:
-  """One row an evaluation: halves are joined; of a resumed run's, the later.
-
-  A log that goes back to a step which it has, but not to its first, is that of
-  a run that went on from there: what it logged from that step on is void.
-
-  Raises:
-    InputError: steps that are there twice in another way: several runs?
-  """
-  kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
-  for row in rows:
-    run = kept.setdefault(tuple(
-        row.fields[name] if name in row.fields else None for name in (
-            "run_id", "seed", "Bp", "n", "eval_set", "k")), {})
-    step = row.fields["step"]
-    if step not in run:
-      run[step] = row
-      continue
-    one = run[step]
-    if not one.fields.keys() & row.fields.keys() & {*METRICS}:
-      run[step] = Row(one.where, one.fields | row.fields)
-      continue
-    if not (form.repeats or next(iter(run)) < step < next(reversed(run))):
-      raise InputError(
-          f"{row.where}: the same run, set and step as {one.where}; expected "
-          "one row each: tell runs and sets apart by --columns=run_id=NAME, "
-          "seed or eval_set, or delete one")
-    notes.append(f"{one.where}: step {step} is evaluated again at {row.where}: "
-                 "a resumed run; the later rows from this step on are kept.")
-    for void in [other for other in run if other >= step]:
-      del run[void]
-    run[step] = row
-  return sorted((row for run in kept.values() for row in run.values()),
-                key=lambda row: int(row.where.rsplit(":", 1)[1]))

@@ -1,0 +1,144 @@
+"""Bootstrap fits of the reward curves of a study.
+
+Draw 0 is the data itself. Each other draw resamples the validation problems,
+the same ones for every run, so that luck which all runs share cancels, and the
+seeds within each configuration.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.frontier import curves as curves_lib
+from isojax.frontier.curves import Curves
+from isojax.frontier.curves import Points
+from isojax.frontier.study import FEWEST, Run, Study
+
+QUANTILES = (0.025, 0.975)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """How a study is analysed."""
+
+  points: Points
+  form: str  # key of curves.FORMS
+  A_max: float  # bound on asymptotes
+  b_min: float  # bound on the reward at C = 0
+  draws: int  # bootstrap draws
+  seed: int  # of the bootstrap
+  grid: int  # compute values on the frontier, equally spaced in log C
+  rounds: int  # refinements of each fit, by a factor of 3
+
+  def __post_init__(self):
+    for name, holds, wanted in (
+        ("form", self.form in curves_lib.FORMS, sorted(curves_lib.FORMS)),
+        ("A_max", 0 < self.A_max <= 1, "0 < A_max <= 1"),
+        ("b_min", 0 <= self.b_min < self.A_max, "0 <= b_min < A_max"),
+        ("draws", self.draws == 0 or self.draws > 1, "0, or at least 2"),
+        ("seed", self.seed >= 0, "an integer of at least 0"),
+        ("grid", self.grid > 1, "at least 2 points"),
+        ("rounds", self.rounds >= 0, "at least 0")):
+      if not holds:
+        raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
+
+
+# The paper leaves some steps open: launch.verify.calibrate compares choices.
+DEFAULT = Options(
+    points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
+    form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
+    grid=60, rounds=6)
+PAPER = dataclasses.replace(
+    DEFAULT, points=Points(select="records", ema=0.0, min_C=0.0,
+                           bin_width=0.01))
+
+
+def percentiles(value_D) -> tuple[float, float]:
+  """Returns the central 95 % of the draws; `laws.interval` is wider."""
+  low, high = np.quantile(value_D[1:], QUANTILES)
+  return float(low), float(high)
+
+
+def resamples(study: Study, options: Options):
+  """Returns problem weights [1 + D, Q] and, per configuration, seed weights.
+
+  The seed weights of a configuration with S runs are [1 + D, S].
+  """
+  rng = np.random.default_rng(options.seed)
+  D = options.draws
+  Q = study.runs[0].value_ExQ.shape[1] if study.per_problem else 1
+  problems = np.concatenate(
+      [np.ones((1, Q)), rng.multinomial(Q, np.full(Q, 1 / Q), size=D)]) / Q
+  seeds = []
+  for cell in study.configurations:
+    S = len(study.runs_of(*cell))
+    # Draw S - 1 of S seeds: with few seeds, S of S would halve the variance
+    # (Rao and Wu, JASA 83, 1988).
+    seeds.append(np.concatenate([np.ones((1, S)), rng.multinomial(
+        max(S - 1, 1), np.full(S, 1 / S), size=D)]))
+  return problems, seeds
+
+
+def _prepared(run: Run, points: Points):
+  """Returns (C_E, value_ExQ) after the moving average and the cut at min_C."""
+  value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
+  if points.ema:
+    value = curves_lib.ema_matrix(len(value), points.ema) @ value
+  keep = run.C_E >= points.min_C
+  if keep.sum() < FEWEST:
+    raise InputError(
+        f"{run.where}: run {run.run_id} has {keep.sum()} evaluations from "
+        f"min_C={points.min_C:g} on, a curve needs {FEWEST}; lower min_C or "
+        "leave the run out")
+  return run.C_E[keep], value[keep]
+
+
+def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
+                       options: Options, rng) -> Curves:
+  """Returns 1 + draws fits of one configuration (Bp, n)."""
+  points, runs = options.points, study.runs_of(*cell)
+  data = [_prepared(run, points) for run in runs]
+  x = np.concatenate([C for C, _ in data])
+
+  def weigh(rewards):
+    return np.concatenate([
+        (curves_lib.record_breaking(r, bin_width=points.bin_width)
+         if points.select == "records" else np.ones_like(r)) * seeds_DxS[:, [i]]
+        for i, r in enumerate(rewards)], 1)
+
+  def fit(rewards, weights):
+    return curves_lib.fit(
+        x, np.concatenate(rewards, 1), weights, form=options.form,
+        A_max=options.A_max, b_min=options.b_min, rounds=options.rounds)
+
+  if study.per_problem:
+    rewards = [problems_DxQ @ value.T for _, value in data]
+  else:
+    means = [value.mean(1)[None] for _, value in data]
+    first = fit(means, weigh(means)[:1])
+    free = max(len(x) - 1 - first.theta_DxP.shape[1] - 1, 1)
+    sd = np.sqrt(((np.concatenate(means, 1) - first(x)) ** 2).sum() / free)
+    rewards = [np.concatenate([mean, first(C) + sd * rng.normal(
+        size=(options.draws, len(C)))]) for (C, _), mean in zip(data, means)]
+  weights = weigh(rewards)
+  used_R = np.split(weights[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])
+  for run, used in zip(runs, used_R, strict=True):
+    if used.sum() < FEWEST:
+      raise InputError(
+          f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
+          f"times in bins of {points.bin_width:g}, a curve needs {FEWEST} "
+          "points; fit all points, use narrower bins, or leave the run out")
+  return fit(rewards, weights)
+
+
+def fit_curves(study: Study, options: Options) -> list[Curves]:
+  """Returns 1 + draws fits of every configuration, in the study's order.
+
+  Without counts per problem, a draw is the fitted curve plus normal noise of
+  the size of the residuals. Noise that runs share is then not recognised.
+  """
+  problems, seeds = resamples(study, options)
+  rng = np.random.default_rng(options.seed + 1)
+  return [_fit_configuration(study, cell, seeds_DxS, problems, options, rng)
+          for cell, seeds_DxS in zip(study.configurations, seeds, strict=True)]

@@ -1,0 +1,100 @@
+"""Interference: does training raise some problems at the cost of others?"""
+
+import dataclasses
+
+import numpy as np
+from scipy import optimize
+from scipy import stats
+
+from isojax.frontier.bootstrap import QUANTILES
+from isojax.frontier.study import Run
+
+
+def histogram(correct_Q, k: int) -> tuple[int, ...]:
+  """Returns the number of problems with pass rate 0, in ten bins, and 1."""
+  c = np.asarray(correct_Q)
+  inner = c[(c > 0) & (c < k)]
+  bins = np.bincount(-(-inner * 10 // k) - 1, minlength=10)
+  return (int(np.sum(c == 0)), *bins.tolist(), int(np.sum(c == k)))
+
+
+def polarisation(correct_Q, k: int) -> float:
+  """Returns rho = Var(p) / (m (1 - m)) of pass rates p with mean m.
+
+  rho is 0 if every problem is equally likely to be solved, and 1 if each is
+  always or never solved. E[p^2] is estimated without bias from the k samples by
+  c (c - 1) / (k (k - 1)). NaN if m is 0 or 1, or k is 1.
+  """
+  c = np.asarray(correct_Q, float)
+  m = c.mean() / k
+  if k < 2 or m in (0.0, 1.0):
+    return float("nan")
+  return float((np.mean(c * (c - 1)) / (k * (k - 1)) - m * m) / (m * (1 - m)))
+
+
+def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
+  """Returns rho if the log-odds of every problem rise by the same amount.
+
+  The start is the Beta distribution with mean0 and rho0, the end has `mean`.
+  """
+  rho0 = min(max(rho0, 1e-3), 0.999)
+  size = 1 / rho0 - 1  # a + b of the Beta distribution
+  p = stats.beta.ppf((np.arange(300) + 0.5) / 300, mean0 * size,
+                     (1 - mean0) * size)
+  odds = np.log(np.clip(p, 1e-12, 1 - 1e-12) / np.clip(1 - p, 1e-12, 1))
+  shifted = lambda by: 1 / (1 + np.exp(-(odds + by)))
+  by = optimize.brentq(lambda d: shifted(d).mean() - mean, -60, 60)
+  return float(np.var(shifted(by)) / (mean * (1 - mean)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Interference:
+  """How the progress of one run is distributed over the validation problems.
+
+  score = rho - rho of uniform progress to the same mean. Above 0, problems that
+  were ahead gained more (rich get richer); about 0, progress was uniform.
+  """
+
+  run_id: str
+  seed: int | None
+  Bp: int
+  n: int
+  C: tuple[float, ...]  # of the frames
+  mean: tuple[float, ...]
+  histograms: tuple[tuple[int, ...], ...]
+  rho: tuple[float, ...]
+  score: float  # at the last frame
+  score_interval: tuple[float, float]  # 95 %, over problems
+
+
+def interference(run: Run, k: int, *, frames: int, draws: int,
+                 seed: int) -> Interference | None:
+  """Returns the interference of a run.
+
+  None without counts, or if the pass rate is 0 or 1 at the start or the end.
+  """
+  if run.value_ExQ is None or k < 2:
+    return None
+  correct = np.rint(run.value_ExQ * k).astype(int)
+  at = np.unique(np.linspace(0, len(correct) - 1, frames).astype(int))
+  if correct[[0, -1]].mean(1).min() == 0 or correct[[0, -1]].mean(1).max() == k:
+    return None
+
+  def score(problems):
+    first, last = correct[0, problems], correct[-1, problems]
+    m0, m1 = first.mean() / k, last.mean() / k
+    if min(m0, m1) <= 0 or max(m0, m1) >= 1:
+      return float("nan")
+    return polarisation(last, k) - uniform_progress(
+        m0, polarisation(first, k), m1)
+
+  Q = correct.shape[1]
+  rng = np.random.default_rng(seed)
+  drawn = [score(rng.integers(0, Q, Q)) for _ in range(draws)]
+  low, high = np.nanquantile(drawn, QUANTILES)
+  return Interference(
+      run.run_id, run.seed, run.Bp, run.n, tuple(run.C_E[at].tolist()),
+      tuple((correct[at].mean(1) / k).tolist()),
+      tuple(histogram(correct[i], k) for i in at),
+      tuple(polarisation(correct[i], k) for i in at),
+      score(np.arange(Q)), (float(low), float(high)))

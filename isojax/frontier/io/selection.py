@@ -1,0 +1,243 @@
+"""Rows of log files to a study: which belong together, and what is refused."""
+
+import collections
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax import evaluate
+from isojax.errors import InputError
+from isojax.frontier.io.rows import Row
+from isojax.frontier.study import FEWEST, Run, Study, fall
+
+MOST = 2**40  # largest count that is accepted
+MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
+MOST_K = 2**16  # largest number of stored samples per problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """Which records form the study; None: the value that all of them share."""
+
+  axis: str
+  metric: str  # avg, best or worst
+  at_k: int | None  # of best@k and worst@k; None: all stored samples
+  eval_set: str | None
+  Bp: int | None  # only runs with this Bp
+  B: int | None  # only runs with this Bp * n
+
+  def __post_init__(self):
+    for name in ("at_k", "Bp", "B"):
+      if getattr(self, name) is not None and getattr(self, name) < 1:
+        raise InputError(f"--{name}={getattr(self, name)}: expected an integer "
+                         "of at least 1")
+
+
+def _whole(row: Row, name: str, least: int, most: int = MOST) -> int:
+  """Returns an integer field; InputError with the nearest legal value."""
+  value = _field(row, name)
+  if isinstance(value, bool) or not isinstance(value, (int, float)) or (
+      value != value):
+    raise InputError(f"{row.where}: {name}={value!r}: expected a whole number")
+  near = round(min(max(least, value), most))  # first, as round(inf) raises
+  if value != near:
+    raise InputError(f"{row.where}: {name}={value!r:.40}: expected a whole "
+                     f"number from {least} to {most}; the nearest is {near}")
+  return int(value)
+
+
+def _field(row: Row, name: str):
+  if name not in row.fields or row.fields[name] is None:
+    raise InputError(
+        f"{row.where}: no {name} (there are: {', '.join(row.fields)}); give "
+        f"its column, --columns={name}=COLUMN, or its value, "
+        f"--fixed={name}=VALUE")
+  return row.fields[name]
+
+
+def _common(rows: list[Row], name: str, flag: str | None) -> str:
+  """Returns the value that all rows share; InputError if there are several."""
+  count = collections.Counter(
+      str(r.fields[name]) if name in r.fields else "unknown" for r in rows)
+  if len(count) > 1:
+    several = ", ".join(f"{v} ({c} rows)" for v, c in count.most_common(5))
+    raise InputError(
+        f"records of several {name}: {several}; a study has one: "
+        + (f"choose it with {flag}=..." if flag else "give only its files"))
+  return next(iter(count))
+
+
+def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
+  """Returns (mean over problems, value of each problem or None)."""
+  if "correct" in row.fields and row.fields["correct"] is not None:
+    stored = _whole(row, "k", 1, MOST_K)
+    correct = np.asarray(row.fields["correct"])
+    k = stored if s.at_k is None else s.at_k
+    if correct.ndim != 1 or not len(correct) or (
+        correct.dtype.kind not in "iu") or (
+        correct.min() < 0 or correct.max() > stored):
+      raise InputError(f"{row.where}: correct: expected a list of counts from "
+                       f"0 to k={stored}")
+    if not 1 <= k <= stored:
+      raise InputError(f"{row.where}: at_k={k} of {stored} stored samples: "
+                       f"expected 1 to {stored}")
+    value = {"avg": lambda: correct / stored,
+             "best": lambda: evaluate.best_at_k(correct, stored=stored, k=k),
+             "worst": lambda: evaluate.worst_at_k(correct, stored=stored, k=k),
+            }[s.metric]()
+    return float(value.mean()), value
+  if s.at_k is not None and s.metric != "avg":
+    raise InputError(f"{row.where}: {s.metric}@{s.at_k} needs the counts per "
+                     "problem (correct), which this log does not have; leave "
+                     "out --at_k to use the log's own column")
+  value = _field(row, s.metric)
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise InputError(f"{row.where}: {s.metric}={value!r}: expected a number")
+  return float(value), None
+
+
+def _kept(rows: list[Row], s: Selection, notes: list[str]):
+  """Returns (step, C, reward, values) of the usable rows of one run."""
+  kept, previous = [], None
+  for row in rows:
+    step = _whole(row, "step", 0)
+    C = step if s.axis == "updates" else _field(row, s.axis)
+    if isinstance(C, bool) or not isinstance(C, (int, float)) or (
+        not 0 <= C <= MOST_C):
+      raise InputError(f"{row.where}: {s.axis}={C!r:.40}: expected a number "
+                       f"from 0 to {MOST_C:g}")
+    reward, values = _value(row, s)
+    if math.isnan(reward):
+      notes.append(f"{row.where}: {s.metric} is NaN; the row was left out")
+      continue
+    if not -1e-9 <= reward <= 1 + 1e-9:
+      raise InputError(
+          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]"
+          "; give the column of the accuracy with --columns, or rescale it, as "
+          f"--scale={s.metric}=0.01 for percent")
+    if previous is not None and C < previous:
+      notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
+                   "; this and the later rows of the run were left out")
+      break
+    if previous is not None and C == previous:
+      notes.append(f"{row.where}: {s.axis}={C:g} occurs twice; the first row "
+                   "was kept")
+      continue
+    previous = C
+    kept.append((step, float(C), reward, values))
+  return kept
+
+
+def _training_problems(rows: list[Row]) -> int | None:
+  """Returns D of the last row that has it or an epoch (D = M Bp / epoch)."""
+  for fields in (row.fields for row in reversed(rows)):
+    if "D" in fields and isinstance(fields["D"], int):
+      return fields["D"] if 1 <= fields["D"] <= MOST else None
+    if "epoch" in fields and isinstance(fields["epoch"], (int, float)) and (
+        fields["epoch"] > 0 and "step" in fields):
+      D = fields["step"] * fields["Bp"] / fields["epoch"]
+      return round(D) if 1 <= D <= MOST else None
+  return None
+
+
+def _run(run_id: str, rows: list[Row], s: Selection,
+         notes: list[str]) -> Run | None:
+  """Returns one run, or None if it is not selected or too short."""
+  where = rows[0].where
+  for name in ("Bp", "n"):
+    if len({r.fields[name] for r in rows if name in r.fields}) > 1:
+      raise InputError(f"{where}: run {run_id} has several {name}, expected "
+                       "one (Bp, n) per run; give each its own run_id")
+  Bp, n = _whole(rows[0], "Bp", 1), _whole(rows[0], "n", 1)
+  if (s.Bp is not None and Bp != s.Bp) or (s.B is not None and Bp * n != s.B):
+    return None
+  kept = _kept(rows, s, notes)
+  if len(kept) < FEWEST:
+    notes.append(f"{where}: run {run_id} has {len(kept)} usable evaluations, a "
+                 f"curve needs {FEWEST}; it was left out")
+    return None
+  steps, C, rewards, values = zip(*kept)
+  counted = all(v is not None for v in values) and (
+      len({len(v) for v in values}) == 1)
+  seed = rows[0].fields["seed"] if "seed" in rows[0].fields else None
+  return Run(run_id=run_id, seed=seed, Bp=Bp, n=n, D=_training_problems(rows),
+             step_E=np.array(steps),
+             C_E=np.array(C), value_ExQ=np.stack(values) if counted else None,
+             reward_E=np.array(rewards), where=where.rsplit(":", 1)[0])
+
+
+def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
+  """Returns the runs without copies; InputError for two runs with one seed."""
+  kept: dict[tuple, Run] = {}
+  for run in runs:
+    key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
+    if key not in kept:
+      kept[key] = run
+      continue
+    other = kept[key]
+    short, long = sorted((run, other), key=lambda r: len(r.C_E))
+    E = len(short.C_E)
+    if run.run_id != other.run_id or not (
+        np.array_equal(short.C_E, long.C_E[:E])
+        and np.array_equal(short.reward_E, long.reward_E[:E])):
+      raise InputError(
+          f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
+          f"n={run.n}, seed={run.seed}; runs of one study differ in nothing "
+          "else: give only the runs of one recipe")
+    notes.append(f"{short.where}: a copy of the run in {long.where}; left out")
+    kept[key] = long
+  return list(kept.values())
+
+
+def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
+  """Returns the study of these rows, and notes on falls and what was left out.
+
+  Raises:
+    InputError: nothing usable, or rows that do not belong together.
+  """
+  if not rows:
+    raise InputError("no evaluation in the records; check the file and "
+                     "--format")
+  if s.eval_set is not None:
+    there = sorted({str(r.fields["eval_set"]) for r in rows
+                    if "eval_set" in r.fields})
+    rows = [r for r in rows if "eval_set" in r.fields
+            and str(r.fields["eval_set"]) == s.eval_set]
+    if not rows:
+      raise InputError(f"--eval_set={s.eval_set}: not in the records; there "
+                       f"are: {', '.join(there) or 'none that are named'}")
+  eval_set = _common(rows, "eval_set", "--eval_set")
+  model, split = _common(rows, "model", None), _common(rows, "split", None)
+  k = _common(rows, "k", None) if s.metric != "avg" and s.at_k is None else None
+  stored = {r.fields["k"] for r in rows if "k" in r.fields}
+  grouped = collections.defaultdict(list)
+  for row in rows:
+    # Two files may have one run_id: copies, which _without_copies drops.
+    grouped[str(_field(row, "run_id")), row.where.rsplit(":", 1)[0]].append(row)
+  notes: list[str] = []
+  runs = [_run(run_id, each, s, notes) for (run_id, _), each in grouped.items()]
+  runs = _without_copies([r for r in runs if r is not None], notes)
+  if not runs:
+    raise InputError("no usable run is left" + (
+        f": {notes[0]}" if notes else
+        f" with Bp={s.Bp}, Bp * n = {s.B}; there are (Bp, n) = " + ", ".join(
+            map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows})))))
+  sizes = sorted({r.Bp * r.n for r in runs})
+  if s.axis == "updates" and len(sizes) > 1:
+    raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
+                     "n*(M) needs one: choose it with --B=...")
+  shapes = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
+  per_problem = len(shapes) == 1 and None not in shapes
+  if len(shapes) > 1:
+    notes.append("the runs do not all have counts of the same problems; "
+                 "intervals come from the scatter around each curve")
+  of_k = (f"@{s.at_k or k}" if s.metric != "avg" else "")
+  runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
+  notes[:0] = filter(None, (fall(run, s.metric + of_k) for run in runs))
+  if not per_problem:
+    runs = [dataclasses.replace(r, value_ExQ=None) for r in runs]
+  return Study(
+      runs=tuple(runs), axis=s.axis, metric=s.metric + of_k, split=split,
+      eval_set=eval_set, model=model, k=stored.pop() if len(stored) == 1
+      else None, per_problem=per_problem), notes

@@ -1,0 +1,217 @@
+"""The result of an analysis, and what it allows to say: is the law identified?
+
+Reasons are why the law must not be used; cautions hold even if it may be.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.format import compact, many, number, rate
+from isojax.frontier.bootstrap import Options, percentiles
+from isojax.frontier.curves import Curves
+from isojax.frontier.envelope import Envelope
+from isojax.frontier.envelope import LawFits
+from isojax.frontier.study import Study
+from isojax.planner.laws import FixedBatch
+from isojax.planner.laws import Sigmoid
+
+TIE = 1e-9  # reward; curves that differ by less are the same
+UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """The analysis of a study. Of 1 + draws rows of an array, 0 is the data."""
+
+  study: Study
+  options: Options
+  curves: list[Curves]
+  frontier: Envelope
+  log2_n_DxG: np.ndarray  # of the best configuration
+  tied: bool  # all curves are the same: there is no best n
+  law: LawFits | None = None  # None: one n, a tie, or too few resolved points
+  law_DxG: np.ndarray | None = None  # log2 n* of the law on the frontier's grid
+  noise_G: np.ndarray | None = None  # width of its interval from noise alone
+  identified: bool = False
+  reasons: tuple[str, ...] = ()  # why it is not identified
+  cautions: tuple[str, ...] = ()
+
+
+def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
+  """Returns the law of the data itself, as the planner knows it."""
+  law = fit.law
+  L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
+  if fit.study.axis == "updates":
+    B, = {Bp * n for Bp, n in fit.study.configurations}
+    return FixedBatch(B, L, k, x0, b)
+  return Sigmoid(L, k, x0, b)
+
+
+def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
+  """Returns why there is no best n, where all curves are the same at C."""
+  values = np.concatenate([r.reward_E for r in study.runs])
+  return "no n differs: " + (
+      f"{study.metric} is {values[0]:.6g} throughout"
+      if np.ptp(values) < TIE else
+      f"every curve of {study.metric} is at {curves[0]([C])[0, 0]:.6g}")
+
+
+def unsaturated(fit: Fit) -> str | None:
+  """Returns a reason if a larger n than those tested may be better, or None.
+
+  The largest tested n leads at the end of the data, leads there in more than
+  5 % of the draws, or would lead at twice that C in most of them.
+  """
+  study, frontier = fit.study, fit.frontier
+  at = np.flatnonzero(frontier.resolved_DxG[0])
+  if len(study.tested) < 2 or not len(at):
+    return None
+  most = study.tested[-1]
+  largest = fit.log2_n_DxG[:, at[-1]] == np.log2(most)
+  later = np.stack([c([2 * frontier.C_G[at[-1]]])[:, 0]
+                    for c in fit.curves], 1).argmax(1)
+  leads = np.array([n == most for _, n in study.configurations])[later]
+  often = largest[1:].mean() if len(largest) > 1 else 0.0
+  ahead = float(leads[1:].mean() if len(leads) > 1 else leads[0])
+  symbol = study.symbol
+  if largest[0]:
+    how = f"is best at the largest {symbol}"
+  elif often > UNSEEN:
+    how = f"is best at the largest {symbol} in {often:.0%} of the draws"
+  elif ahead > 0.5:
+    how = f"would be best at twice the largest {symbol} if its curve holds"
+  else:
+    return None
+  return (f"saturation unseen: n = {most}, the largest tested, {how}; test n = "
+          f"{2 * most} and beyond, or larger {symbol}")
+
+
+def contradiction(fit: Fit) -> str | None:
+  """Returns a caution if the law disagrees with the best measured n at the end.
+
+  It disagrees if its n* there, or its ceiling, is nearer to another tested n
+  than to the one that leads.
+  """
+  study, frontier = fit.study, fit.frontier
+  end = np.flatnonzero(frontier.resolved_DxG[0])[-1]
+  C, best = frontier.C_G[end], int(frontier.best_DxG[0, end])
+  leader = study.configurations[best][1]
+  at_end = float(fit.law_DxG[0, end])
+  ceiling = float(fit.law.b_D[0] + fit.law.L_D[0])
+  nearest = [min(study.tested, key=lambda n: abs(np.log2(n) - log2_n))
+             for log2_n in (at_end, ceiling)]
+  others = [n for n in nearest if n != leader]
+  if not others:
+    return None
+  reward, asymptote = max(
+      (float(c([C])[0, 0]), float(c.b_D[0] + c.s_D[0]))
+      for (_, n), c in zip(study.configurations, fit.curves) if n == others[-1])
+  return (
+      f"the law contradicts the measured curves: at {study.symbol} = "
+      f"{compact(C)}, the end of the data, n = {leader} leads with "
+      f"{rate(float(frontier.reward_DxG[0, end]))}, but the law gives n* = "
+      f"{number(2**at_end)} there and a ceiling of {number(2**ceiling)}. The "
+      f"curve of n = {others[-1]} is at {rate(reward)} there and tends to "
+      f"{rate(asymptote)}. Do not use another n than {leader} without a test.")
+
+
+def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
+  """Returns the reasons and cautions that concern a fitted law."""
+  law, symbol = fit.law, fit.study.symbol
+  reasons, cautions = [], []
+  for name in law.at_bound:
+    told = f"{symbol}0" if name == "midpoint" else name
+    text = f"the fit of the law is at the bound of its {told}"
+    (cautions if name in ("k", "floor") else reasons).append(text)
+  if fit.options.draws:
+    wide = float(np.median(fit.noise_G[fit.frontier.resolved_DxG[0]]))
+    step = fit.study.grid_step
+    if wide > step:
+      reasons.append(
+          f"the noise of the evaluations alone gives a 95% interval of "
+          f"n*({symbol}) that spans a factor of {2**wide:.3g} in the middle of "
+          f"the data, more than the step of {2**step:.3g} between tested n; "
+          "use more seeds, problems or evaluations")
+    k_low, k_high = percentiles(law.k_D)
+    if k_high > 3 * k_low:
+      least, most = law.k_bounds
+      cautions.append(
+          f"k is weakly identified: {k_low:.3g} to {k_high:.3g}"
+          + (f", where {least:.3g} and {most:.3g} are the bounds of the fit"
+             if k_low < 1.001 * least or k_high > 0.999 * most else ""))
+  if text := contradiction(fit):
+    cautions.append(text)
+  return reasons, cautions
+
+
+def _of_frontier(fit: Fit) -> list[str]:
+  """Returns a caution if points of the frontier are not resolved."""
+  resolved = fit.frontier.resolved_DxG[0]
+  early = fit.frontier.early_DxG[0] & ~resolved
+  ended = ~early & ~resolved
+  told = [f"at {count} of them {why}" for count, why in (
+      (early.sum(), "a configuration whose first evaluation is at a larger "
+       f"{fit.study.symbol} would lead if its curve holds there"),
+      (ended.sum(), "the best n depends on a run that ended earlier")) if count]
+  return [f"{np.sum(~resolved)} of {len(resolved)} frontier points are not "
+          f"resolved, so the law is not fitted to them: {'; '.join(told)}"
+          ] if told else []
+
+
+def _of_study(fit: Fit) -> list[str]:
+  """Returns the cautions that concern how the study was measured."""
+  study, cautions = fit.study, []
+  if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
+    cautions.append(
+        "one seed in some configurations: intervals contain the luck of the "
+        "validation problems and samples, not that of the run; if runs differ "
+        "by half a point they contain the truth less often than 95% "
+        "(launch.verify.calibrate)")
+  if not study.per_problem:
+    cautions.append(
+        "no counts per problem: intervals come from the scatter around each "
+        "curve, and noise that the runs share is not recognised")
+  cautions += _of_frontier(fit)
+  sizes = {r.D for r in study.runs} - {None}
+  if sizes and study.D is None:
+    cautions.append("runs of several training sets, " + "; ".join(
+        f"D = {D}: " + ", ".join(r.run_id for r in study.runs if r.D == D)
+        for D in sorted(sizes)) + ": a difference between n may be one of D")
+  caps = {Bp: max(n for b, n in study.configurations if b == Bp)
+          for Bp, _ in study.configurations}
+  if study.axis != "updates" and len(set(caps.values())) > 1:
+    cautions.append(
+        "the largest n tested falls with Bp (" + ", ".join(
+            f"Bp {Bp}: {n}" for Bp, n in sorted(caps.items())) + "): a cap on "
+        "Bp * n can look like saturation")
+  flat = [cell for cell, c in zip(study.configurations, fit.curves)
+          if "flat" in c.at_bound]
+  if flat:
+    cautions.append("no rise was found at (Bp, n) = "
+                    + ", ".join(map(str, flat)))
+  return cautions
+
+
+def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """Returns (reasons why the law is not identified, cautions), as sentences."""
+  study, frontier = fit.study, fit.frontier
+  symbol, resolved = study.symbol, frontier.resolved_DxG[0]
+  if fit.tied:
+    return (no_n_differs(study, fit.curves, frontier.C_G[-1]),), ()
+  on = sorted({int(round(2.0**v)) for v in fit.log2_n_DxG[0][resolved]})
+  reasons, cautions = [], []
+  if len(on) < 3:
+    reasons.append(
+        f"{many(len(on), 'value')} of n on the frontier "
+        f"({', '.join(map(str, on))}) out of {len(study.tested)} tested; a law "
+        f"of four parameters needs at least 3: test more n, or larger {symbol}")
+  if unseen := unsaturated(fit):
+    reasons.append(unseen)
+  if fit.law is not None:
+    more, cautions = _of_law(fit)
+    reasons += more
+  elif len(study.tested) > 1:
+    reasons.append("the frontier is resolved at fewer than 5 compute values: "
+                   f"runs must overlap in {symbol}")
+  return tuple(reasons), tuple(cautions + _of_study(fit))

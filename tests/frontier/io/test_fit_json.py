@@ -1,0 +1,61 @@
+"""fit.json: what it contains, and that the planner reads it."""
+
+import dataclasses
+import json
+
+import pytest
+
+from isojax.frontier import analysis
+from isojax.frontier import next_sweep
+from isojax.frontier import synthetic
+from isojax.frontier.io import fit_json
+from isojax.planner import fit_file
+from tests.frontier import studies
+
+
+def test_the_document_is_json_and_the_planner_reads_it():
+  fit = analysis.analyse(studies.identified_study(), studies.QUICK)
+  found = fit_json.document(
+      fit, others={"avg": fit}, notes=["a note"], matched=None,
+      hill=fit_json.scalerl_fields(
+          dataclasses.replace(fit.study, runs=fit.study.runs[:1]), min_C=0.0,
+          notes=[]), next_plan=next_sweep.next_plan(fit, path="fit.json"))
+  again = json.loads(json.dumps(found, allow_nan=False))
+  law = fit_file.read_fit(again, path="fit.json")
+  assert law.identified and len(law.draws) == 100
+  assert law.law(1e6) == pytest.approx(
+      2 ** fit.law([6.0])[0, 0], rel=1e-4)
+  low, high = law.interval(1e6)
+  assert low < law.law(1e6) < high
+
+
+def short_run(E):
+  """A study of one run with E evaluations after the one at C = 0."""
+  truth = synthetic.Truth(Bp=5, n=(3,), A=(0.5,), k=(2e-4,), b=0.3)
+  return synthetic.study(truth, C_max=3e4, evaluations=E, seeds=1, Q=50, k=8,
+                         spread=0.4, run_sd=0.0, seed=1)
+
+
+def test_a_run_of_six_points_has_a_law_and_no_half():
+  notes = []
+  row, = fit_json.scalerl_fields(short_run(6), min_C=0.0, notes=notes)
+  assert row["half"] is None and 0.4 < row["A"] <= 1.0
+  note, = notes
+  assert note.startswith(
+      "no ScaleRL law of the first half for 1 run (n3-0): 3 points")
+
+
+def test_the_document_has_the_real_interval_and_the_margin():
+  row, = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
+  low, high = row["A_interval"]
+  assert low <= row["A"] <= high and row["A_margin"] == 0.02
+  assert high - low != pytest.approx(0.04, abs=1e-6)
+
+
+def test_the_best_n_of_each_C_has_an_interval():
+  """What the envelope tells where no law is identified."""
+  fit = analysis.analyse(studies.small_study(), studies.QUICK)
+  found = fit_json.frontier_fields(fit)
+  assert set(found["n_low"]) | set(found["n_high"]) <= {3, 7, 23}
+  assert (found["n_low"] <= found["n"]).all()
+  assert (found["n_high"] >= found["n"]).all()

@@ -1,0 +1,59 @@
+"""Documents (parsed fit.json) of every regime, with hostile names."""
+
+import dataclasses
+
+from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import synthetic
+from isojax.frontier.io import fit_json
+
+HOSTILE = "<script>alert('$x_$')</script>"
+B = 8192
+
+
+def study(*, C_max, seeds=1):
+  return synthetic.study(
+      synthetic.saturating(), C_max=C_max, evaluations=24, seeds=seeds, Q=60,
+      k=4, spread=2.0, run_sd=0.0, seed=3)
+
+
+def lift(run, by):
+  return dataclasses.replace(run, reward_E=run.reward_E + by,
+                             value_ExQ=run.value_ExQ + by)
+
+
+def joint():
+  """Two Bp, the second a little better; the large n ended early."""
+  one = study(C_max=3_000_000)
+  keep = lambda r: dataclasses.replace(
+      r, step_E=r.step_E[:9], C_E=r.C_E[:9], reward_E=r.reward_E[:9],
+      value_ExQ=r.value_ExQ[:9])
+  runs = tuple(keep(r) if r.n > 32 else r for r in one.runs if r.n < 256)
+  return dataclasses.replace(one, runs=runs + tuple(
+      dataclasses.replace(lift(r, 0.01), Bp=64, run_id="64-" + r.run_id)
+      for r in runs))
+
+
+def fixed_batch():
+  one = study(C_max=4_000_000)
+  return dataclasses.replace(one, axis="updates", runs=tuple(
+      dataclasses.replace(r, Bp=B // r.n, C_E=(r.C_E / B).round())
+      for r in one.runs))
+
+
+def document_of(one):
+  one = dataclasses.replace(one, model=HOSTILE, runs=tuple(
+      dataclasses.replace(r, run_id=f"{HOSTILE}{r.run_id}") for r in one.runs))
+  fit = analysis.analyse(one, dataclasses.replace(bootstrap.DEFAULT, draws=30,
+                                                  grid=40))
+  best = dataclasses.replace(fit, study=dataclasses.replace(
+      one, metric="best@4"))
+  notes = [f"{HOSTILE}.jsonl:3: left out"]
+  few = dataclasses.replace(one, runs=one.runs[::4])
+  hill = fit_json.scalerl_fields(few, min_C=0.0, notes=notes)
+  found = fit_json.document(
+      fit, others={"avg": fit, "best@4": best}, notes=notes, hill=hill,
+      matched=fit_json.scalerl_matched(few, hill, min_C=0.0),
+      next_plan={"text": f"Test more {HOSTILE}", "command": "run --n=<n>"})
+  found["interference"] = found["interference"][-3:]  # slow to draw
+  return found

@@ -1,0 +1,74 @@
+"""The report: one safe, readable page."""
+
+import copy
+import re
+
+from isojax.frontier.report import html
+from isojax.frontier.report import plots
+from tests.frontier.report import page
+from tests.frontier.report.documents import HOSTILE
+
+
+def test_bounds_and_agreement_are_told(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["law"]["intervals"]["k"] = [0.5, 50.0]
+  text = page.Page(html.page(found, [])).text
+  assert "[0.5, 50] (bound: 0.5, 50)" in text
+  assert "draws that agree" in text and "no statement of significance" in text
+
+
+def test_a_title_without_unknowns(documents):
+  study = documents["joint"]["study"] | {"split": "unknown", "model": "unknown"}
+  title, _ = html.heading(study)
+  assert "unknown" not in title and "synthetic" in title
+
+
+def test_report_is_one_safe_readable_page(name, documents, saved):
+  found, figures = documents[name], saved.get(name, [])
+  told = page.Page(html.page(found, figures))
+  assert "script" not in told.tags and HOSTILE in told.text
+  assert len(told.links) == len(figures) // 2
+  assert all(link.startswith("data:image/svg+xml;base64,")
+             for link in told.links)
+  assert not re.search(r"\b(nan|None|inf|null)\b", told.text)
+  assert f"{HOSTILE}.jsonl:3: left out" in told.text
+  assert f"Test more {HOSTILE}" in told.text and "run --n=<n>" in told.text
+
+
+def test_verdict_comes_first_and_says_why(name, documents):
+  found = documents[name]
+  told = page.Page(html.page(found, []))
+  identified = found["verdict"]["identified"]
+  assert ("Not identified." in told.text) == (not identified)
+  for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
+    assert told.text.index(reason) < told.text.index("The law n*")
+
+
+def test_identified_verdict_in_words(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["verdict"] = {"identified": True, "reasons": [], "cautions": []}
+  text = page.Page(html.page(found, [])).text
+  assert "Identified. n*(C)" in text and "Why not" not in text
+  value = html.number(found["law"]["n"][-1])
+  assert f"to {value} [" in text and "0.4M, the end of the data" in text
+
+
+def test_a_run_is_listed_with_its_file(documents):
+  text = page.Page(html.page(documents["joint"], [])).text
+  for run in documents["joint"]["study"]["runs"]:
+    assert run["run_id"] in text and run["where"] in text
+
+
+def test_numbers_that_are_not_known_show_as_a_dash(documents):
+  found = copy.deepcopy(documents["joint"])
+  for key in ("rmse", "A", "A_interval"):
+    found["curves"][0][key] = None
+  for key in ("log10_C0", "ceiling", "n_at_end"):
+    found["variants"][1][key] = found["variants"][2][key] = None
+  found["interference"][0].update(score=None, score_interval=[None, None])
+  found["extrapolation"][0]["n_predicted"] = None
+  text = page.Page(html.page(found, [])).text
+  assert not re.search(r"\b(nan|None)\b", text)
+  assert "no law can be fitted" in text and "[–, –]" in text
+  for draw in (plots.variants, plots.interference):
+    assert draw(found).axes

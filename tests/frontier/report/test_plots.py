@@ -1,0 +1,193 @@
+"""The figures of a fit, from studies whose truth is known."""
+
+import copy
+import dataclasses
+import pathlib
+
+from matplotlib.colors import same_color
+import numpy as np
+import pytest
+
+from isojax.frontier.report import axes
+from isojax.frontier.report import html
+from isojax.frontier.report import plots
+from isojax.frontier.report import plots_frontier
+from tests.frontier.report import documents as make
+from tests.frontier.report import page
+
+
+def test_every_figure_is_written_and_not_empty(saved, documents):
+  assert {pathlib.Path(path).name for path in saved["joint"]} == {
+      f"{name}.{kind}" for name in plots.FIGURES for kind in ("png", "svg")}
+  for path in map(pathlib.Path, saved["joint"]):
+    assert path.stat().st_size > 8000
+    if path.suffix == ".svg":
+      assert "<script" not in path.read_text()
+
+
+def test_every_regime_is_drawn(name, documents):
+  found = documents[name]
+  assert found["study"]["regime"] == name
+  for key, draw in plots.FIGURES.items():
+    if found.get(key, True):
+      assert any(ax.has_data() for ax in draw(found).axes), key
+
+
+def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
+  found = {**documents["fixed_Bp"], "law": None}
+  for key in ("variants", "sensitivity", "best_n", "interference", "scalerl"):
+    found[key] = []
+  paths = plots.save(found, str(tmp_path))
+  assert [pathlib.Path(p).name for p in paths] == [
+      "reward.png", "reward.svg", "law.png", "law.svg"]
+  first = [pathlib.Path(p).read_bytes() for p in paths]
+  assert [pathlib.Path(p).read_bytes()
+          for p in plots.save(found, str(tmp_path))] == first
+  told = page.Page(html.page(found, paths))
+  assert "No law was fitted" in told.text
+  assert "ScaleRL" not in told.text and "Sensitivity" not in told.text
+
+
+def test_without_a_difference_no_n_is_drawn(tmp_path):
+  one = make.study(C_max=400_000)
+  zero = make.document_of(dataclasses.replace(one, runs=tuple(
+      dataclasses.replace(r, value_ExQ=0 * r.value_ExQ, reward_E=0 * r.reward_E)
+      for r in one.runs)))
+  assert zero["law"] is None and zero["best_n"][0]["n"] is None
+  paths = plots.save(zero, str(tmp_path))
+  assert not any("law." in path for path in paths)
+  ax, = plots.best_n(zero).axes
+  assert not [line for line in ax.lines if line.get_marker() in axes.MARKERS]
+  told = page.Page(html.page(zero, paths))
+  assert "no n differs: avg is 0 throughout" in told.text
+
+
+def test_points_at_no_compute_are_whole(documents):
+  log, linear = plots.reward(documents["fixed_Bp"]).axes
+  assert linear.get_xlim()[0] < 0
+
+
+def test_the_ribbon_changes_where_the_curves_cross(documents):
+  found = documents["joint"]
+  moves = [C for C in found["frontier"]["change"] if C is not None]
+  assert moves
+  starts = [stretch[0] for stretch in plots_frontier._stretches(
+      found["frontier"])]
+  assert set(moves) <= set(starts) and starts == sorted(starts)
+
+
+@pytest.mark.parametrize("low, high", [
+    (7.1e5, 7.6e5), (8e5, 1.9e6), (1e4, 3e6)])
+def test_few_ticks_and_never_none(low, high):
+  ticks = plots._few(low, high, most=6)
+  assert 2 <= len(ticks) <= 6 and low <= ticks[0] < ticks[-1] <= high
+
+
+def test_n_has_one_colour_and_no_two_share_it():
+  tested = [8, 16, 32, 64, 128, 256, 512, 1024]
+  colours = [axes.colour_of(n, tested) for n in tested]
+  luminance = [np.dot(c[:3], (0.2126, 0.7152, 0.0722)) for c in colours]
+  assert np.diff(luminance).min() > 0.02  # also without colour
+  assert len({axes.marker_of(n, tested) for n in tested}) == len(tested)
+  assert axes.colour_of(8, [8]) == axes.colour_of(16, [16])  # a single n
+
+
+def test_the_colour_of_n_is_the_same_in_every_figure(documents):
+  found = documents["joint"]
+  tested = found["study"]["n"]
+  colours = {axes.marker_of(n, tested): axes.colour_of(n, tested)
+             for n in tested}
+  seen = set()
+  for draw in (plots.reward, plots.law, plots.sensitivity, plots.scalerl):
+    for ax in draw(found).axes:
+      for line in ax.lines:
+        mark, colour = line.get_marker(), line.get_color()
+        if mark in colours and line.get_markerfacecolor() != "white" and (
+            colour != axes.GREY):
+          face = line.get_markerfacecolor()
+          assert same_color(face, colours[mark]), (draw.__name__, mark)
+          seen.add((draw.__name__, mark))
+  assert {name for name, _ in seen} == {"reward", "law", "sensitivity",
+                                        "scalerl"}
+  bars = [bar for ax in plots.interference(found).axes for bar in ax.patches]
+  assert {bar.get_facecolor() for bar in bars} <= set(colours.values())
+
+
+def test_unresolved_points_are_hollow_and_dashed(documents):
+  found = documents["joint"]
+  known = found["frontier"]["resolved"]
+  assert 0 < sum(known) < len(known)
+  points = [line for line in plots.law(found).axes[0].lines
+            if len(line.get_xdata()) == 1 and line.get_zorder() == 3]
+  assert [p.get_markerfacecolor() != "white" for p in points] == known
+  thick = [line for line in plots.reward(found).axes[0].lines
+           if line.get_linewidth() == 4]
+  assert [line.get_linestyle() for line in thick].count("--") == sum(
+      not stretch[-1] for stretch in plots_frontier._stretches(
+          found["frontier"]))
+
+
+def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):
+  figure = plots.law(documents["fixed_B"])
+  (n_M, _), (Bp_M, _) = np.reshape(figure.axes, (2, 2))
+  assert n_M.get_xlabel() == Bp_M.get_xlabel() == "M, updates"
+  of_label = lambda ax: next(li for li in ax.lines if li.get_label() == "law")
+  np.testing.assert_allclose(
+      of_label(n_M).get_ydata() * of_label(Bp_M).get_ydata(), make.B)
+
+
+def overlapping(texts):
+  """Pairs of texts whose boxes meet, once the figure is drawn."""
+  boxes = [(t.get_text(), t.get_window_extent().shrunk(0.95, 0.95))
+           for t in texts if t.get_text() and t.get_visible()]
+  return [(a, b) for i, (a, one) in enumerate(boxes)
+          for b, other in boxes[i + 1:] if one.overlaps(other)]
+
+
+def test_labels_do_not_overlap(name, documents):
+  found = copy.deepcopy(documents[name])
+  hurried = copy.deepcopy(found)  # the lead changes at every point
+  ns = found["study"]["n"]
+  hurried["frontier"]["n"] = [ns[i % len(ns)] for i in range(40)]
+  for each in (found, hurried):
+    figure = plots.reward(each)
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+      assert not overlapping(ax.texts)
+      ticks = [t for t in ax.get_xticklabels()
+               if ax.get_xlim()[0] <= t.get_position()[0] <= ax.get_xlim()[1]]
+      assert not overlapping(ticks)
+
+
+def test_spread_keeps_order_and_distance():
+  at = plots_frontier.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
+  assert np.diff(at).min() >= 0.1 - 1e-12
+  assert at[0] == 0.1 and at[2] == 0.5 and at[-1] == 1.0
+
+
+def test_chosen_takes_the_ends_of_n_first():
+  rows = [dict(Bp=Bp, n=n, seed=s) for s in (0, 1) for Bp in (32, 64)
+          for n in (8, 16, 32, 64)]
+  cells = [(r["Bp"], r["n"]) for r in plots.chosen(rows)]
+  assert {(32, 8), (32, 64), (64, 8), (64, 64)} < set(cells)
+  assert len(cells) == len(set(cells)) == plots.MOST
+  assert all(r["seed"] == 0 for r in plots.chosen(rows))
+
+
+def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["scalerl"] = found["scalerl"][:1]
+  row, = found["scalerl"]
+  row.update(A=0.55, A_interval=[0.52, 0.57], A_at_edge=False, half=None)
+
+  def drawn():  # vertical lines in the right margin, in coordinates of the axes
+    return [line.get_ydata() for line in plots.scalerl(found).axes[0].lines
+            if len(line.get_xdata()) == 2
+            and 1 < line.get_xdata()[0] == line.get_xdata()[1] < 2]
+
+  (low, high), = drawn()
+  assert (low, high) == (0.52, 0.57)
+  row.update(A_interval=[0.52, 1.0])  # far above the points
+  (low, high), = drawn()
+  assert low == 0.52 and 0.57 < high < 1.0
+  assert "[0.520, 1.000]" in page.Page(html.page(found, [])).text

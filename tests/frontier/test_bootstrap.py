@@ -1,0 +1,60 @@
+"""Bootstrap draws: their variance, and whether intervals cover."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isojax.errors import InputError
+from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import curves
+from tests.frontier import studies
+
+
+def test_resamples_have_the_variance_of_the_mean():
+  """Draws of S seeds scatter as the mean of S: sd^2 / S with ddof 1."""
+  study = studies.small_study(seeds=2)
+  options = dataclasses.replace(studies.QUICK, draws=20_000)
+  problems, seeds = bootstrap.resamples(study, options)
+  assert problems[0].sum() == pytest.approx(1.0)
+  values = np.array([0.2, 0.6])
+  means = seeds[0][1:] @ values / seeds[0][1:].sum(1)
+  assert means.var() == pytest.approx(values.var(ddof=1) / 2, rel=0.03)
+
+
+def test_without_counts_intervals_come_from_the_scatter():
+  study = studies.small_study()
+  study = dataclasses.replace(study, per_problem=False, runs=tuple(
+      dataclasses.replace(r, value_ExQ=None) for r in study.runs))
+  fit = analysis.analyse(study, studies.QUICK)
+  assert any("no counts per problem" in c for c in fit.cautions)
+  spread = fit.frontier.reward_DxG[1:].std(0)
+  assert (spread > 0).all() and (spread < 0.2).all()
+
+
+@pytest.mark.parametrize("change", [
+    dict(draws=1), dict(draws=-3), dict(seed=-1), dict(form="line"),
+    dict(grid=1), dict(A_max=2.0), dict(rounds=-1)])
+def test_options_are_checked(change):
+  with pytest.raises(InputError, match=next(iter(change))):
+    dataclasses.replace(bootstrap.DEFAULT, **change)
+
+
+def test_too_few_records_are_refused_with_the_run():
+  wide = dataclasses.replace(bootstrap.PAPER, draws=0, points=curves.Points(
+      select="records", ema=0.0, min_C=0.0, bin_width=0.5))
+  with pytest.raises(InputError, match=r"run n3-0 breaks its record \d times"):
+    bootstrap.fit_curves(studies.small_study(), wide)
+
+
+def test_calibration_in_small():
+  """30 studies: the full table is `python -m launch.verify.calibrate`."""
+  from launch.verify import calibrate
+  found = calibrate.calibrate(calibrate.SETTINGS[0], studies=30, draws=100,
+                              seed=1000)
+  # P(fewer than 23 of 30 | 95 %) is below 1 in 10,000.
+  assert (found["cover"] >= 23 / 30).all(), found["cover"]
+  C0, ceiling, *n = found["width"]  # n: half a step each way is 1.0
+  assert C0 < 0.5 and ceiling < 3.5 and max(n) < 1.4, found["width"]
+  assert abs(found["switch"]) < 0.15

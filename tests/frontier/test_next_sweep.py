@@ -1,0 +1,65 @@
+"""What is proposed to run next."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isojax.frontier import analysis
+from isojax.frontier import next_sweep
+from isojax.frontier import synthetic
+from tests.frontier import studies
+
+
+def command(fit):
+  return dict(part[2:].split("=", 1) for part in next_sweep.next_plan(
+      fit, path="my fit.json")["command"].split() if "=" in part)
+
+
+def fixed_batch(axis):
+  """B = 60, n = 3, 6, 12; 6 updates an evaluation."""
+  runs = []
+  for n in (3, 6, 12):
+    runs += synthetic.study(
+        synthetic.Truth(Bp=60 // n, n=(n,), A=(0.5 + 0.01 * n,), k=(5e-5,),
+                        b=0.3), C_max=3600, evaluations=10, seeds=1, Q=50, k=4,
+        spread=0.4, run_sd=0.0, seed=0).runs
+  unit = 60 if axis == "updates" else 1
+  return dataclasses.replace(studies.small_study(), axis=axis, runs=tuple(
+      dataclasses.replace(r, C_E=r.C_E / unit) for r in runs))
+
+
+@pytest.mark.parametrize("axis", ["updates", "rollouts"])
+def test_a_fixed_batch_stays_one_in_the_proposal(axis):
+  fit = analysis.analyse(fixed_batch(axis), studies.EXACT)
+  assert not fit.identified
+  found = command(fit)
+  assert found["B"] == "60" and "n" not in found
+  assert all(60 % int(Bp) == 0 for Bp in found["Bp"].split(","))
+  assert int(found["rollouts"]) >= 3600  # rollouts, not 60 updates
+
+
+def test_the_proposal_has_50_updates_and_says_what_it_takes():
+  """One n, 160 rollouts a step: no `between`, and nothing that led."""
+  study = synthetic.study(
+      synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-3,), b=0.3), C_max=4800,
+      evaluations=10, seeds=2, Q=50, k=4, spread=0.4, run_sd=0.0, seed=0)
+  fit = analysis.analyse(study, studies.EXACT)
+  found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
+  assert found["n"] == "8,16,32" and found["Bp"] == "20"
+  assert int(found["rollouts"]) == 50 * 20 * 32
+  assert "between" not in text and "led" not in text
+  assert "6 runs and 192,000 rollouts in all" in text
+
+
+def test_an_identified_law_goes_on_from_what_was_fitted():
+  """A run that went on alone, 25 times as far, moves nothing."""
+  fit = analysis.analyse(studies.identified_study(), studies.EXACT)
+  fit = dataclasses.replace(fit, identified=True)
+  far = dataclasses.replace(fit, frontier=dataclasses.replace(
+      fit.frontier, C_G=fit.frontier.C_G * np.where(
+          np.arange(60) < 50, 1, 25), resolved_DxG=fit.frontier.resolved_DxG
+      & (np.arange(60) < 50)))
+  text = next_sweep.next_plan(far, path="my fit.json")["command"]
+  assert f"--rollouts={round(2 * fit.frontier.C_G[49])} " in text
+  assert text.endswith("--law='my fit.json'")

@@ -1,0 +1,144 @@
+"""When a law is identified, and what is said if it is not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from isojax.frontier import analysis
+from isojax.frontier import diagnostics
+from isojax.frontier import next_sweep
+from isojax.frontier import synthetic
+from isojax.frontier import verdict
+from isojax.frontier.io import fit_json
+from tests.frontier import studies
+
+
+def test_points_that_are_not_resolved_are_told_by_their_cause():
+  """3 leads at first but begins late; 23 leads at the end but ends early."""
+  study = studies.small_study(Q=4000, k=50)
+  keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
+  study = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, step_E=r.step_E[keep[r.n]], C_E=r.C_E[keep[r.n]],
+                          reward_E=r.reward_E[keep[r.n]],
+                          value_ExQ=r.value_ExQ[keep[r.n]])
+      for r in study.runs))
+  fit = analysis.analyse(study, studies.EXACT)
+  early, late = fit.frontier.early_DxG[0], ~fit.frontier.resolved_DxG[0]
+  assert early.any() and (late & ~early).any()
+  caution, = [c for c in fit.cautions if "are not resolved" in c]
+  assert f"at {early.sum()} of them a configuration" in caution
+  assert f"at {(late & ~early).sum()} of them the best n" in caution
+
+
+@pytest.mark.parametrize("keep, C_max, reason", [
+    ((8, 16), 4e6, "a law of four parameters needs at least 3"),
+    ((8, 16, 32, 64), 4e6, "saturation unseen: n = 64"),
+    ((8, 16, 32, 64, 128, 256, 512, 1024), 3e5, "needs at least 3"),
+    ((64,), 4e6, "1 value of n on the frontier")])
+def test_data_that_cannot_tell_are_refused(keep, C_max, reason):
+  study = synthetic.study(synthetic.saturating(), C_max=C_max, evaluations=40,
+                          seeds=1, Q=100, k=4, spread=0.5, run_sd=0.0, seed=1)
+  study = dataclasses.replace(
+      study, runs=tuple(r for r in study.runs if r.n in keep))
+  fit = analysis.analyse(study, studies.QUICK)
+  assert not fit.identified
+  assert any(reason in r for r in fit.reasons), fit.reasons
+  assert any("one seed" in c for c in fit.cautions)
+  assert "--sweep" in next_sweep.next_plan(fit, path="fit.json")["command"]
+
+
+def test_few_problems_give_an_interval_that_is_too_wide():
+  study = synthetic.study(synthetic.saturating(), C_max=4e6, evaluations=20,
+                          seeds=1, Q=20, k=1, spread=0.5, run_sd=0.0, seed=1)
+  fit = analysis.analyse(study, studies.QUICK)
+  assert any("95% interval of n*(C)" in r for r in fit.reasons), fit.reasons
+
+
+def leading_below_the_largest():
+  """n = 2 to 128; 64 leads from 1.2 million to the end, at 3 million."""
+  truth = synthetic.Truth(
+      Bp=32, n=(2, 4, 8, 16, 32, 64, 128), b=0.3,
+      A=(0.40, 0.425, 0.45, 0.475, 0.50, 0.53, 0.49),
+      k=tuple(1e-5 * 0.66**i for i in range(7)))
+  return synthetic.study(truth, C_max=3e6, evaluations=60, seeds=2, Q=300,
+                         k=16, spread=0.5, run_sd=0.0, seed=1)
+
+
+def test_a_law_that_contradicts_its_curves_says_so():
+  fit = analysis.analyse(leading_below_the_largest(), studies.QUICK)
+  assert fit.identified and fit.study.configurations[
+      fit.frontier.best_DxG[0, -1]] == (32, 64)
+  assert 90 < 2 ** (fit.law.b_D[0] + fit.law.L_D[0]) <= 128
+  told, = [c for c in fit.cautions if "contradicts the measured curves" in c]
+  assert "n = 64 leads with 0.51" in told
+  assert "Do not use another n than 64 without a test." in told
+  found = fit_json.document(
+      fit, others={}, notes=[], matched=None, hill=[],
+      next_plan=next_sweep.next_plan(fit, path="fit.json"))
+  assert told in found["verdict"]["cautions"]
+  # 64 is the best of 32, 64 and 128: the best n lies between 45 and 91.
+  assert found["law"]["low"][-1] < 2**5.5 * 1.1
+  assert found["law"]["high"][-1] > 2**6.5
+
+
+def test_a_law_that_agrees_with_its_curves_has_no_such_caution():
+  fit = analysis.analyse(studies.identified_study(), studies.EXACT)
+  assert verdict.contradiction(fit) is None
+
+
+def continuing(n_max):
+  """A truth whose largest n goes on growing: 256 takes over at 2.84 million."""
+  ns = tuple(2**i for i in range(3, 11) if 2**i <= n_max)
+  return synthetic.Truth(
+      Bp=32, n=ns, A=tuple(0.6 + 0.012 * i for i in range(len(ns))),
+      k=(6e-6, 4.1e-6, 2.8e-6, 1.9e-6, 1.3e-6, .88e-6, .6e-6)[:len(ns)], b=0.45)
+
+
+def test_a_ceiling_that_is_not_in_the_data_is_refused():
+  """256 leads at the end, but 512 would soon, at 4.29 million."""
+  study = synthetic.study(continuing(512), C_max=3e6, evaluations=60, seeds=1,
+                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  fit = analysis.analyse(study, studies.QUICK)
+  reason, = [r for r in fit.reasons if "saturation unseen: n = 512" in r]
+  assert "twice the largest C" in reason or "of the draws" in reason
+  assert "--n=8,16,32,64,128,256,512,1024,2048" in next_sweep.next_plan(
+      fit, path="fit.json")["command"]
+
+
+def test_a_tie_with_the_largest_n_at_the_end_is_not_saturation():
+  """256 takes over just beyond the data: some draws have it lead there."""
+  study = synthetic.study(continuing(256), C_max=2.8e6, evaluations=60, seeds=1,
+                          Q=300, k=16, spread=0.5, run_sd=0.0, seed=2)
+  fit = analysis.analyse(study, studies.QUICK)
+  assert any("saturation unseen: n = 256" in r for r in fit.reasons)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_without_a_difference_no_n_is_best(value):
+  study = studies.small_study()
+  study = dataclasses.replace(study, metric="worst@8", runs=tuple(
+      dataclasses.replace(r, value_ExQ=np.full_like(r.value_ExQ, value),
+                          reward_E=np.full_like(r.reward_E, value))
+      for r in study.runs))
+  fit = analysis.analyse(study, studies.QUICK)
+  why = f"no n differs: worst@8 is {value:g} throughout"
+  assert fit.law is None and fit.reasons == (why,) and not fit.cautions
+  row, = diagnostics.best_n(fit)
+  assert (row.n, row.agreeing, row.n_interval, row.why) == (
+      None, None, None, why)
+  assert "no n differs" in next_sweep.next_plan(fit, path="f")["text"]
+
+
+def test_training_sets_of_several_sizes_are_named():
+  study = studies.small_study()
+  several = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, D=500 if r.n == 3 else 6000) for r in study.runs))
+  assert several.D is None
+  assert any("D = 500: n3-0, n3-1; D = 6000: n7-0" in c
+             for c in analysis.analyse(several, studies.EXACT).cautions)
+  rounded = dataclasses.replace(study, runs=tuple(
+      dataclasses.replace(r, D=6000 + i) for i, r in enumerate(study.runs)))
+  assert rounded.D in range(6000, 6006)
+  assert not any("training sets" in c
+                 for c in analysis.analyse(rounded, studies.EXACT).cautions)
