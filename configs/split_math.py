@@ -3,10 +3,9 @@
   python -m launch.split --config=configs/split_math.py:gsm8k \
       --config.model=FOLDER --config.out=strata/gsm8k
 
-The recipes: gsm8k, math, guru-math, polaris, deepscaler. Their files are the
-user's; README, "Problem sets", says where each comes from, its columns, size
-and licence. Never run on the real files, which the build machines cannot
-reach: the tests read files of the same form.
+The recipes are gsm8k, math, guru-math, polaris and deepscaler. Users provide
+the files; docs/problem_sets.md lists the source, columns, size and licence of
+each set. The tests read files of the same form, not the real files.
 
 Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
 """
