@@ -6,6 +6,7 @@ import logging as std_logging
 import os
 import re
 import sys
+import threading
 
 from absl import app
 from absl import flags
@@ -91,7 +92,7 @@ def fields_named(key: str, node, path: str = "config") -> list[str]:
 def _names(values: dict, prefix: str):
   """Yields the dotted name of every field in nested overrides."""
   for key, value in values.items():
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
       yield from _names(value, f"{prefix}.{key}")
     else:
       yield f"{prefix}.{key}"
@@ -109,7 +110,7 @@ def override(config, values: dict, where: str) -> None:
     raise InputError(f"{where}: {text}")
   try:
     config.update(values)
-  except (AttributeError, TypeError, ValueError) as error:
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise InputError(f"{where}: {json.dumps(values)} is of other types than "
                      f"the config ({error})") from error
 
@@ -204,6 +205,18 @@ def _discard_output() -> None:
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _leave_waiting_threads(code: int) -> None:
+  """Exits at once if threads of orbax are left, for which Python would wait.
+
+  On a full disk they wait ten minutes for a folder that could not be made.
+  """
+  if any(type(thread).__module__.startswith("orbax.")
+         for thread in threading.enumerate()):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def run(main, on_bad_flags=None) -> None:
   """Parses the flags and exits with the code of main(words).
 
@@ -236,6 +249,7 @@ def run(main, on_bad_flags=None) -> None:
       return code
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
+      _leave_waiting_threads(code_of(error))
       return code_of(error)
     except BrokenPipeError:  # such as `| head`; exit flushes once more
       _discard_output()

@@ -132,6 +132,17 @@ def _fits(value, annotation) -> bool:
   return isinstance(value, annotation)
 
 
+def _check_extent(name: str, value) -> None:
+  """Raises InputError for numbers and texts that no file or array can hold."""
+  if isinstance(value, int) and abs(value) >= 2**63:
+    raise InputError(f"{name}: {len(str(value))} digits are too many; expected "
+                     "less than 2**63")
+  if isinstance(value, str) and (
+      "\0" in value or value != value.encode(errors="replace").decode()):
+    raise InputError(f"{name}={value!a}: expected text without NUL and without "
+                     "lone surrogates")
+
+
 def section(cls, values, name: str):
   """cls(**values); InputError for unknown, missing or mistyped keys.
 
@@ -165,6 +176,7 @@ def section(cls, values, name: str):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}, not "
                        f"{type(value).__name__}")
+    _check_extent(f"{name}.{key}", value)
     arguments[key] = value
   return cls(**arguments)
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import sys
 
 from absl import flags
@@ -30,6 +31,7 @@ from isojax.errors import InputError
 from isojax.ledger import checkpoint
 from isojax.ledger import object_store
 from isojax.ledger import records
+from isojax.ledger import step_folders
 from isojax.ledger import workdir
 from isojax.planner import plan_file as plan_file_lib
 from isojax.run_context import RunContext
@@ -44,6 +46,9 @@ _PLAN = flags.DEFINE_string(
     "allocation.")
 _ROW = flags.DEFINE_integer(
     "row", None, "With --plan: index of the row, from 0.")
+_RUN_ID = flags.DEFINE_string(
+    "run_id", None, "Name of the run in its records, if --workdir is new; "
+    "default: a hash of what decides its results. launch.sweep gives it.")
 _MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "train; or only evaluate the newest "
     "checkpoint of the workdir (the base policy if there is none).")
@@ -92,31 +97,39 @@ def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
   return list(sets.items())
 
 
-def as_trained(context: RunContext, config: dict,
-               folder: str) -> tuple[RunContext, dict]:
-  """Returns context and config under the run id of a workdir, to evaluate it.
+def as_stored(context: RunContext, config: dict, folder: str, *,
+              run_id: str | None, evaluate: bool) -> tuple[RunContext, dict]:
+  """Returns context and config under the run id of a workdir.
 
-  The section `eval` of the config may differ from that of the training run.
+  Args:
+    context: of the run.
+    config: of the run.
+    folder: the workdir.
+    run_id: of a new workdir; None: the hash of what decides the results.
+    evaluate: the section `eval` may differ from that of the training run.
   """
-  if not workdir.claimed(folder):
-    return context, config
-  found = experiment.completed(workdir.read_config(folder)[1])
-  if "eval" not in found:
-    return context, config
-  run_id = workdir.run_id(context.identity | {"eval": found["eval"]})
-  return (dataclasses.replace(context, run_id=run_id),
-          config | {"eval": found["eval"]})
+  stored = workdir.read_config(folder) if workdir.claimed(folder) else None
+  if stored and evaluate and "eval" in stored.config:
+    found = experiment.completed(stored.config)["eval"]
+    config = config | {"eval": found}
+    context = dataclasses.replace(context, identity=context.identity | {
+        "eval": experiment.without_neutral(found, experiment.EvalSection)})
+  identity = workdir.run_id(context.identity)
+  if stored and stored.identity == identity:
+    run_id = stored.run_id
+  return dataclasses.replace(context, run_id=run_id or identity), config
 
 
 def newest(context: RunContext, store: str):
   """Returns (step, parameters) of the newest checkpoint; of the base if none.
   """
-  if not checkpoint.steps(store):
+  if not step_folders.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, run_context.base_params(context)
   tx, _ = run_context.make_optimizer(context.e)
   step, trained = checkpoint.restore_params(
-      store, None, run_context.abstract_state(context, tx).params)
+      store, None, run_context.abstract_state(context, tx).params,
+      context.run_id)
   return step, run_context.merged(
       context, run_context.frozen_base(context), trained)
 
@@ -170,6 +183,9 @@ def check_flags() -> None:
     raise InputError("--eval_sets goes with --mode=eval")
   if _WORKDIR.value is not None:
     object_store.check(_WORKDIR.value, "workdir")
+  if _RUN_ID.value is not None and not re.fullmatch(r"[\w-]+", _RUN_ID.value):
+    raise InputError(f"--run_id={_RUN_ID.value}: expected letters, digits, _ "
+                     "and -")
 
 
 def prepared() -> RunContext:
@@ -194,18 +210,19 @@ def main(_) -> int:
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
     context = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
-        "runs", f"{context.e.name}-{context.run_id}")
+        "runs", f"{context.e.name}-{_RUN_ID.value or context.run_id}")
     config = _CONFIG.value.to_dict()
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
     hosts.agree(context.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
-    run = functools.partial(train_lib.train, trace=_PROFILE.value)
-    if _MODE.value == "eval":
-      run = evaluate_only
-      context, config = hosts.run_on_all_hosts(
-          lambda: as_trained(context, config, folder))
-    claim = workdir.claim(folder, config, context.run_id, context.model_sha256)
+    evaluate = _MODE.value == "eval"
+    run = evaluate_only if evaluate else functools.partial(
+        train_lib.train, trace=_PROFILE.value)
+    context, config = hosts.run_on_all_hosts(lambda: as_stored(
+        context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
+    claim = workdir.claim(folder, config, context.run_id, context.model_sha256,
+                          identity=workdir.run_id(context.identity))
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(
         lambda: workdir.check_shared(folder, context.run_id))

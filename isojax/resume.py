@@ -4,12 +4,14 @@ from isojax import run_context
 from isojax.distributed import hosts
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
+from isojax.ledger import continuity
 from isojax.ledger import records
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 
 
-def start_or_resume(context: RunContext, tx, ledger: str, store: str):
+def start_or_resume(context: RunContext, tx, ledger: str, store: str,
+                    due: frozenset[int]):
   """Returns (step, state, records up to it) of the newest checkpoint.
 
   Without a checkpoint they are those of step 0. Records beyond the step are
@@ -20,13 +22,15 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str):
     tx: the optimizer.
     ledger: path of the records.
     store: folder of the checkpoints.
+    due: the steps at which the run evaluates.
 
   Raises:
     InputError: ledger and checkpoints do not belong together.
   """
   restored = checkpoint.restore_newest(
-      store, run_context.abstract_state(context, tx))
+      store, run_context.abstract_state(context, tx), context.run_id)
   found = records.read(ledger)
+  continuity.check(ledger, found, context.run_id, due)
   steps = [r["step"] for r in found if r["kind"] == "train"]
   hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:

@@ -197,8 +197,7 @@ def merged(context: RunContext, base, trained):
   return context.merge(base, trained) if context.e.model.lora.rank else trained
 
 
-TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
-          "skipped_updates", "device_seconds")
+TOTALS = records.TOTALS
 
 
 def identity_fields(context: RunContext, step: int) -> dict:

@@ -127,7 +127,7 @@ def save(run: Run) -> None:
     return
   if hosts.first():
     run.written.sync()
-  checkpoint.save(run.manager, run.step, run.state)
+  checkpoint.save(run.manager, run.step, run.state, run.context.run_id)
   run.saved, run.saved_at = run.step, time.monotonic()
 
 
@@ -273,7 +273,9 @@ def opened(context: RunContext, folder: str, trace: str | None):
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
   tx, schedule = run_context.make_optimizer(e)
-  start, state, kept = resume.start_or_resume(context, tx, ledger, store)
+  due = evaluate.due_steps(M=e.alloc.M, B=e.alloc.B, first=e.eval.first,
+                           growth=e.eval.growth)
+  start, state, kept = resume.start_or_resume(context, tx, ledger, store, due)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
   # Entered in this order, and left in the opposite one.
@@ -289,9 +291,7 @@ def opened(context: RunContext, folder: str, trace: str | None):
         context=context, start=start, step=start, state=state, base=base,
         totals=run_context.totals_of(kept),
         evaluated={r["step"] for r in kept if r["kind"] == "eval"},
-        due=frozenset(evaluate.due_steps(
-            M=e.alloc.M, B=e.alloc.B, first=e.eval.first,
-            growth=e.eval.growth)),
+        due=due,
         saved=start, saved_at=time.monotonic(), ledger=ledger,
         update=profile.stage("update", update_lib.make_update(
             context.model, tx, e.recipe.loss, e.model.lora)),

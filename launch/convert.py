@@ -9,7 +9,6 @@ in another dtype. LoRA adapters are merged into the weights; --peft writes them
 as a folder for peft instead.
 """
 
-import json
 import os
 
 import jax
@@ -48,23 +47,22 @@ def empty_model(folder: str) -> decoder.Transformer:
   return decoder.Transformer(hf_config.read(folder), mesh)
 
 
-def check_base(folder: str, source: str) -> None:
-  """Raises InputError if a run began with other base weights."""
-  noted = json.loads(object_store.content(os.path.join(folder, "config.json")))
-  if "model_sha256" not in noted:
-    return  # runs of earlier versions did not store it
-  then, now = noted["model_sha256"], hf_weights.sha256(source)
-  if now != then:
+def check_base(folder: str, stored: workdir.Stored, source: str) -> None:
+  """Raises InputError if the base's weights are not those of the run."""
+  if stored.model_sha256 is None:
+    return  # of a version that did not store it
+  now = hf_weights.sha256(source)
+  if now != stored.model_sha256:
     raise InputError(
         f"{source}: its weights have sha256 {now[:12]}, but {folder} began "
-        f"with {then[:12]}; restore the base of that run")
+        f"with {stored.model_sha256[:12]}; restore the base of that run")
 
 
-def trained(model, lora: lora_lib.LoraConfig, folder: str):
+def trained(model, lora: lora_lib.LoraConfig, folder: str, run_id: str):
   """Returns what a run trained; raises InputError without a checkpoint."""
   step, params = checkpoint.restore_params(
       os.path.join(folder, "checkpoints"), _STEP.value,
-      lora_lib.abstract_trained(model, lora))
+      lora_lib.abstract_trained(model, lora), run_id)
   print(f"{folder}: step {step}")
   return params
 
@@ -81,14 +79,14 @@ def main(_) -> None:
         source, decoder.abstract_params(empty_model(source)))
   else:
     object_store.check(_WORKDIR.value, "workdir")
-    _, config = workdir.read_config(_WORKDIR.value)
+    stored = workdir.read_config(_WORKDIR.value)
     section = experiment.section(
-        experiment.ModelSection, experiment.completed(config)["model"],
+        experiment.ModelSection, experiment.completed(stored.config)["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
-    check_base(_WORKDIR.value, source)
+    check_base(_WORKDIR.value, stored, source)
     model = empty_model(source)
-    params = trained(model, lora, _WORKDIR.value)
+    params = trained(model, lora, _WORKDIR.value, stored.run_id)
     if _PEFT.value:
       if not lora.rank:
         raise InputError(f"--peft: {_WORKDIR.value} trained all weights and "

@@ -1,7 +1,6 @@
 """The flags of launch.plan, parsed and checked; prices are in launch.price."""
 
 import dataclasses
-import json
 import math
 import os
 
@@ -9,6 +8,7 @@ from absl import flags
 
 from isojax import cli
 from isojax import installation
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
@@ -112,7 +112,7 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
   """
   try:
     with open(installation.find(path), encoding="utf-8") as file:
-      header, *rows = (json.loads(line) for line in file)
+      header, *rows = (json_text.loads(line) for line in file)
     n, out = header["n"], []
     if type(n) is not int or n < 0:
       raise ValueError(f"n={n!r}")

@@ -1,7 +1,6 @@
 """The flags that price a run: machine, model, lengths, measured speed."""
 
 import dataclasses
-import json
 import math
 import os
 
@@ -9,6 +8,7 @@ from absl import flags
 
 from isojax import installation
 from isojax import evaluate
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -52,7 +52,7 @@ def load_json(path: str, what: str) -> dict:
   """Returns the object in a JSON file; InputError says what was expected."""
   try:
     with open(installation.find(path), encoding="utf-8") as file:
-      value = json.load(file)
+      value = json_text.loads(file.read())
     if not isinstance(value, dict):
       raise ValueError("not an object")
     return value

@@ -203,7 +203,8 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   kept = records.read(str(tmp_path / "records.jsonl"))
   tx, _ = run_context.make_optimizer(context.e)
   restored = checkpoint.restore_newest(
-      str(tmp_path / "checkpoints"), run_context.abstract_state(context, tx))
+      str(tmp_path / "checkpoints"), run_context.abstract_state(context, tx),
+      context.run_id)
   # The first update already overflows the parameters: only the evaluation
   # before it is kept, and nothing is saved.
   assert [(r["kind"], r["step"]) for r in kept] == [("eval", 0)]
@@ -223,6 +224,24 @@ def test_records_and_checkpoints_belong_together(calm, tmp_path):
   with pytest.raises(InputError, match="put the checkpoints back"):
     run(small(), tmp_path / "b")
   assert (tmp_path / "b/records.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda lines: lines.insert(4, lines[4]), lambda lines: lines.pop(4),
+    lambda lines: lines.pop(3)], ids=["twice", "no train", "no eval"])
+def test_damaged_records_are_refused_at_their_line(calm, tmp_path, spoil):
+  """Also without checksums, as records of earlier versions are."""
+  source, kept = calm
+  for name, chain in (("new", True), ("old", False)):
+    folder = tmp_path / name
+    shutil.copytree(source, folder)
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines() if chain else [
+        json.dumps(r) for r in kept]
+    spoil(lines)
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"jsonl:\d: .* launch.repair"):
+      run(small(), folder)
 
 
 def test_damaged_newest_checkpoint_ends_in_the_same_records(calm, tmp_path):
@@ -259,7 +278,8 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  context, values = main_lib.as_trained(context, config.to_dict(), str(folder))
+  context, values = main_lib.as_stored(
+      context, config.to_dict(), str(folder), run_id=None, evaluate=True)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256):
     assert main_lib.evaluate_only(context, str(folder)) == 0
   return records.read(path)[before:]

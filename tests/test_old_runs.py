@@ -77,7 +77,7 @@ def test_resume_continues_as_the_code_that_began_it(old):
 
 def test_a_stored_config_builds(old):
   """Of a run and of a sweep, with every key that was added since."""
-  _, config = workdir.read_config(str(old / "run"))
+  config = workdir.read_config(str(old / "run")).config
   e = experiment.section(experiment.Experiment, experiment.completed(config),
                          "config")
   assert (e.alloc.M, e.model.lora.rank) == (8, 1)

@@ -1,13 +1,15 @@
-"""Sharded train states on disk, through orbax: asynchronous and atomic.
+"""Saves and restores sharded train states with orbax, asynchronous and atomic.
 
-A step is there whole or not at all: orbax writes beside and renames, or marks
-what is whole where nothing can be renamed (gs://). Each leaf carries a
-checksum, because a flipped byte in a compressed chunk would otherwise load in
-silence.
+A step is in its folder completely or not at all: orbax writes another folder and
+renames it, or marks it as complete where nothing can be renamed (gs://). Each
+checkpoint holds the run id, the step and a checksum of each leaf, because orbax
+would load the state of another run, or a changed byte, without an error. Not for
+what people read: that is isojax.ledger.records.
 """
 
 import contextlib
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +18,24 @@ from absl import logging
 from etils import epath
 
 from isojax.distributed import hosts
-from isojax.ledger import object_store
 from isojax.errors import InputError
+from isojax.ledger import object_store
+from isojax.ledger import step_folders
 from isojax.types import TrainState
 
 
 @contextlib.contextmanager
 def open_manager(store: str, *, keep: int):
-  """A manager of the newest `keep` steps; at the end what is saving is done.
+  """Opens a manager of the newest `keep` steps; waits for saves at the end.
 
   Raises:
-    InputError: at the end, if the disk refused; but not over another error.
+    InputError: at the end, if the disk refused, unless there is another error.
   """
   with object_store.asking(store):
+    if hosts.first():
+      step_folders.delete_incomplete(store)
     manager = ocp.CheckpointManager(
-        _absolute(store), options=ocp.CheckpointManagerOptions(
-            max_to_keep=keep, cleanup_tmp_directories=True))
+        _absolute(store), options=ocp.CheckpointManagerOptions(max_to_keep=keep))
   try:
     yield manager
     finish(manager)
@@ -66,8 +70,9 @@ def _named_checksums(state: TrainState) -> dict:
       paths, jax.device_get(_checksums(list(leaves))), strict=True)}
 
 
-def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
-  """Starts saving; an error of the save before is raised here.
+def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
+         run_id: str) -> None:
+  """Starts to save a state; an error of the save before is raised here.
 
   Raises:
     InputError: the disk refused (full, say).
@@ -76,7 +81,8 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState) -> None:
   with _disk(manager):
     accepted = manager.save(step, args=ocp.args.Composite(
         state=ocp.args.StandardSave(state),
-        meta=ocp.args.JsonSave({"checksum": _named_checksums(state)})))
+        meta=ocp.args.JsonSave({"run_id": run_id, "step": step,
+                                "checksum": _named_checksums(state)})))
   if not accepted:
     raise RuntimeError(f"step {step} was not saved: {manager.directory} holds "
                        f"steps {manager.all_steps()}")
@@ -90,23 +96,30 @@ def finish(manager: ocp.CheckpointManager) -> None:
 
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
-  """Errors of a full disk, or of a bucket, as InputError with the remedy."""
+  """Turns errors of a full disk, or of a bucket, into an InputError."""
   store = str(manager.directory)
   try:
     with object_store.asking(store):
       yield
   except (OSError, ValueError) as error:
     # tensorstore reports a full disk as a ValueError that names the reason.
-    if object_store.remote(store) or isinstance(error, ValueError) and (
-        "os_error_code" not in str(error)):
+    told = re.search(r"([^:\"]+) \[os_error_code=", str(error))
+    if object_store.remote(store) or isinstance(error, ValueError) and not told:
       raise
-    manager.reload()
-    steps = manager.all_steps()
+    steps = step_folders.steps(store)
     last = f"step {max(steps)} is safe" if steps else "none is there yet"
     raise InputError(
         f"{manager.directory}: a checkpoint could not be written "
-        f"({repr(error)[-120:]}); {last}: make room, then run the same command "
-        "again") from error
+        f"({told[1].strip() if told else error}); {last}: make room, then run "
+        "the same command again") from error
+
+
+def _not_logged_twice(record) -> bool:
+  """Drops the errors that orbax logs with a traceback before it raises them."""
+  return not (record.exc_info and "orbax" in record.pathname)
+
+
+logging.get_absl_logger().addFilter(_not_logged_twice)
 
 
 def _leaves(tree) -> dict:
@@ -136,33 +149,21 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
       "give the model of that run, or choose another --workdir")
 
 
-def steps(store: str) -> list[int]:
-  """The steps that were saved, in order; none where there is no folder.
+def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
+  """Returns the parts of a saved state that `wanted` has, and their checksums.
 
-  As process 0 finds them, on all.
-  """
-  with object_store.asking(store):
-    if not hosts.gather(epath.Path(store).is_dir())[0]:
-      return []
-    with ocp.CheckpointManager(
-        _absolute(store),
-        options=ocp.CheckpointManagerOptions(create=False)) as manager:
-      return hosts.gather(sorted(manager.all_steps()))[0]
-
-
-def _read(store: str, step: int, wanted: TrainState) -> tuple:
-  """(The parts of a saved state that `wanted` has, checksums that were saved).
-
-  `wanted` has None for the others. Of this process alone, which is why it goes
-  without the manager: that waits for processes that may have found damage.
+  `wanted` has None for the other parts. Each process reads by itself, without
+  the manager, which would wait for processes that may have found damage.
 
   Raises:
-    InputError: of another model or optimizer.
+    InputError: the state is of another run, step, model or optimizer.
     ValueError, and all kinds of orbax: damaged.
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
   folder = epath.Path(_absolute(store), str(step))
+  meta = step_folders.meta(folder)
+  step_folders.check_owner(folder, meta, run_id)
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     tree = handler.metadata(folder / "state").tree
     _check_fits(str(folder),
@@ -172,23 +173,22 @@ def _read(store: str, step: int, wanted: TrainState) -> tuple:
     restored = handler.restore(folder / "state", args=ocp.args.PyTreeRestore(
         item=item, partial_restore=True,
         restore_args=ocp.checkpoint_utils.construct_restore_args(item)))
-  meta = ocp.JsonCheckpointHandler().restore(folder / "meta")
-  return TrainState(**dict.fromkeys(parts) | restored), dict(meta["checksum"])
+  return TrainState(**dict.fromkeys(parts) | restored), meta["checksum"]
 
 
 # What says nothing against the file: another model, or trouble of this process.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
-def _read_again(store: str, step: int, wanted: TrainState) -> tuple:
-  """What `_read` reads; tried twice, as the network may have failed."""
-  with object_store.asking(store):
+def _read_again(*arguments) -> tuple:
+  """Returns what `_read` does; tries twice, as the network may have failed."""
+  with object_store.asking(arguments[0]):
     try:
-      return _read(store, step, wanted)
+      return _read(*arguments)
     except NO_DAMAGE:
       raise
     except Exception:  # of many kinds
-      return _read(store, step, wanted)
+      return _read(*arguments)
 
 
 class _DamagedError(Exception):
@@ -202,21 +202,23 @@ def _agree(wrong: str | None) -> None:
     raise _DamagedError(said[0])
 
 
-def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
-  """What `_read` reads, if it is sound on all processes; all must call.
+def _restore(store: str, step: int, wanted: TrainState,
+             run_id: str) -> TrainState:
+  """Returns the state of `_read` if it is sound; all processes must call.
 
   Raises:
-    InputError: of another model or optimizer, or this host may not read it.
-    _DamagedError: it is not.
+    InputError: as `_read`, or this host may not read it.
+    _DamagedError: it is damaged, as one of the processes sees it.
   """
   wrong = None
   try:
-    state, saved = _read_again(store, step, wanted)
+    state, saved = _read_again(store, step, wanted, run_id)
   except NO_DAMAGE:
     raise
   except Exception as error:
     # orbax, tensorstore and json raise all kinds for a damaged file
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+    if isinstance(error, OSError) and not isinstance(
+        error, (FileNotFoundError, NotADirectoryError)):
       raise InputError(
           f"{os.path.join(store, str(step))}: could not be read ({error}); "
           "make it readable and run the same command again, or move it away to "
@@ -230,33 +232,37 @@ def _restore(store: str, step: int, wanted: TrainState) -> TrainState:
   return state
 
 
-def restore_newest(store: str, abstract: TrainState):
-  """(step, state) of the newest sound checkpoint, or None if there is none.
+def restore_newest(store: str, abstract: TrainState, run_id: str):
+  """Returns (step, state) of the newest sound checkpoint, None if there is none.
 
-  Damaged ones are named, moved beside the store and passed over; also those
-  that only one of the processes finds damaged.
+  Damaged ones are named, moved beside the store and passed over, also those
+  that only one of the processes finds damaged. So are older ones without
+  readable meta, which the manager would delete later.
 
   Args:
     store: the folder of `open_manager`.
     abstract: shapes, dtypes and shardings wanted, on any mesh.
+    run_id: of the run that saved it.
 
   Raises:
     InputError: none of them could be read, or the newest readable one is of
-      another model; nothing was moved.
+      another run or model; nothing was moved.
   """
-  damaged = {}
-  for step in reversed(steps(store)):
+  damaged, found = {}, step_folders.steps(store)
+  for step in reversed(found):
     try:
-      state = _restore(store, step, abstract)
+      state = _restore(store, step, abstract, run_id)
     except _DamagedError as error:
       damaged[step] = str(error)
       continue
     if hosts.first():
+      damaged |= step_folders.unreadable(
+          store, [older for older in found if older < step])
       for worse, reason in damaged.items():
-        aside = _set_aside(store, worse)
+        aside = step_folders.set_aside(store, worse)
         logging.warning(
-            "the checkpoint of step %d is damaged (%s): moved to %s, going on "
-            "from step %d", worse, reason, aside, step)
+            "the checkpoint of step %d is damaged (%s): moved to %s; the newest "
+            "sound one is of step %d", worse, reason, aside, step)
     return step, state
   if damaged:
     raise InputError(
@@ -265,28 +271,19 @@ def restore_newest(store: str, abstract: TrainState):
   return None
 
 
-def _set_aside(store: str, step: int) -> str:
-  """Moves a step beside the store; where it is then."""
-  aside = f"{store.rstrip('/')}-damaged-{step}"
-  with object_store.asking(store):
-    while epath.Path(aside).exists():
-      aside += "+"
-    epath.Path(store, str(step)).rename(aside)
-  return aside
-
-
-def restore_params(store: str, step: int | None, abstract):
-  """(step, what was trained) alone: a third of the state of AdamW.
+def restore_params(store: str, step: int | None, abstract, run_id: str):
+  """Returns (step, what was trained) alone, a third of the state of AdamW.
 
   Args:
     store: the folder of `open_manager`.
     step: which one; None: the newest.
     abstract: shapes, dtypes and shardings wanted of TrainState.params.
+    run_id: of the run that saved it.
 
   Raises:
-    InputError: no such step, of another model, or damaged.
+    InputError: no such step, of another run or model, or damaged.
   """
-  found = steps(store)
+  found = step_folders.steps(store)
   if not found:
     raise InputError(
         f"{store}: holds no checkpoint: this run has no checkpoint yet; give "
@@ -296,7 +293,8 @@ def restore_params(store: str, step: int | None, abstract):
                      f"{', '.join(map(str, found))}")
   step = found[-1] if step is None else step
   try:
-    return step, _restore(store, step, TrainState(None, abstract, None)).params
+    return step, _restore(
+        store, step, TrainState(None, abstract, None), run_id).params
   except _DamagedError as error:
     raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
                      "give another --step") from error

@@ -6,16 +6,17 @@ bucket (gs://) the lines come in parts (isojax.ledger.record_parts).
 """
 
 import contextlib
-import dataclasses
 import errno
+import hashlib
 import json
 import math
 import os
 import time
 
-from isojax.ledger import record_parts
-from isojax.ledger import object_store
+from isojax import json_text
 from isojax.errors import InputError
+from isojax.ledger import object_store
+from isojax.ledger import record_parts
 
 PART_SECONDS = 30.0  # after which a training record is shown to who watches
 
@@ -73,12 +74,23 @@ EVAL = (
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 ADDED = {"skipped_updates": 0}  # fields that older records lack, their values
+CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
+TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
+          "skipped_updates", "device_seconds")
 TIME_FIELDS = frozenset(
     ("device_seconds", "seconds_compile", "seconds_sample", "seconds_score",
      "seconds_update"))
 
 
-def _line(record: dict) -> bytes:
+def _chained(record: dict, before: str) -> str:
+  """Returns the checksum of a record and of all records before it."""
+  text = before + json.dumps(record, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check(record: dict) -> None:
+  """Raises InputError unless a record has the fields of its kind, all finite.
+  """
   if "kind" not in record or record["kind"] not in FIELDS:
     raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
   wanted = FIELDS[record["kind"]]
@@ -90,27 +102,20 @@ def _line(record: dict) -> bytes:
   for name, value in record.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise InputError(f"record field {name}={value}: expected a finite number")
-  return (json.dumps(record, allow_nan=False) + "\n").encode()
 
 
-def append(path: str, record: dict) -> None:
-  """Adds one line, in one write.
+def _text(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
+  """Returns records as lines, and the checksum of the last one.
 
-  A torn last line of a killed run must be gone before: `truncate_after` sees
-  to it at the start of a run.
-
-  Raises:
-    InputError: the record has other fields than its kind, or NaN or infinity,
-      which JSON has not; or the line could not be written (full disk).
+  Args:
+    kept: records, in order.
+    chain: the checksum of the record before these.
   """
-  line = _line(record)
-  with _writing(path):
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-      if os.write(fd, line) != len(line):
-        raise OSError("only a part of the line could be written")
-    finally:
-      os.close(fd)
+  lines = []
+  for record in kept:
+    chain = _chained(record, chain)
+    lines.append(json.dumps(record | {CHAIN: chain}, allow_nan=False) + "\n")
+  return "".join(lines).encode(), chain
 
 
 @contextlib.contextmanager
@@ -124,43 +129,60 @@ def _writing(path: str):
         "is lost: make room, then run the same command again") from error
 
 
-def sync(path: str) -> None:
-  """On disk, not only in memory: called before a checkpoint is started."""
-  with _writing(path):
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-      os.fsync(fd)
-    finally:
-      os.close(fd)
-
-
-@dataclasses.dataclass(frozen=True)
 class File:
-  """A ledger on a file system: each record is there once it is appended."""
+  """Records in a file system: a record is in the file once it is appended."""
 
-  path: str
+  def __init__(self, path: str):
+    self._path, self._chain = path, _text(read(path))[1]
 
   def append(self, record: dict) -> None:
-    append(self.path, record)
+    """Adds a record as one line, in one write.
+
+    An incomplete last line, which a killed run may leave, must have been
+    removed by `keep`.
+
+    Raises:
+      InputError: the record has other fields than its kind, or a number that is
+        not finite, or the line could not be written (full disk).
+    """
+    _check(record)
+    line, chain = _text([record], self._chain)
+    with _writing(self._path):
+      fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+      try:
+        if os.write(fd, line) != len(line):
+          raise OSError("only a part of the line could be written")
+      finally:
+        os.close(fd)
+    self._chain = chain
 
   def sync(self) -> None:
-    sync(self.path)
+    """Waits until all records are on the disk, before a checkpoint is saved."""
+    with _writing(self._path):
+      fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+      try:
+        os.fsync(fd)
+      finally:
+        os.close(fd)
 
 
 class Bucket:
-  """A ledger in a bucket: records wait for the next part.
+  """Records in a bucket: they are written in parts.
 
-  That is written by `sync`, with an evaluation, and with the first record that
-  comes PART_SECONDS after the part before. What a kill takes was not in a
-  checkpoint, and is made again.
+  A part is written by `sync`, with each evaluation, and with the first record
+  that comes PART_SECONDS after the part before. Records that a kill loses were
+  not covered by a checkpoint, so the resumed run computes them again.
   """
 
   def __init__(self, path: str):
+    self._chain = _text(read(path))[1]
     self._parts, self._waiting = record_parts.Writer(path), []
     self._written = time.monotonic()
 
   def append(self, record: dict) -> None:
-    self._waiting.append(_line(record))
+    _check(record)
+    line, self._chain = _text([record], self._chain)
+    self._waiting.append(line)
     if (record["kind"] == "eval"
         or time.monotonic() - self._written >= PART_SECONDS):
       self.sync()
@@ -208,41 +230,69 @@ def content(path: str, tail: int | None = None) -> bytes:
     return file.read()
 
 
-def read(path: str, tail: int | None = None) -> list[dict]:
-  """All whole records; a torn last line is dropped, a missing file is empty.
+def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
+  """Returns the records before the first damaged line, and what is wrong there.
 
-  `tail`: only those that begin in the last so many bytes, for a quick look.
+  An incomplete last line is dropped, and a missing file has no records.
+  Checksums are verified and removed; the records of earlier versions have none.
 
-  Raises:
-    InputError: a line before the last is not a record: names file and line.
+  Args:
+    path: the records.
+    tail: read only the lines that begin in the last so many bytes, without
+      verifying checksums.
   """
   try:
-    *lines, torn = content(path, tail).split(b"\n")
+    *lines, incomplete = content(path, tail).split(b"\n")
   except FileNotFoundError:
-    return []
-  del torn  # b"" after a whole last line
-  kept = []
+    return [], None
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error}); expected a file of "
+                     "records; restore it, or choose another --workdir"
+                     ) from error
+  del incomplete  # b"" after a complete last line
+  kept, chain = [], ""
   for number, line in enumerate(lines, 1):
     try:
-      record = json.loads(line)
+      record = json_text.loads(line)
       if not isinstance(record, dict):
         raise ValueError("not an object")
     except ValueError as error:
-      raise InputError(
-          f"{path}:{number}: not a record ({error}); expected one JSON object "
-          "a line; restore the file, or start again in another workdir"
-      ) from error
+      return kept, (f"{path}:{number}: not a record ({error}); expected one "
+                    "JSON object a line")
+    stored = record.pop(CHAIN, None)
+    if tail is None:
+      chain = _chained(record, chain)
+      if stored not in (None, chain):
+        return kept, (f"{path}:{number}: the checksum does not fit the lines up "
+                      "to this one: one of them was changed, added or removed")
     kept.append(record)
+  return kept, None
+
+
+def repair_hint(path: str) -> str:
+  """Returns what a user can do about a damaged line."""
+  return ("restore the file from a copy, or run python -m launch.repair "
+          f"--workdir={os.path.dirname(path)}, which keeps the lines before this "
+          "one, and then the same command again")
+
+
+def read(path: str, tail: int | None = None) -> list[dict]:
+  """Returns all records of `sound`.
+
+  Raises:
+    InputError: a line is damaged; the message names file and line.
+  """
+  kept, problem = sound(path, tail)
+  if problem:
+    raise InputError(f"{problem}; {repair_hint(path)}")
   return kept
 
 
 def truncate_after(path: str, step: float) -> list[dict]:
-  """Keeps and returns the records of steps up to `step` (inf: all whole ones).
+  """Keeps and returns the records of steps up to `step` (inf: all).
 
-  What a killed run wrote after its checkpoint is made again, to the same
-  values, so that no record is missing and none is there twice. The file is
-  replaced atomically, and only if something goes; in a bucket always, so that
-  nothing counts which another process may still write.
+  Records that a killed run wrote after its checkpoint are computed again, with
+  the same values, so no record is missing or there twice.
   """
   kept = [r for r in read(path) if r["step"] <= step]
   keep(path, kept)
@@ -250,8 +300,13 @@ def truncate_after(path: str, step: float) -> list[dict]:
 
 
 def keep(path: str, kept: list[dict]) -> None:
-  """Cuts a ledger down to `kept`, the first of the records that `read` gave."""
-  text = "".join(json.dumps(r) + "\n" for r in kept).encode()
+  """Makes `kept` all that a file of records holds, with checksums.
+
+  The file is replaced atomically, and only if its content changes. In a bucket
+  it is always replaced, so that nothing counts which another process may still
+  write.
+  """
+  text, _ = _text(kept)
   if object_store.remote(path):
     record_parts.begin(path, text)
   elif os.path.exists(path) and os.path.getsize(path) != len(text):

@@ -1,15 +1,18 @@
-"""One run, one folder: a lock, and the config that the folder belongs to.
+"""The folder of a run: who holds it, and config.json, which says whose it is.
 
 The folder may be one of a bucket (gs://), where a lease takes the lock's place.
+What a config means is not known here: that is isojax.experiment.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
 import os
 import socket
 
+from isojax import json_text
 from isojax.ledger import lease
 from isojax.ledger import records
 from isojax.ledger import object_store
@@ -17,7 +20,7 @@ from isojax.errors import InputError
 
 
 def run_id(values: dict) -> str:
-  """12 hex digits of the hash of what decides a run's results."""
+  """Returns 12 hex digits of the hash of what decides a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -32,7 +35,12 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 
 
 def differences(one: dict, other: dict, *, at=("here", "there")) -> str:
-  """The keys whose values differ, and both values; `at` says where they are.
+  """Returns the keys whose values differ, and both values.
+
+  Args:
+    one: a config.
+    other: another one.
+    at: what the two are called.
   """
   a, b = _flat(one), _flat(other)
   return "; ".join(
@@ -43,11 +51,15 @@ def differences(one: dict, other: dict, *, at=("here", "there")) -> str:
 
 
 def _check_ours(folder: str) -> None:
-  """Refuses a folder that holds other things and no config.json."""
+  """Raises InputError for a folder of other things, without config.json."""
   if object_store.remote(folder):
     names = set(object_store.names(folder))
   else:
-    names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
+    try:
+      names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
+    except OSError as error:
+      raise InputError(f"--workdir={folder}: cannot be read ({error}); expected "
+                       "a folder; choose another one") from error
   foreign = sorted(names - {"lock", "config.json.tmp"})
   if foreign and "config.json" not in names:
     raise InputError(
@@ -56,52 +68,70 @@ def _check_ours(folder: str) -> None:
 
 
 def claimed(folder: str) -> bool:
-  """Whether a folder is that of a run."""
+  """Returns whether a folder is that of a run."""
   return object_store.content(os.path.join(folder, "config.json")) is not None
 
 
-def read_config(folder: str) -> tuple[str, dict]:
-  """(run id, config) of a run's folder; InputError if none, or damaged."""
+@dataclasses.dataclass(frozen=True)
+class Stored:
+  """What config.json says about the run of a folder."""
+
+  run_id: str  # of its records, its checkpoints and its reports
+  identity: str  # the hash of what decides its results
+  model_sha256: str | None  # of the base policy's weights; old runs: None
+  config: dict  # may lack keys that were added since
+
+
+def read_config(folder: str) -> Stored:
+  """Returns config.json of a run's folder.
+
+  Raises:
+    InputError: the folder has none, or it is damaged.
+  """
   path = os.path.join(folder, "config.json")
-  content = object_store.content(path)
+  try:
+    content = object_store.content(path)
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error}); expected a file"
+                     ) from error
   if content is None:
     raise InputError(f"--workdir={folder}: holds no config.json; expected the "
                      "folder of a run")
   try:
-    found = json.loads(content)
+    # Earlier versions named every run by the hash of what decides its results.
+    found = {"model_sha256": None} | json_text.loads(content)
+    found = {"identity": found["run_id"]} | found
     if not isinstance(found["config"], dict):
       raise ValueError("config is not an object")
-    return found["run_id"], found["config"]
+    return Stored(*(found[field.name] for field in dataclasses.fields(Stored)))
   except (ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: damaged ({error}); restore it or choose another "
                      "--workdir") from error
 
 
-def _check_config(folder: str, config: dict, this_id: str,
-                  model_sha256: str) -> None:
+def _check_config(folder: str, here: Stored) -> None:
   """Writes config.json into a new folder, or checks it in an old one."""
   path = os.path.join(folder, "config.json")
   if not claimed(folder):
-    text = json.dumps({"run_id": this_id, "model_sha256": model_sha256,
-                       "config": config}, indent=2)
+    text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
     if object_store.remote(folder):
-      object_store.write(path, (text + "\n").encode())
+      object_store.write(path, text.encode())
     else:
-      records.replace(path, (text + "\n").encode())
+      records.replace(path, text.encode())
     return
-  found_id, found_config = read_config(folder)
-  if found_id != this_id:
-    differ = differences(json.loads(json.dumps(config)), found_config) or (
+  there = read_config(folder)
+  if (there.run_id, there.identity) != (here.run_id, here.identity):
+    differ = differences(json.loads(json.dumps(here.config)), there.config) or (
         "the same config, but the files of the model, the stratum or the "
         "prompts' tokens are others")
     raise InputError(
-        f"--workdir={folder} belongs to run {found_id}, this one is {this_id}: "
-        f"{differ}; choose another --workdir, or give the same config to "
-        "continue that run")
+        f"--workdir={folder} belongs to run {there.run_id}, this one is "
+        f"{here.run_id}: {differ}; choose another --workdir, or give the same "
+        "config to resume that run")
 
 
 def held(folder: str) -> bool:
-  """Whether a process holds a run's folder at this moment."""
+  """Returns whether a process holds a run's folder at this moment."""
   try:
     with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -113,33 +143,30 @@ def held(folder: str) -> bool:
 
 
 def check_shared(folder: str, this_id: str) -> None:
-  """InputError unless a run has claimed the folder as it is seen from here."""
-  if not claimed(folder) or read_config(folder)[0] != this_id:
+  """Raises InputError unless this host sees the folder that a run has claimed.
+  """
+  if not claimed(folder) or read_config(folder).run_id != this_id:
     raise InputError(
         f"--workdir={folder}: not the folder that process 0 has claimed; "
         "choose one on a file system that all hosts share")
 
 
 @contextlib.contextmanager
-def claim(folder: str, config: dict, this_id: str, model_sha256: str):
-  """Holds a folder for one run and one process; makes it if need be.
+def hold(folder: str):
+  """Holds the folder of a run for one process; makes the folder if need be.
 
-  The hash of the base policy's weights is kept beside the config, for who
-  adds adapters to them later. The lock is the kernel's, so a killed process
-  leaves none behind; that of a bucket is waited out (isojax.ledger.lease).
+  The lock is the kernel's, so a killed process leaves none behind. In a bucket
+  a lease takes its place, and that of a killed process is waited for.
 
   Raises:
-    InputError: the folder cannot be made or written, another process holds
-      it, or it belongs to another config. Nothing of a run in it was changed.
+    InputError: the folder cannot be made or written, or another process holds
+      it.
   """
   if object_store.remote(folder):
-    _check_ours(folder)
     with lease.hold(os.path.join(folder, "lock")):
-      _check_config(folder, config, this_id, model_sha256)
       yield
     return
   try:
-    _check_ours(folder)
     os.makedirs(folder, exist_ok=True)
     lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
   except OSError as error:
@@ -156,12 +183,43 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str):
     except OSError as error:  # a file system without locks
       raise InputError(f"--workdir={folder}: cannot be locked ({error}); "
                        "choose one on another file system") from error
-    try:
+    with _writing(folder):
       os.truncate(lock.fileno(), 0)
       holder = f"process {os.getpid()} on {socket.gethostname()}\n"
       os.write(lock.fileno(), holder.encode())
-      _check_config(folder, config, this_id, model_sha256)
-    except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be written ({error}); make "
-                       "room or choose another one") from error
+    yield
+
+
+@contextlib.contextmanager
+def _writing(folder: str):
+  """Turns errors of the disk into an InputError with the remedy."""
+  try:
+    yield
+  except OSError as error:
+    raise InputError(f"--workdir={folder}: cannot be written ({error}); make "
+                     "room or choose another one") from error
+
+
+@contextlib.contextmanager
+def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
+          identity: str | None = None):
+  """Holds a folder for one run, which config.json in the folder describes.
+
+  Args:
+    folder: of the run.
+    config: of the run.
+    this_id: the run id.
+    model_sha256: of the base policy's weights, for launch.convert, which merges
+      adapters into them.
+    identity: the hash of what decides the results, if it is not the run id.
+
+  Raises:
+    InputError: as `hold`, or the folder belongs to another run. Nothing of a
+      run in it was changed.
+  """
+  _check_ours(folder)
+  with hold(folder):
+    with _writing(folder):
+      _check_config(folder, Stored(this_id, identity or this_id, model_sha256,
+                                   config))
     yield

@@ -4,7 +4,6 @@ Fields are read, known to be harmless, or refused: a model is never run as
 something that it is not.
 """
 
-import json
 import math
 import os
 import pathlib
@@ -13,6 +12,7 @@ import re
 import transformers
 
 from isojax import installation
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.model_families import FAMILIES
 from isojax.models import decoder
@@ -97,7 +97,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
 def _raw_config(file: pathlib.Path) -> dict:
   """config.json of a supported family, without fields unknown to us."""
   try:
-    raw = json.loads(file.read_text(encoding="utf-8"))
+    raw = json_text.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "

@@ -18,6 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from isojax import json_text
 from isojax.errors import InputError
 
 SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
@@ -116,7 +117,7 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   index = folder / "model.safetensors.index.json"
   try:
     if index.is_file():
-      names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+      names = json_text.loads(index.read_text(encoding="utf-8"))["weight_map"]
       return {name: folder / file for name, file in names.items()}
     file = folder / "model.safetensors"
     with safetensors.safe_open(file, framework="np") as tensors:
@@ -299,7 +300,7 @@ def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
     if file.is_file() and not file.name.endswith(WEIGHT_FILES) and (
         not file.name.startswith("adapter_")):
       shutil.copyfile(file, folder / file.name)
-  config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+  config = json_text.loads((folder / "config.json").read_text(encoding="utf-8"))
   keys = [key for key in ("dtype", "torch_dtype") if key in config]
   (folder / "config.json").write_text(json.dumps(
       config | dict.fromkeys(keys or ["dtype"], dtype), indent=2) + "\n",

@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 
 from isojax import cli
+from isojax import json_text
 from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -94,7 +95,7 @@ def workdir_of(root: str, run: Run) -> str:
 def command(root: str, run: Run, python: str) -> list[str]:
   """Returns the command that starts or resumes a run."""
   return [python, "-m", "isojax.main", f"--config={config_of(root, run)}",
-          f"--workdir={workdir_of(root, run)}"]
+          f"--workdir={workdir_of(root, run)}", f"--run_id={run.run_id}"]
 
 
 def _identity(config: dict) -> dict:
@@ -146,7 +147,7 @@ def other_anchor(path: str, config) -> str | None:
   optimizer = config.recipe.optimizer
   for line in plan_file.read_lines(path):
     try:
-      row = json.loads(line)
+      row = json_text.loads(line)
       alloc = row["overrides"]["alloc"]
       lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
                    alloc["Bp"] * alloc["n"])
@@ -221,7 +222,7 @@ def stored(root: str, run_id: str) -> Run:
   path = os.path.join(folder(root), f"{run_id}.json")
   try:
     with open(path, encoding="utf-8") as file:
-      found = json.load(file)
+      found = json_text.loads(file.read())
     run = Run(found["run_id"], found["source"], found["config"])
     # Fail here rather than where these are used.
     _ = run.allocation, run.devices, run.line

@@ -5,11 +5,11 @@ Only launch.split reads these. Training reads the stratum files that it writes.
 
 import difflib
 import glob
-import json
 import os
 import pathlib
 from collections.abc import Iterator
 
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction as answer_extraction_lib
 from isojax.tasks import dedup
@@ -158,7 +158,7 @@ def _decoded(file: str) -> str:
 
 def _json(text: str, where: str):
   try:
-    return json.loads(text)
+    return json_text.loads(text)
   except (ValueError, RecursionError) as error:
     raise InputError(f"{where}: not JSON ({error})") from error
 

@@ -13,6 +13,7 @@ import pathlib
 
 import tqdm
 
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
@@ -51,7 +52,7 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
     remedy = "remove the file, or choose another config.out"
     try:
-      lines = [json.loads(line) for line in _whole_lines(path)]
+      lines = [json_text.loads(line) for line in _whole_lines(path)]
       if not lines:  # killed while the header was written
         continue
       found = lines[0] | {}  # of a list, say, a TypeError

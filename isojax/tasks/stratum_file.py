@@ -12,6 +12,7 @@ import os
 import pathlib
 
 from isojax import installation
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Problem
@@ -54,7 +55,7 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
 def _object(line: str, where: str) -> dict:
   """Returns the JSON object of a line."""
   try:
-    value = json.loads(line)
+    value = json_text.loads(line)
   except (ValueError, RecursionError) as error:
     raise InputError(f"{where}: not a stratum file, which has a JSON object on "
                      f"each line ({error}); {REMEDY}") from error

@@ -58,7 +58,7 @@ def hashes(context, folder: str) -> tuple[str, str]:
   tx, _ = run_context.make_optimizer(context.e)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      run_context.abstract_state(context, tx))
+      run_context.abstract_state(context, tx), context.run_id)
   assert step == context.e.alloc.M, (step, context.e.alloc.M)
   state_hash = hashlib.sha256()
   for leaf in jax.tree.leaves(state):

@@ -127,6 +127,7 @@ import json, pathlib, shutil, sys
 import jax, jax.numpy as jnp
 import numpy as np
 from isojax.ledger import checkpoint
+from isojax.ledger import step_folders
 from isojax.distributed import hosts
 from isojax.distributed import rendezvous
 from isojax import mesh as mesh_lib
@@ -170,7 +171,7 @@ state = lambda step: TrainState(
 store = pathlib.Path(sys.argv[1], "checkpoints")
 with checkpoint.open_manager(str(store), keep=4) as manager:
   for step in (2, 3, 4, 5):
-    checkpoint.save(manager, step, state(step))
+    checkpoint.save(manager, step, state(step), "abc")
 if i == 1:  # sees other bytes than process 0
   store = shutil.copytree(store, store.with_name("elsewhere"))
   shutil.rmtree(store / "5/state")
@@ -181,10 +182,10 @@ if i == 0:
   shutil.rmtree(store / "3/meta")
 step, found = checkpoint.restore_newest(str(store), jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    state(0)))
+    state(0)), "abc")
 out["restored"] = [step, [float(x.data[0] % 2000) for x in
                           found.params["a"].addressable_shards]]
-out["left"] = checkpoint.steps(str(store))
+out["left"] = step_folders.steps(str(store))
 print(json.dumps(out), flush=True)
 with hosts.shared_fate() as further:
   further.set()

@@ -167,7 +167,7 @@ def test_one_object_is_written_on_condition(folder, size):
 
 def hold(path, seconds=60.0, environment=None):
   """Another process that holds an object, once it says so."""
-  code = (f"import time\nfrom isojax import lease\n"
+  code = (f"import time\nfrom isojax.ledger import lease\n"
           f"with lease.hold({path!r}, seconds={seconds}):\n"
           "  print('held', flush=True)\n  time.sleep(60)\n")
   process = subprocess.Popen(
@@ -290,7 +290,7 @@ def test_who_may_no_longer_write_the_lease_ends(folder):
     ("gs://bucket", "expected a local folder, or gs://BUCKET/FOLDER"),
     ("gs://elsewhere/a", "there is no bucket elsewhere"),
     pytest.param("gs://secret/a", "no permission in bucket secret .* "
-                 "object_store.objectAdmin", marks=pytest.mark.skipif(
+                 "storage.objectAdmin", marks=pytest.mark.skipif(
                      "ISOJAX_GCS_URL" in os.environ,
                      reason="only our own server refuses"))])
 def test_refused_folders(bucket, path, message):
@@ -313,7 +313,7 @@ def test_without_credentials(tmp_path):
                      name: os.environ[name] for name in ("PYTHONPATH",)
                      if name in os.environ}
   done = subprocess.run(
-      [sys.executable, "-c", "from isojax import storage\n"
+      [sys.executable, "-c", "from isojax.ledger import object_store\n"
        "object_store.check('gs://bucket/a', 'workdir')"], env=environment,
       capture_output=True, text=True, timeout=60)
   last = done.stderr.splitlines()[-1]
@@ -412,14 +412,14 @@ def state(step, name="a"):
 @pytest.mark.skipif("ISOJAX_GCS_URL" in os.environ,
                     reason="only our own server refuses")
 @pytest.mark.parametrize("code, kind, message", [
-    (403, InputError, "no permission in bucket bucket .* object_store.objectAdmin"),
+    (403, InputError, "no permission in bucket bucket .* storage.objectAdmin"),
     (400, gcsfs.HttpError, "400")])
 def test_a_bucket_that_takes_no_checkpoint(folder, code, kind, message):
   """It is there and can be read: nothing that another try would mend."""
   object_store.check(folder, "workdir")
   with pytest.raises(Exception, match=message) as caught:
     with checkpoint.open_manager(f"{folder}/checkpoints", keep=2) as manager:
-      checkpoint.save(manager, 1, state(1, f"answers-{code}"))
+      checkpoint.save(manager, 1, state(1, f"answers-{code}"), "abc")
   assert caught.type is kind
 
 
@@ -429,18 +429,18 @@ def test_a_damaged_checkpoint_is_moved_aside(folder):
   abstract = TrainState(
       step=jax.ShapeDtypeStruct((), jnp.int32, sharding=LEAF.sharding),
       params={"a": LEAF}, opt_state=())
-  assert checkpoint.restore_newest(store, abstract) is None
+  assert checkpoint.restore_newest(store, abstract, "abc") is None
   with checkpoint.open_manager(store, keep=2) as manager:
     for step in (1, 2, 3):
-      checkpoint.save(manager, step, state(step))
+      checkpoint.save(manager, step, state(step), "abc")
   assert object_store.names(store) == ["2", "3"]
   object_store.delete(f"{store}/3/meta/metadata")
-  step, found = checkpoint.restore_newest(store, abstract)
+  step, found = checkpoint.restore_newest(store, abstract, "abc")
   assert step == 2 and (found.params["a"] == 2.0).all()
   assert object_store.names(folder) == ["checkpoints", "checkpoints-damaged-3"]
   with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 3, state(3))  # the place is free again
-  assert checkpoint.restore_newest(store, abstract)[0] == 3
+    checkpoint.save(manager, 3, state(3), "abc")  # the place is free again
+  assert checkpoint.restore_newest(store, abstract, "abc")[0] == 3
 
 
 # --- the workdir -------------------------------------------------------------
@@ -466,7 +466,8 @@ def test_a_workdir_in_a_bucket(folder):
     with pytest.raises(InputError, match="in use by process"):
       with claimed(folder, config):
         pass
-  assert workdir.read_config(folder) == (workdir.run_id(config), config)
+  stored = workdir.read_config(folder)
+  assert (stored.run_id, stored.config) == (workdir.run_id(config), config)
   with pytest.raises(InputError, match="a.n: 8 here, 4 there"):
     with claimed(folder, other):
       pass

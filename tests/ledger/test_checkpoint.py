@@ -1,6 +1,7 @@
 """What is saved is restored to the bit, on any mesh; damage is seen."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -53,7 +54,7 @@ def saved(states, tmp_path_factory):
   store = str(tmp_path_factory.mktemp("run") / "checkpoints")
   with checkpoint.open_manager(store, keep=2) as manager:
     for step, state in states.items():
-      checkpoint.save(manager, step, state)
+      checkpoint.save(manager, step, state, "abc")
   return store
 
 
@@ -64,7 +65,8 @@ def store(saved, tmp_path):
 
 
 def restore(store, model):
-  return checkpoint.restore_newest(store, update_lib.abstract_state(model, TX))
+  return checkpoint.restore_newest(
+      store, update_lib.abstract_state(model, TX), "abc")
 
 
 def data_file(step):
@@ -111,7 +113,7 @@ def test_damaged_newest_falls_back_and_is_kept_aside(
   assert os.path.isdir(f"{store}-damaged-5")
   assert "step 5 is damaged" in caplog.text
   with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 5, states[5])  # the place is free again
+    checkpoint.save(manager, 5, states[5], "abc")  # the place is free again
   assert restore(store, model)[0] == 5
 
 
@@ -121,6 +123,82 @@ def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
   with pytest.raises(InputError, match="no checkpoint could be read"):
     restore(store, model)
   assert {"3", "5"} <= set(os.listdir(store))
+
+
+def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
+  with pytest.raises(InputError, match="5: a checkpoint of run abc, expected "
+                     "one of run abd; nothing was changed"):
+    checkpoint.restore_newest(store, update_lib.abstract_state(model, TX),
+                              "abd")
+  with pytest.raises(InputError, match="of run abc"):
+    checkpoint.restore_params(
+        store, 3, update_lib.abstract_state(model, TX).params, "abd")
+  assert sorted(os.listdir(store)) == sorted(os.listdir(saved))
+
+
+def test_a_copy_of_another_step_is_set_aside(store, model, states):
+  shutil.rmtree(f"{store}/5")
+  shutil.copytree(f"{store}/3", f"{store}/5")
+  step, state = restore(store, model)
+  assert step == 3
+  assert_bits(state, states[3])
+  assert os.path.isdir(f"{store}-damaged-5")
+
+
+def test_a_checkpoint_of_before_the_run_id_is_restored(store, model):
+  path = pathlib.Path(store) / "5/meta/metadata"
+  meta = json.loads(path.read_text())
+  path.write_text(json.dumps({"checksum": meta["checksum"]}))
+  assert restore(store, model)[0] == 5
+
+
+def as_file(step):
+  shutil.rmtree(step)
+  step.write_text("mine")
+
+
+def dangling(step):
+  shutil.rmtree(step)
+  step.symlink_to("/nowhere")
+
+
+def foreign(step):
+  shutil.rmtree(step)
+  step.mkdir()
+  (step / "thesis.tex").write_text("mine")
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("number", [3, 5])
+@pytest.mark.parametrize("spoil", [
+    as_file, dangling, foreign,
+    lambda step: (step / "_CHECKPOINT_METADATA").write_text(DEEP),
+    lambda step: (step / "meta/metadata").write_text(DEEP),
+    lambda step: (step / "meta/metadata").write_text("[]"),
+    lambda step: (step / "meta/metadata").unlink(),
+], ids=["file", "link", "foreign", "deep", "deep meta", "list", "no meta"])
+def test_what_cannot_be_read_is_set_aside(store, model, states, spoil, number):
+  """The older one, too: the manager would delete it when it saves more."""
+  spoil(pathlib.Path(store) / str(number))
+  (sound,) = {3, 5} - {number}
+  assert restore(store, model)[0] == sound
+  with checkpoint.open_manager(store, keep=1) as manager:
+    checkpoint.save(manager, 7, states[5], "abc")
+  assert os.listdir(store) == ["7"]
+  assert os.path.lexists(f"{store}-damaged-{number}")
+
+
+def test_only_what_a_killed_save_left_is_deleted(store, states):
+  names = ["7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-12",
+           "my.orbax-checkpoint-tmp", "mine", "07"]
+  for name in names:
+    os.mkdir(f"{store}/{name}")
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 7, states[5], "abc")
+  assert {"my.orbax-checkpoint-tmp", "mine", "07"} < set(os.listdir(store))
+  assert not set(names[:2]) & set(os.listdir(store))
 
 
 def bfloat16(abstract):
@@ -141,7 +219,7 @@ def bfloat16(abstract):
 def test_another_model_is_not_damage(store, model, other, difference):
   before = sorted(os.listdir(store))
   with pytest.raises(InputError, match=difference):
-    checkpoint.restore_newest(store, other(model))
+    checkpoint.restore_newest(store, other(model), "abc")
   assert sorted(os.listdir(store)) == before
   assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
 
@@ -157,7 +235,7 @@ with checkpoint.open_manager(sys.argv[1], keep=2) as manager:
     state = TrainState(step=jnp.int32(step), opt_state=(), params={
         name: jax.random.normal(jax.random.fold_in(key, i), (256, 512))
         for i, name in enumerate("abcd")})
-    checkpoint.save(manager, step, state)
+    checkpoint.save(manager, step, state, "abc")
     print(step, flush=True)
 """
 
@@ -176,7 +254,7 @@ def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
                                   jax.devices()[0]))
   found = checkpoint.restore_newest(store, TrainState(
       step=jax.ShapeDtypeStruct((), jnp.int32, sharding=leaf.sharding),
-      params=dict.fromkeys("abcd", leaf), opt_state=()))
+      params=dict.fromkeys("abcd", leaf), opt_state=()), "abc")
   if found is None:
     assert seen == 1  # a step is safe once the next save has begun
     return
@@ -190,15 +268,56 @@ def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["checkpoints"]  # none was damaged
 
 
+FULL = '''"""Saves."""
+import jax
+import jax.numpy as jnp
+from isojax import cli
+from isojax.ledger import checkpoint
+from isojax.types import TrainState
+
+def main(argv):
+  """Saves."""
+  with checkpoint.open_manager(argv[1], keep=2) as manager:
+    for step in (1, 2):
+      checkpoint.save(manager, step, TrainState(
+          step=jnp.int32(step), params={"a": jax.random.normal(
+              jax.random.key(step), (512, 512))},
+          opt_state=()), "abc")
+
+if __name__ == "__main__":
+  cli.run(main)
+'''
+
+
+@pytest.mark.parametrize("options", ["nr_inodes=4", "size=200k"])
+def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
+  """orbax's threads would wait ten minutes for a folder that was not made."""
+  (tmp_path / "full.py").write_text(FULL)
+  (tmp_path / "disk").mkdir()
+  mount = f"mount -t tmpfs -o {options} tmpfs {tmp_path}/disk"
+  private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+  if shutil.which("unshare") is None or subprocess.run(
+      [*private, mount], capture_output=True).returncode:
+    pytest.skip("needs a file system of its own")
+  done = subprocess.run(
+      [*private, f"{mount} && exec {sys.executable} {tmp_path}/full.py "
+       f"{tmp_path}/disk/store"], capture_output=True, text=True, timeout=60,
+      env=os.environ | {"PYTHONPATH": os.getcwd()})
+  assert done.returncode == 2, done.stderr
+  (line,) = done.stderr.splitlines()
+  assert "a checkpoint could not be written (" in line
+  assert "No space left on device" in line and "none is there yet" in line
+
+
 def test_a_declined_save_is_an_error(store, states):
   """orbax returns False and writes nothing for a step it has passed."""
   with checkpoint.open_manager(store, keep=2) as manager:
     with pytest.raises(RuntimeError, match="step 4 was not saved"):
-      checkpoint.save(manager, 4, states[3])
+      checkpoint.save(manager, 4, states[3], "abc")
 
 
 def test_only_the_last_few_are_kept(store, states):
   with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 9, states[5])
+    checkpoint.save(manager, 9, states[5], "abc")
   assert {"5", "9"} <= set(os.listdir(store)) and not os.path.exists(
       os.path.join(store, "3"))

@@ -24,7 +24,7 @@ def test_claim_writes_the_config_and_its_hash(tmp_path):
     pass
   saved = json.loads((folder / "config.json").read_text())
   assert saved == {"run_id": workdir.run_id(CONFIG), "model_sha256": "abc",
-                   "config": CONFIG}
+                   "identity": workdir.run_id(CONFIG), "config": CONFIG}
   with claim(folder, CONFIG):  # again: the same run goes on
     pass
 
@@ -47,7 +47,7 @@ def test_another_config_is_refused_and_named(tmp_path):
 
 
 def test_a_second_process_is_refused_and_the_first_named(tmp_path):
-  hold = ("import sys, time\nfrom isojax import workdir\n"
+  hold = ("import sys, time\nfrom isojax.ledger import workdir\n"
           f"config = {CONFIG!r}\n"
           f"with workdir.claim({str(tmp_path)!r}, config, "
           "workdir.run_id(config), 'abc'):\n"
@@ -84,7 +84,7 @@ def test_records_without_a_config_are_refused(tmp_path):
 
 def test_no_room_for_the_lock_is_a_message(tmp_path):
   """A process that may not write a byte, in place of a full disk."""
-  code = ("import resource\nfrom isojax import workdir\n"
+  code = ("import resource\nfrom isojax.ledger import workdir\n"
           "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
           f"with workdir.claim({str(tmp_path)!r}, {{}}, 'x', 'abc'):\n  pass\n")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True,
@@ -95,7 +95,7 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
 
 
 @pytest.mark.parametrize("text", [
-    "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'])
+    "", "{", "[]", "[" * 100_000, '{"config": {}}', '{"run_id": "x", "config": []}'])
 def test_damaged_config_is_refused(tmp_path, text):
   (tmp_path / "config.json").write_text(text)
   with pytest.raises(InputError, match="config.json: damaged"):
@@ -124,7 +124,8 @@ def test_a_folder_of_before_the_hash_goes_on(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(old))
   with claim(tmp_path, CONFIG):
     pass
-  assert workdir.read_config(str(tmp_path)) == (old["run_id"], CONFIG)
+  assert workdir.read_config(str(tmp_path)) == workdir.Stored(
+      old["run_id"], old["run_id"], None, CONFIG)
 
 
 def test_other_files_under_the_same_config_are_named(tmp_path):
@@ -132,4 +133,17 @@ def test_other_files_under_the_same_config_are_named(tmp_path):
     pass
   with pytest.raises(InputError, match="the files of the model, the stratum"):
     with workdir.claim(str(tmp_path), CONFIG, "another", "abd"):
+      pass
+
+
+def test_a_name_is_not_what_decides(tmp_path):
+  """A sweep names its runs; what decides is compared nevertheless."""
+  named = lambda identity: workdir.claim(
+      str(tmp_path), CONFIG, "swept", "abc", identity=identity)
+  with named("one"):
+    pass
+  with named("one"):
+    assert workdir.read_config(str(tmp_path)).run_id == "swept"
+  with pytest.raises(InputError, match="belongs to run swept"):
+    with named("two"):
       pass

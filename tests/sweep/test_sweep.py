@@ -76,7 +76,7 @@ def test_a_run_is_its_row_in_its_config(tmp_path, root):
   assert runs_lib.command("r", runs[3], "py") == [
       "py", "-m", "isojax.main",
       f"--config=r/sweep/config.py:{runs[3].run_id}",
-      f"--workdir=r/{runs[3].run_id}"]
+      f"--workdir=r/{runs[3].run_id}", f"--run_id={runs[3].run_id}"]
 
 
 def test_the_id_is_of_what_decides_the_results(tmp_path):
@@ -642,6 +642,9 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
   kept = records.read(f"{tmp_path}/root/{run_id}/records.jsonl")
   assert [(r["kind"], r["seed"], r["rollouts"]) for r in kept] == [
       ("eval", 5, 0), ("train", 5, 8), ("eval", 5, 8)]
+  # One id: of the sweep, the folder, the records and config.json.
+  assert {r["run_id"] for r in kept} == {run_id}
+  assert workdir.read_config(f"{tmp_path}/root/{run_id}").run_id == run_id
   again = launch(*words)  # finished runs are skipped
   assert again.returncode == cli.BAD_INPUT and "try" not in again.stderr
   assert again.stdout == done.stdout and " finished " in done.stdout

@@ -4,11 +4,11 @@ Also converts values to the types of the fields of isojax.ledger.records.
 """
 
 import difflib
-import json
 import os
 import re
 import tomllib
 
+from isojax import json_text
 from isojax.errors import InputError
 from isojax.frontier.io.formats import KNOWN, METRICS, Format
 
@@ -35,7 +35,7 @@ def typed(where: str, value, field: str, column: str | None = None,
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
     try:
-      value = json.loads(value) if isinstance(value, str) else value
+      value = json_text.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
       value = None
     if not isinstance(value, list) or not all(
@@ -187,7 +187,8 @@ def saved(path: str, notes: list[str]) -> dict[str, int]:
       continue
     try:
       with open(config, "rb") as file:
-        value = (tomllib if name.endswith("toml") else json).load(file)
+        value = tomllib.load(file) if name.endswith("toml") else (
+            json_text.loads(file.read()))
       value = value["orchestrator"] if "orchestrator" in value else value
       batch, sources = value["batch_size"], value["train"]["source"]
       groups = {s["group_size"] if "group_size" in s else value["group_size"]

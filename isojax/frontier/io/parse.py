@@ -12,6 +12,7 @@ import math
 import os
 import re
 
+from isojax import json_text
 from isojax.ledger import records
 from isojax.errors import InputError
 
@@ -87,7 +88,7 @@ def _document(text: str) -> list[tuple[int, dict]]:
   Raises:
     ValueError: the text is neither.
   """
-  state = isinstance(json.loads(text), dict)
+  state = isinstance(json_text.loads(text), dict)
   at = text.index("[", text.index('"log_history"') if state else 0) + 1
   decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
   lines, number, counted = [], 1, 0
@@ -109,7 +110,7 @@ def _json_lines(path: str, text: str):
     if not line.strip():
       continue
     try:
-      value = json.loads(line)
+      value = json_text.loads(line)
       if not isinstance(value, dict):
         raise ValueError("not an object")
     except (ValueError, RecursionError):

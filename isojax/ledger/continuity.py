@@ -1,0 +1,75 @@
+"""Checks that records are those of one run, each step once and in order.
+
+The checksums of isojax.ledger.records show that a file was changed. These checks
+also hold for records of earlier versions, which have no checksums, and for lines
+of another run. They do not check what was measured.
+"""
+
+from isojax.errors import InputError
+from isojax.ledger import records
+
+_NEEDED = ("kind", "run_id", "step", "rollouts", "Bp", "n", *records.TOTALS)
+
+
+def problem(kept: list[dict], run_id: str,
+            due: frozenset[int]) -> tuple[int, str] | None:
+  """Returns the index of the first record that breaks the order, and why.
+
+  Args:
+    kept: the records of a run.
+    run_id: of that run.
+    due: the steps at which the run evaluates.
+  """
+  before = {"step": 0} | dict.fromkeys(records.TOTALS, 0)
+  evaluated = set()
+  for index, record in enumerate(records.ADDED | r for r in kept):
+    if why := _problem(record, before, run_id, due, evaluated):
+      return index, why
+    if record["kind"] == "eval":
+      evaluated.add(record["step"])
+    else:
+      before = record
+  return None
+
+
+def _problem(record: dict, before: dict, run_id: str, due: frozenset[int],
+             evaluated: set[int]) -> str | None:
+  """Returns why a record cannot follow; `before` is the last train record."""
+  if absent := [name for name in _NEEDED if name not in record]:
+    return f"has no field {absent[0]}"
+  if record["run_id"] != run_id:
+    return f"is of run {record['run_id']}, not of {run_id}"
+  if wrong := [name for name in _NEEDED[2:]
+               if type(record[name]) not in (int, float) or record[name] < 0]:
+    return f"has {wrong[0]} = {record[wrong[0]]!r}"
+  train = record["kind"] == "train"
+  step = before["step"] + train
+  if record["step"] != step:
+    return (f"is of {record['kind']} step {record['step']}, where step {step} "
+            "comes next")
+  rollouts = step * record["Bp"] * record["n"]
+  if record["rollouts"] != rollouts:
+    return f"has rollouts = {record['rollouts']}, where {rollouts} were sampled"
+  if train and step - 1 in due - evaluated:
+    return f"follows step {step - 1}, whose evaluation is missing"
+  if not train and step in evaluated:
+    return f"is a second evaluation of step {step}"
+  for name in records.TOTALS:
+    if record[name] < before[name] or (
+        not train and record[name] != before[name]):
+      return f"has {name} = {record[name]} after {before[name]}"
+  if train and "response_length" in record:
+    sampled = round(record["response_length"] * record["Bp"] * record["n"])
+    if record["sampled_tokens"] != before["sampled_tokens"] + sampled:
+      return (f"has sampled_tokens = {record['sampled_tokens']} after "
+              f"{before['sampled_tokens']} and {sampled} more")
+  return None
+
+
+def check(path: str, kept: list[dict], run_id: str,
+          due: frozenset[int]) -> None:
+  """Raises InputError, with file and line, unless records are those of a run."""
+  if found := problem(kept, run_id, due):
+    index, why = found
+    raise InputError(f"{path}:{index + 1}: this record {why}; "
+                     f"{records.repair_hint(path)}")
