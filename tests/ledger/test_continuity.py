@@ -8,10 +8,10 @@ import tarfile
 
 import pytest
 
+from isojax import repair
 from isojax.errors import InputError
 from isojax.ledger import continuity
 from isojax.ledger import records
-from launch import repair
 
 DATA = pathlib.Path(__file__).parents[1] / "data/old_runs/4dcbfe8.tar.xz"
 DUE = frozenset((0, 4, 8))  # of the fixture: Bp * n = 32, every 128 rollouts

@@ -1,0 +1,65 @@
+"""Cuts the records of a run down to those that can be believed.
+
+Only for the folder of a run that nobody holds: see launch.repair.
+"""
+
+import os
+
+from isojax import evaluate
+from isojax import experiment
+from isojax.ledger import continuity
+from isojax.ledger import object_store
+from isojax.ledger import records
+from isojax.ledger import step_folders
+from isojax.ledger import workdir
+
+
+def sound_records(folder: str) -> tuple[list[dict], str | None]:
+  """Returns the records before the first damaged line, and what is wrong."""
+  stored = workdir.read_config(folder)
+  e = experiment.section(
+      experiment.Experiment, experiment.completed(stored.config),
+      os.path.join(folder, "config.json"))
+  due = evaluate.due_steps(M=e.alloc.M, B=e.alloc.B, first=e.eval.first,
+                           growth=e.eval.growth)
+  path = os.path.join(folder, "records.jsonl")
+  kept, wrong = records.sound(path)
+  if found := continuity.problem(kept, stored.run_id, due):
+    index, why = found
+    return kept[:index], f"{path}:{index + 1}: this record {why}"
+  return kept, wrong
+
+
+def cut(path: str, kept: list[dict]) -> None:
+  """Keeps some of the records in a file, and a copy of all beside it."""
+  everything, copy = records.content(path), f"{path}.damaged"
+  if object_store.remote(path):
+    object_store.write(copy, everything)
+  else:
+    records.replace(copy, everything)
+  records.keep(path, kept)
+
+
+def repair(folder: str) -> None:
+  """Repairs the folder of a run; says what was changed."""
+  evaluations = os.path.join(folder, "eval.jsonl")
+  kept, wrong = records.sound(evaluations)
+  if wrong:
+    cut(evaluations, kept)
+    print(f"{wrong}\nkept the {len(kept)} lines before it")
+  kept, wrong = sound_records(folder)
+  if wrong is None:
+    print(f"{folder}: nothing is wrong with its records")
+    return
+  store = os.path.join(folder, "checkpoints")
+  last = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
+  saved = max((x for x in step_folders.steps(store) if x <= last), default=0)
+  cut(os.path.join(folder, "records.jsonl"),
+      [r for r in kept if saved and r["step"] <= saved])
+  print(f"{wrong}\nkept the records up to step {saved}; a copy of all is in "
+        "records.jsonl.damaged")
+  for step in step_folders.steps(store):
+    if step > saved:
+      print(f"moved the checkpoint of step {step} to "
+            f"{step_folders.set_aside(store, step)}")
+  print(f"the command that started the run resumes it from step {saved}")
