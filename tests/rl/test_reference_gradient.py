@@ -169,7 +169,10 @@ def reference(trained, base, ref, cfg, loss):
                loss.kl_coef * kl - loss.entropy_coef * entropy))
   trained_BxT = mask & ((policy_weight * advantage != 0)
                         | (regularizer_weight > 0)).any(axis=1, keepdims=True)
-  mean = lambda x: jnp.sum(trained_BxT * x) / trained_BxT.sum()
+
+  def mean(x):
+    return jnp.sum(trained_BxT * x) / trained_BxT.sum()
+
   return value.sum(), {
       "kl": mean(kl), "logp": mean(old), "clip_fraction": mean(gap > CAP),
       "logp_gap": mean(jnp.abs(old - rollouts.behavior_logp_RxT)),
@@ -189,8 +192,11 @@ def moved(tree, seed, scale):
 def real(trained, base, ref, shape, loss, lora, **axes):
   """(gradient, metrics) of the package's update."""
   model = make_model(shape, **axes)
-  put = lambda tree, like: jax.tree.map(
-      lambda x, like: jax.device_put(x, like.sharding), tree, like)
+
+  def put(tree, like):
+    return jax.tree.map(
+        lambda x, like: jax.device_put(x, like.sharding), tree, like)
+
   prompts, rollouts, reward = make_data()
   terms = objective.rollout_terms(
       reward, rollouts.len_R.reshape(Bp, n), loss)

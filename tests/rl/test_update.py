@@ -1,4 +1,4 @@
-"""The update does not depend on how it is cut: microbatches, devices, order."""
+"""The update does not depend on microbatches, devices or the order of rows."""
 
 import dataclasses
 
@@ -138,7 +138,10 @@ def test_the_order_of_rows_changes_nothing(params, whole):
   prompts, rollouts, advantage, weight = make_data()
   order = np.random.default_rng(3).permutation(Bp)
   rows = (order[:, None] * n + np.array([2, 0, 3, 1])).reshape(-1)
-  take = lambda x, index: jax.tree.map(lambda leaf: leaf[index], x)
+
+  def take(x, index):
+    return jax.tree.map(lambda leaf: leaf[index], x)
+
   data = (take(prompts, order), take(rollouts, rows), advantage[rows], weight)
   assert_same(step(params, rows=data, tokens=25), whole)
 
@@ -368,8 +371,11 @@ def surrogate(params, old_params):
   batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
                 np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.len_R,
                 rollouts.behavior_logp_RxT, *np.zeros((3, Bp * n, T)))
-  of = lambda p: [np.asarray(x, np.float64)
-                  for x in scored(model, p, batch, 0.8)]
+
+  def of(params):
+    return [np.asarray(x, np.float64)
+            for x in scored(model, params, batch, 0.8)]
+
   logp, entropy = of(params)
   old, _ = of(old_params)
   ref, _ = of(jax.tree.map(lambda x: 0.9 * x, old_params))
@@ -470,7 +476,9 @@ def equations(jaxpr):
 
 def traced(cfg, R, T, model):
   """The jaxpr of one microbatch's gradient."""
-  shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+  def shape(dtype, *dims):
+    return jax.ShapeDtypeStruct(dims, np.dtype(dtype))
+
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
       shape("int32", R), shape("int32", R, T), shape("int32", R, T),
@@ -519,10 +527,13 @@ def test_all_logits_never_exist(monkeypatch):
   """Of 6 rows x 50 tokens x 9973 only chunks of 30 tokens are there."""
   monkeypatch.setattr(memory_lib, "HEAD_BYTES", 30 * 9973 * 4)
   model = make_model(dataclasses.replace(TINY, V=9973))
-  sizes = lambda cfg: [
-      v.aval.size for eqn in equations(traced(cfg, 6, 50, model).jaxpr)
-      for v in eqn.outvars]
-  assert max(sizes(LOSS)) == max(sizes(PLAIN)) == 30 * 9973
+
+  def largest(cfg):
+    return max(v.aval.size
+               for eqn in equations(traced(cfg, 6, 50, model).jaxpr)
+               for v in eqn.outvars)
+
+  assert largest(LOSS) == largest(PLAIN) == 30 * 9973
 
 
 @pytest.mark.parametrize("V, tokens", [
@@ -536,9 +547,11 @@ def test_the_chunk_of_a_head_depends_on_its_vocabulary(V, tokens):
 
 def test_without_kl_there_is_no_reference_forward():
   model = make_model()
-  products = lambda cfg: sum(
-      eqn.primitive.name == "dot_general"
-      for eqn in equations(traced(cfg, 6, T, model).jaxpr))
+
+  def products(cfg):
+    return sum(eqn.primitive.name == "dot_general"
+               for eqn in equations(traced(cfg, 6, T, model).jaxpr))
+
   assert products(LOSS) > products(PLAIN)
   no_kl = dataclasses.replace(LOSS, kl_coef=0.0)
   assert products(no_kl) == products(PLAIN)
