@@ -171,7 +171,8 @@ def make_optimizer(e: experiment_lib.Experiment):
 def base_params(context: RunContext):
   """Returns the base policy's parameters, on the mesh."""
   return hf_weights.load(
-      context.folder, lora_lib.abstract_base(context.model, context.e.model.lora))
+      context.folder,
+      lora_lib.abstract_base(context.model, context.e.model.lora))
 
 
 def first_trained(context: RunContext):

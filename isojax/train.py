@@ -253,14 +253,14 @@ def record(run: Run, kind: str, fields: dict) -> dict:
 
 
 def diverged(run: Run, fields: dict) -> str:
-  """The message for a step that is not finite: what it was, what to try."""
+  """Returns the message for a step that is not finite, with what to try."""
   saved = f"the last good checkpoint is of step {run.saved}" if run.saved else (
       "there is no checkpoint yet")
   return (
       "stopped: loss, gradient or parameters are not finite after step "
-      f"{run.step + 1} (loss {fields['loss']}, grad_norm {fields['grad_norm']}, "
-      f"logp_gap {fields['logp_gap']}); {saved}, nothing of this step was kept."
-      " Try, in another --workdir, a lower recipe.optimizer.base_lr (now "
+      f"{run.step + 1} (loss {fields['loss']}, grad_norm "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}, nothing "
+      "of this step was kept. Try, in another --workdir, a lower recipe.optimizer.base_lr (now "
       f"{run.context.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
 

@@ -1,6 +1,6 @@
-"""The legend of shapes, and the frozen structs that cross a boundary.
+"""The legend of shapes, and the frozen structs that modules exchange.
 
-A name says its shape: `tokens_RxT` is an array of R rows and T columns.
+A suffix is a shape: `tokens_RxT` is an array of R rows and T columns.
 
   Bp  problems in a step           n   rollouts per problem     B = Bp * n
   G   blocks (one per data shard)  P   prompt slots, all blocks
@@ -11,9 +11,9 @@ A name says its shape: `tokens_RxT` is an array of R rows and T columns.
   Q   problems of an evaluation    k   samples of each
   W   tokens of a row that packs answers, padded
 
-A *block* is what one data shard holds: some prompts, and the rows that
-continue them. A row names its prompt by the slot inside its own block, so the
-prompt's cache is cloned without any traffic between devices.
+A *block* is the part of one data shard: some prompts, and the rows that
+continue them. A row refers to its prompt by the slot inside its own block, so
+the prompt's cache is cloned without traffic between devices.
 """
 
 import flax.struct
@@ -34,19 +34,19 @@ class Prompts:
 
 @flax.struct.dataclass
 class Rows:
-  """Which rollout each slot of the sampler decodes, and where it stands."""
+  """Which rollout each slot of the sampler decodes, and its position."""
 
   token_R: Array  # int32, the last token, which is fed next
   position_R: Array  # int32, of that token
   count_R: Array  # int32, new tokens drawn so far
   id_R: Array  # uint32, Problem.id
   rollout_R: Array  # uint32, index of the rollout within its problem
-  active_R: Array  # bool, False for slots that hold nothing
+  active_R: Array  # bool, False for free slots
 
 
 @flax.struct.dataclass
 class Drawn:
-  """What the slots drew in a chunk of C tokens."""
+  """The tokens that the slots drew in a chunk of C."""
 
   tokens_RxC: Array  # int32
   logp_RxC: Array  # float32, log-prob under what was drawn from
@@ -56,7 +56,7 @@ class Drawn:
 
 @flax.struct.dataclass
 class Rollouts:
-  """What the sampler drew. The EOS token, if drawn, is the last one counted."""
+  """Sampled rollouts. The EOS token, if drawn, is the last one counted."""
 
   tokens_RxT: Array  # int32, 0 beyond the length
   len_R: Array  # int32, new tokens including EOS; 0 for inactive rows
@@ -69,7 +69,7 @@ class Rollouts:
 class Batch:
   """A microbatch of an update: rows of answers, each row of one problem.
 
-  Answers stand one behind the other; behind `len_R` all is 0.
+  Answers follow each other; everything beyond `len_R` is 0.
   """
 
   prompts: Prompts

@@ -1,9 +1,9 @@
-"""Attention behind one function: plain products, or a kernel of the backend.
+"""Attention: plain products (einsum), or a kernel of the backend.
 
-Plain products hold the scores of all heads in memory, float32 [N, T, L] of each
-row, and three times that in a backward; kernels hold none. "splash" is the one
-that jax ships for TPUs, "cudnn" NVIDIA's, through jax.nn.dot_product_attention.
-A kernel is told what a token sees by numbers and not by a mask.
+Plain products hold the scores of all heads in memory, float32 [N, T, L] for
+each row, and three times that in a backward; kernels hold none. "splash" is
+jax's kernel for TPUs, "cudnn" is NVIDIA's, called through
+jax.nn.dot_product_attention.
 """
 
 import functools
@@ -20,14 +20,14 @@ from isojax.errors import InputError
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
-LEAST = 128  # tokens of a row: of fewer the scores are small, as in decoding
+LEAST = 128  # tokens of a row; with fewer, as in decoding, scores are small
 LANES = 128  # numbers in a row of a TPU's registers
-BLOCK = 512  # tokens of a block of scores, in a TPU's fast memory
+BLOCK = 512  # tokens of a block of scores in VMEM
 
 
 @flax.struct.dataclass
 class Seen:
-  """Which slots of a cache each token may look at, without a mask.
+  """Which slots of a cache each token attends to, without a mask.
 
   The first S slots are the prompt's, of which row b has the first prompt_B[b].
   Token t of a row has slot S + t; it sees the prompt, and slots first to S + t.
@@ -39,12 +39,12 @@ class Seen:
 
   @property
   def first(self) -> jax.Array:
-    """`first_BxT`, or [1, 1] that stands for all of it."""
+    """`first_BxT`; its default as an array [1, 1]."""
     return (jnp.full((1, 1), self.S) if self.first_BxT is None
             else self.first_BxT)
 
   def mask(self, B: int, T: int) -> jax.Array:
-    """The same as bool [B, T, S + T]."""
+    """Returns the slots as a mask, bool [B, T, S + T]."""
     slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
     own = ((slot_L[None, None] <= at_T[None, :, None])
            & (slot_L[None, None] >= self.first[:, :, None]))
@@ -58,9 +58,9 @@ def soft_cap(x, cap: float | None):
 
 
 def windowed(mask_BxTxL, window: int | None):
-  """Of the slots that a token may see, the last `window` ones.
+  """Keeps the last `window` of the slots that each token attends to.
 
-  Slots stand in the order of positions, so counting them is enough.
+  Slots are ordered by position, so counting them is enough.
   """
   if window is None:
     return mask_BxTxL
@@ -134,12 +134,17 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
 
 
 def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
-  """Plain products, and all the scores.
+  """Computes attention by plain products, with all scores in memory.
 
-  Keys are parts [B, K, H, L] that follow each other, values [B, K, L, H].
+  Heads that share keys, and their tokens, are one axis, X = N / K * T. Products
+  of plain matrices are 1.4 to 2.5 times as fast on CPUs.
 
-  Heads that share keys and their tokens are one axis, X = N / K * T: products
-  of plain matrices, which are 1.4 to 2.5 times as fast on CPUs.
+  Args:
+    q_BxTxNxH: scaled queries.
+    keys: consecutive parts [B, K, H, L] along L.
+    values: consecutive parts [B, K, L, H] along L.
+    mask_BxTxL: of all parts.
+    cap: of the scores; None: none.
   """
   B, T, N, H = q_BxTxNxH.shape
   K, L = keys[0].shape[1], mask_BxTxL.shape[2]
@@ -162,7 +167,7 @@ def einsum(q_BxTxNxH, keys, values, mask_BxTxL, cap: float | None):
 
 
 def padded(x, size: int, axis: int):
-  """With zeros behind, up to `size` along an axis."""
+  """Pads x with zeros at the end of an axis, up to `size`."""
   return jnp.pad(x, [(0, (size - x.shape[axis]) * (i == axis))
                      for i in range(x.ndim)])
 
@@ -170,7 +175,7 @@ def padded(x, size: int, axis: int):
 def by_device(each, mesh, **heads):
   """Calls `each` on every device, with that device's rows and heads.
 
-  XLA cannot cut a kernel into such parts itself.
+  XLA cannot partition a kernel by itself.
 
   Args:
     heads: the axis of the heads in each argument and in "out"; None: no such
@@ -186,8 +191,7 @@ def by_device(each, mesh, **heads):
 
 def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
            implementation: str):
-  """jax.nn's kernel; with "cudnn" only masks are large, bfloat16 [T, L] a row.
-  """
+  """Calls jax.nn's kernel; "cudnn" holds a mask, bfloat16 [T, L] a row."""
   T = mask_BxTxL.shape[1]
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
 
@@ -203,7 +207,9 @@ def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
 
 
 def blocks(length: int) -> tuple[int, int]:
-  """(size, count) of the fewest equal blocks of whole lanes, of BLOCK at most.
+  """Returns (size, count) of the fewest equal blocks of at most BLOCK tokens.
+
+  Sizes are multiples of LANES.
   """
   count = -(-length // BLOCK)
   return -(-length // (count * LANES)) * LANES, count
@@ -211,10 +217,11 @@ def blocks(length: int) -> tuple[int, int]:
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """The mask that splash plans by: all that T tokens behind S slots might see.
+  """Returns the mask from which splash decides which blocks it computes.
 
-  It decides which blocks of scores are computed. What a token does see inside
-  them is packed into its number: (first << 16) + last of its own slots.
+  It has all that T tokens behind S prompt slots might attend to. What a token
+  attends to inside those blocks is packed into an integer: (first << 16) + last
+  of its own slots.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
 
@@ -234,7 +241,7 @@ def splash_mask(S: int, T: int):
 
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
-  """The TPU's flash attention; blocks that no token sees are skipped."""
+  """Calls TPUs' flash attention, which skips blocks no token attends to."""
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, N, _ = q_BxTxNxH.shape
   (size_q, _), (size_k, _) = blocks(T), blocks(seen.S + T)

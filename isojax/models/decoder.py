@@ -1,7 +1,7 @@
-"""One decoder with an explicit key/value cache: a value goes in, a value out.
+"""A decoder whose key/value cache is an argument and a result.
 
-What a row may look at is said by positions and a mask over cache slots, never
-by token ids.
+Positions and a mask over cache slots decide what a token attends to, never
+token ids.
 """
 
 import dataclasses
@@ -29,8 +29,9 @@ class Rope:
 
   theta: float  # base
   factor: float  # stretches wavelengths; 1: none
-  band: tuple[float, float] | None  # tokens; shorter ones stay, longer ones
-  # are stretched, a blend between (Llama 3); None: all are stretched
+  # Wavelengths in tokens: those below the first stay, those above the second
+  # are stretched, those between are blended (Llama 3). None: all are stretched.
+  band: tuple[float, float] | None
 
 
 ACTIVATIONS = {
@@ -41,7 +42,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """A dense decoder of the Llama kind, as `hf_config` reads it."""
+  """A dense decoder of the Llama family, as `hf_config` reads it."""
 
   V: int  # vocabulary
   D: int  # width
@@ -69,10 +70,10 @@ class ModelConfig:
 
 @flax.struct.dataclass
 class KVCache:
-  """Keys and values of each layer, as the two products of attention read them.
+  """Keys and values of each layer, in the layouts that attention multiplies.
 
   With keys as [H, L] and values as [L, H] neither is transposed in memory,
-  which on CPUs costs more than the products themselves.
+  which on CPUs would cost more than the products themselves.
   """
 
   k: tuple  # Z arrays of [B, K, H, L]
@@ -80,19 +81,24 @@ class KVCache:
 
 
 def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
+  """Returns a cache of zeros for B rows and L positions."""
   zeros = lambda *shape: tuple(
       jnp.zeros((B, cfg.K, *shape), dtype) for _ in range(cfg.Z))
   return KVCache(zeros(cfg.H, L), zeros(L, cfg.H))
 
 
 def write(cache_BxK, new_BxK, slot, axis: int):
-  """New keys or values at slots [slot, slot + T) of a cache's `axis`.
+  """Writes new keys or values at slots [slot, slot + T) of a cache's `axis`.
 
-  `slot` is one for all rows, or an array [B] with one for each; None appends
-  slots, for which nothing is copied twice, as a backward would. What is beyond
-  the numbers of float8 becomes the largest of them.
+  Args:
+    cache_BxK: keys or values of a layer.
+    new_BxK: those of T new tokens; in float8, values beyond its range become
+      its largest.
+    slot: one for all rows, or an array [B]; None appends, so that a backward
+      copies nothing twice.
+    axis: of the slots.
   """
-  if cache_BxK.dtype.itemsize == 1:  # where it is no infinity, but NaN
+  if cache_BxK.dtype.itemsize == 1:  # float8 has NaN instead of infinity
     largest = float(jnp.finfo(cache_BxK.dtype).max)
     new_BxK = jnp.clip(new_BxK, -largest, largest)
   new_BxK = new_BxK.astype(cache_BxK.dtype)
@@ -107,7 +113,8 @@ def write(cache_BxK, new_BxK, slot, axis: int):
 
 
 def rms_norm(x, weight_D, cfg: ModelConfig):
-  """x / rms(x) * (weight + offset), in float32, returned in x's dtype."""
+  """Returns x / rms(x) * (weight + offset), computed in float32, in x's dtype.
+  """
   y = x.astype(jnp.float32)
   y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + cfg.norm_eps)
@@ -116,7 +123,7 @@ def rms_norm(x, weight_D, cfg: ModelConfig):
 
 
 def rotate(x_BxTxNxH, position_BxT, rope: Rope):
-  """Rotary position embedding; the halves of a head are the pair."""
+  """Applies rotary position embeddings; the two halves of a head are pairs."""
   half = x_BxTxNxH.shape[-1] // 2
   frequency = rope.theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
   kept = 0.0
@@ -133,6 +140,8 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
 
 
 class Block(nn.Module):
+  """One layer: attention, then the mlp, each with a residual."""
+
   cfg: ModelConfig
   window: int | None
   attend: Callable  # attention.attend with a kernel, on a mesh
@@ -198,7 +207,7 @@ class Block(nn.Module):
 
 @jax.named_scope("head")
 def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
-  """[B, T, V] in float32, computed in the dtype of the hidden states.
+  """Returns logits [B, T, V] in float32, from the hidden states' dtype.
 
   The weight may be Int8, or [G, V, D], one for each of G blocks of rows.
   """
@@ -212,17 +221,18 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
 
 
 def head_weight(params, cfg: ModelConfig):
-  """The matrix [V, D] that makes logits: the embedding's where it is tied."""
+  """Returns the output matrix [V, D]; the embedding if it is tied."""
   return params["embed" if cfg.tied else "head"]
 
 
 class Transformer(nn.Module):
-  """Tokens and a cache to hidden states and the cache; `head` gives logits."""
+  """Maps tokens and a cache to hidden states and the cache; see also `head`."""
 
   cfg: ModelConfig
   mesh: Mesh
-  remat: bool = False  # a backward computes the layers again, for memory;
-  # equal neighbours are one loop then, which compiles as fast as one layer
+  # The backward computes the layers again, to save memory. Equal neighbours are
+  # one loop then, which compiles as fast as one layer.
+  remat: bool = False
   attention: str = "einsum"  # one of attention.KERNELS
   dtype: str | None = None  # of activations; None: as that of the cache
 
@@ -252,8 +262,7 @@ class Transformer(nn.Module):
         attends to (its own too).
       cache: its dtype is the compute dtype, if `dtype` is None.
       slot: int32, one for all rows, or [B]; None: behind the last.
-      past: more slots, which stand in front of the cache's and are only read;
-        not with remat.
+      past: more slots in front of the cache's, only read; not with remat.
 
     Returns:
       Hidden states [B, T, D] after the last norm, and the cache.
@@ -279,14 +288,14 @@ class Transformer(nn.Module):
     return x, keys, values
 
   def looped(self, x, position_BxT, seen, cache: KVCache, slot):
-    """The same, from stacked weights, with nothing kept inside a layer."""
+    """Like `unrolled`, as a loop over stacked layers with remat."""
     keys, values = [], []
     shardings = jax.tree.map(
         lambda x: x.sharding, abstract_params(
             Transformer(self.cfg, self.mesh, parent=None)))
     stacked = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)
     params = self.variables["params"]
-    # Copies are stacked and gathered; weights are there for their gradients.
+    # The copies are stacked and gathered; the weights receive the gradients.
     copies = jax.tree.map(
         lambda w: jax.lax.stop_gradient(w).astype(x.dtype), params)
     for window, run in itertools.groupby(
@@ -302,8 +311,8 @@ class Transformer(nn.Module):
                               position_BxT, seen, k, v, slot)
         return x, (k, v)
 
-      # XLA may unroll a loop of one, and then take the layer's forward, which
-      # it has, for the one that its backward is to compute again.
+      # XLA may unroll a loop of one layer, and then merge the recomputed
+      # forward with the first one; prevent_cse keeps them apart.
       x, (k, v) = jax.lax.scan(
           jax.checkpoint(step, prevent_cse=len(run) == 1), x,
           (stacked([params[f"layers_{i}"] for i in run]),
@@ -320,12 +329,12 @@ class Transformer(nn.Module):
                              mesh=self.mesh)
 
   def by_rows(self, x_BxTxD):
-    """Activations stay sharded by rows; weights move, not activations."""
+    """Keeps activations sharded by rows: weights move, not activations."""
     return jax.lax.with_sharding_constraint(
         x_BxTxD, mesh_lib.row_sharding(self.mesh))
 
   def head(self, hidden_BxTxD):
-    """Logits [B, T, V] in float32."""
+    """Returns logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
     return logits(hidden_BxTxD, weight_VxD, self.cfg)
 
@@ -339,7 +348,7 @@ class Transformer(nn.Module):
 
 
 def abstract_params(model: Transformer):
-  """Shapes and shardings of the parameters; nothing is allocated."""
+  """Returns shapes and shardings of the parameters; allocates nothing."""
   boxed = jax.eval_shape(
       lambda key: model.init(key, method="initialize"),
       jax.random.key(0))["params"]
@@ -352,7 +361,7 @@ def abstract_params(model: Transformer):
 
 
 def init_params(model: Transformer, key):
-  """Random parameters, sharded at birth."""
+  """Returns random parameters, created sharded."""
   shardings = jax.tree.map(lambda x: x.sharding, abstract_params(model))
   init = lambda key: nn.unbox(model.init(key, method="initialize"))["params"]
   return jax.jit(init, out_shardings=shardings)(key)

@@ -1,11 +1,10 @@
-"""Matrices of whole numbers: half the bytes of bfloat16, for decoding.
+"""Int8 matrices for decoding: half the bytes of bfloat16.
 
-Each step of decoding reads all weights, and with few rows does nothing that
-takes longer. The outputs of a matrix have a scale each, and their weights are
--127 .. 127 times it. They meet activations of any dtype as numbers of that
-dtype, which holds them exactly. Compiled for TPUs (v5e) and NVIDIA's GPUs
-(H200) they become so inside the product; on CPUs a copy is made, and nothing
-is gained.
+With few rows, a decode step takes as long as reading all weights. Each output
+of a matrix has a scale, and its weights are -127 .. 127 times that scale. In a
+product they are converted to the dtype of the activations, which represents
+them exactly. On TPUs (v5e) and NVIDIA GPUs (H200) the conversion is fused into
+the product; on CPUs it makes a copy, so nothing is gained.
 """
 
 import flax.struct
@@ -14,14 +13,14 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-# Input axes of a matrix; of the vocabulary's, a word's numbers share a scale.
+# Input axes of each matrix. In embed and head each token's row has a scale.
 INPUTS = {"q": (0,), "k": (0,), "v": (0,), "o": (0, 1), "gate": (0,),
           "up": (0,), "down": (0,), "embed": (1,), "head": (1,)}
 
 
 @flax.struct.dataclass
 class Int8:
-  """A matrix; flax holds the first leaf against the parameter's shape."""
+  """A matrix. `number` is first: flax checks its shape."""
 
   number: jax.Array  # int8, of the shape of the matrix
   scale: jax.Array  # float32, of that of its outputs
@@ -36,7 +35,7 @@ class Int8:
 
 
 def quantized(weight, inputs: tuple[int, ...]) -> Int8:
-  """The nearest one; `inputs` are axes, see INPUTS."""
+  """Returns the nearest Int8 of a weight; `inputs` are axes, see INPUTS."""
   weight = weight.astype(jnp.float32)
   largest = jnp.max(jnp.abs(weight), axis=inputs, keepdims=True)
   scale = jnp.where(largest == 0, 1.0, largest / 127)  # NaN stays NaN
@@ -45,13 +44,13 @@ def quantized(weight, inputs: tuple[int, ...]) -> Int8:
 
 
 def shardings(of_weight: NamedSharding, inputs: tuple[int, ...]) -> Int8:
-  """Those of `quantized`."""
+  """Returns the shardings of the Int8 of a weight."""
   return Int8(of_weight, NamedSharding(of_weight.mesh, P(*(
       axis for i, axis in enumerate(of_weight.spec) if i not in inputs))))
 
 
 def matmul(x_TxI, number_IxO, scale_O, dtype):
-  """x times a matrix, summed and returned in `dtype`: over devices too."""
+  """Returns x times a matrix, summed in `dtype`, also over devices."""
   out = jnp.dot(x_TxI, number_IxO.astype(x_TxI.dtype),
                 preferred_element_type=dtype)
   return (out * scale_O[None]).astype(dtype)

@@ -1,6 +1,6 @@
-"""How activations meet weights: in which dtype, and with which gradient.
+"""Products of activations and weights: their dtype, and their gradient.
 
-While sampling a weight may be Int8 instead of an array.
+While sampling, a weight may be Int8 instead of an array.
 """
 
 import jax
@@ -13,7 +13,7 @@ from isojax.models.int8 import Int8
 
 @jax.custom_vjp
 def copied(weight, copy):
-  """A weight with the values of its copy; the gradient is the weight's."""
+  """Returns the copy's values; the gradient goes to the weight."""
   return copy.astype(weight.dtype)
 
 
@@ -22,15 +22,16 @@ copied.defvjp(lambda weight, copy: (copied(weight, copy), None),
 
 
 def rounded(weight, dtype):
-  """A weight as its copy in `dtype` has it; its gradient is not rounded."""
+  """Returns a weight rounded to `dtype`; its gradient is not rounded."""
   return copied(weight, jax.lax.stop_gradient(weight).astype(dtype))
 
 
 @jax.custom_vjp
 def matmul(x, weight):
-  """x times a weight, in x's dtype; the weight's gradient is made in its own.
+  """Returns x times a weight, in x's dtype.
 
-  Because XLA reduces it over devices right behind the product that makes it.
+  The weight's gradient is computed in the weight's dtype, because XLA reduces
+  it over devices directly after the product.
   """
   return x @ weight.astype(x.dtype)
 
@@ -51,10 +52,10 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def product(x_BxT, weight):
-  """x [B, T, *inputs] times weight [*inputs, *outputs]: [B, T, *outputs].
+  """Returns x [B, T, *inputs] times weight [*inputs, *outputs].
 
-  As two matrices: of any other form XLA:CPU takes the gradient of the weight
-  from a transposed copy, in half as much time again.
+  Both are reshaped to matrices. For other shapes XLA:CPU computes the gradient
+  of the weight from a transposed copy, which takes 1.5 times as long.
   """
   B, T, *inputs = x_BxT.shape
   flat = x_BxT.reshape(B * T, -1)
@@ -67,10 +68,10 @@ def product(x_BxT, weight):
 
 
 def whole(weight, copy, sharding):
-  """A weight of one layer, whose copy is gathered over the row shards.
+  """Returns a layer's weight, gathered over the row shards from its copy.
 
-  Its gradient goes back to the shards. Said here because XLA, left alone,
-  gathers a weight for each product anew, and reduces the gradient whole.
+  The gradient goes back to the shards. Without these constraints XLA gathers
+  the weight for each product, and reduces the whole gradient.
   """
   constrained = jax.lax.with_sharding_constraint
   return copied(constrained(weight, sharding),
@@ -78,7 +79,7 @@ def whole(weight, copy, sharding):
 
 
 def by_rows(x_TxD, weight_VxD):
-  """x times each row of a matrix, in float32: [T, V]."""
+  """Returns x times each row of a matrix, in float32: [T, V]."""
   if isinstance(weight_VxD, Int8):
     return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale,
                        jnp.float32)
@@ -87,7 +88,7 @@ def by_rows(x_TxD, weight_VxD):
 
 
 def embedded(weight_VxD, tokens, dtype):
-  """The rows of tokens."""
+  """Returns the rows of tokens, in `dtype`."""
   if isinstance(weight_VxD, Int8):
     rows = weight_VxD.number[tokens] * weight_VxD.scale[tokens][..., None]
   else:

@@ -1,8 +1,8 @@
 """Low-rank adapters: W + (alpha / rank) A B, with W frozen in bfloat16.
 
-Hu et al., arXiv 2106.09685. A policy is a base and what is trained of it;
-`merge` makes the parameters of the decoder from the two. Without adapters
-(rank 0) everything is trained, in float32, and no base is needed.
+Hu et al., arXiv 2106.09685. `merge` makes the decoder's parameters from the
+base and the trained adapters. Without adapters (rank 0) all parameters are
+trained, in float32, and no base is needed.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ FULL = LoraConfig(rank=0, alpha=1.0, targets=())
 
 
 def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
-  """Shapes and shardings of the base as it is held: bfloat16 if frozen."""
+  """Returns shapes and shardings of the base: bfloat16 if it is frozen."""
   params = decoder.abstract_params(model)
   if not cfg.rank:
     return params
@@ -59,7 +59,7 @@ def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
 
 
 def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
-  """Shapes and shardings of what is trained, float32.
+  """Returns shapes and shardings of the trained parameters, float32.
 
   With adapters: {layer: {target: {"a": [in..., rank], "b": [rank, out...]}}}.
   """
@@ -79,7 +79,7 @@ def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
 
 
 def init(model: decoder.Transformer, cfg: LoraConfig, key):
-  """A uniform in +-1 / sqrt(inputs), as PEFT draws it; B zero."""
+  """Draws A uniformly in +-1 / sqrt(inputs), as PEFT does; B is zero."""
   abstract = abstract_trained(model, cfg)
   paths, leaves = zip(*jax.tree.leaves_with_path(abstract))
 
@@ -118,7 +118,7 @@ def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
 
 
 def save_peft(out: str, source: str, cfg: LoraConfig, trained) -> None:
-  """A folder that peft's PeftModel loads on top of the base at `source`.
+  """Writes a folder that peft's PeftModel loads with the base at `source`.
 
   Raises:
     InputError: `out` exists or cannot be written.

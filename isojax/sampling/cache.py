@@ -20,7 +20,7 @@ def sharding(model: decoder.Transformer) -> NamedSharding:
 
 def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
            *, G: int) -> decoder.KVCache:
-  """Copies prompt slot_GxF[g, f] of block g's window into its row row_GxF[g, f].
+  """Copies prompt slot_GxF[g, f] of block g's window to row row_GxF[g, f].
 
   Rows beyond a block's last are padding, for which nothing is copied.
   """

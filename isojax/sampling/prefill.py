@@ -13,7 +13,7 @@ from isojax.types import Prompts
 
 @jax.named_scope("prompts")
 def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
-  """Returns the cache [P, S] of prompts; the last token of each is fed later."""
+  """Returns the cache [P, S] of prompts; their last tokens are fed later."""
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
   cache = decoder.init_cache(model.cfg, P, S, dtype)
@@ -24,7 +24,7 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def clone(x_Px, slot_R, G: int):
-  """Copies slot_R[r] of row r's own block of G to row r: [P, ...] -> [R, ...]."""
+  """Copies slot_R[r] of its own block of G to row r: [P, ...] -> [R, ...]."""
   grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
   picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
   return picked.reshape(-1, *x_Px.shape[1:])
