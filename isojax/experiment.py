@@ -37,6 +37,11 @@ class TaskSection:
   def __post_init__(self):
     if self.format_coef < 0:
       raise InputError(f"task.format_coef={self.format_coef}: expected >= 0")
+    if self.format_coef and self.grader.answer == "whole":
+      raise InputError(
+          f"task.format_coef={self.format_coef} with task.grader.answer="
+          "'whole': every response is then in the expected place and earns the "
+          "bonus; set format_coef=0, or answer to boxed, hash or tags")
 
 
 @dataclasses.dataclass(frozen=True)

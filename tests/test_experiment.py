@@ -189,6 +189,7 @@ def test_keys_and_types(spoil, message):
     (dict(task__grader__name="chess"), "expected one of countdown"),
     (dict(task__grader__name="math"), "holds problems of 'countdown'"),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
+    (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),
     (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
     (dict(recipe__loss__dtype="int32"), "expected one of float32, bfloat16"),

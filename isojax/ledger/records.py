@@ -45,8 +45,10 @@ COMMON = (
 )
 TRAIN = (
     "lr",  # of this update
-    "reward",  # fraction of the step's rollouts that are correct
-    "formatted",  # fraction of rollouts with an answer where it should stand
+    # Fraction of the step's rollouts that are correct, without the bonus: the
+    # mean reward of the advantages is reward + task.format_coef * formatted.
+    "reward",
+    "formatted",  # fraction of rollouts with an answer in the expected place
     "lost",  # distinct answers not judged in time, counted as wrong
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
