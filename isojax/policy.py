@@ -47,8 +47,9 @@ def opened_model(path: str, mesh) -> Opened:
       together.
   """
   folder = hf_config.resolve(path)
-  tokenizer = hf_tokenizer.load(folder)
+  # config.json first: the tokenizer's loader reads it too and would be blamed.
   model = decoder.Transformer(hf_config.read(folder), mesh)
+  tokenizer = hf_tokenizer.load(folder)
   # Not len(tokenizer): Gemma 3's has one token more than the embedding rows.
   ends = hf_tokenizer.eos_ids(folder, tokenizer)
   if max(ends) >= model.cfg.V:

@@ -48,6 +48,13 @@ POSITIVE = (  # fields that must be there
 POSITIVE_OR_NULL = (  # and those that may be absent
     "head_dim", "sliding_window", "query_pre_attn_scalar",
     "attn_logit_softcapping", "final_logit_softcapping")
+# Sizes that no dense text model has; larger ones are damage, and transformers
+# would build lists of that length.
+LARGEST = {
+    "num_hidden_layers": 10**4, "num_attention_heads": 10**5,
+    "num_key_value_heads": 10**5, "head_dim": 10**5, "hidden_size": 10**7,
+    "intermediate_size": 10**8, "vocab_size": 10**8,
+    "max_position_embeddings": 10**10, "sliding_window": 10**10}
 ROPE_FIELDS = {  # rope_type -> what its frequencies are made of
     "default": ("rope_theta",),
     "linear": ("rope_theta", "factor"),
@@ -99,10 +106,10 @@ def _raw_config(file: pathlib.Path) -> dict:
   try:
     raw = json_text.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
-  except (OSError, ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "
                      f"({type(error).__name__}: {error})") from error
-  if kind not in FAMILIES:
+  if not isinstance(kind, str) or kind not in FAMILIES:
     raise InputError(
         f"{file}: model_type {kind!r} is not supported; expected one of "
         f"{', '.join(FAMILIES)}: dense text models (no mixture of experts, no "
@@ -120,13 +127,18 @@ def _raw_config(file: pathlib.Path) -> dict:
     raise InputError(
         f"{file}: {', '.join(unknown)} is not supported: it may change what "
         "the model computes; remove it if you know that it does not")
+  for name, largest in LARGEST.items():
+    value = raw[name] if name in raw else None
+    if value is not None and not (type(value) is int and 0 < value <= largest):
+      raise InputError(f"{file}: {name}={value!r:.40}: expected a whole number "
+                       f"from 1 to {largest}")
   return raw
 
 
 def _check_positive(fields: dict, names, file) -> None:
   """InputError that names the fields that are no finite number above 0."""
   wrong = [f"{name}={fields[name]!r}" for name in names
-           if not isinstance(fields[name], (int, float))
+           if type(fields[name]) not in (int, float)
            or not 0 < fields[name] < math.inf]
   if wrong:
     raise InputError(f"{file}: {', '.join(wrong)}: expected a positive number")
@@ -135,7 +147,7 @@ def _check_positive(fields: dict, names, file) -> None:
 def _rope(parameters: dict, file) -> decoder.Rope:
   """One entry of rope_parameters; InputError for what we do not compute."""
   kind = parameters["rope_type"] if "rope_type" in parameters else None
-  if kind not in ROPE_FIELDS:
+  if not isinstance(kind, str) or kind not in ROPE_FIELDS:
     raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
                      f"one of {', '.join(ROPE_FIELDS)}")
   names = ROPE_FIELDS[kind]

@@ -15,8 +15,15 @@ def load(path: str):
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         path, local_files_only=True)
   except Exception as error:  # of many kinds
-    raise InputError(f"{path}: tokenizer files cannot be read "
-                     f"({type(error).__name__}: {error})") from error
+    raise InputError(
+        f"{path}: tokenizer files cannot be read ({type(error).__name__}: "
+        f"{' '.join(str(error).split())[:300]}); copy tokenizer.json and "
+        "tokenizer_config.json again") from error
+  if type(tokenizer.model_max_length) not in (int, float):  # 1e30 if absent
+    raise InputError(
+        f"{path}: tokenizer_config.json has model_max_length="
+        f"{tokenizer.model_max_length!r:.40}, expected a number; copy the file "
+        "again")
   if tokenizer.eos_token_id is None:
     raise InputError(
         f"{path}: the tokenizer has no EOS token, so no rollout could end; "
@@ -39,7 +46,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
       raise ValueError("expected a JSON object")
     more = declared["eos_token_id"] if "eos_token_id" in declared else None
     ids.update([] if more is None else np.atleast_1d(more).tolist())
-  except (OSError, ValueError, TypeError) as error:
+  except (OSError, ValueError, TypeError, RecursionError) as error:
     raise InputError(f"{file}: not readable ({error})") from error
   if not all(type(i) is int and i >= 0 for i in ids):
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "

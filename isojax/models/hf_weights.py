@@ -22,6 +22,7 @@ from isojax import json_text
 from isojax.errors import InputError
 
 SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
+ROWS_COMPARED = 16  # of a tied embedding and its copy
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
@@ -118,8 +119,15 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   try:
     if index.is_file():
       names = json_text.loads(index.read_text(encoding="utf-8"))["weight_map"]
-      return {name: folder / file for name, file in names.items()}
+      files = {file: folder / file for file in set(names.values())}
+      for file, path in files.items():
+        if path.parent != folder or not path.is_file():
+          raise ValueError(f"weight_map names {file!r:.60}, which is no file "
+                           "of this folder")
+      return {name: files[file] for name, file in names.items()}
     file = folder / "model.safetensors"
+    if file.exists() and not file.is_file():
+      raise ValueError(f"{file.name} is not a regular file")
     with safetensors.safe_open(file, framework="np") as tensors:
       return dict.fromkeys(tensors.keys(), file)
   except (OSError, ValueError, KeyError, AttributeError, TypeError,
@@ -167,6 +175,19 @@ def _reading(file: pathlib.Path, name: str):
                      "checkpoint again") from error
 
 
+def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
+  """InputError unless the head is a second copy of a tied embedding."""
+  first = []
+  for name in (_TOP["embed"], _TOP["head"]):
+    with _reading(files[name], name) as tensors:
+      first.append(tensors.get_slice(name)[:ROWS_COMPARED])
+  if not np.array_equal(*first):
+    raise InputError(
+        f"{path}: config.json has tie_word_embeddings=true, but tensor "
+        f"{_TOP['head']} differs from {_TOP['embed']}; expected the "
+        "config.json that belongs to these weights")
+
+
 def check(path: str, abstract) -> None:
   """Reads headers only.
 
@@ -185,8 +206,9 @@ def check(path: str, abstract) -> None:
       raise InputError(f"{path}: tensor {tensor.name} has shape {found}, "
                        f"config.json asks for {tensor.shape}")
   known = {tensor.name for tensor in leaves}
-  if "head" not in abstract:
-    known.add(_TOP["head"])  # of a tied embedding, a second copy
+  if "head" not in abstract and _TOP["head"] in files:
+    _check_tied(path, files)
+    known.add(_TOP["head"])
   unread = sorted(name for name in files if name not in known
                   and not name.endswith("rotary_emb.inv_freq"))
   if unread:

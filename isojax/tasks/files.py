@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from isojax import json_text
 from isojax.errors import InputError
-from isojax.tasks import answer_extraction as answer_extraction_lib
+from isojax.tasks import answer_extraction
 from isojax.tasks import dedup
 from isojax.tasks.problem import Pool
 
@@ -71,14 +71,14 @@ def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
 def _pairs(rows: Rows, question: str, answer: str, extract: str,
            drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
   """(question, answer) of each row, and what to say about those dropped."""
-  if extract not in answer_extraction_lib.KINDS:
+  if extract not in answer_extraction.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
-                     f"{', '.join(answer_extraction_lib.KINDS)}")
+                     f"{', '.join(answer_extraction.KINDS)}")
   pairs, empty, total = [], [], 0
   for where, row in rows:
     total += 1
     asked = _text(row, question, where)
-    answered = (answer_extraction_lib.extract(_text(row, answer, where), extract)
+    answered = (answer_extraction.extract(_text(row, answer, where), extract)
                 or "").strip()
     if asked and answered:
       pairs.append((asked, answered))

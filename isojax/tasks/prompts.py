@@ -77,8 +77,8 @@ def _check_special(special: list[str], problem: Problem, text: str) -> None:
 
 
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
-           S: int, V: int, question: Callable[[Problem], str] = base.question_of,
-           ) -> tuple[list[Problem], Prompts]:
+           S: int, V: int,
+           question: Callable[[Problem], str] = base.question_of) -> tuple[list[Problem], Prompts]:
   """The problems whose prompts have at most S tokens, and these prompts.
 
   Args:

@@ -131,9 +131,9 @@ def read(path: str) -> Stratum:
   _check_header(header, f"{path}:1")
   found = digest(lines)
   if header["sha256"] != found:
-    raise InputError(f"{path}: the content hash is {found[:12]}, but the header "
-                     f"has {header['sha256'][:12]}: the file was cut or "
-                     f"edited; {REMEDY}")
+    raise InputError(f"{path}: the content hash is {found[:12]}, expected "
+                     f"{header['sha256'][:12]} of the header: the file was cut "
+                     f"or edited; {REMEDY}")
   task = base.TASKS[header["task"]]
   splits = {split: {} for split in SPLITS}
   for number, line in enumerate(lines, 2):
@@ -141,7 +141,8 @@ def read(path: str) -> Stratum:
     split, problem = _row(_object(line, where), where)
     if problem.id in splits[split]:
       raise InputError(f"{where}: id={problem.id} is used twice in the {split} "
-                       f"split, so rollouts would share random numbers; {REMEDY}")
+                       "split, so rollouts would share random numbers; "
+                       f"{REMEDY}")
     try:
       task.check(problem)
     except InputError as error:

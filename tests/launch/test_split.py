@@ -150,7 +150,8 @@ def test_histogram():
 
 def test_figure_shows_the_strata(tmp_path):
   path = str(tmp_path / "h.png")
-  histogram.histogram(path, [3, 0, 5], [("easy", 0.3, 0.6), ("none", 0.6, 0.7)], "")
+  histogram.histogram(path, [3, 0, 5],
+                      [("easy", 0.3, 0.6), ("none", 0.6, 0.7)], "")
   pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(int)
   found = {tuple(x) for x in np.unique(pixels.reshape(-1, 3), axis=0)}
   assert (0x00, 0x72, 0xB2) in found and (0xD5, 0x5E, 0x00) in found
@@ -190,7 +191,8 @@ def test_every_problem_is_measured_once_whatever_the_shards(tmp_path):
   assert sorted(parts) == sorted(alone) and len(set(alone)) == len(alone)
   assert sum(n == 16 for *_, n in alone) == 650
   assert {i % 3 for _, i, n in alone if n == 128} == {0}  # 0 of 16 alone
-  assert not any(keys for _, keys in pass_counts_lib.missing(SET, counts, 16, [128]))
+  assert not any(keys for _, keys in pass_counts_lib.missing(
+      SET, counts, 16, [128]))
   assert pass_counts_lib.by_problem(SET, counts)["validation", 16][4] == 8
 
 

@@ -173,7 +173,8 @@ def talk(*lines, name="math"):
 
 
 def test_worker_protocol():
-  (ready, right, lost), code = talk('[[1, "", "7"], "7.0"]', '[[1, "", "7"], 7]')
+  (ready, right, lost), code = talk(
+      '[[1, "", "7"], "7.0"]', '[[1, "", "7"], 7]')
   assert ready.startswith('{"ready": ') and code == 0
   assert right == '{"correct": true, "vote": "7"}'
   assert lost.startswith('{"lost": "AttributeError')

@@ -188,7 +188,8 @@ def test_decided(gold, answer, want):
     ("Which share of them?", "0.5", r"50\%", True),
     ("Which share of them?", r"50\%", "50", True),
     ("Which share of them?", r"50\%", "0.5", True)])
-def test_percent_is_a_number_where_it_is_asked_for(question, gold, answer, want):
+def test_percent_is_a_number_where_it_is_asked_for(question, gold, answer,
+                                                   want):
   assert math.judge(Problem(0, question, gold), answer, {})[0] is want
 
 
@@ -200,8 +201,8 @@ def test_equal_votes_have_equal_verdicts():
     vote_of.setdefault(math.vote(answer), []).append(answer)
   assert len(vote_of["7"]) >= 10 and len(vote_of["1/2"]) >= 2
   assert "" in vote_of[""]
-  for gold in golds & {"7", "1/2", "50", "1000", r"\infty", "5", "(1,2)", "18", "7919",
-                        "101_2", "10^{-8}", r"\emptyset", "0"}:
+  for gold in golds & {"7", "1/2", "50", "1000", r"\infty", "5", "(1,2)", "18",
+                       "7919", "101_2", "10^{-8}", r"\emptyset", "0"}:
     for vote, answers in vote_of.items():
       if vote and len(answers) > 1:
         verdicts = {math.same(gold, answer, percent=True)

@@ -64,7 +64,8 @@ def test_a_wrong_row_is_named(tmp_path, field, value, found):
     stratum_file.read(path)
 
 
-@pytest.mark.parametrize("line", ["5", "[]", "null", '"a"', "{", "", "[" * 10**5])
+@pytest.mark.parametrize("line", ["5", "[]", "null", '"a"', "{", "",
+                                  "[" * 10**5])
 def test_a_line_that_is_no_object_is_named(tmp_path, line):
   path = tmp_path / "s.jsonl"
   for number in (1, 2):
@@ -74,7 +75,7 @@ def test_a_line_that_is_no_object_is_named(tmp_path, line):
     if number > 1:
       lines[0] = json.dumps(HEADER | {"sha256": stratum_file.digest(lines[1:])})
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match=f"s.jsonl:{number}: not a stratum file"):
+    with pytest.raises(InputError, match=f"s.jsonl:{number}: not a stratum"):
       stratum_file.read(str(path))
 
 

@@ -1,0 +1,1 @@
+"""Sorts problems into strata by how often a policy solves them."""
