@@ -121,7 +121,7 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
       names = json_text.loads(index.read_text(encoding="utf-8"))["weight_map"]
       files = {file: folder / file for file in set(names.values())}
       for file, path in files.items():
-        if path.parent != folder or not path.is_file():
+        if path.parent != folder or (path.exists() and not path.is_file()):
           raise ValueError(f"weight_map names {file!r:.60}, which is no file "
                            "of this folder")
       return {name: files[file] for name, file in names.items()}
