@@ -106,7 +106,7 @@ def _raw_config(file: pathlib.Path) -> dict:
   try:
     raw = json_text.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
-  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+  except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "
                      f"({type(error).__name__}: {error})") from error
   if not isinstance(kind, str) or kind not in FAMILIES:

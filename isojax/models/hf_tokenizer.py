@@ -46,7 +46,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
       raise ValueError("expected a JSON object")
     more = declared["eos_token_id"] if "eos_token_id" in declared else None
     ids.update([] if more is None else np.atleast_1d(more).tolist())
-  except (OSError, ValueError, TypeError, RecursionError) as error:
+  except (OSError, ValueError, TypeError) as error:
     raise InputError(f"{file}: not readable ({error})") from error
   if not all(type(i) is int and i >= 0 for i in ids):
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "

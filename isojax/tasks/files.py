@@ -159,7 +159,7 @@ def _decoded(file: str) -> str:
 def _json(text: str, where: str):
   try:
     return json_text.loads(text)
-  except (ValueError, RecursionError) as error:
+  except ValueError as error:
     raise InputError(f"{where}: not JSON ({error})") from error
 
 

@@ -56,7 +56,7 @@ def _object(line: str, where: str) -> dict:
   """Returns the JSON object of a line."""
   try:
     value = json_text.loads(line)
-  except (ValueError, RecursionError) as error:
+  except ValueError as error:
     raise InputError(f"{where}: not a stratum file, which has a JSON object on "
                      f"each line ({error}); {REMEDY}") from error
   if not isinstance(value, dict):
