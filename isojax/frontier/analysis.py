@@ -17,7 +17,7 @@ FEWEST_RESOLVED = 5  # points of the frontier for a law
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
-  """Returns log-spaced C, from where two configurations have data to the end."""
+  """Returns log-spaced C, from where two configurations have data."""
   firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
                       for r in study.runs_of(*cell))
                   for cell in study.configurations)

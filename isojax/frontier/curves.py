@@ -1,6 +1,6 @@
-"""One rising curve a configuration: R(C) = b + (A - b) g(C; theta).
+"""Reward curves: R(C) = b + (A - b) g(C; theta), rising, per configuration.
 
-IsoCompute Playbook, section 2: which points are fitted, and the forms.
+The forms of g, and which points are fitted (IsoCompute Playbook, section 2).
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from isojax.frontier import varpro
 
 
 def saturating_exponential(theta, x):
-  """1 - exp(-k C): the authors' drawn curves; theta = log k."""
+  """Returns 1 - exp(-k C), the form of the paper's curves; theta = log k."""
   return -np.expm1(-np.exp(theta[..., :1]) * x)
 
 
 def logistic(theta, x):
-  """Logistic in linear C, rescaled to 0 at C = 0; theta = (log k, C half).
+  """Returns a logistic in C, rescaled to 0 at C = 0; theta = (log k, C_half).
 
-  With C half far below 0 it is the saturating exponential.
+  For C_half far below 0 it is the saturating exponential.
   """
   k, half = np.exp(theta[..., :1]), theta[..., 1:]
   with np.errstate(over="ignore"):
@@ -29,7 +29,7 @@ def logistic(theta, x):
 
 
 def hill(theta, x):
-  """1 / (1 + (C_mid / C)^B), a logistic in log C; theta = log C_mid, log B."""
+  """Returns 1 / (1 + (C_mid / C)^B); theta = (log C_mid, log B)."""
   mid, B = theta[..., :1], np.exp(theta[..., 1:])
   with np.errstate(divide="ignore"):
     return special.expit(B * (np.log(x) - mid))
@@ -40,7 +40,7 @@ FORMS = {"saturating_exponential": saturating_exponential,
 
 
 def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
-  """Candidates for theta; the ends are its bounds, wide of any real run."""
+  """Returns candidates for theta; the ends are bounds beyond any real run."""
   rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)  # straight .. a step
   if form == "saturating_exponential":
     return (rate,)
@@ -52,12 +52,12 @@ def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Points:
-  """Which evaluations are fitted, and how they are treated first."""
+  """Which evaluations are fitted, and how they are smoothed."""
 
   select: str  # all, or records: only those that break the run's record
-  ema: float  # weight of the past in a moving average, 0 is off
-  min_C: float  # earlier evaluations are not fitted
-  bin_width: float  # reward; a record must reach a higher bin; 0: any rise
+  ema: float  # weight of the past in a moving average; 0: none
+  min_C: float  # smallest compute that is fitted
+  bin_width: float  # reward; a record reaches a higher bin; 0: any rise
 
   def __post_init__(self):
     for name, holds, wanted in (
@@ -65,12 +65,12 @@ class Points:
         ("ema", 0 <= self.ema < 1, "0 <= ema < 1"),
         ("min_C", 0 <= self.min_C < math.inf, "a number of at least 0"),
         ("bin_width", 0 <= self.bin_width <= 1, "a reward from 0 to 1")):
-      if not holds:  # nan holds nothing
+      if not holds:  # also for nan
         raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
-  """[E, E] with s_i = decay s_(i-1) + (1 - decay) r_i and s_0 = r_0."""
+  """Returns [E, E]: s_i = decay s_(i-1) + (1 - decay) r_i, and s_0 = r_0."""
   power = decay ** (np.arange(E)[:, None] - np.arange(E))
   rows = np.tril(power * (1 - decay))
   rows[:, 0] = decay ** np.arange(E)
@@ -78,7 +78,7 @@ def ema_matrix(E: int, decay: float) -> np.ndarray:
 
 
 def record_breaking(reward_DxE, *, bin_width: float):
-  """True where a run, in order of C, first reaches a higher reward (bin)."""
+  """Returns where a run, in order of C, first reaches a higher reward (bin)."""
   height = np.asarray(reward_DxE, float)
   if bin_width:
     height = np.floor(height / bin_width + 1e-9)
@@ -89,35 +89,35 @@ def record_breaking(reward_DxE, *, bin_width: float):
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-  """D fits of one configuration; D = 1 is the fit of the data itself."""
+  """D fits of one configuration; the first is the fit of the data itself."""
 
   form: str
   theta_DxP: np.ndarray
   b_D: np.ndarray
   s_D: np.ndarray  # A - b
   sse_D: np.ndarray
-  C_lo: float  # range that the runs were seen in, whichever points count
+  C_lo: float  # range of the evaluations, also of those that are not fitted
   C_hi: float
   points: int  # fitted
   at_bound: tuple[str, ...]  # of the first fit
 
   def __call__(self, C_G) -> np.ndarray:
-    """[D, G] rewards."""
+    """Returns the rewards, [D, G]."""
     g = FORMS[self.form](self.theta_DxP, np.asarray(C_G, float))
     return self.b_D[:, None] + self.s_D[:, None] * g
 
 
 def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
         rounds: int) -> Curves:
-  """Least squares of one configuration for every draw.
+  """Returns least-squares fits of one configuration for every draw.
 
   Args:
-    x_E: compute of each evaluation, >= 0; they were seen up to its largest.
+    x_E: compute of each evaluation, >= 0.
     y_DxE, w_DxE: reward and weight of each point, in each draw.
     form: key of FORMS.
     A_max: bound on the asymptote.
     b_min: bound on the reward at C = 0.
-    rounds: refinements of theta by 3.
+    rounds: refinements of theta, by a factor of 3.
   """
   grid = first_grid(form, float(x_E.max()))
   bounds = varpro.Bounds(floor=b_min, ceiling=A_max)

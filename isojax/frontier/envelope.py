@@ -1,4 +1,4 @@
-"""Which configuration is best at each C, and the law that goes through it.
+"""The best configuration at each C, and the fit of the law n*(C) to it.
 
 IsoCompute Playbook, sections 2.3 and 3.
 """
@@ -12,13 +12,13 @@ from isojax.frontier import varpro
 from isojax.frontier.curves import Curves
 from isojax.planner import laws
 
-K_MAX = 50.0  # a decade; the paper's own joint Hard fit stands at this bound
+K_MAX = 50.0  # per decade; the paper's joint Hard fit is at this bound
 SLACK = 1.05  # runs of different B end at slightly different C
 
 
 @dataclasses.dataclass(frozen=True)
 class Envelope:
-  """D frontiers on a grid of G compute values over K configurations."""
+  """D frontiers over K configurations on a grid of G compute values."""
 
   C_G: np.ndarray
   reward_DxG: np.ndarray
@@ -49,17 +49,17 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
 
 
 def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:
-  """C between the two at which the data's lead goes from one to other."""
+  """Returns C in [C_lo, C_hi] at which `other` takes the lead from `one`."""
   gain = lambda C: float((other(np.minimum([C], other.C_hi))
                           - one(np.minimum([C], one.C_hi)))[0, 0])
-  if other.C_lo > C_lo or gain(C_lo) >= 0:  # it leads from its first point on
+  if other.C_lo > C_lo or gain(C_lo) >= 0:  # leads from its first point on
     return max(C_lo, other.C_lo)
   return C_hi if gain(C_hi) <= 0 else float(optimize.brentq(gain, C_lo, C_hi))
 
 
 @dataclasses.dataclass(frozen=True)
 class LawFits:
-  """D fits of log2 n = L sigmoid(k (x - x0)) + b."""
+  """D fits of the law laws.log2_n."""
 
   L_D: np.ndarray
   k_D: np.ndarray
@@ -70,7 +70,7 @@ class LawFits:
   k_bounds: tuple[float, float]
 
   def __call__(self, x_G) -> np.ndarray:
-    """log2 n* [D, G] at x = log10 C (or M)."""
+    """Returns log2 n* [D, G] at x = log10 C (or M)."""
     column = lambda value_D: value_D[:, None]
     return laws.log2_n(np.asarray(x_G), L=column(self.L_D), b=column(self.b_D),
                        k=column(self.k_D), x0=column(self.x0_D))
@@ -78,16 +78,16 @@ class LawFits:
 
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
             k: tuple[float, float], rounds: int) -> LawFits:
-  """Least squares of the law for every draw.
+  """Returns least-squares fits of the law for every draw.
 
   Args:
     x_G: log10 C, or M for a fixed batch.
     log2_n_DxG: log2 of the best n.
-    w_DxG: 1, or 0 where it is not resolved.
+    w_DxG: 1, or 0 where the best n is not resolved.
     low: bound on the floor b; section 3.3: log2 of half the smallest n tested.
     high: bound on the ceiling b + L: log2 of the largest n tested.
     k: bounds on the steepness, per unit of x.
-    rounds: refinements of (x0, k) by 3.
+    rounds: refinements of (x0, k), by a factor of 3.
   """
   grid = (np.linspace(x_G[0], x_G[-1], 49),
           np.linspace(np.log(k[0]), np.log(k[1]), 25))

@@ -1,11 +1,12 @@
-"""ScaleRL's law of pass rate against compute, and the ways to fit it.
+"""ScaleRL's law of pass rate against compute, and its fits.
 
 R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
 
-C is any compute that adds up: GPU-hours in the paper, rollouts elsewhere here.
-R0, the pass rate before training, is given and never fitted. The fit of A is
-good to about 0.02 between equal runs, that of B much less: B is comparable
-only at one A (`matched`). Suffixes: E evaluations, S C_mid grid.
+C is any cumulative compute: GPU-hours in the paper, rollouts elsewhere here.
+R0, the pass rate before training, is given and not fitted. `A_interval` is the
+uncertainty of A for one run; repeated runs differ by A_MARGIN as well. B is
+comparable only at the same A (`matched`). Suffixes: E evaluations, S grid of
+C_mid.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ MIN_POINTS = 4  # one more than the law has free parameters
 
 @dataclasses.dataclass(frozen=True)
 class PowerLaw:
-  """R(C) = A - D / C^B: where Hill goes for C far above C_mid."""
+  """R(C) = A - D / C^B, the limit of Hill for C far above C_mid."""
 
   A: float
   log_D: float  # D overflows where C counts FLOPs
@@ -62,15 +63,15 @@ class Hill:
     return self.R0 + (self.A - self.R0) * scipy.special.expit(self.B * x)
 
   def power_law(self) -> PowerLaw:
-    """The limit for large C: D = (A - R0) * C_mid^B."""
+    """Returns the limit for large C: D = (A - R0) * C_mid^B."""
     return PowerLaw(self.A, math.log(self.A - self.R0)
                     + self.B * math.log(self.C_mid), self.B)
 
 
 def linearise(R, law: Hill):
-  """F(R) = C_mid^B / ((A - R0) / (R - R0) - 1), which is C^B on the law.
+  """Returns F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); it is C^B on the law.
 
-  Against log C, log F is a line of slope B. For R0 < R < A, else nan.
+  log F against log C is a line of slope B. NaN unless R0 < R < A.
   """
   R = np.asarray(R, np.float64)
   gained = np.where((law.R0 < R) & (R < law.A), R - law.R0, np.nan)
@@ -80,7 +81,7 @@ def linearise(R, law: Hill):
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """A fitted law and what it stands on."""
+  """A fitted law and the points that it was fitted to."""
 
   law: Hill | PowerLaw
   ssr: float  # sum of squared residuals, in pass rate
@@ -92,13 +93,13 @@ class Fit:
 
 @dataclasses.dataclass(frozen=True)
 class GridFit(Fit):
-  """The best cell of a grid over A and C_mid, and the best cell of every A."""
+  """The best cell of a grid over A and C_mid, and the best cell for each A."""
 
   profile: tuple[tuple[float, float, float, float], ...]  # A, C_mid, B, ssr
 
 
 def _points(C_E, R_E, *, R0, min_C):
-  """The points to fit and R0 (None: the pass rate at C = 0), or InputError."""
+  """Returns (C, R, R0) to fit; R0=None is the pass rate at C = 0."""
   C, R = np.asarray(C_E, np.float64), np.asarray(R_E, np.float64)
   for wrong, message in (
       (C.ndim != 1 or C.shape != R.shape,
@@ -126,9 +127,9 @@ def _points(C_E, R_E, *, R0, min_C):
 
 
 def _fit_B(x_SxE, y_E, amplitude):
-  """B >= 0 of least squares of y = amplitude * expit(B * x), for every row.
+  """Returns B >= 0 that fits y = amplitude * expit(B * x) best, and the ssr.
 
-  Levenberg-Marquardt from B = 1, all rows at once. Returns B and the ssr [S].
+  Levenberg-Marquardt from B = 1 for all S rows at once; both are [S].
   """
   def residual(B):  # and its derivative
     s = scipy.special.expit(B[:, None] * x_SxE)
@@ -151,12 +152,13 @@ def _fit_B(x_SxE, y_E, amplitude):
 
 
 def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
-  """The published procedure: a grid over A and C_mid, B fitted in each cell.
+  """Returns the fit by the published procedure: a grid, with B fitted per cell.
 
-  Unweighted squares of the pass rate; the best cell wins. Values of A_grid up
-  to R0 are skipped. at_bound names the grids on whose edge the best cell lies.
-  The paper fits A in 0.450:0.005:0.800 on C of at least 1,500 GPU-hours, says
-  100 values of C_mid in [100, 40000], and prints values of [100, 4000].
+  The cell (A, C_mid) with the smallest unweighted squared residuals is the
+  result. Values of A_grid up to R0 are skipped. at_bound names the grids on
+  whose edge the best cell lies. The paper fits A in 0.450:0.005:0.800 on C of
+  at least 1,500 GPU-hours. It states 100 values of C_mid in [100, 40000], but
+  prints values of [100, 4000].
   """
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   A_grid, C_mid_grid = np.sort(A_grid), np.sort(C_mid_grid)
@@ -181,9 +183,9 @@ def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
 
 
 def _least_squares(predict, C, R, *, names, bounds, starts):
-  """Best of several bounded fits of `predict(theta)`; equal bounds fix.
+  """Returns the best of several bounded fits, and the last fields of Fit.
 
-  Returns theta and the last fields of Fit.
+  A parameter of theta with equal bounds is fixed.
   """
   lower, upper = np.array(bounds, np.float64).T
   free = lower < upper
@@ -209,10 +211,10 @@ def _least_squares(predict, C, R, *, names, bounds, starts):
 
 
 def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
-  """Least squares of A, B and C_mid together, bounded, from several starts.
+  """Returns the bounded least-squares fit of A, B, C_mid, from several starts.
 
   Args:
-    A_bounds: (0, 1) for a free A; two equal values fix it, to compare B.
+    A_bounds: (0, 1) for a free A; two equal values fix A, to compare B.
   """
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   low, high = max(A_bounds[0], R0), min(A_bounds[1], 1.0)
@@ -287,9 +289,10 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
 
 
 def fit_power_law(C_E, R_E, *, min_C) -> Fit:
-  """Least squares of A - D / C^B, A <= 1: for contrast, it promises too much.
+  """Returns the least-squares fit of A - D / C^B, A <= 1, for contrast.
 
-  It has no midpoint, so it reads the lower half of a rise as a slow tail.
+  It overestimates A: without a midpoint it takes the lower half of a rise for
+  a slow tail.
   """
   C, R, _ = _points(C_E, R_E, R0=0.0, min_C=min_C)
   log_C = np.log(C) - np.log(C[0])  # D is then the gap at the first point
@@ -302,7 +305,7 @@ def fit_power_law(C_E, R_E, *, min_C) -> Fit:
 
 @dataclasses.dataclass(frozen=True)
 class Margin:
-  """A of runs that differ in nothing but the seed."""
+  """A of runs that differ only in the seed."""
 
   A: float  # mean
   plus_minus: float  # half of the range
@@ -310,7 +313,7 @@ class Margin:
 
 
 def error_margin(fits) -> Margin:
-  """How far A varies between repeated runs of one setting."""
+  """Returns how much A varies between repeated runs of one setting."""
   A = [f.law.A for f in fits]
   if len(A) < 2:
     raise InputError(f"{len(A)} fits: expected two or more repeated runs")
@@ -319,17 +322,17 @@ def error_margin(fits) -> Margin:
 
 @dataclasses.dataclass(frozen=True)
 class Matched:
-  """Runs compared at one A, as in the paper's leave-one-out table."""
+  """Runs compared at the same A, as in the paper's leave-one-out table."""
 
   A: float  # mean of the free fits
   spread: float  # largest minus smallest A of the free fits
-  comparable: bool  # B is: no A is at a bound, all agree within the margin
+  comparable: bool  # B may be compared: no A at a bound, all within A_MARGIN
   free: dict[str, Fit]
   fixed: dict[str, Fit]  # refitted at the mean A
 
 
 def matched(runs, *, min_C) -> Matched:
-  """Refits every run at the average A; B is comparable if the A agree.
+  """Returns every run refitted at the average A; B is comparable if A agrees.
 
   Args:
     runs: name -> (C_E, R_E, R0).
@@ -348,16 +351,16 @@ def matched(runs, *, min_C) -> Matched:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-  """A fit to the start of a run, judged by the rest of it."""
+  """A fit to the start of a run, compared with the rest of it."""
 
   fit: Fit
-  mean_error: float  # law minus seen: above 0 if it promised too much
+  mean_error: float  # law minus measured: above 0 if it predicts too much
   max_error: float  # absolute
   within_margin: bool  # max_error <= A_MARGIN
 
 
 def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
-  """Fits the points with min_C <= C <= fit_below and predicts the others."""
+  """Returns a fit of min_C <= C <= fit_below and its errors on later points."""
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   seen = C > fit_below
   if not seen.any():

@@ -1,4 +1,4 @@
-"""Studies whose truth is known, to test an analysis against."""
+"""Simulated studies whose truth is known, to test an analysis."""
 
 import dataclasses
 
@@ -21,14 +21,14 @@ class Truth:
   b: float  # reward of the base policy
 
   def __call__(self, i: int, C, lift: float = 0.0):
-    """Reward of the i-th n; lift moves the asymptote of one run."""
+    """Returns the reward of the i-th n; lift is added to its asymptote."""
     A = self.A[i] + lift
     return self.b + (A - self.b) * curves.saturating_exponential(
         np.log([self.k[i]]), np.asarray(C, float))
 
 
 def saturating() -> Truth:
-  """The frontier goes from n = 8 to 256 by 3 million; 512, 1024 never lead."""
+  """Returns a truth whose best n rises from 8 to 256 at 3 million rollouts."""
   return Truth(
       Bp=32, n=(8, 16, 32, 64, 128, 256, 512, 1024),
       A=(0.600, 0.612, 0.624, 0.636, 0.648, 0.660, 0.660, 0.660),
@@ -37,10 +37,10 @@ def saturating() -> Truth:
 
 
 def problem_table(Q: int, spread: float, rng) -> tuple:
-  """(mean M, pass rate [M, Q]): how Q problems share a mean pass rate.
+  """Returns (mean M, pass rate [M, Q]) of Q problems at each mean pass rate.
 
-  Each problem keeps its place in a Beta distribution whose mean is the pass
-  rate over all problems there are, so evaluations share their problems' luck.
+  Each problem keeps its quantile in a Beta distribution with that mean over all
+  possible problems, so the luck of the problems is common to all evaluations.
   """
   mean = np.linspace(0.001, 0.999, 400)
   place = rng.uniform(size=Q)
@@ -51,16 +51,16 @@ def problem_table(Q: int, spread: float, rng) -> tuple:
 
 def study(truth: Truth, *, C_max: float, evaluations: int, seeds: int, Q: int,
           k: int, spread: float, run_sd: float, seed: int) -> Study:
-  """A study of `truth` as it would be measured; Q = 0: without noise.
+  """Returns a study of `truth` as it would be measured; Q = 0: without noise.
 
   Args:
     truth: the curves.
-    C_max: rollouts of each run.
-    evaluations: of each run, at equal distances, after the one at C = 0.
-    seeds: runs of each n.
+    C_max: rollouts per run.
+    evaluations: per run, equally spaced, after the one at C = 0.
+    seeds: runs per n.
     Q: validation problems.
-    k: samples of each.
-    spread: 0 < spread, of pass rates over problems: Beta(R / spread, ...).
+    k: samples per problem.
+    spread: > 0, of pass rates over problems: Beta(R / spread, ...).
     run_sd: standard deviation of the asymptote between runs.
     seed: of the noise.
   """

@@ -1,10 +1,10 @@
-"""Least squares of y = b + s g(x; theta), the form of every curve here.
+"""Least squares of y = b + s g(x; theta) by variable projection.
 
-Saturating exponential, logistic, Hill and the law n*(C) are linear in two
-parameters once theta (one or two numbers) is given. So a fit is the exact
-constrained solution on a grid of theta, then the same on ever finer grids
-around the best: no start values, no local solver, and thousands of bootstrap
-draws are a few matrix products.
+Saturating exponential, logistic, Hill and the law n*(C) have this form: given
+theta (one or two numbers), they are linear in b and s. A fit solves for b and s
+exactly on a grid of theta, then on finer grids around the best theta. It needs
+no start values and no local solver, and fits thousands of bootstrap draws with
+a few matrix products.
 """
 
 import dataclasses
@@ -15,16 +15,16 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-  """s >= 0 always: every curve rises."""
+  """Bounds on b and b + s; s >= 0 always, so every curve rises."""
 
   floor: float  # b >= floor
   ceiling: float  # b + s <= ceiling
 
 
 def _solve(sums, bounds: Bounds):
-  """Best (b, s) and its error from the weighted sums, any shape.
+  """Returns the best (b, s) and its error from the weighted sums, any shape.
 
-  The minimum of a convex quadratic over a triangle: inside, or on an edge.
+  It is the minimum of a convex quadratic over a triangle: inside or on an edge.
   """
   w, g, gg, y, gy, yy = sums
   lo, hi = bounds.floor, bounds.ceiling
@@ -53,7 +53,7 @@ def _solve(sums, bounds: Bounds):
 
 
 def fit(x_E, y_DxE, w_DxE, *, basis, grid, bounds: Bounds, rounds: int):
-  """Fits D draws at once.
+  """Returns the fits of D draws.
 
   Args:
     x_E: abscissae.
@@ -61,7 +61,7 @@ def fit(x_E, y_DxE, w_DxE, *, basis, grid, bounds: Bounds, rounds: int):
     w_DxE: weights, 0 for points that a draw does not use.
     basis: (theta [..., P], x_E) -> g [..., E], rising from 0 to 1.
     grid: P increasing arrays, the first candidates for theta; their ends are
-      its bounds.
+      the bounds of theta.
     rounds: refinements, each by a factor of 3.
 
   Returns:

@@ -3,300 +3,39 @@
   python -m launch.verify.playbook
 
 Prints every number of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
-(2510.13786) that follows from other published ones, beside what this package
-makes of it. Exit code 1 if any lies outside its tolerance.
+(2510.13786) that follows from other published ones, beside the value that this
+package computes. The exit code is 1 if a difference exceeds its tolerance.
 
-Tolerances: printed and recomputed numbers, the last digit given; a reward read
-from a figure, 0.002; a switch between two curves, 5 % (10 % if one of them is
-nearly straight); refits of points, 0.1 decade in C0, 0.5 log2 in the ceiling, a
-factor of 3 in k; A 0.02, the paper's margin, C_mid 10 %, as its panels differ,
-B 0.3, as it moves when the points do within their reading error.
+| number | tolerance |
+|---|---|
+| printed or recomputed | half of the last digit |
+| reward read from a figure | 0.002 |
+| switch between two curves | 5 %; 10 % if one is nearly straight |
+| refits of points | C0 0.1 decade, ceiling 0.5 log2, k a factor of 3 |
+| A of ScaleRL | 0.02, the paper's margin |
+| C_mid | 10 %, the difference between the paper's panels |
+| B | 0.3, its change within the reading error of the points |
 """
 
 import csv
 import importlib.resources
 import json
-import math
 import os
-from typing import NamedTuple
 
 from absl import flags
-import numpy as np
-import scipy.optimize
 
 from isojax import cli
-from isojax import evaluate
 from isojax.errors import InputError
-from isojax.frontier import curves
-from isojax.frontier import envelope
-from isojax.frontier import scalerl
-from isojax.planner import allocation
-from isojax.planner import laws
-from isojax.planner import priors
+from launch.verify.playbook_tables import SECTIONS, Row
 
 DATA = flags.DEFINE_string(
     "data", str(importlib.resources.files("isojax") / "assets/published"),
-    "folder of the published numbers")
-STRAIGHT = 0.1  # per million: k of a curve without visible curvature
+    "Folder of the published numbers.")
 HEADER = ("", "published", "here", "difference", "tolerance", "mark", "")
 
 
-class Row(NamedTuple):
-  what: str
-  published: float
-  here: float
-  tolerance: float  # absolute
-  mark: str = "recomputed"
-
-  @property
-  def agrees(self) -> bool:
-    return abs(self.here - self.published) <= self.tolerance * (1 + 1e-9)
-
-
-def digits(value: float, count: int) -> float:
-  """Half a unit of the last of `count` significant digits."""
-  return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - count + 1)
-
-
-def last_digit(text: str) -> float:
-  """Half a unit of the last decimal place that is written."""
-  return 0.5 * 10.0 ** -len(text.partition(".")[2])
-
-
-def prior(r: dict) -> str:
-  """Q1_tokens of the easy set is q1-easy-tokens in priors.PRIORS."""
-  regime, *more = r["regime"].lower().split("_")
-  return "-".join([regime, r["set"], *more])
-
-
-def parameters(read):
-  for r in read("isocompute_nstar_params.csv"):
-    law = priors.PRIORS[prior(r)].law
-    for field, here, count in (
-        ("L", law.L, None), ("k", law.k, None), ("b", law.b, None),
-        ("log10_C0", law.log10_C0, None), ("floor_n", law.floor, 4),
-        ("ceiling_n", law.ceiling, 4), ("C0", law.C0, 4)):
-      value = float(r[field])
-      yield Row(f"{prior(r)} {field}", value, here,
-                digits(value, count) if count else 0.0,
-                "recomputed" if count else r["mark"])
-
-
-def n_of_C(read):
-  for r in read("isocompute_nstar_expected.csv"):
-    C, n = float(r["C"]), float(r["n_star"])
-    yield Row(f"{prior(r)} n*({C:g})", n, priors.PRIORS[prior(r)].law(C),
-              digits(n, 6))
-
-
-def refits(read):
-  points = read("isocompute_nstar_points.csv")
-  printed = {prior(r): r for r in read("isocompute_nstar_params.csv")}
-  for r in read("isocompute_refits.csv"):
-    left_out = {"all": "", "without_by_eye": "digitised_by_eye"}[r["points"]]
-    x, y = np.array(sorted(
-        (math.log10(float(p["C"])), math.log2(float(p["n"])))
-        for p in points if prior(p) == prior(r) and p["mark"] != left_out)).T
-    law = envelope.fit_law(
-        x, y[None], np.ones((1, len(x))), low=y.min() - 1, high=11.0,
-        k=(0.5, envelope.K_MAX), rounds=20)
-    name = f"{prior(r)}, {r['points']}:"
-    for mark, p in (("recomputed", r), ("printed", printed[prior(r)])):
-      yield Row(f"{name} log10 C0", float(p["log10_C0"]), law.x0_D[0], 0.1,
-                mark)
-      yield Row(f"{name} ceiling, log2", float(p["L"]) + float(p["b"]),
-                law.L_D[0] + law.b_D[0], 0.5, mark)
-      yield Row(f"{name} log10 k", math.log10(float(p["k"])),
-                math.log10(law.k_D[0]), math.log10(3), mark)
-    yield Row(f"{name} rmse, log2", float(r["rmse_log2"]), law.rmse_D[0], 0.01)
-
-
-def fixed_batch(read):
-  own = {(r["law"], r["status"]): r for r in read("isocompute_q2_params.csv")}
-  for r in read("isocompute_q2_expected.csv"):
-    M, value = float(r["M"]), float(r["value"])
-    if r["law"] == "n":
-      name = "q2-easy" + "-draft" * (r["status"] == "draft")
-      here = priors.PRIORS[name].law(M)
-    else:  # the authors' second fit, of what is B / n* here
-      L, k, M0, b = (float(own["Bp", r["status"]][c])
-                     for c in ("L", "k", "M0", "b"))
-      here = 2 ** laws.log2_n(M, L=L, k=-k, x0=M0, b=b)
-    yield Row(f"{r['law']}*({M:g}) {r['status']}", value, here,
-              digits(value, 6), own[r["law"], r["status"]]["k_mark"])
-
-
-def lr(B: int) -> float:
-  return allocation.sqrt_lr(allocation.PAPER_LR, allocation.PAPER_BATCH, B)
-
-
-def planner(read):
-  for r in read("isocompute_sqrt_lr.csv"):
-    yield Row(f"lr at B = {r['B']}", float(r["lr"]),
-              lr(int(r["B"])),
-              digits(float(r["lr"]), 3), r["mark"])
-  for r in read("isocompute_max_n.csv"):
-    cells = allocation.cells(allocation.PAPER_BP, allocation.PAPER_N,
-                             B_max=int(r["B_max"]))
-    what, here = "pairs (Bp, n)", len(cells)
-    if r["Bp"] != "all":
-      what = f"max n at Bp = {r['Bp']}"
-      here = max(n for Bp, n in cells if Bp == int(r["Bp"]))
-    yield Row(f"{r['set']}: {what}", int(r["max_n"]), here, 0.0)
-  for r in read("planner_cases.csv"):
-    a = allocation.allocate(
-        Bp=int(r["Bp"]), n=int(r["n"]), M=None, C=int(r["C"]))
-    for field, here, share in (
-        ("M", a.M, 0.0), ("C_used", a.C, 0.0),
-        ("epochs", a.M * a.Bp / int(r["D"]), 1e-6),
-        ("lr", lr(a.B), 1e-6)):
-      value = float(r[field])
-      yield Row(f"C = {r['C']}, {a.Bp} x {a.n}: {field}", value, here,
-                share * value)
-
-
-def crossing_of(one: dict, other: dict) -> float:
-  """Returns C, in millions, at which the lead goes from one curve to the other.
-
-  Two such curves cross at most twice, once in each direction.
-
-  Raises:
-    InputError: `other` does not take the lead from where `one` begins to where
-      `other` ends.
-  """
-  def ahead(C):  # of the other curve
-    reward = [b + (A - b) * curves.saturating_exponential(np.log([k]), C)
-              for A, b, k in ([float(p[c]) for c in ("A", "b", "k_per_M")]
-                              for p in (one, other))]
-    return reward[1] - reward[0]
-  C_G = np.linspace(float(one["C_lo_M"]), float(other["C_hi_M"]), 1000)
-  ahead_G = ahead(C_G)
-  at = np.flatnonzero((ahead_G[:-1] <= 0) & (ahead_G[1:] > 0))
-  if not len(at):
-    raise InputError(
-        f"the curve of n = {other['n']} does not overtake that of n = "
-        f"{one['n']} between C = {C_G[0]:g} and {C_G[-1]:g} million; check A, "
-        "b and k_per_M")
-  return scipy.optimize.brentq(lambda C: ahead(np.array([C]))[0],
-                               *C_G[at[0]:at[0] + 2])
-
-
-def switches(read):
-  fitted = {tuple(r[c] for c in ("set", "panel", "value", "n")): r
-            for r in read("isocompute_curve_fits.csv") if r["use"] == "long"}
-  for r in read("isocompute_switch_points.csv"):
-    panel = r["set"], r["panel"], r["value"]
-    keys = [panel + (r[end],) for end in ("from", "to")]
-    if not set(keys) <= set(fitted):
-      continue
-    pair = [fitted[key] for key in keys]
-    here = crossing_of(*pair)
-    name = f"{r['set']} {r['panel']} {r['value']}, {r['from']} to {r['to']}"
-    straight = any(float(p["k_per_M"]) < STRAIGHT for p in pair)
-    C = float(r["C_switch_M"])
-    yield Row(f"{name}: switch, M", C, here, (0.1 if straight else 0.05) * C,
-              "digitised")
-    crossing = r["C_crossing_of_fits_M"]
-    yield Row(f"{name}: crossing, M", float(crossing), here,
-              last_digit(crossing))
-
-
-def sensitivity(read):
-  rows = read("isocompute_sensitivity.csv")
-  for r in rows:
-    if r["value"] == "max_minus_min":
-      best = [float(o["best_reward_percent"]) for o in rows if o is not r and
-              (o["set"], o["varied"]) == (r["set"], r["varied"])]
-      text = r["best_reward_percent"]
-      yield Row(f"{r['set']}, over {r['varied']} at {r['fixed']}, %",
-                float(text), max(best) - min(best), last_digit(text), r["mark"])
-
-
-def at_k(read):
-  for r in read("at_k_cases.csv"):
-    stored, c, k = (int(r[f]) for f in ("stored", "correct", "k"))
-    for field, estimate in (("best_at_k", evaluate.best_at_k),
-                            ("worst_at_k", evaluate.worst_at_k)):
-      yield Row(f"{c} of {stored}: {field[:-5]}@{k}", float(r[field]),
-                float(estimate(c, stored=stored, k=k)), 1e-6)
-
-
-def scalerl_values(read):
-  for r in read("scalerl_expected_values.csv"):
-    value = float(r["value"])
-    if r["quantity"] == "F_linearised":  # C^B, whatever A, C_mid and R0
-      law = scalerl.Hill(A=0.605, B=float(r["B"]), C_mid=2542.0, R0=0.4)
-      here = float(scalerl.linearise(law(float(r["C"])), law))
-    else:
-      law = scalerl.Hill(*(float(r[c]) for c in ("A", "B", "Cmid", "R0")))
-      here = (law.power_law().D if r["quantity"] == "power_law_D" else
-              float(law(float(r["C"]))))
-    yield Row(f"{r['run']}: {r['quantity']} {r['C']}", value, here,
-              digits(value, 6))
-
-
-def law_rows(name, here: scalerl.Hill, mark, *, A, C_mid, B):
-  for field, value, tolerance in (
-      ("A", A, 0.02), ("C_mid", C_mid, 0.1 * C_mid), ("B", B, 0.3)):
-    yield Row(f"{name}: {field}", value, getattr(here, field), tolerance, mark)
-
-
-def scalerl_fits(read):
-  points = read("scalerl_curve_points.csv")
-  run = [[float(p[c]) for p in points] for c in ("C_gpu_hours", "pass_rate")]
-  (expected,) = read("scalerl_fit_expected.json")
-  R0, want = expected["R0"], expected["fit"]
-  C_mid_grid = np.linspace(100, 4000, 100)
-  grid = scalerl.fit_grid(*run, R0=R0, A_grid=np.arange(450, 801, 5) / 1000,
-                          C_mid_grid=C_mid_grid, min_C=0.0)
-  yield from law_rows("grid fit", grid.law, "recomputed", A=want["A"],
-                      C_mid=want["C_mid"], B=want["B"])
-  yield Row("grid fit: ssr", want["ssr"], grid.ssr, digits(want["ssr"], 3))
-  cell = {round(A, 3): (C_mid, 1e4 * ssr) for A, C_mid, _, ssr in grid.profile}
-  for r in read("scalerl_profile.csv"):
-    for field, here in zip(("C_mid", "ssr_1e4"), cell[float(r["A"])]):
-      yield Row(f"profile at A = {r['A']}: {field}", float(r[field]), here,
-                last_digit(r[field]))
-  published = read("scalerl_published_fits.csv")
-  own = {r["study"]: r for r in published if r["run"] == "ScaleRL"}
-  A, B, C_mid, R0_implied = (float(own["leave_one_out"][c])
-                             for c in ("A", "B", "Cmid", "R0_implied"))
-  free = scalerl.fit(*run, R0=R0, min_C=0.0, A_bounds=(0.0, 1.0))
-  yield from law_rows("ScaleRL, least squares", free.law, "printed", A=A,
-                      C_mid=C_mid, B=B)
-  A_fixed = float(own["fixed_A"]["A"])
-  fixed = scalerl.fit(*run, R0=R0, min_C=0.0, A_bounds=(A_fixed, A_fixed))
-  yield Row(f"ScaleRL at A = {A_fixed}: B", float(own["fixed_A"]["B"]),
-            fixed.law.B, 0.3, "printed")
-  A_loo = [float(r["A"]) for r in published if r["study"] == "leave_one_out"]
-  printed = {int(r["Cmid"]) for r in published
-             if r["Cmid_mark"] == "printed" and float(r["Cmid"]) <= 4000}
-  derived = (np.mean(A_loo), max(A_loo) - min(A_loo),
-             len(printed & set(np.floor(C_mid_grid).astype(int).tolist())),
-             scalerl.fit_power_law(*run, min_C=0.0).law.A,
-             scalerl.Hill(A, B, C_mid, R0_implied)(4000.0))
-  for r, here in zip(read("scalerl_derived.csv"), derived, strict=True):
-    yield Row(r["quantity"], float(r["value"]), float(here),
-              0.002 if r["mark"] == "digitised" else last_digit(r["value"]),
-              r["mark"])
-
-
-SECTIONS = {
-    "IsoCompute 3.1: parameters of n*(C)": parameters,
-    "IsoCompute 3.1: n*(C)": n_of_C,
-    "IsoCompute 3.2: refits of the digitised points": refits,
-    "IsoCompute 3.3: n*(M) and Bp*(M) at B = 8192": fixed_batch,
-    "IsoCompute 4: planner": planner,
-    "IsoCompute 5: best@k and worst@k": at_k,
-    "IsoCompute 8.1: sensitivity, max - min": sensitivity,
-    "IsoCompute 8.4: crossings of fitted curves": switches,
-    "ScaleRL 8: the law at round C": scalerl_values,
-    "ScaleRL 2, 6, 8: fits": scalerl_fits,
-}
-
-
 def table(rows: list[Row]) -> str:
-  """The rows under their header, aligned."""
+  """Returns the rows under their header, aligned."""
   cells = [HEADER] + [
       (r.what, f"{r.published:.6g}", f"{r.here:.6g}",
        f"{r.here - r.published:.1e}", f"{r.tolerance:.1e}", r.mark,
@@ -325,9 +64,9 @@ def main(_) -> int:
       if isinstance(error, InputError):
         raise
       raise InputError(
-          f"--data={DATA.value}: {heading}: a cell or column that cannot be "
-          f"({type(error).__name__}: {error}); take the published files, or "
-          "leave --data out") from error
+          f"--data={DATA.value}: {heading}: a cell or column is missing or has "
+          f"no valid value ({type(error).__name__}: {error}); use the "
+          "published files, or leave out --data") from error
     rows += part
     print(f"{heading}\n{table(part)}\n")
   agreed = sum(r.agrees for r in rows)

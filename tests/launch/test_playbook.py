@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from launch.verify import playbook as tables
+from launch.verify import playbook_tables as tables
 
 PUBLISHED = importlib.resources.files("isojax") / "assets/published"
 
