@@ -81,8 +81,10 @@ class Fitted:
     return float(2.0**low), float(2.0**high)
 
   def measured_ranges(self) -> list[tuple[float, float]]:
-    """Returns the ranges of C in which the best configuration is resolved."""
+    """Returns the ranges of C in which the best of several n is resolved."""
     out = []
+    if len(self.n) < 2:
+      return out
     for known, points in itertools.groupby(self.frontier,
                                            lambda best: best.resolved):
       C = [best.C for best in points]

@@ -351,6 +351,11 @@ def test_the_frontier_is_no_answer_where_it_is_not_resolved(C):
     ask(C=C, law=unidentified())
 
 
+def test_one_tested_n_is_not_the_best_of_several():
+  with pytest.raises(InputError, match="not identified .too few n.; run what"):
+    ask(C=50_000, law=unidentified(n=(8,)))
+
+
 def test_a_frontier_whose_n_does_not_fit_is_rounded_and_says_so():
   a = ask(C=100_000, law=unidentified(), model="m", B_max=100)
   assert a.allocation.B <= 100
