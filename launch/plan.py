@@ -110,11 +110,15 @@ def without_done(rows: list[plan_file.Row]):
   path = plan_flags.SKIP.value
   if path is None:
     return rows, []
-  runs = plan_flags.read_fit(path).runs
-  done = [row for row in rows if any(
-      (run.Bp, run.n, run.seed) == (row.allocation.Bp, row.allocation.n,
-                                    row.seed) and run.C >= row.allocation.C
-      for run in runs)]
+  fit = plan_flags.read_fit(path)
+  if fit.unit not in ("rollouts", "updates"):
+    raise InputError(f"--skip={path} is in {fit.unit}; expected a fit of "
+                     "--axis=rollouts or updates")
+  C = {(run.Bp, run.n, run.seed): run.C * (
+      run.Bp * run.n if fit.unit == "updates" else 1) for run in fit.runs}
+  key = lambda row: (row.allocation.Bp, row.allocation.n, row.seed)
+  done = [row for row in rows if key(row) in C
+          and plan_file.reached(C[key(row)], row.allocation.C)]
   left = [row for row in rows if row not in done]
   if not left:
     raise InputError(f"--skip={path} has every run of this sweep at this "

@@ -8,6 +8,7 @@ from isojax.frontier import verdict
 from isojax.frontier.verdict import Fit
 from isojax.planner.allocation import B_MAX
 from isojax.planner.allocation import FEWEST_M
+from isojax.planner.plan_file import reached
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
@@ -37,10 +38,10 @@ def next_plan(fit: Fit, *, path: str) -> dict:
         "half of the data predicted the end.",
         "command": f"python -m launch.plan --rollouts={round(2 * end)} "
         f"--law={shlex.quote(path)}"}
-  return _sweep(fit, end)
+  return _sweep(fit, end, path)
 
 
-def _sweep(fit: Fit, C: float) -> dict:
+def _sweep(fit: Fit, C: float, path: str) -> dict:
   """Returns the sweep after a sweep to C rollouts that identified no law."""
   study = fit.study
   tested = sorted({n for _, n in study.configurations})
@@ -86,13 +87,20 @@ def _sweep(fit: Fit, C: float) -> dict:
     C = least
     why.append(f"at least {FEWEST_M} updates of the largest batch")
   C = round(C)
-  spent = seeds * sum(C // (Bp * n) * Bp * n for Bp, n in cells)
+  known = {(r.Bp, r.n, r.seed): r.C_E[-1] * (
+      r.Bp * r.n if study.axis == "updates" else 1) for r in study.runs}
+  runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
+          for Bp, n in cells for seed in range(seeds)}
+  new = {run: C for run, C in runs.items()
+         if run not in known or not reached(known[run], C)}
+  skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
   return {
       "text": "The law is not identified. A sweep that could identify it: "
-      + "; ".join(why) + f". It has {seeds * len(cells)} runs and {spent:,} "
-      "rollouts in all.",
+      + "; ".join(why) + f". It has {len(new)} runs and "
+      f"{sum(new.values()):,} rollouts in all"
+      + ", without the runs that exist" * bool(skip) + ".",
       "command": "python -m launch.plan --sweep --config=CONFIG "
-      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}"}
+      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
 
 
 def _listed(values) -> str:

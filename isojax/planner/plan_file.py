@@ -19,6 +19,7 @@ class Row:
   expected: dict | None  # of launch.price.expected; None: not priced
 
 
+SLACK = 1.05  # runs of different Bp * n end at slightly different C
 FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 
@@ -112,6 +113,11 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
       kept[tuple(at)] = None
       words += [f"moved at ({Bp}, {n:.4g}): {change}" for change in moved]
   return list(kept), words
+
+
+def reached(C_run: float, C: int) -> bool:
+  """Returns whether a run that ended at C_run is one to a budget of C."""
+  return C_run * SLACK >= C
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,

@@ -52,6 +52,18 @@ def test_the_proposal_has_50_updates_and_says_what_it_takes():
   assert "6 runs and 192,000 rollouts in all" in text
 
 
+def test_runs_that_exist_are_not_proposed_again():
+  """n = 8 with seeds 0 and 1 has been run to 50 updates of n = 32."""
+  study = synthetic.study(
+      synthetic.Truth(Bp=20, n=(8,), A=(0.6,), k=(1e-4,), b=0.3),
+      C_max=32_000, evaluations=10, seeds=2, Q=50, k=4, spread=0.4, run_sd=0.0,
+      seed=0)
+  found = next_sweep.next_plan(analysis.analyse(study, studies.EXACT),
+                               path="my fit.json")
+  assert "4 runs and 128,000 rollouts in all, without the runs" in found["text"]
+  assert found["command"].endswith("--seeds=0,1 --skip='my fit.json'")
+
+
 def test_an_identified_law_goes_on_from_what_was_fitted():
   """A run that went on alone, 25 times as far, moves nothing."""
   fit = analysis.analyse(studies.identified_study(), studies.EXACT)
