@@ -1,7 +1,9 @@
 """An experiment as frozen values, and the checks that come before compiling.
 
-Each section of a config file is the arguments of one dataclass: unknown,
-missing and mistyped keys are errors here, with the nearest name.
+Each section of a config file is the arguments of one dataclass. Unknown,
+missing and mistyped keys are errors here, with the nearest name. Also says which
+part of a config decides the results. Files are read elsewhere
+(isojax.ledger.workdir).
 """
 
 import dataclasses
@@ -32,7 +34,7 @@ class TaskSection:
   stratum: str  # file of launch.split
   prompt: PromptConfig
   grader: GraderConfig
-  format_coef: float  # reward of an answer that stands where it should
+  format_coef: float  # reward of an answer in the expected place
 
   def __post_init__(self):
     if self.format_coef < 0:

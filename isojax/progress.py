@@ -59,9 +59,9 @@ def evaluation_line(record: dict) -> str:
 
 @contextlib.contextmanager
 def summaries(folder: str, *, on: bool, start: int):
-  """A writer of TensorBoard summaries below a workdir, or of nothing.
+  """Opens TensorBoard summaries below a workdir; writes nothing unless `on`.
 
-  Steps beyond `start`, left by a run that was killed, are purged.
+  Summaries of steps beyond `start`, which a killed run left, are purged.
   """
   if not on:
     yield Summaries(None)
@@ -77,7 +77,7 @@ class Summaries:
   writer: object  # a tensorboardX.SummaryWriter, or None
 
   def add(self, record: dict) -> None:
-    """Every number of a record that is not its address, against step."""
+    """Adds every float of a record, by step."""
     if self.writer is None:
       return
     for name, value in record.items():
@@ -87,7 +87,7 @@ class Summaries:
 
 
 def rates(train: list[dict]) -> list[str]:
-  """Rollouts a second of each phase; the first step, which compiles, apart."""
+  """Returns the rollouts per second of each phase, without the first step."""
   phases = ("sample", "score", "update")
   first, *rest = ([r[f"seconds_{phase}"] for phase in phases] for r in train)
   seconds = [sum(column) for column in zip(*rest)]
@@ -103,7 +103,8 @@ def rates(train: list[dict]) -> list[str]:
 
 
 def table(kept: list[dict], path: str) -> str:
-  """Start against end, where the time went, and where the records lie."""
+  """Returns the table at the end: metrics, time per phase, path of the records.
+  """
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end = evals[0], evals[-1]

@@ -1,10 +1,10 @@
 """Saves and restores sharded train states with orbax, asynchronous and atomic.
 
-A step is in its folder completely or not at all: orbax writes another folder and
-renames it, or marks it as complete where nothing can be renamed (gs://). Each
-checkpoint holds the run id, the step and a checksum of each leaf, because orbax
-would load the state of another run, or a changed byte, without an error. Not for
-what people read: that is isojax.ledger.records.
+A step is in its folder completely or not at all: orbax writes another folder
+and renames it, or marks it as complete where nothing can be renamed (gs://).
+Each checkpoint holds the run id, the step and a checksum of each leaf, because
+orbax would load the state of another run, or a changed byte, without an error.
+What people read is in isojax.ledger.records.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def _absolute(store: str) -> str:
 
 @jax.jit
 def _checksums(leaves):
-  """A uint32 of each leaf's bits, on device; the same for any sharding."""
+  """Returns a uint32 of each leaf's bits; the same for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
     odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
@@ -123,7 +123,7 @@ logging.get_absl_logger().addFilter(_not_logged_twice)
 
 
 def _leaves(tree) -> dict:
-  """Name to (shape, dtype) of each leaf; empty containers have none."""
+  """Returns (shape, dtype) of each leaf by name; empty containers have none."""
   return {jax.tree_util.keystr(path, simple=True, separator="."):
           (tuple(x.shape), jnp.dtype(x.dtype).name)
           for path, x in jax.tree.leaves_with_path(tree)}

@@ -1,8 +1,8 @@
 """Checks that records are those of one run, each step once and in order.
 
-The checksums of isojax.ledger.records show that a file was changed. These checks
-also hold for records of earlier versions, which have no checksums, and for lines
-of another run. They do not check what was measured.
+The checksums of isojax.ledger.records show that a file was changed. These
+checks also cover records of earlier versions, which have no checksums, and
+lines of another run. They do not check what was measured.
 """
 
 from isojax.errors import InputError
@@ -68,7 +68,7 @@ def _problem(record: dict, before: dict, run_id: str, due: frozenset[int],
 
 def check(path: str, kept: list[dict], run_id: str,
           due: frozenset[int]) -> None:
-  """Raises InputError, with file and line, unless records are those of a run."""
+  """Raises InputError, naming the line, unless records are those of a run."""
   if found := problem(kept, run_id, due):
     index, why = found
     raise InputError(f"{path}:{index + 1}: this record {why}; "

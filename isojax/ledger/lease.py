@@ -47,7 +47,7 @@ class Holder:
     return f"process {self.pid} on {self.host}"
 
   def alive(self) -> bool | None:
-    """Whether it lives; None: not known, it is of another process table."""
+    """Returns whether it is alive; None: unknown, of another process table."""
     here = socket.gethostname(), place()
     if self.place is None or (self.host, self.place) != here:
       return None
@@ -55,7 +55,7 @@ class Holder:
 
 
 def place() -> str | None:
-  """Names this boot and process table; None where there is no /proc."""
+  """Returns a name of this boot and process table; None without /proc."""
   try:
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
       return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -64,7 +64,7 @@ def place() -> str | None:
 
 
 def started(pid: int) -> str | None:
-  """When a process started, which tells it from a later one of its number."""
+  """Returns when a process started: a later one may have the same number."""
   try:
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
       return file.read().rpartition(")")[2].split()[19]

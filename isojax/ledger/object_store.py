@@ -22,7 +22,7 @@ _NEEDED = ("google.cloud.storage", "gcsfs")  # ours, and orbax's by way of etils
 
 
 def remote(path: str | os.PathLike) -> bool:
-  """Whether a path is of a bucket, not of a file system."""
+  """Returns whether a path is in a bucket, not in a file system."""
   return os.fspath(path).startswith("gs://")
 
 
@@ -152,7 +152,7 @@ def _away(error: Exception) -> bool:
 
 
 def content(path: str) -> bytes | None:
-  """The bytes of a file or of an object; None where there is none."""
+  """Returns the bytes of a file or an object; None if there is none."""
   if remote(path):
     return read(path)[0]
   try:
@@ -163,7 +163,7 @@ def content(path: str) -> bytes | None:
 
 
 def read(path: str) -> tuple[bytes | None, int]:
-  """(Content, generation) of an object; (None, 0) where there is none."""
+  """Returns (content, generation) of an object; (None, 0) if there is none."""
   from google.api_core import exceptions as api  # an extra
   blob = _blob(path)
   with asking(path):
@@ -176,7 +176,7 @@ def read(path: str) -> tuple[bytes | None, int]:
 
 def write(path: str, content: bytes, *, generation: int | None = None,
           writer: str = "", seconds: float | None = None) -> int | None:
-  """Writes a whole object; its generation, None if another one is there.
+  """Writes a whole object; returns its generation, None if another is there.
 
   Args:
     generation: which one may be replaced; 0: none, the object must be new;
@@ -209,7 +209,7 @@ def delete(path: str, generation: int | None = None) -> None:
 
 
 def names(folder: str) -> list[str]:
-  """The names of objects and folders in a folder, in order."""
+  """Returns the names of objects and folders in a folder, in order."""
   bucket, name = _split(folder)
   prefix = f"{name}/"
   with asking(folder):
@@ -221,7 +221,7 @@ def names(folder: str) -> list[str]:
 
 
 def read_all(paths: list[str]) -> list[bytes | None]:
-  """The contents of many objects; None for those that are gone."""
+  """Returns the contents of many objects; None for those that are gone."""
   with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     return [content for content, _ in pool.map(read, paths)]
 
@@ -232,7 +232,7 @@ def delete_all(paths: list[str]) -> None:
 
 
 def glob(pattern: str) -> list[str]:
-  """The objects, and the folders that hold objects, that a pattern names."""
+  """Returns the objects, and the folders with objects, that a pattern names."""
   bucket, name = _split(pattern)
   prefix = re.match(r"[^*?\[{]*", name)[0]
   with asking(pattern):

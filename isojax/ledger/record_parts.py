@@ -1,4 +1,4 @@
-"""Lines in a bucket: an object cannot be appended to, so they come in parts.
+"""Stores lines in a bucket in parts, since an object cannot be appended to.
 
 A ledger gs://BUCKET/RUN/records.jsonl is the parts START-NUMBER.jsonl below
 that name. Each is written once, whole. Whoever starts a run writes all lines
@@ -22,7 +22,7 @@ def _path(ledger: str, start: int, number: int) -> str:
 
 
 def _found(ledger: str) -> dict[int, list[int]]:
-  """start -> the numbers of its parts, in order."""
+  """Returns the numbers of the parts of each start, in order."""
   found = {}
   for name in object_store.names(ledger):
     if match := _NAME.fullmatch(name):
@@ -31,7 +31,7 @@ def _found(ledger: str) -> dict[int, list[int]]:
 
 
 def read(ledger: str) -> bytes | None:
-  """All lines of the newest start; None if there is no part.
+  """Returns all lines of the newest start; None if there is no part.
 
   Raises:
     InputError: a part is missing.
@@ -57,7 +57,7 @@ def _create(path: str, content: bytes, writer: str) -> None:
 
 
 def begin(ledger: str, content: bytes) -> None:
-  """Makes these lines all that a ledger holds; older ones are void."""
+  """Makes these lines all that a ledger holds, and deletes older parts."""
   old = _found(ledger)
   _create(_path(ledger, max(old, default=0) + 1, 0), content, uuid.uuid4().hex)
   object_store.delete_all([_path(ledger, each, number)
@@ -74,7 +74,7 @@ class Writer:
     self._writer = uuid.uuid4().hex
 
   def add(self, content: bytes) -> None:
-    """One more part; InputError if another process has written it."""
+    """Writes one more part; InputError if another process has written it."""
     _create(_path(self._ledger, self._start, self._number), content,
             self._writer)
     self._number += 1

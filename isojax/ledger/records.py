@@ -1,8 +1,10 @@
-"""The ledger: append-only JSON lines, with the compute axis inside.
+"""Reads and writes the records of a run: JSON lines, with the compute spent.
 
-One flat object a line. The names below are a contract that other tools rely
-on. Standard library only, so that anyone can read a run without jax. In a
-bucket (gs://) the lines come in parts (isojax.ledger.record_parts).
+Each line is one flat object. The names below are a contract that other tools
+rely on. Each line ends with a checksum of all lines up to it. Standard library
+only, so that anyone can read a run without jax. In a bucket (gs://) the lines
+come in parts (isojax.ledger.record_parts). Whether records are those of one run
+is checked by isojax.ledger.continuity.
 """
 
 import contextlib
@@ -18,11 +20,11 @@ from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import record_parts
 
-PART_SECONDS = 30.0  # after which a training record is shown to who watches
+PART_SECONDS = 30.0  # after which a training record can be read in a bucket
 
 COMMON = (
     "kind",  # "train" or "eval"
-    "run_id",  # content hash of what decides the results
+    "run_id",  # as in config.json: a hash of what decides the results
     "seed",
     "model",  # the base policy's folder
     "task",
@@ -39,9 +41,7 @@ COMMON = (
     # skipped, so lr follows step - skipped_updates.
     "skipped_updates",
     "epoch",  # permutations of the training problems, step / (D // Bp)
-    # Cumulative, devices x seconds of training steps. Of runs that were made
-    # together (--together) each is charged an equal share of every second.
-    "device_seconds",
+    "device_seconds",  # cumulative, devices x seconds of training steps
 )
 TRAIN = (
     "lr",  # of this update
@@ -122,7 +122,7 @@ def _text(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
 
 @contextlib.contextmanager
 def _writing(path: str):
-  """Names the file and the remedy when the disk refuses."""
+  """Turns an error of the disk into an InputError with file and remedy."""
   try:
     yield
   except OSError as error:
@@ -197,7 +197,7 @@ class Bucket:
 
 @contextlib.contextmanager
 def opened(path: str):
-  """A ledger to write, after `truncate_after`; at the end all is there."""
+  """Opens records for appending, after `keep`; writes all of them at the end."""
   if not object_store.remote(path):
     yield File(path)
     return
@@ -212,12 +212,14 @@ def opened(path: str):
 
 
 def content(path: str, tail: int | None = None) -> bytes:
-  """The bytes of a file, of a ledger in parts, or of an object in a bucket.
+  """Returns the bytes of a file, of records in parts, or of an object.
 
-  `tail`: only the lines that begin in the last so many bytes of a file.
+  Args:
+    path: of a file, or in a bucket.
+    tail: read only the lines that begin in the last so many bytes of a file.
 
   Raises:
-    OSError: it cannot be read; FileNotFoundError: there is none.
+    OSError: it cannot be read; FileNotFoundError: it does not exist.
   """
   if object_store.remote(path):
     found = record_parts.read(path)
@@ -317,7 +319,7 @@ def keep(path: str, kept: list[dict]) -> None:
 
 
 def replace(path: str, text: bytes) -> None:
-  """Writes a whole file so that a reader sees the old one or the new one."""
+  """Replaces a file atomically: a reader sees the old one or the new one."""
   beside = path + ".tmp"
   with open(beside, "wb") as file:
     file.write(text)
@@ -327,6 +329,6 @@ def replace(path: str, text: bytes) -> None:
 
 
 def comparable(kept: list[dict]) -> list[dict]:
-  """The records without the fields that measure time."""
+  """Returns the records without the fields that measure time."""
   return [{name: value for name, value in record.items()
            if name not in TIME_FIELDS} for record in kept]
