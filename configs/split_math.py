@@ -51,7 +51,7 @@ SOURCES = {
 }
 
 
-# Of guru-math the questions say it themselves.
+# Not for guru-math, whose questions ask for it themselves.
 BOXED = ("{question}\n\nReason step by step, and put your final answer within "
          "\\boxed{}.")
 

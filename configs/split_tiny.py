@@ -29,7 +29,7 @@ def get_config():
       ),
       n=16,  # samples of each problem: avg@16; 0: none, one stratum "all"
       source=dict(
-          kind="countdown",  # a key of isojax.tasks.sources.SOURCES
+          kind="countdown",  # a key of Task.sources, see isojax/tasks/base.py
           numbers=4,  # numbers of a problem
           train=12_000,  # problems drawn for the train splits
           validation=3_000,  # problems drawn for the validation splits

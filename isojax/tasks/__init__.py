@@ -1,1 +1,1 @@
-"""Tasks: problems with answers, and graders, pure functions of text."""
+"""Tasks: problems, prompts, and judges of answers. base.TASKS lists them."""

@@ -1,10 +1,10 @@
-r"""Where the answer stands in a response: pure, in linear time for any text.
+r"""Finds the answer in a response, in linear time for any text.
 
-  whole  all of it
-  boxed  in the last \boxed{...} or \fbox{...}; none if its braces do not close;
-         without braces the word behind it, as in \boxed 5
-  hash   behind the last ####, to the end of that line
-  tags   in the last <answer>...</answer>
+  whole  the whole response
+  boxed  the content of the last \boxed{...} or \fbox{...}; no answer if its
+         braces do not close; without braces the next word, as in \boxed 5
+  hash   the rest of the line after the last ####
+  tags   the content of the last <answer>...</answer>
 """
 
 import re
@@ -47,9 +47,9 @@ KINDS = {"whole": _whole, "boxed": _boxed, "hash": _hash, "tags": _tags}
 
 
 def extract(text: str, kind: str) -> str | None:
-  """The answer where `kind` says it stands; None if there is none or a blank.
+  """Returns the answer in the place that `kind` names, or None.
 
-  Space around it is kept: whether it matters is the grader's matter.
+  A blank answer is None. Space around an answer is kept for the task's judge.
   """
   answer = KINDS[kind](text)
   return answer if answer and answer.strip() else None

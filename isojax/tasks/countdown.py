@@ -1,9 +1,9 @@
 """Countdown: reach a target from given numbers, each used exactly once.
 
 A question is "3 8 2 5=24"; an answer is an expression such as "8*(5-2)" over
-all the numbers with + - * and parentheses. Problems are made, not stored:
-each is a pure function of (seed, index). Whether a problem is for training or
-validation is decided by its content, so the two never share one.
+all the numbers with + - * and parentheses. Problems are generated: each is a
+pure function of (seed, index). A hash of its content decides whether a problem
+is for training or for validation, so the two never share one.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99
 MOST_NUMBERS = 8  # 13**8 * 7! * 3**7 drawings fit 64 bits, 2000 times over
 VALIDATION_SHARE = 5  # one problem in five, by content, is for validation
-MAX_CHARACTERS = 256  # longer texts are wrong answers, unread
+MAX_CHARACTERS = 256  # a longer answer is wrong and is not parsed
 
 _QUESTION = re.compile(r"\s*[0-9]{1,9}(\s+[0-9]{1,9})*\s*=\s*-?[0-9]{1,9}\s*")
 _MASK = (1 << 64) - 1
@@ -27,7 +27,7 @@ _ASCII_SPACE = " \t\n\r\v\f"
 
 
 def _splitmix64(state: int) -> tuple[int, int]:
-  """Steele, Lea, Flood 2014: the next state, and 64 mixed bits."""
+  """Returns the next state and 64 mixed bits (Steele, Lea, Flood 2014)."""
   state = (state + 0x9E3779B97F4A7C15) & _MASK
   z = state
   z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -36,20 +36,20 @@ def _splitmix64(state: int) -> tuple[int, int]:
 
 
 def content(question: str) -> str:
-  """The question with its numbers sorted: the same for the same problem."""
+  """Returns the question with its numbers sorted, equal for equal problems."""
   numbers, target = question.split("=")
   return " ".join(map(str, sorted(map(int, numbers.split())))) + "=" + target
 
 
 def split_of(question: str) -> str:
-  """"validation" for one problem in five, by a hash of its content."""
+  """Returns "validation" for one problem in five, by a hash of its content."""
   digest = hashlib.blake2b(content(question).encode(), digest_size=8).digest()
   share = int.from_bytes(digest, "little") % VALIDATION_SHARE
   return "train" if share else "validation"
 
 
 def _join(op: str, left, right):
-  """(value, text, precedence) of left op right, without needless brackets."""
+  """Returns (value, text, precedence) of left op right, with few brackets."""
   (a, left_text, left_rank), (b, right_text, right_rank) = left, right
   rank = _PRECEDENCE[op]
   if left_rank < rank:
@@ -61,7 +61,7 @@ def _join(op: str, left, right):
 
 
 def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
-  """The solvable problem at (seed, index) of k = `numbers` in a split.
+  """Returns the solvable problem at (seed, index) of a split.
 
   Random numbers are joined in random places by random operators until the
   value is a target of that split.
@@ -89,7 +89,7 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
       continue
     state, order = _splitmix64(state)
     shown = []
-    while drawn:  # the question must not give the order away
+    while drawn:  # a shuffled order, so the question hides the solution
       order, place = divmod(order, len(drawn))
       shown.append(drawn.pop(place))
     question = f"{' '.join(map(str, shown))}={value}"
@@ -126,7 +126,7 @@ def check(problem: Problem) -> None:
 
 
 def _tokens(text: str) -> list | None:
-  """Numbers (int) and symbols (str), or None for anything else."""
+  """Returns numbers (int) and symbols (str), or None for anything else."""
   tokens, i = [], 0
   while i < len(text):
     c = text[i]
@@ -154,7 +154,7 @@ def _reduce(values: list, ops: list) -> None:
 
 
 def _evaluate(tokens: list) -> int | None:
-  """The exact value by two stacks, or None if it is not an expression."""
+  """Returns the exact value, or None if this is not an expression."""
   values, ops, want_operand = [], [], True
   for token in tokens:
     if isinstance(token, int) or token == "(":
@@ -187,10 +187,10 @@ def _evaluate(tokens: list) -> int | None:
 
 
 def value(problem: Problem, text: str) -> int | None:
-  """What a legal expression over the problem's numbers is worth, else None.
+  """Returns the value of a legal expression over the numbers, else None.
 
-  ASCII space may surround it, plain spaces may stand between its tokens.
-  Total: no text makes it raise, hang or use much memory.
+  ASCII space may surround it, and spaces may separate its tokens. No text
+  makes this function raise, hang or use much memory.
   """
   if len(text) > MAX_CHARACTERS:
     return None

@@ -1,7 +1,7 @@
-"""What makes two questions the same problem, and which are held out.
+"""Drops copies of problems and holds out problems for validation.
 
-Everything here is a function of a problem's own text: its id, its side of the
-split and its place in the order do not change when the set around it does.
+A problem's id, its side of the split and its place in the order depend on its
+own text alone, so they do not change when the set around it does.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
-_SPACING = re.compile(  # LaTeX that only moves things about
+_SPACING = re.compile(  # LaTeX that only changes the spacing
     r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
 _DELIMITER = re.compile(r"\\[()\[\]]|\$")
@@ -22,7 +22,7 @@ _SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
 
 
 def _spelled(character: str) -> str:
-  """NFKC, but x² is not x2 and 1½ is not 11/2."""
+  """Returns NFKC of a character, but x² does not become x2, nor 1½ 11/2."""
   kind = unicodedata.decomposition(character).partition(" ")[0]
   plain = unicodedata.normalize("NFKC", character)
   if kind == "<super>":
@@ -33,11 +33,10 @@ def _spelled(character: str) -> str:
 
 
 def normalised(text: str) -> str:
-  """The text without what does not make another problem of it.
+  """Returns a question in a form that is equal for copies of a problem.
 
-  Letters lose their case; white space, prose punctuation, LaTeX delimiters
-  and spacing go. Digits, decimal points, operators and brackets stay: they
-  are the problem.
+  Case, white space, prose punctuation, LaTeX delimiters and spacing are
+  removed. Digits, decimal points, operators and brackets are kept.
   """
   if not text.isascii():
     text = "".join(map(_spelled, text))
@@ -47,14 +46,14 @@ def normalised(text: str) -> str:
 
 
 def _numbers(key: str) -> tuple[int, int]:
-  """Two independent uint32 of a normalised question: its id, its side."""
+  """Returns two independent uint32 of a question: its id, and its side."""
   digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
   return (int.from_bytes(digest[:4], "little"),
           int.from_bytes(digest[4:], "little"))
 
 
 def distinct(pairs: Iterable[tuple[str, str]]) -> tuple[dict, list[str]]:
-  """Problems by normalised question, in the order of their ids; and notes.
+  """Returns problems by normalised question, ordered by id, and notes.
 
   Of copies the alphabetically first is kept, so that the order of the file
   does not matter.
@@ -90,7 +89,7 @@ def distinct(pairs: Iterable[tuple[str, str]]) -> tuple[dict, list[str]]:
 def divided(train: Iterable[tuple[str, str]],
             validation: Iterable[tuple[str, str]] | None,
             share: float) -> Pool:
-  """A pool of (question, answer) pairs.
+  """Returns a pool of (question, answer) pairs.
 
   Args:
     train: the training set, or all there is.

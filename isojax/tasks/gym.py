@@ -1,10 +1,10 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
-A problem is a pure function of (generator, seed, index): each is item 0 of a
-dataset of its own, whose seed is a hash. (Item i of reasoning-gym's seed s is
-item 0 of its seed s + i, so neighbouring seeds share almost every problem.)
-Whether one is for training or validation is decided by the hash of its
-question, so the two never share one, however few a generator knows.
+A problem is a pure function of (generator, seed, index): it is item 0 of a
+dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is item
+0 of its seed s + i, so neighbouring seeds share almost every problem.) A hash
+of its question decides whether a problem is for training or for validation, so
+the two never share one, even if a generator knows few problems.
 """
 
 import functools
@@ -51,7 +51,7 @@ GENERATORS_REFUSED = {
 
 
 def generators() -> list[str]:
-  """The names that may be used; InputError without reasoning-gym."""
+  """Returns the allowed names; InputError if reasoning-gym is missing."""
   try:
     # 1.6 s, and it pulls matplotlib and sympy.
     from reasoning_gym import factory
@@ -62,7 +62,7 @@ def generators() -> list[str]:
 
 
 def check(generator: str) -> None:
-  """InputError if there is no such generator, or no trustworthy one."""
+  """Raises InputError if a generator is unknown or refused."""
   if generator in GENERATORS_REFUSED:
     raise InputError(f"generator {generator!r} of reasoning-gym is refused: it "
                      f"{GENERATORS_REFUSED[generator]}; choose another one")
@@ -84,13 +84,13 @@ def check_source(source: dict) -> None:
 
 
 def split_of(question: str) -> str:
-  """"train" or "validation", by the parity of a hash of the question."""
+  """Returns "train" or "validation", by a hash of the question."""
   digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
   return "validation" if digest[0] % 2 else "train"
 
 
 def _value(gym, item: dict, answer: str) -> float:
-  """What a dataset gives an answer to its item; 0.0 where its scorer raises."""
+  """Returns the score of an answer, 0.0 if the generator's scorer raises."""
   try:
     value = float(gym.score_answer(answer, item))
   except MemoryError:
@@ -102,10 +102,10 @@ def _value(gym, item: dict, answer: str) -> float:
 
 @functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
 def _drawn(generator: str, seed: int, index: int):
-  """The one-item dataset at an address, and its item.
+  """Returns the dataset of one item at an address, and its item.
 
-  Drawings are passed over that are of the other split, or whose own answer is
-  blank, too long or not accepted.
+  Drawings of the other split are skipped, and those whose own answer is blank,
+  too long or not accepted.
   """
   import reasoning_gym
   split = "validation" if index >= VALIDATION else "train"
@@ -126,14 +126,14 @@ def _drawn(generator: str, seed: int, index: int):
 
 
 def problem(generator: str, seed: int, index: int) -> Problem:
-  """The problem at an address; index >= VALIDATION is of that split."""
+  """Returns the problem at an address, of validation from index VALIDATION."""
   _, item = _drawn(generator, seed, index)
   return Problem(index, item["question"], item["answer"])
 
 
 def dataset(generator: str, *, seed: int, split: str,
             size: int) -> list[Problem]:
-  """The first `size` problems of a split, train or validation."""
+  """Returns the first `size` problems of a split, train or validation."""
   check(generator)
   start = {"train": 0, "validation": VALIDATION}[split]
   return [problem(generator, seed, start + i) for i in range(size)]
@@ -169,7 +169,7 @@ def load(generator: str, train: int, validation: int, seed: int) -> Pool:
 
 
 def score(generator: str, seed: int, index: int, answer: str) -> float:
-  """What the generator gives an answer, in [0, 1]; only 1.0 is correct."""
+  """Returns the generator's score of an answer, in [0, 1]; 1.0 is correct."""
   return _value(*_drawn(generator, seed, index), answer)
 
 

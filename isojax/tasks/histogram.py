@@ -1,4 +1,4 @@
-"""The histogram of a problem set, as in figure 2 of the IsoCompute Playbook."""
+"""Draws the histogram of a problem set (IsoCompute Playbook, figure 2)."""
 
 import matplotlib
 from matplotlib.figure import Figure

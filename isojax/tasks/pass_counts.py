@@ -1,8 +1,8 @@
-"""Counts of correct samples on disk: what launch.split goes on from.
+"""Stores counts of correct samples, from which launch.split resumes.
 
-One file a shard, a header that says what decides the counts, then a line for
-each problem measured. A line names its problem by a hash of all of it, so a
-set may grow, shrink or be divided anew and keeps what was measured.
+Each shard has a file: a header with all that decides the counts, then a line
+for each measured problem. A line names its problem by a hash of its content, so
+counts stay valid when the set grows, shrinks or is divided differently.
 """
 
 import glob
@@ -18,18 +18,18 @@ from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 
-FOR_PEOPLE = ("model",)  # in the header, but a folder may move
+FOR_PEOPLE = ("model",)  # in the header for information; a folder may move
 SLICE = 256  # problems between two lines on disk and moves of the bar
 
 
 def key(split: str, p: Problem) -> str:
-  """What a count belongs to: 16 hex digits of the problem and its address."""
+  """Returns 16 hex digits that identify a problem and its address."""
   text = json.dumps([split, p.id, p.question, p.answer])
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def is_of(key_: str, shard: int, shards: int) -> bool:
-  """Whether a problem is for this shard to measure."""
+  """Whether this shard measures a problem."""
   return int(key_, 16) % shards == shard
 
 
@@ -38,12 +38,12 @@ def path_of(out: str, shard: int, shards: int) -> str:
 
 
 def _whole_lines(path: str) -> list[str]:
-  """The lines that were written to their end."""
+  """Returns the lines that end in a newline."""
   return pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def read(out: str, header: dict) -> dict[tuple[str, int], int]:
-  """(key, samples) -> correct, of all shards' files.
+  """Returns (key, samples) -> correct from the files of all shards.
 
   Raises:
     InputError: a file was measured with another header, or is none.
@@ -86,7 +86,7 @@ def append(path: str, header: dict, counts: dict[tuple[str, int], int]) -> None:
 
 
 def missing(by_key: dict, counts: dict, n: int, again: list[int]):
-  """(samples, keys of the problems that still need so many), in order.
+  """Yields (samples, keys of the problems that still need them), in order.
 
   Args:
     by_key: key -> (split, problem).
@@ -102,7 +102,7 @@ def missing(by_key: dict, counts: dict, n: int, again: list[int]):
 
 def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
               *, shard: int, shards: int, start) -> dict:
-  """Measures what a shard lacks, saving as it goes; all counts there are.
+  """Measures what a shard lacks and returns the counts of all shards.
 
   Args:
     out, header: of the files.
@@ -137,7 +137,7 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
 
 
 def by_problem(by_key: dict, counts: dict) -> dict:
-  """Counts as {(split, samples): {problem id: correct}}."""
+  """Returns counts as {(split, samples): {problem id: correct}}."""
   out = {}
   for (key_, samples), correct in counts.items():
     if key_ in by_key:

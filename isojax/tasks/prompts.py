@@ -12,17 +12,17 @@ from isojax.tasks import base
 from isojax.tasks.problem import Problem
 from isojax.types import Prompts
 
-# Llama 3's chat templates write the day into the system's turn, unless they are
-# given one; this is the day that they take where they know none.
+# Llama 3's chat templates write today's date into the system's turn unless they
+# are given one; this is their default.
 TODAY = "26 Jul 2024"
 
 
 @dataclasses.dataclass(frozen=True)
 class PromptConfig:
-  """What stands around a question."""
+  """The text around a question."""
 
   template: str  # with {question}
-  chat: bool  # put it into the tokenizer's chat template, as the user's turn
+  chat: bool  # apply the tokenizer's chat template; this is the user's turn
   system: str  # the system's turn before it; empty: the template's default
 
   def __post_init__(self):
@@ -34,7 +34,7 @@ class PromptConfig:
 
 
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
-  """Texts as the user's turns of chats."""
+  """Returns chats with the texts as the user's turns."""
   if tokenizer.chat_template is None:
     raise InputError("prompt.chat: the tokenizer has no chat template, so the "
                      "model is not of a chat; set prompt.chat=False")
@@ -61,7 +61,7 @@ def _token_ids(tokenizer, questions: list[str],
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
-  """A hash of the tokens that stand around a question."""
+  """Returns a hash of the tokens around a question."""
   ids = _token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
@@ -78,8 +78,9 @@ def _check_special(special: list[str], problem: Problem, text: str) -> None:
 
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
            S: int, V: int,
-           question: Callable[[Problem], str] = base.question_of) -> tuple[list[Problem], Prompts]:
-  """The problems whose prompts have at most S tokens, and these prompts.
+           question: Callable[[Problem], str] = base.question_of,
+           ) -> tuple[list[Problem], Prompts]:
+  """Returns the problems whose prompts have at most S tokens, and the prompts.
 
   Args:
     tokenizer: transformers' fast tokenizer.
@@ -125,7 +126,7 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
 
 
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
-  """The Bp distinct problems of a step, as indices into D of them.
+  """Returns the Bp distinct problems of a step, as indices into D of them.
 
   A pure function: epoch e is a permutation of its own, cut into D // Bp steps;
   the remainder sits that epoch out, so no step holds a problem twice.

@@ -1,4 +1,4 @@
-"""Counts of correct samples to strata, mixtures of strata, and their recipe."""
+"""Chooses strata and mixtures by pass rate, and the recipe for each."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-  """Which problems a stratum holds."""
+  """The problems that a stratum holds."""
 
   low: float  # of avg@n, included
   high: float  # of avg@n, included
@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-  """A set made of given shares of strata."""
+  """A set of problems in which each stratum has a given share."""
 
   shares: dict  # stratum -> its share; they add up to 1
   train: int  # problems
@@ -54,7 +54,7 @@ class Mixture:
 
 def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
            correct: dict, n: int, again: dict) -> list[dict]:
-  """The rows of one split of a stratum, in the order of the problems.
+  """Returns the rows of one split of a stratum, ordered as the problems.
 
   Args:
     name, split: for messages.
@@ -79,7 +79,7 @@ def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """`count` divided by shares in whole numbers, by the largest remainders."""
+  """Returns `count` divided by shares, by the largest remainders."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -90,7 +90,7 @@ def parts_of(count: int, shares: dict) -> dict:
 
 
 def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
-  """The rows of one split of a mixture; none twice.
+  """Returns the distinct rows of one split of a mixture.
 
   Args:
     strata: name -> its rows of that split.
@@ -114,7 +114,7 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
 
 def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
               n: int) -> tuple[dict, list[str]]:
-  """Name -> rows of each stratum and mixture; and why others cannot be had.
+  """Returns name -> rows of strata and mixtures, and errors of the others.
 
   Args:
     strata: name -> Wanted.
@@ -146,7 +146,7 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
 
 
 def histogram(counts, n: int) -> str:
-  """Problems by how many of their n samples are correct, as text."""
+  """Returns problems by how many of their n samples are correct, as text."""
   of = collections.Counter(counts)
   most = max(of.values())
   return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
@@ -154,10 +154,10 @@ def histogram(counts, n: int) -> str:
 
 
 def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
-  """(easy or hard, why): whose KL and entropy terms suit a stratum.
+  """Returns (easy or hard, why): the recipe that suits a stratum.
 
-  The playbook's recipe is both terms on Easy problems, neither on hard ones
-  and on mixtures.
+  The playbook uses KL and entropy terms on Easy problems, and neither on hard
+  ones and on mixtures.
   """
   if not n:
     return "hard", "not measured, so without KL and entropy"
