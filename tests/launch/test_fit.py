@@ -100,15 +100,13 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
   assert fit["study"]["regime"] == "fixed_B" and fit["law"]["B"] == 60
   assert [n for _, n, _ in fit["switches"]][-1] == 12
   assert "M0 = " in out and "updates" in out
-  # One n alone: no law; the plan rests on the measured curves and says so.
+  # One n alone: no law, and no best of several n.
   code, out, err = launch("launch.fit", *common, "--Bp=5", "--out=one",
                           cwd=tmp_path)
   assert code == 0 and "NOT identified" in out, err
   code, out, err = launch("launch.plan", "--rollouts=1e4",
                           "--law=one/fit.json", cwd=tmp_path)
-  assert code == 0 and "its law is not identified" in out, err
-  assert json.loads((tmp_path / "plan.jsonl").read_text())["overrides"][
-      "alloc"]["n"] == 12
+  assert code == 2 and "its law is not identified" in err
 
 
 @pytest.mark.parametrize("args, message", [
