@@ -31,7 +31,7 @@ def draw(document: dict):
   left, right = figure.subplots(1, 2, sharey=True)
   for run in study["runs"]:
     left.plot(*axes.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
-  left.set_title(f"{len(study['runs'])} runs, a point an evaluation")
+  left.set_title(f"{len(study['runs'])} runs, one point per evaluation")
   left.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   for curve in document["curves"]:
     C, R = axes.floats(curve, "C", "reward")
