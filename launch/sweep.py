@@ -4,7 +4,7 @@
   python -m launch.sweep --root=runs --status
 
 The same command resumes a sweep: finished runs are skipped, partial runs
-resume, and failed runs are started again until they have failed --max_failures
+resume, and failed runs are started again until they have failed --tries
 times, with the reason kept. Several of these commands on one root share the
 work and never do a run twice, also on other machines with the same file system.
 Ctrl-C saves all runs and ends the sweep.
@@ -46,7 +46,7 @@ _DEVICES = flags.DEFINE_list(
     "devices", [], "Accelerators to use, such as 0,1; by default all. Two "
     "sweepers on one machine need different ones.")
 _MAX_FAILURES = flags.DEFINE_integer(
-    "max_failures", 3, "Failures after which a run is not started again.",
+    "tries", 3, "Failures after which a run is not started again.",
     lower_bound=1)
 _LEASE = flags.DEFINE_float(
     "lease", 60.0, "Seconds without a heartbeat after which sweepers on other "
@@ -231,7 +231,7 @@ def main(_) -> int:
   for text in wrong:
     progress.say(f"left out: {text}")
   if any(s.state == "failed" for s in states):
-    progress.say("--max_failures="
+    progress.say("--tries="
                  f"{_MAX_FAILURES.value + 1} starts failed runs again; their "
                  f"output is in {runs_lib.folder(root)}/RUN_ID.log")
   if stopped:

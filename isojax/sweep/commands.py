@@ -31,7 +31,7 @@ JOBSET = pathlib.Path(__file__).with_name("jobset.yaml")
 def of_run(root: str, run: Run, max_failures: int, lease: float) -> list[str]:
   """Returns the command that does one run on the machine that starts it."""
   return ["python", "-m", "launch.sweep", f"--root={root}",
-          f"--only={run.run_id}", f"--max_failures={max_failures}",
+          f"--only={run.run_id}", f"--tries={max_failures}",
           f"--lease={lease:g}"]
 
 

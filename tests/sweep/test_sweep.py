@@ -656,7 +656,7 @@ def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
 def test_a_worker_that_dies_at_import(tmp_path):
   """The reason is kept and the row named. The sweeper itself needs no jax."""
   (tmp_path / "plan.jsonl").write_text(rows((8, 4)))
-  words = [f"--root={tmp_path}/root", "--max_failures=2"]
+  words = [f"--root={tmp_path}/root", "--tries=2"]
   launch(*words, f"--plan={tmp_path}/plan.jsonl", "--config=configs/hard.py",
          "--backend=commands")
   (tmp_path / "jax.py").write_text("raise ImportError('no jax today')\n")
@@ -667,7 +667,7 @@ def test_a_worker_that_dies_at_import(tmp_path):
   assert f"({tmp_path}/plan.jsonl:1)" in done.stdout
   again = launch(*words, PYTHONPATH=path)  # two failures: left alone
   assert again.returncode == 1 and "attempt 3" not in again.stderr
-  assert "--max_failures=3 starts failed runs again" in again.stderr
+  assert "--tries=3 starts failed runs again" in again.stderr
 
 
 @pytest.mark.parametrize("words, message", [
