@@ -194,11 +194,13 @@ def test_keys_and_types(spoil, message):
     (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
     (dict(recipe__loss__dtype="int32"), "expected one of float32, bfloat16"),
     (dict(recipe__loss__attention="flash"), "expected one of auto, einsum"),
-    (dict(recipe__loss__attention="cudnn"), "recipe.loss.attention='cudnn': it "
-     "is of NVIDIA's GPUs, this is a cpu; possible here: auto, einsum"),
+    (dict(recipe__loss__attention="cudnn"), "recipe.loss.attention='cudnn': "
+     "cuDNN attention requires a GPU of NVIDIA; the current platform is cpu; "
+     "possible here: auto, einsum"),
     (dict(sampler__attention="flash"), "expected one of auto, einsum"),
-    (dict(sampler__attention="splash"), "sampler.attention='splash': it is of "
-     "TPUs, this is a cpu; possible here: auto, einsum"),
+    (dict(sampler__attention="splash"), "sampler.attention='splash': splash "
+     "attention requires a TPU; the current platform is cpu; possible here: "
+     "auto, einsum"),
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
     (dict(recipe__optimizer__base_batch=0), "base_batch=0"),
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),

@@ -76,7 +76,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   tx, _ = run_context.make_optimizer(e)
   policy = checkpoint.restore_params(
       str(folder / "checkpoints"), M - 1,
-      run_context.abstract_state(context, tx).params)[1]
+      run_context.abstract_state(context, tx).params, context.run_id)[1]
   index = prompts_lib.indices_at(
       seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)

@@ -152,14 +152,14 @@ def test_rows_of_the_calibration_are_checked(tmp_path, rows):
     (["--rollouts=1e99", "--stratum=easy"], "1125899906842624"),
     (["--rollouts=many", "--stratum=easy"], "--rollouts=many"),
     (["--rollouts=9", "--stratum=easy", "--Bp=0"], "--Bp=0"),
-    (["--rollouts=9", "--stratum=easy", "--Bp=4,8"], "for --sweep"),
+    (["--rollouts=9", "--stratum=easy", "--Bp=4,8"], "need --sweep"),
     (["--rollouts=20", "--stratum=easy"], "do not pay for one step"),
     (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
     (["--rollouts=2e6", "--law=q1-easy", "--stratum=hard"], "yours are hard"),
     (["--hours=9", "--stratum=easy"], "--hours needs --machine"),
     (["--hours=9", "--stratum=easy", "--machine=v5e-8"], "--model=FOLDER"),
     (["--sweep", "--rollouts=99"], "--sweep needs"),
-    (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "there twice"),
+    (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "2 is given twice"),
     (["--rollouts=2e6", "--stratum=easy", "--out=no/such/plan"], "--out="),
 ])
 def test_bad_questions_are_refused(tmp_path, args, message):
