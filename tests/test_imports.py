@@ -1,110 +1,63 @@
-"""The architecture as a test: who may import whom."""
+"""The architecture as a test: which module imports which, and why it exists."""
 
-import ast
+import graphlib
 import io
-import pathlib
 
 import pytest
 from pyflakes import api as pyflakes
 from pyflakes import reporter
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests import architecture
+from tests.architecture import IMPORTS, LAYERS, ROOT
 
-# module or folder -> what it may import from isojax
-ALLOWED = {
-    "errors": set(),
-    "families": set(),
-    "kernels": set(),
-    "types": set(),
-    "rng": set(),
-    "storage": {"errors"},
-    "parts": {"errors", "storage"},
-    "lease": {"cli", "errors", "progress", "storage"},
-    "records": {"errors", "parts", "storage"},
-    "workdir": {"errors", "lease", "records", "storage"},
-    "compilation": set(),
-    "profile": {"errors"},
-    "progress": {"errors"},
-    "cli": {"errors"},
-    "planner": {"errors", "families", "kernels"},
-    "sweep": {"cli", "errors", "lease", "planner", "progress", "records",
-              "storage", "workdir"},
-    "frontier": {"errors", "evaluate", "planner", "records", "storage"},
-    "mesh": {"errors"},
-    "evaluate": set(),
-    "tasks": {"errors", "types"},
-    "models": {"errors", "families", "kernels", "mesh", "types"},
-    "sampling": {"errors", "mesh", "models", "rng", "types"},
-    "rl": {"errors", "mesh", "models", "planner", "sampling", "types"},
-    "hosts": {"cli", "errors", "progress", "workdir"},
-    "checkpoint": {"errors", "hosts", "storage", "types"},
-    "experiment": {"errors", "mesh", "models", "planner", "rl", "sampling",
-                   "tasks"},
-    "context": {"errors", "experiment", "families", "mesh", "models", "planner",
-            "rl", "rng", "sampling", "tasks", "types", "workdir"},
-    "train": {"checkpoint", "cli", "compilation", "errors", "evaluate", "hosts",
-              "context", "mesh", "profile", "progress", "records", "rl", "rng",
-              "sampling", "tasks", "types"},
-    "together": {"checkpoint", "cli", "compilation", "errors", "context",
-                 "progress", "sampling", "sweep", "train", "workdir"},
-    "main": {"checkpoint", "cli", "compilation", "errors", "hosts", "context",
-             "planner", "profile", "progress", "records", "storage", "train",
-             "workdir"},
-}
-WITHOUT_JAX = ("errors", "families", "kernels", "storage", "parts", "lease",
-               "records", "workdir", "progress", "planner", "frontier",
-               "evaluate", "sweep", "cli")
-FILES = sorted((ROOT / "isojax").rglob("*.py"))
+FILES = {architecture.name_of(f): f for f in architecture.files()}
+UPDATE = "run: python -m tests.architecture --write"
 
 
-def room(path):
-  return path.relative_to(ROOT / "isojax").parts[0].removesuffix(".py")
+def test_imports_are_those_of_the_table():
+  found = {name: " ".join(sorted(needs))
+           for name, needs in architecture.found_imports().items()}
+  assert found == IMPORTS, UPDATE
 
 
-def imported(path):
-  """Dotted names that a file imports, module and name of `from` joined."""
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_every_room_is_in_the_table():
-  assert {room(f) for f in FILES} == set(ALLOWED) | {"__init__"}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports(path):
-  if room(path) == "__init__":
-    return
-  names = list(imported(path))
-  ours = {name.split(".")[1] for name in names if name.startswith("isojax.")}
-  assert ours - {room(path)} <= ALLOWED[room(path)]
-  libraries = {name.split(".")[0] for name in names}
-  if room(path) in WITHOUT_JAX:
-    assert not libraries & {"jax", "flax", "optax", "orbax"}
-  if room(path) != "models":
-    assert not any(name.startswith("flax.linen") for name in names)
-  if room(path) != "cli":
-    assert not libraries & {"ml_collections"}
-  if path.name not in ("axes.py", "plots.py", "plots_frontier.py"):
-    assert "matplotlib" not in libraries
-  assert not libraries & {"torch", "tensorflow"}
+def test_no_module_imports_a_higher_layer():
+  order = list(LAYERS)
+  rank = lambda name: order.index(architecture.layer_of(name))
+  assert [(name, needed) for name, needs in IMPORTS.items()
+          for needed in needs.split() if rank(needed) > rank(name)] == []
 
 
 def test_no_cycles():
-  done, left = set(), dict(ALLOWED)
-  while left:
-    free = {name for name, needs in left.items() if needs <= done}
-    assert free, f"a cycle among {sorted(left)}"
-    done |= free
-    left = {name: needs for name, needs in left.items() if name not in free}
+  graph = {name: needs.split() for name, needs in IMPORTS.items()}
+  assert len(list(graphlib.TopologicalSorter(graph).static_order())) >= len(
+      graph)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_module_says_in_a_sentence_what_it_is_for(name):
+  purpose = architecture.purpose(FILES[name])
+  assert purpose.endswith((".", ":", "?")) and len(purpose) < 240, purpose
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_libraries(name):
+  wanted = set(architecture.imported(FILES[name]))
+  uses = lambda library: any(f"{each}.".startswith(f"{library}.")
+                             for each in wanted)
+  if architecture.within(name, architecture.WITHOUT_JAX) and (
+      name not in architecture.WITH_JAX):
+    assert not [x for x in ("jax", "flax", "optax", "orbax") if uses(x)]
+  for library, allowed in architecture.ONLY.items():
+    assert not uses(library) or architecture.within(name, allowed), library
+
+
+def test_the_page_shows_the_layers():
+  assert architecture.diagram() in architecture.DESIGN.read_text("utf-8"), UPDATE
 
 
 def test_configs_import_nothing_of_ours_but_configs():
   for path in (ROOT / "configs").glob("*.py"):
-    libraries = {name.split(".")[0] for name in imported(path)}
+    libraries = {name.split(".")[0] for name in architecture.imported(path)}
     assert libraries <= {"ml_collections", "configs"}
 
 

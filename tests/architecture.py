@@ -1,0 +1,581 @@
+"""The architecture as data: the layers, and what each module imports.
+
+  python -m tests.architecture           # prints IMPORTS as the code has it
+  python -m tests.architecture --write   # renews IMPORTS and docs/design.md
+"""
+
+import ast
+import pathlib
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).parents[1]
+DESIGN = ROOT / "docs/design.md"
+MARKS = ("<!-- layers -->\n", "<!-- /layers -->")
+
+# From the bottom to the top. A module imports from its own layer or from lower
+# ones. A name stands for a module, or for a package with all its modules; the
+# longest one that fits decides.
+LAYERS = {
+    "foundations": (
+        "isojax", "errors", "format", "json_text", "help_text", "installation",
+        "model_families", "attention_kernels", "types", "rng", "mesh",
+        "evaluate", "progress", "cli", "compilation", "profile"),
+    "ledger": ("ledger",),
+    "decisions": ("planner", "frontier"),
+    "policy": ("models", "sampling", "rl", "tasks"),
+    "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
+            "experiment", "policy", "run_context", "stopping", "rollouts",
+            "resume", "repair", "train"),
+    "sweep": ("sweep",),
+    "commands": ("main", "launch"),
+}
+# What people use who only plan, fit or manage sweeps: it does not load jax.
+# The sweeper imports `experiment` inside a function, to name new runs.
+WITHOUT_JAX = (
+    "errors", "format", "json_text", "help_text", "installation", "cli",
+    "model_families", "attention_kernels", "evaluate", "progress", "ledger",
+    "planner", "frontier", "sweep")
+WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
+# The only modules that import these libraries.
+ONLY = {
+    "flax.linen": ("models",),
+    "ml_collections": ("cli", "launch"),
+    "matplotlib": ("frontier.report", "tasks.histogram", "launch"),
+    "torch": ("launch.bench.peers", "launch.verify.parity"),
+    "tensorflow": (),
+}
+
+
+def files() -> list[pathlib.Path]:
+  """Every module of the package and of launch, without empty __init__.py."""
+  found = [*(ROOT / "isojax").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]
+  return sorted(f for f in found if f.read_text("utf-8"))
+
+
+def name_of(path: pathlib.Path) -> str:
+  """Dotted name without "isojax."; a package has that of its folder."""
+  parts = path.relative_to(ROOT).with_suffix("").parts
+  parts = parts[:-1] if parts[-1] == "__init__" else parts
+  return ".".join(parts[parts[0] == "isojax" and len(parts) > 1:])
+
+
+def imported(path: pathlib.Path):
+  """Dotted names that a file imports, module and name of `from` joined."""
+  for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def our_imports(path: pathlib.Path, names: set[str]) -> set[str]:
+  """The modules of this project that a file imports."""
+  found = set()
+  for full in imported(path):
+    if full.split(".")[0] not in ("isojax", "launch"):
+      continue
+    name = full.removeprefix("isojax.")
+    while name and name not in names:  # a function or class of a module
+      name = name.rpartition(".")[0]
+    if not name:
+      raise ValueError(f"{path} imports {full}, which is in no module")
+    found.add(name)
+  return found
+
+
+def within(name: str, parts: tuple[str, ...]) -> bool:
+  """Whether a module is one of these modules, or in one of these packages."""
+  return any(f"{name}.".startswith(f"{part}.") for part in parts)
+
+
+def layer_of(name: str) -> str:
+  """The layer of a module: that of the longest name that fits."""
+  fitting = [(len(part), layer) for layer, parts in LAYERS.items()
+             for part in parts if within(name, (part,))]
+  if not fitting:
+    raise ValueError(f"{name} is in no layer; add it to LAYERS")
+  return max(fitting)[1]
+
+
+def found_imports() -> dict[str, set[str]]:
+  """Module to the modules of this project that it imports."""
+  by_name = {name_of(f): f for f in files()}
+  return {name: our_imports(f, set(by_name)) for name, f in by_name.items()}
+
+
+def purpose(path: pathlib.Path) -> str:
+  """The first sentence of a module's docstring; empty if there is none."""
+  text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+  return text.split("\n\n")[0].replace("\n", " ")
+
+
+def diagram() -> str:
+  """The layers from the top down, each with its modules and their purpose."""
+  by_name = {name_of(f): f for f in files()}
+  lines = ["A module imports from its own layer or from layers below it.", ""]
+  for layer in reversed(LAYERS):
+    lines += [f"**{layer}**", "", "| module | purpose |", "|---|---|"]
+    lines += [f"| `{name}` | {purpose(f)} |" for name, f in by_name.items()
+              if layer_of(name) == layer]
+    lines.append("")
+  return "\n".join(lines)
+
+
+def rows() -> str:
+  """The literal of IMPORTS as the code has it."""
+  lines = ["IMPORTS = {"]
+  for name, needs in found_imports().items():
+    parts = textwrap.wrap(" ".join(sorted(needs)), 66) or [""]
+    lines.append(f'    "{name}":')
+    lines += [f'        "{part} "' for part in parts[:-1]]
+    lines.append(f'        "{parts[-1]}",')
+  return "\n".join([*lines, "}", ""])
+
+
+def replace(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:
+  """Replaces what is between two marks of a file."""
+  before, _, rest = path.read_text("utf-8").partition(marks[0])
+  _, _, after = rest.partition(marks[1])
+  path.write_text(f"{before}{marks[0]}{text}{marks[1]}{after}", "utf-8")
+
+
+# Module -> the modules of this project that it imports; --write renews it.
+# <imports>
+IMPORTS = {
+    "isojax":
+        "",
+    "attention_kernels":
+        "",
+    "cli":
+        "errors help_text installation",
+    "compilation":
+        "",
+    "distributed.hosts":
+        "cli errors ledger.workdir progress",
+    "distributed.rendezvous":
+        "cli distributed.hosts errors progress",
+    "errors":
+        "",
+    "evaluate":
+        "",
+    "experiment":
+        "errors installation mesh models.lora planner.allocation rl.update "
+        "sampling.sampler tasks.grader tasks.prompts",
+    "format":
+        "",
+    "frontier.analysis":
+        "frontier.bootstrap frontier.envelope frontier.study "
+        "frontier.verdict planner.laws",
+    "frontier.bootstrap":
+        "errors frontier.curves frontier.study",
+    "frontier.curves":
+        "errors frontier.varpro",
+    "frontier.diagnostics":
+        "errors format frontier.analysis frontier.bootstrap "
+        "frontier.envelope frontier.study frontier.verdict",
+    "frontier.envelope":
+        "frontier.curves frontier.varpro planner.laws",
+    "frontier.interference":
+        "frontier.bootstrap frontier.study",
+    "frontier.io.constants":
+        "errors frontier.io.formats json_text",
+    "frontier.io.field_mapping":
+        "errors frontier.io.constants frontier.io.formats frontier.io.parse "
+        "frontier.io.rows",
+    "frontier.io.fit_json":
+        "errors format frontier.bootstrap frontier.diagnostics "
+        "frontier.envelope frontier.interference frontier.scalerl "
+        "frontier.study frontier.verdict planner.fit_file planner.laws",
+    "frontier.io.formats":
+        "ledger.records",
+    "frontier.io.parse":
+        "errors json_text ledger.records",
+    "frontier.io.rows":
+        "errors frontier.io.formats",
+    "frontier.io.selection":
+        "errors evaluate frontier.io.rows frontier.study",
+    "frontier.labels":
+        "format",
+    "frontier.next_sweep":
+        "frontier.verdict planner.allocation planner.plan_file",
+    "frontier.report.axes":
+        "format frontier.labels",
+    "frontier.report.html":
+        "format frontier.labels frontier.report.sections",
+    "frontier.report.plots":
+        "format frontier.labels frontier.report.axes "
+        "frontier.report.plots_frontier",
+    "frontier.report.plots_frontier":
+        "frontier.labels frontier.report.axes",
+    "frontier.report.sections":
+        "format frontier.labels",
+    "frontier.scalerl":
+        "errors",
+    "frontier.study":
+        "format",
+    "frontier.synthetic":
+        "frontier.curves frontier.study",
+    "frontier.varpro":
+        "",
+    "frontier.verdict":
+        "format frontier.bootstrap frontier.curves frontier.envelope "
+        "frontier.study planner.laws",
+    "help_text":
+        "",
+    "installation":
+        "",
+    "json_text":
+        "",
+    "ledger.checkpoint":
+        "distributed.hosts errors ledger.object_store ledger.step_folders "
+        "types",
+    "ledger.continuity":
+        "errors ledger.records",
+    "ledger.lease":
+        "cli errors json_text ledger.object_store progress",
+    "ledger.object_store":
+        "errors installation",
+    "ledger.record_parts":
+        "errors ledger.object_store",
+    "ledger.records":
+        "errors json_text ledger.object_store ledger.record_parts",
+    "ledger.step_folders":
+        "distributed.hosts errors json_text ledger.object_store",
+    "ledger.workdir":
+        "errors json_text ledger.lease ledger.object_store ledger.records",
+    "main":
+        "cli compilation distributed.hosts distributed.rendezvous errors "
+        "experiment ledger.checkpoint ledger.object_store ledger.records "
+        "ledger.step_folders ledger.workdir planner.plan_file profile "
+        "progress rollouts run_context stopping train",
+    "mesh":
+        "errors",
+    "model_families":
+        "",
+    "models.attention":
+        "attention_kernels errors mesh",
+    "models.decoder":
+        "mesh models.attention models.linear",
+    "models.hf_config":
+        "errors installation json_text model_families models.decoder",
+    "models.hf_tokenizer":
+        "errors json_text",
+    "models.hf_weights":
+        "errors json_text",
+    "models.int8":
+        "",
+    "models.linear":
+        "mesh models.int8",
+    "models.lora":
+        "errors models.decoder models.hf_weights models.int8",
+    "models.precision":
+        "",
+    "planner.advice":
+        "errors planner.allocation planner.cautions planner.fit_file "
+        "planner.laws planner.priors",
+    "planner.allocation":
+        "errors",
+    "planner.cautions":
+        "planner.allocation planner.fit_file planner.priors",
+    "planner.cost.calibration":
+        "planner.cost.efficiency planner.cost.machine "
+        "planner.cost.model_shape planner.cost.pricing "
+        "planner.cost.workload",
+    "planner.cost.efficiency":
+        "errors",
+    "planner.cost.machine":
+        "errors",
+    "planner.cost.measured":
+        "errors planner.cost.efficiency planner.cost.machine "
+        "planner.cost.model_shape planner.cost.roofline "
+        "planner.cost.workload",
+    "planner.cost.memory":
+        "attention_kernels planner.cost.machine planner.cost.model_shape "
+        "planner.cost.roofline planner.cost.workload",
+    "planner.cost.model_shape":
+        "errors model_families",
+    "planner.cost.pricing":
+        "errors planner.cost.efficiency planner.cost.machine "
+        "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
+        "planner.cost.step_memory planner.cost.workload",
+    "planner.cost.roofline":
+        "errors planner.cost.efficiency planner.cost.machine "
+        "planner.cost.model_shape planner.cost.workload",
+    "planner.cost.step_memory":
+        "planner.cost.machine planner.cost.memory planner.cost.model_shape "
+        "planner.cost.roofline planner.cost.workload",
+    "planner.cost.workload":
+        "errors",
+    "planner.fit_file":
+        "errors planner.laws",
+    "planner.laws":
+        "",
+    "planner.plan_file":
+        "errors json_text planner.allocation",
+    "planner.priors":
+        "errors planner.laws",
+    "planner.tables":
+        "format planner.advice planner.allocation planner.cost.calibration "
+        "planner.cost.pricing planner.cost.roofline planner.plan_file",
+    "policy":
+        "errors mesh model_families models.decoder models.hf_config "
+        "models.hf_tokenizer models.hf_weights planner.cost.memory "
+        "planner.cost.model_shape sampling.sampler",
+    "profile":
+        "errors",
+    "progress":
+        "",
+    "repair":
+        "evaluate experiment ledger.continuity ledger.object_store "
+        "ledger.records ledger.step_folders ledger.workdir",
+    "resume":
+        "distributed.hosts errors ledger.checkpoint ledger.continuity "
+        "ledger.records rl.update run_context",
+    "rl.advantages":
+        "",
+    "rl.aggregation":
+        "rl.advantages",
+    "rl.chunked_head":
+        "mesh models.attention models.decoder planner.cost.memory "
+        "sampling.prefill types",
+    "rl.losses":
+        "",
+    "rl.objective":
+        "errors models.attention models.decoder models.precision "
+        "rl.advantages rl.aggregation rl.losses rl.selection types",
+    "rl.packing":
+        "types",
+    "rl.rewards":
+        "types",
+    "rl.selection":
+        "",
+    "rl.update":
+        "errors mesh models.attention models.decoder models.lora "
+        "models.precision rl.chunked_head rl.losses rl.objective rl.packing "
+        "types",
+    "rng":
+        "",
+    "rollouts":
+        "distributed.hosts profile rl.rewards run_context sampling.sampler "
+        "stopping tasks.grader tasks.stratum_file types",
+    "run_context":
+        "errors experiment ledger.records ledger.workdir mesh "
+        "models.decoder models.hf_weights models.lora policy rl.packing "
+        "rl.update rng sampling.sampler tasks.base tasks.prompts "
+        "tasks.stratum_file types",
+    "sampling.cache":
+        "mesh models.decoder",
+    "sampling.decode":
+        "mesh models.decoder rng sampling.cache sampling.draw types",
+    "sampling.draw":
+        "",
+    "sampling.prefill":
+        "models.attention models.decoder types",
+    "sampling.queue":
+        "types",
+    "sampling.sampler":
+        "errors mesh models.attention models.decoder models.int8 "
+        "models.precision sampling.cache sampling.decode sampling.draw "
+        "sampling.prefill sampling.queue types",
+    "stopping":
+        "distributed.hosts",
+    "sweep.attempts":
+        "cli json_text ledger.lease ledger.records sweep.runs",
+    "sweep.commands":
+        "cli errors sweep.runs",
+    "sweep.devices":
+        "errors",
+    "sweep.run_process":
+        "cli sweep.devices sweep.runs",
+    "sweep.runs":
+        "cli errors experiment json_text ledger.object_store ledger.records "
+        "ledger.workdir planner.allocation planner.plan_file",
+    "sweep.slurm":
+        "cli errors installation sweep.commands sweep.run_process "
+        "sweep.runs",
+    "sweep.status":
+        "errors format ledger.records sweep.runs sweep.sweeper",
+    "sweep.sweeper":
+        "errors ledger.lease ledger.workdir progress sweep.attempts "
+        "sweep.devices sweep.run_process sweep.runs",
+    "tasks":
+        "",
+    "tasks.answer_extraction":
+        "",
+    "tasks.base":
+        "tasks.countdown tasks.files tasks.gym tasks.math tasks.problem",
+    "tasks.countdown":
+        "errors tasks.problem",
+    "tasks.dedup":
+        "tasks.problem",
+    "tasks.files":
+        "errors json_text tasks.answer_extraction tasks.dedup tasks.problem",
+    "tasks.grader":
+        "errors installation tasks.answer_extraction tasks.base "
+        "tasks.grader_pool tasks.problem",
+    "tasks.grader_pool":
+        "errors installation tasks.base tasks.grader_process",
+    "tasks.grader_process":
+        "tasks.base tasks.problem",
+    "tasks.gym":
+        "errors installation tasks.dedup tasks.problem",
+    "tasks.histogram":
+        "",
+    "tasks.math":
+        "errors tasks.math_text tasks.problem",
+    "tasks.math_text":
+        "",
+    "tasks.pass_counts":
+        "errors json_text tasks.problem",
+    "tasks.problem":
+        "",
+    "tasks.prompts":
+        "errors tasks.base tasks.problem types",
+    "tasks.strata":
+        "errors tasks.problem tasks.stratum_file",
+    "tasks.stratum_file":
+        "errors installation json_text tasks.base tasks.problem",
+    "train":
+        "cli compilation distributed.hosts evaluate ledger.checkpoint "
+        "ledger.records mesh profile progress resume rl.objective rl.update "
+        "rng rollouts run_context stopping tasks.prompts types",
+    "types":
+        "",
+    "launch.bench.__main__":
+        "cli errors installation launch.bench.cases launch.bench.run "
+        "launch.bench.table models.decoder profile sampling.sampler",
+    "launch.bench.cases":
+        "errors",
+    "launch.bench.frontier":
+        "frontier.analysis frontier.bootstrap frontier.io.field_mapping "
+        "frontier.io.fit_json frontier.io.selection frontier.next_sweep "
+        "frontier.report.html frontier.report.plots frontier.synthetic "
+        "planner.allocation",
+    "launch.bench.grader":
+        "tasks.grader tasks.problem",
+    "launch.bench.grader_overlap":
+        "cli rng rollouts run_context stopping tasks.prompts",
+    "launch.bench.machine":
+        "",
+    "launch.bench.ours":
+        "launch.bench.cases mesh models.decoder models.hf_config profile "
+        "rl.objective rl.update rng sampling.sampler types",
+    "launch.bench.peers":
+        "launch.bench.cases launch.bench.ours models.hf_weights "
+        "rl.advantages",
+    "launch.bench.planner":
+        "launch.bench.cases planner.cost.efficiency planner.cost.machine "
+        "planner.cost.model_shape planner.cost.roofline "
+        "planner.cost.workload",
+    "launch.bench.run":
+        "errors json_text launch.bench.cases launch.bench.machine "
+        "launch.bench.ours launch.bench.peers launch.bench.work "
+        "planner.cost.model_shape planner.cost.workload profile",
+    "launch.bench.table":
+        "format launch.bench.cases",
+    "launch.bench.work":
+        "planner.cost.model_shape",
+    "launch.compile.__main__":
+        "cli errors experiment launch.compile.devices "
+        "launch.compile.programs launch.compile.report",
+    "launch.compile.devices":
+        "errors installation launch.compile.report mesh "
+        "planner.cost.machine",
+    "launch.compile.programs":
+        "errors experiment launch.compile.devices mesh models.decoder "
+        "models.hf_config models.lora planner.cost.memory "
+        "planner.cost.roofline policy rl.packing rl.update run_context "
+        "sampling.cache sampling.sampler types",
+    "launch.compile.report":
+        "",
+    "launch.convert":
+        "cli errors experiment ledger.checkpoint ledger.object_store "
+        "ledger.workdir mesh models.decoder models.hf_config "
+        "models.hf_weights models.lora",
+    "launch.fit":
+        "cli errors format frontier.analysis frontier.bootstrap "
+        "frontier.curves frontier.io.field_mapping frontier.io.fit_json "
+        "frontier.io.formats frontier.io.selection frontier.labels "
+        "frontier.next_sweep frontier.report.html frontier.report.plots "
+        "installation ledger.object_store ledger.records",
+    "launch.plan":
+        "cli errors format launch.plan_flags launch.price ledger.records "
+        "planner.advice planner.allocation planner.cost.pricing "
+        "planner.cost.roofline planner.plan_file planner.priors "
+        "planner.tables",
+    "launch.plan_flags":
+        "cli errors installation json_text launch.price planner.allocation "
+        "planner.cost.roofline planner.fit_file planner.priors",
+    "launch.pretrain":
+        "cli compilation evaluate experiment mesh models.decoder "
+        "models.hf_config models.hf_weights progress rl.rewards rl.update "
+        "rng sampling.sampler tasks.countdown tasks.prompts types",
+    "launch.price":
+        "errors evaluate installation json_text ledger.object_store "
+        "ledger.records planner.cost.efficiency planner.cost.machine "
+        "planner.cost.measured planner.cost.memory planner.cost.model_shape "
+        "planner.cost.pricing planner.cost.roofline planner.cost.workload",
+    "launch.random_checkpoint":
+        "cli errors mesh models.decoder models.hf_config models.hf_weights",
+    "launch.readme_figure":
+        "cli errors frontier.labels frontier.report.axes",
+    "launch.repair":
+        "cli ledger.object_store ledger.workdir repair",
+    "launch.split":
+        "",
+    "launch.split.__main__":
+        "cli compilation errors experiment launch.split.config "
+        "launch.split.measure launch.split.output progress tasks.grader "
+        "tasks.pass_counts tasks.strata tasks.stratum_file",
+    "launch.split.config":
+        "errors experiment mesh sampling.sampler tasks.base tasks.grader "
+        "tasks.problem tasks.prompts tasks.strata",
+    "launch.split.measure":
+        "experiment launch.split.config mesh models.decoder "
+        "models.hf_weights policy rl.rewards rng sampling.sampler "
+        "tasks.base tasks.problem tasks.prompts",
+    "launch.split.output":
+        "errors installation launch.split.config tasks.base tasks.histogram "
+        "tasks.problem tasks.strata tasks.stratum_file",
+    "launch.sweep":
+        "cli errors progress sweep.commands sweep.devices sweep.run_process "
+        "sweep.runs sweep.slurm sweep.status sweep.sweeper",
+    "launch.tpu_pod":
+        "cli errors ledger.object_store planner.cost.machine",
+    "launch.verify.calibrate":
+        "cli errors frontier.analysis frontier.bootstrap frontier.curves "
+        "frontier.diagnostics frontier.scalerl frontier.synthetic "
+        "frontier.verdict planner.laws",
+    "launch.verify.compare":
+        "cli errors ledger.object_store ledger.records",
+    "launch.verify.kill_and_resume":
+        "cli ledger.checkpoint ledger.records run_context",
+    "launch.verify.kill_and_sweep":
+        "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
+    "launch.verify.many_hosts":
+        "cli launch.verify.processes run_context",
+    "launch.verify.mutants":
+        "cli errors launch.verify.mutations progress",
+    "launch.verify.mutations":
+        "",
+    "launch.verify.parity":
+        "cli mesh models.decoder models.hf_config models.hf_weights "
+        "models.lora sampling.sampler types",
+    "launch.verify.playbook":
+        "cli errors launch.verify.playbook_tables",
+    "launch.verify.playbook_tables":
+        "errors evaluate frontier.curves frontier.envelope frontier.scalerl "
+        "planner.allocation planner.laws planner.priors",
+    "launch.verify.processes":
+        "launch.verify.compare ledger.records",
+}
+# </imports>
+
+
+if __name__ == "__main__":
+  print(rows())
+  if "--write" in sys.argv[1:]:
+    replace(pathlib.Path(__file__), ("# <imports>" + "\n", "# </imports>"),
+            rows())
+    replace(DESIGN, MARKS, f"\n{diagram()}\n")
