@@ -16,6 +16,7 @@ from isojax import json_text
 from isojax.errors import InputError
 from isojax.model_families import FAMILIES
 from isojax.models import decoder
+from isojax.planner.cost import model_shape
 
 # Fields of config.json beside READ.
 _PLAIN = frozenset(("hidden_act",))
@@ -41,13 +42,11 @@ HARMLESS = frozenset((
     "pretraining_tp", "return_dict", "tokenizer_class", "torch_dtype",
     "transformers.js_config", "transformers_version", "unsloth_fixed",
     "unsloth_version", "use_cache"))
-POSITIVE = (  # fields that must be there
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "intermediate_size", "rms_norm_eps",
-    "max_position_embeddings")
-POSITIVE_OR_NULL = (  # and those that may be absent
-    "head_dim", "sliding_window", "query_pre_attn_scalar",
-    "attn_logit_softcapping", "final_logit_softcapping")
+# Fields beside the sizes that planner.cost.model_shape reads and checks.
+POSITIVE = ("rms_norm_eps", "max_position_embeddings")
+POSITIVE_OR_NULL = (
+    "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping",
+    "final_logit_softcapping")
 # Sizes that no dense text model has; larger ones are damage, and transformers
 # would build lists of that length.
 LARGEST = {
@@ -189,19 +188,6 @@ def _whole_config(path: str, file) -> dict:
   return config
 
 
-def _head_width(config: dict, file) -> int:
-  heads, width = config["num_attention_heads"], config["hidden_size"]
-  groups = config["num_key_value_heads"]
-  H = config["head_dim"] if "head_dim" in config else None
-  if heads % groups or (H is None and width % heads) or (
-      H or width // heads) % 2:
-    raise InputError(
-        f"{file}: hidden_size={width}, num_attention_heads={heads}, "
-        f"num_key_value_heads={groups}, head_dim={H}: expected heads of an "
-        "even, equal width and a whole number of query heads to each key head")
-  return H or width // heads
-
-
 def _windows(config: dict, file) -> tuple[int | None, ...]:
   """How many tokens each layer sees; None: all."""
   Z = config["num_hidden_layers"]
@@ -220,8 +206,10 @@ def _windows(config: dict, file) -> tuple[int | None, ...]:
 def read(path: str) -> decoder.ModelConfig:
   """The decoder's shape; InputError for what it cannot run faithfully."""
   file = pathlib.Path(path) / "config.json"
-  family = FAMILIES[_raw_config(file)["model_type"]]
+  _raw_config(file)
   config = _whole_config(path, file)
+  shape = model_shape.model_shape(config, path=str(file))
+  family = shape.family
   rope = config["rope_parameters"]
   ropes = [_rope(rope[kind] if kind in rope else rope, file)
            for kind in ("full_attention", "sliding_attention")]
@@ -229,21 +217,19 @@ def read(path: str) -> decoder.ModelConfig:
   if activation not in decoder.ACTIVATIONS:
     raise InputError(f"{file}: activation {activation!r} is not supported; "
                      f"expected one of {', '.join(decoder.ACTIVATIONS)}")
-  H, width = _head_width(config, file), config["hidden_size"]
-  scalar = config["query_pre_attn_scalar"] if family.gemma else H
+  scalar = config["query_pre_attn_scalar"] if family.gemma else shape.head_dim
   return decoder.ModelConfig(
-      V=config["vocab_size"], D=width, Z=config["num_hidden_layers"],
-      N=config["num_attention_heads"], K=config["num_key_value_heads"], H=H,
-      F=config["intermediate_size"],
+      V=shape.vocab, D=shape.width, Z=shape.layers, N=shape.heads,
+      K=shape.kv_heads, H=shape.head_dim, F=shape.mlp,
       rope=ropes[0], local_rope=ropes[1], window_Z=_windows(config, file),
       norm_eps=float(config["rms_norm_eps"]),
       norm_offset=1.0 if family.gemma else 0.0,
       qkv_bias=family.qkv_bias, qk_norm=family.qk_norm,
       post_norms=family.gemma,
       activation=activation,
-      embed_scale=width**0.5 if family.gemma else 1.0,
+      embed_scale=shape.width**0.5 if family.gemma else 1.0,
       query_scale=scalar**-0.5,
       attn_cap=config["attn_logit_softcapping"] if family.gemma else None,
       logit_cap=config["final_logit_softcapping"] if family.gemma else None,
-      tied=config["tie_word_embeddings"],
+      tied=shape.tied,
       max_positions=config["max_position_embeddings"])

@@ -83,7 +83,7 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
     InputError: not a dense text model of a known family; names file and field.
   """
   kind = config["model_type"] if "model_type" in config else None
-  experts = [key for key in config if "expert" in key]
+  experts = [key for key, value in config.items() if "expert" in key and value]
   if not isinstance(kind, str) or kind not in FAMILIES or experts:
     raise InputError(
         f"{path}: model_type {kind!r}"
