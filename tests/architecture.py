@@ -258,7 +258,8 @@ IMPORTS = {
     "models.decoder":
         "mesh models.attention models.linear",
     "models.hf_config":
-        "errors installation json_text model_families models.decoder",
+        "errors installation json_text model_families models.decoder "
+        "planner.cost.model_shape",
     "models.hf_tokenizer":
         "errors json_text",
     "models.hf_weights":
@@ -555,10 +556,6 @@ IMPORTS = {
         "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
-    "launch.verify.mutants":
-        "cli errors launch.verify.mutations progress",
-    "launch.verify.mutations":
-        "",
     "launch.verify.parity":
         "cli mesh models.decoder models.hf_config models.hf_weights "
         "models.lora sampling.sampler types",
