@@ -70,12 +70,18 @@ def unknown_key(config, name: str) -> str | None:
     if not hasattr(node, "keys"):
       return f"{name}: {path} is a value, not a section"
     if key not in node:
-      near = fields_named(key, node, path) or [f"{path}." + (
-          difflib.get_close_matches(key, node.keys(), n=1, cutoff=0)[0])]
+      near = fields_named(key, node, path) or [
+          f"{path}.{nearest(key, list(node.keys()))}"]
       return (f"{name}: no such key; the nearest is {near[0]} "
               f"(there are: {', '.join(sorted(node.keys()))})")
     node, path = node[key], f"{path}.{key}"
   return None
+
+
+def nearest(key: str, keys: list[str]) -> str:
+  """Returns the most similar of some keys; case is the smallest difference."""
+  same = [name for name in keys if name.lower() == key.lower()]
+  return (same or difflib.get_close_matches(key, keys, n=1, cutoff=0))[0]
 
 
 def fields_named(key: str, node, path: str = "config") -> list[str]:
@@ -164,24 +170,43 @@ def _unknown_flag(name: str, message: str) -> str:
   return message
 
 
-def _parse(argv: list[str]) -> list[str]:
-  """Returns the words that are no flags; InputError if a flag is wrong."""
+def _parse(argv: list[str], *, words: bool) -> list[str]:
+  """Returns the words that are no flags; InputError if a flag is wrong.
+
+  Args:
+    argv: the command line.
+    words: whether the command takes words that are no flags.
+  """
   try:
     rest = flags.FLAGS(_with_shipped_config(argv))
+    if rest[1:] and not words:
+      raise InputError(f"unexpected argument {rest[1]!r}: expected only flags, "
+                       "such as --config=FILE; see --help")
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
       flags.FLAGS["config"].value.keys()  # raises if the file is missing
     return rest
   except flags.UnrecognizedFlagError as error:
     message = _unknown_flag(error.flagname, _last_line(error))
   except flags.Error as error:
-    message = _last_line(error)
+    message = _expected(_last_line(error))
     if found := re.search(r"Flag --(\w+) must have a value other", message):
       message = _missing_flag(found[1])
   except (AttributeError, KeyError) as error:  # from ml_collections
     message = _unknown_override(argv) or str(error)
   except OSError as error:  # the config file
-    message = _last_line(error)
+    message = (f"--config cannot be read: {_last_line(error)}; give a config "
+               "file, such as configs/hard.py")
   raise InputError(message)
+
+
+def _expected(message: str) -> str:
+  """Returns a message of absl or Python in the words of other messages."""
+  for pattern, words in (
+      (r"invalid literal for int\(\).*", "expected a whole number"),
+      (r"could not convert string to float.*", "expected a number"),
+      (r"^\w+Error: ", "")):  # from a config file
+    message = re.sub(pattern, words, message)
+  return message
 
 
 def _last_line(error: Exception) -> str:
@@ -217,7 +242,7 @@ def _leave_waiting_threads(code: int) -> None:
     os._exit(code)
 
 
-def run(main, on_bad_flags=None) -> None:
+def run(main, on_bad_flags=None, *, words: bool = False) -> None:
   """Parses the flags and exits with the code of main(words).
 
   --help is printed, and an InputError is one line with an exit code of its own.
@@ -225,13 +250,14 @@ def run(main, on_bad_flags=None) -> None:
   Args:
     main: of a command, whose docstring `help_text` describes.
     on_bad_flags: called with the message after wrong flags were reported.
+    words: whether the command takes words that are no flags.
   """
   def parsed(argv):
     if asked := help_text.asked(argv):
       _print_help(full=asked == "--helpfull")
       sys.exit(0)
     try:
-      return _parse(argv)
+      return _parse(argv, words=words)
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
       if on_bad_flags is not None:

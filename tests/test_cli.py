@@ -25,8 +25,6 @@ def run(*words, **more):
 
 
 def helped(module):
-  if module == "launch.verify.parity":
-    pytest.importorskip("torch")
   done = run(module, "--help")
   assert done.returncode == 0 and not done.stderr, done.stderr
   return done.stdout
@@ -104,7 +102,18 @@ def test_commands_of_a_docstring_keep_their_lines():
      "'seed'. Fields of the config are set by --config.seed"),
     (["isojax.main", "--config=configs/hard.py", "--config.lr=3"],
      "the nearest is config.recipe.optimizer.base_lr"),
-    (["isojax.main", "--config=configs/none.py"], "configs/none.py"),
+    (["isojax.main", "--config=configs/none.py"], "configs/none.py'; give a "
+     "config file, such as configs/hard.py"),
+    (["isojax.main", "--config=configs/hard.py:large"],
+     "isojax: configs/hard.py:large: expected tiny, "),
+    (["isojax.main", "--config=configs/hard.py", "--config.alloc.C=2e6"],
+     "flag --config.alloc.C=2e6: expected a whole number"),
+    (["isojax.main", "--config=configs/hard.py", "--config.eval.growth=x"],
+     "flag --config.eval.growth=x: expected a number"),
+    (["isojax.main", "--config=configs/hard.py", "--config.alloc.c=4096"],
+     "the nearest is config.alloc.C"),
+    (["isojax.main", "--config=configs/hard.py", "config.alloc.C=4096"],
+     "unexpected argument 'config.alloc.C=4096': expected only flags"),
     (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")])
 def test_wrong_flags_are_one_line(words, told):
   done = run(*words)
