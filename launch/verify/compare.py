@@ -40,7 +40,8 @@ def compare(one: list[dict], other: list[dict]) -> str:
     return lines[0]
   agreed = [(a, b) for a, b in train if a["step"] <= same]
   for name in records.COMMON + records.TRAIN:
-    if name in train[0][0] and name != "run_id":
+    # Records of an older version do not have every field.
+    if name != "run_id" and all(name in r for pair in agreed for r in pair):
       worst = max(relative(a[name], b[name]) for a, b in agreed)
       if worst:
         lines.append(f"  {name:16} differs by at most {worst:.1e}")
@@ -57,9 +58,13 @@ def main(argv) -> None:
     object_store.check(folder, "workdir")
   first, *others = (records.read(os.path.join(folder, "records.jsonl"))
                     for folder in argv[1:])
+  for folder, found in zip(argv[1:], [first, *others]):
+    if not found:
+      raise InputError(f"{folder}: holds no records; expected the workdir of "
+                       "a run")
   for folder, other in zip(argv[2:], others):
     print(f"{argv[1]} and {folder}: {compare(first, other)}")
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, words=True)

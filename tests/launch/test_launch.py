@@ -72,4 +72,12 @@ def test_split_then_train_then_compare(policy, tmp_path):
   assert all(r["trained_tokens"] == 0 for r in kept)  # nothing is ever right
   told = launch("launch.verify.compare", *runs).stdout.splitlines()
   assert "4 and 4 records; rewards identical up to step 2 of 2" in told[0]
+  old = f"{tmp_path}/old"  # records without a field of newer versions
+  os.mkdir(old)
+  with open(f"{old}/records.jsonl", "w", encoding="utf-8") as file:
+    for record in kept:
+      file.write(json.dumps({k: v for k, v in record.items()
+                             if k not in ("chain", "skipped_updates")}) + "\n")
+  told = launch("launch.verify.compare", runs[0], old).stdout
+  assert "rewards identical up to step 2 of 2" in told
   json.dumps(kept)
