@@ -1,0 +1,4 @@
+import os
+
+# A command may import transformers before isojax, which sets the same.
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

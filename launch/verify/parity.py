@@ -13,11 +13,16 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 import transformers
+try:
+  import torch
+except ModuleNotFoundError:  # --help works without the extra
+  torch = None
 
 from isojax import cli
+from isojax import installation
 from isojax import mesh as mesh_lib
+from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
@@ -177,6 +182,9 @@ def compare_adapters(seed: int) -> float:
 
 
 def main(_) -> None:
+  if torch is None:
+    raise InputError("launch.verify.parity needs torch: "
+                     f"{installation.pip_install('parity')}")
   transformers.utils.logging.disable_progress_bar()
   print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
         "| family | largest difference of logits, relative "
