@@ -401,7 +401,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(
   before = ledger.read_bytes()
   other = command_lib.run(*command(tmp_path)[2:], env=environment)
   assert other.returncode == cli.BAD_INPUT
-  assert "alloc.C: 120 here, 24000 there" in other.stderr
+  assert "alloc.C: 120 in this config, 24000 in the workdir" in other.stderr
   assert ledger.read_bytes() == before
   # The first steps are those of the shorter run: C is not part of a draw.
   fields = ("step", "reward", "grad_norm", "sampled_tokens")

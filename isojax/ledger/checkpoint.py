@@ -144,9 +144,9 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
   say = lambda leaves: (f"{leaves[name][1]}{list(leaves[name][0])}"
                         if name in leaves else "absent")
   raise InputError(
-      f"{folder}: of another model or optimizer: {name} is {say(found)} there, "
-      f"{say(wanted)} here ({len(differ)} leaves differ); nothing was changed: "
-      "give the model of that run, or choose another --workdir")
+      f"{folder}: of another model or optimizer: {name} is {say(found)} in "
+      f"the checkpoint, {say(wanted)} in this run ({len(differ)} leaves "
+      "differ); nothing was changed: give the model of that run, or choose another --workdir")
 
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
@@ -297,4 +297,5 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
         store, step, TrainState(None, abstract, None), run_id).params
   except _DamagedError as error:
     raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
-                     "give another --step") from error
+                     "move this folder away to use the checkpoint before it"
+                     ) from error

@@ -34,13 +34,13 @@ def _flat(tree: dict, prefix: str = "") -> dict:
   return out
 
 
-def differences(one: dict, other: dict, *, at=("here", "there")) -> str:
+def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
   """Returns the keys whose values differ, and both values.
 
   Args:
     one: a config.
     other: another one.
-    at: what the two are called.
+    at: where the first and the second value are found, as words.
   """
   a, b = _flat(one), _flat(other)
   return "; ".join(
@@ -121,9 +121,11 @@ def _check_config(folder: str, here: Stored) -> None:
     return
   there = read_config(folder)
   if (there.run_id, there.identity) != (here.run_id, here.identity):
-    differ = differences(json.loads(json.dumps(here.config)), there.config) or (
-        "the same config, but the files of the model, the stratum or the "
-        "prompts' tokens are others")
+    differ = differences(
+        json.loads(json.dumps(here.config)), there.config,
+        at=("in this config", "in the workdir")) or (
+            "the same config, but the files of the model, the stratum or the "
+            "prompts' tokens are others")
     raise InputError(
         f"--workdir={folder} belongs to run {there.run_id}, this one is "
         f"{here.run_id}: {differ}; choose another --workdir, or give the same "

@@ -468,7 +468,7 @@ def test_a_workdir_in_a_bucket(folder):
         pass
   stored = workdir.read_config(folder)
   assert (stored.run_id, stored.config) == (workdir.run_id(config), config)
-  with pytest.raises(InputError, match="a.n: 8 here, 4 there"):
+  with pytest.raises(InputError, match="a.n: 8 in this config, 4 in "):
     with claimed(folder, other):
       pass
   assert object_store.names(folder) == ["config.json"]

@@ -210,11 +210,11 @@ def bfloat16(abstract):
 @pytest.mark.parametrize("other, difference", [
     (lambda model: update_lib.abstract_state(
         make_model(dataclasses.replace(TINY, F=30)), TX),
-     r"down is float32\[28, 20\] there, float32\[30, 20\] here"),
+     r"down is float32\[28, 20\] in the .*, float32\[30, 20\] in this run"),
     (lambda model: update_lib.abstract_state(model, optax.sgd(1e-3)),
-     "opt_state.0.count is int32.* there, absent here"),
+     "opt_state.0.count is int32.* in the checkpoint, absent in this run"),
     (lambda model: bfloat16(update_lib.abstract_state(model, TX)),
-     "float32.* there, bfloat16.* here"),
+     "float32.* in the checkpoint, bfloat16.* in this run"),
 ], ids=["shape", "optimizer", "dtype"])
 def test_another_model_is_not_damage(store, model, other, difference):
   before = sorted(os.listdir(store))

@@ -40,7 +40,7 @@ def test_another_config_is_refused_and_named(tmp_path):
   with claim(tmp_path, CONFIG):
     pass
   before = (tmp_path / "config.json").read_bytes()
-  with pytest.raises(InputError, match="alloc.n: 8 here, 4 there"):
+  with pytest.raises(InputError, match="n: 8 in this config, 4 in "):
     with claim(tmp_path, OTHER):
       pass
   assert (tmp_path / "config.json").read_bytes() == before
