@@ -164,7 +164,7 @@ def apply_row(config, path: str, row: int | None) -> float:
     InputError: no such file or row, or a key that the config does not have.
   """
   if row is None:
-    raise InputError(f"--plan={path}: which row? Give --row=0 for the first")
+    raise InputError(f"--plan={path} needs --row; the first row is --row=0")
   found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
   cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
@@ -173,14 +173,14 @@ def apply_row(config, path: str, row: int | None) -> float:
 def check_flags() -> None:
   """Raises InputError for flags that do not go together."""
   if _ROW.value is not None and _PLAN.value is None:
-    raise InputError(f"--row={_ROW.value}: of which plan? Give --plan=FILE")
+    raise InputError(f"--row={_ROW.value} needs --plan=FILE")
   if _PROFILE.value is not None:
     if _MODE.value == "eval":
       raise InputError("--profile traces steps of training; leave it out, or "
                        "give --mode=train")
     profile.check_folder(_PROFILE.value)
   if _EVAL_SETS.value and _MODE.value != "eval":
-    raise InputError("--eval_sets goes with --mode=eval")
+    raise InputError("--eval_sets needs --mode=eval")
   if _WORKDIR.value is not None:
     object_store.check(_WORKDIR.value, "workdir")
   if _RUN_ID.value is not None and not re.fullmatch(r"[\w-]+", _RUN_ID.value):

@@ -133,13 +133,14 @@ def swept(config, about, law, price, seeds, B_max: int):
     raise InputError("--sweep needs --rollouts, the same C for every run")
   C = plan_flags.whole_number("rollouts", plan_flags.ROLLOUTS.value, 2)
   legal, text = wanted_cells(config, about, law, price, min(B_max, C))
-  text.insert(0, f"{many(len(legal), 'cell')} x {many(len(seeds), 'seed')}; "
+  text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x {many(len(seeds), 'seed')}; "
               "each run goes to the largest C and contains every smaller C, "
               "because the learning rate is constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
   if few:
-    text.append(f"warning: fewer than {FEWEST_M} updates at (Bp, n) = "
-                + ", ".join(map(str, few)))
+    text.append("warning: at (Bp, n) = " + ", ".join(map(str, few))
+                + f" C allows fewer than {FEWEST_M} updates, too few to show "
+                "what the policy can learn; raise --rollouts")
   anchor = plan_flags.anchors(config)
   text.append(tables.learning_rate(**anchor, anchor=plan_flags.whose(config)))
   rows, said = without_done(plan_file.sweep(

@@ -184,8 +184,9 @@ def anchors(config) -> dict:
 
 
 def whose(config) -> str:
-  return ("the anchor of --config" if config else "the paper's anchor; "
-          "isojax.main takes that of its own config, give it with --config")
+  return ("base_lr and base_batch of --config" if config else
+          "base_lr and base_batch of the paper; isojax.main uses those of its "
+          "own config: give it with --config")
 
 
 def refuse_flags_without_effect(law, config) -> None:

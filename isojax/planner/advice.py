@@ -144,11 +144,11 @@ def _ask(q: Question) -> Answer:
   best = law.best_measured(x)
   why = f"{law.path}: its law is not identified ({'; '.join(law.reasons)})"
   if best is None:
-    known = " and ".join(f"from {low:.3g} to {high:.3g} {law.unit}"
+    known = " and ".join(f"from {low:,.0f} to {high:,.0f} {law.unit}"
                          for low, high in law.measured_ranges())
     raise InputError(
         f"{why}" + (f", and its best tested n is known only {known}, not at "
-                    f"{x:.3g}" if known else "")
+                    f"{x:,.0f}" if known else "")
         + "; run what the report proposes, or take a published prior with "
         "--law")
   seen = next((low, high) for low, high in law.measured_ranges()
@@ -262,7 +262,7 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
     step_hours: (Bp, n) -> hours of one step.
 
   Raises:
-    InputError: the hours do not pay for one step.
+    InputError: the hours are less than one step.
   """
   most = _most_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
@@ -278,7 +278,7 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
     need, Bp, n = min((step_hours(*cell[:2]), *cell[:2]) for cell in cells)
     digit = 10.0 ** (math.floor(math.log10(need)) - 2)
     raise InputError(
-        f"--hours={hours:g} do not pay for one step; the shortest, Bp={Bp}, "
+        f"--hours={hours:g} is less than one step; the shortest, Bp={Bp}, "
         f"n={n}, takes --hours={math.ceil(need / digit) * digit:.3g}")
   return min(found, key=lambda advice: abs(math.log(
       advice.allocation.n / advice.answer.n)))

@@ -44,8 +44,8 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
     return Allocation(Bp, n, 1)  # raises, naming which
   if C < Bp * n:
     raise InputError(
-        f"alloc: {C=} rollouts do not pay for one step of Bp * n = {Bp} * {n} "
-        f"= {Bp * n}; raise C to at least {Bp * n}, or lower Bp or n")
+        f"alloc.C={C} is less than the rollouts of one step, Bp * n = {Bp} * "
+        f"{n} = {Bp * n}; raise C to at least {Bp * n}, or lower Bp or n")
   return Allocation(Bp, n, C // (Bp * n))
 
 

@@ -120,7 +120,7 @@ def read(path: str) -> Stratum:
   try:
     text = pathlib.Path(installation.find(path)).read_text(encoding="utf-8")
   except FileNotFoundError as error:
-    raise InputError(f"task.stratum={path!r}: no such file; {REMEDY}"
+    raise InputError(f"{path}: no such stratum file; {REMEDY}"
                      ) from error
   except (OSError, ValueError) as error:
     raise InputError(f"{path}: not a stratum file ({error}); {REMEDY}"

@@ -153,7 +153,7 @@ def test_rows_of_the_calibration_are_checked(tmp_path, rows):
     (["--rollouts=many", "--stratum=easy"], "--rollouts=many"),
     (["--rollouts=9", "--stratum=easy", "--Bp=0"], "--Bp=0"),
     (["--rollouts=9", "--stratum=easy", "--Bp=4,8"], "need --sweep"),
-    (["--rollouts=20", "--stratum=easy"], "do not pay for one step"),
+    (["--rollouts=20", "--stratum=easy"], "is less than the rollouts"),
     (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
     (["--rollouts=2e6", "--law=q1-easy", "--stratum=hard"], "yours are hard"),
     (["--hours=9", "--stratum=easy"], "--hours needs --machine"),

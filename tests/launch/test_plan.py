@@ -137,7 +137,7 @@ def test_the_priced_example_says_what_it_rests_on(tmp_path):
   for text in ("mesh data=8 fsdp=1 tensor=4", "2,048 rows", "with KL",
                "4.2 USD a chip-hour (the scaling book", "time: decode ",
                "evaluations without --config", "update 0.25", "masters 7.62",
-               "of the 95 GB that jax uses", "the paper's anchor; isojax.main takes"):
+               "of the 95 GB that jax uses", "base_batch of the paper; isojax.main uses"):
     assert text in out, (text, out)
   _, hard = planned("--rollouts=2e6", "--stratum=hard", *PRICED, cwd=tmp_path)
   assert "without KL" in hard and "reference" not in hard
@@ -229,7 +229,7 @@ def test_a_sweep_without_n_goes_around_the_laws(tmp_path):
       128, 128, 256, 256, 512, 512]
   assert "n* = 295.5 to a power of two, half and twice it" in out
   rows, _ = planned("--sweep", *EASY, "--Bp=8,16", cwd=tmp_path)
-  assert len(rows) == 6 and "3 cells x 2 seeds" in out
+  assert len(rows) == 6 and "3 pairs (Bp, n) x 2 seeds" in out
 
 
 def test_a_fit_predicts_where_its_tables_are(tmp_path):
@@ -285,7 +285,7 @@ def test_a_config_has_its_own_anchor_and_evaluations(tmp_path):
       "--response_tokens=11", cwd=tmp_path)
   assert row["lr"] == pytest.approx(3e-4 * (row["overrides"]["alloc"]["n"] / 32)
                                     ** 0.5)
-  assert "the anchor of --config" in out
+  assert "base_lr and base_batch of --config" in out
   assert "microbatches of at most 48 rollouts;" in out
   assert "not included: compilation and checkpoints\n" in out
   few = row["expected"]["seconds"]

@@ -221,7 +221,7 @@ def test_hours_choose_the_n_of_their_own_budget():
 
 
 def test_hours_that_pay_for_nothing_name_the_shortest_step():
-  with pytest.raises(InputError, match=r"--hours=0.5 do not pay for one step; "
+  with pytest.raises(InputError, match=r"--hours=0.5 is less than one step; "
                      r"the shortest, Bp=32, n=2, takes --hours=0.643$"):
     advice.for_hours(QUESTION, 0.5, lambda Bp, n: 0,
                      lambda Bp, n: Bp * n / 99.6)  # 0.64257
@@ -347,7 +347,7 @@ def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
 @pytest.mark.parametrize("C", [2000, 9999, 100_001, 10**6])
 def test_the_frontier_is_no_answer_where_it_is_not_resolved(C):
   with pytest.raises(InputError, match="not identified .too few n.*known only "
-                     r"from 1e\+04 to 1e\+05 rollouts, not at "):
+                     "from 10,000 to 100,000 rollouts, not at "):
     ask(C=C, law=unidentified())
 
 

@@ -100,7 +100,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:6"]
   for number, (text, message) in enumerate(zip(wrong, (
       "config.alloc.m: no such key; the nearest is config.alloc.",
-      "of other types than the config", "do not pay for one step",
+      "of other types than the config", "is less than the rollouts of one step",
       "is of other overrides", "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
     assert message in text

@@ -219,9 +219,11 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   runs = [_run(run_id, each, s, notes) for (run_id, _), each in grouped.items()]
   runs = _without_copies([r for r in runs if r is not None], notes)
   if not runs:
+    limits = " and ".join(f"{name}={value}" for name, value in (
+        ("--Bp", s.Bp), ("--B", s.B)) if value is not None)
     raise InputError("no usable run is left" + (
         f": {notes[0]}" if notes else
-        f" with Bp={s.Bp}, Bp * n = {s.B}; there are (Bp, n) = " + ", ".join(
+        f" with {limits}; there are (Bp, n) = " + ", ".join(
             map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows})))))
   sizes = sorted({r.Bp * r.n for r in runs})
   if s.axis == "updates" and len(sizes) > 1:

@@ -161,7 +161,7 @@ def test_filters_by_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
   one, _ = selection.from_rows(both, dataclasses.replace(WANTED, B=14))
   assert one.configurations == ((2, 7),)
-  with pytest.raises(InputError, match=r"Bp=5.*\(2, 3\), \(2, 7\)"):
+  with pytest.raises(InputError, match=r"with --Bp=5;.*\(2, 3\), \(2, 7\)"):
     selection.from_rows(both, dataclasses.replace(WANTED, Bp=5))
 
 
