@@ -1,3 +1,5 @@
+"""Commands, started with `python -m launch.NAME`."""
+
 import os
 
 # A command may import transformers before isojax, which sets the same.

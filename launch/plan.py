@@ -133,8 +133,8 @@ def swept(config, about, law, price, seeds, B_max: int):
     raise InputError("--sweep needs --rollouts, the same C for every run")
   C = plan_flags.whole_number("rollouts", plan_flags.ROLLOUTS.value, 2)
   legal, text = wanted_cells(config, about, law, price, min(B_max, C))
-  text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x {many(len(seeds), 'seed')}; "
-              "each run goes to the largest C and contains every smaller C, "
+  text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x "
+              f"{many(len(seeds), 'seed')}; each run goes to the largest C and contains every smaller C, "
               "because the learning rate is constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
   if few:

@@ -443,6 +443,8 @@ IMPORTS = {
         "rng rollouts run_context stopping tasks.prompts types",
     "types":
         "",
+    "launch":
+        "",
     "launch.bench.__main__":
         "cli errors installation launch.bench.cases launch.bench.run "
         "launch.bench.table models.decoder profile sampling.sampler",
@@ -557,8 +559,8 @@ IMPORTS = {
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
     "launch.verify.parity":
-        "cli mesh models.decoder models.hf_config models.hf_weights "
-        "models.lora sampling.sampler types",
+        "cli errors installation mesh models.decoder models.hf_config "
+        "models.hf_weights models.lora sampling.sampler types",
     "launch.verify.playbook":
         "cli errors launch.verify.playbook_tables",
     "launch.verify.playbook_tables":

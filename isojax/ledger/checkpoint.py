@@ -146,7 +146,8 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
   raise InputError(
       f"{folder}: of another model or optimizer: {name} is {say(found)} in "
       f"the checkpoint, {say(wanted)} in this run ({len(differ)} leaves "
-      "differ); nothing was changed: give the model of that run, or choose another --workdir")
+      "differ); nothing was changed: give the model of that run, or choose "
+      "another --workdir")
 
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
