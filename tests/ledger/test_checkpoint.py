@@ -285,7 +285,7 @@ def main(argv):
           opt_state=()), "abc")
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, words=True)
 '''
 
 
