@@ -1,7 +1,8 @@
-"""Keeps compiled programs on disk, and counts what compiling costs.
+"""Caches compiled programs on disk, and measures the compilation time.
 
-The cache is on by default. Programs are kept in $XDG_CACHE_HOME/isojax/jax (else ~/.cache/isojax/jax).
-JAX_COMPILATION_CACHE_DIR names another folder; set but empty, nothing is kept.
+The cache is on by default, in $XDG_CACHE_HOME/isojax/jax (else
+~/.cache/isojax/jax). JAX_COMPILATION_CACHE_DIR sets another folder; if it is
+set but empty, the cache is off.
 """
 
 import collections
@@ -11,8 +12,8 @@ import time
 
 import jax
 
-SMALL = 0.1  # seconds; programs that compile faster are not kept
-# Events of jax: the first for every program, the last if the cache had it.
+SMALL = 0.1  # seconds; programs that compile faster are not cached
+# Events of jax: COMPILED for every program, READ for every cache hit.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration",
          "/jax/core/compile/jaxpr_to_mlir_module_duration")
@@ -20,19 +21,19 @@ READ = "/jax/compilation_cache/cache_hits"
 
 
 def cache_folder() -> str:
-  """Returns the folder in which compiled programs are kept by default."""
+  """Returns the default folder of the compilation cache."""
   root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
   return str(pathlib.Path(root or pathlib.Path.home() / ".cache")
              / "isojax" / "jax")
 
 
 def keep_programs() -> str | None:
-  """Turns the cache on; returns a note if its folder cannot be written.
+  """Turns the cache on; returns a note if its folder is not writable.
 
-  Settings of jax's own environment variables stay as they are.
+  Settings from jax's own environment variables are not changed.
   """
   if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-    # jax keeps programs above a second; the embedded policy's are all below.
+    # jax's default is 1 s; the embedded policy's programs all compile faster.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", SMALL)
   if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
@@ -46,20 +47,20 @@ def keep_programs() -> str | None:
   except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
     folder, writable, reason = "~/.cache/isojax/jax", False, str(error)
   if not writable:
-    return (f"compiled programs are not kept: {folder}: {reason}; set "
-            "JAX_COMPILATION_CACHE_DIR to a folder that can be written")
+    return (f"compiled programs are not cached: {folder}: {reason}; set "
+            "JAX_COMPILATION_CACHE_DIR to a writable folder")
   jax.config.update("jax_compilation_cache_dir", folder)
   return None
 
 
 class Count:
-  """Counts this process's compilations from now on."""
+  """Counts this process's compilations since the object was created."""
 
   def __init__(self):
     self.programs, self.read = 0, 0
-    self.names = []  # of the programs, since `news`
+    self.names = []  # of programs compiled since the last `news`
     self._spans = []  # disjoint (begin, end) of tracing and compiling
-    self._told = 0.0  # seconds at the last `news`
+    self._told = 0.0  # `seconds` at the last `news`
     jax.monitoring.register_event_duration_secs_listener(self._spent)
     jax.monitoring.register_event_listener(self._read)
 
@@ -68,7 +69,7 @@ class Count:
       return
     end = time.perf_counter()
     begin = end - seconds
-    # Inner functions are traced inside of outer ones, and end before them.
+    # Inner functions are traced within outer ones and end before them.
     while self._spans and self._spans[-1][0] >= begin - 1e-3:
       self._spans.pop()
     self._spans.append((begin, end))
@@ -86,11 +87,11 @@ class Count:
     return sum(end - begin for begin, end in self._spans)
 
   def clock(self) -> float:
-    """Returns a clock in seconds that stands still during compilation."""
+    """Returns a clock in seconds that does not advance during compilation."""
     return time.perf_counter() - self.seconds
 
   def news(self) -> str | None:
-    """Names the programs compiled since the last call; None without any."""
+    """Returns a line on programs compiled since the last call, or None."""
     names, self.names = self.names, []
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:

@@ -1,9 +1,9 @@
-"""The one error that a user sees without a traceback."""
+"""Errors that are shown to the user without a traceback."""
 
 
 class InputError(ValueError):
-  """The input is wrong: says what, what was expected, and what to do."""
+  """Wrong input; the message says what was expected and what to do."""
 
 
 class OutOfReachError(InputError):
-  """What a run needs is away for now; the same command goes on later."""
+  """A resource is unavailable for now; rerun the same command later."""

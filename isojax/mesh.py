@@ -1,7 +1,7 @@
-"""The device mesh, and how names of parameter axes become shardings.
+"""Makes the device mesh, and the shardings of rows and parameters.
 
 Rows of a batch are sharded over ("data", "fsdp"), parameters over "fsdp" and
-"tensor". `jax.jit` with `NamedSharding` is today's pjit.
+"tensor". `jax.jit` with `NamedSharding` replaces pjit.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ RULES = {  # logical axis of a parameter -> mesh axis
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """Devices along each axis; their product is the number of devices used."""
+  """Devices along each mesh axis; their product is the number of devices."""
 
   data: int
   fsdp: int
@@ -48,13 +48,13 @@ class MeshConfig:
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """A mesh over the first devices, all of them if they are of several hosts.
+  """Returns a mesh over the first devices; all devices if several processes.
 
   Args:
-    devices: to choose from; None: those that jax finds.
+    devices: to choose from; None: jax.devices().
 
   Raises:
-    InputError: too few devices, or some of several processes' are left over.
+    InputError: too few devices, or several processes and unused devices.
   """
   shape = dataclasses.asdict(cfg)
   devices = jax.devices() if devices is None else devices
@@ -67,8 +67,8 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
         f"{size}")
   if size < found and jax.process_count() > 1:
     raise InputError(
-        f"mesh: {size} of {found} devices; a run of several processes uses all "
-        f"that its {jax.process_count()} have")
+        f"mesh {cfg} uses {size} of {found} devices; a run of "
+        f"{jax.process_count()} processes must use all: enlarge the mesh")
   # Auto, because jax.make_mesh defaults to Explicit axes, under which einsums
   # on fsdp-sharded weights are ambiguous.
   return jax.make_mesh(
@@ -77,31 +77,31 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
 
 
 def blocks(mesh: Mesh) -> int:
-  """G: the number of shards of the rows."""
+  """Returns G, the number of row shards."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-  """Rows sharded, the axes behind them whole."""
+  """Returns the sharding of rows; the other axes are not sharded."""
   return NamedSharding(mesh, P(ROWS))
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:
-  """For what hosts read: by rows; whole where there are several hosts."""
+  """Returns a sharding that every host can read: of rows, or replicated."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
-  """For [R, V] as the head makes them: by rows and by vocabulary."""
+  """Returns the sharding of the head's [R, V] output over both axes."""
   return NamedSharding(
       mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """R rows over all devices, also those of "tensor", if they divide evenly.
+  """Returns a sharding of R rows over all mesh axes, if they divide evenly.
 
-  Otherwise as `row_sharding`, whose order the rows have in any case.
+  Otherwise returns `row_sharding`. Both keep rows in the same order.
   """
   if R % mesh.size:
     return row_sharding(mesh)
@@ -113,10 +113,10 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
-  """The sharding of a parameter from the logical names of its axes.
+  """Returns the sharding of a parameter from the logical names of its axes.
 
-  An axis that its mesh axis does not divide (2 key heads over tensor=4, say)
-  is replicated instead.
+  An axis that its mesh axis does not divide is replicated, such as 2 key
+  heads over tensor=4.
   """
   axes = [RULES[name] if name is not None else None for name in names]
   return NamedSharding(mesh, P(*(
@@ -125,21 +125,21 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
 
 
 def whole_rows(sharding: NamedSharding) -> NamedSharding:
-  """The same without "fsdp": every row shard holds the whole parameter."""
+  """Returns `sharding` without "fsdp": row shards hold whole parameters."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """For [G, ...]: each row shard has one parameter, held as by `whole_rows`."""
+  """Returns the sharding of [G, ...]: one `whole_rows` array per row shard."""
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
 def reduced(each, sharding: NamedSharding):
-  """The sum of what `each_block` holds, in the parameter's own sharding.
+  """Returns the sum of an `each_block` array over G, with `sharding`.
 
-  It is scattered over fsdp first, and the shards are summed over data: asked
-  for both at once, XLA sums whole arrays.
+  It is first reduced and scattered over fsdp, then its shards are summed over
+  data. In one operation XLA would sum whole arrays.
   """
   def local(each):
     if "fsdp" not in sharding.spec:
@@ -155,9 +155,9 @@ def reduced(each, sharding: NamedSharding):
 
 
 def place(tree, sharding: NamedSharding):
-  """Host arrays onto the devices under one sharding.
+  """Places a tree of host arrays on the devices with one sharding.
 
-  Every process holds all of them, and places what its own devices hold.
+  Every process passes the whole arrays and places its own devices' parts.
   """
   tree = jax.tree.map(np.asarray, tree)
   if sharding.is_fully_addressable:

@@ -31,7 +31,7 @@ def text_sha256(folder: str) -> str:
 
 
 class Opened(typing.NamedTuple):
-  """A base policy whose files are checked; its weights are not read yet."""
+  """A base policy with checked files, whose weights are not loaded yet."""
 
   folder: str  # checkpoint on this machine
   tokenizer: object  # transformers' fast tokenizer
@@ -43,20 +43,21 @@ def opened_model(path: str, mesh) -> Opened:
   """Opens a checkpoint by folder or hub name, on a mesh.
 
   Raises:
-    InputError: it is missing or not supported, or its files do not belong
-      together.
+    InputError: the checkpoint is missing or unsupported, or its files do not
+      match.
   """
   folder = hf_config.resolve(path)
-  # config.json first: the tokenizer's loader reads it too and would be blamed.
+  # Before the tokenizer, whose loader also reads config.json, so that an error
+  # of config.json is not reported as one of the tokenizer.
   model = decoder.Transformer(hf_config.read(folder), mesh)
   tokenizer = hf_tokenizer.load(folder)
-  # Not len(tokenizer): Gemma 3's has one token more than the embedding rows.
+  # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
   ends = hf_tokenizer.eos_ids(folder, tokenizer)
   if max(ends) >= model.cfg.V:
     raise InputError(
-        f"{path}: a rollout ends with token {max(ends)}, but the model has "
-        f"only {model.cfg.V} (vocab_size of config.json); tokenizer and model "
-        "are not of one checkpoint")
+        f"{path}: the EOS token id {max(ends)} is not below vocab_size="
+        f"{model.cfg.V} of config.json; copy tokenizer and model from the same "
+        "checkpoint")
   hf_weights.check(folder, decoder.abstract_params(model))
   return Opened(folder, tokenizer, ends, model)
 
@@ -94,16 +95,17 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
     least = memory_lib.least_bytes(shape, fsdp=fsdp, **sizes)
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
-        f"device, it needs {least / 2**30:.3g}; give sampling more memory, "
+        f"device, it needs {least / 2**30:.3g} GiB; increase memory_gib, "
         "use more devices on mesh.fsdp or mesh.tensor, or lower "
         "max_prompt_tokens or max_new_tokens")
   notes = () if slots == wanted else (
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)
   if cfg.cache and opened.model.cfg.qkv_bias:
-    notes += (f"sampler.cache={cfg.cache}: keys of this family have biases, "
-              "and large biases leave few bits for the rest; watch logp_gap, "
-              "and unset sampler.cache if it is above a few hundredths",)
+    notes += (f"sampler.cache={cfg.cache}: keys of this model family have "
+              "biases, and large biases make the cache inaccurate; watch "
+              "logp_gap, and unset sampler.cache if it is above a few "
+              "hundredths",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
       gathered=gathered), notes

@@ -1,4 +1,4 @@
-"""Traces of a few steps, for TensorBoard or Perfetto."""
+"""Traces a few steps for TensorBoard or Perfetto."""
 
 import contextlib
 import os
@@ -7,37 +7,42 @@ import jax
 
 from isojax.errors import InputError
 
-FIRST, LAST = 2, 4  # of this process's steps, from 1: the first one compiles
+FIRST, LAST = 2, 4  # steps traced, from 1 in this process; 1 compiles
 
 
 def check_folder(folder: str) -> None:
-  """InputError if a trace cannot be written there."""
+  """Raises InputError if a trace cannot be written to the folder."""
   if "://" in folder:
-    raise InputError(f"--profile={folder}: expected a folder of this machine")
+    raise InputError(f"--profile={folder}: expected a local folder")
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
-    raise InputError(f"--profile={folder}: cannot be made ({error}); choose "
-                     "another folder") from error
+    raise InputError(f"--profile={folder}: cannot be created ({error}); "
+                     "choose another folder") from error
   if not os.access(folder, os.W_OK | os.X_OK):
     raise InputError(f"--profile={folder}: cannot be written; choose another "
                      "folder")
 
 
 def stage(name: str, function):
-  """The function, named in traces."""
+  """Returns the function with a name in traces."""
   return jax.profiler.annotate_function(function, name=name)
 
 
 def trace(folder: str):
-  """One trace: *.xplane.pb for TensorBoard, *.json.gz for ui.perfetto.dev."""
+  """Returns a context that writes one trace of what runs in it.
+
+  The files are *.xplane.pb for TensorBoard, *.json.gz for ui.perfetto.dev.
+  """
   return jax.profiler.trace(folder, create_perfetto_trace=True)
 
 
 @contextlib.contextmanager
 def steps(folder: str | None):
-  """A function that is called before each step and gives the context to run it
-  in; steps FIRST .. LAST go into one trace. None: nothing is traced."""
+  """Yields a function that returns the context in which to run a step.
+
+  Steps FIRST .. LAST are written as one trace; none if `folder` is None.
+  """
   with contextlib.ExitStack() as stack:
     taken = 0
 

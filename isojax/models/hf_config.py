@@ -1,7 +1,7 @@
-"""config.json of a Hugging Face checkpoint to the shape of our decoder.
+"""Reads config.json of a Hugging Face checkpoint as a decoder.ModelConfig.
 
-Fields are read, known to be harmless, or refused: a model is never run as
-something that it is not.
+Each field is read, known to be harmless, or refused, so that no model is
+computed incorrectly.
 """
 
 import math
@@ -18,10 +18,10 @@ from isojax.model_families import FAMILIES
 from isojax.models import decoder
 from isojax.planner.cost import model_shape
 
-# Fields of config.json beside READ.
+# Fields read of all families but Gemma, and of Gemma only.
 _PLAIN = frozenset(("hidden_act",))
 _GEMMA = frozenset((
-    "hidden_act",  # known, not computed with: hidden_activation decides
+    "hidden_act",  # ignored, as in transformers: hidden_activation is used
     "hidden_activation", "query_pre_attn_scalar", "attn_logit_softcapping",
     "final_logit_softcapping"))
 READ = frozenset((
@@ -31,8 +31,8 @@ READ = frozenset((
     "max_position_embeddings", "layer_types", "sliding_window",
     "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
     "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",
-    "rope_local_base_freq", "eos_token_id"))  # the last by hf_tokenizer
-# Of no influence on what a forward pass computes.
+    "rope_local_base_freq", "eos_token_id"))  # eos_token_id: by hf_tokenizer
+# Fields that do not change what a forward pass computes.
 HARMLESS = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path",
     "architectures", "attention_dropout", "attn_implementation",
@@ -42,19 +42,19 @@ HARMLESS = frozenset((
     "pretraining_tp", "return_dict", "tokenizer_class", "torch_dtype",
     "transformers.js_config", "transformers_version", "unsloth_fixed",
     "unsloth_version", "use_cache"))
-# Fields beside the sizes that planner.cost.model_shape reads and checks.
+# Fields that must be positive; planner.cost.model_shape checks the sizes.
 POSITIVE = ("rms_norm_eps", "max_position_embeddings")
 POSITIVE_OR_NULL = (
     "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping",
     "final_logit_softcapping")
-# Sizes that no dense text model has; larger ones are damage, and transformers
-# would build lists of that length.
+# Upper limits of the sizes. A larger value means a damaged file, and
+# transformers would build lists of that length.
 LARGEST = {
     "num_hidden_layers": 10**4, "num_attention_heads": 10**5,
     "num_key_value_heads": 10**5, "head_dim": 10**5, "hidden_size": 10**7,
     "intermediate_size": 10**8, "vocab_size": 10**8,
     "max_position_embeddings": 10**10, "sliding_window": 10**10}
-ROPE_FIELDS = {  # rope_type -> what its frequencies are made of
+ROPE_FIELDS = {  # rope_type -> fields that set its frequencies
     "default": ("rope_theta",),
     "linear": ("rope_theta", "factor"),
     "llama3": ("rope_theta", "factor", "original_max_position_embeddings",
@@ -63,45 +63,45 @@ ROPE_FIELDS = {  # rope_type -> what its frequencies are made of
 
 
 def resolve(path: str, *, whole: bool = True) -> str:
-  """The local folder of a checkpoint, fetched if it is a name on the hub.
+  """Returns the local folder of a checkpoint; downloads it if necessary.
 
   Args:
-    path: folder or name.
-    whole: with weights and tokenizer; else config.json is enough.
+    path: folder, or name on the Hugging Face hub.
+    whole: include weights and tokenizer; else only config.json is needed.
 
   Raises:
-    InputError: no such folder, files are missing, or the hub cannot be asked.
+    InputError: the folder or a file is missing, or the download failed.
   """
   folder = pathlib.Path(installation.find(path))
   if not folder.is_dir():
     expected = ("a folder with config.json, *.safetensors and tokenizer files, "
                 "or a name on the Hugging Face hub such as Qwen/Qwen2.5-0.5B")
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
-      raise InputError(f"model.path={path!r}: no such folder (looked from "
+      raise InputError(f"model.path={path!r}: no such folder (relative to "
                        f"{os.getcwd()}); expected {expected}")
     import huggingface_hub  # slow
     try:
       folder = pathlib.Path(huggingface_hub.snapshot_download(
           path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model",
                                 "*.jinja"] if whole else ["config.json"]))
-    except Exception as error:  # of many kinds
+    except Exception as error:  # the hub raises many types
       raise InputError(
-          f"model.path={path!r}: no such folder (looked from {os.getcwd()}), "
-          f"and the hub does not give it ({' '.join(str(error).split())[:160]})"
+          f"model.path={path!r}: no such folder (relative to {os.getcwd()}), "
+          f"and its download failed ({' '.join(str(error).split())[:160]})"
           "; copy the checkpoint's files (config.json, *.safetensors, "
           "tokenizer.json, tokenizer_config.json, generation_config.json) into "
-          "a folder of that name, or set model.path to where they are"
+          "a folder of that name, or set model.path to their folder"
           ) from error
   tokenizer = ("tokenizer.json", "tokenizer_config.json") if whole else ()
   for name in ("config.json", *tokenizer):
     if not (folder / name).is_file():
       raise InputError(f"{folder}: {name} is missing; copy the whole "
-                       "checkpoint folder, tokenizer files included")
+                       "checkpoint folder with its tokenizer files")
   return str(folder)
 
 
 def _raw_config(file: pathlib.Path) -> dict:
-  """config.json of a supported family, without fields unknown to us."""
+  """Returns config.json; InputError for unsupported models and fields."""
   try:
     raw = json_text.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
@@ -111,12 +111,12 @@ def _raw_config(file: pathlib.Path) -> dict:
   if not isinstance(kind, str) or kind not in FAMILIES:
     raise InputError(
         f"{file}: model_type {kind!r} is not supported; expected one of "
-        f"{', '.join(FAMILIES)}: dense text models (no mixture of experts, no "
-        "images, and of Gemma 3 only the text model)")
+        f"{', '.join(FAMILIES)}, which are dense text models (no mixture of "
+        "experts, no images, and only the text model of Gemma 3)")
   if "quantization_config" in raw and raw["quantization_config"] is not None:
     raise InputError(f"{file}: quantization_config: quantised checkpoints "
-                     "cannot be trained; expected the checkpoint that this one "
-                     "was made from")
+                     "cannot be trained; use the original, unquantised "
+                     "checkpoint")
   unknown = sorted(
       f"{key}={value!r}" for key, value in raw.items()
       if key not in READ | HARMLESS | (
@@ -125,7 +125,7 @@ def _raw_config(file: pathlib.Path) -> dict:
   if unknown:
     raise InputError(
         f"{file}: {', '.join(unknown)} is not supported: it may change what "
-        "the model computes; remove it if you know that it does not")
+        "the model computes; remove it only if you know that it does not")
   for name, largest in LARGEST.items():
     value = raw[name] if name in raw else None
     if value is not None and not (type(value) is int and 0 < value <= largest):
@@ -135,7 +135,7 @@ def _raw_config(file: pathlib.Path) -> dict:
 
 
 def _check_positive(fields: dict, names, file) -> None:
-  """InputError that names the fields that are no finite number above 0."""
+  """Raises InputError naming the fields that are not finite and above 0."""
   wrong = [f"{name}={fields[name]!r}" for name in names
            if type(fields[name]) not in (int, float)
            or not 0 < fields[name] < math.inf]
@@ -144,7 +144,7 @@ def _check_positive(fields: dict, names, file) -> None:
 
 
 def _rope(parameters: dict, file) -> decoder.Rope:
-  """One entry of rope_parameters; InputError for what we do not compute."""
+  """Returns one entry of rope_parameters; InputError if it is unsupported."""
   kind = parameters["rope_type"] if "rope_type" in parameters else None
   if not isinstance(kind, str) or kind not in ROPE_FIELDS:
     raise InputError(f"{file}: rope_type {kind!r} is not supported; expected "
@@ -169,17 +169,17 @@ def _rope(parameters: dict, file) -> decoder.Rope:
   low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
   if low >= high:
     raise InputError(f"{file}: low_freq_factor={low}, high_freq_factor={high}: "
-                     "expected the low one to be smaller")
+                     "expected low_freq_factor to be smaller")
   old = parameters["original_max_position_embeddings"]
   return decoder.Rope(theta, float(parameters["factor"]),
                       (old / high, old / low))
 
 
 def _whole_config(path: str, file) -> dict:
-  """All fields: transformers knows the defaults and the older spellings."""
+  """Returns all fields; transformers adds defaults and renames old fields."""
   try:
     config = transformers.AutoConfig.from_pretrained(path).to_dict()
-  except Exception as error:  # of many kinds
+  except Exception as error:  # transformers raises many types
     raise InputError(f"{file}: not a valid configuration "
                      f"({' '.join(str(error).split())[:300]})") from error
   _check_positive(config, POSITIVE, file)
@@ -189,7 +189,7 @@ def _whole_config(path: str, file) -> dict:
 
 
 def _windows(config: dict, file) -> tuple[int | None, ...]:
-  """How many tokens each layer sees; None: all."""
+  """Returns the attention window of each layer, in tokens; None: unlimited."""
   Z = config["num_hidden_layers"]
   kinds = (config["layer_types"] if "layer_types" in config
            else ["full_attention"] * Z)
@@ -198,13 +198,13 @@ def _windows(config: dict, file) -> tuple[int | None, ...]:
     known["sliding_attention"] = config["sliding_window"]
   if len(kinds) != Z or set(kinds) - set(known):
     raise InputError(
-        f"{file}: layer_types {kinds} is not supported; expected {Z} of "
-        "full_attention and sliding_attention, the latter with sliding_window")
+        f"{file}: layer_types {kinds} is not supported; expected {Z} values: "
+        "full_attention or sliding_attention; the latter needs sliding_window")
   return tuple(known[kind] for kind in kinds)
 
 
 def read(path: str) -> decoder.ModelConfig:
-  """The decoder's shape; InputError for what it cannot run faithfully."""
+  """Returns the decoder's config; InputError if the model is unsupported."""
   file = pathlib.Path(path) / "config.json"
   _raw_config(file)
   config = _whole_config(path, file)

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint folder, and which tokens end a text."""
+"""Loads the tokenizer of a checkpoint folder, and the ids that end a text."""
 
 import pathlib
 
@@ -10,11 +10,11 @@ from isojax.errors import InputError
 
 
 def load(path: str):
-  """The folder's tokenizer; InputError if it cannot end a text."""
+  """Returns the folder's tokenizer; InputError if it has no EOS token."""
   try:
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         path, local_files_only=True)
-  except Exception as error:  # of many kinds
+  except Exception as error:  # transformers raises many types
     raise InputError(
         f"{path}: tokenizer files cannot be read ({type(error).__name__}: "
         f"{' '.join(str(error).split())[:300]}); copy tokenizer.json and "
@@ -26,15 +26,16 @@ def load(path: str):
         "again")
   if tokenizer.eos_token_id is None:
     raise InputError(
-        f"{path}: the tokenizer has no EOS token, so no rollout could end; "
+        f"{path}: the tokenizer has no EOS token, so no rollout can end; "
         "set eos_token in tokenizer_config.json")
   return tokenizer
 
 
 def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
-  """Every token that ends a rollout, of tokenizer and generation_config.json.
+  """Returns the EOS ids of the tokenizer and of generation_config.json.
 
-  Where the latter is absent config.json says it, as transformers has it.
+  If generation_config.json is absent, config.json is read, as transformers
+  does.
   """
   file = pathlib.Path(path) / "generation_config.json"
   if not file.is_file():
@@ -47,8 +48,9 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
     more = declared["eos_token_id"] if "eos_token_id" in declared else None
     ids.update([] if more is None else np.atleast_1d(more).tolist())
   except (OSError, ValueError, TypeError) as error:
-    raise InputError(f"{file}: not readable ({error})") from error
+    raise InputError(f"{file}: not readable ({error}); copy the file "
+                     "again") from error
   if not all(type(i) is int and i >= 0 for i in ids):
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "
-                     "expected token ids")
+                     "expected token ids, whole numbers from 0")
   return tuple(sorted(ids))

@@ -1,7 +1,7 @@
-"""Safetensors of a Hugging Face checkpoint to sharded parameters, and back.
+"""Converts a Hugging Face checkpoint to sharded parameters and back.
 
-One table is read both ways. Neither torch nor a network is used, and a host
-holds no more than one tensor's share of its own devices beside the result.
+One table of tensor names serves both directions; torch is not needed. While
+loading, a host needs extra memory only for its own shards of one tensor.
 """
 
 import concurrent.futures
@@ -21,8 +21,8 @@ import safetensors.numpy
 from isojax import json_text
 from isojax.errors import InputError
 
-SHARD_BYTES = 5 * 10**9  # of one file, as the hub splits them
-ROWS_COMPARED = 16  # of a tied embedding and its copy
+SHARD_BYTES = 5 * 10**9  # per file, as on the hub
+ROWS_COMPARED = 16  # between a tied embedding and its copy
 WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack",
                 ".gguf", ".index.json")
 
@@ -43,7 +43,7 @@ LAYER = {
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
 }
-_POST_NORMS = LAYER | {  # Gemma gives one name another meaning
+_POST_NORMS = LAYER | {  # in Gemma, mlp_norm has another name
     "attn_post_norm": "post_attention_layernorm.weight",
     "mlp_norm": "pre_feedforward_layernorm.weight",
     "mlp_post_norm": "post_feedforward_layernorm.weight",
@@ -55,17 +55,17 @@ _TOP = {
 }
 _TRANSPOSED = ("q", "k", "v", "o", "gate", "up", "down")  # stored [out, in]
 _HEADS = {"q": 1, "k": 1, "v": 1, "o": 0, "q_bias": 0, "k_bias": 0,
-          "v_bias": 0}  # axis of the heads; stored as one axis with their width
+          "v_bias": 0}  # axis of heads, merged with the next one when stored
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-  """A tensor of the checkpoint, and how it is the leaf of our parameters."""
+  """The checkpoint tensor of a parameter, and its layout there."""
 
   name: str
   shape: tuple[int, ...]  # in the checkpoint
   transposed: bool
-  heads: int | None  # our axis of heads, which it holds together with the next
+  heads: int | None  # our axis of heads, stored merged with the next one
 
 
 def _stored(path, shape, *, post_norms: bool) -> Stored:
@@ -84,20 +84,20 @@ def _stored(path, shape, *, post_norms: bool) -> Stored:
 
 
 def stored(params):
-  """The tree of `Stored` of parameters, or of their shapes."""
+  """Returns the tree of `Stored` for parameters or their shapes."""
   post_norms = "mlp_post_norm" in params["layers_0"]
   return jax.tree.map_with_path(
       lambda path, x: _stored(path, x.shape, post_norms=post_norms), params)
 
 
 def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
-  """The part `index` (slices) of a leaf of `shape`, read from its file."""
+  """Reads the part `index` (slices) of a leaf of `shape` from its file."""
   spans = [s.indices(size)[:2] for s, size in zip(index, shape, strict=True)]
   local = tuple(stop - start for start, stop in spans)
   if tensor.heads is not None:
     at, width = tensor.heads, shape[tensor.heads + 1]
     if spans[at + 1] != (0, width):
-      raise ValueError(f"{tensor.name}: heads are not cut inside")
+      raise ValueError(f"{tensor.name}: cannot read part of a head")
     start, stop = spans[at]
     spans[at:at + 2] = [(start * width, stop * width)]
   if tensor.transposed:
@@ -107,14 +107,14 @@ def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
 
 
 def as_stored(value: np.ndarray, tensor: Stored) -> np.ndarray:
-  """A whole leaf as it stands in the checkpoint."""
+  """Returns a whole leaf in the layout of the checkpoint."""
   if tensor.transposed:
     value = value.reshape(tensor.shape[::-1]).T
   return np.ascontiguousarray(value.reshape(tensor.shape))
 
 
 def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Tensor name -> the safetensors file that holds it."""
+  """Returns the safetensors file of each tensor, by tensor name."""
   index = folder / "model.safetensors.index.json"
   try:
     if index.is_file():
@@ -122,8 +122,8 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
       files = {file: folder / file for file in set(names.values())}
       for file, path in files.items():
         if path.parent != folder or (path.exists() and not path.is_file()):
-          raise ValueError(f"weight_map names {file!r:.60}, which is no file "
-                           "of this folder")
+          raise ValueError(f"weight_map names {file!r:.60}, which is not a "
+                           "file in this folder")
       return {name: files[file] for name, file in names.items()}
     file = folder / "model.safetensors"
     if file.exists() and not file.is_file():
@@ -142,10 +142,10 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def sha256(path: str) -> str:
-  """The content of a checkpoint's weights as one hash.
+  """Returns one hash of the content of a checkpoint's weight files.
 
-  That of the file where there is one, else of the lines "hash name" of all
-  files by name; they are read side by side, in small pieces.
+  It is the hash of a single file, or else of the lines "hash name" of all
+  files, sorted by name. Files are read in parallel, in small pieces.
   """
   files = sorted(set(_tensor_files(pathlib.Path(path)).values()))
 
@@ -176,7 +176,7 @@ def _reading(file: pathlib.Path, name: str):
 
 
 def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
-  """InputError unless the head is a second copy of a tied embedding."""
+  """Raises InputError if the head is not a copy of the tied embedding."""
   first = []
   for name in (_TOP["embed"], _TOP["head"]):
     with _reading(files[name], name) as tensors:
@@ -189,11 +189,11 @@ def _check_tied(path: str, files: dict[str, pathlib.Path]) -> None:
 
 
 def check(path: str, abstract) -> None:
-  """Reads headers only.
+  """Checks names and shapes of a checkpoint's tensors by their headers.
 
   Raises:
-    InputError: a tensor is missing, has another shape, or is one that no
-      parameter reads: then config.json is of another model.
+    InputError: a tensor is missing, has another shape, or is not used, so
+      config.json belongs to another model.
   """
   files = _tensor_files(pathlib.Path(path))
   leaves = jax.tree.leaves(stored(abstract))
@@ -204,7 +204,7 @@ def check(path: str, abstract) -> None:
       found = tuple(tensors.get_slice(tensor.name).get_shape())
     if found != tensor.shape:
       raise InputError(f"{path}: tensor {tensor.name} has shape {found}, "
-                       f"config.json asks for {tensor.shape}")
+                       f"config.json requires {tensor.shape}")
   known = {tensor.name for tensor in leaves}
   if "head" not in abstract and _TOP["head"] in files:
     _check_tied(path, files)
@@ -213,21 +213,21 @@ def check(path: str, abstract) -> None:
                   and not name.endswith("rotary_emb.inv_freq"))
   if unread:
     raise InputError(
-        f"{path}: {len(unread)} tensors, {unread[0]} the first, have no place "
-        "in the model that config.json describes; expected the config.json "
-        "that belongs to these weights")
+        f"{path}: {len(unread)} tensors, such as {unread[0]}, are not in the "
+        "model that config.json describes; expected the config.json that "
+        "belongs to these weights")
 
 
 def load(path: str, abstract):
-  """Parameters of the folder, each read straight into its shards.
+  """Returns the folder's parameters, each read directly into its shards.
 
   Args:
     path: checkpoint folder.
-    abstract: `decoder.abstract_params`; its dtype and shardings are the
-      result's.
+    abstract: `decoder.abstract_params`, with the dtype and shardings to
+      load into.
 
   Raises:
-    InputError: as `check`, or a tensor cannot be read.
+    InputError: `check` fails, or a tensor cannot be read.
   """
   check(path, abstract)
   files = _tensor_files(pathlib.Path(path))
@@ -242,7 +242,7 @@ def load(path: str, abstract):
 
 
 def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
-  """Names cut into files of at most `limit` bytes, or one tensor."""
+  """Splits names into files of at most `limit` bytes or one tensor."""
   files, room = [], 0
   for name, size in names_and_bytes:
     if not files or size > room:
@@ -255,12 +255,12 @@ def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
 
 def save(folder: pathlib.Path, params, *, dtype: str,
          limit: int = SHARD_BYTES) -> None:
-  """Writes params as safetensors, one file's worth in memory at a time.
+  """Writes params as safetensors, with one file in memory at a time.
 
   Args:
-    folder: exists.
-    dtype: one of decoder.DTYPES, what is written.
-    limit: bytes of a file; more makes several and an index.
+    folder: an existing folder.
+    dtype: of the written tensors, one of decoder.DTYPES.
+    limit: bytes per file; several files get an index.
   """
   number = jax.numpy.dtype(dtype)
   leaves = {t.name: (x, t) for x, t in zip(
@@ -283,19 +283,18 @@ def save(folder: pathlib.Path, params, *, dtype: str,
 
 
 def check_new(out: str) -> None:
-  """InputError if there is something already."""
+  """Raises InputError if `out` exists."""
   if os.path.lexists(out):
-    raise InputError(f"--out={out}: exists already; choose another name, "
-                     "nothing is overwritten")
+    raise InputError(f"--out={out}: exists already and is not overwritten; "
+                     "choose another name")
 
 
 @contextlib.contextmanager
 def new_folder(out: str):
-  """A folder that appears under its name only when it is whole.
+  """Yields a temporary folder that is renamed to `out` when complete.
 
   Raises:
-    InputError: there is something already, or it cannot be written (no
-      permission, full disk).
+    InputError: `out` exists or cannot be written (no permission, disk full).
   """
   check_new(out)
   path = pathlib.Path(out)
@@ -305,18 +304,18 @@ def new_folder(out: str):
     yield beside
     beside.rename(path)
   except FileNotFoundError:
-    raise  # of what the caller reads: the folder itself is there
+    raise  # from a file that the caller reads, not from `out`
   except (OSError, safetensors.SafetensorError) as error:
-    raise InputError(f"--out={out}: cannot be written ({error}); make room or "
-                     "choose another place") from error
+    raise InputError(f"--out={out}: cannot be written ({error}); free disk "
+                     "space or choose another folder") from error
   finally:
     shutil.rmtree(beside, ignore_errors=True)
 
 
 def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
-  """config.json (with the dtype), tokenizer, generation config, licence.
+  """Copies all files but weights and adapters; sets dtype in config.json.
 
-  Not adapters: the weights written have them already, or never had.
+  Adapters are already merged into the written weights, or were not used.
   """
   for file in sorted(pathlib.Path(source).iterdir()):
     if file.is_file() and not file.name.endswith(WEIGHT_FILES) and (
@@ -330,7 +329,7 @@ def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
 
 
 def export(source: str, out: str, params, *, dtype: str) -> None:
-  """A folder that transformers loads: these weights, all else from `source`.
+  """Writes a new checkpoint of `params` and the other files of `source`.
 
   Raises:
     InputError: `out` exists or cannot be written.

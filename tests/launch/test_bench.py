@@ -262,7 +262,7 @@ def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
 
 def test_a_trace_needs_a_folder(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(InputError, match="--profile=.*file: cannot be made"):
+  with pytest.raises(InputError, match="--profile=.*file: cannot be created"):
     profile.check_folder(str(tmp_path / "file"))
 
 
@@ -290,7 +290,7 @@ print(jax.config.jax_compilation_cache_dir,
     (dict(JAX_COMPILATION_CACHE_DIR="{}/own"), "None", "{}/own True"),
     (dict(JAX_COMPILATION_CACHE_DIR=""), "None", " False"),
     (dict(XDG_CACHE_HOME="{}/x"), "None", "{}/x/isojax/jax True"),
-    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not kept: ",
+    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not cached: ",
      "None True")])
 def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
                                                  kept):

@@ -92,11 +92,11 @@ def index(file: str) -> bytes:
     ("model.safetensors", None, "model.safetensors is not a regular file"),
     ("model.safetensors.index.json", DEEP, "no readable model.safetensors"),
     ("model.safetensors.index.json", index("/dev/zero"),
-     "weight_map names '/dev/zero', which is no file of this folder"),
+     "weight_map names '/dev/zero', which is not a file in this folder"),
     ("model.safetensors.index.json", index("../m/model.safetensors"),
-     "weight_map names '../m/model.safetensors', which is no file of this"),
+     "weight_map names '../m/model.safetensors', which is not a file in"),
     ("model.safetensors.index.json", index("pipe"),
-     "weight_map names 'pipe', which is no file of this folder"),
+     "weight_map names 'pipe', which is not a file in this folder"),
 ], ids=lambda x: str(x)[:30] if isinstance(x, str) else "")
 def test_damage_is_named_in_one_line(tmp_path, name, data, found):
   """Before: tracebacks, endless waiting, and a tokenizer that was blamed."""
