@@ -2,8 +2,8 @@
 
   python -m launch.pretrain --config=configs/pretrain_tiny.py
 
-Supervised next-token training is the GRPO update with advantage 1, where the
-reference answer takes the place of the only rollout of a problem.
+Supervised training is a GRPO update with advantage 1, in which the reference
+answer is the only rollout of its problem.
 """
 
 import json
@@ -38,8 +38,8 @@ _CONFIG = cli.define_config("configs/pretrain_tiny.py")
 def make_tokenizer(characters: str):
   """Returns a tokenizer with one token per character; <eos> ends a text.
 
-  The class is Qwen2's, because AutoTokenizer loads it for every qwen2 folder,
-  with its byte-level alphabet, in which a space is written Ġ.
+  It is a Qwen2Tokenizer, which AutoTokenizer loads for every qwen2 folder. Its
+  byte-level alphabet writes a space as Ġ.
   """
   letters = ["Ġ" if c == " " else c for c in characters]
   vocabulary = {c: i for i, c in enumerate(("<unk>", "<eos>", *letters))}
@@ -68,7 +68,7 @@ def solved(seed: int, first: int, count: int, *, numbers, split: str):
 
 
 def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
-  """Returns reference answers in the form of rollouts."""
+  """Returns the reference answers as rollouts."""
   ids = tokenizer([p.answer for p in problems])["input_ids"]
   tokens = np.zeros((len(ids), T), np.int32)
   for row, x in zip(tokens, ids, strict=True):
@@ -85,7 +85,7 @@ def prompt_of(cfg) -> prompts_lib.PromptConfig:
 
 
 def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
-  """Returns a table of pass@1 and pass@k on unseen problems of each kind."""
+  """Returns a table of pass@1 and pass@k on validation problems."""
   k, lines = cfg.table.k, []
   for numbers in cfg.numbers:
     problems = solved(cfg.seed, 0, cfg.table.problems, numbers=(numbers,),

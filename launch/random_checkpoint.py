@@ -2,9 +2,9 @@
 
   python -m launch.random_checkpoint --config_json=FILE --out=FOLDER
 
-The checkpoint has the shape of a config.json and a tokenizer of single bytes.
-Its policy is close to uniform over the vocabulary V: with K ids that end a
-rollout (--eos=K), lengths are geometric with mean V / K.
+The checkpoint has the shape of --config_json and a byte-level tokenizer. Its
+policy is nearly uniform over the V tokens of the vocabulary. With K EOS tokens
+(--eos=K), response lengths are geometric with mean V / K.
 """
 
 import json
@@ -27,7 +27,7 @@ from isojax.models import hf_weights
 _CONFIG_JSON = flags.DEFINE_string(
     "config_json", None, "A Hugging Face config.json.", required=True)
 _OUT = flags.DEFINE_string("out", None, "New folder to write.", required=True)
-_EOS = flags.DEFINE_integer("eos", 1, "How many token ids end a rollout.",
+_EOS = flags.DEFINE_integer("eos", 1, "Number of token ids that end a rollout.",
                             lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the weights.", lower_bound=0)
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", decoder.DTYPES,
@@ -56,8 +56,8 @@ def main(_) -> None:
     tokenizer = byte_tokenizer()
     if not len(tokenizer) < cfg.V >= _EOS.value:
       raise InputError(f"vocab_size={cfg.V}: expected more than the "
-                       f"{len(tokenizer)} tokens of the tokenizer, and than "
-                       f"--eos={_EOS.value}")
+                       f"{len(tokenizer)} tokens of the tokenizer, and at "
+                       f"least --eos={_EOS.value}")
     tokenizer.save_pretrained(source)
     ids = [1, *range(cfg.V - _EOS.value + 1, cfg.V)]
     (folder / "generation_config.json").write_text(

@@ -1,15 +1,15 @@
-"""Compiles a run's programs for TPUs or GPUs that are not there.
+"""Compiles a run's programs for TPUs or GPUs that need not be present.
 
   python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
       --topology=v5e:4x4
 
-Needs of the checkpoint no more than config.json, from the hub or, where it is
-out of reach, --config.model.path=FOLDER; and the extra `tpu` (its libtpu
-compiles on any Linux machine), or `cuda12` or `cuda13` for --topology=h200:8.
-The mesh has as many devices as the slice. Prints for each program the memory of
-a device beside the planner's estimate, its collectives, and the seconds of
-compiling; what does not fit is a row too. With --largest the planner chooses
-sampler.slots and loss.microbatch_tokens, as many as it thinks the device holds.
+Of the checkpoint only config.json is needed, from the hub or from
+--config.model.path=FOLDER. TPUs need the extra `tpu` (its libtpu compiles on
+any Linux machine), GPUs `cuda12` or `cuda13`. The mesh must have as many
+devices as the topology. For each program the command prints the memory of a
+device next to the planner's estimate, its collectives, and the compilation
+time, also if the program does not fit. With --largest the planner chooses the
+largest sampler.slots and loss.microbatch_tokens that it estimates to fit.
 """
 
 import os
@@ -26,16 +26,16 @@ from launch.compile import report as report_lib
 
 _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
 _TOPOLOGY = flags.DEFINE_string(
-    "topology", None, "Chip and shape of a slice: v5e:4x4, v5p:2x2x4, v6e:4x4, "
-    "v4:2x2x2, tpu7x:2x2x1; or card, hosts, GPUs of each: h200:8, a100:2x8.",
+    "topology", None, "TPU chip and slice shape: v5e:4x4, v5p:2x2x4, v6e:4x4, "
+    "v4:2x2x2, tpu7x:2x2x1; or card, hosts x GPUs per host: h200:8, a100:2x8.",
     required=True)
 _LARGEST = flags.DEFINE_bool(
-    "largest", False, "As many slots and microbatch_tokens as the planner "
-    "thinks the device holds, instead of the config's.")
+    "largest", False, "Use the most slots and microbatch_tokens that the "
+    "planner estimates to fit, instead of the config's.")
 _ONLY = flags.DEFINE_list(
     "only", list(programs_lib.NAMES), "Programs to compile.")
 _HLO = flags.DEFINE_string(
-    "hlo", None, "Folder for the optimised programs, as text.")
+    "hlo", None, "Folder for the optimised programs as HLO text.")
 
 
 def main(_) -> None:

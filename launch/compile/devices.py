@@ -1,4 +1,4 @@
-"""Accelerators that are not there: how many, their memory, their programs."""
+"""Describes devices that need not be present, and compiles for them."""
 
 import dataclasses
 import importlib.util
@@ -24,21 +24,21 @@ CARDS_OF_HOSTS = r"(\w+):(?:(\d+)x)?(\d+)"
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-  """A GPU as XLA sees it, from target_config/specs of its own sources."""
+  """A GPU as XLA describes it, from target_config/specs of XLA's sources."""
 
   name: str
-  capability: int  # of compute, major
+  capability: int  # major compute capability
   cores: int  # multiprocessors
-  fpus: int  # float32 lanes of a multiprocessor
-  shared: int  # bytes of shared memory of a multiprocessor
+  fpus: int  # float32 lanes per multiprocessor
+  shared: int  # bytes of shared memory per multiprocessor
   clock: float  # GHz
   l2: int  # bytes
-  bandwidth: float  # bytes a second
+  bandwidth: float  # bytes per second
   memory: int  # bytes
 
   @property
   def config(self) -> str:
-    """XLA's GpuTargetConfigProto as text."""
+    """Returns XLA's GpuTargetConfigProto as text."""
     return f"""
         gpu_device_info {{
           cuda_compute_capability {{ major: {self.capability} }}
@@ -85,27 +85,27 @@ CARDS = {
 class Program(typing.NamedTuple):
   name: str
   lower: Callable[[], jax.stages.Lowered]
-  beside: int  # bytes that a device holds while it runs, and are not its own
-  estimate: float | None  # of the planner, of what is its own
+  beside: int  # other bytes on the device while the program runs
+  estimate: float | None  # planner's estimate of the program's own bytes
 
 
 def devices(name: str):
-  """The devices of a topology; InputError if there is no such one."""
+  """Returns the devices of a topology; InputError if its name is invalid."""
   if re.fullmatch(SLICE, name):
     return tpus(name)
   found = re.fullmatch(CARDS_OF_HOSTS, name)
   if found and found[1] in CARDS:
     return gpus(CARDS[found[1]], int(found[2] or 1), int(found[3]))
   raise InputError(
-      f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with a chip of v4, "
-      "v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4; or CARD:GPUS or "
-      f"CARD:HOSTSxGPUS with a card of {', '.join(CARDS)}, such as h200:8")
+      f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with CHIP one of "
+      "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4; or CARD:GPUS or "
+      f"CARD:HOSTSxGPUS with CARD one of {', '.join(CARDS)}, such as h200:8")
 
 
 def tpus(name: str):
-  """The chips of a slice such as v5e:4x4, with libtpu."""
-  # Read when libtpu is loaded, which would ask the cloud for its machine, lock
-  # its chips, and complain of not knowing where it is.
+  """Returns the chips of a slice such as v5e:4x4, from libtpu."""
+  # libtpu reads these when it is loaded. Without them it queries the cloud's
+  # metadata server, locks the machine's chips, and logs errors.
   os.environ.update(
       TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
       TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
@@ -114,16 +114,16 @@ def tpus(name: str):
                      f"{installation.pip_install('tpu')} (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
-  except Exception as error:  # of many kinds
-    raise InputError(f"--topology={name}: libtpu knows no such slice "
+  except Exception as error:  # libtpu raises many types
+    raise InputError(f"--topology={name}: libtpu does not know this slice "
                      f"({str(error).splitlines()[0][:200]})") from error
 
 
 def gpus(card: Card, hosts: int, each: int):
-  """The GPUs of hosts with as many each, with jax's plugin for CUDA."""
+  """Returns the GPUs of `hosts` hosts with `each` GPUs, from the plugin."""
   if not hosts or not each:
-    raise InputError(f"--topology: {hosts} hosts with {each} GPUs; expected at "
-                     "least one of each")
+    raise InputError(f"--topology: {hosts} hosts with {each} GPUs each; "
+                     "expected at least one host and one GPU")
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
@@ -134,11 +134,11 @@ def gpus(card: Card, hosts: int, each: int):
 
 
 def mesh_on(cfg: mesh_lib.MeshConfig, found, topology: str):
-  """The config's mesh over the devices of a slice; InputError if not all."""
+  """Returns the config's mesh over all devices; InputError if sizes differ."""
   if cfg.size != len(found):
     raise InputError(
-        f"mesh {cfg} is of {cfg.size} devices, but --topology={topology} has "
-        f"{len(found)}; choose --config.mesh.data, .fsdp and .tensor with that "
+        f"mesh {cfg} needs {cfg.size} devices, but --topology={topology} has "
+        f"{len(found)}; set --config.mesh.data, .fsdp and .tensor to that "
         f"product, such as data=1 fsdp={len(found)} tensor=1")
   return mesh_lib.make_mesh(cfg, found)
 
@@ -149,7 +149,7 @@ TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
 
 
 def out_of_memory(error: Exception) -> tuple[float, float] | None:
-  """(bytes used, bytes there) if that is what a compiler's error says."""
+  """Returns (bytes used, bytes available) by a compiler's error, or None."""
   said = next(filter(None, (re.search(form, str(error)) for form in TOO_MUCH)),
               None)
   if said is None:
@@ -159,9 +159,10 @@ def out_of_memory(error: Exception) -> tuple[float, float] | None:
 
 
 def hbm(device) -> float:
-  """Bytes of a device that programs can have.
+  """Returns the bytes of a device that programs can use.
 
-  Of a GPU the share that jax takes; of a TPU what an error says is there.
+  For a GPU this is the share that jax allocates; for a TPU it is read from an
+  out-of-memory error.
   """
   if device.platform == "gpu":
     card = next(x for x in CARDS.values() if x.name == device.device_kind)
@@ -175,11 +176,11 @@ def hbm(device) -> float:
     if said is None:
       raise
     return said[1]
-  raise AssertionError("4 TiB fit")
+  raise AssertionError("a program of 4 TiB compiled; expected an error")
 
 
 def compiled(program: Program) -> tuple[report_lib.Row, str | None]:
-  """What a compiled program needs, and its text; None if it does not fit."""
+  """Returns a compiled program's row and text (None if it does not fit)."""
   row = report_lib.Row(program.name, beside=program.beside,
                        estimate=program.estimate)
   lowered, begun = program.lower(), time.perf_counter()
@@ -196,8 +197,8 @@ def compiled(program: Program) -> tuple[report_lib.Row, str | None]:
   output = m.output_size_in_bytes - m.alias_size_in_bytes
   return dataclasses.replace(
       row, seconds=seconds, arguments=m.argument_size_in_bytes,
-      # What is there at once, and has to fit: m.temp_size_in_bytes, with gaps
-      # and scratch, may be larger than a chip on which a program compiles.
+      # From the peak. m.temp_size_in_bytes includes gaps and scratch, and can
+      # exceed the memory of a chip on which the program compiles.
       temporaries=max(0, m.peak_memory_in_bytes - output
                       - m.argument_size_in_bytes),
       output=output, code=m.generated_code_size_in_bytes,

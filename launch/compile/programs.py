@@ -1,4 +1,4 @@
-"""The programs of a run, lowered from shapes: nothing is allocated."""
+"""Lowers the programs of a run from shapes, without allocating arrays."""
 
 import dataclasses
 import math
@@ -28,19 +28,19 @@ from launch.compile.devices import Program
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
          "accumulate", "apply")
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
-MARGIN = 0.95  # of the memory that --largest fills, by the planner's estimate
+MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """What is compiled, and for which slice."""
+  """What is compiled, and for which devices."""
 
   e: experiment_lib.Experiment
   model: decoder.Transformer
   sampler: sampler_lib.Sampler
-  planned: dict  # bytes of each program by the planner; None: not known
+  planned: dict  # estimated bytes of each program; None: no estimate
   notes: tuple[str, ...]
-  hbm: float  # bytes of a device that programs can have
+  hbm: float  # bytes of a device that programs can use
 
   @property
   def text(self) -> str:
@@ -63,7 +63,7 @@ class Case:
 
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
-  """Config and topology to what is compiled; all InputErrors come from here."""
+  """Returns the case of a config and topology; raises all InputErrors."""
   devices = devices_lib.devices(topology)
   mesh = devices_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
@@ -84,14 +84,14 @@ def case(e: experiment_lib.Experiment, topology: str, *,
 
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
-  """Rows of a microbatch."""
+  """Returns the rows of a microbatch."""
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
-  """The planner's estimate; slots and rows are of a device."""
+  """Returns the planner's estimate; slots and rows are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   kept = policy_lib.slot_sizes(model, e.sampler)
   return memory_lib.programs(
@@ -106,14 +106,14 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
-  """The experiment with as many slots and tokens as the planner thinks fit."""
+  """Returns the experiment with the most slots and tokens estimated to fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, _ = memory_lib.slots_admitted(
       policy_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
       **policy_lib.slot_sizes(model, e.sampler))
-  # Beside an accumulation the moments stay.
+  # The optimizer's moments stay in memory during an accumulation.
   rows = memory_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True).own["accumulate"] + 2 * least.state
                             <= MARGIN * hbm, 2**12)
@@ -121,7 +121,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
     raise InputError(
         f"--largest: {e.sampler.max_prompt_tokens} + {T} tokens do not fit: "
         f"the planner admits {slots} slots and microbatches of {rows} rows on "
-        "a device; use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "a device; use more devices for mesh.fsdp or mesh.tensor, or lower "
         "sampler.max_new_tokens")
   return dataclasses.replace(
       e, sampler=dataclasses.replace(
@@ -131,21 +131,21 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 
 def device_bytes(tree) -> int:
-  """Bytes on each device of shapes with shardings."""
+  """Returns the bytes on each device of shapes with shardings."""
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
              for x in jax.tree.leaves(tree))
 
 
 def placed(tree, sharding):
-  """The shapes of a tree under one sharding."""
+  """Returns the shapes of a tree with one sharding."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=sharding), tree)
 
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
-  """The sampler's programs, at the most slots and the longest sequences.
+  """Yields the sampler's programs with all slots and the longest sequences.
 
-  `state` bytes stay beside them.
+  The training state stays in memory, with `state` bytes.
   """
   e, model, s, planned = c.e, c.model, c.sampler, c.planned
   mesh, dtype = model.mesh, e.sampler.dtype
@@ -157,7 +157,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   cache, window = make(R, L), make(W, S)
   shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
   params = decoder.abstract_params(model)
-  if e.model.lora.rank:  # merged in the dtype of sampling, beside the base
+  if e.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, dtype, sharding=x.sharding), params)
   weights = jax.tree.map(
@@ -191,7 +191,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
 
 
 def widest(e: experiment_lib.Experiment, G: int):
-  """A microbatch whose rows are all of problems of their own."""
+  """Returns a microbatch in which every row has a different problem."""
   S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
   R = rows_of(e, G)
   B = R * n
@@ -205,7 +205,7 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
-  """The update's programs, for the widest microbatch."""
+  """Yields the update's programs, for the widest microbatch."""
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
@@ -225,7 +225,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
 
 
 def programs(c: Case) -> Iterator[Program]:
-  """Those of the sampler, then those of the update."""
+  """Yields the sampler's programs, then the update's."""
   lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)

@@ -1,4 +1,4 @@
-"""What a compiled program says of itself: collectives, memory, a table."""
+"""Extracts collectives from HLO text, and formats the table of memory."""
 
 import collections
 import dataclasses
@@ -8,28 +8,28 @@ from collections.abc import Iterator
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all",
          "collective-permute", "ragged-all-to-all", "collective-broadcast")
-_BITS = {"pred": 8, "token": 0}  # others say theirs: bf16, s32, f8e4m3fn
+_BITS = {"pred": 8, "token": 0}  # other names state their bits: bf16, s32
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.-]+) .*\{$")
 _OP = re.compile(r"^ +(?:ROOT )?%?[\w.-]+ = (.+?) ([a-z][\w-]*)\(")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|branch_computations|"
                      r"called_computations)=(\{[^}]*\}|%?[\w.-]+)")
 _LOOP = re.compile(r"\bcondition=%?([\w.-]+), body=%?([\w.-]+)")
-_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')  # GPUs' loops say it
+_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')  # only on GPUs
 _BOUND = re.compile(r" = s32\[\][^ ]* constant\((\d+)\)")
-# One that runs beside others stands in several fusions, under one name.
+# An asynchronous collective appears in several fusions, under one name.
 _PIECE = re.compile(r'(?:chain_id|async_collective_name)="([^"]+)"')
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
   kind: str  # of KINDS
-  bytes: int  # of its result on a device
-  trips: int | None  # of the loops around it; 1: in none, None: not known
+  bytes: int  # of its result, per device
+  trips: int | None  # times that loops run it; 1: no loop, None: unknown
   shape: str  # of its result
 
 
 def shape_bytes(text: str) -> int:
-  """Bytes of all arrays in an HLO shape, padding of tiles left out."""
+  """Returns the bytes of all arrays in an HLO shape, without tile padding."""
   total = 0
   for kind, sizes in re.findall(r"\b([a-z]\w*)\[([\d,]*)\]", text):
     bits = (_BITS[kind] if kind in _BITS else
@@ -39,7 +39,7 @@ def shape_bytes(text: str) -> int:
 
 
 def parts(shape: str) -> list[str]:
-  """The outermost members of a tuple's shape; of an array itself."""
+  """Returns the outermost members of a tuple's shape, or [shape]."""
   if not shape.startswith("("):
     return [shape]
   out, depth, begun = [], 0, 1
@@ -53,7 +53,7 @@ def parts(shape: str) -> list[str]:
 
 
 def _computations(text: str) -> dict[str, list[str]]:
-  """The lines of each computation of a module."""
+  """Returns the lines of each computation of a module."""
   found, lines = {}, []
   for line in text.splitlines():
     head = _HEAD.match(line)
@@ -65,7 +65,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _trips(found: dict[str, list[str]]) -> dict[str, int | None]:
-  """How often the loops around each computation run it."""
+  """Returns how often loops run each computation; None: unknown."""
   trips = {}
 
   def visit(name, count):
@@ -97,10 +97,10 @@ def _trips(found: dict[str, list[str]]) -> dict[str, int | None]:
 
 
 def collectives(text: str) -> Iterator[Collective]:
-  """Every collective of an optimised HLO module, once where it stands.
+  """Yields every collective of an optimised HLO module once.
 
-  Of an asynchronous pair the start counts, of pieces the first. Most of TPUs'
-  reduce-scatters are fusions, all-reduce-scatter, around an all-reduce.
+  An asynchronous pair counts at its start, a collective in pieces at the first
+  piece. A TPU's all-reduce-scatter fusion counts as a reduce-scatter.
   """
   found, seen = _computations(text), set()
   trips = _trips(found)
@@ -125,34 +125,34 @@ def collectives(text: str) -> Iterator[Collective]:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A program on one device, in bytes; `needed` if it does not fit."""
+  """A program on one device, in bytes; `needed` is set if it does not fit."""
 
   name: str
-  beside: int  # what else the device holds while it runs
-  estimate: float | None  # of the planner, of the program's own
-  seconds: float = 0.0  # of compiling
+  beside: int  # other bytes on the device while it runs
+  estimate: float | None  # planner's estimate of `own`
+  seconds: float = 0.0  # compilation time
   arguments: int = 0
   temporaries: int = 0
-  output: int = 0  # that is no argument donated
+  output: int = 0  # without donated arguments
   code: int = 0
-  needed: float | None = None  # where the compiler gave up
+  needed: float | None = None  # by the compiler's error
   collectives: tuple[Collective, ...] = ()
 
   @property
   def own(self) -> float:
-    """Bytes that the program needs itself."""
+    """Returns the bytes that the program needs itself."""
     if self.needed is not None:
       return self.needed
     return self.arguments + self.temporaries + self.output + self.code
 
 
 HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
-        f"{'own':>8}{'planner':>9}{'':7}{'beside':>8}{'in all':>8}"
+        f"{'own':>8}{'planner':>9}{'':7}{'beside':>8}{'total':>8}"
         f"{'compiled':>10}")
 
 
 def line(row: Row, hbm: float) -> str:
-  """A row of the table, and its collectives below it."""
+  """Returns a row of the table, with its collectives below it."""
   gib = lambda x: f"{x / 2**30:8.2f}"
   planned = " " * 16 if row.estimate is None else (
       f"{row.estimate / 2**30:9.2f} {row.estimate / row.own - 1:+5.0%} ")

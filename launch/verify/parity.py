@@ -2,9 +2,9 @@
 
   python -m launch.verify.parity
 
-Random checkpoints of every supported family, as transformers itself writes
-them, go through our loader, forward, sampler and export. Needs the extra
-`parity` (torch).
+Transformers writes random checkpoints of every supported family. Our loader,
+forward pass, sampler and export are compared on them. Needs the extra `parity`
+(torch).
 """
 
 import pathlib
@@ -30,7 +30,7 @@ from isojax.models import lora
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 
-# Pairwise different sizes; 13 tokens of the longest text cross each window.
+# Sizes differ pairwise; the longest prompt, 13 tokens, exceeds each window.
 SMALL = dict(vocab_size=61, hidden_size=24, num_hidden_layers=3,
              num_attention_heads=6, num_key_value_heads=2, intermediate_size=44,
              max_position_embeddings=64, pad_token_id=0, bos_token_id=1,
@@ -65,9 +65,9 @@ NEW = 11  # greedy tokens
 
 
 def make_checkpoint(config, folder: str, seed: int):
-  """A random torch model, written to the folder; far from uniform."""
+  """Writes a random torch model, far from uniform, and returns it."""
   torch.manual_seed(seed)
-  config._attn_implementation = "eager"  # the one with soft caps
+  config._attn_implementation = "eager"  # supports soft caps
   model = transformers.AutoModelForCausalLM.from_config(
       config, dtype=torch.float32).eval()
   with torch.no_grad():
@@ -82,7 +82,7 @@ def make_checkpoint(config, folder: str, seed: int):
 
 
 def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
-  """(logits of each prompt, greedy tokens of each, params) from a folder."""
+  """Returns our decoder's logits and greedy tokens per prompt, and params."""
   model = decoder.Transformer(hf_config.read(folder), mesh)
   params = hf_weights.load(folder, decoder.abstract_params(model))
   S, P = max(map(len, prompts)), len(prompts)
@@ -113,7 +113,7 @@ def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
 
 
 def theirs(model, prompts: list[list[int]]):
-  """The same from torch, one prompt at a time, without padding."""
+  """Returns torch's logits and greedy tokens per prompt, without padding."""
   logits, greedy = [], []
   for ids in prompts:
     with torch.no_grad():
@@ -125,12 +125,12 @@ def theirs(model, prompts: list[list[int]]):
 
 
 def compare(name: str, seed: int) -> dict:
-  """Differences of one case.
+  """Compares our decoder with torch in one case.
 
   Returns:
-    relative: largest difference of logits over the largest logit.
+    relative: largest difference of logits, divided by the largest logit.
     greedy: share of the prompts with the same greedy tokens up to the EOS.
-    exported: whether torch finds each weight of ours bit for bit as its own.
+    exported: whether each exported weight equals torch's bit for bit.
   """
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, n).tolist() for n in LENGTHS]
@@ -155,7 +155,7 @@ def compare(name: str, seed: int) -> dict:
 
 
 def compare_adapters(seed: int) -> float:
-  """Logits of our merged adapters against peft's on the same base, relative."""
+  """Returns the relative difference of logits, adapters merged vs. peft."""
   import peft  # slow
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, 13).tolist()]
@@ -195,7 +195,7 @@ def main(_) -> None:
           f"{np.mean([f['greedy'] for f in found]):.0%} | "
           f"{'yes' if all(f['exported'] for f in found) else 'NO'} |",
           flush=True)
-  print(f"adapters of rank 3, merged by us against peft: "
+  print(f"adapters of rank 3, our merge against peft, relative difference: "
         f"{max(compare_adapters(seed) for seed in range(3)):.1e}")
 
 

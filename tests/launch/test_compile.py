@@ -155,7 +155,7 @@ def test_without_libtpu(monkeypatch):
 @pytest.mark.parametrize("size", [2, 8])
 def test_a_mesh_that_is_not_the_slice(size):
   cfg = mesh_lib.MeshConfig(data=1, fsdp=size, tensor=1)
-  with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 is of {size} "
+  with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 needs {size} "
                      "devices, but --topology=v5e:2x2 has 4; .*fsdp=4"):
     devices_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
 
