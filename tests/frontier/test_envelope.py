@@ -32,15 +32,29 @@ def test_envelope_is_monotone_and_above_every_curve_that_was_seen(seed):
     assert (frontier.reward_DxG[:, seen] >= curve(C[seen]) - 1e-12).all()
 
 
-def test_what_rests_on_a_run_that_ended_is_not_resolved():
-  one = lambda A, k, C_hi: curves.Curves(
+def rising(A, k, C_lo=0.0, C_hi=1e3):
+  """One curve from 0.1 to A, evaluated from C_lo to C_hi."""
+  return curves.Curves(
       "saturating_exponential", np.log([[k]]), np.array([0.1]),
-      np.array([A - 0.1]), np.array([0.0]), 0.0, C_hi, 9, ())
+      np.array([A - 0.1]), np.array([0.0]), C_lo, C_hi, 9, ())
+
+
+def test_what_rests_on_a_run_that_ended_is_not_resolved():
   # The first would win later on, but was seen up to 30 only.
-  frontier = envelope.envelope([one(0.9, 0.01, 30.0), one(0.5, 0.1, 1e3)],
-                               [20.0, 300.0])
+  frontier = envelope.envelope(
+      [rising(0.9, 0.01, C_hi=30.0), rising(0.5, 0.1)], [20.0, 300.0])
   assert frontier.best_DxG.tolist() == [[1, 1]]
   assert frontier.resolved_DxG.tolist() == [[True, False]]
+
+
+def test_a_configuration_that_was_not_evaluated_yet_does_not_lead():
+  # The second is above the first everywhere, and was seen from 50 on.
+  frontier = envelope.envelope(
+      [rising(0.5, 0.1), rising(0.9, 0.1, C_lo=50.0)], [20.0, 100.0])
+  assert frontier.best_DxG.tolist() == [[0, 1]]
+  assert frontier.resolved_DxG.tolist() == [[False, True]]
+  assert frontier.early_DxG.tolist() == [[True, False]]
+  assert frontier.reward_DxG[0, 0] == pytest.approx(0.5 - 0.4 * np.exp(-2))
 
 
 def test_the_law_of_the_true_frontier():

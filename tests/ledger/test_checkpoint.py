@@ -99,6 +99,24 @@ def flip(path):
   path.write_bytes(bytes(data))
 
 
+def test_a_state_that_differs_from_its_checksums_is_damaged(store, model,
+                                                            states):
+  meta = pathlib.Path(store) / "5/meta/metadata"
+  saved = json.loads(meta.read_text())
+  saved["checksum"][".params['norm']"] ^= 1
+  meta.write_text(json.dumps(saved))
+  step, state = restore(store, model)
+  assert step == 3
+  assert_bits(state, states[3])
+
+
+def test_checksums_depend_on_where_a_value_is():
+  x = jnp.arange(6.0).reshape(2, 3)
+  same, *moved = checkpoint._checksums([x, x[::-1], x[:, ::-1], x.T])
+  assert same == checkpoint._checksums([x + 0])[0]
+  assert all(same != each for each in moved)
+
+
 @pytest.mark.parametrize("damage", [
     lambda step: cut(data_file(step)), lambda step: flip(data_file(step)),
     lambda step: shutil.rmtree(step / "state"),
