@@ -558,6 +558,10 @@ IMPORTS = {
         "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
+    "launch.verify.mutants":
+        "cli errors launch.verify.mutations progress",
+    "launch.verify.mutations":
+        "",
     "launch.verify.parity":
         "cli errors installation mesh models.decoder models.hf_config "
         "models.hf_weights models.lora sampling.sampler types",
