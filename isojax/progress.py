@@ -13,7 +13,8 @@ def reporter(*, start: int, total: int, rollouts_per_step: int,
              every_seconds: float):
   """Returns a function (step, reward) that shows the progress of a run.
 
-  On a terminal it is a bar; elsewhere a line every `every_seconds`.
+  On a terminal it shows a bar; otherwise it prints a line every
+  `every_seconds`.
   """
   began = last = time.monotonic()
   bar = tqdm.tqdm(total=total, initial=start, desc="step", dynamic_ncols=True,
@@ -39,7 +40,7 @@ def reporter(*, start: int, total: int, rollouts_per_step: int,
 
 
 def say(line: str) -> None:
-  """Prints a line to standard error, above the bar if there is one."""
+  """Prints a line to standard error, above a progress bar."""
   tqdm.tqdm.write(line, file=sys.stderr)
   sys.stderr.flush()
 
@@ -59,14 +60,14 @@ def evaluation_line(record: dict) -> str:
 
 @contextlib.contextmanager
 def summaries(folder: str, *, on: bool, start: int):
-  """Opens TensorBoard summaries below a workdir; writes nothing unless `on`.
+  """Yields a Summaries for a workdir, which writes nothing unless `on`.
 
-  Summaries of steps beyond `start`, which a killed run left, are purged.
+  Summaries of steps after `start`, written by a killed run, are purged.
   """
   if not on:
     yield Summaries(None)
     return
-  import tensorboardX  # an extra
+  import tensorboardX  # optional dependency
   with tensorboardX.SummaryWriter(
       os.path.join(folder, "tensorboard"), purge_step=start + 1) as writer:
     yield Summaries(writer)
@@ -74,6 +75,7 @@ def summaries(folder: str, *, on: bool, start: int):
 
 @dataclasses.dataclass(frozen=True)
 class Summaries:
+  """Writes records as TensorBoard summaries."""
   writer: object  # a tensorboardX.SummaryWriter, or None
 
   def add(self, record: dict) -> None:
@@ -97,14 +99,13 @@ def rates(train: list[dict]) -> list[str]:
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
                  f"{rollouts / spent:12.0f}")
   compiling = sum(r["seconds_compile"] for r in train[:1]
-                  if "seconds_compile" in r)  # older records count it with it
+                  if "seconds_compile" in r)  # older records include it
   return [*lines, "and the first step, with compilation, "
           f"{sum(first) + compiling:.1f} s"]
 
 
 def table(kept: list[dict], path: str) -> str:
-  """Returns the table at the end: metrics, time per phase, path of the records.
-  """
+  """Returns the final table: metrics, time per phase, path of the records."""
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end = evals[0], evals[-1]

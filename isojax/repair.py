@@ -1,6 +1,6 @@
-"""Cuts the records of a run down to those that can be believed.
+"""Removes damaged records of a run, and all records that follow them.
 
-Only for the folder of a run that nobody holds: see launch.repair.
+The caller must hold the folder of the run: see launch.repair.
 """
 
 import os
@@ -31,7 +31,8 @@ def sound_records(folder: str) -> tuple[list[dict], str | None]:
 
 
 def cut(path: str, kept: list[dict]) -> None:
-  """Keeps some of the records in a file, and a copy of all beside it."""
+  """Writes `kept` to a file of records, and copies the old content beside it.
+  """
   everything, copy = records.content(path), f"{path}.damaged"
   if object_store.remote(path):
     object_store.write(copy, everything)
@@ -41,7 +42,7 @@ def cut(path: str, kept: list[dict]) -> None:
 
 
 def repair(folder: str) -> None:
-  """Repairs the folder of a run; says what was changed."""
+  """Repairs the folder of a run; prints what was changed."""
   evaluations = os.path.join(folder, "eval.jsonl")
   kept, wrong = records.sound(evaluations)
   if wrong:
@@ -49,15 +50,15 @@ def repair(folder: str) -> None:
     print(f"{wrong}\nkept the {len(kept)} lines before it")
   kept, wrong = sound_records(folder)
   if wrong is None:
-    print(f"{folder}: nothing is wrong with its records")
+    print(f"{folder}: the records have no error")
     return
   store = os.path.join(folder, "checkpoints")
   last = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
   saved = max((x for x in step_folders.steps(store) if x <= last), default=0)
   cut(os.path.join(folder, "records.jsonl"),
       [r for r in kept if saved and r["step"] <= saved])
-  print(f"{wrong}\nkept the records up to step {saved}; a copy of all is in "
-        "records.jsonl.damaged")
+  print(f"{wrong}\nkept the records up to step {saved}; all records were "
+        "copied to records.jsonl.damaged")
   for step in step_folders.steps(store):
     if step > saved:
       print(f"moved the checkpoint of step {step} to "

@@ -14,8 +14,8 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
                     due: frozenset[int]):
   """Returns (step, state, records up to it) of the newest checkpoint.
 
-  Without a checkpoint they are those of step 0. Records beyond the step are
-  cut off; they are made again, to the same values.
+  Without a checkpoint the run starts at step 0. Records after the step are
+  removed from the ledger; the run computes them again, with the same values.
 
   Args:
     context: of the run.
@@ -25,7 +25,7 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
     due: the steps at which the run evaluates.
 
   Raises:
-    InputError: ledger and checkpoints do not belong together.
+    InputError: ledger and checkpoints do not match.
   """
   restored = checkpoint.restore_newest(
       store, run_context.abstract_state(context, tx), context.run_id)
@@ -34,12 +34,12 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
   steps = [r["step"] for r in found if r["kind"] == "train"]
   hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:
-    # A kill may come while the first checkpoint is saved, up to when the second
-    # is due.
+    # A run may be killed before its first checkpoint is saved completely, at
+    # the latest when the second one is due.
     if steps and steps[-1] > 2 * context.e.checkpoint.every_steps:
       raise InputError(
-          f"{ledger} goes up to step {steps[-1]}, but {store} holds no "
-          "checkpoint; put the checkpoints back, or choose another --workdir "
+          f"{ledger} has records up to step {steps[-1]}, but {store} contains "
+          "no checkpoint; restore the checkpoints, or choose another --workdir "
           "to start again")
     state = update_lib.init_state(
         context.model, tx, run_context.first_trained(context),
@@ -48,16 +48,16 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
     raise InputError(
-        f"{store} holds step {start}, but {ledger} does not hold each step up "
-        "to it; put the records back, or choose another --workdir to start "
-        "again")
+        f"{store} contains step {start}, but {ledger} lacks a step up to it; "
+        "restore the records, or choose another --workdir to start again")
   if start < context.e.alloc.M:
-    hosts.say(f"continuing from step {start} of {context.e.alloc.M}")
+    hosts.say(f"resuming from step {start} of {context.e.alloc.M}")
   return start, state, _cut(ledger, found, start)
 
 
 def _cut(ledger: str, found: list[dict], step: int) -> list[dict]:
-  """Returns the records up to a step; process 0 cuts the ledger to them."""
+  """Returns the records up to a step; process 0 removes later ones from disk.
+  """
   kept = [r for r in found if r["step"] <= step]
   if hosts.first():
     records.keep(ledger, kept)

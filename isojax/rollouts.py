@@ -1,7 +1,7 @@
-"""Samples rollouts and grades them, both at the same time.
+"""Samples rollouts and grades them at the same time.
 
-The grader works in a background thread on rollouts that have ended, while the
-devices decode the others.
+A background thread grades rollouts that have ended while the devices decode the
+others.
 """
 
 import concurrent.futures
@@ -23,7 +23,7 @@ from isojax.tasks import stratum_file
 from isojax.types import Prompts
 from isojax.types import Rollouts
 
-WAIT = 0.2  # seconds between two looks at a signal while verdicts are awaited
+WAIT = 0.2  # seconds between two checks for a signal while waiting for verdicts
 
 
 class Grading(typing.NamedTuple):
@@ -37,7 +37,7 @@ class Grading(typing.NamedTuple):
 def grading(context: RunContext):
   """Yields the Grading of a context's problems.
 
-  Calls that have not begun when the context ends are cancelled.
+  Calls that have not begun when the context manager ends are cancelled.
 
   Raises:
     InputError: the grader cannot start.
@@ -64,18 +64,18 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
                     stop: Stop) -> Sampled:
   """Samples and grades n rollouts of each problem.
 
-  Each problem is graded by one of the processes; all of them get all verdicts.
+  Each problem is graded by one process; all processes get all verdicts.
 
   Args:
     context: of the run.
-    grader: whose calls share task.grader.step_seconds.
+    grader: its calls share task.grader.step_seconds.
     params: of the policy.
     problems: of the prompts.
     prompts: host arrays.
     n: rollouts of each problem.
     key: the random stream.
     section: of the config, with temperature and top_p.
-    stop: looked at after each chunk, and while verdicts are awaited.
+    stop: checked after each chunk, and while waiting for verdicts.
 
   Raises:
     Stopped: a process of the run was asked to stop.
@@ -111,7 +111,7 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
 
 
 def _joined(futures: dict, owner_B) -> grader_lib.Graded:
-  """The verdicts of all calls, of every process on the rollouts it owns."""
+  """Returns all verdicts; each process provides those of its own rollouts."""
   B = len(owner_B)
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
 

@@ -1,4 +1,4 @@
-"""Builds what stays constant during a run, after every check of the input."""
+"""Checks all inputs of a run and builds what stays constant during it."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ class RunContext:
   e: experiment_lib.Experiment
   folder: str  # checkpoint of the base policy
   model_sha256: str  # of its weights
-  identity: dict  # everything that decides the results
+  identity: dict  # all inputs of the results
   run_id: str  # its hash
   tokenizer: object  # transformers' fast tokenizer
   stratum: stratum_file_lib.Stratum
@@ -49,8 +49,8 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
   """Raises InputError if the grader cannot judge the problems of a stratum."""
   if header["task"] != e.task.grader.name:
     raise InputError(
-        f"{path} holds problems of {header['task']!r}, but task.grader.name="
-        f"{e.task.grader.name!r} judges others; use the grader that they were "
+        f"{path} contains problems of {header['task']!r}, but task.grader.name="
+        f"{e.task.grader.name!r} grades others; use the grader that they were "
         "measured with")
   base_lib.TASKS[header["task"]].check_source(stratum_file_lib.source(header))
 
@@ -61,8 +61,8 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
   Problems are dropped if their prompts are too long.
 
   Raises:
-    InputError: the grader cannot judge it, no training or no validation prompt
-      fits, or one has a token that is not among the model's V.
+    InputError: the grader cannot grade it, no training or no validation prompt
+      fits, or a prompt has a token outside the model's vocabulary V.
   """
   stratum, prompts = stratum_file_lib.read(path), {}
   check_task(e, path, stratum.header)
@@ -91,8 +91,8 @@ def other_model(e: experiment_lib.Experiment, header: dict,
     return ()
   return (f"{e.task.stratum} was measured with {header['model']} "
           f"({header['model_sha256'][:12]}), not with the model that is "
-          f"trained, {e.model.path} ({found[:12]}): how hard its problems are "
-          "for this one is not known; python -m launch.split measures it",)
+          f"trained, {e.model.path} ({found[:12]}): the pass rates of this "
+          "model are unknown; python -m launch.split measures them",)
 
 
 def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
@@ -108,7 +108,7 @@ def prepare(config) -> RunContext:
   """Returns the context of a config; writes nothing.
 
   Raises:
-    InputError: anything is wrong with the config or the files it names.
+    InputError: the config or a file that it names is invalid.
   """
   e = experiment_lib.load(config)
   mesh = mesh_lib.make_mesh(e.mesh)
@@ -209,7 +209,7 @@ def identity_fields(context: RunContext, step: int) -> dict:
           "split": context.stratum.header["stratum"],
           "Bp": e.alloc.Bp, "n": e.alloc.n, "D": D, "step": step,
           "rollouts": step * e.alloc.B,
-          "epoch": step / (D // e.alloc.Bp)}  # as the data order has it
+          "epoch": step / (D // e.alloc.Bp)}  # D // Bp steps each
 
 
 def totals_of(kept: list[dict]) -> dict:

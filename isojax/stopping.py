@@ -15,19 +15,21 @@ class Stopped(Exception):
 
 
 class Stop:
-  """Whether a process of the run was asked to stop."""
+  """Tells the processes of a run that one of them was asked to stop."""
 
   def __init__(self):
     self._asked = threading.Event()
     self._checked = time.monotonic()
-    self._polls, self._interval = 0, 1  # since the last check; between two
+    self._polls, self._interval = 0, 1  # polls so far; polls between two checks
 
   def ask(self) -> None:
+    """Asks this process to stop."""
     self._asked.set()
 
   @property
   def asked(self) -> bool:
-    """Whether this process was asked; the others may not know it yet."""
+    """Returns whether this process was asked; the others may not know it yet.
+    """
     return self._asked.is_set()
 
   def check(self) -> None:
@@ -37,7 +39,7 @@ class Stop:
     if any(asked):
       raise Stopped
     if self._polls:
-      # Gathered values alone, so that all processes get the same interval.
+      # Uses only gathered values, so that all processes get the same interval.
       reached = int(self._polls * EVERY / max(*seconds, 1e-3))
       self._interval = max(1, min(reached, 2 * self._interval))
     self._polls, self._checked = 0, time.monotonic()
@@ -45,8 +47,8 @@ class Stop:
   def poll(self) -> None:
     """Calls `check` if due; all processes must call, equally often.
 
-    One process checks at every call. Several exchange their flags once in so
-    many calls as took the slowest about EVERY seconds.
+    A single process checks at every call. Several processes check after about
+    EVERY seconds, by the slowest process.
     """
     self._polls += 1
     if hosts.count() == 1 or self._polls >= self._interval:
@@ -55,7 +57,8 @@ class Stop:
 
 @contextlib.contextmanager
 def on_signals():
-  """Yields a Stop that the first SIGTERM or SIGINT asks; a second one kills."""
+  """Yields a Stop that the first SIGTERM or SIGINT sets; the second one kills.
+  """
   stop = Stop()
 
   def handle(number, frame):

@@ -1,8 +1,8 @@
 """Trains one run, step by step: the loop of an experiment.
 
 problems -> prompts -> rollouts (Bp x n) -> rewards -> advantages -> batch ->
-update -> record. Every draw and the data order are functions of (seed, step),
-so a run that was killed resumes to the same bits.
+update -> record. All random numbers and the data order are functions of
+(seed, step), so a run that was killed resumes with bit-identical results.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def train(context: RunContext, folder: str, *,
 
 @dataclasses.dataclass
 class Run:
-  """What changes from step to step, and where it is written."""
+  """The state of a run that changes from step to step, and its outputs."""
 
   context: RunContext
   start: int  # updates made before this process began
@@ -84,7 +84,7 @@ class Run:
   schedule: typing.Callable  # step -> learning rate
   report: typing.Callable  # see progress.reporter
   compiled: compilation.Count
-  # Opened for the run, and closed at its end:
+  # Opened for the run and closed at its end:
   grader: rollouts_lib.Grading
   written: typing.Any  # records.File or Bucket; None but on process 0
   manager: typing.Any  # of checkpoints
@@ -95,12 +95,12 @@ class Run:
 
   @property
   def policy(self) -> dict:
-    """The parameters to sample from."""
+    """Returns the parameters to sample from."""
     return run_context.merged(self.context, self.base, self.state.params)
 
 
 def evaluate_if_due(run: Run) -> None:
-  """Evaluates the policy and records it, if that is due and not done yet."""
+  """Evaluates the policy and records it, if due at this step and not done."""
   if run.step not in run.due or run.step in run.evaluated:
     return
   line = record(run, "eval", evaluation(
@@ -110,7 +110,8 @@ def evaluate_if_due(run: Run) -> None:
 
 
 def save_if_due(run: Run) -> None:
-  """Saves a checkpoint at the last step, and every so many steps or minutes."""
+  """Saves a checkpoint at the last step and when the config's interval is over.
+  """
   cfg = run.context.e.checkpoint
   if run.saved > run.start and not run.manager.is_saving_in_progress():
     run.further.set()
@@ -122,7 +123,7 @@ def save_if_due(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-  """Saves a checkpoint of the last completed step, unless there is one."""
+  """Saves a checkpoint of the last completed step, unless it is saved."""
   if run.step == run.saved:
     return
   if hosts.first():
@@ -132,7 +133,7 @@ def save(run: Run) -> None:
 
 
 def stopped(run: Run) -> int:
-  """Ends a run that got a signal; the step under way is dropped."""
+  """Saves a run that got a signal; the current step is discarded."""
   save(run)
   checkpoint.finish(run.manager)
   hosts.say(f"stopped by a signal at step {run.step}, which is saved; rerun "
@@ -142,7 +143,7 @@ def stopped(run: Run) -> int:
 
 
 def advance(run: Run) -> bool:
-  """Makes one step and records it; False if the result is not finite."""
+  """Runs and records one step; returns False if its result is not finite."""
   with run.traced(run.step + 1):
     state, fields = train_step(run)
   news = run.compiled.news()
@@ -153,7 +154,7 @@ def advance(run: Run) -> bool:
   if not fields.pop("finite"):
     hosts.say(diverged(run, fields))
     return False
-  del fields["loss"]  # says nothing on-policy: only its gradient matters
+  del fields["loss"]  # carries no information on-policy: only its gradient does
   lr = float(run.schedule(run.step - run.totals["skipped_updates"]))
   for name in run_context.TOTALS:
     run.totals[name] += fields.pop(name)
@@ -165,7 +166,7 @@ def advance(run: Run) -> bool:
 
 
 def train_step(run: Run) -> tuple[TrainState, dict]:
-  """One step of the paper's algorithm: the new state, and what it measured.
+  """Runs one step of the paper's algorithm; returns the new state and metrics.
 
   The old state is donated to the update.
   """
@@ -208,7 +209,7 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
 
 def measured(prompts: Prompts, sampled: rollouts_lib.Sampled,
              batches: list[Batch]) -> dict:
-  """The fields of a train record that rollouts and verdicts decide."""
+  """Returns the fields of a train record that follow from graded rollouts."""
   rollouts, graded = sampled.rollouts, sampled.graded
   correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
   tokens = int(rollouts.len_R.sum())
@@ -223,14 +224,14 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled,
       "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
       "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
       "entropy": float(rollouts.entropy_R.sum()) / tokens,
-      "kl": None,  # a metric of the update, where KL is on
+      "kl": None,  # replaced by the update's metric if KL is on
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R))}
 
 
 def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,
                step: int, stop: stopping.Stop) -> dict:
-  """Samples the validation problems; the fields of an eval record."""
+  """Samples the validation problems; returns the fields of an eval record."""
   e, problems, k = context.e, context.stratum.validation, context.e.eval.k
   graded = rollouts_lib.graded_rollouts(
       context, grader, params, problems, context.validation, k,
@@ -253,14 +254,15 @@ def record(run: Run, kind: str, fields: dict) -> dict:
 
 
 def diverged(run: Run, fields: dict) -> str:
-  """Returns the message for a step that is not finite, with what to try."""
-  saved = f"the last good checkpoint is of step {run.saved}" if run.saved else (
+  """Returns the error message for a step that is not finite."""
+  saved = f"the newest checkpoint is of step {run.saved}" if run.saved else (
       "there is no checkpoint yet")
   return (
       "stopped: loss, gradient or parameters are not finite after step "
       f"{run.step + 1} (loss {fields['loss']}, grad_norm "
-      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}, nothing "
-      "of this step was kept. Try, in another --workdir, a lower recipe.optimizer.base_lr (now "
+      f"{fields['grad_norm']}, logp_gap {fields['logp_gap']}); {saved}, and "
+      "this step was discarded. Try, in another --workdir, a lower "
+      "recipe.optimizer.base_lr (now "
       f"{run.context.e.recipe.optimizer.base_lr}), a smaller clip_norm, or "
       "float32 for recipe.loss.dtype")
 
@@ -278,7 +280,7 @@ def opened(context: RunContext, folder: str, trace: str | None):
   start, state, kept = resume.start_or_resume(context, tx, ledger, store, due)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
-  # Entered in this order, and left in the opposite one.
+  # Opened in this order and closed in reverse.
   with (rollouts_lib.grading(context) as grader,
         progress.summaries(folder, on=e.log.tensorboard and hosts.first(),
                            start=start) as summaries,

@@ -187,7 +187,7 @@ def test_keys_and_types(spoil, message):
     (dict(model__path="nowhere"), "'nowhere': no such folder"),
     (dict(task__stratum="nowhere.jsonl"), "no such file; make it with"),
     (dict(task__grader__name="chess"), "expected one of countdown"),
-    (dict(task__grader__name="math"), "holds problems of 'countdown'"),
+    (dict(task__grader__name="math"), "contains problems of 'countdown'"),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),

@@ -216,12 +216,12 @@ def test_records_and_checkpoints_belong_together(calm, tmp_path):
   source, _ = calm
   shutil.copytree(source, tmp_path / "a")
   (tmp_path / "a/records.jsonl").unlink()
-  with pytest.raises(InputError, match="put the records back"):
+  with pytest.raises(InputError, match="restore the records"):
     run(small(), tmp_path / "a")
   shutil.copytree(source, tmp_path / "b")
   shutil.rmtree(tmp_path / "b/checkpoints")
   before = (tmp_path / "b/records.jsonl").read_bytes()
-  with pytest.raises(InputError, match="put the checkpoints back"):
+  with pytest.raises(InputError, match="restore the checkpoints"):
     run(small(), tmp_path / "b")
   assert (tmp_path / "b/records.jsonl").read_bytes() == before
 
@@ -311,7 +311,8 @@ def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
   assert f"{other}: dropped 1 training" in capfd.readouterr().err
   before = (folder / "eval.jsonl").read_bytes()
   stratum_file_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
-  with pytest.raises(InputError, match="other.jsonl holds problems of 'math'"):
+  with pytest.raises(InputError,
+                     match="other.jsonl contains problems of 'math'"):
     evaluated(monkeypatch, folder, [other])
   assert (folder / "eval.jsonl").read_bytes() == before
 
@@ -363,7 +364,7 @@ def test_in_a_bucket_killed_and_resumed_to_the_same_bits(
   assert 2 <= records.read(ledger)[-1]["step"] < 5, "killed too late"
   capfd.readouterr()
   assert records.comparable(run(small(), folder)) == records.comparable(calm[1])
-  assert re.search("continuing from step [24] of 5", capfd.readouterr().err)
+  assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
   assert object_store.names(folder) == [
       "checkpoints", "config.json", "records.jsonl"]  # the lease is given back
   done = subprocess.run(

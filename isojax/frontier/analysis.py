@@ -1,4 +1,4 @@
-"""The whole analysis of a study: curves, frontier, law, verdict."""
+"""Analyses a study: curves, frontier, law, verdict."""
 
 import dataclasses
 import functools
@@ -17,7 +17,8 @@ FEWEST_RESOLVED = 5  # points of the frontier for a law
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
-  """Returns log-spaced C, from where two configurations have data."""
+  """Returns log-spaced C, from the first at which two configurations have data.
+  """
   firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
                       for r in study.runs_of(*cell))
                   for cell in study.configurations)
@@ -26,15 +27,15 @@ def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
 
 
 def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
-  """Returns the best n of each draw, moved within what the tested n can tell.
+  """Returns the best n of each draw, moved at random between the tested n.
 
-  If 32, 64 and 128 were tested and 64 leads, the best n lies somewhere between
+  If 32, 64 and 128 were tested and 64 is best, the true best n is between about
   45 and 91. Each draw moves each tested n at random by up to half of the gap to
   the next one, so that the draws of the law contain this uncertainty. The first
   row, the data itself, is not moved.
 
   Args:
-    log2_n_DxG: log2 of the n that leads.
+    log2_n_DxG: log2 of the best tested n.
     tested: log2 of the tested n, increasing; at least two.
     seed: of the random moves.
   """
@@ -55,7 +56,7 @@ def _with_law(fit: Fit) -> Fit:
   weight = fit.frontier.resolved_DxG.astype(float)
   if fit.tied or len(study.tested) < 2 or weight[0].sum() < FEWEST_RESOLVED:
     return fit
-  # A draw with fewer resolved points is fitted at those of the data.
+  # A draw with too few resolved points uses the resolved points of the data.
   enough = weight.sum(1, keepdims=True) >= FEWEST_RESOLVED
   x_G = C_G if study.axis == "updates" else np.log10(C_G)
   width = x_G[-1] - x_G[0]

@@ -1,8 +1,8 @@
 """Bootstrap fits of the reward curves of a study.
 
-Draw 0 is the data itself. Each other draw resamples the validation problems,
-the same ones for every run, so that luck which all runs share cancels, and the
-seeds within each configuration.
+Draw 0 is the data itself. Each other draw resamples the validation problems and
+the seeds within each configuration. All runs of a draw use the same problems,
+so that noise which all runs share cancels in differences.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Further tables of a fit: switches, variants, extrapolation, sensitivity."""
+"""Computes tables of a fit: switches, variants, sensitivity and others."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from isojax.frontier.verdict import Fit
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-  """The law if one step that the paper leaves open is done otherwise."""
+  """The law with one option changed that the paper does not specify."""
 
   name: str
   log10_C0: float | None  # None: no law can be fitted
@@ -123,9 +123,9 @@ def extrapolation(fit: Fit, C1: float) -> Extrapolation | None:
 
 
 def unforeseen(fit: Fit, found: Extrapolation) -> str | None:
-  """Returns a caution if the law of the early data misses the best n later on.
+  """Returns a caution if the law of the early data mispredicts the later n.
 
-  It misses if it is off by more than half of the step between tested n.
+  The limit is half of the step between tested n.
   """
   if found.n_predicted is None or abs(np.log2(
       found.n_predicted / found.n_seen)) <= fit.study.grid_step / 2:

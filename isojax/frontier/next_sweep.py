@@ -1,4 +1,5 @@
-"""What to run next: a final run with an identified law, or another sweep."""
+"""Proposes the next command: a final run if the law is identified, or a sweep.
+"""
 
 import shlex
 
@@ -34,7 +35,7 @@ def next_plan(fit: Fit, *, path: str) -> dict:
   if fit.identified:
     return {
         "text": "The law is identified. The next step uses twice the largest C "
-        "that was fitted, which is beyond the data: see how well the first "
+        "that was fitted, which is beyond the data: check how well the first "
         "half of the data predicted the end.",
         "command": f"python -m launch.plan --rollouts={round(2 * end)} "
         f"--law={shlex.quote(path)}"}
@@ -42,7 +43,7 @@ def next_plan(fit: Fit, *, path: str) -> dict:
 
 
 def _sweep(fit: Fit, C: float, path: str) -> dict:
-  """Returns the sweep after a sweep to C rollouts that identified no law."""
+  """Returns the next sweep if the data up to C rollouts identify no law."""
   study = fit.study
   tested = sorted({n for _, n in study.configurations})
   on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
@@ -70,7 +71,7 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     why.append("four times the compute, because few n have led so far")
   if seeds < 2 or not why:
     seeds = max(2, seeds + 1)
-    why.append(f"{seeds} seeds, to separate the luck of a run from the effect "
+    why.append(f"{seeds} seeds, to separate the noise of a run from the effect "
                "of n")
   sizes = {Bp * n for Bp, n in study.configurations}
   if len(sizes) == 1 and (study.axis == "updates" or len(tested) > 1):

@@ -250,7 +250,7 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
   upper = np.array([B_BOUNDS[1], log_C[-1] + reach, 1.0])
 
   def best(A, start):
-    """Squared residuals at A, and the (B, log C_mid, R0) that reach them."""
+    """Returns the smallest ssr at A and its (B, log C_mid, R0)."""
     high = np.minimum(upper, [np.inf, np.inf, A])
     done = scipy.optimize.least_squares(
         lambda t: np.append(t[2] + (A - t[2]) * scipy.special.expit(
@@ -265,10 +265,10 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
   allowed = 1 + scipy.stats.f.ppf(0.95, 1, count - 3) / (count - 3)
 
   def end(bound):
-    """The A between the estimate and the bound at which the limit is reached.
+    """Returns the end of the interval between the estimate and the bound.
 
-    It goes out in steps that double, each from the last solution, because the
-    minimum at a distant A is not found from the one at the estimate.
+    The search doubles its step and starts each minimisation at the previous
+    solution: the one at the estimate does not lead to the minimum at a far A.
     """
     nonlocal least
     inside, (_, at) = A, least
@@ -289,10 +289,10 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
 
 
 def fit_power_law(C_E, R_E, *, min_C) -> Fit:
-  """Returns the least-squares fit of A - D / C^B, A <= 1, for contrast.
+  """Returns the least-squares fit of A - D / C^B, A <= 1, for comparison.
 
-  It overestimates A: without a midpoint it takes the lower half of a rise for
-  a slow tail.
+  It overestimates A: the law has no midpoint, so it fits the lower half of a
+  rise as a slow approach to A.
   """
   C, R, _ = _points(C_E, R_E, R0=0.0, min_C=min_C)
   log_C = np.log(C) - np.log(C[0])  # D is then the gap at the first point
@@ -345,7 +345,8 @@ def matched(runs, *, min_C) -> Matched:
   free = refit((0.0, 1.0))
   A_R = [f.law.A for f in free.values()]
   A, spread = float(np.mean(A_R)), max(A_R) - min(A_R)
-  held = all("A" not in f.at_bound for f in free.values())  # or 1 agrees with 1
+  # Two A at the bound 1 would agree without being known.
+  held = all("A" not in f.at_bound for f in free.values())
   return Matched(A, spread, held and spread <= A_MARGIN, free, refit((A, A)))
 
 
@@ -354,7 +355,7 @@ class Forecast:
   """A fit to the start of a run, compared with the rest of it."""
 
   fit: Fit
-  mean_error: float  # law minus measured: above 0 if it predicts too much
+  mean_error: float  # law minus measured: above 0 if the law is too high
   max_error: float  # absolute
   within_margin: bool  # max_error <= A_MARGIN
 

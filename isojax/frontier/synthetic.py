@@ -40,7 +40,7 @@ def problem_table(Q: int, spread: float, rng) -> tuple:
   """Returns (mean M, pass rate [M, Q]) of Q problems at each mean pass rate.
 
   Each problem keeps its quantile in a Beta distribution with that mean over all
-  possible problems, so the luck of the problems is common to all evaluations.
+  possible problems, so all evaluations share the noise of the problems.
   """
   mean = np.linspace(0.001, 0.999, 400)
   place = rng.uniform(size=Q)

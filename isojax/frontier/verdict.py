@@ -1,6 +1,6 @@
-"""The result of an analysis, and what it allows to say: is the law identified?
+"""The result of an analysis, and whether its law is identified.
 
-Reasons are why the law must not be used; cautions hold even if it may be.
+Reasons say why the law must not be used. Cautions apply to any law.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """The analysis of a study. Of 1 + draws rows of an array, 0 is the data."""
+  """The analysis of a study; arrays have a row for the data, then the draws."""
 
   study: Study
   options: Options
   curves: list[Curves]
   frontier: Envelope
   log2_n_DxG: np.ndarray  # of the best configuration
-  tied: bool  # all curves are the same: there is no best n
+  tied: bool  # all curves are equal: there is no best n
   law: LawFits | None = None  # None: one n, a tie, or too few resolved points
   law_DxG: np.ndarray | None = None  # log2 n* of the law on the frontier's grid
   noise_G: np.ndarray | None = None  # width of its interval from noise alone
@@ -39,7 +39,7 @@ class Fit:
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
-  """Returns the law of the data itself, as the planner knows it."""
+  """Returns the law of the data itself in the planner's form."""
   law = fit.law
   L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
   if fit.study.axis == "updates":
@@ -49,7 +49,7 @@ def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
 
 
 def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
-  """Returns why there is no best n, where all curves are the same at C."""
+  """Returns why there is no best n; all curves must be equal at C."""
   values = np.concatenate([r.reward_E for r in study.runs])
   return "no n differs: " + (
       f"{study.metric} is {values[0]:.6g} throughout"
@@ -60,8 +60,9 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 def unsaturated(fit: Fit) -> str | None:
   """Returns a reason if a larger n than those tested may be better, or None.
 
-  The largest tested n leads at the end of the data, leads there in more than
-  5 % of the draws, or would lead at twice that C in most of them.
+  There is a reason if the largest tested n is best at the end of the data, is
+  best there in more than 5 % of the draws, or would be best at twice that C in
+  most draws.
   """
   study, frontier = fit.study, fit.frontier
   at = np.flatnonzero(frontier.resolved_DxG[0])
@@ -164,20 +165,20 @@ def _of_study(fit: Fit) -> list[str]:
   study, cautions = fit.study, []
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
     cautions.append(
-        "one seed in some configurations: intervals contain the luck of the "
+        "one seed in some configurations: intervals include the noise of the "
         "validation problems and samples, not that of the run; if runs differ "
         "by half a point they contain the truth less often than 95% "
         "(launch.verify.calibrate)")
   if not study.per_problem:
     cautions.append(
         "no counts per problem: intervals come from the scatter around each "
-        "curve, and noise that the runs share is not recognised")
+        "curve and do not include noise that the runs share")
   cautions += _of_frontier(fit)
   sizes = {r.D for r in study.runs} - {None}
   if sizes and study.D is None:
     cautions.append("runs of several training sets, " + "; ".join(
         f"D = {D}: " + ", ".join(r.run_id for r in study.runs if r.D == D)
-        for D in sorted(sizes)) + ": a difference between n may be one of D")
+        for D in sorted(sizes)) + ": D may cause differences between n")
   caps = {Bp: max(n for b, n in study.configurations if b == Bp)
           for Bp, _ in study.configurations}
   if study.axis != "updates" and len(set(caps.values())) > 1:

@@ -1,10 +1,10 @@
 """Saves and restores sharded train states with orbax, asynchronous and atomic.
 
-A step is in its folder completely or not at all: orbax writes another folder
-and renames it, or marks it as complete where nothing can be renamed (gs://).
-Each checkpoint holds the run id, the step and a checksum of each leaf, because
-orbax would load the state of another run, or a changed byte, without an error.
-What people read is in isojax.ledger.records.
+A step folder is complete or absent: orbax writes a temporary folder and renames
+it. In a bucket (gs://), which cannot rename, it marks the folder as complete.
+Each checkpoint contains the run id, the step and a checksum of each leaf: orbax
+would load the state of another run, or a changed byte, without an error.
+The metrics of a run are in isojax.ledger.records.
 """
 
 import contextlib
@@ -26,21 +26,22 @@ from isojax.types import TrainState
 
 @contextlib.contextmanager
 def open_manager(store: str, *, keep: int):
-  """Opens a manager of the newest `keep` steps; waits for saves at the end.
+  """Yields a manager of the newest `keep` steps; waits for saves at the end.
 
   Raises:
-    InputError: at the end, if the disk refused, unless there is another error.
+    InputError: at the end, if a write failed and no other error is raised.
   """
   with object_store.asking(store):
     if hosts.first():
       step_folders.delete_incomplete(store)
     manager = ocp.CheckpointManager(
-        _absolute(store), options=ocp.CheckpointManagerOptions(max_to_keep=keep))
+        _absolute(store),
+        options=ocp.CheckpointManagerOptions(max_to_keep=keep))
   try:
     yield manager
     finish(manager)
   except BaseException:
-    with contextlib.suppress(Exception):  # it says the same, or less
+    with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
     raise
   with object_store.asking(store):
@@ -53,7 +54,7 @@ def _absolute(store: str) -> str:
 
 @jax.jit
 def _checksums(leaves):
-  """Returns a uint32 of each leaf's bits; the same for any sharding."""
+  """Returns a uint32 checksum of each leaf's bits, equal for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
     odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
@@ -72,11 +73,11 @@ def _named_checksums(state: TrainState) -> dict:
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
          run_id: str) -> None:
-  """Starts to save a state; an error of the save before is raised here.
+  """Starts to save a state; raises errors of the previous save.
 
   Raises:
-    InputError: the disk refused (full, say).
-    RuntimeError: orbax declined, which would otherwise lose the step.
+    InputError: a write failed, for example on a full disk.
+    RuntimeError: orbax skipped the step, which would be lost.
   """
   with _disk(manager):
     accepted = manager.save(step, args=ocp.args.Composite(
@@ -89,14 +90,14 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
 
 
 def finish(manager: ocp.CheckpointManager) -> None:
-  """Waits for the save under way; InputError if the disk refused it."""
+  """Waits for the current save; raises InputError if a write failed."""
   with _disk(manager):
     manager.wait_until_finished()
 
 
 @contextlib.contextmanager
 def _disk(manager: ocp.CheckpointManager):
-  """Turns errors of a full disk, or of a bucket, into an InputError."""
+  """Converts errors of a full disk or of a bucket into an InputError."""
   store = str(manager.directory)
   try:
     with object_store.asking(store):
@@ -107,15 +108,15 @@ def _disk(manager: ocp.CheckpointManager):
     if object_store.remote(store) or isinstance(error, ValueError) and not told:
       raise
     steps = step_folders.steps(store)
-    last = f"step {max(steps)} is safe" if steps else "none is there yet"
+    last = f"step {max(steps)} is saved" if steps else "no step is saved yet"
     raise InputError(
         f"{manager.directory}: a checkpoint could not be written "
-        f"({told[1].strip() if told else error}); {last}: make room, then run "
-        "the same command again") from error
+        f"({told[1].strip() if told else error}); {last}: free disk space, "
+        "then run the same command again") from error
 
 
 def _not_logged_twice(record) -> bool:
-  """Drops the errors that orbax logs with a traceback before it raises them."""
+  """Returns False for errors that orbax logs before it raises them."""
   return not (record.exc_info and "orbax" in record.pathname)
 
 
@@ -130,10 +131,10 @@ def _leaves(tree) -> dict:
 
 
 def _check_fits(folder: str, found: dict, wanted: dict) -> None:
-  """Another model or optimizer is not damage; orbax would cast dtypes silently.
+  """Checks names, shapes and dtypes of leaves; orbax would cast silently.
 
   Raises:
-    InputError: names the first leaf that differs, and how many do.
+    InputError: the checkpoint is of another model or optimizer.
   """
   differ = sorted(name for name in found.keys() | wanted.keys()
                   if name not in found or name not in wanted
@@ -144,21 +145,21 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
   say = lambda leaves: (f"{leaves[name][1]}{list(leaves[name][0])}"
                         if name in leaves else "absent")
   raise InputError(
-      f"{folder}: of another model or optimizer: {name} is {say(found)} in "
-      f"the checkpoint, {say(wanted)} in this run ({len(differ)} leaves "
-      "differ); nothing was changed: give the model of that run, or choose "
-      "another --workdir")
+      f"{folder}: saved with another model or optimizer: {name} is "
+      f"{say(found)} in the checkpoint, {say(wanted)} in this run "
+      f"({len(differ)} leaves differ); nothing was changed: give the model of "
+      "that run, or choose another --workdir")
 
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
   """Returns the parts of a saved state that `wanted` has, and their checksums.
 
-  `wanted` has None for the other parts. Each process reads by itself, without
-  the manager, which would wait for processes that may have found damage.
+  `wanted` has None for the other parts. Each process reads without the manager,
+  which would wait for processes that may have failed.
 
   Raises:
     InputError: the state is of another run, step, model or optimizer.
-    ValueError, and all kinds of orbax: damaged.
+    ValueError, and errors of orbax: the checkpoint is damaged.
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
@@ -177,27 +178,27 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
   return TrainState(**dict.fromkeys(parts) | restored), meta["checksum"]
 
 
-# What says nothing against the file: another model, or trouble of this process.
+# Errors that do not mean a damaged file: another model, or a failing process.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def _read_again(*arguments) -> tuple:
-  """Returns what `_read` does; tries twice, as the network may have failed."""
+  """Calls `_read`, a second time if it fails: the network may have failed."""
   with object_store.asking(arguments[0]):
     try:
       return _read(*arguments)
     except NO_DAMAGE:
       raise
-    except Exception:  # of many kinds
+    except Exception:  # errors have many types
       return _read(*arguments)
 
 
 class _DamagedError(Exception):
-  """What is wrong with a checkpoint; raised on all processes at once."""
+  """A checkpoint is damaged; raised on all processes at once."""
 
 
 def _agree(wrong: str | None) -> None:
-  """_DamagedError, if any process has found something wrong."""
+  """Raises _DamagedError if any process has found an error."""
   said = [each for each in hosts.gather(wrong) if each]
   if said:
     raise _DamagedError(said[0])
@@ -205,11 +206,11 @@ def _agree(wrong: str | None) -> None:
 
 def _restore(store: str, step: int, wanted: TrainState,
              run_id: str) -> TrainState:
-  """Returns the state of `_read` if it is sound; all processes must call.
+  """Returns the state of `_read` if it is intact; all processes must call.
 
   Raises:
-    InputError: as `_read`, or this host may not read it.
-    _DamagedError: it is damaged, as one of the processes sees it.
+    InputError: as `_read`, or this host has no permission to read it.
+    _DamagedError: at least one process found it damaged.
   """
   wrong = None
   try:
@@ -217,13 +218,13 @@ def _restore(store: str, step: int, wanted: TrainState,
   except NO_DAMAGE:
     raise
   except Exception as error:
-    # orbax, tensorstore and json raise all kinds for a damaged file
+    # orbax, tensorstore and json raise many types for a damaged file.
     if isinstance(error, OSError) and not isinstance(
         error, (FileNotFoundError, NotADirectoryError)):
       raise InputError(
           f"{os.path.join(store, str(step))}: could not be read ({error}); "
           "make it readable and run the same command again, or move it away to "
-          "go on from the one before") from error
+          "resume from the previous checkpoint") from error
     wrong = f"{hosts.name()}: {repr(error)[:200]}"
   _agree(wrong)
   found = _named_checksums(state)
@@ -234,20 +235,20 @@ def _restore(store: str, step: int, wanted: TrainState,
 
 
 def restore_newest(store: str, abstract: TrainState, run_id: str):
-  """Returns (step, state) of the newest sound checkpoint, None if there is none.
+  """Returns (step, state) of the newest intact checkpoint; None without any.
 
-  Damaged ones are named, moved beside the store and passed over, also those
-  that only one of the processes finds damaged. So are older ones without
-  readable meta, which the manager would delete later.
+  A checkpoint that any process finds damaged is logged and moved beside the
+  store. So are older checkpoints without readable meta, which the manager would
+  delete later.
 
   Args:
     store: the folder of `open_manager`.
-    abstract: shapes, dtypes and shardings wanted, on any mesh.
+    abstract: shapes, dtypes and shardings of the result, on any mesh.
     run_id: of the run that saved it.
 
   Raises:
-    InputError: none of them could be read, or the newest readable one is of
-      another run or model; nothing was moved.
+    InputError: no checkpoint could be read, or the newest readable one is of
+      another run or model. Then no checkpoint was moved.
   """
   damaged, found = {}, step_folders.steps(store)
   for step in reversed(found):
@@ -262,8 +263,8 @@ def restore_newest(store: str, abstract: TrainState, run_id: str):
       for worse, reason in damaged.items():
         aside = step_folders.set_aside(store, worse)
         logging.warning(
-            "the checkpoint of step %d is damaged (%s): moved to %s; the newest "
-            "sound one is of step %d", worse, reason, aside, step)
+            "the checkpoint of step %d is damaged (%s): moved to %s; the "
+            "newest intact one is of step %d", worse, reason, aside, step)
     return step, state
   if damaged:
     raise InputError(
@@ -273,22 +274,22 @@ def restore_newest(store: str, abstract: TrainState, run_id: str):
 
 
 def restore_params(store: str, step: int | None, abstract, run_id: str):
-  """Returns (step, what was trained) alone, a third of the state of AdamW.
+  """Returns (step, params) without reading the optimizer state.
 
   Args:
     store: the folder of `open_manager`.
-    step: which one; None: the newest.
-    abstract: shapes, dtypes and shardings wanted of TrainState.params.
+    step: the step to read; None: the newest.
+    abstract: shapes, dtypes and shardings of TrainState.params.
     run_id: of the run that saved it.
 
   Raises:
-    InputError: no such step, of another run or model, or damaged.
+    InputError: the step is absent, of another run or model, or damaged.
   """
   found = step_folders.steps(store)
   if not found:
     raise InputError(
         f"{store}: holds no checkpoint: this run has no checkpoint yet; give "
-        "the workdir of one that has saved one")
+        "the workdir of a run that has saved one")
   if step is not None and step not in found:
     raise InputError(f"{store}: no checkpoint of step {step}; there are "
                      f"{', '.join(map(str, found))}")

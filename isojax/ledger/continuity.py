@@ -2,7 +2,7 @@
 
 The checksums of isojax.ledger.records show that a file was changed. These
 checks also cover records of earlier versions, which have no checksums, and
-lines of another run. They do not check what was measured.
+lines of another run. They do not check the measured values.
 """
 
 from isojax.errors import InputError

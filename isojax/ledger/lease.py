@@ -1,16 +1,16 @@
-"""Who holds a folder in a bucket: an object that its holder writes again.
+"""Locks a folder in a bucket by a lease: an object that its holder rewrites.
 
-A bucket has no locks. Whoever creates the object holds the folder, and writes
-it every few seconds on the condition that nobody else has written it. If it
-stands still for a lease, by the clock of the one who waits, its holder is
-dead, and is replaced on that same condition: of two who try, one succeeds. A
-holder whose writes have not succeeded for a lease, by its own clock, ends
-itself at once.
+A bucket has no locks. The process that creates the object holds the folder. It
+rewrites the object every few seconds, on the condition that no other process
+has written it. If the object does not change for the time of a lease, measured
+by a waiting process, its holder counts as dead. The waiting process replaces
+the object on the same condition, so only one of several succeeds. A holder
+exits if its own writes have failed for the time of a lease.
 
-So two processes hold one folder only if the first one was frozen as a whole
-for longer than a lease, and until it notices: at its next write, within
-seconds. Its records are then void (isojax.ledger.records); a checkpoint that it was
-saving is of the same seed, step and config, so of the same values.
+Two processes hold one folder only if the first was suspended for longer than a
+lease, and only until its next write, seconds later. Its records are then void
+(isojax.ledger.record_parts). A checkpoint that it was saving has the same seed,
+step and config, and so the same values.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from isojax import progress
 from isojax.ledger import object_store
 from isojax.errors import InputError
 
-SECONDS = 60.0  # without a sign of life after which a holder is dead
-BEATS = 6  # signs of life in that time
+SECONDS = 60.0  # lease: a holder without a write for so long counts as dead
+BEATS = 6  # writes per lease
 
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-  """A process. `place` is the boot and the process table that `pid` is of."""
+  """A process; `place` names the boot and the process table of `pid`."""
 
   host: str
   place: str | None
@@ -47,7 +47,7 @@ class Holder:
     return f"process {self.pid} on {self.host}"
 
   def alive(self) -> bool | None:
-    """Returns whether it is alive; None: unknown, of another process table."""
+    """Returns whether it is alive; None for another host or process table."""
     here = socket.gethostname(), place()
     if self.place is None or (self.host, self.place) != here:
       return None
@@ -55,7 +55,7 @@ class Holder:
 
 
 def place() -> str | None:
-  """Returns a name of this boot and process table; None without /proc."""
+  """Returns a name for this boot and process table; None without /proc."""
   try:
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
       return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
@@ -64,7 +64,7 @@ def place() -> str | None:
 
 
 def started(pid: int) -> str | None:
-  """Returns when a process started: a later one may have the same number."""
+  """Returns when a process started, as a process id may be used again."""
   try:
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
       return file.read().rpartition(")")[2].split()[19]
@@ -73,7 +73,7 @@ def started(pid: int) -> str | None:
 
 
 def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
-  """(Generation that is ours, by when it was) once it may be replaced.
+  """Waits until the lease is free; returns its generation and when it began.
 
   Raises:
     InputError: another process holds it.
@@ -86,21 +86,22 @@ def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
       try:
         holder = Holder(**json_text.loads(found))
       except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: not a lock of a run ({error}); delete it if "
-                         "no run is under way there") from error
+        raise InputError(f"{path}: not the lock of a run ({error}); delete it "
+                         "if no run uses this folder") from error
       alive, now = holder.alive(), time.monotonic()
       if alive or watched not in (None, generation):
         raise InputError(
-            f"--workdir={os.path.dirname(path)}: in use by {holder}; wait for "
-            "it, or choose another one")
+            f"--workdir={os.path.dirname(path)}: in use by {holder}; wait "
+            "until it ends, or choose another --workdir")
       if watched is None and alive is None:
-        progress.say(f"{path} is of {holder}: waiting {holder.lease:.0f} s for "
-                     "a sign of life")
+        progress.say(f"{path} belongs to {holder}: waiting {holder.lease:.0f} "
+                     "s to see whether it is alive")
         watched, since = generation, now
       dead = alive is False or now - since > holder.lease
     if dead:
       begun = time.monotonic()
-      taken = object_store.write(path, mine, generation=generation, writer=writer)
+      taken = object_store.write(path, mine, generation=generation,
+                                 writer=writer)
       if taken is not None:
         return taken, begun
     else:
@@ -109,12 +110,15 @@ def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
 
 @contextlib.contextmanager
 def hold(path: str, *, seconds: float = SECONDS):
-  """Holds an object of a bucket; another process's holding it is InputError.
+  """Holds the lease `path` of a bucket while the context is open.
 
-  It may take a lease to see that a holder of another machine is dead. The loss
-  of it ends this process, as nothing else would stop what its main thread is
-  in: cli.BAD_INPUT if another holds it or the bucket refuses, cli.PREEMPTED if
-  that is out of reach.
+  If its holder is on another host, the call waits for up to `seconds`. If the
+  lease is lost, the process exits, because its main thread cannot be stopped in
+  another way: with cli.BAD_INPUT if another process holds the lease or the
+  bucket denies access, with cli.PREEMPTED if the bucket cannot be reached.
+
+  Raises:
+    InputError: another process holds it.
   """
   writer = uuid.uuid4().hex
   mine = json.dumps(dataclasses.asdict(Holder(
@@ -125,13 +129,14 @@ def hold(path: str, *, seconds: float = SECONDS):
   why, code = "no answer", cli.PREEMPTED
 
   def beat() -> None:
-    nonlocal generation, sure, why, code  # held since a write begun then
+    nonlocal generation, sure, why, code  # sure: start of the last good write
     while not done.wait(every):
       begun = time.monotonic()
       try:
-        found = object_store.write(path, mine, generation=generation, writer=writer,
-                              seconds=every / 2)  # to connect, and to read
-      except Exception as error:  # perhaps for a moment
+        found = object_store.write(
+            path, mine, generation=generation, writer=writer,
+            seconds=every / 2)  # each for connecting and reading
+      except Exception as error:  # may be temporary
         why = str(error)
         code = cli.code_of(error) if isinstance(error, InputError) else 1
         continue
@@ -139,7 +144,7 @@ def hold(path: str, *, seconds: float = SECONDS):
         _end(path, "another process has taken it over", cli.BAD_INPUT)
       generation, sure = found, begun
 
-  def watch() -> None:  # whatever the beat is waiting for
+  def watch() -> None:  # ends the process even if `beat` hangs
     while not done.wait(every / 2):
       if time.monotonic() - sure > seconds - every:
         _end(path, why, code)
@@ -153,12 +158,12 @@ def hold(path: str, *, seconds: float = SECONDS):
     done.set()
     for thread in threads:
       thread.join()
-    with contextlib.suppress(InputError):  # it will be waited out
+    with contextlib.suppress(InputError):  # then the lease expires
       object_store.delete(path, generation)
 
 
 def _end(path: str, why: str, code: int) -> None:
-  go_on = ("; the same command goes on from the newest checkpoint"
+  go_on = ("; rerun the same command to resume from the newest checkpoint"
            if code == cli.PREEMPTED else "")
   sys.stderr.write(f"isojax: {path} is no longer held: {why}{go_on}\n")
   sys.stderr.flush()

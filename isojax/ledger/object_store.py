@@ -1,9 +1,9 @@
-"""Folders in a bucket, gs://BUCKET/PATH: the few operations that a run needs.
+"""Reads and writes objects in a bucket, gs://BUCKET/PATH, as a run needs them.
 
-An object is there whole or not at all, is seen by everybody once it is there,
-and can be written on the condition that nobody has written it since. It can
-not be appended to or renamed. Google's own client keeps no listings in memory,
-which a reader of a living run relies on; orbax goes through etils instead.
+An object is written as a whole, is visible to all readers at once, and can be
+written on the condition that its generation has not changed. It cannot be
+appended to or renamed. These functions use Google's client, which caches no
+listings, so a reader sees new parts of an active run. orbax uses etils instead.
 """
 
 import concurrent.futures
@@ -17,8 +17,8 @@ from isojax import installation
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
-AT_ONCE = 8  # objects; the client keeps 10 connections
-_NEEDED = ("google.cloud.storage", "gcsfs")  # ours, and orbax's by way of etils
+AT_ONCE = 8  # parallel requests; the client keeps 10 connections
+_NEEDED = ("google.cloud.storage", "gcsfs")  # gcsfs for orbax, through etils
 
 
 def remote(path: str | os.PathLike) -> bool:
@@ -27,7 +27,7 @@ def remote(path: str | os.PathLike) -> bool:
 
 
 def check(folder: str, flag: str) -> None:
-  """InputError unless a folder is local, or of a bucket that can be reached."""
+  """Raises InputError for a folder neither local nor in a reachable bucket."""
   scheme = re.match(r"[A-Za-z][\w+.-]*:/", folder)
   if scheme is None:
     return
@@ -37,27 +37,27 @@ def check(folder: str, flag: str) -> None:
   for name in _NEEDED:
     try:
       missing = importlib.util.find_spec(name) is None
-    except ModuleNotFoundError:  # not even google.cloud
+    except ModuleNotFoundError:  # google.cloud is missing as well
       missing = True
     if missing:
       raise InputError(f"--{flag}={folder}: {name} is not installed: "
                        f"{installation.pip_install('gcs')}")
-  import fsspec  # of etils
-  # Each process of a run must see at once what the others wrote.
+  import fsspec  # used by etils
+  # Each process of a run must see what the others wrote without delay.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
   with asking(folder):
     _client().get_bucket(_split(folder)[0])
 
 
 def _split(path: str) -> tuple[str, str]:
-  """(bucket, name in it)."""
+  """Returns (bucket, name of the object in it)."""
   bucket, _, name = path.removeprefix("gs://").partition("/")
   return bucket, re.sub("/+", "/", name).strip("/")
 
 
 @functools.cache
 def _client():
-  from google.cloud import storage  # an extra
+  from google.cloud import storage  # optional dependency
   return storage.Client()
 
 
@@ -68,60 +68,60 @@ def _blob(path: str):
 
 @contextlib.contextmanager
 def asking(path: str | os.PathLike):
-  """What it means for a run when a bucket refuses or does not answer.
+  """Converts errors of a bucket into an InputError or OutOfReachError.
 
-  Of whichever client: Google's, gcsfs or tensorstore. Any other error, and
-  every error of a local path, passes as it is.
+  It knows the errors of Google's client, gcsfs and tensorstore. Other errors,
+  and all errors of a local path, are raised unchanged.
   """
   try:
     yield
   except InputError:
     raise
-  except Exception as error:  # of three clients
+  except Exception as error:  # three clients have many error types
     if remote(path):
       _explain(os.fspath(path), error)
     raise
 
 
 def _explain(path: str, error: Exception) -> None:
-  """Raises what an error of a client means for the run, if it knows that."""
-  from google.auth import exceptions as auth  # an extra
+  """Raises InputError or OutOfReachError for known errors of a client."""
+  from google.auth import exceptions as auth  # optional dependency
   bucket, status = _split(path)[0], _status(error)
   short = " ".join((str(error) or repr(error)).split())[:200]
   if _away(error) or status in (408, 429) or status and status >= 500:
     raise OutOfReachError(
-        f"{path}: bucket {bucket} cannot be reached ({short}); nothing that "
-        "was written before is lost: run the same command again") from error
+        f"{path}: bucket {bucket} cannot be reached ({short}); data that was "
+        "already written is kept: run the same command again") from error
   if isinstance(error, auth.GoogleAuthError):
     raise InputError(
-        f"{path}: no credentials for bucket {bucket} ({short}); gcloud auth "
-        "application-default login, or a service account of this machine"
-        ) from error
+        f"{path}: no credentials for bucket {bucket} ({short}); run gcloud "
+        "auth application-default login, or give this machine a service "
+        "account") from error
   if status in (401, 403):
     raise InputError(
         f"{path}: no permission in bucket {bucket} ({short}); a run needs the "
         "roles storage.objectAdmin and storage.legacyBucketReader") from error
   if status == 404 and not _there(bucket):
-    raise InputError(f"{path}: there is no bucket {bucket}; make it: gcloud "
+    raise InputError(f"{path}: there is no bucket {bucket}; create it: gcloud "
                      f"storage buckets create gs://{bucket}") from error
 
 
 def _there(bucket: str) -> bool:
-  """Whether there is a bucket, as far as Google says."""
-  from google.api_core import exceptions as api  # an extra
+  """Returns False if the bucket does not exist, True if it may exist."""
+  from google.api_core import exceptions as api  # optional dependency
   try:
     _client().get_bucket(bucket)
   except api.NotFound:
     return False
-  except Exception:  # asked about another error
+  except Exception:  # the caller reports its own error
     pass
   return True
 
 
 def _status(error: Exception) -> int | None:
-  """The HTTP status that an error of a client tells."""
-  import aiohttp  # of gcsfs
-  from gcsfs import retry  # an extra
+  """Returns the HTTP status of a client's error, if it has one."""
+  import aiohttp  # used by gcsfs
+  from gcsfs import retry  # optional dependency
   from google.api_core import exceptions as api
   if isinstance(error, (api.GoogleAPICallError, retry.HttpError)):
     return error.code and int(error.code)
@@ -130,21 +130,21 @@ def _status(error: Exception) -> int | None:
   if isinstance(error, FileNotFoundError):
     return 404
   if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
-    return 403  # of gcsfs
+    return 403  # raised by gcsfs
   told = re.search(r"\[http_response_code='(\d+)'\]", str(error))
-  return told and int(told[1])  # of tensorstore
+  return told and int(told[1])  # raised by tensorstore
 
 
 def _away(error: Exception) -> bool:
-  """Whether a client waited in vain, or its connection broke."""
-  import aiohttp  # of gcsfs
-  import requests  # of Google's client
-  from google.api_core import exceptions as api  # an extra
+  """Returns whether a request timed out or the connection failed."""
+  import aiohttp  # used by gcsfs
+  import requests  # used by Google's client
+  from google.api_core import exceptions as api  # optional dependency
   from google.auth import exceptions as auth
   if isinstance(error, auth.GoogleAuthError):
     return error.retryable or isinstance(error, auth.TransportError)
   if isinstance(error, aiohttp.ClientResponseError):
-    return False  # its status tells
+    return False  # `_status` decides
   return isinstance(error, (
       TimeoutError, ConnectionError, requests.ConnectionError, requests.Timeout,
       requests.exceptions.ChunkedEncodingError, aiohttp.ClientError,
@@ -152,7 +152,7 @@ def _away(error: Exception) -> bool:
 
 
 def content(path: str) -> bytes | None:
-  """Returns the bytes of a file or an object; None if there is none."""
+  """Returns the bytes of a file or an object; None if it does not exist."""
   if remote(path):
     return read(path)[0]
   try:
@@ -163,12 +163,12 @@ def content(path: str) -> bytes | None:
 
 
 def read(path: str) -> tuple[bytes | None, int]:
-  """Returns (content, generation) of an object; (None, 0) if there is none."""
-  from google.api_core import exceptions as api  # an extra
+  """Returns (content, generation) of an object; (None, 0) if it is absent."""
+  from google.api_core import exceptions as api  # optional dependency
   blob = _blob(path)
   with asking(path):
     try:
-      content = blob.download_as_bytes()  # sets the generation that it read
+      content = blob.download_as_bytes()  # also sets blob.generation
     except api.NotFound:
       return None, 0
     return content, int(blob.generation)
@@ -176,16 +176,17 @@ def read(path: str) -> tuple[bytes | None, int]:
 
 def write(path: str, content: bytes, *, generation: int | None = None,
           writer: str = "", seconds: float | None = None) -> int | None:
-  """Writes a whole object; returns its generation, None if another is there.
+  """Writes an object; returns its generation, None if another one exists.
 
   Args:
-    generation: which one may be replaced; 0: none, the object must be new;
+    generation: the generation that may be replaced; 0: the object must be new;
       None: any.
-    writer: tells whose it is. A request that is sent again, because the answer
-      to the first was lost, must not take its own object for another's.
-    seconds: to wait for an answer, once; None: as long as Google advises.
+    writer: stored with the object. A request is sent again if its answer was
+      lost, and must then recognise the object that it wrote itself.
+    seconds: timeout of a single request; None: the client's timeout and
+      retries.
   """
-  from google.api_core import exceptions as api  # an extra
+  from google.api_core import exceptions as api  # optional dependency
   blob = _blob(path)
   blob.metadata = {"writer": writer}
   once = {} if seconds is None else {"timeout": seconds, "retry": None}
@@ -202,37 +203,39 @@ def write(path: str, content: bytes, *, generation: int | None = None,
 
 
 def delete(path: str, generation: int | None = None) -> None:
-  """Deletes an object, if it is there and of that generation."""
-  from google.api_core import exceptions as api  # an extra
+  """Deletes an object, if it exists and has that generation."""
+  from google.api_core import exceptions as api  # optional dependency
   with asking(path), contextlib.suppress(api.NotFound, api.PreconditionFailed):
     _blob(path).delete(if_generation_match=generation)
 
 
 def names(folder: str) -> list[str]:
-  """Returns the names of objects and folders in a folder, in order."""
+  """Returns the sorted names of objects and folders in a folder."""
   bucket, name = _split(folder)
   prefix = f"{name}/"
   with asking(folder):
     found = _client().list_blobs(bucket, prefix=prefix, delimiter="/")
-    objects = [blob.name for blob in found]  # sets the prefixes
+    objects = [blob.name for blob in found]  # also sets found.prefixes
   inside = (each.removeprefix(prefix).rstrip("/")
             for each in (*objects, *found.prefixes))
-  return sorted(filter(None, inside))  # a console marks a folder by ""
+  # An object named "" marks a folder made in Google's console.
+  return sorted(filter(None, inside))
 
 
 def read_all(paths: list[str]) -> list[bytes | None]:
-  """Returns the contents of many objects; None for those that are gone."""
+  """Returns the contents of many objects; None for those that do not exist."""
   with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     return [content for content, _ in pool.map(read, paths)]
 
 
 def delete_all(paths: list[str]) -> None:
+  """Deletes many objects."""
   with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     list(pool.map(delete, paths))
 
 
 def glob(pattern: str) -> list[str]:
-  """Returns the objects, and the folders with objects, that a pattern names."""
+  """Returns the objects, and folders with objects, that match a pattern."""
   bucket, name = _split(pattern)
   prefix = re.match(r"[^*?\[{]*", name)[0]
   with asking(pattern):

@@ -1,10 +1,10 @@
 """Stores lines in a bucket in parts, since an object cannot be appended to.
 
-A ledger gs://BUCKET/RUN/records.jsonl is the parts START-NUMBER.jsonl below
-that name. Each is written once, whole. Whoever starts a run writes all lines
-that are to stay as number 0 of a new start; from then on parts of older starts
-are void and soon deleted. So a start replaces the ledger in one write, and
-what a process adds that no longer holds the run is not read by anybody.
+A ledger gs://BUCKET/RUN/records.jsonl consists of parts START-NUMBER.jsonl
+below that name. Each part is written once. A process that starts or resumes a
+run writes all lines to keep as part 0 of a new start. Parts of older starts are
+then void and are deleted. So a start replaces the ledger in one write, and
+readers ignore lines of a process that no longer holds the run.
 """
 
 import re
@@ -14,7 +14,7 @@ from isojax.ledger import object_store
 from isojax.errors import InputError
 
 _NAME = re.compile(r"(\d{5,})-(\d{5,})\.jsonl")
-_TRIES = 5  # of a reader, each time a run starts again while it reads
+_TRIES = 5  # a read fails if a run starts while it reads
 
 
 def _path(ledger: str, start: int, number: int) -> str:
@@ -22,7 +22,7 @@ def _path(ledger: str, start: int, number: int) -> str:
 
 
 def _found(ledger: str) -> dict[int, list[int]]:
-  """Returns the numbers of the parts of each start, in order."""
+  """Returns start -> sorted numbers of its parts."""
   found = {}
   for name in object_store.names(ledger):
     if match := _NAME.fullmatch(name):
@@ -44,24 +44,25 @@ def read(ledger: str) -> bytes | None:
     texts = object_store.read_all([_path(ledger, start, n) for n in numbers])
     if None not in texts and numbers == list(range(len(numbers))):
       return b"".join(texts)
-    # a newer start has deleted it in the meantime, or it is missing
+    # A newer start has deleted a part since it was listed, or one is missing.
   raise InputError(f"{ledger}: of its parts {start:05d}-... some are missing; "
-                   f"there are {numbers}; put them back from a copy, or start "
+                   f"there are {numbers}; restore them from a copy, or start "
                    "again in another workdir")
 
 
 def _create(path: str, content: bytes, writer: str) -> None:
   if object_store.write(path, content, generation=0, writer=writer) is None:
-    raise InputError(f"{path}: another process has written this part; it goes "
-                     "on with this run, so this one stops")
+    raise InputError(f"{path}: another process has written this part and "
+                     "continues this run; this process stops")
 
 
 def begin(ledger: str, content: bytes) -> None:
-  """Makes these lines all that a ledger holds, and deletes older parts."""
+  """Replaces the content of a ledger by these lines; deletes older parts."""
   old = _found(ledger)
   _create(_path(ledger, max(old, default=0) + 1, 0), content, uuid.uuid4().hex)
-  object_store.delete_all([_path(ledger, each, number)
-                      for each, numbers in old.items() for number in numbers])
+  object_store.delete_all([
+      _path(ledger, each, number)
+      for each, numbers in old.items() for number in numbers])
 
 
 class Writer:
@@ -74,7 +75,7 @@ class Writer:
     self._writer = uuid.uuid4().hex
 
   def add(self, content: bytes) -> None:
-    """Writes one more part; InputError if another process has written it."""
+    """Writes the next part; InputError if another process has written it."""
     _create(_path(self._ledger, self._start, self._number), content,
             self._writer)
     self._number += 1

@@ -1,10 +1,10 @@
 """Reads and writes the records of a run: JSON lines, with the compute spent.
 
-Each line is one flat object. The names below are a contract that other tools
-rely on. Each line ends with a checksum of all lines up to it. Standard library
-only, so that anyone can read a run without jax. In a bucket (gs://) the lines
-come in parts (isojax.ledger.record_parts). Whether records are those of one run
-is checked by isojax.ledger.continuity.
+Each line is one flat object. Other tools rely on the field names below. Each
+line ends with a checksum of all lines up to it. The module needs only the
+standard library for local files, so that a run can be read without jax. In a
+bucket (gs://) the lines are stored in parts (isojax.ledger.record_parts).
+isojax.ledger.continuity checks whether records are those of one run.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ PART_SECONDS = 30.0  # after which a training record can be read in a bucket
 
 COMMON = (
     "kind",  # "train" or "eval"
-    "run_id",  # as in config.json: a hash of what decides the results
+    "run_id",  # as in config.json: a hash of all inputs of the results
     "seed",
     "model",  # the base policy's folder
     "task",
@@ -60,9 +60,9 @@ TRAIN = (
     "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
-    "seconds_compile",  # tracing and compiling; in none of the others
-    "seconds_sample",  # sampling, and the grading that sampling hides
-    "seconds_score",  # waiting for verdicts after sampling had ended
+    "seconds_compile",  # tracing and compiling; not part of the others
+    "seconds_sample",  # sampling, and the grading at the same time
+    "seconds_score",  # waiting for verdicts after sampling has ended
     "seconds_update",
 )
 EVAL = (
@@ -75,7 +75,7 @@ EVAL = (
     "correct",  # list: correct samples out of k, per problem
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
-ADDED = {"skipped_updates": 0}  # fields that older records lack, their values
+ADDED = {"skipped_updates": 0}  # values of fields that older records lack
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "skipped_updates", "device_seconds")
@@ -91,8 +91,7 @@ def _chained(record: dict, before: str) -> str:
 
 
 def _check(record: dict) -> None:
-  """Raises InputError unless a record has the fields of its kind, all finite.
-  """
+  """Raises InputError unless a record has its kind's fields, all finite."""
   if "kind" not in record or record["kind"] not in FIELDS:
     raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
   wanted = FIELDS[record["kind"]]
@@ -122,17 +121,17 @@ def _text(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
 
 @contextlib.contextmanager
 def _writing(path: str):
-  """Turns an error of the disk into an InputError with file and remedy."""
+  """Converts an error of the disk into an InputError."""
   try:
     yield
   except OSError as error:
     raise InputError(
-        f"{path}: cannot be written ({error}); nothing that was written before "
-        "is lost: make room, then run the same command again") from error
+        f"{path}: cannot be written ({error}); data that was already written "
+        "is kept: free disk space, then run the same command again") from error
 
 
 class File:
-  """Records in a file system: a record is in the file once it is appended."""
+  """Appends records to a file; each is in the file when `append` returns."""
 
   def __init__(self, path: str):
     self._path, self._chain = path, _text(read(path))[1]
@@ -159,7 +158,7 @@ class File:
     self._chain = chain
 
   def sync(self) -> None:
-    """Waits until all records are on the disk, before a checkpoint is saved."""
+    """Waits until all records are on the disk."""
     with _writing(self._path):
       fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
       try:
@@ -169,11 +168,11 @@ class File:
 
 
 class Bucket:
-  """Records in a bucket: they are written in parts.
+  """Appends records to a bucket, in parts.
 
   A part is written by `sync`, with each evaluation, and with the first record
-  that comes PART_SECONDS after the part before. Records that a kill loses were
-  not covered by a checkpoint, so the resumed run computes them again.
+  PART_SECONDS after the previous part. A kill loses only records after the
+  newest checkpoint, which the resumed run computes again.
   """
 
   def __init__(self, path: str):
@@ -182,6 +181,7 @@ class Bucket:
     self._written = time.monotonic()
 
   def append(self, record: dict) -> None:
+    """Adds a record to the next part; InputError as `File.append`."""
     _check(record)
     line, self._chain = _text([record], self._chain)
     self._waiting.append(line)
@@ -190,6 +190,7 @@ class Bucket:
       self.sync()
 
   def sync(self) -> None:
+    """Writes all pending records as one part."""
     if self._waiting:
       self._parts.add(b"".join(self._waiting))
       self._waiting, self._written = [], time.monotonic()
@@ -197,7 +198,10 @@ class Bucket:
 
 @contextlib.contextmanager
 def opened(path: str):
-  """Opens records for appending, after `keep`; writes all of them at the end."""
+  """Yields a File or Bucket for appending; writes pending records at the end.
+
+  Call `keep` first.
+  """
   if not object_store.remote(path):
     yield File(path)
     return
@@ -205,7 +209,7 @@ def opened(path: str):
   try:
     yield ledger
   except BaseException:
-    with contextlib.suppress(InputError):  # not over the error that there is
+    with contextlib.suppress(InputError):  # keeps the first error
       ledger.sync()
     raise
   ledger.sync()
@@ -216,7 +220,7 @@ def content(path: str, tail: int | None = None) -> bytes:
 
   Args:
     path: of a file, or in a bucket.
-    tail: read only the lines that begin in the last so many bytes of a file.
+    tail: read only lines that begin in the last `tail` bytes of a file.
 
   Raises:
     OSError: it cannot be read; FileNotFoundError: it does not exist.
@@ -230,7 +234,7 @@ def content(path: str, tail: int | None = None) -> bytes:
   with open(path, "rb") as file:
     if tail is not None and os.path.getsize(path) > tail:
       file.seek(-tail, os.SEEK_END)
-      file.readline()  # begins before
+      file.readline()  # this line may begin before `tail`
     return file.read()
 
 
@@ -242,7 +246,7 @@ def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
 
   Args:
     path: the records.
-    tail: read only the lines that begin in the last so many bytes, without
+    tail: read only lines that begin in the last `tail` bytes, without
       verifying checksums.
   """
   try:
@@ -267,8 +271,9 @@ def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
     if tail is None:
       chain = _chained(record, chain)
       if stored not in (None, chain):
-        return kept, (f"{path}:{number}: the checksum does not fit the lines up "
-                      "to this one: one of them was changed, added or removed")
+        return kept, (
+            f"{path}:{number}: the checksum does not fit the lines up to this "
+            "one: one of them was changed, added or removed")
     kept.append(record)
   return kept, None
 
@@ -276,8 +281,8 @@ def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
 def repair_hint(path: str) -> str:
   """Returns what a user can do about a damaged line."""
   return ("restore the file from a copy, or run python -m launch.repair "
-          f"--workdir={os.path.dirname(path)}, which keeps the lines before this "
-          "one, and then the same command again")
+          f"--workdir={os.path.dirname(path)}, which keeps the lines before "
+          "this one, and then the same command again")
 
 
 def read(path: str, tail: int | None = None) -> list[dict]:
@@ -295,8 +300,8 @@ def read(path: str, tail: int | None = None) -> list[dict]:
 def truncate_after(path: str, step: float) -> list[dict]:
   """Keeps and returns the records of steps up to `step` (inf: all).
 
-  Records that a killed run wrote after its checkpoint are computed again, with
-  the same values, so no record is missing or there twice.
+  A resumed run computes later records again, with the same values, so no
+  record is missing or repeated.
   """
   kept = [r for r in read(path) if r["step"] <= step]
   keep(path, kept)
@@ -304,11 +309,10 @@ def truncate_after(path: str, step: float) -> list[dict]:
 
 
 def keep(path: str, kept: list[dict]) -> None:
-  """Makes `kept` all that a file of records holds, with checksums.
+  """Replaces the content of a file of records by `kept`, with checksums.
 
-  The file is replaced atomically, and only if its content changes. In a bucket
-  it is always replaced, so that nothing counts which another process may still
-  write.
+  The file is replaced atomically, and only if its length changes. In a bucket
+  it is always replaced, so that later parts of another process are void.
   """
   text, _ = _text(kept)
   if object_store.remote(path):
@@ -319,7 +323,7 @@ def keep(path: str, kept: list[dict]) -> None:
 
 
 def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically: a reader sees the old one or the new one."""
+  """Replaces a file atomically: readers see the old or the new content."""
   beside = path + ".tmp"
   with open(beside, "wb") as file:
     file.write(text)

@@ -1,7 +1,6 @@
-"""The folders of checkpoints: which are complete, and to which run they belong.
+"""Finds, checks, moves and deletes the folders of checkpoints.
 
-Finds, names, moves and deletes folders. What they hold is saved and restored by
-isojax.ledger.checkpoint.
+isojax.ledger.checkpoint saves and restores their content.
 """
 
 import re
@@ -18,7 +17,7 @@ _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
 
 
 def _incomplete(path: epath.Path) -> bool:
-  """Returns whether a folder is what a killed save left."""
+  """Returns whether a folder was left incomplete by a killed save."""
   if object_store.remote(path):  # orbax writes this file last
     return bool(_STEP.fullmatch(path.name)) and not (
         path / "commit_success.txt").exists()
@@ -26,10 +25,10 @@ def _incomplete(path: epath.Path) -> bool:
 
 
 def delete_incomplete(store: str) -> None:
-  """Deletes what killed saves left, and nothing else.
+  """Deletes only the folders that killed saves left incomplete.
 
-  orbax would also delete other folders, for what their names hold or for what
-  they lack.
+  orbax would also delete other folders, because of their names or because they
+  lack files.
   """
   if epath.Path(store).is_dir():
     for path in epath.Path(store).iterdir():
@@ -38,7 +37,8 @@ def delete_incomplete(store: str) -> None:
 
 
 def steps(store: str) -> list[int]:
-  """Returns the steps that were saved, in order; all as process 0 sees them."""
+  """Returns the saved steps in order, on all processes as process 0 sees them.
+  """
   with object_store.asking(store):
     found = epath.Path(store).iterdir() if (
         hosts.first() and epath.Path(store).is_dir()) else ()
@@ -48,13 +48,13 @@ def steps(store: str) -> list[int]:
 
 
 def meta(folder: epath.Path) -> dict:
-  """Returns what a checkpoint says about itself.
+  """Returns the metadata of a checkpoint: run id, step and checksums.
 
   Raises:
     ValueError, KeyError, OSError: it is damaged, or not a checkpoint.
   """
   about = folder / "_CHECKPOINT_METADATA"
-  if about.exists():  # the manager reads it, of every step
+  if about.exists():  # the manager reads this file of every step
     json_text.loads(about.read_text())
   found = json_text.loads((folder / "meta" / "metadata").read_text())
   if not isinstance(found, dict) or not isinstance(found["checksum"], dict):
@@ -63,12 +63,12 @@ def meta(folder: epath.Path) -> dict:
 
 
 def check_owner(folder: epath.Path, found: dict, run_id: str) -> None:
-  """Checks that a checkpoint is of a run, and of the step that names its folder.
+  """Checks that a checkpoint has this run id and the step of its folder's name.
 
   Args:
     folder: of a step.
-    found: its meta. Checkpoints of earlier versions do not name run and step.
-    run_id: the run that is expected.
+    found: its meta. Checkpoints of earlier versions have no run id and step.
+    run_id: the expected run.
 
   Raises:
     InputError: it is of another run.
@@ -79,14 +79,14 @@ def check_owner(folder: epath.Path, found: dict, run_id: str) -> None:
   if found["run_id"] != run_id:
     raise InputError(
         f"{folder}: a checkpoint of run {found['run_id']}, expected one of run "
-        f"{run_id}; nothing was changed: put the run's own checkpoint back, or "
-        "move this folder away to resume from the one before")
+        f"{run_id}; nothing was changed: restore the run's own checkpoint, or "
+        "move this folder away to resume from the previous one")
   if str(found["step"]) != folder.name:
     raise ValueError(f"it holds step {found['step']}")
 
 
 def unreadable(store: str, among: list[int]) -> dict[int, str]:
-  """Returns the steps whose meta cannot be read, and why."""
+  """Returns step -> reason for the steps whose meta cannot be read."""
   out = {}
   for step in among:
     try:

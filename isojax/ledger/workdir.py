@@ -1,7 +1,7 @@
-"""The folder of a run: who holds it, and config.json, which says whose it is.
+"""Locks the folder of a run, and reads and writes its config.json.
 
-The folder may be one of a bucket (gs://), where a lease takes the lock's place.
-What a config means is not known here: that is isojax.experiment.
+In a bucket (gs://) a lease replaces the lock. This module does not interpret
+the config; isojax.experiment does.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from isojax.errors import InputError
 
 
 def run_id(values: dict) -> str:
-  """Returns 12 hex digits of the hash of what decides a run's results."""
+  """Returns 12 hex digits of the hash of all inputs of a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -40,7 +40,7 @@ def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
   Args:
     one: a config.
     other: another one.
-    at: where the first and the second value are found, as words.
+    at: names of the two in the text.
   """
   a, b = _flat(one), _flat(other)
   return "; ".join(
@@ -51,33 +51,33 @@ def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
 
 
 def _check_ours(folder: str) -> None:
-  """Raises InputError for a folder of other things, without config.json."""
+  """Raises InputError for a folder with other files and no config.json."""
   if object_store.remote(folder):
     names = set(object_store.names(folder))
   else:
     try:
       names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
     except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be read ({error}); expected "
-                       "a folder; choose another one") from error
+      raise InputError(f"--workdir={folder}: cannot be read ({error}); "
+                       "expected a folder; choose another one") from error
   foreign = sorted(names - {"lock", "config.json.tmp"})
   if foreign and "config.json" not in names:
     raise InputError(
-        f"--workdir={folder}: holds {', '.join(foreign[:3])} but no "
+        f"--workdir={folder}: contains {', '.join(foreign[:3])} but no "
         "config.json, so it is no run's folder; choose another one")
 
 
 def claimed(folder: str) -> bool:
-  """Returns whether a folder is that of a run."""
+  """Returns whether a folder belongs to a run, that is, has a config.json."""
   return object_store.content(os.path.join(folder, "config.json")) is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-  """What config.json says about the run of a folder."""
+  """The content of config.json."""
 
   run_id: str  # of its records, its checkpoints and its reports
-  identity: str  # the hash of what decides its results
+  identity: str  # hash of all inputs of its results
   model_sha256: str | None  # of the base policy's weights; old runs: None
   config: dict  # may lack keys that were added since
 
@@ -95,10 +95,10 @@ def read_config(folder: str) -> Stored:
     raise InputError(f"{path}: cannot be read ({error}); expected a file"
                      ) from error
   if content is None:
-    raise InputError(f"--workdir={folder}: holds no config.json; expected the "
-                     "folder of a run")
+    raise InputError(f"--workdir={folder}: contains no config.json; expected "
+                     "the folder of a run")
   try:
-    # Earlier versions named every run by the hash of what decides its results.
+    # In earlier versions the run id was always the identity.
     found = {"model_sha256": None} | json_text.loads(content)
     found = {"identity": found["run_id"]} | found
     if not isinstance(found["config"], dict):
@@ -110,7 +110,7 @@ def read_config(folder: str) -> Stored:
 
 
 def _check_config(folder: str, here: Stored) -> None:
-  """Writes config.json into a new folder, or checks it in an old one."""
+  """Writes config.json into a new folder, or checks an existing one."""
   path = os.path.join(folder, "config.json")
   if not claimed(folder):
     text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
@@ -125,15 +125,15 @@ def _check_config(folder: str, here: Stored) -> None:
         json.loads(json.dumps(here.config)), there.config,
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum or the "
-            "prompts' tokens are others")
+            "prompts' tokens differ")
     raise InputError(
-        f"--workdir={folder} belongs to run {there.run_id}, this one is "
+        f"--workdir={folder} belongs to run {there.run_id}, expected run "
         f"{here.run_id}: {differ}; choose another --workdir, or give the same "
         "config to resume that run")
 
 
 def held(folder: str) -> bool:
-  """Returns whether a process holds a run's folder at this moment."""
+  """Returns whether a process currently holds a run's folder."""
   try:
     with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -145,8 +145,7 @@ def held(folder: str) -> bool:
 
 
 def check_shared(folder: str, this_id: str) -> None:
-  """Raises InputError unless this host sees the folder that a run has claimed.
-  """
+  """Raises InputError unless this host sees the folder that the run claimed."""
   if not claimed(folder) or read_config(folder).run_id != this_id:
     raise InputError(
         f"--workdir={folder}: not the folder that process 0 has claimed; "
@@ -155,10 +154,10 @@ def check_shared(folder: str, this_id: str) -> None:
 
 @contextlib.contextmanager
 def hold(folder: str):
-  """Holds the folder of a run for one process; makes the folder if need be.
+  """Locks the folder of a run for one process; creates a missing folder.
 
-  The lock is the kernel's, so a killed process leaves none behind. In a bucket
-  a lease takes its place, and that of a killed process is waited for.
+  The kernel releases the lock of a killed process. In a bucket a lease is used
+  instead; the lease of a killed process first has to expire.
 
   Raises:
     InputError: the folder cannot be made or written, or another process holds
@@ -180,8 +179,8 @@ def hold(folder: str):
     except BlockingIOError as error:
       lock.seek(0)
       raise InputError(
-          f"--workdir={folder}: in use by {lock.read().strip()}; wait for it, "
-          "or choose another one") from error
+          f"--workdir={folder}: in use by {lock.read().strip()}; wait until it "
+          "ends, or choose another --workdir") from error
     except OSError as error:  # a file system without locks
       raise InputError(f"--workdir={folder}: cannot be locked ({error}); "
                        "choose one on another file system") from error
@@ -194,18 +193,18 @@ def hold(folder: str):
 
 @contextlib.contextmanager
 def _writing(folder: str):
-  """Turns errors of the disk into an InputError with the remedy."""
+  """Converts errors of the disk into an InputError."""
   try:
     yield
   except OSError as error:
-    raise InputError(f"--workdir={folder}: cannot be written ({error}); make "
-                     "room or choose another one") from error
+    raise InputError(f"--workdir={folder}: cannot be written ({error}); free "
+                     "disk space or choose another one") from error
 
 
 @contextlib.contextmanager
 def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
           identity: str | None = None):
-  """Holds a folder for one run, which config.json in the folder describes.
+  """Locks a folder for one run, and writes or checks its config.json.
 
   Args:
     folder: of the run.
@@ -213,11 +212,11 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
     this_id: the run id.
     model_sha256: of the base policy's weights, for launch.convert, which merges
       adapters into them.
-    identity: the hash of what decides the results, if it is not the run id.
+    identity: hash of all inputs of the results, if it is not the run id.
 
   Raises:
-    InputError: as `hold`, or the folder belongs to another run. Nothing of a
-      run in it was changed.
+    InputError: as `hold`, or the folder belongs to another run, which was not
+      changed.
   """
   _check_ours(folder)
   with hold(folder):

@@ -15,21 +15,21 @@ from isojax.tasks import answer_extraction
 from isojax.tasks import dedup
 from isojax.tasks.problem import Pool
 
-Rows = Iterator[tuple[str, dict]]  # where a row stands, its columns
+Rows = Iterator[tuple[str, dict]]  # (location of a row, its columns)
 
 
 def load_files(path: str, validation: str | None, share: float, question: str,
                answer: str, extract: str, drop_unanswered: bool) -> Pool:
-  """Problems of local JSONL, JSON or Parquet files.
+  """Returns the problems of local JSONL, JSON or Parquet files.
 
   Args:
     path: a file, or a pattern such as "MATH/train/**/*.json".
-    validation: the same for problems that are held out already; None holds
-      out a share of `path` by content.
-    share: in [0, 1].
-    question: its column; dots go inside, as in "prompt.0.content".
+    validation: file or pattern of the validation problems; None: a share of
+      `path` is held out, chosen by content.
+    share: held out, in [0, 1].
+    question: its column; dots select inside it, as in "prompt.0.content".
     answer: its column.
-    extract: where the answer stands in the column: whole, boxed or hash.
+    extract: position of the answer in its column: whole, boxed or hash.
     drop_unanswered: whether rows without an answer are dropped, with a count;
       otherwise they are an error.
   """
@@ -41,14 +41,14 @@ def load_files(path: str, validation: str | None, share: float, question: str,
 def load_tfds(dataset: str, data_dir: str | None, split: str,
               validation: str | None, share: float, question: str, answer: str,
               extract: str, drop_unanswered: bool) -> Pool:
-  """Problems of a tensorflow-datasets builder or folder; no TensorFlow.
+  """Returns the problems of a tfds data set, without TensorFlow.
 
   Args:
-    dataset: a builder of tfds.text, such as "gsm8k", or a folder that holds
-      the dataset_info.json of a data set in array_record format.
-    data_dir: where a builder downloads to and reads from; None is tfds' own.
+    dataset: a builder of tfds.text, such as "gsm8k", or a folder with the
+      dataset_info.json of a data set in array_record format.
+    data_dir: where a builder downloads to and reads from; None: tfds' default.
     split: such as "train" or "train[:50%]".
-    validation: another split, or None; this and the rest as in `load_files`.
+    validation: another split, or None; it and the rest as in `load_files`.
   """
   pairs = lambda part: _pairs(_tfds_rows(dataset, data_dir, part),
                               question, answer, extract, drop_unanswered)
@@ -60,8 +60,8 @@ SOURCES = {"files": load_files, "tfds": load_tfds}  # of any task
 
 def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
   if validation is None and not 0 < share < 1:
-    raise InputError(f"source.share={share}: expected between 0 and 1, the "
-                     "part of the problems held out for validation")
+    raise InputError(f"source.share={share}: expected a share between 0 and 1 "
+                     "of the problems to hold out for validation")
   kept, notes = pairs(train)
   held, more = (None, []) if validation is None else pairs(validation)
   pool = dedup.divided(kept, held, share)
@@ -70,7 +70,7 @@ def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
 
 def _pairs(rows: Rows, question: str, answer: str, extract: str,
            drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
-  """(question, answer) of each row, and what to say about those dropped."""
+  """Returns (question, answer) of each row, and a note on dropped rows."""
   if extract not in answer_extraction.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
                      f"{', '.join(answer_extraction.KINDS)}")
@@ -87,7 +87,7 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   if empty and (not drop_unanswered or not pairs):
     raise InputError(
         f"{empty[0]}: no question or no answer ({question!r}, and "
-        f"{answer!r} with extract={extract!r}); so have {len(empty)} of "
+        f"{answer!r} with extract={extract!r}), as in {len(empty)} of "
         f"{total} rows; name other columns, or set source.drop_unanswered")
   if not pairs:
     raise InputError("the source has no rows; expected a question and an "
@@ -97,6 +97,7 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
 
 
 def _no_column(path: str, where: str, columns) -> InputError:
+  """Returns the error for a missing column."""
   near = difflib.get_close_matches(path, columns, n=1, cutoff=0) or ["none"]
   return InputError(
       f"{where}: no column {path!r}; the nearest is {near[0]!r} (there are: "
@@ -105,7 +106,7 @@ def _no_column(path: str, where: str, columns) -> InputError:
 
 
 def _text(row: dict, path: str, where: str) -> str:
-  """The text at a dotted path of columns and positions; "" for null."""
+  """Returns the text at a dotted path of columns and indices; "" for null."""
   value = row
   for part in [path] if path in row else path.split("."):
     try:
@@ -121,21 +122,21 @@ def _text(row: dict, path: str, where: str) -> str:
   if value is None:
     return ""
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-    raise InputError(f"{where}: {path!r} holds a {type(value).__name__}, "
+    raise InputError(f"{where}: {path!r} is a {type(value).__name__}, "
                      "expected text or a number; name a column inside it as in "
                      f"'{path}.0.content' or '{path}.ground_truth'")
   text = str(value).strip()
   if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
-    raise InputError(f"{where}: {path!r} holds half of a surrogate pair, which "
-                     "is not text; repair the file")
+    raise InputError(f"{where}: {path!r} contains half of a surrogate pair, "
+                     "which is not valid text; repair the file")
   return text
 
 
 def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
-  """Rows of every file that a pattern names, files in the order of names."""
+  """Yields the rows of all files that match a pattern, sorted by file name."""
   files = sorted(glob.glob(pattern, recursive=True))
   if not files:
-    raise InputError(f"source.path={pattern!r}: no such file (looked from "
+    raise InputError(f"source.path={pattern!r}: no such file (searched from "
                      f"{os.getcwd()})")
   for file in files:
     reader = _READERS.get(pathlib.Path(file).suffix)
@@ -171,14 +172,14 @@ def _row(value, where: str) -> tuple[str, dict]:
 
 
 def _jsonl_rows(file: str, _) -> Rows:
-  # Not splitlines, which also cuts at characters that JSON strings may hold.
+  # splitlines would also split at characters that JSON strings may contain.
   for number, line in enumerate(_decoded(file).split("\n"), 1):
     if line.strip():
       yield _row(_json(line, f"{file}:{number}"), f"{file}:{number}")
 
 
 def _json_rows(file: str, _) -> Rows:
-  """A list of rows, or one row: MATH has a file for each problem."""
+  """Yields the rows of a list, or a single row: MATH has a file per problem."""
   value = _json(_decoded(file), file)
   if not isinstance(value, list):
     yield _row(value, file)
@@ -188,7 +189,7 @@ def _json_rows(file: str, _) -> Rows:
 
 
 def _parquet_rows(file: str, columns: tuple[str, ...]) -> Rows:
-  # Slow to import.
+  # Imported here because it is slow.
   import pyarrow
   from pyarrow import parquet
   try:
@@ -224,7 +225,7 @@ def _plain(value):
 
 
 def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
-  # Slow to import; tfds knows the builders of tfds.text once that is imported.
+  # Imported here because it is slow. The import of tfds.text adds its builders.
   import tensorflow_datasets as tfds
   import tensorflow_datasets.text
   array_record = tfds.core.FileFormat.ARRAY_RECORD
@@ -246,7 +247,7 @@ def _tfds_rows(dataset: str, data_dir: str | None, split: str) -> Rows:
       yield f"{dataset}/{split}[{number}]", _plain(source[number])
   except InputError:
     raise
-  except Exception as error:  # of many kinds
+  except Exception as error:  # errors have many types
     raise InputError(
         f"source.dataset={dataset!r}, split {split!r}: tfds cannot read it "
         f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "

@@ -17,11 +17,11 @@ EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
 class Wanted:
   """The problems that a stratum holds."""
 
-  low: float  # of avg@n, included
-  high: float  # of avg@n, included
-  again: int | None  # low and high are of so many samples of those with 0 of n
-  train: int | None  # problems; None: all there are
-  validation: int | None  # problems; None: all there are
+  low: float  # smallest avg@n
+  high: float  # largest avg@n
+  again: int | None  # low, high: of so many new samples of problems with 0 of n
+  train: int | None  # problems; None: all
+  validation: int | None  # problems; None: all
 
   def __post_init__(self):
     if not 0 <= self.low <= self.high <= 1:
@@ -59,10 +59,11 @@ def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
   Args:
     name, split: for messages.
     correct: problem id -> how many of n samples are correct.
-    again: the same for `wanted.again` samples, where 0 of n are.
+    again: id -> how many of `wanted.again` new samples are correct; only
+      problems with 0 of n correct.
 
   Raises:
-    InputError: fewer than wanted.
+    InputError: there are fewer problems than wanted.
   """
   rate = (lambda p: correct[p.id] / n) if wanted.again is None else (
       lambda p: again[p.id] / wanted.again if p.id in again else math.inf)
@@ -79,7 +80,7 @@ def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """Returns `count` divided by shares, by the largest remainders."""
+  """Returns name -> part of `count`, by the largest-remainder method."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -96,7 +97,7 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
     strata: name -> its rows of that split.
 
   Raises:
-    InputError: a stratum has too few.
+    InputError: a stratum has too few rows.
   """
   rows, taken = [], set()
   for part, count in parts_of(getattr(mixture, split), mixture.shares).items():
@@ -114,11 +115,11 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
 
 def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
               n: int) -> tuple[dict, list[str]]:
-  """Returns name -> rows of strata and mixtures, and errors of the others.
+  """Returns name -> rows of strata and mixtures, and errors of the rest.
 
   Args:
     strata: name -> Wanted.
-    mixtures: name -> Mixture of those.
+    mixtures: name -> Mixture of the strata.
     counts: (split, samples) -> {problem id: correct}.
     n: samples of every problem.
   """
@@ -146,7 +147,7 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
 
 
 def histogram(counts, n: int) -> str:
-  """Returns problems by how many of their n samples are correct, as text."""
+  """Returns a text histogram of the number of correct samples per problem."""
   of = collections.Counter(counts)
   most = max(of.values())
   return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
@@ -166,7 +167,7 @@ def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
     return "hard", f"avg@{n} {rate:.2f}, a mixture: no KL, no entropy"
   if rate > EASY[1]:
     return "easy", (f"avg@{n} {rate:.2f}: KL and entropy, as for Easy (the "
-                    "playbook trains on no such set alone)")
+                    "playbook does not train on such a set alone)")
   if rate >= EASY[0]:
     return "easy", f"avg@{n} {rate:.2f}: KL and entropy"
   return "hard", f"avg@{n} {rate:.2f}: no KL, no entropy"

@@ -2,8 +2,8 @@
 
   python -m launch.verify.compare WORKDIR WORKDIR
 
-Prints, for each run against the first, up to which step the rewards are
-identical, and the largest relative difference of every field up to there.
+Compares each run with the first one. Prints up to which step the rewards are
+identical, and the largest relative difference of every field up to that step.
 """
 
 import os
@@ -15,7 +15,7 @@ from isojax.ledger import object_store
 
 
 def relative(a, b) -> float:
-  """|a - b| over the larger of the two; 0 for equal values of any kind."""
+  """Returns |a - b| / max(|a|, |b|); 0 for equal values of any type."""
   if a == b:
     return 0.0
   if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
@@ -24,11 +24,11 @@ def relative(a, b) -> float:
 
 
 def compare(one: list[dict], other: list[dict]) -> str:
-  """What the two ledgers agree on, as text."""
+  """Returns a text on how far the records of two runs agree."""
   pairs = list(zip(records.comparable(one), records.comparable(other)))
   train = [(a, b) for a, b in pairs if a["kind"] == b["kind"] == "train"]
   if not train:
-    return f"{len(one)} and {len(other)} records, none of training in common"
+    return f"{len(one)} and {len(other)} records, no common training records"
   same = 0
   for a, b in train:
     if a["reward"] != b["reward"]:

@@ -1,11 +1,11 @@
-"""Kills a run at random moments and shows that it ends as if nothing happened.
+"""Kills a run at random times and compares its result with an undisturbed run.
 
   python -m launch.verify.kill_and_resume --config=configs/hard.py \
       --config.alloc.C=8192 --config.checkpoint.every_steps=5 --kills=4
 
-Runs the experiment once undisturbed and once under `kill -9`, and prints the
-two hashes of the final parameters and optimizer state, and of the records but
-for their time fields. The exit code is 0 if they agree.
+Runs the experiment once undisturbed and once with `kill -9`. Prints two hashes
+of each run: of the final parameters and optimizer state, and of the records
+without their time fields. The exit code is 0 if the hashes are equal.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ from isojax import run_context
 from isojax.ledger import records
 
 _CONFIG = cli.define_config("configs/hard.py")
-_KILLS = flags.DEFINE_integer("kills", 3, "How often to kill.", lower_bound=1)
-_SEED = flags.DEFINE_integer("kill_seed", 0, "Of the moments.")
+_KILLS = flags.DEFINE_integer("kills", 3, "Number of kills.", lower_bound=1)
+_SEED = flags.DEFINE_integer("kill_seed", 0, "Seed of the times of the kills.")
 
 
 def start(folder: str) -> subprocess.Popen:
-  """The experiment with this command's own --config flags."""
+  """Starts the experiment with this command's --config flags."""
   config = cli.config_arguments(sys.argv[1:])
   return subprocess.Popen(
       [sys.executable, "-m", "isojax.main", *config, f"--workdir={folder}"],
@@ -40,21 +40,25 @@ def start(folder: str) -> subprocess.Popen:
 
 
 def kill_at(run, folder: str, target: float, delay: float) -> int:
-  """Kills a run `delay` seconds after its records reach a step; their last."""
+  """Kills a run `delay` seconds after its records reach step `target`.
+
+  Returns:
+    The last recorded step.
+  """
   path = os.path.join(folder, "records.jsonl")
   last = lambda: max((r["step"] for r in records.read(path)), default=-1)
   while last() < target and run.poll() is None:
     time.sleep(0.01)
   time.sleep(delay)
   if run.poll() is not None:
-    sys.exit("the run ended before it could be killed; give it more steps")
+    sys.exit("the run ended before it could be killed; increase its steps")
   run.kill()
   run.wait()
   return last()
 
 
 def hashes(context, folder: str) -> tuple[str, str]:
-  """One of the final state, one of the records."""
+  """Returns a hash of the final state and a hash of the records."""
   tx, _ = run_context.make_optimizer(context.e)
   step, state = checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
@@ -81,8 +85,8 @@ def main(_) -> None:
     seconds = time.monotonic() - began
     print(f"undisturbed: {seconds:.1f} s")
     for kill in range(1, _KILLS.value + 1):
-      # The first one while it starts, the others spread over the run, some
-      # time within a step or two after a record.
+      # The first kill happens during startup. The others are spread over the
+      # run, each up to the duration of about one step after a record.
       target = M * (kill - 1 - moments.random()) / _KILLS.value
       delay = 4.0 if kill == 1 else seconds / M
       step = kill_at(start(disturbed), disturbed, target,

@@ -4,15 +4,16 @@
       --config=configs/hard.py --config.eval.first=1024 \
       --config.checkpoint.every_steps=4
 
-A plan that is large enough:
+This command writes a plan that is large enough:
 
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=2048 \
       --Bp=8,32 --n=4,16 --seeds=0,1
 
-Runs the sweep once undisturbed. Runs it again with `kill -9` of its sweeper,
-then with two sweepers at once, of which one is killed with -9 too. Compares the
-records of every run except for their time fields, and checks that two attempts
-at a run were never active at the same time. The exit code is 0 if all is well.
+Runs the sweep once undisturbed. Runs it again and kills its sweeper with -9,
+then continues with two sweepers at once and kills one of them with -9. Compares
+the records of every run without their time fields, and checks that no two
+attempts at a run were active at the same time. The exit code is 0 if the
+records are equal and no attempts overlap.
 """
 
 import os
@@ -34,11 +35,11 @@ from isojax.sweep import run_process
 _CONFIG = cli.define_config("configs/hard.py")
 _PLAN = flags.DEFINE_string("plan", "plan.jsonl", "File of launch.plan.")
 _WORKERS = flags.DEFINE_integer("workers", 2, "Runs at once in each sweeper.")
-_SEED = flags.DEFINE_integer("kill_seed", 0, "Seed of the moments of killing.")
+_SEED = flags.DEFINE_integer("kill_seed", 0, "Seed of the times of the kills.")
 
 
 def start(root: str) -> subprocess.Popen:
-  """Starts a sweeper with this command's own --config flags."""
+  """Starts a sweeper with this command's --config flags."""
   config = cli.config_arguments(sys.argv[1:])
   return subprocess.Popen(
       [sys.executable, "-m", "launch.sweep", *config, f"--plan={_PLAN.value}",
@@ -48,12 +49,13 @@ def start(root: str) -> subprocess.Popen:
 
 
 def ledger(root: str, run: runs_lib.Run) -> list[dict]:
+  """Returns the records of a run."""
   return records.read(os.path.join(runs_lib.workdir_of(root, run),
                                    "records.jsonl"))
 
 
 def done(root: str, runs: list[runs_lib.Run]) -> float:
-  """Returns the share of all rollouts that is in the records."""
+  """Returns the share of the sweep's rollouts that is recorded."""
   spent = sum(max((r["rollouts"] for r in ledger(root, run)), default=0)
               for run in runs)
   return spent / sum(run.allocation.C for run in runs)
@@ -61,11 +63,11 @@ def done(root: str, runs: list[runs_lib.Run]) -> float:
 
 def kill_at(sweeper, root: str, runs: list[runs_lib.Run], share: float,
             what: str) -> None:
-  """Kills a sweeper with -9 once a share of the rollouts is in the records."""
+  """Kills a sweeper with -9 when a share of the rollouts is recorded."""
   while done(root, runs) < share and sweeper.poll() is None:
     time.sleep(0.05)
   if sweeper.poll() is not None:
-    sys.exit("the sweep ended before it could be killed; give it more C")
+    sys.exit("the sweep ended before it could be killed; increase its C")
   sweeper.send_signal(signal.SIGKILL)
   sweeper.wait()
   print(f"killed {what} at {done(root, runs):.0%} of the rollouts", flush=True)

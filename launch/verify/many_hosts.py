@@ -1,14 +1,14 @@
-"""Compares a run on two hosts, also killed and stopped, with a run on one.
+"""Compares runs on two hosts, also killed and stopped, with a run on one host.
 
   python -m launch.verify.many_hosts --config=configs/hard.py \
       --config.alloc.C=4096 --config.checkpoint.every_steps=3
 
-Two processes with two forced CPU devices each represent two hosts. Their
-records are compared with those of one process with four devices: undisturbed;
-with each of the two processes killed once and both restarted; and after a
-SIGTERM to one of them, resumed by one process on one device. The exit code is 0
-if all agree: rewards, lengths and verdicts are equal, and sums over devices
-differ by less than 1e-3 relative.
+Two processes with two forced CPU devices each represent two hosts. Three of
+their runs are compared with a run of one process with four devices:
+undisturbed; with each process killed once and both restarted; and stopped by a
+SIGTERM to one process, then resumed by one process on one device. The exit code
+is 0 if all agree: rewards, lengths and verdicts are equal, and sums over
+devices have a relative difference below 1e-3.
 """
 
 import os
@@ -37,7 +37,7 @@ def main(_) -> None:
       print(f"{what}: {seconds:.0f} s, exit codes {codes}\n  "
             f"{'agrees' if rows[-1] else 'DIFFERS'}: " + (", ".join(
                 f"{name} {value:.1e}" for name, value in worst.items())
-                or "every field is the same"), flush=True)
+                or "all fields are equal"), flush=True)
 
     def undisturbed(what: str, name: str, **sizes) -> None:
       begun = time.monotonic()
@@ -69,11 +69,11 @@ def main(_) -> None:
     codes = run.wait()
     steps = sorted(map(int, filter(str.isdigit, os.listdir(
         os.path.join(place("stopped"), "checkpoints")))))
-    print(f"SIGTERM to process 1: exit codes {codes}, newest step saved "
+    print(f"SIGTERM to process 1: exit codes {codes}, newest saved step "
           f"{steps[-1]} of {M}", flush=True)
     rows.append(codes == [cli.PREEMPTED] * 2)
     run = processes.start(place("stopped"), arguments, count=1, devices=1)
-    add("2 x 2 up to there, then 1 process x 1 device", place("stopped"),
+    add("2 x 2 until SIGTERM, then 1 process x 1 device", place("stopped"),
         time.monotonic() - begun, run.wait())
   sys.exit(not all(rows))
 

@@ -2,9 +2,10 @@
 
   python -m launch.verify.playbook
 
-Prints every number of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
-(2510.13786) that follows from other published ones, beside the value that this
-package computes. The exit code is 1 if a difference exceeds its tolerance.
+Some numbers of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
+(2510.13786) follow from other published numbers. Prints each beside the value
+that this package computes. The exit code is 1 if a difference exceeds its
+tolerance.
 
 | number | tolerance |
 |---|---|
@@ -64,9 +65,9 @@ def main(_) -> int:
       if isinstance(error, InputError):
         raise
       raise InputError(
-          f"--data={DATA.value}: {heading}: a cell or column is missing or has "
-          f"no valid value ({type(error).__name__}: {error}); use the "
-          "published files, or leave out --data") from error
+          f"--data={DATA.value}: {heading}: a cell or column is missing or "
+          f"invalid ({type(error).__name__}: {error}); use the published "
+          "files, or leave out --data") from error
     rows += part
     print(f"{heading}\n{table(part)}\n")
   agreed = sum(r.agrees for r in rows)

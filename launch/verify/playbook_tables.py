@@ -1,6 +1,6 @@
 """The tables of both papers, one generator of rows per table.
 
-Each takes `read`, which returns the rows of a file of published numbers.
+The argument `read` of each returns the rows of a file of published numbers.
 """
 
 import math
@@ -22,7 +22,7 @@ STRAIGHT = 0.1  # per million: k of a curve without visible curvature
 
 
 class Row(NamedTuple):
-  """One published number beside the recomputed one."""
+  """A published number and the recomputed one."""
   what: str
   published: float
   here: float
@@ -40,7 +40,7 @@ def digits(value: float, count: int) -> float:
 
 
 def last_digit(text: str) -> float:
-  """Returns half a unit of the last decimal place that is written."""
+  """Returns half a unit of the last decimal place in the text."""
   return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
@@ -103,7 +103,7 @@ def fixed_batch(read):
     if r["law"] == "n":
       name = "q2-easy" + "-draft" * (r["status"] == "draft")
       here = priors.PRIORS[name].law(M)
-    else:  # the authors' second fit, of what is B / n* here
+    else:  # the authors fit Bp* separately; in this package it is B / n*
       L, k, M0, b = (float(own["Bp", r["status"]][c])
                      for c in ("L", "k", "M0", "b"))
       here = 2 ** laws.log2_n(M, L=L, k=-k, x0=M0, b=b)
@@ -143,15 +143,15 @@ def planner(read):
 
 
 def crossing_of(one: dict, other: dict) -> float:
-  """Returns C, in millions, at which the lead goes from one curve to the other.
+  """Returns C, in millions, at which `other` overtakes `one`.
 
   Two such curves cross at most twice, once in each direction.
 
   Raises:
-    InputError: `other` does not take the lead from where `one` begins to where
-      `other` ends.
+    InputError: `other` does not overtake `one` between the first C of `one`
+      and the last C of `other`.
   """
-  def ahead(C):  # of the other curve
+  def ahead(C):  # reward of `other` minus reward of `one`
     reward = [b + (A - b) * curves.saturating_exponential(np.log([k]), C)
               for A, b, k in ([float(p[c]) for c in ("A", "b", "k_per_M")]
                               for p in (one, other))]
@@ -202,7 +202,7 @@ def sensitivity(read):
 
 
 def at_k(read):
-  """Yields best@k and worst@k of counts."""
+  """Yields best@k and worst@k from numbers of correct samples."""
   for r in read("at_k_cases.csv"):
     stored, c, k = (int(r[f]) for f in ("stored", "correct", "k"))
     for field, estimate in (("best_at_k", evaluate.best_at_k),
@@ -215,7 +215,7 @@ def scalerl_values(read):
   """Yields values of ScaleRL's law."""
   for r in read("scalerl_expected_values.csv"):
     value = float(r["value"])
-    if r["quantity"] == "F_linearised":  # C^B, whatever A, C_mid and R0
+    if r["quantity"] == "F_linearised":  # C^B for any A, C_mid and R0
       law = scalerl.Hill(A=0.605, B=float(r["B"]), C_mid=2542.0, R0=0.4)
       here = float(scalerl.linearise(law(float(r["C"])), law))
     else:

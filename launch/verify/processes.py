@@ -14,6 +14,7 @@ from launch.verify import compare
 
 
 def free_port() -> int:
+  """Returns a free TCP port."""
   with socket.socket() as one:
     one.bind(("", 0))
     return one.getsockname()[1]
@@ -28,7 +29,7 @@ class Run:
   outputs: list[str]
 
   def wait(self) -> list[int]:
-    """Returns the exit code of each, as subprocess defines it."""
+    """Waits for all processes; returns their exit codes."""
     return [process.wait() for process in self.processes]
 
   def wait_for(self, step: int) -> None:
@@ -40,6 +41,7 @@ class Run:
       time.sleep(0.02)
 
   def text(self) -> str:
+    """Returns the output of all processes."""
     parts = []
     for path in self.outputs:
       with open(path, encoding="utf-8") as file:
@@ -49,8 +51,8 @@ class Run:
 
 def start(folder: str, arguments: list[str], *, count: int,
           devices: int) -> Run:
-  """Starts `count` processes with so many forced CPU devices each."""
-  # More threads than collectives in flight, or they wait for each other.
+  """Starts `count` processes with `devices` forced CPU devices each."""
+  # With fewer threads than concurrent collectives, they would deadlock.
   environment = os.environ | {
       "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS": " ".join([
           os.environ.get("XLA_FLAGS", ""),
@@ -77,7 +79,7 @@ ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp")
 def differences(one: str, other: str) -> dict[str, float]:
   """Returns the largest relative difference of each field that differs.
 
-  Infinite if a field must not differ, or a record is missing.
+  It is infinite if the field must be equal, or if a record is missing.
   """
   pair = [records.comparable(records.read(os.path.join(x, "records.jsonl")))
           for x in (one, other)]
@@ -86,7 +88,7 @@ def differences(one: str, other: str) -> dict[str, float]:
   worst = collections.defaultdict(float)
   for a, b in zip(*pair):
     for name in a:
-      if name == "logp_gap":  # of sampler and trainer: rounding itself
+      if name == "logp_gap":  # consists of rounding errors, so only bounded
         far = 0.0 if max(a[name], b[name]) < 1e-5 else float("inf")
       elif name in ROUNDED:
         far = compare.relative(a[name], b[name])

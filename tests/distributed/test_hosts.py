@@ -385,7 +385,7 @@ def test_two_hosts_make_the_records_of_one(tmp_path, small, two):
   run.wait_for(killed + 1)
   run.processes[1].send_signal(signal.SIGTERM)
   assert run.wait() == [cli.PREEMPTED] * 2, run.text()
-  assert "continuing from step" in run.text()
+  assert "resuming from step" in run.text()
   stopped = records.read(ledger)[-1]["step"]
   assert killed < stopped < 24, "too few steps to stop between them"
   assert (tmp_path / f"two/checkpoints/{stopped}").is_dir()

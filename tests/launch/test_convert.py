@@ -126,7 +126,7 @@ def test_a_run_without_checkpoints(runs, tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--out=x"], "either --workdir"),
-    (["--workdir=nowhere", "--out=x"], "holds no config.json"),
+    (["--workdir=nowhere", "--out=x"], "contains no config.json"),
     (["--workdir={full}", "--out={full}"], "exists already"),
     (["--workdir={full}", "--out=x", "--step=2"],
      "no checkpoint of step 2; there are 3"),

@@ -388,7 +388,8 @@ def test_what_an_error_of_a_bucket_means(error, kind, message):
     ValueError(HTTP.format("NOT_FOUND", 404))])
 def test_an_object_that_is_not_there_is_not_a_bucket_that_is_not(
     bucket, error):
-  with pytest.raises(InputError, match="there is no bucket elsewhere; make it"):
+  with pytest.raises(InputError,
+                     match="there is no bucket elsewhere; create it"):
     with object_store.asking("gs://elsewhere/a"):
       raise error
   with pytest.raises(type(error)) as caught, object_store.asking(f"{bucket}/a"):
@@ -454,7 +455,8 @@ def test_a_workdir_in_a_bucket(folder):
   """As tests/ledger/test_workdir.py has it of a local one."""
   config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
   object_store.write(f"{folder}/thesis.tex", b"x")
-  with pytest.raises(InputError, match="holds thesis.tex but no config.json"):
+  with pytest.raises(InputError,
+                     match="contains thesis.tex but no config.json"):
     with claimed(folder, config):
       pass
   assert object_store.names(folder) == ["thesis.tex"]

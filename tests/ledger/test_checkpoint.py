@@ -324,7 +324,7 @@ def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
   assert done.returncode == 2, done.stderr
   (line,) = done.stderr.splitlines()
   assert "a checkpoint could not be written (" in line
-  assert "No space left on device" in line and "none is there yet" in line
+  assert "No space left on device" in line and "no step is saved yet" in line
 
 
 def test_a_declined_save_is_an_error(store, states):

@@ -128,4 +128,4 @@ def test_repair_goes_back_to_a_checkpoint(old, tmp_path, capsys, index, saved):
   assert sorted(os.listdir(folder / "checkpoints")) == ["6"] * bool(saved)
   assert (folder / "checkpoints-damaged-6").exists() == (not saved)
   repair.repair(str(folder))
-  assert "nothing is wrong" in capsys.readouterr().out
+  assert "the records have no error" in capsys.readouterr().out

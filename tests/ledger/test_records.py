@@ -129,7 +129,7 @@ def test_json_has_no_nan(path, value):
 def test_full_disk_is_a_message(path):
   book = records.File(path)
   os.symlink("/dev/full", path)
-  with pytest.raises(InputError, match="No space left.*make room"):
+  with pytest.raises(InputError, match="No space left.*free disk space"):
     book.append(make())
 
 

@@ -91,7 +91,7 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
                         text=True)
   last = done.stderr.splitlines()[-1]
   assert "InputError" in last and "File too large" in last
-  assert "make room" in last
+  assert "free disk space" in last
 
 
 @pytest.mark.parametrize("text", [

@@ -199,9 +199,10 @@ def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
       by_name = "" if name == "step" else (
           f", or --from_path='{name}(?P<{name}>\\d+)' if the path or the "
           f"run's name ({fields['run_id']}) tells it")
-      raise InputError(f"{where}: no {name} ({constants.MEANINGS[name]}); "
-                       f"expected a column or a constant: --columns={name}=NAME or "
-                       f"--fixed={name}=...{theirs}{by_name}")
+      raise InputError(
+          f"{where}: no {name} ({constants.MEANINGS[name]}); expected a column "
+          f"or a constant: --columns={name}=NAME or --fixed={name}=..."
+          f"{theirs}{by_name}")
   return Row(where, fields)
 
 

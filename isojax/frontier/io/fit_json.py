@@ -1,6 +1,6 @@
-"""fit.json: a fit as one JSON document for planner, figures and report.
+"""Converts a fit to fit.json, the input of planner, figures and report.
 
-It contains every number that they use, so that none of them fits anything.
+The document contains every number that they use, so none of them fits anything.
 """
 
 import collections
@@ -188,8 +188,8 @@ def scalerl_matched(study: Study, hill: list[dict], *,
                     min_C: float) -> dict | None:
   """Returns the leave-one-out table: B of every run at the average A.
 
-  None for fewer than two runs with a law, or if the average A is out of reach
-  for one of them.
+  It is None for fewer than two runs with a law, or if a run stays below the
+  average A.
   """
   fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
   runs = {(r.Bp, r.n, r.run_id): r for r in study.runs

@@ -14,7 +14,7 @@ KNOWN = records.FIELDS["eval"]
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """The names of one trainer; of alternatives, the first one found is used."""
+  """The names of one trainer; the first alternative found is used."""
   step: tuple[str, ...]
   metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), further ones
@@ -26,7 +26,7 @@ class Format:
   set_key: str | None = None  # pattern of a name that contains the eval_set
   version: str | None = None  # name of the updates of the evaluated policy
   repeats: bool = True  # any step may occur again; else only after a resume
-  caveat: str | None = None  # what to know about the numbers
+  caveat: str | None = None  # note for the user about the numbers
 
 
 def _verl(variable: str) -> dict[str, str]:

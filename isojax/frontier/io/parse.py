@@ -1,4 +1,4 @@
-"""Text files as flat lines of names and values, each with its line number.
+"""Reads text files as flat lines of names and values, with line numbers.
 
 Reads CSV, JSON lines, one JSON document, or verl's console output. An
 incomplete last line is dropped and a few broken lines are skipped, both with a
@@ -177,7 +177,8 @@ def _csv(path: str, text: str):
 
 
 def _runs(line: dict) -> list[dict]:
-  """Returns one line per run of a line of W&B's chart export, `RUN - metric`."""
+  """Returns one line per run for a line of W&B's chart export, `RUN - metric`.
+  """
   (x, at), *rest = line.items()
   if " - " in x or not rest or not all(" - " in name for name, _ in rest):
     return [line]

@@ -1,4 +1,4 @@
-"""Rows: one per evaluation of a run, after repeats and halves are merged."""
+"""Merges the rows of a log to one per evaluation of a run."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:
   there: the earlier rows from that step on are dropped, with a note.
 
   Raises:
-    InputError: a step occurs twice in another way, as of several runs.
+    InputError: a step occurs twice in another way, for example in two runs.
   """
   kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:

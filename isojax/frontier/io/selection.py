@@ -1,4 +1,4 @@
-"""Rows of log files to a study: which belong together, and what is refused."""
+"""Makes a study of the rows of log files; rejects rows of different studies."""
 
 import collections
 import dataclasses
@@ -194,7 +194,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """Returns the study of these rows, and notes on falls and what was left out.
 
   Raises:
-    InputError: nothing usable, or rows that do not belong together.
+    InputError: no usable rows, or rows of different studies.
   """
   if not rows:
     raise InputError("no evaluation in the records; check the file and "

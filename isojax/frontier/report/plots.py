@@ -1,4 +1,4 @@
-"""The figures: one function each, from a parsed fit.json; they fit nothing.
+"""Draws the figures of a parsed fit.json, one function each.
 
 The same n has the same colour and marker in all of them.
 """

@@ -16,9 +16,9 @@ CAPTIONS = {
               "where it changes.",
     "variants": "The law with one choice of the analysis changed at a time.",
     "sensitivity": "Rewards at one {C} per panel. The vertical intervals "
-                   "contain the luck of the validation problems, which all "
-                   "configurations share: differences are known better, see "
-                   "max − min.",
+                   "include the sampling error of the validation problems, "
+                   "which all configurations share. Differences have smaller "
+                   "errors: see max − min.",
     "best_n": "The n whose curve is highest at the largest {C} that every n "
               "reached, for each metric.",
     "interference": "Validation problems by pass rate, from start to end, for "
@@ -127,8 +127,8 @@ def difference(document: dict) -> str:
         f"{symbol}0 = {middle} {unit}, n* at the end = {number(v['n_at_end'])}")
                 + (f", first switch at {compact(v['switches'][0][2])}."
                    if v["switches"] else ", no switch."))
-  told.append("A record may be progress or the luck of one evaluation: where "
-              "the two choices disagree, trust the fit to all points.")
+  told.append("A record may be progress or the noise of one evaluation: where "
+              "the two choices disagree, use the fit to all points.")
   return " ".join(told)
 
 
@@ -207,7 +207,7 @@ def scalerl_section(document: dict, x: str) -> str:
       "R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B), fitted to each run alone. "
       "The 95% interval of A follows from the scatter of the run's evaluations "
       "around the law. Repeated runs differ in A as well, by ±0.02 in the "
-      " ScaleRL paper: add this margin when you compare runs."]
+      "ScaleRL paper: add this margin when you compare runs."]
   if at_A:
     words.append(
         "B is comparable between runs only at the same A, so each run is also "
@@ -222,8 +222,9 @@ def scalerl_section(document: dict, x: str) -> str:
         for r in matched["repeated"]) + ".")
   return paragraph(" ".join(words)) + table(
       ("run", "name", "A", "95%", "margin between equal runs", "B",
-       "B at the mean A", f"C_mid: {x}", "R0", "squared residuals", f"fitted up to {x}",
-       "A of the first half", "its largest error on the second"),
+       "B at the mean A", f"C_mid: {x}", "R0", "squared residuals",
+       f"fitted up to {x}", "A of the first half",
+       "its largest error on the second"),
       [(run_of(r), r["run_id"],
         rate(r["A"]) + (" (bound)" if r["A_at_edge"] else ""),
         pair(r["A_interval"], rate),
