@@ -235,7 +235,7 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
   assert zero["none"] == ["fine"] and zero["same"] == [None]
   assert "alloc.n: 4 on " in zero["differ"] and "Bp" not in zero["differ"]
   assert "(process 0), 5 on " in zero["differ"]
-  assert zero["mesh"].startswith("mesh: 1 of 2 devices; ") and zero["read"]
+  assert "uses 1 of 2 devices; a run of 2 " in zero["mesh"] and zero["read"]
   # The newest one that is sound on both; the others are kept aside, once.
   assert zero["restored"] == [2, [2.0]] and zero["left"] == [2]
   assert sorted(os.listdir(tmp_path)) == ["checkpoints", *(

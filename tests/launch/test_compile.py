@@ -135,7 +135,7 @@ def test_a_topology_that_is_none(name):
 
 @pytest.mark.parametrize("name", ["h200:0", "h200:0x8"])
 def test_no_gpus(name):
-  with pytest.raises(InputError, match="expected at least one of each"):
+  with pytest.raises(InputError, match="expected at least one host and one GPU"):
     devices_lib.devices(name)
 
 
