@@ -6,15 +6,10 @@ Reads records of isojax or logs of another trainer; writes fit.json (for
 launch.plan --law), figures and report.html to --out.
 """
 
-import collections
 import dataclasses
-import glob
 import importlib.util
 import json
-import math
 import os
-import re
-import tempfile
 import time
 
 from absl import flags
@@ -28,29 +23,15 @@ from isojax.frontier import bootstrap
 from isojax.frontier import curves
 from isojax.frontier import labels
 from isojax.frontier import next_sweep
-from isojax.frontier.io import field_mapping
 from isojax.frontier.io import fit_json
 from isojax.frontier.io import formats
 from isojax.frontier.io import selection
-from isojax.ledger import object_store
 from isojax.ledger import records
+from launch import record_flags
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
     "commas; also in a bucket (gs://).")
-_FORMAT = flags.DEFINE_enum(
-    "format", "isojax", sorted(formats.FORMATS), "Trainer that wrote the "
-    "files; table: any CSV, JSON lines or W&B export, with --columns.")
-_COLUMNS = flags.DEFINE_list(
-    "columns", [], "Column of a field: avg=val/acc,step=global_step.")
-_FIXED = flags.DEFINE_list(
-    "fixed", [], "Values of fields that the files do not have: Bp=32,n=8.")
-_FROM_PATH = flags.DEFINE_string(
-    "from_path", None, "Regular expression whose named groups are fields, "
-    "matched with the path of a file or, if a file has several runs, with "
-    "their names: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
-_SCALE = flags.DEFINE_list(
-    "scale", [], "Factors for metrics or axis: avg=0.01 for percent.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for the output.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, sampled_tokens, device_seconds, "
@@ -81,74 +62,6 @@ _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
 
-def value_of(text: str):
-  """Returns an int if the text is one, else the text."""
-  return int(text) if text.isdecimal() else text
-
-
-def folded(notes: list[str], paths: list[str]) -> list[str]:
-  """Returns the notes; those that differ only in the file become one."""
-  alike = collections.defaultdict(list)
-  for note in notes:
-    path = next((p for p in paths if p in note), None)
-    bare = note if path is None else re.sub(
-        r"^(left out: )?" + re.escape(path) + r"(:\d+)?: ", r"\1", note)
-    alike[bare].append(note)
-  return [each[0] + (f" ({len(each)} files)" if len(each) > 1 else "")
-          for each in alike.values()]
-
-
-def factors() -> dict[str, float]:
-  """Returns --scale as numbers."""
-  out = {}
-  for name, text in cli.pairs("scale", _SCALE.value).items():
-    try:
-      out[name] = float(text)
-    except ValueError:
-      out[name] = math.nan
-    if not 0 < out[name] < math.inf:
-      raise InputError(f"--scale={name}={text}: expected a number above 0, "
-                       "such as 0.01 for percent")
-  return out
-
-
-def rows_of(patterns: list[str]) -> tuple[list[field_mapping.Row], list[str]]:
-  """Returns every evaluation in the files, and the notes of the readers.
-
-  Raises:
-    InputError: a pattern without a file, or no file that can be read.
-  """
-  given = dict(
-      kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
-      fixed={name: value_of(value)
-             for name, value in cli.pairs("fixed", _FIXED.value).items()},
-      scale=factors(), axis=_AXIS.value, from_path=_FROM_PATH.value)
-  rows, notes, refused, paths = [], [], [], {}
-  for pattern in patterns:
-    object_store.check(pattern, "records")
-    found = (object_store.glob(pattern) if object_store.remote(pattern)
-             else sorted(glob.glob(pattern)))
-    if not found:
-      raise InputError(f"--records={pattern}: no such file; give the path of "
-                       "a log or of records.jsonl, and quote patterns")
-    for path in found:
-      if os.path.realpath(path) in paths:
-        notes.append(f"{path}: given twice; read once.")
-      paths.setdefault(os.path.realpath(path), path)
-  for path in paths.values():
-    try:
-      found, told = field_mapping.read(path, **given)
-    except InputError as error:
-      refused.append(error)
-      notes.append(f"left out: {error}")
-      continue
-    rows += found
-    notes += told
-  if refused and not rows:
-    raise refused[0]
-  return rows, folded(notes, list(paths.values()))
-
-
 def selected(metric: str) -> selection.Selection:
   """Returns which of the records form the study."""
   return selection.Selection(
@@ -175,17 +88,6 @@ def of_all_metrics(fit, rows) -> dict:
     if study.metric not in fits:
       fits[study.metric] = analysis.analyse(study, options())
   return fits
-
-
-def writable(folder: str) -> None:
-  """Creates the folder; InputError if nothing can be written there."""
-  try:
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
-  except OSError as error:
-    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
-                     "another folder") from error
 
 
 def summary(found: dict) -> str:
@@ -222,10 +124,11 @@ def main(_) -> None:
   from isojax.frontier.report import html
   from isojax.frontier.report import plots  # needs matplotlib
   began = time.monotonic()
-  rows, notes = rows_of(_RECORDS.value)
+  rows, notes = record_flags.rows_of(
+      _RECORDS.value, axis=_AXIS.value, flag="records")
   study, more = selection.from_rows(rows, selected(_METRIC.value))
   wanted = options()
-  writable(_OUT.value)
+  record_flags.writable(_OUT.value)
   fit = analysis.analyse(study, wanted)
   path = os.path.join(_OUT.value, "fit.json")
   notes = more + notes

@@ -498,10 +498,10 @@ IMPORTS = {
         "models.hf_weights models.lora",
     "launch.fit":
         "cli errors format frontier.analysis frontier.bootstrap "
-        "frontier.curves frontier.io.field_mapping frontier.io.fit_json "
-        "frontier.io.formats frontier.io.selection frontier.labels "
-        "frontier.next_sweep frontier.report.html frontier.report.plots "
-        "installation ledger.object_store ledger.records",
+        "frontier.curves frontier.io.fit_json frontier.io.formats "
+        "frontier.io.selection frontier.labels frontier.next_sweep "
+        "frontier.report.html frontier.report.plots installation "
+        "launch.record_flags ledger.records",
     "launch.plan":
         "cli errors format launch.plan_flags launch.price ledger.records "
         "planner.advice planner.allocation planner.cost.pricing "
@@ -523,6 +523,9 @@ IMPORTS = {
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
         "cli errors frontier.labels frontier.report.axes",
+    "launch.record_flags":
+        "cli errors frontier.io.field_mapping frontier.io.formats "
+        "ledger.object_store",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
     "launch.split":
