@@ -208,10 +208,14 @@ IMPORTS = {
         "frontier.report.plots_frontier",
     "frontier.report.plots_frontier":
         "frontier.labels frontier.report.axes",
+    "frontier.report.plots_speedup":
+        "format frontier.report.axes frontier.report.plots",
     "frontier.report.sections":
         "format frontier.labels",
     "frontier.scalerl":
         "errors",
+    "frontier.speedup":
+        "errors frontier.study",
     "frontier.study":
         "format",
     "frontier.synthetic":
@@ -528,6 +532,10 @@ IMPORTS = {
         "ledger.object_store",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
+    "launch.speedup":
+        "cli errors format frontier.io.field_mapping frontier.io.formats "
+        "frontier.io.selection frontier.report.plots_speedup "
+        "frontier.speedup installation launch.record_flags ledger.records",
     "launch.split":
         "",
     "launch.split.__main__":

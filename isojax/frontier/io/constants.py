@@ -13,7 +13,7 @@ from isojax.errors import InputError
 from isojax.frontier.io.formats import KNOWN, METRICS, Format
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
-POSITIVE = ("Bp", "n", "k")  # integers from 1; those of WHOLE from 0
+POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")
 LISTED = 12  # names that an error message lists
