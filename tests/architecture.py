@@ -352,9 +352,9 @@ IMPORTS = {
     "rl.packing":
         "types",
     "rl.rewards":
-        "types",
+        "errors types",
     "rl.selection":
-        "",
+        "errors",
     "rl.update":
         "errors mesh models.attention models.decoder models.lora "
         "models.precision rl.chunked_head rl.losses rl.objective rl.packing "

@@ -4,10 +4,12 @@ NumPy arithmetic on the host, in float64. The loss is the sum over all tokens of
 weight * term. The division by the whole batch happens here and nowhere else, so
 microbatches and devices cannot change it.
 
-An aggregation is a pure function of lengths [Bp, n] and of the groups that
-count [Bp]. It returns the weight of every token of a rollout [Bp, n], which is 0
-in other groups. Its keyword-only arguments are constants of the config
-(docs/extending.md).
+An aggregation is a pure function of lengths [Bp, n] and of the rollouts that
+count [Bp, n]. A length is the number of tokens in the loss. An aggregation
+returns the weight of every token of a rollout [Bp, n], which is 0 for rollouts
+that do not count. A rollout without a token in the loss does not count either,
+and a group without a rollout that counts leaves the mean over groups (as in
+verl). Keyword-only arguments are constants of the config (docs/extending.md).
 """
 
 import numpy as np
@@ -15,40 +17,39 @@ import numpy as np
 from isojax.rl import advantages
 
 
-def sample_mean(len_Bpxn, keep_Bp):
+def sample_mean(len_Bpxn, keep_Bpxn):
   """Returns weights for the mean over rollouts of their token mean (GRPO)."""
-  return keep_Bp[:, None] / np.maximum(len_Bpxn, 1) / np.maximum(
-      keep_Bp.sum() * len_Bpxn.shape[1], 1)
+  counted_Bpxn = keep_Bpxn & (len_Bpxn > 0)
+  return counted_Bpxn / np.maximum(len_Bpxn, 1) / np.maximum(
+      counted_Bpxn.sum(), 1)
 
 
-def prompt_mean(len_Bpxn, keep_Bp):
+def prompt_mean(len_Bpxn, keep_Bpxn):
   """Returns weights for the mean over groups of their token mean (ScaleRL)."""
-  tokens_Bpx1 = len_Bpxn.sum(axis=1, keepdims=True)
-  weight_Bpx1 = keep_Bp[:, None] / np.maximum(tokens_Bpx1, 1) / np.maximum(
-      keep_Bp.sum(), 1)
-  return np.broadcast_to(weight_Bpx1, len_Bpxn.shape)
+  tokens_Bpx1 = (len_Bpxn * keep_Bpxn).sum(axis=1, keepdims=True)
+  return (keep_Bpxn & (len_Bpxn > 0)) / np.maximum(tokens_Bpx1, 1) / np.maximum(
+      (tokens_Bpx1 > 0).sum(), 1)
 
 
-def token_mean(len_Bpxn, keep_Bp):
+def token_mean(len_Bpxn, keep_Bpxn):
   """Returns weights for the mean over all tokens of the update (DAPO, verl)."""
-  tokens = (len_Bpxn * keep_Bp[:, None]).sum()
-  return np.broadcast_to(keep_Bp[:, None] / np.maximum(tokens, 1),
-                         len_Bpxn.shape)
+  tokens = (len_Bpxn * keep_Bpxn).sum()
+  return (keep_Bpxn & (len_Bpxn > 0)) / np.maximum(tokens, 1)
 
 
-def constant_length(len_Bpxn, keep_Bp, *, length: int):
+def constant_length(len_Bpxn, keep_Bpxn, *, length: int):
   """Returns weights for the mean of token sums / length (Dr. GRPO).
 
   Args:
     length: tokens; fixed for a run, such as sampler.max_new_tokens.
   """
-  return sample_sum(len_Bpxn, keep_Bp) / length
+  return sample_sum(len_Bpxn, keep_Bpxn) / length
 
 
-def sample_sum(len_Bpxn, keep_Bp):
+def sample_sum(len_Bpxn, keep_Bpxn):
   """Returns weights for the mean over rollouts of their token sum."""
-  rollouts = np.maximum(keep_Bp.sum() * len_Bpxn.shape[1], 1)
-  return np.broadcast_to(keep_Bp[:, None] / rollouts, len_Bpxn.shape)
+  counted_Bpxn = keep_Bpxn & (len_Bpxn > 0)
+  return counted_Bpxn / np.maximum(counted_Bpxn.sum(), 1)
 
 
 AGGREGATIONS = {
@@ -75,11 +76,14 @@ def token_weights(len_Bpxn, reward_Bpxn, *, aggregate, zero_variance: str):
   The weights are all 0 if every group was dropped.
 
   Args:
+    len_Bpxn: tokens of each rollout that are in the loss.
     aggregate: a function of AGGREGATIONS with its constants bound.
     zero_variance: a key of ZERO_VARIANCE.
   """
-  informative_Bp = advantages.informative(reward_Bpxn)
+  everything_Bpxn = np.ones(np.shape(len_Bpxn), bool)
+  informative_Bpxn = (everything_Bpxn
+                      & advantages.informative(reward_Bpxn)[:, None])
   return tuple(
       aggregate(np.asarray(len_Bpxn, np.float64),
-                informative_Bp if drop else np.ones_like(informative_Bp))
+                informative_Bpxn if drop else everything_Bpxn)
       for drop in ZERO_VARIANCE[zero_variance])

@@ -1,18 +1,23 @@
 """Terms of the loss per token: arrays and keyword scalars in, arrays out.
 
 `objective` multiplies each term by the token's weight, masks and sums. Sources:
-PPO clip arXiv 1707.06347, k3 http://joschu.net/blog/kl-approx.html, truncated
+PPO clip arXiv 1707.06347, dual clip 1912.09729, GSPO 2507.18071, CISPO
+2506.13585, KL estimators http://joschu.net/blog/kl-approx.html, truncated
 importance sampling as in IsoCompute (arXiv 2603.12151).
 
-A policy loss is a pure function of log-probs, of log-probs at the weights that
-sampled, and of advantages, [R, T] each. It returns the loss of each token and
-whether a bound acts on it, [R, T] each. Its keyword-only arguments are
-constants of the config (docs/extending.md).
+A policy loss is a pure function of log-probs, log-ratios and advantages, [R, T]
+each. It returns the loss of each token and whether a bound acts on it, [R, T]
+each. Its keyword-only arguments are constants of the config
+(docs/extending.md). The log-ratio carries a gradient; it is `token_log_ratio`,
+or `sequence_log_ratio` for GSPO, which is `ppo_clip` with that ratio.
 """
 
 import chex
 import jax
 import jax.numpy as jnp
+
+# On log-ratios, in nats, as in verl: exp of them is finite.
+LOG_BOUND = 20.0
 
 
 @jax.named_scope("logp")
@@ -31,23 +36,78 @@ def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
   return logp_RxT, entropy_RxT
 
 
-def reinforce(logp_RxT, old_logp_RxT, advantage_RxT):
+def token_log_ratio(logp_RxT, old_logp_RxT):
+  """Returns logp - old, bounded to +-LOG_BOUND."""
+  return jnp.clip(logp_RxT - old_logp_RxT, -LOG_BOUND, LOG_BOUND)
+
+
+def answer_sums(x_RxW, offset_RxW):
+  """Returns the sum over each token's answer, at all tokens of the answer.
+
+  A row packs several answers; an answer begins where the offset is 0. Sums of
+  one answer do not depend on the answers before it in the row, as differences
+  of a cumulative sum would. All steps are elementwise along rows, so rows may
+  be sharded.
+
+  Args:
+    x_RxW: 0 at tokens that do not count, such as padding.
+    offset_RxW: position of a token within its answer, 0 for padding.
+  """
+  chex.assert_equal_shape([x_RxW, offset_RxW])
+  first_RxW = offset_RxW == 0
+  last_RxW = jnp.concatenate(
+      [first_RxW[:, 1:], jnp.ones_like(first_RxW[:, :1])], axis=1)
+
+  def add(before, after):
+    start, total = after
+    return before[0] | start, jnp.where(start, total, before[1] + total)
+
+  def spread(after, before):
+    end, total = before
+    return after[0] | end, jnp.where(end, total, after[1])
+
+  _, sum_RxW = jax.lax.associative_scan(add, (first_RxW, x_RxW), axis=1)
+  return jax.lax.associative_scan(
+      spread, (last_RxW, sum_RxW), axis=1, reverse=True)[1]
+
+
+def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
+  """Returns log s + logp - stop_gradient(logp), the ratio of GSPO.
+
+  log s = stop_gradient(mean of logp - old over the answer), bounded to
+  +-LOG_BOUND. The mean makes s the ratio's geometric mean per token. All tokens
+  of an answer have the same value, and each has the gradient of its own logp.
+
+  Args:
+    offset_RxW: position of a token within its answer; see `answer_sums`.
+    mask_RxW: True for tokens of the loss; the mean is over them.
+  """
+  gap_RxW = jnp.where(mask_RxW, jax.lax.stop_gradient(logp_RxW - old_logp_RxW),
+                      0.0)
+  mean_RxW = answer_sums(gap_RxW, offset_RxW) / jnp.maximum(
+      answer_sums(mask_RxW.astype(gap_RxW.dtype), offset_RxW), 1.0)
+  return jnp.clip(mean_RxW, -LOG_BOUND, LOG_BOUND) + (
+      logp_RxW - jax.lax.stop_gradient(logp_RxW))
+
+
+def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):
   """Returns -A logp, and that no token is bounded: [R, T] each."""
-  del old_logp_RxT
+  del log_ratio_RxT
   return -advantage_RxT * logp_RxT, jnp.zeros_like(logp_RxT, bool)
 
 
-def ppo_clip(logp_RxT, old_logp_RxT, advantage_RxT, *, clip_low, clip_high):
+def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
   """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
-  r = exp(logp - old). In a strictly on-policy update old = stop_gradient(logp),
-  so r is 1 and the gradient is that of REINFORCE, -A grad logp, for any clip.
+  r = exp(log-ratio). In a strictly on-policy update r is 1 and the gradient is
+  that of REINFORCE, -A grad logp, for any clip. DAPO (arXiv 2503.14476) has
+  clip_high > clip_low.
 
   Returns:
     The loss, and whether the clip bounds the token: [R, T] each.
   """
-  chex.assert_equal_shape([logp_RxT, old_logp_RxT, advantage_RxT])
-  ratio = jnp.exp(logp_RxT - old_logp_RxT)
+  chex.assert_equal_shape([logp_RxT, log_ratio_RxT, advantage_RxT])
+  ratio = jnp.exp(log_ratio_RxT)
   clipped = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
   free, bound = ratio * advantage_RxT, clipped * advantage_RxT
   # Not minimum and clip alone: at a tie jax splits the gradient between both
@@ -56,28 +116,114 @@ def ppo_clip(logp_RxT, old_logp_RxT, advantage_RxT, *, clip_low, clip_high):
   return -jnp.where(bounded, jax.lax.stop_gradient(bound), free), bounded
 
 
-def importance(old_logp_RxT, behavior_logp_RxT, *, cap):
-  """Returns stop_gradient(min(exp(old - behavior), cap)).
+def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
+                  clip_high, dual_clip):
+  """Returns ppo_clip, and where A < 0 at most dual_clip |A|.
 
-  It corrects for the difference between trainer and sampler.
+  Without that bound a token of negative advantage that has become likely,
+  r > dual_clip, dominates the update. verl has dual_clip = 3.
 
   Returns:
-    The weight, and whether the cap bounds the token: [R, T] each.
+    The loss, and whether one of the bounds acts: [R, T] each.
   """
-  ratio = jax.lax.stop_gradient(jnp.exp(old_logp_RxT - behavior_logp_RxT))
-  return jnp.minimum(ratio, cap), ratio > cap
+  loss, bounded = ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT,
+                           clip_low=clip_low, clip_high=clip_high)
+  most = -dual_clip * advantage_RxT
+  dual = (advantage_RxT < 0) & (loss > most)
+  return jnp.where(dual, most, loss), bounded | dual
 
 
-def kl_k3(logp_RxT, ref_logp_RxT):
-  """Returns exp(d) - d - 1 with d = ref - logp.
+def cispo(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
+  """Returns -stop_gradient(min(r, cap)) A logp.
 
-  Its mean over tokens of the policy is KL(policy || ref); it is never negative.
+  The cap bounds the ratio itself, as in ScaleRL and TRL, where it is 5.
+  MiniMax and verl write the bound as 1 + epsilon_high: their 4 is cap = 5. A
+  token beyond the cap keeps a gradient; nothing bounds r from below.
+
+  Returns:
+    The loss, and whether the cap bounds the token: [R, T] each.
   """
-  d = ref_logp_RxT - logp_RxT
-  return jnp.expm1(d) - d
+  chex.assert_equal_shape([logp_RxT, log_ratio_RxT, advantage_RxT])
+  ratio = jax.lax.stop_gradient(jnp.exp(log_ratio_RxT))
+  return -jnp.minimum(ratio, cap) * advantage_RxT * logp_RxT, ratio > cap
 
 
 POLICY_LOSSES = {
     "ppo_clip": ppo_clip,
+    "ppo_dual_clip": ppo_dual_clip,
+    "cispo": cispo,
     "reinforce": reinforce,
 }
+
+
+def importance(gap_RxT, *, cap):
+  """Returns stop_gradient(min(exp(gap), cap)), the trainer / sampler weight.
+
+  It corrects for the difference between trainer and sampler. It is truncated
+  from above only.
+
+  Args:
+    gap_RxT: old - behavior log-prob of each token, or `answer_sums` of it for
+      the weight of the whole answer.
+
+  Returns:
+    The weight, and whether the cap bounds the token: [R, T] each.
+  """
+  ratio = jax.lax.stop_gradient(jnp.exp(gap_RxT))
+  return jnp.minimum(ratio, cap), ratio > cap
+
+
+def k1(logp_RxT, ref_logp_RxT):
+  """Returns logp - ref. For the reward: its expected gradient as a loss is 0.
+
+  The mean over tokens of the policy is KL(policy || ref).
+  """
+  return logp_RxT - ref_logp_RxT
+
+
+def k2(logp_RxT, ref_logp_RxT):
+  """Returns (ref - logp)^2 / 2; its gradient is that of KL(policy || ref)."""
+  return 0.5 * (ref_logp_RxT - logp_RxT)**2
+
+
+def k3(logp_RxT, ref_logp_RxT):
+  """Returns exp(d) - d - 1 with d = ref - logp, bounded to +-LOG_BOUND.
+
+  Its mean over tokens of the policy is KL(policy || ref); it is never negative.
+  Its expected gradient is that of KL(ref || policy). verl bounds d likewise and
+  bounds the result to 10 as well, beyond which a token has no gradient; TRL
+  bounds neither.
+  """
+  d = jnp.clip(ref_logp_RxT - logp_RxT, -LOG_BOUND, LOG_BOUND)
+  return jnp.expm1(d) - d
+
+
+def k3_k2(logp_RxT, ref_logp_RxT):
+  """Returns the value of k3 with the gradient of k2."""
+  gradient = k2(logp_RxT, ref_logp_RxT)
+  return jax.lax.stop_gradient(k3(logp_RxT, ref_logp_RxT)) + (
+      gradient - jax.lax.stop_gradient(gradient))
+
+
+KL_ESTIMATORS = {
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "k3_k2": k3_k2,
+}
+
+
+def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
+  """Returns max((V - G)^2, (clip(V, V_old - clip, V_old + clip) - G)^2) / 2.
+
+  Returns:
+    The loss, and whether the clip bounds the token: [R, T] each.
+  """
+  chex.assert_equal_shape([value_RxT, old_value_RxT, return_RxT])
+  # Bounds around V_old, not V_old + clip(V - V_old): within them V keeps its
+  # bits, so that rounding can not stop its gradient.
+  clipped = jnp.clip(value_RxT, old_value_RxT - clip, old_value_RxT + clip)
+  free, bound = (value_RxT - return_RxT)**2, (clipped - return_RxT)**2
+  bounded = bound > free
+  return 0.5 * jnp.where(
+      bounded, jax.lax.stop_gradient(bound), free), bounded

@@ -118,7 +118,7 @@ def _check_constants(cfg: LossConfig) -> None:
     name = getattr(cfg, kind)
     names = constant_names(table[name])
     own = [c for c in names if field_of(kind, c) is None]
-    missing = [c for c in own if c not in cfg.constants]
+    missing = [c for c in own if c not in (*cfg.constants, "m")]
     if missing:
       raise InputError(
           f"loss.constants.{missing[0]} is missing: {kind} {name} takes "
@@ -144,7 +144,8 @@ def chosen(cfg: LossConfig, kind: str):
   bound = {}
   for name in constant_names(function):
     field = field_of(kind, name)
-    bound[name] = getattr(cfg, field) if field else cfg.constants[name]
+    if field or name in cfg.constants:  # or `m`, which rollout_terms gives
+      bound[name] = getattr(cfg, field) if field else cfg.constants[name]
   return functools.partial(function, **bound)
 
 
@@ -154,7 +155,10 @@ def rollout_terms(reward_Bpxn, len_Bpxn, cfg: LossConfig):
   Selection comes first: the other functions see the kept rollouts alone. All
   three are [Bp, n] in float64, and 0 for rollouts that were not selected.
   """
-  kept_Bpxm = chosen(cfg, "selection")(reward_Bpxn)
+  select = chosen(cfg, "selection")
+  if "m" not in cfg.constants:
+    select = functools.partial(select, m=np.shape(reward_Bpxn)[1])
+  kept_Bpxm = select(reward_Bpxn, None)
   reward_Bpxm = np.take_along_axis(np.asarray(reward_Bpxn), kept_Bpxm, axis=1)
   len_Bpxm = np.take_along_axis(np.asarray(len_Bpxn), kept_Bpxm, axis=1)
   policy_Bpxm, regularizer_Bpxm = aggregation.token_weights(
@@ -186,10 +190,11 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
 
   logp, behavior_logp = masked(logp), masked(token.behavior_logp_RxW)
   old = jax.lax.stop_gradient(logp)
-  policy, bounded = chosen(cfg, "policy_loss")(logp, old, token.advantage_RxW)
+  policy, bounded = chosen(cfg, "policy_loss")(
+      logp, logp - old, token.advantage_RxW)
   if cfg.importance_cap is not None:
     weight, capped = losses.importance(
-        old, behavior_logp, cap=cfg.importance_cap)
+        old - behavior_logp, cap=cfg.importance_cap)
     policy, bounded = policy * weight, bounded | capped
   value = policy * token.policy_weight_RxW
   sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
@@ -198,7 +203,7 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   if cfg.entropy_coef:
     value -= cfg.entropy_coef * entropy * token.regularizer_weight_RxW
   if cfg.kl_coef:
-    kl = losses.kl_k3(logp, masked(ref_logp))
+    kl = losses.k3(logp, masked(ref_logp))
     value += cfg.kl_coef * kl * token.regularizer_weight_RxW
     sums["kl"] = total(kl)
   return total(value), sums | {"loss": total(value)}

@@ -12,19 +12,19 @@ MEANS = ("sample_mean", "prompt_mean", "token_mean")  # weights sum to 1
 
 def test_token_mean_by_hand():
   """-(sum of length * advantage) / 35 tokens = (8 + 5.5) / .935414 / 35."""
-  weight = aggregation.token_mean(LENGTHS_2x4, np.ones(2, bool))
+  weight = aggregation.token_mean(LENGTHS_2x4, np.ones((2, 4), bool))
   got = -(weight * LENGTHS_2x4 * SCALERL_2x4).sum()
   assert got == pytest.approx(0.412345585, abs=1e-6)
 
 
 def test_sums_by_hand():
   """1 / 8 rollouts, and 1 / (8 * 16); of one kept group 1 / 4."""
-  both = np.ones(2, bool)
+  both = np.ones((2, 4), bool)
   assert (aggregation.sample_sum(LENGTHS_2x4, both) == 1 / 8).all()
   assert (aggregation.constant_length(
       LENGTHS_2x4, both, length=16) == 1 / 128).all()
   np.testing.assert_array_equal(
-      aggregation.sample_sum(LENGTHS_2x4, np.array([False, True])),
+      aggregation.sample_sum(LENGTHS_2x4, np.array([[False] * 4, [True] * 4])),
       [[0.0] * 4, [0.25] * 4])
 
 
@@ -54,4 +54,4 @@ def test_equal_lengths_make_the_means_equal():
   length = np.full((2, 4), 5)
   for name in MEANS:
     np.testing.assert_allclose(
-        aggregation.AGGREGATIONS[name](length, np.ones(2, bool)), 1 / 40)
+        aggregation.AGGREGATIONS[name](length, np.ones((2, 4), bool)), 1 / 40)

@@ -16,8 +16,9 @@ REWARD = np.array([[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
 LENGTH = np.array([[2, 4, 6, 8], [1, 1, 10, 3]])
 
 
-def first(reward_Bpxn, *, m: int):
+def first(reward_Bpxn, uniform_Bpxn, *, m: int):
   """Selects the last m, in reverse."""
+  del uniform_Bpxn
   n = np.shape(reward_Bpxn)[1]
   return np.tile(np.arange(n - 1, n - 1 - m, -1), (len(reward_Bpxn), 1))
 
@@ -26,7 +27,7 @@ def first(reward_Bpxn, *, m: int):
     ("selection", "most", "expected one of all"),
     ("advantage", "grpo", "expected one of group_norm, centered"),
     ("aggregation", "mean", "sample_mean, prompt_mean, token_mean"),
-    ("policy_loss", "ppo", "expected one of ppo_clip, reinforce"),
+    ("policy_loss", "ppo", "one of ppo_clip, ppo_dual_clip, cispo"),
     ("zero_variance", "yes", "off, policy, regularizers, all"),
     ("reduce_dtype", "float16", "float32, bfloat16"),
     ("reduce_dtype", "bfloat16", "expected float32, or loss.dtype=float32"),

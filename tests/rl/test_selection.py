@@ -1,0 +1,155 @@
+"""Selections against published cases and an enumeration of all subsets."""
+
+import csv
+import fractions
+import itertools
+import pathlib
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from isojax.errors import InputError
+from isojax.rl import selection
+
+CASES = list(csv.DictReader(
+    (pathlib.Path(__file__).parents[1] / "data/pods_select_cases.csv").open()))
+ALL = {**selection.SELECTIONS, "random": selection.random}
+# Few values, so that ties are common; 0.1, 0.7 and 1.1 are no dyadic fractions.
+VALUES = st.sampled_from([-1.0, 0.0, 0.1, 0.25, 0.7, 1.0, 1.1])
+
+
+def spread(rewards):
+  """m^2 times the variance, exactly."""
+  exact = [fractions.Fraction(r) for r in rewards]
+  return len(exact) * sum(r * r for r in exact) - sum(exact)**2
+
+
+def kept(name, reward, m):
+  uniform = np.linspace(0.9, 0.1, np.size(reward)).reshape(np.shape(reward))
+  return ALL[name](np.array(reward), uniform, m=m)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_published_case(case):
+  reward, m = np.array(case["rewards"].split(), float), int(case["m"])
+  chosen = reward[kept("max_variance", reward[None], m)[0]]
+  assert chosen.var() == pytest.approx(float(case["best_var_pop"]), abs=1e-6)
+  assert chosen.var(ddof=1) == pytest.approx(
+      float(case["best_var_ddof1"]), abs=1e-6)
+  assert sorted(chosen, reverse=True) == [
+      float(r) for r in case["published_selection"].split()]
+
+
+@hypothesis.given(st.lists(VALUES, min_size=1, max_size=10), st.data())
+def test_max_variance_is_that_of_all_subsets(reward, data):
+  m = data.draw(st.integers(1, len(reward)))
+  index = kept("max_variance", [reward], m)[0]
+  assert len(set(index)) == m and list(index) == sorted(index)
+  assert spread([reward[i] for i in index]) == max(
+      spread(subset) for subset in itertools.combinations(reward, m))
+
+
+@hypothesis.given(st.lists(st.one_of(VALUES, st.floats(-1e300, 1e300)),
+                           min_size=1, max_size=10), st.data())
+def test_max_variance_follows_the_published_loop(reward, data):
+  """The rule of PODS, with exact variances in place of its floats."""
+  m = data.draw(st.integers(1, len(reward)))
+  down = sorted(range(len(reward)), key=lambda i: reward[i], reverse=True)
+  best = down[:m]
+  for k in range(m):
+    subset = down[:k] + down[len(down) - (m - k):]
+    if spread([reward[i] for i in subset]) > spread([reward[i] for i in best]):
+      best = subset
+  assert kept("max_variance", [reward], m)[0].tolist() == sorted(best)
+
+
+@hypothesis.given(st.lists(st.integers(-8, 8), min_size=2, max_size=9),
+                  st.data())
+def test_max_variance_ignores_shift_scale_and_order(reward, data):
+  m = data.draw(st.integers(1, len(reward)))
+  index = kept("max_variance", [reward], m)
+  for shifted in (np.array(reward) + 3.0, np.array(reward) * 0.125):
+    np.testing.assert_array_equal(kept("max_variance", [shifted], m), index)
+  order = data.draw(st.permutations(range(len(reward))))
+  permuted = np.array(reward)[order]
+  assert sorted(permuted[kept("max_variance", [permuted], m)[0]]) == sorted(
+      np.array(reward)[index[0]])
+
+
+def test_no_tie_is_broken_by_rounding():
+  """2 + 1, 1 + 2 and so on: three values 0.1 and three 1.1, any m.
+
+  As floats, 3 sum r^2 - (sum r)^2 of one high is less than of two highs.
+  """
+  index = kept("max_variance", [[1.1, 0.1, 1.1, 0.1, 0.1, 1.1]], 3)
+  assert index.tolist() == [[0, 3, 4]]
+
+
+def test_equal_rewards_are_in_the_order_of_their_indices():
+  """The highest from the lowest index upwards, the lowest from the highest."""
+  reward = [[1.0, 0.0, 1.0, 0.0, 1.0, 0.0]]
+  assert kept("max_variance", reward, 4).tolist() == [[0, 2, 3, 5]]
+  assert kept("max_reward", reward, 2).tolist() == [[0, 2]]
+  assert kept("percentile", reward, 2).tolist() == [[2, 3]]
+
+
+@pytest.mark.parametrize("name", ["max_variance", "max_reward"])
+def test_equal_groups_keep_their_first(name):
+  assert kept(name, [[0.3] * 5, [2.0] * 5], 3).tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("name", ["max_variance", "max_reward"])
+def test_one_of_a_group_is_its_highest(name):
+  """Every variance of one is 0, and the rule starts with the highest."""
+  assert kept(name, [[0.0, 0.5, 1.0, 1.0], [3.0, 1.0, 2.0, 0.0]], 1).tolist(
+      ) == [[2], [0]]
+
+
+def test_max_reward():
+  assert kept("max_reward", [[0.0, 3.0, 1.0, 2.0], [5.0, 6.0, 4.0, 7.0]],
+              2).tolist() == [[1, 3], [1, 3]]
+
+
+@pytest.mark.parametrize("n, m, ranks", [
+    (8, 4, [1, 3, 5, 7]), (8, 2, [2, 6]), (6, 1, [3]), (7, 3, [1, 3, 5]),
+    (5, 4, [0, 1, 3, 4])])
+def test_percentile_ranks(n, m, ranks):
+  """floor(n (j + 1/2) / m): 8 of 4 are 1, 3, 5, 7."""
+  reward = np.arange(n)[::-1]
+  assert kept("percentile", [reward], m)[0].tolist() == sorted(
+      n - 1 - rank for rank in ranks)
+
+
+def test_random_takes_the_smallest_numbers():
+  uniform = [[0.5, 0.1, 0.9, 0.3], [0.2, 0.8, 0.7, 0.6]]
+  assert selection.random(np.zeros((2, 4)), uniform, m=2).tolist() == [
+      [1, 3], [0, 3]]
+
+
+def test_random_chooses_each_rollout_equally_often():
+  """2 of 5, 20,000 groups: each 8,000 times, standard deviation 69."""
+  uniform = np.random.default_rng(0).random((20_000, 5))
+  index = selection.random(np.zeros(uniform.shape), uniform, m=2)
+  assert abs(np.bincount(index.reshape(-1)) - 8000).max() < 300
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_m_of_n_keeps_everything_in_order(name):
+  reward = [[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
+  assert kept(name, reward, 3).tolist() == [[0, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "all"])
+@pytest.mark.parametrize("n, m", [(7, 1), (7, 3), (8, 7)])
+def test_nothing_is_kept_twice(name, n, m):
+  reward = np.random.default_rng(1).integers(0, 3, (50, n)) / 2
+  index = kept(name, reward, m)
+  assert index.shape == (50, m) and (np.diff(index, axis=1) > 0).all()
+  assert index.min() >= 0 and index.max() < n
+
+
+def test_all_refuses_to_drop():
+  with pytest.raises(InputError, match="m=2 and n=3: choose another selection"):
+    kept("all", [[0.0, 1.0, 2.0]], 2)
