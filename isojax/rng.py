@@ -19,9 +19,13 @@ def stream(seed: int, name: str, *ids: int) -> jax.Array:
 
 
 def row_keys(key, id_R, rollout_R):
-  """Returns a key per row [R] from its problem id and rollout index."""
+  """Returns a key per row [R] from its problem id and rollout index.
+
+  `key` is a stream, or one per row [R].
+  """
   fold = jax.vmap(jax.random.fold_in)
-  return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, id_R), rollout_R)
+  axes = (None if key.ndim == 0 else 0, 0)
+  return fold(jax.vmap(jax.random.fold_in, axes)(key, id_R), rollout_R)
 
 
 def uniform_at(key_R, position_R):

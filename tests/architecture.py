@@ -375,6 +375,11 @@ IMPORTS = {
         "mesh models.decoder rng sampling.cache sampling.draw types",
     "sampling.draw":
         "",
+    "sampling.in_flight":
+        "errors mesh models.decoder sampling.draw sampling.in_flight_queue "
+        "sampling.queue sampling.sampler types",
+    "sampling.in_flight_queue":
+        "types",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":

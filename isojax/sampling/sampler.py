@@ -100,6 +100,7 @@ class Sampler(typing.NamedTuple):
   mesh: jax.sharding.Mesh
   chunk: int  # tokens of a call
   max_new_tokens: int  # T
+  slots: int  # as in the config, not rounded up to blocks
   row_sizes: tuple[int, ...]  # slots of a call
   length_sizes: tuple[int, ...]  # of the cache
   prompt_sizes: tuple[int, ...]  # prompt lengths that are prefilled
@@ -109,6 +110,7 @@ class Sampler(typing.NamedTuple):
   prepare: typing.Callable  # float parameters -> cast, if they are not yet
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
+  reread: typing.Callable  # like prefill, of prompts with tokens behind them
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
   resize: typing.Callable  # (part of a cache, rows to keep, L) -> the part
   decode: typing.Callable  # see decode.make_decode
@@ -119,6 +121,15 @@ def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
   return attention.choose(
       cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
       precision=cfg.precision, length=cfg.max_prompt_tokens,
+      knob="sampler.attention")
+
+
+def sequence_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
+  """Returns the kernel of prompts with tokens; errors as `prompt_kernel`."""
+  return attention.choose(
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+      precision=cfg.precision,
+      length=cfg.max_prompt_tokens + cfg.max_new_tokens,
       knob="sampler.attention")
 
 
@@ -162,6 +173,10 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   def prefill_prompts(params, prompts):
     return prefill.prompt_cache(reader, params, prompts, cache_dtype)
 
+  def reread_sequences(params, prompts):
+    again = model.clone(attention=sequence_kernel(model, cfg))
+    return prefill.prompt_cache(again, params, prompts, cache_dtype)
+
   def caster(path, sharding):
     name = path[-1].key
     if cfg.weights is None or name not in int8.INPUTS:
@@ -184,13 +199,15 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     return jax.tree.map(lambda each, x: each(x), casts, params)
 
   return Sampler(
-      mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, row_sizes=row_sizes,
+      mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, slots=cfg.slots,
+      row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
       window=-(-row_sizes[-1] // (8 * G)), gathered=gathered,
       casts=casts, prepare=prepare,
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(precise(prefill_prompts), out_shardings=cache),
+      reread=jax.jit(precise(reread_sequences), out_shardings=cache),
       insert=jax.jit(cache_lib.insert, donate_argnums=0, static_argnames="G",
                      out_shardings=cache),
       resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),

@@ -1,0 +1,268 @@
+"""In-flight updates (PipelineRL): sampling continues while the weights change.
+
+1. Slots take the rollouts of consecutive problems, also of later steps.
+2. As soon as Bp groups are complete, they become the batch of a step. A batch
+   waits for a long answer only if that answer would become too old otherwise,
+   see `in_flight_queue`.
+3. The other rollouts keep their tokens, and the log-probs of the weights that
+   drew them. Prompt and tokens are prefilled again with the next weights.
+
+The state between two steps is `InFlight`: tokens without caches. A batch is a
+function of (state, weights, version), so a resumed run repeats it exactly. With
+caches="stale" the caches are kept and a swap costs nothing. They are not saved:
+a resumed run prefills again, and its results differ from then on.
+
+Random numbers have the addresses of `sampler`, so at equal weights the tokens
+are those of `sampler`. Which weights draw a token depends on sampler.slots and
+on the lengths of all answers, but not on the mesh.
+
+Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
+"""
+
+import dataclasses
+import typing
+
+import jax
+import numpy as np
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.sampling import draw as draw_lib
+from isojax.sampling import in_flight_queue as queue
+from isojax.sampling import queue as queue_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Prompts
+from isojax.types import Rollouts
+
+CACHES = ("recompute", "stale")  # of unfinished rollouts, after a swap
+
+
+class Handed(typing.NamedTuple):
+  """A batch: Bp complete groups, by position."""
+
+  position_Bp: np.ndarray  # int64, in the data order of the run
+  rollouts: Rollouts  # of B = Bp * n
+  version_RxT: np.ndarray  # int32, of the weights that drew each token
+
+
+def staleness(handed: Handed, version: int) -> tuple[float, int]:
+  """Returns mean and maximum over tokens of the versions since it was drawn."""
+  T = handed.version_RxT.shape[1]
+  drawn = np.arange(T)[None] < handed.rollouts.len_R[:, None]
+  age_X = version - handed.version_RxT[drawn]
+  return float(age_X.mean()), int(age_X.max())
+
+
+@dataclasses.dataclass
+class Carried:
+  """Slots and their caches; kept between two steps only for stale caches."""
+
+  slots: queue.Slots
+  cache: decoder.KVCache
+  window: decoder.KVCache | None = None  # of the sequences read last
+  # For each block: (position, rollout or None for a prompt) -> window's slot.
+  known: tuple[dict, ...] = ()
+
+
+@dataclasses.dataclass
+class _Call:
+  """What stays constant while one batch is sampled."""
+
+  s: sampler_lib.Sampler
+  params: dict
+  pool: queue.Pool
+  waiting: queue.Waiting
+  on: Carried
+
+
+def _rows_needed(s: sampler_lib.Sampler, count: int, G: int) -> int:
+  """Returns the slots of the calls that decode `count` rollouts."""
+  wanted = -(-min(count, s.slots) // G) * G
+  return queue_lib.smallest(s.row_sizes, min(wanted, s.row_sizes[-1]))
+
+
+def _fit(call: _Call, items: list[int]) -> None:
+  """Makes the cache large enough for the next chunk of slots and new items.
+
+  Keeps fewer slots if nothing waits and half of them are enough.
+  """
+  s, slots, on = call.s, call.on.slots, call.on
+  R, L = on.cache.v[0].shape[0], on.cache.v[0].shape[2]
+  active = slots.row.active_R
+  last = max([int(slots.row.position_R[active].max(initial=0))] + [
+      len(queue.sequence(call.pool, call.waiting.source, i)) - 1
+      for i in items])
+  longer = max(L, queue_lib.smallest(
+      s.length_sizes, min(last + s.chunk, s.length_sizes[-1])))
+  wanted = int(active.sum()) + len(items) + call.waiting.count
+  most = int(slots.active_GxR.sum(axis=1).max()) * slots.G
+  rows = max(_rows_needed(s, wanted, slots.G),
+             queue_lib.smallest(s.row_sizes, most))
+  if longer == L and rows == R:
+    return
+  take = mesh_lib.place(queue.resized(slots, rows),
+                        mesh_lib.row_sharding(s.mesh))
+  k, v = list(on.cache.k), list(on.cache.v)
+  on.cache = None  # or the old parts would stay until the last is copied
+  for axis, parts in ((3, k), (2, v)):
+    for i in range(len(parts)):
+      parts[i] = s.resize(parts[i], take, longer, axis)
+  on.cache = decoder.KVCache(tuple(k), tuple(v))
+
+
+def _name(pool: queue.Pool, item: int) -> tuple:
+  """Returns the key in Carried.known of what an item continues."""
+  position = int(pool.position_E[item // pool.n])
+  drawn = pool.out.len_R[item] > 0
+  return position, item % pool.n if drawn else None
+
+
+def _read(call: _Call, pending: list) -> None:
+  """Reads the next sequences of each block: the window is replaced.
+
+  Sequences of the pending items come first, then the prompts that follow.
+  """
+  s, pool, source = call.s, call.pool, call.waiting.source
+  sequences, known = [], []
+  for block in pending:
+    names = {_name(pool, item): item for _, item in block}
+    found = [queue.sequence(pool, source, item)
+             for item in list(names.values())[:s.window]]
+    names = list(names)[:s.window]
+    for position in call.waiting.next_positions(s.window):
+      if (position, None) not in names and len(names) < s.window:
+        i = source.index(position)
+        names.append((position, None))
+        found.append(source.prompts.tokens_PxS[i, :source.prompts.len_P[i]])
+    known.append({name: slot for slot, name in enumerate(names)})
+    sequences.append(found)
+  L = queue_lib.smallest(
+      tuple(sorted({*s.prompt_sizes, *s.length_sizes})),
+      max(len(x) for found in sequences for x in found))
+  tokens = np.zeros((len(pending), s.window, L), np.int32)
+  length = np.ones((len(pending), s.window), np.int32)
+  for g, found in enumerate(sequences):
+    for slot, x in enumerate(found):
+      tokens[g, slot, :len(x)], length[g, slot] = x, len(x)
+  call.on.window = None  # freed before the next is made
+  call.on.window = s.reread(call.params, mesh_lib.place(
+      Prompts(tokens.reshape(-1, L), length.reshape(-1),
+              np.zeros(length.size, np.uint32)),
+      mesh_lib.row_sharding(s.mesh)))
+  call.on.known = tuple(known)
+
+
+def _insert(call: _Call, pending: list) -> list:
+  """Copies what the window has into the slots; returns what is pending."""
+  slots, pool, known = call.on.slots, call.pool, call.on.known
+  R_b = slots.active_GxR.shape[1]
+  found, left = [[] for _ in pending], [[] for _ in pending]
+  for g, block in enumerate(pending):
+    for row, item in block:
+      name = _name(pool, item)
+      has = known and name in known[g]
+      (found if has else left)[g].append(
+          (row, known[g][name] if has else item))
+  most = max(len(block) for block in found)
+  if most:
+    F = queue_lib.smallest((-(-R_b // 8), R_b), most)
+    row_GxF = np.full((slots.G, F), R_b, np.int32)
+    slot_GxF = np.zeros((slots.G, F), np.int32)
+    for g, block in enumerate(found):
+      for f, (row, slot) in enumerate(block):
+        row_GxF[g, f], slot_GxF[g, f] = row, slot
+    call.on.cache = call.s.insert(
+        call.on.cache, call.on.window, *mesh_lib.place(
+            (row_GxF, slot_GxF), mesh_lib.row_sharding(call.s.mesh)),
+        G=slots.G)
+  return left
+
+
+def _fill(call: _Call) -> None:
+  """Gives free slots what waits, and reads sequences for it."""
+  slots, pool = call.on.slots, call.pool
+  items = call.waiting.take(call.s.slots - int(slots.row.active_R.sum()))
+  _fit(call, items)
+  pending = queue.placed(slots, items)
+  R_b = slots.active_GxR.shape[1]
+  for g, block in enumerate(pending):
+    queue.hold(slots, pool, call.waiting.source,
+               [g * R_b + row for row, _ in block], [i for _, i in block])
+  pending = _insert(call, pending)
+  while any(pending):
+    _read(call, pending)
+    pending = _insert(call, pending)
+
+
+def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
+               source: queue.Source, *, version: int, Bp: int, n: int, k: int,
+               temperature, top_p, ended, carried: Carried | None):
+  """Samples until Bp groups can be handed over.
+
+  Args:
+    s: the sampler.
+    params: of the policy; cast by `Sampler.prepare`.
+    state: the groups in flight; left as it is.
+    source: the problems of the run.
+    version: steps that `params` have made.
+    Bp, n: groups of a batch, rollouts of a group.
+    k: largest staleness, in versions.
+    temperature, top_p: numbers.
+    ended: called with (positions, rollouts within their groups, Rollouts) of
+      rollouts that are complete, first of those in `state`, while the devices
+      decode. An error that it raises ends sampling.
+    carried: the result of the previous call, to continue with stale caches;
+      None: unfinished rollouts are read again.
+
+  Returns:
+    Handed, the next state, and Carried.
+
+  Raises:
+    InputError: a prompt is longer than the sampler's largest.
+  """
+  longest = int(source.prompts.len_P.max())
+  if longest > s.prompt_sizes[-1]:
+    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
+                     f"max_prompt_tokens={s.prompt_sizes[-1]}")
+  G, rows = mesh_lib.blocks(s.mesh), mesh_lib.row_sharding(s.mesh)
+  kind = draw_lib.kind_of(temperature, top_p)
+  most = (k + 1) * Bp
+  pool = queue.opened(state, n=n, T=s.max_new_tokens, most=most)
+  held = carried.slots.held if carried else np.zeros(0, np.int64)
+  waiting = queue.waiting(pool, source, held, version=version, most=most)
+  if carried is None:
+    R = _rows_needed(s, waiting.count, G)
+    carried = Carried(queue.free_slots(G, R), s.empty(R, s.length_sizes[0]))
+  call = _Call(s, s.prepare(params), pool, waiting, carried)
+  done = np.flatnonzero(pool.done_R)
+
+  def tell(items):
+    if len(items):
+      ended(pool.position_E[items // n], items % n,
+            jax.tree.map(lambda x: x[items], pool.out))
+
+  while True:
+    chosen = queue.handed_over(
+        pool.version_E[:pool.groups], pool.complete_E, version=version, k=k,
+        Bp=Bp)
+    if chosen is not None:
+      break
+    _fill(call)
+    slots = carried.slots
+    key = jax.random.wrap_key_data(
+        mesh_lib.place(slots.key_Rx2, rows), impl="threefry2x32")
+    carried.cache, *after = s.decode(
+        call.params, carried.cache, mesh_lib.place(slots.row, rows), key,
+        np.float32(temperature), np.float32(top_p), kind=kind)
+    tell(done)
+    done = queue.harvest(slots, pool, *jax.device_get(after), version=version)
+  tell(done)
+  carried.window, carried.known = None, ()  # of these weights
+  kept = np.setdiff1d(np.arange(pool.groups), chosen)
+  items = queue.items_of(chosen, n)
+  handed = Handed(
+      pool.position_E[chosen], jax.tree.map(lambda x: x[items], pool.out),
+      pool.version_RxT[items])
+  queue.renumber(carried.slots, kept, n)
+  return handed, queue.closed(pool, kept), carried
