@@ -72,11 +72,11 @@ def answer_sums(x_RxW, offset_RxW):
 
 
 def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
-  """Returns log s + logp - stop_gradient(logp), the ratio of GSPO.
+  """Returns log s + logp - stop_gradient(logp), bounded to +-LOG_BOUND.
 
-  log s = stop_gradient(mean of logp - old over the answer), bounded to
-  +-LOG_BOUND. The mean makes s the ratio's geometric mean per token. All tokens
-  of an answer have the same value, and each has the gradient of its own logp.
+  log s = stop_gradient(mean of logp - old over the answer), so s is the
+  geometric mean of the tokens' ratios. All tokens of an answer have the same
+  value, and each has the gradient of its own logp.
 
   Args:
     offset_RxW: position of a token within its answer; see `answer_sums`.
@@ -86,8 +86,8 @@ def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
                       0.0)
   mean_RxW = answer_sums(gap_RxW, offset_RxW) / jnp.maximum(
       answer_sums(mask_RxW.astype(gap_RxW.dtype), offset_RxW), 1.0)
-  return jnp.clip(mean_RxW, -LOG_BOUND, LOG_BOUND) + (
-      logp_RxW - jax.lax.stop_gradient(logp_RxW))
+  return jnp.clip(mean_RxW + (logp_RxW - jax.lax.stop_gradient(logp_RxW)),
+                  -LOG_BOUND, LOG_BOUND)
 
 
 def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):

@@ -21,6 +21,43 @@ def test_equal_rewards_give_zero_by_equality_not_by_rounding(name):
   assert (advantages.ADVANTAGES[name](reward, **CONSTANTS[name]) == 0.0).all()
 
 
+@pytest.mark.parametrize("name", list(advantages.ADVANTAGES))
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_a_group_of_one_gets_zero(name, ddof):
+  constants = CONSTANTS[name] and dict(ddof=ddof, eps=0.0)
+  reward = np.array([[2.0], [5.0], [-1.0]])
+  assert (advantages.ADVANTAGES[name](reward, **constants) == 0.0).all()
+  assert (advantages.ADVANTAGES[name](reward[:1], **constants) == 0.0).all()
+
+
+@pytest.mark.parametrize("name", list(advantages.ADVANTAGES))
+def test_the_order_of_rollouts_and_groups_changes_nothing(name):
+  reward = np.array([[0.0, 1.0, 0.25], [7.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
+  rows, columns = [2, 0, 1], [1, 2, 0]
+  advantage = advantages.ADVANTAGES[name]
+  np.testing.assert_allclose(
+      advantage(reward[rows][:, columns], **CONSTANTS[name]),
+      advantage(reward, **CONSTANTS[name])[rows][:, columns], atol=1e-15)
+
+
+P1_P2_FLAT = np.array([[1, 1, -1, -1], [1, -1, -1, -1], [1, 1, 1, 1]])
+
+
+@pytest.mark.parametrize("name, ddof, std", [
+    # Squares of centred rewards: 4 of P1 and 3 of P2, 7 in all.
+    ("batch_norm_centered", 0, (7 / 12)**0.5),
+    ("batch_norm_centered", 1, (7 / 11)**0.5),
+    ("batch_norm_informative", 0, (7 / 8)**0.5),
+    ("batch_norm_informative", 1, 1.0),
+    # Raw rewards: 7 are 1 and 5 are -1, so the mean is 1/6.
+    ("batch_norm_raw", 0, (1 - 1 / 36)**0.5),
+    ("batch_norm_raw", 1, ((12 - 1 / 3) / 11)**0.5)])
+def test_standard_deviation_of_the_batch(name, ddof, std):
+  got = advantages.ADVANTAGES[name](P1_P2_FLAT, ddof=ddof, eps=0.25)
+  np.testing.assert_allclose(got, np.array(
+      [[1, 1, -1, -1], [1.5, -0.5, -0.5, -0.5], [0] * 4]) / (std + 0.25))
+
+
 @pytest.mark.parametrize("name", OF_GROUPS)
 def test_groups_are_independent_and_sum_to_zero(name):
   reward = np.array([[0.0, 1.0, 0.25], [7.0, 1.0, 1.0]])
@@ -30,3 +67,141 @@ def test_groups_are_independent_and_sum_to_zero(name):
       both[1:], advantage(reward[1:], **CONSTANTS[name]))
   np.testing.assert_allclose(both.sum(axis=1), 0.0, atol=1e-12)
   assert both[0, 1] > both[0, 2] > both[0, 0]
+
+
+# --- Advantages of tokens -----------------------------------------------------
+
+TOKENS = {"reinforce_pp": dict(gamma=0.9, ddof=1, eps=1e-8),
+          "reinforce_pp_baseline": dict(ddof=1, eps=1e-8),
+          "gae": dict(gamma=0.9, lam=0.5),
+          "gae_whitened": dict(gamma=0.9, lam=0.5, ddof=1, eps=1e-8)}
+
+
+def drawn():
+  """Rewards, values and masks of 2 problems, 3 rollouts, 5 tokens."""
+  rng = np.random.default_rng(4)
+  reward, value = rng.normal(0.0, 1.0, (2, 2, 3, 5))
+  mask = rng.random((2, 3, 5)) < 0.7
+  mask[0, 1] = False  # a fully masked rollout
+  return reward, value, mask
+
+
+def masked_mean_and_variance(x, mask, ddof):
+  values = [v for v, kept in zip(np.ravel(x), np.ravel(mask)) if kept]
+  mean = sum(values) / len(values)
+  return mean, sum((v - mean)**2 for v in values) / (len(values) - ddof)
+
+
+def plain(name, reward, value, mask):
+  """(advantage, returns) of one token after the other, without the masked."""
+  c = TOKENS[name]
+  advantage, returns = np.zeros(mask.shape), np.zeros(mask.shape)
+  for p, i in np.ndindex(mask.shape[:2]):
+    seen = np.flatnonzero(mask[p, i])
+    for at, t in enumerate(seen):
+      if name == "reinforce_pp":
+        advantage[p, i, t] = returns[p, i, t] = sum(
+            c["gamma"]**k * reward[p, i, u] for k, u in enumerate(seen[at:]))
+      elif name == "reinforce_pp_baseline":
+        sums = [reward[p, j][mask[p, j]].sum() for j in range(mask.shape[1])
+                if mask[p, j].any()]
+        advantage[p, i, t] = returns[p, i, t] = (
+            reward[p, i, seen].sum() - sum(sums) / len(sums))
+      else:
+        following = [value[p, i, u] for u in seen] + [0.0]
+        advantage[p, i, t] = sum(
+            (c["gamma"] * c["lam"])**(k - at) * (
+                reward[p, i, seen[k]] + c["gamma"] * following[k + 1]
+                - following[k]) for k in range(at, len(seen)))
+        returns[p, i, t] = advantage[p, i, t] + value[p, i, t]
+  if "ddof" in c:
+    mean, variance = masked_mean_and_variance(advantage, mask, c["ddof"])
+    advantage = mask * (advantage - mean) / (variance + c["eps"])**0.5
+  return advantage, returns
+
+
+@pytest.mark.parametrize("name", list(advantages.TOKEN_ADVANTAGES))
+def test_token_advantages_are_those_of_the_equations(name):
+  batch = drawn()
+  got = advantages.TOKEN_ADVANTAGES[name](*batch, **TOKENS[name])
+  for x, want in zip(got, plain(name, *batch)):
+    np.testing.assert_allclose(x, want, atol=1e-12)
+    assert (x[~batch[2]] == 0.0).all()
+
+
+@pytest.mark.parametrize("name", list(advantages.TOKEN_ADVANTAGES))
+def test_what_is_masked_has_no_influence(name):
+  reward, value, mask = drawn()
+  other = advantages.TOKEN_ADVANTAGES[name](
+      np.where(mask, reward, 99.0), np.where(mask, value, -99.0), mask,
+      **TOKENS[name])
+  for x, same in zip(advantages.TOKEN_ADVANTAGES[name](
+      reward, value, mask, **TOKENS[name]), other):
+    np.testing.assert_array_equal(x, same)
+
+
+@pytest.mark.parametrize("name", list(advantages.TOKEN_ADVANTAGES))
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_batch_of_no_or_one_token_is_finite(name, tokens):
+  """Whitening needs more tokens than ddof; with fewer all get 0."""
+  reward, value, mask = drawn()
+  mask = np.zeros(mask.shape, bool)
+  mask[1, 2, :tokens] = True
+  advantage, returns = advantages.TOKEN_ADVANTAGES[name](
+      reward, value, mask, **TOKENS[name])
+  assert np.isfinite([advantage, returns]).all()
+  if tokens == 0 or "ddof" in TOKENS[name]:
+    assert (advantage == 0.0).all()
+
+
+def test_gae_by_hand_with_a_token_between():
+  """As of rewards [0, 1], values [.2, .4]: A = .6, then .2 + .95 * .6."""
+  got, returns = advantages.gae(
+      [[[0.0, 9.0, 1.0, 5.0]]], [[[0.2, 7.0, 0.4, 3.0]]], [[[1, 0, 1, 0]]],
+      gamma=1.0, lam=0.95)
+  np.testing.assert_allclose(got, [[[0.77, 0.0, 0.6, 0.0]]])
+  np.testing.assert_allclose(returns, [[[0.97, 0.0, 1.0, 0.0]]])
+
+
+def test_reinforce_pp_by_hand_with_a_token_between():
+  _, returns = advantages.reinforce_pp(
+      np.array([[[1.0, 2.0, 4.0]]]), np.zeros((1, 1, 3)),
+      np.array([[[1, 0, 1]]]), gamma=0.5, ddof=0, eps=0.0)
+  np.testing.assert_array_equal(returns, [[[3.0, 0.0, 4.0]]])
+
+
+def test_equal_groups_of_the_baseline():
+  """Alone they get 0; whitening moves the mean over tokens to 0.
+
+  0.1 three times sums to 0.30000000000000004, and its mean is not 0.1.
+  """
+  mask = np.ones((2, 3, 2), bool)
+  mask[1, 0, 1] = False
+  reward = advantages.token_rewards(
+      [[0.1] * 3, [1.0, 0.0, 0.0]], np.zeros(mask.shape), mask)
+  alone, _ = advantages.reinforce_pp_baseline(
+      reward[:1], 0 * reward[:1], mask[:1], ddof=1, eps=1e-8)
+  assert (alone == 0.0).all()
+  both, returns = advantages.reinforce_pp_baseline(
+      reward, 0 * reward, mask, ddof=1, eps=1e-8)
+  assert (returns[0] == 0.0).all()
+  assert (both[0] > 0).all() and both.sum() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_whitened_by_hand():
+  """Mean 2 and variance 1 with ddof 1: 1 / sqrt(1 + 3) = 1/2."""
+  x, mask = np.array([[1.0, 2.0, 3.0, 6.0]]), np.array([[1, 1, 1, 0]])
+  np.testing.assert_array_equal(
+      advantages.whitened(x, mask, ddof=1, eps=3.0), [[-0.5, 0.0, 0.5, 0.0]])
+  np.testing.assert_allclose(
+      advantages.whitened(x, mask, ddof=0, eps=0.0),
+      np.array([[-1.0, 0.0, 1.0, 0.0]]) * 1.5**0.5)
+
+
+def test_token_rewards_by_hand():
+  """At the last token of the mask, also if others follow it."""
+  mask = np.array([[[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]])
+  penalty = np.full(mask.shape, 0.25)
+  np.testing.assert_array_equal(
+      advantages.token_rewards([[1.0, -1.0, 5.0]], penalty, mask),
+      [[[-0.25, -0.25, 0.0, 0.75, 0.0], [-1.25, 0, 0, 0, 0], [0] * 5]])

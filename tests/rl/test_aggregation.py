@@ -55,3 +55,66 @@ def test_equal_lengths_make_the_means_equal():
   for name in MEANS:
     np.testing.assert_allclose(
         aggregation.AGGREGATIONS[name](length, np.ones((2, 4), bool)), 1 / 40)
+
+
+def plain(name, length, keep):
+  """The weight of each rollout's tokens, from the definitions.
+
+  Rollouts without tokens and groups without rollouts are in no mean.
+  """
+  rows = [(p, i) for p, i in np.ndindex(length.shape)
+          if keep[p, i] and length[p, i]]
+  tokens = {p: sum(length[q, i] for q, i in rows if q == p) for p, _ in rows}
+  weight = np.zeros(length.shape)
+  for p, i in rows:
+    weight[p, i] = {
+        "sample_mean": 1 / length[p, i] / len(rows),
+        "prompt_mean": 1 / tokens[p] / len(tokens),
+        "token_mean": 1 / sum(tokens.values()),
+        "constant_length": 1 / 16 / len(rows),
+        "sample_sum": 1 / len(rows)}[name]
+  return weight
+
+
+def weights(name, length, keep):
+  constants = {"length": 16} if name == "constant_length" else {}
+  return aggregation.AGGREGATIONS[name](length, keep, **constants)
+
+
+@pytest.mark.parametrize("name", list(aggregation.AGGREGATIONS))
+def test_any_rollouts_may_be_dropped_or_have_no_tokens(name):
+  rng = np.random.default_rng(6)
+  for _ in range(50):
+    length, keep = rng.integers(0, 4, (3, 4)), rng.random((3, 4)) < 0.6
+    keep[rng.integers(3)] = False
+    np.testing.assert_allclose(
+        weights(name, length, keep), plain(name, length, keep), rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", list(aggregation.AGGREGATIONS))
+def test_nothing_in_the_loss_is_zero_not_nan(name):
+  for length in (np.zeros((2, 4), int), LENGTHS_2x4):
+    assert (weights(name, length, np.zeros((2, 4), bool)) == 0).all()
+  assert (weights(name, np.zeros((2, 4), int), np.ones((2, 4), bool)) == 0
+          ).all()
+
+
+@pytest.mark.parametrize("name", list(aggregation.AGGREGATIONS))
+def test_the_order_of_rollouts_and_groups_changes_nothing(name):
+  keep = np.array([[1, 1, 0, 1], [1, 0, 1, 1]], bool)
+  rows, columns = [1, 0], [2, 0, 3, 1]
+  np.testing.assert_allclose(
+      weights(name, LENGTHS_2x4[rows][:, columns], keep[rows][:, columns]),
+      weights(name, LENGTHS_2x4, keep)[rows][:, columns], rtol=1e-14)
+
+
+def test_prompt_mean_is_token_mean_if_groups_have_equal_tokens():
+  length, keep = np.array([[1, 6, 3], [2, 2, 6]]), np.ones((2, 3), bool)
+  np.testing.assert_allclose(weights("prompt_mean", length, keep),
+                             weights("token_mean", length, keep))
+
+
+@pytest.mark.parametrize("name", list(aggregation.AGGREGATIONS))
+def test_at_equal_lengths_all_are_equal_up_to_a_constant(name):
+  weight = weights(name, np.full((2, 4), 5), np.ones((2, 4), bool))
+  assert (weight == weight[0, 0]).all() and weight[0, 0] > 0

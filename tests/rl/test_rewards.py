@@ -1,7 +1,9 @@
-"""Tokens to text at the boundary of a rollout."""
+"""Tokens to text at the boundary of a rollout; rewards of marks."""
 
 import numpy as np
+import pytest
 
+from isojax.errors import InputError
 from isojax.models import hf_tokenizer
 from isojax.rl import rewards
 from isojax.types import Rollouts
@@ -32,3 +34,42 @@ def test_a_text_survives_the_way_there_and_back():
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == len(text)
     assert rewards.texts(tokenizer, rollouts([[*ids, 1]], [True])) == [text]
+
+
+CORRECT, FORMATTED = np.array([1.0, 1.0, 0.0, 0.0]), np.array([1., 0., 1., 0.])
+LENGTH = np.array([12_500, 14_500, 13_000, 12_000])
+
+
+def shaped(**changes):
+  given = dict(wrong=0.0, format_coef=0.25, overlong="off", overlong_max=None,
+               overlong_cache=None) | changes
+  return rewards.shaped(CORRECT, FORMATTED, LENGTH, **given)
+
+
+@pytest.mark.parametrize("wrong, want", [
+    (0.0, [1.25, 1.0, 0.25, 0.0]), (-1.0, [1.25, 1.0, -0.75, -1.0])])
+def test_wrong_is_0_or_minus_1(wrong, want):
+  assert shaped(wrong=wrong).tolist() == want
+
+
+@pytest.mark.parametrize("overlong, want", [
+    ("all", [1.0, 0.0, -0.25, 0.0]), ("correct", [1.0, 0.0, 0.25, 0.0])])
+def test_overlong_lowers_all_or_correct_rewards(overlong, want):
+  """Limit 14,000 and cache 2,000: penalties .25, 1, .5 and 0."""
+  assert shaped(overlong=overlong, overlong_max=14_000, overlong_cache=2_000
+                ).tolist() == want
+
+
+def test_without_shaping_the_reward_keeps_its_bits():
+  correct = np.array([0.0, 0.0, 1.0, 1.0] * 3)
+  formatted = np.array([0.0, 1.0, 0.0, 1.0] * 3)
+  for coef in (0.0, 0.1, 0.3):
+    got = rewards.shaped(
+        correct, formatted, np.zeros(12), wrong=0.0, format_coef=coef,
+        overlong="off", overlong_max=None, overlong_cache=None)
+    assert got.tobytes() == (correct + coef * formatted).tobytes()
+
+
+def test_an_unknown_overlong_is_refused():
+  with pytest.raises(InputError, match="'yes': expected one of off, all, corr"):
+    shaped(overlong="yes")
