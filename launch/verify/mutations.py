@@ -56,8 +56,8 @@ MUTATIONS = (
              "reward - reward.mean(), 0.0)", LOSSES),
     Mutation("ddof is ignored", _ADVANTAGES, "ddof=ddof, keepdims",
              "ddof=0, keepdims", LOSSES),
-    Mutation("leave-one-out factor is inverted", _ADVANTAGES, "(n / (n - 1))",
-             "((n - 1) / n)", LOSSES),
+    Mutation("leave-one-out factor is inverted", _ADVANTAGES,
+             "(n / max(n - 1, 1))", "(max(n - 1, 1) / n)", LOSSES),
     Mutation("informative asks for all rewards to differ", _ADVANTAGES,
              "reward[:, :1]).any(axis=1)", "reward[:, :1]).all(axis=1)",
              LOSSES),
@@ -138,9 +138,9 @@ MUTATIONS = (
     # Sampling.
     Mutation("rollouts of a problem share their random numbers",
              "isojax/rng.py",
-             "return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, id_R), "
+             "return fold(jax.vmap(jax.random.fold_in, axes)(key, id_R), "
              "rollout_R)",
-             "return fold(jax.vmap(jax.random.fold_in, (None, 0))(key, id_R), "
+             "return fold(jax.vmap(jax.random.fold_in, axes)(key, id_R), "
              "0 * rollout_R)", SAMPLER),
     Mutation("each position draws with the same random number", "isojax/rng.py",
              "jax.vmap(jax.random.fold_in)(key_R, position_R)",
