@@ -65,6 +65,10 @@ def get_config():
               aggregation="token_mean",  # or sample_mean, prompt_mean,
               # constant_length, sample_sum
               policy_loss="ppo_clip",  # or reinforce
+              normalise="after",  # advantages of kept rollouts; before: of all
+              ratio="token",  # or sequence: the mean over the answer (GSPO)
+              ratio_to="old",  # denominator: trainer before the step's updates;
+              # or behavior: the sampler's record
               constants=dict(),  # of these four functions, such as length=16
               zero_variance="off",  # terms without groups of equal rewards:
               # or policy, regularizers, all
@@ -73,7 +77,10 @@ def get_config():
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
               importance_cap=2.0,  # on trainer / sampler; None: no weights
-              kl_coef=0.0,  # of k3 to the base policy; 0: not computed
+              importance_level="token",  # or sequence: product of an answer
+              kl_coef=0.0,  # of the KL to the base policy; 0: not computed
+              kl_estimator="k3",  # or k1, k2, k3_k2: value k3, gradient k2
+              kl_in="loss",  # or reward, with k1
               entropy_coef=0.0,  # of the entropy bonus, per nat
               microbatch_tokens=768,  # of packed answers; memory and speed
               remat=False,  # True: recompute layers in the backward, for memory
@@ -83,6 +90,11 @@ def get_config():
               attention="auto",  # kernel: or einsum, splash, cudnn
               precision="highest",  # of float32 products; high, default:
               # faster on accelerators, further from the sampler
+          ),
+          updates=dict(
+              epochs=1,  # passes over the rollouts of a step
+              minibatches=1,  # updates of a pass, each of Bp / minibatches
+              # problems; k: PPO-off-policy-k of a k times larger Bp
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up

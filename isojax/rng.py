@@ -8,6 +8,7 @@ n = 4 are the first four of n = 8.
 import zlib
 
 import jax
+import numpy as np
 
 
 def stream(seed: int, name: str, *ids: int) -> jax.Array:
@@ -32,3 +33,15 @@ def uniform_at(key_R, position_R):
   """Returns a float32 uniform in [0, 1) per row [R], at its token position."""
   at = jax.vmap(jax.random.fold_in)(key_R, position_R)
   return jax.vmap(jax.random.uniform)(at)
+
+
+def uniforms(seed: int, step: int, id_P, n: int) -> np.ndarray:
+  """Returns a number in [0, 1) per rollout [P, n], on the host.
+
+  A function of (seed, step, problem, rollout): the numbers of n = 4 are the
+  first four of n = 8.
+  """
+  raw = np.stack([
+      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 2]).random_raw(n)
+      for i in id_P])
+  return (raw >> np.uint64(11)) * 2.0**-53

@@ -216,5 +216,5 @@ def totals_of(kept: list[dict]) -> dict:
   """Returns the cumulative totals at the last record."""
   if not kept:
     return dict.fromkeys(TOTALS, 0)
-  last = records.ADDED | kept[-1]
+  last = records.completed(kept[-1])
   return {name: last[name] for name in TOTALS}

@@ -28,12 +28,13 @@ from isojax import stopping
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import records
-from isojax.rl import objective
+from isojax.rl import algorithm
+from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 from isojax.tasks import prompts as prompts_lib
-from isojax.types import Batch
 from isojax.types import Prompts
+from isojax.types import Rollouts
 from isojax.types import TrainState
 
 
@@ -81,6 +82,8 @@ class Run:
   saved_at: float  # on time.monotonic
   ledger: str  # path of the records
   update: typing.Callable  # see update.make_update
+  scored: tuple[str, ...]  # see algorithm.scored_columns
+  score: typing.Callable  # see update.make_score
   schedule: typing.Callable  # step -> learning rate
   report: typing.Callable  # see progress.reporter
   compiled: compilation.Count
@@ -155,7 +158,7 @@ def advance(run: Run) -> bool:
     hosts.say(diverged(run, fields))
     return False
   del fields["loss"]  # carries no information on-policy: only its gradient does
-  lr = float(run.schedule(run.step - run.totals["skipped_updates"]))
+  lr = float(run.schedule(run.totals["updates"]))
   for name in run_context.TOTALS:
     run.totals[name] += fields.pop(name)
   run.state, run.step = state, run.step + 1
@@ -168,7 +171,7 @@ def advance(run: Run) -> bool:
 def train_step(run: Run) -> tuple[TrainState, dict]:
   """Runs one step of the paper's algorithm; returns the new state and metrics.
 
-  The old state is donated to the update.
+  The old state is donated to the first update.
   """
   context, step, clock = run.context, run.step, run.compiled.clock
   e, a = context.e, context.e.alloc
@@ -185,30 +188,103 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
                  ).reshape(a.Bp, a.n)
-  terms = objective.rollout_terms(
-      reward_Bpxn, rollouts.len_R.reshape(a.Bp, a.n), e.recipe.loss)
+  kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
+      e.seed, step, prompts.id_P, a.n), a.n, e.recipe.loss)
+  group = Group(prompts, rollouts, reward_Bpxn, kept_Bpxm)
+  scoring = clock()
+  scored = score(run, group)
   updating = clock()
-  batches = update_lib.assemble(
-      prompts, rollouts, *(term.reshape(-1) for term in terms), n=a.n,
-      G=mesh_lib.blocks(context.model.mesh), cfg=e.recipe.loss)
-  state, metrics = run.update(
-      run.state, run.base,
-      [update_lib.place(b, context.model.mesh) for b in batches],
-      np.float32(e.sampler.temperature))
-  metrics = {k: float(v) for k, v in jax.device_get(metrics).items()}
+  columns = scored.columns | algorithm.advantages(
+      reward_Bpxn, kept_Bpxm, rollouts, scored.columns, e.recipe.loss)
+  state, fields = updates(run, group, columns)
   jax.block_until_ready(state)
-  seconds = {"sample": updating - begun - sampled.seconds_waited,
-             "score": sampled.seconds_waited, "update": clock() - updating}
+  seconds = {"sample": scoring - begun - sampled.seconds_waited,
+             "score": sampled.seconds_waited, "logp": updating - scoring,
+             "update": clock() - updating}
   return state, {
-      **measured(prompts, sampled, batches),
+      **measured(prompts, sampled),
+      "selected": kept_Bpxm.size,
+      "scored_tokens": scored.tokens,
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
       "seconds_compile": run.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
-      **metrics}
+      **fields}
 
 
-def measured(prompts: Prompts, sampled: rollouts_lib.Sampled,
-             batches: list[Batch]) -> dict:
+class Group(typing.NamedTuple):
+  """The graded rollouts of a step, on the host, problem-major."""
+
+  prompts: Prompts
+  rollouts: Rollouts
+  reward_Bpxn: np.ndarray
+  kept_Bpxm: np.ndarray  # the rollouts to train on, see algorithm.keep
+
+
+class Scored(typing.NamedTuple):
+  columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
+  tokens: int  # that went through a forward pass, once for each column
+
+
+def score(run: Run, group: Group) -> Scored:
+  """Returns the columns that need a forward pass before the updates."""
+  context, cfg = run.context, run.context.e.recipe.loss
+  rollouts = group.rollouts
+  out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
+         for name in run.scored}
+  if not out:
+    return Scored({}, 0)
+  which_B = algorithm.to_score(group.reward_Bpxn, group.kept_Bpxm, rollouts, cfg)
+  layouts = update_lib.layouts(
+      group.prompts, rollouts, which_B, n=group.reward_Bpxn.shape[1],
+      G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
+  found = jax.device_get([
+      run.score(run.state.params, run.base, update_lib.place(
+          packing.batch(layout, group.prompts, rollouts, {}),
+          context.model.mesh), np.float32(context.e.sampler.temperature))
+      for layout in layouts])
+  for layout, values in zip(layouts, found, strict=True):
+    for name, value_RxW in values.items():
+      packing.collect(layout, value_RxW, out[name])
+  return Scored(out, len(out) * int(rollouts.len_R[which_B].sum()))
+
+
+def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
+  """Makes the updates of a step; returns the state and fields of the record.
+
+  Metrics are means over the updates that were made. `updates` counts them;
+  without a gradient an update is skipped.
+  """
+  context, e, cfg = run.context, run.context.e, run.context.e.recipe.loss
+  Bp, n = group.reward_Bpxn.shape
+  state, made, found = run.state, [], []
+  for epoch in range(e.recipe.updates.epochs):
+    for problems in algorithm.minibatches(
+        seed=e.seed, step=run.step, epoch=epoch, Bp=Bp,
+        count=e.recipe.updates.minibatches):
+      batches = update_lib.assemble(
+          group.prompts, group.rollouts, columns | algorithm.weights(
+              group.reward_Bpxn, group.kept_Bpxm, group.rollouts.mask_RxT,
+              problems, cfg), n=n, G=mesh_lib.blocks(context.model.mesh),
+          cfg=cfg)
+      state, metrics = run.update(
+          state, run.base,
+          [update_lib.place(b, context.model.mesh) for b in batches],
+          np.float32(e.sampler.temperature))
+      made.append(sum(int(batch.mask_RxW.sum()) for batch in batches))
+      found.append(metrics)
+  found = jax.device_get(found)
+  finite = all(bool(each.pop("finite")) for each in found)
+  real = [each for each, tokens in zip(found, made) if tokens] or found[:1]
+  return state, {
+      "updates": sum(tokens > 0 for tokens in made),
+      "trained_tokens": sum(made),
+      "skipped_updates": sum(tokens == 0 for tokens in made),
+      "finite": finite,
+      **{name: float(np.mean([each[name] for each in real]))
+         for name in found[0]}}
+
+
+def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
   """Returns the fields of a train record that follow from graded rollouts."""
   rollouts, graded = sampled.rollouts, sampled.graded
   correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
@@ -216,8 +292,6 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled,
   return {
       "prompt_tokens": int(prompts.len_P.sum()),
       "sampled_tokens": tokens,
-      "trained_tokens": sum(int(batch.len_R.sum()) for batch in batches),
-      "skipped_updates": int(not batches),
       "reward": float(correct_Bpxn.mean()),
       "formatted": float(graded.formatted_B.mean()),
       "lost": len(graded.lost),
@@ -289,6 +363,7 @@ def opened(context: RunContext, folder: str, trace: str | None):
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
         stopping.on_signals() as stop, hosts.shared_fate() as further):
+    scored = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
     yield Run(
         context=context, start=start, step=start, state=state, base=base,
         totals=run_context.totals_of(kept),
@@ -297,6 +372,8 @@ def opened(context: RunContext, folder: str, trace: str | None):
         saved=start, saved_at=time.monotonic(), ledger=ledger,
         update=profile.stage("update", update_lib.make_update(
             context.model, tx, e.recipe.loss, e.model.lora)),
+        scored=scored, score=profile.stage("score", update_lib.make_score(
+            context.model, e.recipe.loss, scored, e.model.lora)),
         schedule=schedule, report=progress.reporter(
             start=start, total=e.alloc.M, rollouts_per_step=e.alloc.B,
             every_seconds=e.log.every_seconds),

@@ -64,23 +64,27 @@ class Rollouts:
   behavior_logp_RxT: Array  # float32, under the sampling distribution
   entropy_R: Array  # float32, nats, summed over tokens; before top_p
 
+  @property
+  def mask_RxT(self) -> np.ndarray:
+    """Returns which tokens enter the loss: bool, on the host."""
+    T = self.tokens_RxT.shape[1]
+    return np.arange(T)[None] < np.asarray(self.len_R)[:, None]
+
 
 @flax.struct.dataclass
 class Batch:
   """A microbatch of an update: each row packs answers to one problem.
 
-  Values beyond `len_R` are 0.
+  Values of padding are 0. A column has one number per token; isojax.rl.algorithm
+  lists the names.
   """
 
   prompts: Prompts
   slot_R: Array  # int32, prompt slot within the row's block
   tokens_RxW: Array  # int32
   offset_RxW: Array  # int32, position of a token within its answer
-  len_R: Array  # int32, tokens in a row
-  behavior_logp_RxW: Array  # float32
-  advantage_RxW: Array  # float32
-  policy_weight_RxW: Array  # float32, token weight in the policy term
-  regularizer_weight_RxW: Array  # float32, in the KL and entropy terms
+  mask_RxW: Array  # bool, tokens in the loss
+  columns: dict[str, Array]  # float32 [R, W] each
 
 
 @flax.struct.dataclass

@@ -144,8 +144,9 @@ def main(_) -> None:
         V=len(tokenizer))
     data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
     weight = one / data.len_R.sum()
-    batches = update_lib.assemble(prompts, data, one, weight, weight, n=1, G=1,
-                                  cfg=loss)
+    batches = update_lib.assemble(
+        prompts, data, dict(advantage=one, policy_weight=weight,
+                            regularizer_weight=weight), n=1, G=1, cfg=loss)
     jax.block_until_ready(state)
     state, metrics = update(
         state, None, [update_lib.place(batch, mesh) for batch in batches], 1.0)

@@ -57,6 +57,12 @@ RICH = dataclasses.replace(
     logit_cap=3.0, tied=True)
 
 
+def columns(advantage, weight):
+  """Columns of an update in which all terms have the same token weights."""
+  return dict(advantage=advantage, policy_weight=weight,
+              regularizer_weight=weight)
+
+
 def make_model(cfg=TINY, **axes):
   shape = {"data": 1, "fsdp": 1, "tensor": 1} | axes
   return decoder.Transformer(

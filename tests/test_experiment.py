@@ -112,8 +112,9 @@ def test_qwen_7b_traces():
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
       shape("int32", micro), shape("int32", micro, T),
-      shape("int32", micro, T), shape("int32", micro),
-      *(shape("float32", micro, T) for _ in range(4)))
+      shape("int32", micro, T), shape("bool", micro, T),
+      dict.fromkeys(("behavior_logp", "advantage", "policy_weight",
+                     "regularizer_weight"), shape("float32", micro, T)))
   state, metrics = jax.eval_shape(
       update_lib.make_update(model, tx, e.recipe.loss),
       update_lib.abstract_state(model, tx), None, [batch], shape("float32"))

@@ -22,7 +22,7 @@ def problem(kept: list[dict], run_id: str,
   """
   before = {"step": 0} | dict.fromkeys(records.TOTALS, 0)
   evaluated = set()
-  for index, record in enumerate(records.ADDED | r for r in kept):
+  for index, record in enumerate(map(records.completed, kept)):
     if why := _problem(record, before, run_id, due, evaluated):
       return index, why
     if record["kind"] == "eval":

@@ -32,19 +32,22 @@ COMMON = (
     "Bp",  # problems a step
     "n",  # rollouts a problem
     "D",  # training problems
-    "step",  # updates made
+    "step",  # iterations: Bp problems sampled, then updates
     "rollouts",  # cumulative C: every rollout sampled for training
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
-    "trained_tokens",  # cumulative; tokens with a gradient
-    # Cumulative, steps in which no rollout had a gradient: the optimizer was
-    # skipped, so lr follows step - skipped_updates.
+    "trained_tokens",  # cumulative; tokens with a gradient, in each update
+    "scored_tokens",  # cumulative; tokens of forward passes before updates
+    "updates",  # cumulative; optimizer steps, which lr's warm-up follows
+    # Cumulative, updates without any rollout that had a gradient: the optimizer
+    # was skipped.
     "skipped_updates",
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
 )
 TRAIN = (
-    "lr",  # of this update
+    "lr",  # of the step's first update
+    "selected",  # rollouts that were trained on or could have been
     # Fraction of the step's rollouts that are correct, without the bonus: the
     # mean reward of the advantages is reward + task.format_coef * formatted.
     "reward",
@@ -63,6 +66,7 @@ TRAIN = (
     "seconds_compile",  # tracing and compiling; not part of the others
     "seconds_sample",  # sampling, and the grading at the same time
     "seconds_score",  # waiting for verdicts after sampling has ended
+    "seconds_logp",  # forward passes before the updates
     "seconds_update",
 )
 EVAL = (
@@ -75,13 +79,21 @@ EVAL = (
     "correct",  # list: correct samples out of k, per problem
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
-ADDED = {"skipped_updates": 0}  # values of fields that older records lack
+ADDED = {"skipped_updates": 0, "scored_tokens": 0}  # fields older records lack
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
-          "skipped_updates", "device_seconds")
+          "scored_tokens", "updates", "skipped_updates", "device_seconds")
 TIME_FIELDS = frozenset(
     ("device_seconds", "seconds_compile", "seconds_sample", "seconds_score",
-     "seconds_update"))
+     "seconds_logp", "seconds_update"))
+
+
+def completed(record: dict) -> dict:
+  """Returns a record with the fields that older records of a run lack."""
+  record = ADDED | record
+  if "updates" not in record and isinstance(record.get("step"), int):
+    record["updates"] = record["step"] - record["skipped_updates"]  # one a step
+  return record
 
 
 def _chained(record: dict, before: str) -> str:

@@ -85,6 +85,22 @@ def head_sharding(weight_VxD, mesh):
   return mesh_lib.param_sharding(("vocab", "embed"), weight_VxD.shape, mesh)
 
 
+def mapped(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
+  """Returns a tree of [R, T, ...] values of tokens, computed by chunks.
+
+  Args:
+    term: (hidden, weight [G, V, D], rest) of a chunk -> tree of [R, c, ...].
+    hidden_RxTxD, weight_VxD, rest, mesh: as in `gradient`.
+  """
+  R, T = hidden_RxTxD.shape[:2]
+  weight = per_block(weight_VxD, hidden_RxTxD.dtype, mesh)
+  chunks = in_chunks((hidden_RxTxD, rest), mesh_lib.blocks(mesh),
+                     weight_VxD.shape[0])
+  out = jax.lax.map(lambda chunk: term(chunk[0], weight, chunk[1]), chunks)
+  return jax.tree.map(
+      lambda x: x.swapaxes(0, 1).reshape(R, -1, *x.shape[3:])[:, :T], out)
+
+
 def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
   """Returns sums of a loss over all tokens and its gradients, by chunks.
 

@@ -14,7 +14,6 @@ import inspect
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from isojax.errors import InputError
 from isojax.models import attention
@@ -29,10 +28,19 @@ from isojax.types import Batch
 # A field of LossConfig -> the functions that it names.
 TABLES = {
     "selection": selection.SELECTIONS,
-    "advantage": advantages.ADVANTAGES,
+    "advantage": advantages.ADVANTAGES | advantages.TOKEN_ADVANTAGES,
     "aggregation": aggregation.AGGREGATIONS,
     "policy_loss": losses.POLICY_LOSSES,
 }
+
+NORMALISE = ("after", "before")  # the selection
+# What a probability ratio compares: a token, or the mean over an answer (GSPO).
+RATIOS = ("token", "sequence")
+# Its denominator: the trainer before the step's updates, or the sampler's record.
+RATIO_TO = ("old", "behavior")
+KL_IN = ("loss", "reward")
+# Constants that the allocation provides, not the config.
+PROVIDED = ("m",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,10 @@ class LossConfig:
   advantage: str = dataclasses.field(metadata={"neutral": "group_norm"})
   aggregation: str
   policy_loss: str = dataclasses.field(metadata={"neutral": "ppo_clip"})
+  # Advantages are computed on the kept rollouts ("after") or on all ("before").
+  normalise: str = dataclasses.field(metadata={"neutral": "after"})
+  ratio: str = dataclasses.field(metadata={"neutral": "token"})  # of RATIOS
+  ratio_to: str = dataclasses.field(metadata={"neutral": "old"})  # of RATIO_TO
   # Constants of these four functions that have no field of their own.
   constants: dict = dataclasses.field(metadata={"neutral": {}})
   zero_variance: str  # a key of aggregation.ZERO_VARIANCE
@@ -51,7 +63,10 @@ class LossConfig:
   clip_low: float  # PPO clip; no effect while strictly on-policy
   clip_high: float
   importance_cap: float | None  # of trainer / sampler; None: no weights
-  kl_coef: float  # of k3 to the base policy; 0 drops the reference forward
+  importance_level: str = dataclasses.field(metadata={"neutral": "token"})
+  kl_coef: float  # of the KL to the base policy; 0 drops its forward pass
+  kl_estimator: str = dataclasses.field(metadata={"neutral": "k3"})
+  kl_in: str = dataclasses.field(metadata={"neutral": "loss"})  # or reward
   entropy_coef: float  # of the entropy bonus
   microbatch_tokens: int  # of packed answers with padding; memory, speed only
   remat: bool  # the backward computes the layers again; memory only
@@ -64,6 +79,11 @@ class LossConfig:
   def __post_init__(self):
     for name, choices in (*TABLES.items(),
                           ("zero_variance", aggregation.ZERO_VARIANCE),
+                          ("normalise", NORMALISE), ("ratio", RATIOS),
+                          ("ratio_to", RATIO_TO),
+                          ("importance_level", RATIOS),
+                          ("kl_estimator", losses.KL_ESTIMATORS),
+                          ("kl_in", KL_IN),
                           ("dtype", decoder.DTYPES),
                           ("reduce_dtype", decoder.DTYPES),
                           ("attention", attention.CHOICES),
@@ -83,6 +103,24 @@ class LossConfig:
     if self.importance_cap is not None and self.importance_cap <= 0:
       raise InputError(f"loss.importance_cap={self.importance_cap}: expected "
                        "> 0, or None for no weights")
+    if self.ratio_to == "behavior" and self.importance_cap is not None:
+      raise InputError(
+          "loss.ratio_to='behavior' with loss.importance_cap="
+          f"{self.importance_cap}: the ratio to the sampler already contains "
+          "trainer / sampler; set importance_cap=None")
+    if self.normalise == "before" and (
+        self.advantage in advantages.TOKEN_ADVANTAGES):
+      raise InputError(
+          f"loss.advantage={self.advantage!r} with loss.normalise='before': "
+          "advantages of tokens are those of kept rollouts; set 'after'")
+    if self.kl_in == "reward" and self.normalise == "before":
+      raise InputError(
+          "loss.kl_in='reward' with loss.normalise='before': only kept rollouts "
+          "are scored, so only their rewards have a KL; set normalise='after'")
+    if self.kl_in == "reward" and self.kl_estimator != "k1":
+      raise InputError(
+          f"loss.kl_in='reward' with loss.kl_estimator={self.kl_estimator!r}: "
+          "the reward takes k1, old - ref, whose mean is the KL; set 'k1'")
     for name in ("kl_coef", "entropy_coef", "clip_low", "clip_high",
                  "advantage_eps"):
       if getattr(self, name) < 0:
@@ -90,14 +128,33 @@ class LossConfig:
 
   @property
   def regularized(self) -> bool:
-    """Whether KL or entropy bonus is on."""
-    return bool(self.kl_coef or self.entropy_coef)
+    """Whether KL or entropy bonus is a term of the loss."""
+    return bool(self.kl_in_loss or self.entropy_coef)
+
+  @property
+  def kl_in_loss(self) -> bool:
+    """Whether the KL to the base policy is a term of the loss."""
+    return bool(self.kl_coef) and self.kl_in == "loss"
+
+  @property
+  def kl_in_reward(self) -> bool:
+    """Whether the KL to the base policy lowers the rewards."""
+    return bool(self.kl_coef) and self.kl_in == "reward"
+
+  @property
+  def whole_answers(self) -> bool:
+    """Whether the loss of a token depends on the other tokens of its answer."""
+    return self.ratio == "sequence" or (
+        self.importance_cap is not None and self.importance_level == "sequence")
 
 
 def constant_names(function) -> list[str]:
-  """Returns the constants of a function: its keyword-only arguments."""
+  """Returns the constants of a function: its keyword-only arguments.
+
+  Without those of PROVIDED, which do not come from the config.
+  """
   return [p.name for p in inspect.signature(function).parameters.values()
-          if p.kind is p.KEYWORD_ONLY]
+          if p.kind is p.KEYWORD_ONLY and p.name not in PROVIDED]
 
 
 def field_of(kind: str, constant: str) -> str | None:
@@ -118,7 +175,7 @@ def _check_constants(cfg: LossConfig) -> None:
     name = getattr(cfg, kind)
     names = constant_names(table[name])
     own = [c for c in names if field_of(kind, c) is None]
-    missing = [c for c in own if c not in (*cfg.constants, "m")]
+    missing = [c for c in own if c not in cfg.constants]
     if missing:
       raise InputError(
           f"loss.constants.{missing[0]} is missing: {kind} {name} takes "
@@ -144,43 +201,55 @@ def chosen(cfg: LossConfig, kind: str):
   bound = {}
   for name in constant_names(function):
     field = field_of(kind, name)
-    if field or name in cfg.constants:  # or `m`, which rollout_terms gives
-      bound[name] = getattr(cfg, field) if field else cfg.constants[name]
+    bound[name] = getattr(cfg, field) if field else cfg.constants[name]
   return functools.partial(function, **bound)
 
 
-def rollout_terms(reward_Bpxn, len_Bpxn, cfg: LossConfig):
-  """Returns advantage, policy weight and regularizer weight of each rollout.
+def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
+  """Returns the columns that sum over the tokens of an answer, [R, W] each.
 
-  Selection comes first: the other functions see the kept rollouts alone. All
-  three are [Bp, n] in float64, and 0 for rollouts that were not selected.
+  Args:
+    logp: of the policy, [R, W], without gradient.
+    batch: the microbatch.
+    cfg: see LossConfig.whole_answers.
   """
-  select = chosen(cfg, "selection")
-  if "m" not in cfg.constants:
-    select = functools.partial(select, m=np.shape(reward_Bpxn)[1])
-  kept_Bpxm = select(reward_Bpxn, None)
-  reward_Bpxm = np.take_along_axis(np.asarray(reward_Bpxn), kept_Bpxm, axis=1)
-  len_Bpxm = np.take_along_axis(np.asarray(len_Bpxn), kept_Bpxm, axis=1)
-  policy_Bpxm, regularizer_Bpxm = aggregation.token_weights(
-      len_Bpxm, reward_Bpxm, aggregate=chosen(cfg, "aggregation"),
-      zero_variance=cfg.zero_variance)
-  terms = []
-  for term_Bpxm in (chosen(cfg, "advantage")(reward_Bpxm), policy_Bpxm,
-                    regularizer_Bpxm):
-    terms.append(np.zeros(np.shape(reward_Bpxn)))
-    np.put_along_axis(terms[-1], kept_Bpxm, term_Bpxm, axis=1)
-  return tuple(terms)
+  logp = jnp.where(batch.mask_RxW, logp, 0.0)
+  old, behavior = old_and_behavior(logp, batch.mask_RxW, batch.columns, cfg)
+  columns = {}
+  if cfg.ratio == "sequence":
+    columns["sequence_log_ratio"] = losses.sequence_log_ratio(
+        logp, old, batch.offset_RxW, batch.mask_RxW)
+  if cfg.importance_cap is not None and cfg.importance_level == "sequence":
+    columns["sequence_gap"] = losses.answer_sums(
+        old - behavior, batch.offset_RxW)
+  return columns
 
 
-def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
+def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
+  """Returns the log-probs that ratios and importance weights refer to.
+
+  Both are 0 where masked. `old` is the scored column if there is one; without
+  it this is the first update since sampling, and `old` is logp itself.
+  """
+  behavior = jnp.where(mask, columns["behavior_logp"], 0.0)
+  if cfg.ratio_to == "behavior":
+    return behavior, behavior
+  if "old_logp" in columns:
+    return jnp.where(mask, columns["old_logp"], 0.0), behavior
+  return jax.lax.stop_gradient(logp), behavior
+
+
+def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
   """Returns the loss and sums for the metrics of positions [R, c] of all rows.
 
   Args:
     logp: of the policy, with gradient.
     ref_logp, entropy: None where their coefficients are 0.
-    mask: False for padding.
-    token: the arrays of a Batch that have one value per token.
+    token: the arrays of a Batch that have one value per token; its columns
+      include those of `whole_answer_columns` if the config needs them.
   """
+  mask, columns = token.mask_RxW, token.columns
+
   # Masked before any exp: 0 * inf would be NaN in the backward.
   def masked(x):
     return jnp.where(mask, x, 0.0)
@@ -188,22 +257,28 @@ def token_loss(logp, ref_logp, entropy, mask, token: Batch, cfg: LossConfig):
   def total(x):
     return jnp.sum(masked(x))
 
-  logp, behavior_logp = masked(logp), masked(token.behavior_logp_RxW)
-  old = jax.lax.stop_gradient(logp)
+  logp = masked(logp)
+  old, behavior = old_and_behavior(logp, mask, columns, cfg)
+  log_ratio = losses.token_log_ratio(logp, old)
+  if cfg.ratio == "sequence":
+    log_ratio = columns["sequence_log_ratio"] + (
+        logp - jax.lax.stop_gradient(logp))
   policy, bounded = chosen(cfg, "policy_loss")(
-      logp, logp - old, token.advantage_RxW)
+      logp, log_ratio, columns["advantage"])
   if cfg.importance_cap is not None:
-    weight, capped = losses.importance(
-        old - behavior_logp, cap=cfg.importance_cap)
+    gap = (columns["sequence_gap"] if cfg.importance_level == "sequence"
+           else old - behavior)
+    weight, capped = losses.importance(gap, cap=cfg.importance_cap)
     policy, bounded = policy * weight, bounded | capped
-  value = policy * token.policy_weight_RxW
+  value = policy * columns["policy_weight"]
   sums = {"tokens": jnp.sum(mask, dtype=jnp.float32),
-          "logp": total(logp), "logp_gap": total(jnp.abs(old - behavior_logp)),
+          "logp": total(logp),
+          "logp_gap": total(jnp.abs(jax.lax.stop_gradient(logp) - behavior)),
           "clip_fraction": total(bounded.astype(jnp.float32))}
   if cfg.entropy_coef:
-    value -= cfg.entropy_coef * entropy * token.regularizer_weight_RxW
-  if cfg.kl_coef:
-    kl = losses.k3(logp, masked(ref_logp))
-    value += cfg.kl_coef * kl * token.regularizer_weight_RxW
+    value -= cfg.entropy_coef * entropy * columns["regularizer_weight"]
+  if cfg.kl_in_loss:
+    kl = losses.KL_ESTIMATORS[cfg.kl_estimator](logp, masked(ref_logp))
+    value += cfg.kl_coef * kl * columns["regularizer_weight"]
     sums["kl"] = total(kl)
   return total(value), sums | {"loss": total(value)}

@@ -7,6 +7,7 @@ was sampled.
 """
 
 import bisect
+import typing
 
 import jax
 import numpy as np
@@ -108,61 +109,91 @@ def cut(problem_R, *, S: int, W: int, G: int, tokens: int):
     problem_R = problem_R[len(found[0]):]
 
 
-def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
-             regularizer_weight_B, *, n: int, G: int, tokens: int,
-             regularized: bool) -> list[Batch]:
-  """Returns the microbatches of an update; none if no rollout has a gradient.
+class Layout(typing.NamedTuple):
+  """Where the tokens of a microbatch come from.
 
-  A rollout has a gradient if its advantage and its policy weight are not 0, or
-  if KL or entropy bonus is on and its regularizer weight is not 0. Others, such
-  as those of all-wrong groups without KL, are left out.
+  N is the number of its tokens. Token i is token `offset_N[i]` of rollout
+  `rollout_N[i]`, and is stored at `target_N[i]` of the flattened rows.
+  """
+
+  slot_R: np.ndarray  # prompt slot of each row, within its block
+  held_P: np.ndarray  # problem of each prompt slot
+  rollout_N: np.ndarray
+  offset_N: np.ndarray
+  target_N: np.ndarray
+  W: int  # tokens of a row
+
+
+def layouts(len_B, used_B, *, n: int, T: int, S: int, G: int,
+            tokens: int) -> list[Layout]:
+  """Returns the layout of each microbatch; none if no rollout is used.
 
   Args:
-    prompts: host arrays, one prompt per problem.
-    rollouts: host arrays, problem-major.
-    advantage_B, policy_weight_B, regularizer_weight_B: of each rollout.
+    len_B: tokens of each rollout.
+    used_B: bool, the rollouts to pack; others are left out.
     n: rollouts of each problem.
+    T: tokens of a rollout, at most.
+    S: tokens of a prompt slot.
     G: blocks of a microbatch.
     tokens: most tokens of a microbatch's rows, with padding.
-    regularized: whether KL or entropy bonus is on.
   """
-  used = (np.asarray(advantage_B) != 0) & (np.asarray(policy_weight_B) > 0)
-  if regularized:
-    used |= np.asarray(regularizer_weight_B) > 0
-  used = np.flatnonzero(used & (np.asarray(rollouts.len_R) > 0))
-  W = width(rollouts.tokens_RxT.shape[1], n)
-  rows = [used[row] for row in packed(
-      np.asarray(rollouts.len_R)[used], used // n, W)]
-  batches = []
-  for place, slot, held in cut([row[0] // n for row in rows], W=W, G=G,
-                               S=prompts.tokens_PxS.shape[1], tokens=tokens):
+  len_B = np.asarray(len_B)
+  used = np.flatnonzero(used_B & (len_B > 0))
+  W, out = width(T, n), []
+  rows = [used[row] for row in packed(len_B[used], used // n, W)]
+  for place, slot, held in cut([row[0] // n for row in rows], W=W, G=G, S=S,
+                               tokens=tokens):
     taken, rows = rows[:len(place)], rows[len(place):]
     answer = np.concatenate(taken)
-    length = rollouts.len_R[answer]
+    length = len_B[answer]
     # Tokens of a row before each of its answers; tokens of an answer before
     # each of its tokens.
     before = np.concatenate([
-        np.cumsum(rollouts.len_R[row]) - rollouts.len_R[row] for row in taken])
+        np.cumsum(len_B[row]) - len_B[row] for row in taken])
     offset = np.arange(length.sum()) - np.repeat(
         np.cumsum(length) - length, length)
     start = place.repeat([len(row) for row in taken]) * W + before
-    target, source = start.repeat(length) + offset, answer.repeat(length)
+    out.append(Layout(slot, held, answer.repeat(length), offset,
+                      start.repeat(length) + offset, W))
+  return out
 
-    def put(values, dtype):
-      out = np.zeros((len(slot), W), dtype)
-      out.reshape(-1)[target] = values
-      return out
 
-    batches.append(Batch(
-        prompts=jax.tree.map(lambda x: np.asarray(x)[held], prompts),
-        slot_R=slot,
-        tokens_RxW=put(rollouts.tokens_RxT[source, offset], np.int32),
-        offset_RxW=put(offset, np.int32),
-        len_R=np.bincount(target // W, minlength=len(slot)).astype(np.int32),
-        behavior_logp_RxW=put(
-            rollouts.behavior_logp_RxT[source, offset], np.float32),
-        advantage_RxW=put(np.asarray(advantage_B)[source], np.float32),
-        policy_weight_RxW=put(np.asarray(policy_weight_B)[source], np.float32),
-        regularizer_weight_RxW=put(
-            np.asarray(regularizer_weight_B)[source], np.float32)))
-  return batches
+def spread(layout: Layout, value, dtype) -> np.ndarray:
+  """Returns values of rollouts [B] or of their tokens [B, T] as [R, W].
+
+  Padding is 0.
+  """
+  value = np.asarray(value)
+  out = np.zeros((len(layout.slot_R), layout.W), dtype)
+  out.reshape(-1)[layout.target_N] = (
+      value[layout.rollout_N] if value.ndim == 1
+      else value[layout.rollout_N, layout.offset_N])
+  return out
+
+
+def collect(layout: Layout, value_RxW, out_BxT) -> None:
+  """Stores values of a microbatch's tokens in an array of rollouts [B, T]."""
+  out_BxT[layout.rollout_N, layout.offset_N] = np.asarray(
+      value_RxW).reshape(-1)[layout.target_N]
+
+
+def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
+          columns: dict) -> Batch:
+  """Returns a microbatch.
+
+  Args:
+    layout: of the microbatch.
+    prompts: host arrays, one prompt per problem.
+    rollouts: host arrays, problem-major.
+    columns: name -> numbers [B] or [B, T].
+  """
+  T = rollouts.tokens_RxT.shape[1]
+  return Batch(
+      prompts=jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts),
+      slot_R=layout.slot_R,
+      tokens_RxW=spread(layout, rollouts.tokens_RxT, np.int32),
+      offset_RxW=spread(layout, np.broadcast_to(
+          np.arange(T)[None], rollouts.tokens_RxT.shape), np.int32),
+      mask_RxW=spread(layout, rollouts.mask_RxT, bool),
+      columns={name: spread(layout, value, np.float32)
+               for name, value in columns.items()})

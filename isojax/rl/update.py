@@ -12,6 +12,7 @@ from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
+from isojax.rl import algorithm
 from isojax.rl import chunked_head
 from isojax.rl import losses
 from isojax.rl import objective
@@ -90,13 +91,33 @@ def init_state(model: decoder.Transformer, tx, params,
       out_shardings=shardings, donate_argnums=0)(params)
 
 
-def assemble(prompts: Prompts, rollouts: Rollouts, advantage_B, policy_weight_B,
-             regularizer_weight_B, *, n: int, G: int,
-             cfg: LossConfig) -> list[Batch]:
-  """Returns the microbatches of an update; see packing.assemble."""
-  return packing.assemble(
-      prompts, rollouts, advantage_B, policy_weight_B, regularizer_weight_B,
-      n=n, G=G, tokens=cfg.microbatch_tokens, regularized=cfg.regularized)
+def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
+             G: int, cfg: LossConfig) -> list[Batch]:
+  """Returns the microbatches of an update; none if no rollout has a gradient.
+
+  Args:
+    prompts: host arrays, one prompt per problem.
+    rollouts: host arrays, problem-major.
+    columns: name -> numbers [B] or [B, T], see isojax.rl.algorithm;
+      behavior_logp is added.
+    n: rollouts of each problem.
+    G: blocks of a microbatch.
+    cfg: the loss.
+  """
+  columns = {"behavior_logp": rollouts.behavior_logp_RxT, **columns}
+  return [packing.batch(layout, prompts, rollouts, columns)
+          for layout in layouts(
+              prompts, rollouts,
+              algorithm.used(columns, regularized=cfg.regularized), n=n, G=G,
+              cfg=cfg)]
+
+
+def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
+            cfg: LossConfig) -> list[packing.Layout]:
+  """Returns the layouts of the microbatches; see packing.layouts."""
+  return packing.layouts(
+      rollouts.len_R, used_B, n=n, T=rollouts.tokens_RxT.shape[1],
+      S=prompts.tokens_PxS.shape[1], G=G, tokens=cfg.microbatch_tokens)
 
 
 def place(batch: Batch, mesh) -> Batch:
@@ -122,45 +143,101 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
   """Returns gradient(trained, base, batch, temperature) -> (gradient, sums)."""
   dtype = jnp.dtype(cfg.dtype)
 
-  def reduced(x):  # a cast in the forward casts the gradient in the backward
-    return x.astype(cfg.reduce_dtype)
-
   def gradient(trained, base, batch: Batch, temperature):
-    W = batch.tokens_RxW.shape[1]
-    model = with_kernel(bare, cfg, batch.prompts.tokens_PxS.shape[1] + W)
+    model = with_kernel(bare, cfg, row_length(batch))
+    measure = measuring(model, temperature)
 
     def policy(trained):
-      params = jax.tree.map(reduced, lora_lib.merge(
-          lora, base, trained, precision=cfg.precision))
+      params = policy_params(base, trained, cfg, lora)
       return (chunked_head.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
-    def measure(hidden, weight, token: Batch):
-      return losses.logp_and_entropy(
-          decoder.logits(hidden, weight, model.cfg), token.tokens_RxW,
-          temperature=temperature)
-
     def term(hidden, weight, rest):
-      mask, token, ref_hidden = rest
-      logp, entropy = measure(hidden, weight, token)
+      token, ref_hidden = rest
+      logp, entropy = measure(hidden, weight, token.tokens_RxW)
       ref_logp = None
-      if cfg.kl_coef:
-        ref_logp, _ = measure(ref_hidden, ref_weight, token)
-      return objective.token_loss(logp, ref_logp, entropy, mask, token, cfg)
+      if cfg.kl_in_loss:
+        ref_logp, _ = measure(ref_hidden, ref_weight, token.tokens_RxW)
+      return objective.token_loss(logp, ref_logp, entropy, token, cfg)
 
     (hidden, weight), pull_back = jax.vjp(policy, trained)
     ref_weight = ref_hidden = None
-    if cfg.kl_coef:
+    if cfg.kl_in_loss:
       ref_weight = chunked_head.per_block(
           decoder.head_weight(base, model.cfg), dtype, model.mesh)
       ref_hidden = chunked_head.hidden_states(model, base, batch, dtype)
-    rest = (jnp.arange(W)[None] < batch.len_R[:, None],
-            batch.replace(prompts=None, slot_R=None, len_R=None), ref_hidden)
+    if cfg.whole_answers:
+      logp, _ = chunked_head.mapped(measure, hidden, weight, batch.tokens_RxW,
+                                    mesh=model.mesh)
+      batch = batch.replace(columns=batch.columns | (
+          objective.whole_answer_columns(logp, batch, cfg)))
+    rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
     sums, *grads = chunked_head.gradient(
         term, hidden, weight, rest, mesh=model.mesh)
     return pull_back(tuple(grads))[0], sums
 
   return gradient
+
+
+def row_length(batch: Batch) -> int:
+  """Returns the tokens of a row with its prompt."""
+  return batch.prompts.tokens_PxS.shape[1] + batch.tokens_RxW.shape[1]
+
+
+def policy_params(base, trained, cfg: LossConfig, lora):
+  """Returns the policy's parameters, whose gradients are in reduce_dtype."""
+
+  def reduced(x):  # a cast in the forward casts the gradient in the backward
+    return x.astype(cfg.reduce_dtype)
+
+  return jax.tree.map(reduced, lora_lib.merge(
+      lora, base, trained, precision=cfg.precision))
+
+
+def measuring(model: decoder.Transformer, temperature):
+  """Returns measure(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
+
+  def measure(hidden, weight, tokens_RxW):
+    return losses.logp_and_entropy(
+        decoder.logits(hidden, weight, model.cfg), tokens_RxW,
+        temperature=temperature)
+
+  return measure
+
+
+def make_score(bare: decoder.Transformer, cfg: LossConfig,
+               names: tuple[str, ...], lora=lora_lib.FULL):
+  """Returns score(trained, base, batch, temperature) -> {name: [R, W]}.
+
+  One forward pass for each name, without gradient. Every process gets whole
+  arrays.
+
+  Args:
+    bare: the model.
+    cfg: the loss; its dtype, precision and attention are those of the update.
+    names: of isojax.rl.algorithm.scored_columns.
+    lora: the adapters.
+  """
+  dtype = jnp.dtype(cfg.dtype)
+
+  def score(trained, base, batch: Batch, temperature):
+    model = with_kernel(bare, cfg, row_length(batch))
+    params = {"old_logp": lambda: policy_params(base, trained, cfg, lora),
+              "ref_logp": lambda: base}
+
+    def logp(name):
+      weights = params[name]()
+      return chunked_head.mapped(
+          measuring(model, temperature),
+          chunked_head.hidden_states(model, weights, batch, dtype),
+          decoder.head_weight(weights, model.cfg), batch.tokens_RxW,
+          mesh=model.mesh)[0]
+
+    return {name: logp(name) for name in names}
+
+  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
+  return jax.jit(precision_lib.traced(score, precision),
+                 out_shardings=mesh_lib.replicated(bare.mesh))
 
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
@@ -185,7 +262,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                            abstract_state(model, tx, lora))
   whole = mesh_lib.replicated(model.mesh)
   names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
-           *["kl"] * bool(cfg.kl_coef))
+           *["kl"] * cfg.kl_in_loss)
 
   def start():
     return (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),

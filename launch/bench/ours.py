@@ -21,7 +21,7 @@ from isojax import profile
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.rl import objective
+from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
@@ -104,11 +104,9 @@ def make_updating(model: decoder.Transformer, case: Case):
   temperature = np.float32(base.get_config().sampler.temperature)
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
-    terms = objective.rollout_terms(
-        reward_Bpxn, rollouts.len_R.reshape(case.Bp, case.n), cfg)
     batches = update_lib.assemble(
-        prompts, rollouts, *(term.reshape(-1) for term in terms), n=case.n,
-        G=mesh_lib.blocks(model.mesh), cfg=cfg)
+        prompts, rollouts, algorithm.of_all(reward_Bpxn, rollouts, cfg),
+        n=case.n, G=mesh_lib.blocks(model.mesh), cfg=cfg)
     state, metrics = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],
         temperature)

@@ -201,7 +201,8 @@ def widest(e: experiment_lib.Experiment, G: int):
       Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
                zeros(np.float32, B, T), zeros(np.float32, B)),
-      first, first, first, n=n, G=G, cfg=e.recipe.loss)[0]
+      dict(advantage=first, policy_weight=first, regularizer_weight=first),
+      n=n, G=G, cfg=e.recipe.loss)[0]
 
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:

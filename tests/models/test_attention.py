@@ -96,12 +96,14 @@ def test_an_update_with_splash_is_one_with_the_einsum():
   random = np.random.default_rng(2)
   rows, n, T = 6, 3, 129
   length = np.array([129, 60, 7, 80, 0, 30])
-  batch, = packing.assemble(
-      Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
+  layout, = packing.layouts(length, length > 0, n=n, T=T, S=11, G=2,
+                            tokens=4 * T)
+  batch = packing.batch(
+      layout, Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
               np.zeros(2, np.uint32)),
       Rollouts(random.integers(0, TINY.V, (rows, T)), length,
                np.ones(rows, bool), np.zeros((rows, T)), np.zeros(rows)),
-      *np.ones((3, rows)), n=n, G=2, tokens=4 * T, regularized=False)
+      {})
   model = make_model(dataclasses.replace(
       TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
   params = random_params(model)
@@ -115,7 +117,7 @@ def test_an_update_with_splash_is_one_with_the_einsum():
     return jax.jit(jax.grad(total, has_aux=True))(params)
 
   ours, plain = gradient("splash"), gradient("einsum")
-  assert batch.tokens_RxW.shape == (4, T) and batch.len_R.max() > T - 3
+  assert batch.tokens_RxW.shape == (4, T) and batch.mask_RxW.sum(axis=1).max() > T - 3
   for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3)
 

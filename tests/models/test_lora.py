@@ -13,6 +13,7 @@ from isojax.models import decoder
 from isojax.models import lora
 from isojax.rl import update as update_lib
 from tests.conftest import TINY
+from tests.conftest import columns
 from tests.conftest import make_model
 from tests.rl.test_update import LOSS
 from tests.rl.test_update import SGD
@@ -66,7 +67,7 @@ def lora_step(params, dtype, **axes):
   before = jax.device_get(adapters)
   state = update_lib.init_state(model, SGD, adapters, CFG)
   prompts, rollouts, advantage, weight = make_data()
-  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+  batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=mesh_lib.blocks(model.mesh), cfg=PLAIN)
   after, metrics = update_lib.make_update(model, SGD, PLAIN, CFG)(
       state, base, [update_lib.place(b, model.mesh) for b in batches],
@@ -89,7 +90,7 @@ def test_gradients_follow_the_chain_rule(model, params, one_device):
   merged = lora.merge(CFG, params, before)
   start = jax.device_get(merged)
   prompts, rollouts, advantage, weight = make_data()
-  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+  batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=1, cfg=PLAIN)
   state = update_lib.init_state(model, SGD, merged)
   after, full_metrics = update_lib.make_update(model, SGD, PLAIN)(
@@ -129,7 +130,7 @@ def test_new_adapters_are_the_reference(model, params):
   base = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
   loss = dataclasses.replace(PLAIN, kl_coef=1.0)
   prompts, rollouts, advantage, weight = make_data()
-  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+  batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=1, cfg=loss)
   state = update_lib.init_state(
       model, SGD, lora.init(model, CFG, jax.random.key(0)), CFG)

@@ -14,6 +14,7 @@ from isojax.models import lora
 from isojax.rl import update as update_lib
 from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
+from tests.conftest import columns
 from tests.conftest import make_model
 from tests.rl.test_update import LOSS
 from tests.rl.test_update import SGD
@@ -65,7 +66,7 @@ def updated(cfg, adapters=lora.FULL) -> set:
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch, *_ = update_lib.assemble(
-      prompts, rollouts, advantage, weight, weight, n=n, G=1, cfg=cfg)
+      prompts, rollouts, columns(advantage, weight), n=n, G=1, cfg=cfg)
   start, accumulate, _ = update_lib.make_update(
       model, SGD, cfg, adapters).programs
   return float32(

@@ -8,8 +8,10 @@ import pytest
 from configs import base as base_config
 from isojax.errors import InputError
 from isojax.rl import advantages
+from isojax.rl import algorithm
 from isojax.rl import objective
 from isojax.rl import selection
+from isojax.types import Rollouts
 
 LOSS = objective.LossConfig(**base_config.get_config().recipe.loss.to_dict())
 REWARD = np.array([[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
@@ -60,21 +62,77 @@ def test_constants_come_from_fields_and_from_constants():
   assert objective.chosen(cfg, "selection").keywords == {}
 
 
+def rollouts():
+  """Two groups of four answers, as long as LENGTH."""
+  return Rollouts(
+      np.zeros((8, 10), np.int32), LENGTH.reshape(-1), np.ones(8, bool),
+      np.zeros((8, 10), np.float32), np.zeros(8, np.float32))
+
+
 def test_terms_of_all_rollouts():
-  advantage, policy, regularizer = objective.rollout_terms(
-      REWARD, LENGTH, LOSS)
-  np.testing.assert_array_equal(
-      advantage, advantages.group_norm(REWARD, ddof=0, eps=1e-6))
-  assert (policy == 1 / 35).all() and (regularizer == 1 / 35).all()
+  got = algorithm.of_all(REWARD, rollouts(), LOSS)
+  np.testing.assert_array_equal(got["advantage"], advantages.group_norm(
+      REWARD, ddof=0, eps=1e-6).reshape(-1))
+  assert (got["policy_weight"] == 1 / 35).all()
+  assert (got["regularizer_weight"] == 1 / 35).all()
 
 
-def test_only_selected_rollouts_count(monkeypatch):
-  """Of [1, 0, 0, 1/2] the last two: centred they are -1/4 and 1/4."""
+@pytest.mark.parametrize("normalise, advantage", [
+    ("after", [-0.25, 0.25]), ("before", [-0.375, 0.125])])
+def test_only_selected_rollouts_count(monkeypatch, normalise, advantage):
+  """Of [1, 0, 0, 1/2] the last two, centred with their mean or with that of all.
+  """
   monkeypatch.setitem(selection.SELECTIONS, "first", first)
   cfg = dataclasses.replace(LOSS, selection="first", advantage="centered",
-                            zero_variance="policy", constants={"m": 2})
-  advantage, policy, regularizer = objective.rollout_terms(REWARD, LENGTH, cfg)
-  np.testing.assert_array_equal(advantage, [[0, 0, -0.25, 0.25], [0] * 4])
+                            zero_variance="policy", normalise=normalise)
+  kept = algorithm.keep(REWARD, np.zeros((2, 4)), 2, cfg)
+  assert kept.tolist() == [[3, 2]] * 2
+  got = algorithm.advantages(REWARD, kept, rollouts(), {}, cfg)
+  np.testing.assert_array_equal(
+      got["advantage"], [0, 0, *advantage, 0, 0, 0, 0])
+  got = algorithm.weights(REWARD, kept, rollouts().mask_RxT, np.arange(2), cfg)
   # 14 tokens of the informative group; 27 of both.
-  np.testing.assert_allclose(policy, [[0, 0, 1 / 14, 1 / 14], [0] * 4])
-  np.testing.assert_allclose(regularizer, [[0, 0, 1 / 27, 1 / 27]] * 2)
+  np.testing.assert_allclose(
+      got["policy_weight"], [0, 0, 1 / 14, 1 / 14, 0, 0, 0, 0])
+  np.testing.assert_allclose(
+      got["regularizer_weight"], [0, 0, 1 / 27, 1 / 27] * 2)
+  one = algorithm.weights(REWARD, kept, rollouts().mask_RxT, np.array([1]), cfg)
+  assert not one["policy_weight"].any()
+  np.testing.assert_allclose(
+      one["regularizer_weight"], [0] * 6 + [1 / 13] * 2)
+
+
+def test_kl_in_the_reward():
+  """Each kept rollout loses kl_coef * sum of (old - ref) over its tokens."""
+  cfg = dataclasses.replace(LOSS, advantage="centered", kl_coef=0.1,
+                            kl_in="reward", kl_estimator="k1")
+  kept = np.array([[0, 3], [1, 2]])
+  scored = {"old_logp": np.full((8, 10), -1.0),
+            "ref_logp": np.full((8, 10), -1.5)}
+  got = algorithm.advantages(REWARD, kept, rollouts(), scored, cfg)
+  # Rewards 1 - 0.1 * 2 * 0.5 = 0.9 and 0.5 - 0.4 = 0.1; -0.05 and -0.5.
+  np.testing.assert_allclose(
+      got["advantage"], [0.4, 0, 0, -0.4, 0, 0.225, -0.225, 0])
+
+
+def test_minibatches_hold_each_problem_once_an_epoch():
+  parts = [algorithm.minibatches(seed=3, step=5, epoch=epoch, Bp=10, count=3)
+           for epoch in range(2)]
+  for each in parts:
+    assert [len(part) for part in each] == [4, 3, 3]
+    assert sorted(np.concatenate(each)) == list(range(10))
+  assert any((a != b).any() for a, b in zip(*parts))
+  whole, = algorithm.minibatches(seed=3, step=5, epoch=0, Bp=10, count=1)
+  assert whole.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("loss, updates, names", [
+    ({}, (1, 1), ()), ({}, (1, 2), ("old_logp",)), ({}, (2, 1), ("old_logp",)),
+    (dict(ratio_to="behavior", importance_cap=None), (2, 2), ()),
+    (dict(kl_coef=0.1), (1, 1), ()),
+    (dict(kl_coef=0.1, kl_in="reward", kl_estimator="k1"), (1, 1),
+     ("old_logp", "ref_logp"))])
+def test_what_is_scored_first(loss, updates, names):
+  assert algorithm.scored_columns(
+      dataclasses.replace(LOSS, **loss),
+      algorithm.UpdatesConfig(*updates)) == names

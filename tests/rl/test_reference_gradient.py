@@ -19,7 +19,7 @@ from configs import base as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import objective
+from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -198,10 +198,8 @@ def real(trained, base, ref, shape, loss, lora, **axes):
         lambda x, like: jax.device_put(x, like.sharding), tree, like)
 
   prompts, rollouts, reward = make_data()
-  terms = objective.rollout_terms(
-      reward, rollouts.len_R.reshape(Bp, n), loss)
   batches = update_lib.assemble(
-      prompts, rollouts, *(term.reshape(-1) for term in terms), n=n,
+      prompts, rollouts, algorithm.of_all(reward, rollouts, loss), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=loss)
   state = update_lib.init_state(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),

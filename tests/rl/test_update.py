@@ -27,6 +27,7 @@ from isojax.types import Prompts
 from isojax.types import Rollouts
 from tests.conftest import RICH
 from tests.conftest import TINY
+from tests.conftest import columns
 from tests.conftest import make_model
 
 Bp, n, S, T = 6, 4, 7, 5
@@ -58,6 +59,9 @@ def make_data():
   return prompts, rollouts, random.normal(size=B), weight
 
 
+COLUMNS = ("behavior_logp", "advantage", "policy_weight", "regularizer_weight")
+
+
 def scored(model, params, batch, temperature):
   """Log-prob and entropy of a microbatch's tokens, from all logits at once."""
   hidden = chunked_head.hidden_states(model, params, batch, jnp.float32)
@@ -82,7 +86,7 @@ def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
   cfg = dataclasses.replace(cfg, microbatch_tokens=tokens)
   advantage = advantage * keep.repeat(n)
   batches = update_lib.assemble(
-      prompts, rollouts, advantage, weight, weight, n=n,
+      prompts, rollouts, columns(advantage, weight), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=cfg)
   update = update_lib.make_update(model, tx, cfg)
   after, metrics = update(
@@ -173,11 +177,11 @@ def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
   prompts, rollouts, advantage, weight = make_data()
   cfg = dataclasses.replace(PLAIN, microbatch_tokens=tokens)
   batches = update_lib.assemble(
-      prompts, rollouts, advantage * KEEP.repeat(n), weight, weight, n=n, G=1,
-      cfg=cfg)
-  assert sum(b.len_R.sum() for b in batches) == rollouts.len_R[
+      prompts, rollouts, columns(advantage * KEEP.repeat(n), weight), n=n,
+      G=1, cfg=cfg)
+  assert sum(b.mask_RxW.sum() for b in batches) == rollouts.len_R[
       KEEP.repeat(n) == 1].sum()
-  assert all(b.len_R.any() for b in batches)
+  assert all(b.mask_RxW.any() for b in batches)
   assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
 
 
@@ -193,7 +197,8 @@ def test_without_any_gradient_adamw_is_skipped(params):
 
   def batches(advantage, cfg=PLAIN, regularizer_weight=weight):
     return update_lib.assemble(
-        prompts, rollouts, advantage, weight, regularizer_weight, n=n, G=1,
+        prompts, rollouts, columns(advantage, weight) | dict(
+            regularizer_weight=regularizer_weight), n=n, G=1,
         cfg=dataclasses.replace(cfg, microbatch_tokens=25))
 
   def after(*advantages):
@@ -224,9 +229,9 @@ def test_without_any_gradient_adamw_is_skipped(params):
 def test_regularizers_keep_every_row(params):
   prompts, rollouts, _, weight = make_data()
   batches = update_lib.assemble(
-      prompts, rollouts, np.zeros(Bp * n), weight, weight, n=n, G=1,
+      prompts, rollouts, columns(np.zeros(Bp * n), weight), n=n, G=1,
       cfg=dataclasses.replace(LOSS, microbatch_tokens=30))
-  assert sum(b.len_R.sum() for b in batches) == make_data()[1].len_R.sum()
+  assert sum(b.mask_RxW.sum() for b in batches) == make_data()[1].len_R.sum()
 
 
 def test_packed_by_hand():
@@ -258,19 +263,32 @@ def test_assembled_by_hand():
       np.array([[1, 2, 0], [3, 0, 0], [4, 5, 6], [1, 1, 0]], np.int32),
       np.array([2, 1, 3, 2], np.int32), np.ones(4, bool),
       -np.arange(12.0).reshape(4, 3), np.zeros(4))
-  (batch,) = packing.assemble(
-      prompts, rollouts, np.array([1.0, 0.0, 2.0, 3.0]), np.full(4, 0.25),
-      np.full(4, 0.5), n=2, G=1, tokens=12, regularized=False)
+  (batch,) = update_lib.assemble(
+      prompts, rollouts, dict(
+          advantage=np.array([1.0, 0.0, 2.0, 3.0]),
+          policy_weight=np.full(4, 0.25), each=10 * np.arange(12).reshape(4, 3)),
+      n=2, G=1, cfg=dataclasses.replace(PLAIN, microbatch_tokens=12))
   want = Batch(
       prompts, [0, 1],
       [[1, 2, 0, 0, 0, 0], [4, 5, 6, 1, 1, 0]],
-      [[0, 1, 0, 0, 0, 0], [0, 1, 2, 0, 1, 0]], [2, 5],
-      [[0, -1, 0, 0, 0, 0], [-6, -7, -8, -9, -10, 0]],
-      [[1, 1, 0, 0, 0, 0], [2, 2, 2, 3, 3, 0]],
-      0.25 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]),
-      0.5 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]))
+      [[0, 1, 0, 0, 0, 0], [0, 1, 2, 0, 1, 0]],
+      np.array([[1] * 2 + [0] * 4, [1] * 5 + [0]], bool), dict(
+          behavior_logp=[[0, -1, 0, 0, 0, 0], [-6, -7, -8, -9, -10, 0]],
+          advantage=[[1, 1, 0, 0, 0, 0], [2, 2, 2, 3, 3, 0]],
+          policy_weight=0.25 * np.array([[1, 1, 0, 0, 0, 0], [1] * 5 + [0]]),
+          each=[[0, 10, 0, 0, 0, 0], [60, 70, 80, 90, 100, 0]]))
   jax.tree.map(np.testing.assert_array_equal, batch, jax.tree.map(
       np.asarray, want, is_leaf=lambda x: isinstance(x, list)))
+
+
+def test_collect_is_the_inverse_of_spread():
+  random = np.random.default_rng(0)
+  length = random.integers(1, T + 1, Bp * n)
+  value = random.normal(size=(Bp * n, T)) * (np.arange(T) < length[:, None])
+  used, out = random.random(Bp * n) < 0.7, np.zeros((Bp * n, T))
+  for layout in packing.layouts(length, used, n=n, T=T, S=S, G=2, tokens=40):
+    packing.collect(layout, packing.spread(layout, value, np.float64), out)
+  np.testing.assert_array_equal(out, value * used[:, None])
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 30),
@@ -324,11 +342,11 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
       top_p=1.0)
   assert (rollouts.len_R < T).any()
   (batch,) = update_lib.assemble(
-      prompts, rollouts, np.ones(Bp * n), weight, weight, n=n, G=1, cfg=LOSS)
+      prompts, rollouts, columns(np.ones(Bp * n), weight), n=n, G=1, cfg=LOSS)
   ref = jax.tree.map(lambda x: 0.5 * x, params)
   cold = np.float32(1e-4)
   logp, ref_logp = (scored(model, p, batch, cold)[0] for p in (params, ref))
-  padding = np.arange(ref_logp.shape[1]) >= batch.len_R[:, None]
+  padding = ~batch.mask_RxW
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
   state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
@@ -342,8 +360,8 @@ def test_overflow_is_reported(params):
   prompts, rollouts, advantage, weight = make_data()
   tx = optax.sgd(1e38)
   state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
-  batches = update_lib.assemble(prompts, rollouts, 1e9 * advantage, weight,
-                                weight, n=n, G=1, cfg=PLAIN)
+  batches = update_lib.assemble(
+      prompts, rollouts, columns(1e9 * advantage, weight), n=n, G=1, cfg=PLAIN)
   _, metrics = update_lib.make_update(model, tx, PLAIN)(
       state, None, batches, np.float32(0.8))
   assert not metrics["finite"]
@@ -369,8 +387,7 @@ def surrogate(params, old_params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
-                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.len_R,
-                rollouts.behavior_logp_RxT, *np.zeros((3, Bp * n, T)))
+                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.mask_RxT, {})
 
   def of(params):
     return [np.asarray(x, np.float64)
@@ -403,8 +420,8 @@ def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
         jax.tree.map(lambda x: x[rows], rollouts),
         len_R=random.integers(1, random.integers(2, T + 2), Bp * n))
     batches = update_lib.assemble(
-        jax.tree.map(lambda x: x[:Bp], prompts), some, np.ones(Bp * n),
-        np.ones(Bp * n), np.ones(Bp * n), n=n, G=1, cfg=cfg)
+        jax.tree.map(lambda x: x[:Bp], prompts), some,
+        columns(np.ones(Bp * n), np.ones(Bp * n)), n=n, G=1, cfg=cfg)
     old = state
     state, _ = update(
         state, None, [update_lib.place(b, model.mesh) for b in batches],
@@ -482,7 +499,7 @@ def traced(cfg, R, T, model):
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
       shape("int32", R), shape("int32", R, T), shape("int32", R, T),
-      shape("int32", R), *(shape("float32", R, T) for _ in range(4)))
+      shape("bool", R, T), dict.fromkeys(COLUMNS, shape("float32", R, T)))
   params = decoder.abstract_params(model)
   base = params if cfg.kl_coef else None
   return jax.make_jaxpr(update_lib.make_gradient(model, cfg, lora.FULL))(
