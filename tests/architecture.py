@@ -160,8 +160,8 @@ IMPORTS = {
     "evaluate":
         "",
     "experiment":
-        "errors installation mesh models.lora planner.allocation rl.update "
-        "sampling.sampler tasks.grader tasks.prompts",
+        "errors installation mesh models.lora planner.allocation "
+        "rl.algorithm rl.update sampling.sampler tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -341,6 +341,8 @@ IMPORTS = {
         "",
     "rl.aggregation":
         "rl.advantages",
+    "rl.algorithm":
+        "errors rl.advantages rl.aggregation rl.objective types",
     "rl.chunked_head":
         "mesh models.attention models.decoder planner.cost.memory "
         "sampling.prefill types",
@@ -357,8 +359,8 @@ IMPORTS = {
         "errors",
     "rl.update":
         "errors mesh models.attention models.decoder models.lora "
-        "models.precision rl.chunked_head rl.losses rl.objective rl.packing "
-        "types",
+        "models.precision rl.algorithm rl.chunked_head rl.losses "
+        "rl.objective rl.packing types",
     "rng":
         "",
     "rollouts":
@@ -448,8 +450,9 @@ IMPORTS = {
         "errors installation json_text tasks.base tasks.problem",
     "train":
         "cli compilation distributed.hosts evaluate ledger.checkpoint "
-        "ledger.records mesh profile progress resume rl.objective rl.update "
-        "rng rollouts run_context stopping tasks.prompts types",
+        "ledger.records mesh profile progress resume rl.algorithm "
+        "rl.packing rl.update rng rollouts run_context stopping "
+        "tasks.prompts types",
     "types":
         "",
     "launch":
@@ -472,7 +475,7 @@ IMPORTS = {
         "",
     "launch.bench.ours":
         "launch.bench.cases mesh models.decoder models.hf_config profile "
-        "rl.objective rl.update rng sampling.sampler types",
+        "rl.algorithm rl.update rng sampling.sampler types",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
         "rl.advantages",

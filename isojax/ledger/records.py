@@ -91,8 +91,10 @@ TIME_FIELDS = frozenset(
 def completed(record: dict) -> dict:
   """Returns a record with the fields that older records of a run lack."""
   record = ADDED | record
-  if "updates" not in record and isinstance(record.get("step"), int):
-    record["updates"] = record["step"] - record["skipped_updates"]  # one a step
+  if "updates" not in record:  # one a step
+    step = record["step"] if "step" in record else 0
+    record["updates"] = (step if isinstance(step, int) else 0) - (
+        record["skipped_updates"])
   return record
 
 
