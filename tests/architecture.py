@@ -287,6 +287,8 @@ IMPORTS = {
         "planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.pricing "
         "planner.cost.workload",
+    "planner.cost.choices":
+        "planner.cost.pricing planner.cost.recipe planner.cost.roofline",
     "planner.cost.efficiency":
         "errors",
     "planner.cost.machine":
@@ -304,14 +306,16 @@ IMPORTS = {
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
         "planner.cost.step_memory planner.cost.workload",
+    "planner.cost.recipe":
+        "errors",
     "planner.cost.roofline":
         "errors planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.workload",
+        "planner.cost.model_shape planner.cost.recipe planner.cost.workload",
     "planner.cost.step_memory":
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
         "planner.cost.roofline planner.cost.workload",
     "planner.cost.workload":
-        "errors",
+        "errors planner.cost.recipe",
     "planner.fit_file":
         "errors planner.laws",
     "planner.laws":
@@ -322,7 +326,8 @@ IMPORTS = {
         "errors planner.laws",
     "planner.tables":
         "format planner.advice planner.allocation planner.cost.calibration "
-        "planner.cost.pricing planner.cost.roofline planner.plan_file",
+        "planner.cost.choices planner.cost.pricing planner.cost.roofline "
+        "planner.plan_file",
     "policy":
         "errors mesh model_families models.decoder models.hf_config "
         "models.hf_tokenizer models.hf_weights planner.cost.memory "

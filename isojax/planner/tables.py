@@ -7,6 +7,7 @@ from isojax.planner import plan_file
 from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import calibration
+from isojax.planner.cost import choices
 from isojax.planner.cost.pricing import Price
 from isojax.planner.cost.roofline import Cost
 
@@ -156,6 +157,8 @@ def priced(price: Price, runs: list[Cost],
                            for name, value in seconds.items()
                            if value >= 0.005 * total)
       + f"; not included: {left_out}",
+      *(f"recipe: {choice.words}" for choice in choices.choices(
+          price, largest.Bp, largest.n)),
       f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "

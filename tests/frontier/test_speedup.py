@@ -91,7 +91,7 @@ def test_interval_of_two_runs_by_hand():
   assert found.interval == (2, 4, 4)  # of the resamples that reach T
   assert abs(found.never - 0.75) < 0.03  # 4.4 standard errors
   none = measured(baseline, speedup.arm("n", [
-      run([1], [0.1], seed=s) for s in (0, 1)]))
+      run([1], [0.4], seed=s) for s in (0, 1, 2)]))
   assert none.interval is None and none.never == 1.0
 
 

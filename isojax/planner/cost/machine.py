@@ -91,6 +91,11 @@ ACCELERATORS = {
         name="a100-80gb", bfloat16=312e12, float32=19.5e12, int8=624e12,
         hbm_bytes=80e9, hbm_bandwidth=2039e9, link_bandwidth=300e9,
         source="as a100-40gb; HBM2e"),
+    "l40s": Accelerator(
+        name="l40s", bfloat16=362.05e12, float32=91.6e12, int8=733e12,
+        float8=733e12, hbm_bytes=48e9, hbm_bandwidth=864e9,  # no NVLink
+        source="NVIDIA L40/L40S table, dense, on mullet.se/product.html"
+               "?product_id=355414; int8 as float8"),
     "h100": Accelerator(
         name="h100", bfloat16=989e12, float32=67e12, int8=1979e12,
         float8=1979e12, hbm_bytes=80e9, hbm_bandwidth=3350e9,

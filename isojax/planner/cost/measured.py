@@ -48,12 +48,16 @@ def train_records(records: list[dict], *, path: str) -> list[dict]:
 def measured_workload(train: list[dict], workload: Workload) -> Workload:
   """Returns the workload with the mean lengths and trained share of a run.
 
-  Computed from differences of cumulative counts, first step to last.
+  Computed from differences of cumulative counts, first step to last, of a run
+  with the workload's recipe.
   """
-  means = mean_lengths(train)
+  means, recipe, n = mean_lengths(train), workload.recipe, train[0]["n"]
   grown = lambda name: train[-1][name] - train[0][name]
+  # Tokens that each epoch would train on if every kept group had a gradient.
+  most = grown("sampled_tokens") / recipe.rounds * (
+      recipe.trained(n) / n * recipe.epochs)
   return dataclasses.replace(
-      workload, trained=grown("trained_tokens") / grown("sampled_tokens"),
+      workload, trained=min(1.0, grown("trained_tokens") / most),
       prompt_tokens=means[0], response_tokens=means[1])
 
 

@@ -43,10 +43,16 @@ class Price:
     return roofline.run_cost(
         Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
-        whole=self.whole, microbatches=np.ceil(Bp * n / self.micro_rows),
+        whole=self.whole, microbatches=self.microbatches(Bp, n),
         eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
                        else 0),
         eval_k=self.eval_k)
+
+  def microbatches(self, Bp, n):
+    """Returns the microbatches of one pass over the trained rollouts."""
+    recipe = self.workload.recipe
+    return recipe.minibatches * np.ceil(
+        Bp * recipe.trained(n) / recipe.minibatches / self.micro_rows)
 
   def memory(self, B: int, rows: int) -> step_memory.Memory:
     """Returns a device's memory at B rollouts per step, `rows` at once."""

@@ -20,6 +20,7 @@ from isojax.errors import InputError
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.recipe import IN_FLIGHT_SLOTS
 from isojax.planner.cost.workload import BYTES, Workload
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
@@ -60,8 +61,8 @@ class Cost:
 
   prefill: Stage  # of prompts, once per problem
   decode: Stage
-  score: Stage  # forward of the reference; 0 without KL
-  update: Stage  # forward and backward
+  score: Stage  # forwards: of the reference with KL, of scored columns
+  update: Stage  # forward and backward, of an own critic as well
   optimizer: Stage
   overhead: np.ndarray | float  # seconds
   rollouts: np.ndarray | float  # sampled for training
@@ -156,6 +157,8 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   rows = np.minimum(rows, Bp * n)
   # Decoding until the longest rollout ends keeps mean / max of the slots.
   kept = max(e.slots, w.response_tokens / w.max_response)
+  if w.recipe.in_flight:
+    kept = max(kept, IN_FLIGHT_SLOTS)
   positions = Bp * n / rows * (w.response_tokens / kept)
   copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
   decode = _stage(
@@ -166,43 +169,75 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   return prefill, decode
 
 
+def _recomputed(n, *, Bp, shape: ModelShape, workload: Workload,
+                machine: Machine, efficiency: Efficiency, rows: int) -> Stage:
+  """Returns the forwards that rebuild unfinished caches with new weights.
+
+  The weights of the sampler change once a step, after its last update. Every decoded slot has a prompt and half an answer on average.
+  """
+  w, e = workload, efficiency
+  S, _, prompt_context, _ = w.lengths
+  times = w.recipe.in_flight and w.recipe.recompute
+  half = w.response_tokens / 2
+  flops = np.minimum(rows, Bp * n) * (
+      S * shape.forward_flops(prompt_context, head=False)
+      + half * shape.forward_flops(S + half / 2, head=False))
+  return _stage(times * flops, 0, 0, machine, w.dtype, e.prefill_flops,
+                e.decode_bandwidth)
+
+
 def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               machine: Machine, efficiency: Efficiency, rows: int,
               whole: bool = False, mesh: Mesh | None = None,
               microbatches: int = 1) -> Cost:
-  """Returns the cost of one step: Bp problems, n rollouts each, one update.
+  """Returns the cost of one step: Bp problems, n rollouts each, the updates.
 
-  The update computes a problem's prompt once. The last of the rows that pack a
+  An update computes a problem's prompt once. The last of the rows that pack a
   problem's answers is assumed half empty; rows that only fill a microbatch are
   not counted. Forward and backward cost 3 forwards, 4 with remat, also with
   adapters, whose gradients come from those of whole matrices. Over the links, a
   microbatch gathers the weights over fsdp twice and scatters the gradients
-  once; a step reduces gradients over data.
+  once; an update reduces gradients over data.
+
+  The recipe says how often each part is computed. An own critic costs what the
+  policy's forward and backward cost without the vocabulary; a shared one is a
+  vector, which costs nothing. In-flight updates share the chips with sampling:
+  they keep more slots busy, and nothing overlaps.
 
   Args:
     rows, whole: see `sampling_cost`.
+    microbatches: of one pass over the trained rollouts.
     mesh: None: all chips on `data`, with whole weights on each.
   """
   w, e, number = workload, efficiency, BYTES[workload.dtype]
   prefill, decode = sampling_cost(
       Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
       whole=whole, mesh=mesh)
-  mesh, B = checked_mesh(mesh, machine), Bp * n
+  recipe, m = w.recipe, w.recipe.trained(n)
+  prefill = prefill * recipe.rounds + _recomputed(
+      n, Bp=Bp, shape=shape, workload=w, machine=machine, efficiency=e,
+      rows=rows)
+  decode = decode * recipe.rounds
+  mesh, B = checked_mesh(mesh, machine), Bp * m
   S, T, prompt_context, context = w.lengths
   if w.padded:
-    T = np.minimum(T, w.response_tokens + T / (2 * n))
-  forward = w.trained * (
+    T = np.minimum(T, w.response_tokens + T / (2 * m))
+  layers = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
-      + B * T * shape.forward_flops(context, head=True))
+      + B * T * shape.forward_flops(context, head=False))
+  forward = layers + w.trained * (B * T * (2.0 * shape.head))
   tokens = w.trained * (Bp * S + B * T)
   # A float: products with integer arrays would overflow.
   G, params = mesh.data * mesh.fsdp, float(shape.params)
   shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips  # numbers
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1) * tokens
   passes = microbatches * params * number * G  # weights through memory
+  # KL in the loss: the reference is computed again in every epoch.
+  logp = w.kl * recipe.epochs + recipe.old_logp + recipe.ref_logp
+  forwards = logp + (recipe.critic != "none")
   score = _stage(
-      forward * w.kl, passes * w.kl,
-      (reduced + microbatches * shard * number) * w.kl,
+      forward * logp + layers * (forwards - logp), passes * forwards,
+      (reduced + microbatches * shard * number) * forwards,
       machine, w.dtype, e.score_flops, e.update_bandwidth)
   trained = params
   if w.lora_rank is not None:
@@ -210,17 +245,22 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   times = 4 if w.remat else 3
   reduce = BYTES[w.reduce_dtype]
   gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
+  models = 1 + recipe.own_critic
   update = _stage(
-      forward * times, passes * times,
-      reduced * (times - 1) + gradients
-      + microbatches * shard * (2 * number + reduce * trained / params),
+      (forward + layers * recipe.own_critic) * (times * recipe.epochs),
+      passes * (times * models * recipe.epochs),
+      ((reduced * (times - 1)
+        + microbatches * shard * (2 * number + reduce * trained / params))
+       * recipe.epochs + gradients * recipe.updates) * models,
       machine, w.dtype, e.update_flops, e.update_bandwidth)
   # float32: parameters and two moments read and written, gradients read.
   optimizer = _stage(
       10 * trained * mesh.data, 28 * trained * mesh.data, 0,
-      machine, w.dtype, e.update_flops, e.update_bandwidth)
-  return Cost(prefill, decode, score, update, optimizer, e.step_seconds, B,
-              B * w.response_tokens, machine.chips,
+      machine, w.dtype, e.update_flops, e.update_bandwidth
+      ) * (recipe.updates * models)
+  rollouts = Bp * n * recipe.rounds
+  return Cost(prefill, decode, score, update, optimizer, e.step_seconds,
+              rollouts, rollouts * w.response_tokens, machine.chips,
               machine.accelerator.usd_per_hour)
 
 

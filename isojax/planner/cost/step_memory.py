@@ -18,6 +18,7 @@ class Memory:
   masters: float  # float32 parameters
   moments: float  # Adam's two, float32
   reference: float  # float32 parameters of the base policy, with KL
+  critic: float  # an own critic's parameters, moments and gradients, float32
   copy: float  # of the parameters in the compute dtype, while sampling
   cache: float  # keys and values, while sampling
   sample_logits: float  # float32, one position of every row
@@ -31,7 +32,7 @@ class Memory:
   @property
   def total(self) -> float:
     """Returns the peak: the larger of the two phases and what always stays."""
-    return (self.masters + self.moments + self.reference
+    return (self.masters + self.moments + self.reference + self.critic
             + max(self.copy + self.cache + self.sample_logits,
                   self.update_copy + self.gradients + self.activations
                   + self.update_logits))
@@ -46,7 +47,8 @@ class Memory:
     logits = max(self.sample_logits, self.update_logits)
     parts = dict(masters=self.masters, moments=self.moments,
                  copy=max(self.copy, self.update_copy),
-                 reference=self.reference, gradients=self.gradients,
+                 reference=self.reference, critic=self.critic,
+                 gradients=self.gradients,
                  activations=self.activations, cache=self.cache, logits=logits)
     return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
             "that jax uses of a device (" + ", ".join(
@@ -83,6 +85,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   if lora:
     trained = shape.lora_params(w.lora_rank)
   copy = number * shape.params / shards
+  critic = 16 * trained / shards * w.recipe.own_critic
+  kl = w.kl or w.recipe.ref_logp
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
   if w.padded and w.remat and not lora:
@@ -90,8 +94,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
         shape, dtype=w.dtype, weights=w.sampled_weights,
         cache=w.sampled_cache, reduce_dtype=w.reduce_dtype, mesh=mesh,
         gathered=whole, slots=local, rows=micro, prompts=micro,
-        max_prompt=w.max_prompt, max_response=w.max_response, kl=w.kl,
-        fused=w.fused), machine, whole)
+        max_prompt=w.max_prompt, max_response=w.max_response, kl=kl,
+        fused=w.fused), machine, whole, critic)
   # A token in a layer: residual and normed input twice, query, key, value and
   # their product, three of the mlp; float32 scores and their softmax if stored.
   layer = length * number * (
@@ -109,7 +113,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
           mesh.tensor if whole else shards) + lora * copy,
       update_copy=copy + lora * (
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
-      reference=4 * shape.params / shards * (w.kl and not lora),
+      reference=4 * shape.params / shards * (kl and not lora),
+      critic=critic,
       cache=local * length * shape.kv_bytes_per_token(BYTES[w.sampled_cache])
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
@@ -121,10 +126,10 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
 
 
 def _of_isojax(p: memory_lib.Programs, machine: Machine,
-               whole: bool) -> Memory:
+               whole: bool, critic: float) -> Memory:
   """Returns the memory of a step of isojax's programs."""
   return Memory(
-      masters=p.state, moments=2 * p.state, reference=p.reference,
+      masters=p.state, moments=2 * p.state, reference=p.reference, critic=critic,
       copy=p.weights, cache=p.cache + p.window,
       # With the whole cache: temporaries of decoding, or the old part of a
       # growth.

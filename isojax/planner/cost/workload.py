@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.planner.cost.recipe import ON_POLICY, Recipe
 
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
 
@@ -26,7 +27,7 @@ class Workload:
   dtype: str  # of compute, a key of BYTES
   padded: bool = False
   fused: bool = True  # attention never stores its scores; used where padded
-  kl: bool = False  # the reference computes every trained token once
+  kl: bool = False  # the reference computes every trained token in an update
   remat: bool = False  # the backward computes the forward again
   weights: str | None = None  # while sampling, a key of BYTES; None: dtype
   cache: str | None = None  # keys and values, a key of BYTES; None: dtype
@@ -35,6 +36,7 @@ class Workload:
   # all weights are trained
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, one for
   # each allocation or one for all; it grows with n; other groups are skipped
+  recipe: Recipe = ON_POLICY
 
   def __post_init__(self):
     for name in ("dtype", "weights", "cache", "reduce_dtype"):
