@@ -59,6 +59,13 @@ def get_config():
           precision="highest",  # of float32 products; high, default: faster
       ),
       recipe=dict(
+          reward=dict(
+              wrong=0.0,  # of a wrong answer, or -1.0; a right answer has 1
+              overlong="off",  # length penalty: all (DAPO), correct (ScaleRL)
+              overlong_max=config_dict.placeholder(int),  # tokens, penalty -1
+              overlong_cache=config_dict.placeholder(int),  # tokens before
+              # overlong_max over which the penalty grows from 0
+          ),
           loss=dict(
               selection="all",  # which rollouts of a group are trained on
               advantage="group_norm",  # or centered, leave_one_out

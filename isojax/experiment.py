@@ -18,6 +18,7 @@ from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
 from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 from isojax.rl.algorithm import UpdatesConfig
+from isojax.rl.rewards import RewardConfig
 from isojax.rl.update import LossConfig, OptimizerConfig
 from isojax.sampling.sampler import SamplerConfig
 from isojax.tasks.grader import GraderConfig
@@ -91,6 +92,7 @@ class LogSection:
 
 @dataclasses.dataclass(frozen=True)
 class RecipeSection:
+  reward: RewardConfig
   loss: LossConfig
   updates: UpdatesConfig
   optimizer: OptimizerConfig

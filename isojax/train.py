@@ -30,6 +30,7 @@ from isojax.ledger import checkpoint
 from isojax.ledger import records
 from isojax.rl import algorithm
 from isojax.rl import packing
+from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 from isojax.tasks import prompts as prompts_lib
@@ -186,8 +187,9 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   rollouts, graded = sampled.rollouts, sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
-  reward_Bpxn = (graded.correct_B + e.task.format_coef * graded.formatted_B
-                 ).reshape(a.Bp, a.n)
+  reward_Bpxn = rewards.shaped(
+      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
+      format_coef=e.task.format_coef).reshape(a.Bp, a.n)
   kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
       e.seed, step, prompts.id_P, a.n), a.n, e.recipe.loss)
   group = Group(prompts, rollouts, reward_Bpxn, kept_Bpxm)

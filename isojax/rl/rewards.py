@@ -3,6 +3,8 @@
 NumPy arithmetic on the host, in float64.
 """
 
+import dataclasses
+
 import numpy as np
 
 from isojax.errors import InputError
@@ -32,29 +34,57 @@ def overlong_penalty(length, *, limit: int, cache: int):
                  0.0)
 
 
-def shaped(correct_B, formatted_B, len_B, *, wrong: float, format_coef: float,
-           overlong: str, overlong_max: int | None, overlong_cache: int | None):
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+  """The reward of a judged rollout; a right answer has 1."""
+
+  # Of a wrong answer: 0.0, or -1.0 for rewards of +-1.
+  wrong: float = dataclasses.field(metadata={"neutral": 0.0})
+  overlong: str = dataclasses.field(metadata={"neutral": "off"})  # of OVERLONG
+  # Tokens; `limit` and `cache` of overlong_penalty, None if it is off.
+  overlong_max: int | None = dataclasses.field(metadata={"neutral": None})
+  overlong_cache: int | None = dataclasses.field(metadata={"neutral": None})
+
+  def __post_init__(self):
+    if self.wrong > 0:
+      raise InputError(f"recipe.reward.wrong={self.wrong}: expected at most 0; "
+                       "a right answer has 1")
+    if self.overlong not in OVERLONG:
+      raise InputError(f"recipe.reward.overlong={self.overlong!r}: expected one "
+                       f"of {', '.join(OVERLONG)}")
+    lengths = (self.overlong_max, self.overlong_cache)
+    if self.overlong == "off" and lengths != (None, None):
+      raise InputError(
+          f"recipe.reward.overlong_max={lengths[0]} and overlong_cache="
+          f"{lengths[1]} with overlong='off': no penalty uses them; set them to "
+          "None, or overlong to all or correct")
+    if self.overlong != "off" and (
+        None in lengths or not 0 < self.overlong_cache <= self.overlong_max):
+      raise InputError(
+          f"recipe.reward.overlong_max={lengths[0]}, overlong_cache="
+          f"{lengths[1]}: expected 0 < overlong_cache <= overlong_max, in tokens")
+
+
+def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
+           format_coef: float):
   """Returns the reward of each rollout.
 
-  It is 1 if the answer is right, else `wrong`; plus format_coef if it is in
+  It is 1 if the answer is right, else cfg.wrong; plus format_coef if it is in
   the expected place; plus the overlong penalty.
 
   Args:
     correct_B, formatted_B: 1 or 0.
     len_B: tokens of each rollout, EOS included.
-    wrong: reward of a wrong answer, 0 or -1.
-    overlong: one of OVERLONG.
-    overlong_max, overlong_cache: tokens; `limit` and `cache` of
-      overlong_penalty. Not used if overlong is "off".
+    cfg: the rewards.
+    format_coef: reward of an answer in the expected place.
   """
-  if overlong not in OVERLONG:
-    raise InputError(f"overlong={overlong!r}: expected one of "
-                     f"{', '.join(OVERLONG)}")
   correct_B = np.asarray(correct_B, np.float64)
-  reward_B = wrong + (1.0 - wrong) * correct_B + format_coef * formatted_B
-  if overlong == "off":
+  reward_B = (cfg.wrong + (1.0 - cfg.wrong) * correct_B
+              + format_coef * formatted_B)
+  if cfg.overlong == "off":
     return reward_B
-  penalty_B = overlong_penalty(len_B, limit=overlong_max, cache=overlong_cache)
-  if overlong == "correct":
+  penalty_B = overlong_penalty(len_B, limit=cfg.overlong_max,
+                               cache=cfg.overlong_cache)
+  if cfg.overlong == "correct":
     penalty_B = np.where(correct_B == 1.0, penalty_B, 0.0)
   return reward_B + penalty_B

@@ -41,9 +41,10 @@ LENGTH = np.array([12_500, 14_500, 13_000, 12_000])
 
 
 def shaped(**changes):
-  given = dict(wrong=0.0, format_coef=0.25, overlong="off", overlong_max=None,
-               overlong_cache=None) | changes
-  return rewards.shaped(CORRECT, FORMATTED, LENGTH, **given)
+  cfg = rewards.RewardConfig(**dict(
+      wrong=0.0, overlong="off", overlong_max=None, overlong_cache=None
+      ) | changes)
+  return rewards.shaped(CORRECT, FORMATTED, LENGTH, cfg, format_coef=0.25)
 
 
 @pytest.mark.parametrize("wrong, want", [
@@ -65,11 +66,17 @@ def test_without_shaping_the_reward_keeps_its_bits():
   formatted = np.array([0.0, 1.0, 0.0, 1.0] * 3)
   for coef in (0.0, 0.1, 0.3):
     got = rewards.shaped(
-        correct, formatted, np.zeros(12), wrong=0.0, format_coef=coef,
-        overlong="off", overlong_max=None, overlong_cache=None)
+        correct, formatted, np.zeros(12),
+        rewards.RewardConfig(0.0, "off", None, None), format_coef=coef)
     assert got.tobytes() == (correct + coef * formatted).tobytes()
 
 
-def test_an_unknown_overlong_is_refused():
-  with pytest.raises(InputError, match="'yes': expected one of off, all, corr"):
-    shaped(overlong="yes")
+@pytest.mark.parametrize("changes, message", [
+    (dict(overlong="yes"), "'yes': expected one of off, all, correct"),
+    (dict(wrong=0.5), "wrong=0.5: expected at most 0"),
+    (dict(overlong_max=9), "with overlong='off': no penalty uses them"),
+    (dict(overlong="all"), "overlong_max=None, overlong_cache=None: expected"),
+    (dict(overlong="all", overlong_max=5, overlong_cache=9), "cache=9: exp")])
+def test_a_wrong_reward_is_refused(changes, message):
+  with pytest.raises(InputError, match=message):
+    shaped(**changes)
