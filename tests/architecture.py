@@ -161,7 +161,8 @@ IMPORTS = {
         "",
     "experiment":
         "errors installation mesh models.lora planner.allocation "
-        "rl.algorithm rl.update sampling.sampler tasks.grader tasks.prompts",
+        "rl.algorithm rl.rewards rl.update sampling.sampler tasks.grader "
+        "tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -456,7 +457,7 @@ IMPORTS = {
     "train":
         "cli compilation distributed.hosts evaluate ledger.checkpoint "
         "ledger.records mesh profile progress resume rl.algorithm "
-        "rl.packing rl.update rng rollouts run_context stopping "
+        "rl.packing rl.rewards rl.update rng rollouts run_context stopping "
         "tasks.prompts types",
     "types":
         "",
