@@ -33,6 +33,7 @@ LOSS = update_lib.LossConfig(
         aggregation="sample_mean", zero_variance="policy", importance_cap=CAP,
         kl_coef=KL, entropy_coef=ENTROPY, microbatch_tokens=1000))
 LORA = lora_lib.LoraConfig(rank=3, alpha=6.0, targets=("q", "v", "o", "down"))
+OLD = np.random.default_rng(2).normal(-3, 0.5, (Bp * n, T))
 # Its state is the gradient of the last update.
 GRADIENT = optax.trace(decay=0.0)
 
@@ -131,12 +132,37 @@ def token_weights(mask_BxT, kept_B, aggregation):
   return each[aggregation]
 
 
-def reference(trained, base, ref, cfg, loss):
+def policy_term(logp, old, behavior, advantage, mask, loss):
+  """(objective of each token, importance gaps) of GRPO, GSPO or CISPO.
+
+  The ratio of GSPO is the geometric mean over the answer, with its gradient.
+  """
+  def over_answer(x):
+    return jnp.where(mask, x, 0.0).sum(axis=1, keepdims=True)
+
+  gap = old - behavior
+  if loss.importance_level == "sequence":
+    gap = over_answer(gap)
+  log_ratio = logp - (behavior if loss.ratio_to == "behavior" else old)
+  if loss.policy_loss == "cispo":
+    ratio = jax.lax.stop_gradient(jnp.exp(log_ratio))
+    return jnp.minimum(ratio, 1.2) * advantage * logp, gap
+  if loss.ratio == "sequence":
+    log_ratio = over_answer(log_ratio) / mask.sum(axis=1, keepdims=True)
+  ratio = jnp.exp(log_ratio)
+  return jnp.minimum(
+      ratio * advantage,
+      jnp.clip(ratio, 1 - loss.clip_low, 1 + loss.clip_high) * advantage), gap
+
+
+def reference(trained, base, ref, cfg, loss, scored):
   """(loss, its metrics) from the equations, float64.
 
   Args:
     trained: all parameters, or adapters on `base`.
     ref: parameters of the reference policy.
+    scored: whether OLD are the log-probs before the step's updates; otherwise
+      this is the first update.
   """
   prompts, rollouts, reward = make_data()
   mask = np.arange(T) < rollouts.len_R[:, None]
@@ -156,17 +182,18 @@ def reference(trained, base, ref, cfg, loss):
   params = trained if base is None else with_adapters(base, trained)
   logp, entropy = answer_logp(params, prompts, rollouts, cfg)
   ref_logp, _ = answer_logp(ref, prompts, rollouts, cfg)
-  old = jax.lax.stop_gradient(logp)
-  ratio = jnp.exp(logp - old)
-  objective = jnp.minimum(
-      ratio * advantage,
-      jnp.clip(ratio, 1 - loss.clip_low, 1 + loss.clip_high) * advantage)
-  gap = jnp.exp(old - rollouts.behavior_logp_RxT.astype(np.float64))
+  now = jax.lax.stop_gradient(logp)
+  behavior = rollouts.behavior_logp_RxT.astype(np.float64)
+  objective, gap = policy_term(
+      logp, OLD if scored else now, behavior, advantage, mask, loss)
+  weight = 1.0
+  if loss.importance_cap is not None:
+    gap = jnp.exp(gap)
+    weight = jnp.minimum(gap, CAP)
   d = ref_logp - logp
-  kl = jnp.exp(d) - d - 1
-  value = (policy_weight * jnp.minimum(gap, CAP) * -objective
-           + regularizer_weight * (
-               loss.kl_coef * kl - loss.entropy_coef * entropy))
+  kl = {"k3": jnp.exp(d) - d - 1, "k2": d * d / 2}[loss.kl_estimator]
+  value = (policy_weight * weight * -objective + regularizer_weight * (
+      loss.kl_coef * kl - loss.entropy_coef * entropy))
   trained_BxT = mask & ((policy_weight * advantage != 0)
                         | (regularizer_weight > 0)).any(axis=1, keepdims=True)
 
@@ -174,9 +201,9 @@ def reference(trained, base, ref, cfg, loss):
     return jnp.sum(trained_BxT * x) / trained_BxT.sum()
 
   return value.sum(), {
-      "kl": mean(kl), "logp": mean(old), "clip_fraction": mean(gap > CAP),
-      "logp_gap": mean(jnp.abs(old - rollouts.behavior_logp_RxT)),
-      "loss": value.sum()}
+      "kl": mean(kl), "logp": mean(now),
+      "logp_gap": mean(jnp.abs(now - behavior)), "loss": value.sum(),
+      **({} if scored else {"clip_fraction": mean(gap > CAP)})}
 
 
 # --- The comparison -----------------------------------------------------------
@@ -189,7 +216,7 @@ def moved(tree, seed, scale):
       x + scale * random.standard_normal(x.shape), np.float32), tree)
 
 
-def real(trained, base, ref, shape, loss, lora, **axes):
+def real(trained, base, ref, shape, loss, lora, scored, **axes):
   """(gradient, metrics) of the package's update."""
   model = make_model(shape, **axes)
 
@@ -199,7 +226,8 @@ def real(trained, base, ref, shape, loss, lora, **axes):
 
   prompts, rollouts, reward = make_data()
   batches = update_lib.assemble(
-      prompts, rollouts, algorithm.of_all(reward, rollouts, loss), n=n,
+      prompts, rollouts, algorithm.of_all(reward, rollouts, loss) | (
+          {"old_logp": OLD} if scored else {}), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=loss)
   state = update_lib.init_state(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
@@ -212,7 +240,7 @@ def real(trained, base, ref, shape, loss, lora, **axes):
 
 
 def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes={},
-          **fields):
+          scored=False, **fields):
   """Compares every element of the gradient, and the metrics."""
   loss = dataclasses.replace(LOSS, **fields)
   policy = moved({name: x for name, x in params.items()
@@ -222,13 +250,14 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes={},
     trained = moved(
         lora_lib.init(make_model(shape), lora, jax.random.key(0)), 9, 0.1)
     base = ref = policy
-  (got, metrics), count = real(trained, base, ref, shape, loss, lora, **axes)
+  (got, metrics), count = real(
+      trained, base, ref, shape, loss, lora, scored, **axes)
   assert count == microbatches
   with jax.enable_x64(True):
     trees = jax.tree.map(
         lambda x: jnp.asarray(x, jnp.float64), (trained, base, ref))
     want, means = jax.device_get(jax.jit(jax.grad(
-        lambda *trees: reference(*trees, shape, loss), has_aux=True))(*trees))
+        lambda *trees: reference(*trees, shape, loss, scored), has_aux=True))(*trees))
 
   def compare(path, a, b):
     largest = np.abs(b).max()
@@ -268,3 +297,16 @@ def test_adapters(params):
 def test_adapters_on_four_devices(params):
   check(params, microbatches=1, lora=LORA, axes=dict(data=2, fsdp=2),
         zero_variance="regularizers", aggregation="token_mean")
+
+
+def test_gspo_off_policy_with_weights_of_whole_answers(params):
+  """Sums over answers, of packed rows, on two shards; the head in chunks."""
+  check(params, microbatches=1, scored=True, axes=dict(data=2),
+        ratio="sequence", importance_level="sequence", clip_high=0.3,
+        kl_estimator="k2")
+
+
+def test_cispo_with_the_ratio_to_the_sampler(params):
+  check(params, microbatches=1, scored=True, policy_loss="cispo",
+        constants=dict(cap=1.2), ratio_to="behavior", importance_cap=None,
+        aggregation="prompt_mean")
