@@ -349,12 +349,19 @@ class Transformer(nn.Module):
 
 def abstract_params(model: Transformer):
   """Returns shapes and shardings of the parameters; allocates nothing."""
+  return jax.tree.map(lambda leaf: leaf, _abstract_params(model.cfg, model.mesh))
+
+
+@functools.lru_cache(32)  # tracing a model takes a while, and a run asks often
+def _abstract_params(cfg: ModelConfig, mesh: Mesh):
+  """Returns `abstract_params`, on which the other fields have no effect."""
+  model = Transformer(cfg, mesh, parent=None)
   boxed = jax.eval_shape(
       lambda key: model.init(key, method="initialize"),
       jax.random.key(0))["params"]
   def leaf(box):
     shape, dtype = box.value.shape, box.value.dtype
-    sharding = mesh_lib.param_sharding(box.names, shape, model.mesh)
+    sharding = mesh_lib.param_sharding(box.names, shape, mesh)
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
   is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)
   return jax.tree.map(leaf, boxed, is_leaf=is_box)
