@@ -23,8 +23,8 @@ from isojax.ledger import records
 from isojax import train as train_lib
 from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.tasks import stratum_file as stratum_file_lib
 from launch.verify import processes as processes_lib
+from tests import few
 from tests.conftest import ONE_DEVICE
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]",
@@ -297,13 +297,7 @@ def small(tmp_path):
   if "layer_types" in config:
     del config["layer_types"]
   (tmp_path / "model/config.json").write_text(json.dumps(config))
-  easy = stratum_file_lib.read("isojax/assets/countdown-tiny-easy.jsonl")
-  stratum = str(tmp_path / "few.jsonl")
-  stratum_file_lib.write(stratum, {"stratum": "few", "task": "countdown"}, [
-      {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
-       "correct": 0} for split, most in (("train", 200), ("validation", 8))
-      for p in getattr(easy, split)[:most]])
-  return SMALL | {"task": {"stratum": stratum},
+  return SMALL | {"task": {"stratum": few.easy(train=200, validation=8)},
                   "model": {"path": str(tmp_path / "model")}}
 
 
@@ -316,12 +310,6 @@ def in_this_process(folder, small, **mesh):
     assert train_lib.train(context, str(folder)) == 0
 
 
-def overrides(tree: dict, prefix="--config") -> list[str]:
-  return [flag for key, value in tree.items() for flag in (
-      overrides(value, f"{prefix}.{key}") if isinstance(value, dict)
-      else [f"{prefix}.{key}={value}"])]
-
-
 @pytest.mark.parametrize("words, told", [
     (["--config.alloc.nn=3"], r"\(process 1\): --config.alloc.nn: no such key"),
     (["--mode=eval"], r"mode: train on .*\(process 0\), eval on .*process 1")])
@@ -330,7 +318,7 @@ def test_a_host_with_other_flags_ends_all_at_once(tmp_path, small, words, told):
   begun = time.monotonic()
   at = f"127.0.0.1:{processes_lib.free_port()}"
   command = [sys.executable, "-m", "isojax.main", "--config=configs/hard.py",
-             *overrides(small), "--config.mesh.data=2",
+             *few.flags(small), "--config.mesh.data=2",
              f"--workdir={tmp_path}/run", f"--coordinator={at}",
              "--num_processes=2"]
   processes = [subprocess.Popen(
@@ -357,7 +345,7 @@ def two(tmp_path, small, monkeypatch):
 
   def start():
     started.append(processes_lib.start(
-        str(tmp_path / "two"), ["--config=configs/hard.py", *overrides(small)],
+        str(tmp_path / "two"), ["--config=configs/hard.py", *few.flags(small)],
         count=2, devices=2))
     return started[-1]
 

@@ -1,0 +1,42 @@
+"""Few problems: an evaluation of all 300 takes longer than a run of a test."""
+
+import functools
+import pathlib
+import tempfile
+
+from isojax.tasks import stratum_file
+
+
+@functools.cache
+def _folder():
+  return tempfile.TemporaryDirectory(prefix="isojax-few-")  # removed at exit
+
+
+@functools.cache
+def _written(name: str, train: int, validation: int) -> str:
+  """Returns the path of a stratum with the first problems of another one."""
+  whole = stratum_file.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+  path = str(pathlib.Path(_folder().name, f"{name}-{train}-{validation}.jsonl"))
+  stratum_file.write(path, {"stratum": name, "task": "countdown"}, [
+      {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
+       "correct": 0}
+      for split, most in (("train", train), ("validation", validation))
+      for p in getattr(whole, split)[:most]])
+  return path
+
+
+def hard(train: int = 200, validation: int = 30) -> str:
+  """Returns the path of a stratum of hard problems."""
+  return _written("hard", train, validation)
+
+
+def easy(train: int = 200, validation: int = 30) -> str:
+  """Returns the path of a stratum of easy problems."""
+  return _written("easy", train, validation)
+
+
+def flags(tree: dict, prefix: str = "--config") -> list[str]:
+  """Returns the command-line flags of nested overrides of a config."""
+  return [flag for key, value in tree.items() for flag in (
+      flags(value, f"{prefix}.{key}") if isinstance(value, dict)
+      else [f"{prefix}.{key}={value}"])]
