@@ -5,12 +5,12 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from isojax.ledger import records
+from tests import command
+from tests import few
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -56,13 +56,11 @@ def extended(tmp_path_factory):
 
 
 def call(folder, words, *more):
+  """Runs a command with the modules of `folder`."""
   assert words[:2] == ["python", "-m"]
-  done = subprocess.run(
-      [sys.executable, *words[1:], *more], cwd=folder, capture_output=True,
-      text=True, timeout=300, env=os.environ | {
-          "XLA_FLAGS": ONE_DEVICE, "PYTHONPATH": str(folder)})
+  done = command.run(*words[2:], *more, cwd=folder, env=os.environ | {
+      "XLA_FLAGS": ONE_DEVICE, "PYTHONPATH": str(folder)})
   assert done.returncode == 0, done.stderr
-  return done.stderr
 
 
 def test_each_kind_is_shown():
@@ -77,7 +75,8 @@ def test_each_kind_is_shown():
 def test_a_recipe_of_added_functions_trains(extended):
   """Four of six rollouts are trained on; all six are charged."""
   folder = str(extended / "recipe")
-  call(extended, COMMANDS[0], *SHORT, f"--workdir={folder}")
+  call(extended, COMMANDS[0], *SHORT, f"--workdir={folder}",
+       f"--config.task.stratum={few.hard()}")
   train = [r for r in records.read(f"{folder}/records.jsonl")
            if r["kind"] == "train"]
   assert [r["rollouts"] for r in train] == [24, 48]

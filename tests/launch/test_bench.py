@@ -23,6 +23,7 @@ from isojax.planner.cost.machine import Machine
 from launch.bench import cases
 from launch.bench import table
 from launch.bench import work
+from tests import command
 from tests.conftest import ONE_DEVICE
 
 CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
@@ -185,7 +186,8 @@ def test_a_bench_that_says_too_little_is_refused(document, message):
 
 
 def refused(*arguments) -> str:
-  done = bench(*arguments)
+  done = command.run("launch.bench", *arguments,
+                     env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
   assert done.returncode == 2 and "Traceback" not in done.stderr
   assert not done.stdout
   return done.stderr
@@ -214,7 +216,8 @@ def test_bad_input_before_anything_is_compiled(arguments, message):
 
 
 def test_a_part_is_a_table_and_rows_of_the_same_file(tmp_path):
-  done = bench("--what=planner", f"--json={tmp_path}/b.json")
+  done = command.run("launch.bench", "--what=planner",
+                     f"--json={tmp_path}/b.json")
   assert done.returncode == 0, done.stderr
   assert "| candidates | seconds |\n|---|---|\n| 1 | " in done.stdout
   rows = json.loads((tmp_path / "b.json").read_text())["rows"]

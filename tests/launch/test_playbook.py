@@ -3,21 +3,19 @@
 import importlib.resources
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from isojax.errors import InputError
 from launch.verify import playbook_tables as tables
+from tests import command
 
 PUBLISHED = importlib.resources.files("isojax") / "assets/published"
 
 
 def playbook(*arguments):
-  return subprocess.run([sys.executable, "-m", "launch.verify.playbook", *arguments],
-                        capture_output=True, text=True, timeout=120)
+  return command.run("launch.verify.playbook", *arguments)
 
 
 def test_every_published_number_is_reproduced():
