@@ -23,6 +23,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 LIBRARIES = ("flax.linen", "matplotlib.pyplot", "ml_collections.config_flags",
              "optax", "orbax.checkpoint", "scipy.optimize",
              "transformers.models.auto.tokenization_auto")
+# Objects before a collection of each generation: programs that are traced are
+# many objects and little garbage, and half of them would be looked through.
+GARBAGE = (50_000, 50, 100)
 
 
 def run(module, *arguments, cwd=ROOT, env=None, timeout=300):
@@ -55,6 +58,7 @@ def _serve():
   for name in LIBRARIES:
     importlib.import_module(name)
   gc.freeze()  # else each child looks through all of it
+  gc.set_threshold(*GARBAGE)
   for line in sys.stdin:
     child = os.fork()
     if not child:

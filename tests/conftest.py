@@ -1,6 +1,7 @@
 """Four fake CPU devices, no rank promotion, our warnings are errors."""
 
 import dataclasses
+import gc
 import importlib.util
 import os
 import tempfile
@@ -33,6 +34,7 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from tests import command
 from tests import gcs_server
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -114,6 +116,13 @@ LONG = [f"test_{name}.py" for name in (
 def pytest_collection_modifyitems(items):
   items.sort(key=lambda item: (LONG.index(item.path.name)
                                if item.path.name in LONG else len(LONG)))
+
+
+def pytest_collection_finish(session):
+  """Collects garbage rarely: traced programs are many objects, few garbage."""
+  del session
+  gc.freeze()
+  gc.set_threshold(*command.GARBAGE)
 
 
 def pytest_configure(config):
