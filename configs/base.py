@@ -38,8 +38,10 @@ def get_config():
       ),
       alloc=dict(
           Bp=32,  # problems per step
-          n=8,  # rollouts per problem
-          M=config_dict.placeholder(int),  # steps; None: C // (Bp * n)
+          n=8,  # rollouts per problem; with a schedule, of its first piece
+          m=config_dict.placeholder(int),  # of these, trained on; None: all n
+          schedule=(),  # of n: ((from C, n), ...), such as ((0, 4), (65536, 8))
+          M=config_dict.placeholder(int),  # steps; None: as many as C allows
           C=131_072,  # rollouts of the run; ignored if M is given
       ),
       sampler=dict(
@@ -106,6 +108,8 @@ def get_config():
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up
               base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)
+              batch="sampled",  # B counts Bp n; or "trained": Bp m, or
+              # "update": Bp m / minibatches
               warmup_steps=10,  # updates, linear; then constant
               b1=0.9,  # AdamW, mean of gradients
               b2=0.99,  # AdamW, mean of squares; 0.95 is noisier here

@@ -3,6 +3,7 @@
 Each metric has a standard error over problems.
 """
 
+import bisect
 import collections
 
 import numpy as np
@@ -79,16 +80,33 @@ def at_k(reward_Qxk, votes_Qxk) -> dict:
   return fields
 
 
-def due_steps(*, M: int, B: int, first: int, growth: float) -> frozenset[int]:
-  """Returns the steps at which to evaluate: 0, M, and by rollouts sampled.
+def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
+  """Returns the rollouts at which evaluations are due: 0, ..., C.
 
-  After an evaluation at C rollouts the next is due at max(C + first,
-  growth * C): every `first` rollouts for growth = 1, geometric later on for
-  growth > 1. It takes place at the first step that has sampled them, so runs
+  After an evaluation at C' rollouts the next is due at max(C' + first,
+  growth * C'): every `first` rollouts for growth = 1, geometric later on for
+  growth > 1. It takes place after the first step that has sampled them, so runs
   with different n are measured at the same C.
   """
-  steps, due = {0, M}, first
-  while due <= M * B:
-    steps.add(-(-due // B))
-    due = max(due + first, int(growth * due))
-  return frozenset(steps)
+  due, at = {0, C}, first
+  while at <= C:
+    due.add(at)
+    at = max(at + first, int(growth * at))
+  return tuple(sorted(due))
+
+
+def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
+  """Returns whether an evaluation is due and was not made.
+
+  Args:
+    due: of `due_rollouts`.
+    evaluated: rollouts at the last evaluation; None: there was none.
+    rollouts: sampled so far.
+  """
+  latest = due[bisect.bisect_right(due, rollouts) - 1]
+  return evaluated is None or evaluated < latest
+
+
+def due_steps(due: tuple[int, ...], B: int) -> frozenset[int]:
+  """Returns the steps, of B rollouts each, after which to evaluate."""
+  return frozenset(-(-rollouts // B) for rollouts in due)

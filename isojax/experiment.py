@@ -125,8 +125,23 @@ class Experiment:
   @property
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
-    optimizer = self.recipe.optimizer
-    return sqrt_lr(optimizer.base_lr, optimizer.base_batch, self.alloc.B)
+    return self.lr_at(self.alloc.n)
+
+  def lr_at(self, n: int) -> float:
+    """Returns the learning rate after warm-up of a step of n rollouts."""
+    optimizer, a = self.recipe.optimizer, self.alloc
+    rows = {"sampled": a.Bp * n,
+            "trained": a.Bp * a.m_of(n),
+            "update": a.Bp * a.m_of(n) / self.recipe.updates.minibatches}
+    return sqrt_lr(optimizer.base_lr, optimizer.base_batch,
+                   rows[optimizer.batch])
+
+  def lr_factor(self, n: int) -> float | None:
+    """Returns the learning rate of n rollouts over that of the first step.
+
+    None without a schedule: the update is then compiled without a factor.
+    """
+    return self.lr_at(n) / self.lr if self.alloc.schedule else None
 
 
 def _fits(value, annotation) -> bool:
@@ -141,6 +156,12 @@ def _fits(value, annotation) -> bool:
   if annotation is int:
     return isinstance(value, int) and not isinstance(value, bool)
   return isinstance(value, annotation)
+
+
+def _tuples(value):
+  """Returns lists as tuples, also inside: JSON has no tuples."""
+  return (tuple(map(_tuples, value)) if isinstance(value, (list, tuple))
+          else value)
 
 
 def _check_extent(name: str, value) -> None:
@@ -181,8 +202,8 @@ def section(cls, values, name: str):
     if dataclasses.is_dataclass(hint):
       value = section(SOURCES[hint] if hint in SOURCES else hint, value,
                       f"{name}.{key}")
-    elif typing.get_origin(hint) is tuple and isinstance(value, list):
-      value = tuple(value)  # JSON has no tuples
+    elif typing.get_origin(hint) is tuple:
+      value = _tuples(value)
     if not dataclasses.is_dataclass(hint) and not _fits(value, hint):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
       raise InputError(f"{name}.{key}={value!r}: expected {expected}, not "
@@ -281,14 +302,19 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """
   a = e.alloc
   check_sampler(e.sampler, max_positions=max_positions)
-  if a.n < 2:
+  if a.n_min < 2:
     raise InputError(
         "alloc.n=1: group-normalised advantages compare the rollouts of one "
         "problem, a group of one has none; use n >= 2")
-  if e.recipe.loss.advantage_ddof >= a.n:
+  if e.recipe.loss.advantage_ddof >= a.m_of(a.n_min):
     raise InputError(
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
-        f"groups larger than that, not n={a.n}")
+        f"groups larger than that, not {'m' if a.m else 'n'}="
+        f"{a.m_of(a.n_min)}")
+  if a.m and e.recipe.loss.selection == "all":
+    raise InputError(
+        f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
+        "rollout; choose another selection, or set alloc.m to None")
   if e.sampler.temperature == 0:
     raise InputError("sampler.temperature=0: greedy rollouts of one problem "
                      "are all the same, nothing can be learned; use > 0")

@@ -140,12 +140,14 @@ def evaluate_only(context: RunContext, folder: str) -> int:
   step, params = newest(context, os.path.join(folder, "checkpoints"))
   known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
            if r["step"] <= step]
+  rollouts = run_context.rollouts_of(known)
+  n = context.e.alloc.n_after(rollouts)
   path = os.path.join(folder, "eval.jsonl")
   if hosts.first():
     records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
     with rollouts_lib.grading(each) as grader:
-      line = {"kind": "eval", **run_context.identity_fields(context, step),
+      line = {"kind": "eval", **run_context.identity_fields(context, step, rollouts, n),
               **run_context.totals_of(known),
               **train_lib.evaluation(each, grader, params, step,
                                      stopping.Stop()),
@@ -199,7 +201,8 @@ def prepared() -> RunContext:
   context = run_context.prepare(_CONFIG.value)
   for note in context.notes:
     hosts.say(note)
-  if lr is not None and not math.isclose(lr, context.e.lr, rel_tol=1e-3):
+  if lr is not None and context.e.recipe.optimizer.batch == "sampled" and (
+      not math.isclose(lr, context.e.lr, rel_tol=1e-3)):
     hosts.say(f"the plan has lr {lr:.3g}, made with another anchor; this run "
               f"uses {context.e.lr:.3g}, by its config's recipe.optimizer")
   return context

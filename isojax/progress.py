@@ -9,31 +9,37 @@ import time
 import tqdm
 
 
-def reporter(*, start: int, total: int, rollouts_per_step: int,
+def reporter(*, step: int, steps: int, rollouts: int, C: int,
              every_seconds: float):
-  """Returns a function (step, reward) that shows the progress of a run.
+  """Returns a function (step, rollouts, reward) that shows the progress.
 
   On a terminal it shows a bar; otherwise it prints a line every
   `every_seconds`.
+
+  Args:
+    step, rollouts: at the start of this process.
+    steps, C: steps and rollouts of the run.
+    every_seconds: between two lines.
   """
   began = last = time.monotonic()
-  bar = tqdm.tqdm(total=total, initial=start, desc="step", dynamic_ncols=True,
+  start = rollouts
+  bar = tqdm.tqdm(total=steps, initial=step, desc="step", dynamic_ncols=True,
                   disable=not sys.stderr.isatty())
 
-  def report(step: int, reward: float) -> None:
+  def report(step: int, rollouts: int, reward: float) -> None:
     nonlocal last
     now = time.monotonic()
-    rate = (step - start) * rollouts_per_step / (now - began)
+    rate = (rollouts - start) / (now - began)
     if not bar.disable:
       bar.set_postfix_str(f"{rate:.0f} rollouts/s, reward {reward:.3f}",
                           refresh=False)
       bar.update(step - bar.n)
-      if step == total:
+      if step == steps:
         bar.close()
-    elif now - last >= every_seconds or step == total:
+    elif now - last >= every_seconds or step == steps:
       last = now
-      eta = (total - step) * rollouts_per_step / rate
-      say(f"step {step}/{total}  {rate:.0f} rollouts/s  "
+      eta = (C - rollouts) / rate
+      say(f"step {step}/{steps}  {rate:.0f} rollouts/s  "
           f"reward {reward:.3f}  ETA {int(eta) // 60}:{int(eta) % 60:02d}")
 
   return report
@@ -93,7 +99,7 @@ def rates(train: list[dict]) -> list[str]:
   phases = ("sample", "score", "update")
   first, *rest = ([r[f"seconds_{phase}"] for phase in phases] for r in train)
   seconds = [sum(column) for column in zip(*rest)]
-  rollouts = len(rest) * train[0]["Bp"] * train[0]["n"]
+  rollouts = train[-1]["rollouts"] - train[0]["rollouts"]
   lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
   for phase, spent in zip((*phases, "step"), (*seconds, sum(seconds))):
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"

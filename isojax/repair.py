@@ -20,11 +20,12 @@ def sound_records(folder: str) -> tuple[list[dict], str | None]:
   e = experiment.section(
       experiment.Experiment, experiment.completed(stored.config),
       os.path.join(folder, "config.json"))
-  due = evaluate.due_steps(M=e.alloc.M, B=e.alloc.B, first=e.eval.first,
-                           growth=e.eval.growth)
+  due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
+                              growth=e.eval.growth)
   path = os.path.join(folder, "records.jsonl")
   kept, wrong = records.sound(path)
-  if found := continuity.problem(kept, stored.run_id, due):
+  if found := continuity.problem(
+      kept, stored.run_id, e.alloc.n_after, due):
     index, why = found
     return kept[:index], f"{path}:{index + 1}: this record {why}"
   return kept, wrong

@@ -11,7 +11,7 @@ from isojax.run_context import RunContext
 
 
 def start_or_resume(context: RunContext, tx, ledger: str, store: str,
-                    due: frozenset[int]):
+                    due: tuple[int, ...]):
   """Returns (step, state, records up to it) of the newest checkpoint.
 
   Without a checkpoint the run starts at step 0. Records after the step are
@@ -22,7 +22,7 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
     tx: the optimizer.
     ledger: path of the records.
     store: folder of the checkpoints.
-    due: the steps at which the run evaluates.
+    due: the rollouts at which the run evaluates.
 
   Raises:
     InputError: ledger and checkpoints do not match.
@@ -30,7 +30,7 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
   restored = checkpoint.restore_newest(
       store, run_context.abstract_state(context, tx), context.run_id)
   found = records.read(ledger)
-  continuity.check(ledger, found, context.run_id, due)
+  continuity.check(ledger, found, context.run_id, context.e.alloc.n_after, due)
   steps = [r["step"] for r in found if r["kind"] == "train"]
   hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:

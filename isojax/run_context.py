@@ -150,7 +150,7 @@ def update_kernel(e: experiment_lib.Experiment,
   """Returns the update's attention kernel; InputError as attention.choose."""
   return update_lib.with_kernel(
       model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
-          e.sampler.max_new_tokens, e.alloc.n)).attention
+          e.sampler.max_new_tokens, e.alloc.n_max)).attention
 
 
 def on_stratum(context: RunContext, path: str) -> RunContext:
@@ -201,15 +201,28 @@ def merged(context: RunContext, base, trained):
 TOTALS = records.TOTALS
 
 
-def identity_fields(context: RunContext, step: int) -> dict:
-  """Returns the fields of every record, without the cumulative totals."""
+def identity_fields(context: RunContext, step: int, rollouts: int,
+                    n: int) -> dict:
+  """Returns the fields of every record, without the cumulative totals.
+
+  Args:
+    context: of the run.
+    step: steps made.
+    rollouts: sampled in them.
+    n: rollouts per problem.
+  """
   e, D = context.e, len(context.stratum.train)
   return {"run_id": context.run_id, "seed": e.seed, "model": e.model.path,
           "task": context.stratum.header["task"],
           "split": context.stratum.header["stratum"],
-          "Bp": e.alloc.Bp, "n": e.alloc.n, "D": D, "step": step,
-          "rollouts": step * e.alloc.B,
+          "Bp": e.alloc.Bp, "n": n, "m": e.alloc.m_of(n), "D": D, "step": step,
+          "rollouts": rollouts,
           "epoch": step / (D // e.alloc.Bp)}  # D // Bp steps each
+
+
+def rollouts_of(kept: list[dict]) -> int:
+  """Returns the rollouts at the last record."""
+  return kept[-1]["rollouts"] if kept else 0
 
 
 def totals_of(kept: list[dict]) -> dict:

@@ -51,14 +51,15 @@ def train(context: RunContext, folder: str, *,
   Returns:
     The exit code: 0, cli.DIVERGED, or cli.PREEMPTED after a signal.
   """
-  M = context.e.alloc.M
   with opened(context, folder, trace) as run:
     try:
-      for step in range(run.step, M + 1):
+      while True:
         run.stop.check()
         evaluate_if_due(run)
         save_if_due(run)
-        if step < M and not advance(run):
+        if run.finished:
+          break
+        if not advance(run):
           return cli.DIVERGED
     except stopping.Stopped:
       return stopped(run)
@@ -72,13 +73,14 @@ class Run:
   """The state of a run that changes from step to step, and its outputs."""
 
   context: RunContext
-  start: int  # updates made before this process began
-  step: int  # updates made
+  start: int  # steps made before this process began
+  step: int  # steps made
+  rollouts: int  # sampled in these steps
   state: TrainState
   base: dict | None  # frozen parameters, for adapters and KL
   totals: dict  # cumulative fields of the records
-  evaluated: set[int]  # steps with an evaluation
-  due: frozenset[int]  # steps to evaluate at
+  evaluated: int | None  # rollouts at the last evaluation
+  due: tuple[int, ...]  # rollouts to evaluate at
   saved: int  # step of the newest checkpoint
   saved_at: float  # on time.monotonic
   ledger: str  # path of the records
@@ -98,18 +100,32 @@ class Run:
   further: typing.Any  # see hosts.shared_fate
 
   @property
+  def n(self) -> int:
+    """Returns the rollouts per problem of the next step."""
+    return self.context.e.alloc.n_after(self.rollouts)
+
+  @property
+  def finished(self) -> bool:
+    """Returns whether another sampling round would exceed the budget."""
+    a = self.context.e.alloc
+    return self.rollouts + a.Bp * self.n > a.C
+
+  @property
   def policy(self) -> dict:
     """Returns the parameters to sample from."""
     return run_context.merged(self.context, self.base, self.state.params)
 
 
 def evaluate_if_due(run: Run) -> None:
-  """Evaluates the policy and records it, if due at this step and not done."""
-  if run.step not in run.due or run.step in run.evaluated:
+  """Evaluates the policy and records it, if due after this step and not done.
+  """
+  due = evaluate.is_due(run.due, run.evaluated, run.rollouts) or (
+      run.finished and run.evaluated != run.rollouts)
+  if not due:
     return
-  line = record(run, "eval", evaluation(
+  line = record(run, "eval", run.n, evaluation(
       run.context, run.grader, run.policy, run.step, run.stop))
-  run.evaluated.add(run.step)
+  run.evaluated = run.rollouts
   hosts.say(progress.evaluation_line(line))
 
 
@@ -121,7 +137,7 @@ def save_if_due(run: Run) -> None:
     run.further.set()
   # The clock of process 0 decides for all.
   minutes, *_ = hosts.gather((time.monotonic() - run.saved_at) / 60)
-  if (run.step == run.context.e.alloc.M or run.step % cfg.every_steps == 0
+  if (run.finished or run.step % cfg.every_steps == 0
       or minutes >= cfg.every_minutes):
     save(run)
 
@@ -159,13 +175,15 @@ def advance(run: Run) -> bool:
     hosts.say(diverged(run, fields))
     return False
   del fields["loss"]  # carries no information on-policy: only its gradient does
-  lr = float(run.schedule(run.totals["updates"]))
+  e, n = run.context.e, run.n
+  lr = float(run.schedule(run.totals["updates"])) * (e.lr_factor(n) or 1.0)
   for name in run_context.TOTALS:
     run.totals[name] += fields.pop(name)
   run.state, run.step = state, run.step + 1
-  record(run, "train", {"lr": lr, **fields})
+  run.rollouts += e.alloc.Bp * n
+  record(run, "train", n, {"lr": lr, **fields})
   if hosts.first():
-    run.report(run.step, fields["reward"])
+    run.report(run.step, run.rollouts, fields["reward"])
   return True
 
 
@@ -175,23 +193,23 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   The old state is donated to the first update.
   """
   context, step, clock = run.context, run.step, run.compiled.clock
-  e, a = context.e, context.e.alloc
+  e, a, n = context.e, context.e.alloc, run.n
   begun, compiling = clock(), run.compiled.seconds
   index = prompts_lib.indices_at(
       seed=e.seed, step=step, Bp=a.Bp, D=len(context.stratum.train))
   problems = [context.stratum.train[i] for i in index]
   prompts = jax.tree.map(lambda x: x[index], context.train)
   sampled = profile.stage("sample", rollouts_lib.graded_rollouts)(
-      context, run.grader, run.policy, problems, prompts, a.n,
+      context, run.grader, run.policy, problems, prompts, n,
       rng.stream(e.seed, "rollout", step), e.sampler, run.stop)
   rollouts, graded = sampled.rollouts, sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
-      format_coef=e.task.format_coef).reshape(a.Bp, a.n)
+      format_coef=e.task.format_coef).reshape(a.Bp, n)
   kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
-      e.seed, step, prompts.id_P, a.n), a.n, e.recipe.loss)
+      e.seed, step, prompts.id_P, n), a.m_of(n), e.recipe.loss)
   group = Group(prompts, rollouts, reward_Bpxn, kept_Bpxm)
   scoring = clock()
   scored = score(run, group)
@@ -258,6 +276,7 @@ def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
   """
   context, e, cfg = run.context, run.context.e, run.context.e.recipe.loss
   Bp, n = group.reward_Bpxn.shape
+  factor = e.lr_factor(n)
   state, made, found = run.state, [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
@@ -271,7 +290,8 @@ def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
       state, metrics = run.update(
           state, run.base,
           [update_lib.place(b, context.model.mesh) for b in batches],
-          np.float32(e.sampler.temperature))
+          np.float32(e.sampler.temperature),
+          lr_factor=factor and np.float32(factor))
       made.append(sum(int(batch.mask_RxW.sum()) for batch in batches))
       found.append(metrics)
   found = jax.device_get(found)
@@ -319,9 +339,10 @@ def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,
                           np.reshape(graded.vote_B, (-1, k)).tolist())}
 
 
-def record(run: Run, kind: str, fields: dict) -> dict:
+def record(run: Run, kind: str, n: int, fields: dict) -> dict:
   """Adds a record of the last completed step; returns it."""
-  line = {"kind": kind, **run_context.identity_fields(run.context, run.step),
+  line = {"kind": kind, **run_context.identity_fields(
+      run.context, run.step, run.rollouts, n),
           **run.totals, **fields}
   if hosts.first():
     run.written.append(line)
@@ -351,8 +372,8 @@ def opened(context: RunContext, folder: str, trace: str | None):
   ledger = os.path.join(folder, "records.jsonl")
   store = os.path.join(folder, "checkpoints")
   tx, schedule = run_context.make_optimizer(e)
-  due = evaluate.due_steps(M=e.alloc.M, B=e.alloc.B, first=e.eval.first,
-                           growth=e.eval.growth)
+  due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
+                              growth=e.eval.growth)
   start, state, kept = resume.start_or_resume(context, tx, ledger, store, due)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
@@ -367,9 +388,11 @@ def opened(context: RunContext, folder: str, trace: str | None):
         stopping.on_signals() as stop, hosts.shared_fate() as further):
     scored = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
     yield Run(
-        context=context, start=start, step=start, state=state, base=base,
+        context=context, start=start, step=start,
+        rollouts=run_context.rollouts_of(kept), state=state, base=base,
         totals=run_context.totals_of(kept),
-        evaluated={r["step"] for r in kept if r["kind"] == "eval"},
+        evaluated=max((r["rollouts"] for r in kept if r["kind"] == "eval"),
+                      default=None),
         due=due,
         saved=start, saved_at=time.monotonic(), ledger=ledger,
         update=profile.stage("update", update_lib.make_update(
@@ -377,7 +400,8 @@ def opened(context: RunContext, folder: str, trace: str | None):
         scored=scored, score=profile.stage("score", update_lib.make_score(
             context.model, e.recipe.loss, scored, e.model.lora)),
         schedule=schedule, report=progress.reporter(
-            start=start, total=e.alloc.M, rollouts_per_step=e.alloc.B,
+            step=start, steps=e.alloc.M,
+            rollouts=run_context.rollouts_of(kept), C=e.alloc.C,
             every_seconds=e.log.every_seconds),
         compiled=compiled, grader=grader, written=written, manager=manager,
         summaries=summaries, traced=traced, stop=stop, further=further)

@@ -148,7 +148,8 @@ def evaluations(config, count: int):
     if M * B > 10_000 * e.first and e.growth < 1.01:  # counting takes long
       due = min(M, M * B // e.first)
     else:
-      due = len(evaluate.due_steps(M=M, B=B, first=e.first, growth=e.growth))
+      due = len(evaluate.due_steps(evaluate.due_rollouts(
+          C=M * B, first=e.first, growth=e.growth), B))
     return due * count * e.k
 
   return rollouts

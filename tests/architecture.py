@@ -236,7 +236,7 @@ IMPORTS = {
         "distributed.hosts errors ledger.object_store ledger.step_folders "
         "types",
     "ledger.continuity":
-        "errors ledger.records",
+        "errors evaluate ledger.records",
     "ledger.lease":
         "cli errors json_text ledger.object_store progress",
     "ledger.object_store":

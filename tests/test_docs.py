@@ -225,12 +225,12 @@ def test_prices_in_the_results_are_those_of_the_planner():
 
 def test_a_wrong_command_line_is_found(tmp_path):
   lines = [["launch.plan", "--rolouts=5"],
-           ["isojax.main", "--config=configs/hard.py", "--config.alloc.m=4"],
+           ["isojax.main", "--config=configs/hard.py", "--config.alloc.p=4"],
            ["isojax.main", "--config=configs/hard.py", "--config.alloc.n=4"]]
   (tmp_path / "lines.json").write_text(json.dumps(lines), "utf-8")
   done = command.run("tests.parse_commands", tmp_path / "lines.json")
   first, second, third = done.stdout.split("\n")[:-1]
-  assert "rolouts" in first and "config.alloc.m" in second and not third
+  assert "rolouts" in first and "config.alloc.p" in second and not third
 
 
 def test_wrong_keys_and_anchors_are_found():

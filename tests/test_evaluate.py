@@ -57,15 +57,27 @@ def test_fields_by_hand():
   assert fields["worst_se"] == pytest.approx(0.5)
 
 
-def test_due_steps_line_up_in_rollouts():
+def test_evaluations_line_up_in_rollouts():
   """growth 1: every 100 rollouts, at the first step that has spent them."""
-  assert evaluate.due_steps(M=10, B=30, first=100, growth=1.0) == {
-      0, 4, 7, 10}
-  assert evaluate.due_steps(M=50, B=20, first=100, growth=1.0) == {
+  steps = lambda M, B, **rule: evaluate.due_steps(
+      evaluate.due_rollouts(C=M * B, **rule), B)
+  assert evaluate.due_rollouts(C=300, first=100, growth=1.0) == (
+      0, 100, 200, 300)
+  assert steps(10, 30, first=100, growth=1.0) == {0, 4, 7, 10}
+  assert steps(50, 20, first=100, growth=1.0) == {
       0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50}
   # growth 2: 100, 200, 400, 800
-  assert evaluate.due_steps(M=50, B=20, first=100, growth=2.0) == {
-      0, 5, 10, 20, 40, 50}
-  small = evaluate.due_steps(M=512, B=64, first=4096, growth=1.5)
-  large = evaluate.due_steps(M=128, B=256, first=4096, growth=1.5)
+  assert steps(50, 20, first=100, growth=2.0) == {0, 5, 10, 20, 40, 50}
+  small = steps(512, 64, first=4096, growth=1.5)
+  large = steps(128, 256, first=4096, growth=1.5)
   assert {s * 64 // 4096 for s in small} == {s * 256 // 4096 for s in large}
+
+
+@pytest.mark.parametrize("evaluated, rollouts, want", [
+    (None, 0, True), (0, 0, False), (0, 99, False), (0, 100, True),
+    (0, 130, True), (130, 199, False), (130, 200, True), (130, 350, True),
+    (210, 220, False), (None, 350, True)])
+def test_an_evaluation_is_due_once_after_each_threshold(evaluated, rollouts,
+                                                        want):
+  due = (0, 100, 200, 350)
+  assert evaluate.is_due(due, evaluated, rollouts) == want

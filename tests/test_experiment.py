@@ -207,6 +207,10 @@ def test_keys_and_types(spoil, message):
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
     (dict(seed=2**32), "seed=4294967296"),
     (dict(seed=-1), "seed=-1"),
+    (dict(alloc__m=4), "alloc.m=4 with recipe.loss.selection='all'"),
+    (dict(alloc__schedule=((0, 4),)), "begins with n = 4, but alloc.n=8"),
+    (dict(alloc__schedule=((0, "8"),)), r"expected tuple\[tuple\[int"),
+    (dict(recipe__optimizer__batch="all"), "expected one of sampled, trained"),
     (dict(alloc__M=10**30), "config.alloc.M: 31 digits are too many"),
     (dict(name="a\0b"), r"config.name='a\\x00b': expected text without NUL"),
     (dict(task__stratum="\ud800"), "without lone surrogates"),
@@ -461,3 +465,18 @@ def test_chat_templates_by_hand():
   assert text(ids(chat=False, system="")) == "1 2=3:"
   assert text(ids(chat=True, system="")) == "(4)1 2=3:(0)"
   assert text(ids(chat=True, system="9*9")) == "(6)9*9(4)1 2=3:(0)"
+
+
+@pytest.mark.parametrize("batch, lr, later", [
+    ("sampled", 0.5, 2**0.5),  # sqrt(32 * 8 / 1024), then of 16 for 8
+    ("trained", 0.25, 1.0),  # sqrt(32 * 2 / 1024); m does not change
+    ("update", 0.25, 1.0)])
+def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
+  fields = dict(alloc__m=2, recipe__optimizer__batch=batch,
+                recipe__optimizer__base_lr=1.0)
+  e = experiment.load(changed(**fields))
+  assert e.lr == pytest.approx(lr) and e.lr_factor(8) is None
+  e = experiment.load(changed(
+      **fields, alloc__schedule=[[0, 8], [4096, 16]]))  # as JSON has it
+  assert e.alloc.schedule == ((0, 8), (4096, 16))
+  assert e.lr_factor(8) == 1.0 and e.lr_factor(16) == pytest.approx(later)

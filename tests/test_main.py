@@ -102,8 +102,8 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
     ({"seed": {"a": 1}}, "config.seed is a value"),
     ({"alock": {"n": 3}}, "config.alock.n: no such key; the nearest is "
      r"config.alloc \(there are"),
-    ({"alloc": {"m": 3}},
-     r"config.alloc.m: no such key; the nearest is config.alloc\.")])
+    ({"alloc": {"p": 3}},
+     r"config.alloc.p: no such key; the nearest is config.alloc\.")])
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(json.dumps(dict(

@@ -5,11 +5,10 @@ from isojax import progress
 
 def test_rates_by_hand():
   """Bp * n = 6; the first step compiles and stands apart."""
-  base = {"Bp": 2, "n": 3}
-  train = [base | {"seconds_sample": 9.0, "seconds_score": 0.5,
-                   "seconds_update": 0.5}] + 2 * [
-      base | {"seconds_sample": 3.0, "seconds_score": 1.0,
-              "seconds_update": 2.0}]
+  train = [{"rollouts": 6, "seconds_sample": 9.0, "seconds_score": 0.5,
+            "seconds_update": 0.5}] + [
+      {"rollouts": rollouts, "seconds_sample": 3.0, "seconds_score": 1.0,
+       "seconds_update": 2.0} for rollouts in (12, 18)]
   assert progress.rates(train) == [
       "             seconds   share  rollouts/s",
       "sample           6.0     50%           2",

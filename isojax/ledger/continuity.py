@@ -5,36 +5,48 @@ checks also cover records of earlier versions, which have no checksums, and
 lines of another run. They do not check the measured values.
 """
 
+from collections.abc import Callable
+
+from isojax import evaluate
 from isojax.errors import InputError
 from isojax.ledger import records
 
 _NEEDED = ("kind", "run_id", "step", "rollouts", "Bp", "n", *records.TOTALS)
 
 
-def problem(kept: list[dict], run_id: str,
-            due: frozenset[int]) -> tuple[int, str] | None:
+def problem(kept: list[dict], run_id: str, n_after: Callable[[int], int],
+            due: tuple[int, ...]) -> tuple[int, str] | None:
   """Returns the index of the first record that breaks the order, and why.
 
   Args:
     kept: the records of a run.
     run_id: of that run.
-    due: the steps at which the run evaluates.
+    n_after: rollouts sampled before a step -> n of the step.
+    due: the rollouts at which the run evaluates.
   """
-  before = {"step": 0} | dict.fromkeys(records.TOTALS, 0)
-  evaluated = set()
+  before = {"step": 0, "rollouts": 0} | dict.fromkeys(records.TOTALS, 0)
+  evaluated = None
   for index, record in enumerate(map(records.completed, kept)):
-    if why := _problem(record, before, run_id, due, evaluated):
+    if why := _problem(record, before, run_id, n_after, due, evaluated):
       return index, why
     if record["kind"] == "eval":
-      evaluated.add(record["step"])
+      evaluated = record["rollouts"]
     else:
       before = record
   return None
 
 
-def _problem(record: dict, before: dict, run_id: str, due: frozenset[int],
-             evaluated: set[int]) -> str | None:
-  """Returns why a record cannot follow; `before` is the last train record."""
+def _problem(record: dict, before: dict, run_id: str,
+             n_after: Callable[[int], int], due: tuple[int, ...],
+             evaluated: int | None) -> str | None:
+  """Returns why a record cannot follow.
+
+  Args:
+    record: that should follow.
+    before: the last train record.
+    run_id, n_after, due: as for `problem`.
+    evaluated: rollouts of the last evaluation, if there is one.
+  """
   if absent := [name for name in _NEEDED if name not in record]:
     return f"has no field {absent[0]}"
   if record["run_id"] != run_id:
@@ -47,29 +59,32 @@ def _problem(record: dict, before: dict, run_id: str, due: frozenset[int],
   if record["step"] != step:
     return (f"is of {record['kind']} step {record['step']}, where step {step} "
             "comes next")
-  rollouts = step * record["Bp"] * record["n"]
+  if record["n"] != (n := n_after(before["rollouts"])):
+    return f"has n = {record['n']}, where alloc gives {n}"
+  sampled = train * record["Bp"] * n
+  rollouts = before["rollouts"] + sampled
   if record["rollouts"] != rollouts:
     return f"has rollouts = {record['rollouts']}, where {rollouts} were sampled"
-  if train and step - 1 in due - evaluated:
+  if train and evaluate.is_due(due, evaluated, before["rollouts"]):
     return f"follows step {step - 1}, whose evaluation is missing"
-  if not train and step in evaluated:
+  if not train and evaluated == rollouts:
     return f"is a second evaluation of step {step}"
   for name in records.TOTALS:
     if record[name] < before[name] or (
         not train and record[name] != before[name]):
       return f"has {name} = {record[name]} after {before[name]}"
   if train and "response_length" in record:
-    sampled = round(record["response_length"] * record["Bp"] * record["n"])
-    if record["sampled_tokens"] != before["sampled_tokens"] + sampled:
+    tokens = round(record["response_length"] * sampled)
+    if record["sampled_tokens"] != before["sampled_tokens"] + tokens:
       return (f"has sampled_tokens = {record['sampled_tokens']} after "
-              f"{before['sampled_tokens']} and {sampled} more")
+              f"{before['sampled_tokens']} and {tokens} more")
   return None
 
 
 def check(path: str, kept: list[dict], run_id: str,
-          due: frozenset[int]) -> None:
+          n_after: Callable[[int], int], due: tuple[int, ...]) -> None:
   """Raises InputError, naming the line, unless records are those of a run."""
-  if found := problem(kept, run_id, due):
+  if found := problem(kept, run_id, n_after, due):
     index, why = found
     raise InputError(f"{path}:{index + 1}: this record {why}; "
                      f"{records.repair_hint(path)}")

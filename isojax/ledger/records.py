@@ -30,7 +30,8 @@ COMMON = (
     "task",
     "split",  # the stratum trained on
     "Bp",  # problems a step
-    "n",  # rollouts a problem
+    "n",  # rollouts a problem in this step; evaluation: in the next one
+    "m",  # rollouts a problem that are trained on, of these n
     "D",  # training problems
     "step",  # iterations: Bp problems sampled, then updates
     "rollouts",  # cumulative C: every rollout sampled for training

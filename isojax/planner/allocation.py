@@ -1,4 +1,7 @@
-"""An allocation C = Bp * n * M of rollouts, in exact integers."""
+"""An allocation of C rollouts to Bp problems, n rollouts and M steps.
+
+C = Bp * n * M if n is constant, in exact integers.
+"""
 
 import dataclasses
 import math
@@ -6,47 +9,162 @@ import math
 from isojax.errors import InputError
 
 
+Pieces = tuple[tuple[int, int], ...]  # (from C, n), in order of C
+
+
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-  """Bp problems per step, n rollouts per problem, M updates."""
+  """Bp problems per step, n rollouts per problem, M steps.
+
+  With a schedule, a step has the n of the last piece that begins at or before
+  the rollouts that were sampled before the step. A piece whose C lies inside a
+  step therefore begins with the next step.
+  """
 
   Bp: int
-  n: int
-  M: int
+  n: int  # of the first step
+  M: int  # with refill: the most steps, of one sampling round each
+  # Rollouts per problem that are trained on; None: n.
+  m: int | None = dataclasses.field(default=None, metadata={"neutral": None})
+  # (from C, n) of each piece; empty: n is constant.
+  schedule: Pieces = dataclasses.field(default=(), metadata={"neutral": ()})
 
   def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      if value < 1:
+    for name in ("Bp", "n", "M", "m"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
         raise InputError(f"alloc.{name}={value}: expected at least 1")
+    _check_schedule(self.n, self.schedule)
+    if self.m is not None and self.m > self.n_min:
+      raise InputError(
+          f"alloc.m={self.m} is more than the {self.n_min} rollouts of a "
+          "problem; expected m <= n, or None to train on all")
+
+  @property
+  def pieces(self) -> Pieces:
+    """Returns (from C, n) of each piece; without a schedule there is one."""
+    return self.schedule or ((0, self.n),)
+
+  @property
+  def n_max(self) -> int:
+    """Returns the largest n of the run."""
+    return max(n for _, n in self.pieces)
+
+  @property
+  def n_min(self) -> int:
+    """Returns the smallest n of the run."""
+    return min(n for _, n in self.pieces)
+
+  def n_after(self, rollouts: int) -> int:
+    """Returns n of a step that begins after so many rollouts."""
+    return [n for start, n in self.pieces if start <= rollouts][-1]
+
+  def m_of(self, n: int) -> int:
+    """Returns the rollouts per problem that are trained on in a step of n."""
+    return n if self.m is None else self.m
 
   @property
   def B(self) -> int:
-    """Returns the rollouts per step."""
+    """Returns the rollouts of the first step, which are those of all steps if
+    n is constant."""
     return self.Bp * self.n
 
   @property
   def C(self) -> int:
-    """Returns all rollouts."""
-    return self.B * self.M
+    """Returns the budget: the rollouts of M steps of one sampling round."""
+    return self.rollouts_after(self.M)
+
+  def rollouts_after(self, steps: int) -> int:
+    """Returns the rollouts of the first steps, of one sampling round each."""
+    rollouts = 0
+    for size, count in _runs(self.Bp, self.pieces):
+      taken = steps if count is None else min(steps, count)
+      rollouts, steps = rollouts + taken * size, steps - taken
+    return rollouts
 
 
-def allocate(*, Bp: int, n: int, M: int | None, C: int) -> Allocation:
-  """Returns (Bp, n, M); M = None becomes C // (Bp * n).
+def _runs(Bp: int, pieces: Pieces):
+  """Yields (rollouts of a step, number of such steps), in order.
 
-  The rest of C, less than one step, is not spent.
+  The last number is None: the last piece has no end.
+  """
+  rollouts = 0
+  for (_, n), (end, _) in zip(pieces, (*pieces[1:], (None, None)), strict=True):
+    if end is None:
+      yield Bp * n, None
+    elif rollouts < end:
+      count = -(-(end - rollouts) // (Bp * n))
+      yield Bp * n, count
+      rollouts += count * Bp * n
+
+
+def _check_schedule(n: int, schedule: Pieces) -> None:
+  """Raises InputError unless pieces begin at C = 0 with n, in order of C."""
+  if not schedule:
+    return
+  if any(len(piece) != 2 for piece in schedule):
+    raise InputError(f"alloc.schedule={schedule}: expected pieces (from C, n), "
+                     "such as ((0, 4), (65536, 8))")
+  starts = [start for start, _ in schedule]
+  if starts[0] != 0 or sorted(set(starts)) != starts:
+    raise InputError(f"alloc.schedule={schedule}: expected pieces (from C, n) "
+                     "that begin at C = 0, in increasing order of C")
+  for _, each in schedule:
+    if each < 1:
+      raise InputError(f"alloc.schedule={schedule}: n={each}: expected at "
+                       "least 1")
+  if schedule[0][1] != n:
+    raise InputError(f"alloc.schedule={schedule} begins with n = "
+                     f"{schedule[0][1]}, but alloc.n={n}; set alloc.n to the "
+                     "n of the first piece")
+
+
+def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
+             schedule: Pieces = ()) -> Allocation:
+  """Returns the allocation; M = None becomes the number of steps within C.
+
+  Without a schedule this is C // (Bp * n). With one it is the number of steps
+  before the first that would exceed C. The rest of C, less than that step, is
+  not spent.
 
   Raises:
-    InputError: C is less than one step.
+    InputError: C is less than one step, or the schedule is wrong.
   """
+  make = lambda M: Allocation(Bp, n, M, m, schedule)
   if M is not None:
-    return Allocation(Bp, n, M)
+    return make(M)
   if Bp < 1 or n < 1:
-    return Allocation(Bp, n, 1)  # raises, naming which
+    return make(1)  # raises, naming which
   if C < Bp * n:
     raise InputError(
         f"alloc.C={C} is less than the rollouts of one step, Bp * n = {Bp} * "
         f"{n} = {Bp * n}; raise C to at least {Bp * n}, or lower Bp or n")
-  return Allocation(Bp, n, C // (Bp * n))
+  make(1)  # raises if the schedule is wrong
+  M, left = 0, C
+  for size, count in _runs(Bp, schedule or ((0, n),)):
+    fitting = left // size
+    taken = fitting if count is None else min(count, fitting)
+    M, left = M + taken, left - taken * size
+    if count is not None and taken < count:
+      break
+  return make(M)
+
+
+def section_of(a: Allocation) -> dict:
+  """Returns the keys of a config's section, without m and schedule if neutral.
+  """
+  return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
+      {"m": a.m} if a.m is not None else {}) | (
+          {"schedule": a.schedule} if a.schedule else {})
+
+
+def of_section(alloc: dict) -> Allocation:
+  """Returns the allocation of a config's section, as JSON may have stored it.
+
+  A key that a stored config lacks has its neutral value.
+  """
+  schedule = alloc["schedule"] if "schedule" in alloc else ()
+  return allocate(**alloc | {"schedule": tuple(map(tuple, schedule))})
 
 
 # The playbook's sweep (section 4): 39 cells with at most 65,536 rollouts per

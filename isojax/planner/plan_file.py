@@ -6,7 +6,8 @@ import json
 
 from isojax import json_text
 from isojax.errors import InputError
-from isojax.planner.allocation import Allocation, admitted, allocate, sqrt_lr
+from isojax.planner.allocation import (
+    Allocation, admitted, allocate, section_of, sqrt_lr)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 def overrides(row: Row) -> dict:
   """Returns the sections of a config that a row sets."""
-  return {"seed": row.seed, "alloc": dataclasses.asdict(row.allocation)}
+  return {"seed": row.seed, "alloc": section_of(row.allocation)}
 
 
 def row_id(values: dict) -> str:

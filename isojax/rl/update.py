@@ -21,12 +21,17 @@ from isojax.rl.objective import LossConfig
 from isojax.types import Batch, Prompts, Rollouts, TrainState
 
 
+BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
+
+
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
   """AdamW with a constant learning rate after a linear warm-up."""
 
   base_lr: float  # at B = base_batch
-  base_batch: int  # rollouts per step of the anchor; lr ~ sqrt(B / base_batch)
+  base_batch: int  # rollouts of the anchor; lr ~ sqrt(rollouts / base_batch)
+  # Which rollouts of a step the square-root rule counts: a key of BATCHES.
+  batch: str = dataclasses.field(metadata={"neutral": "sampled"})
   warmup_steps: int  # updates
   b1: float
   b2: float
@@ -35,6 +40,9 @@ class OptimizerConfig:
   clip_norm: float  # global gradient norm
 
   def __post_init__(self):
+    if self.batch not in BATCHES:
+      raise InputError(f"optimizer.batch={self.batch!r}: expected one of "
+                       f"{', '.join(BATCHES)}")
     for name in ("base_lr", "base_batch", "eps", "clip_norm"):
       if getattr(self, name) <= 0:
         raise InputError(f"optimizer.{name}={getattr(self, name)}: expected "
@@ -249,10 +257,11 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   microbatches, and over chunks of the head, they are summed in float32.
 
   Returns:
-    update(state, base, batches, temperature) -> (state, metrics). The state is
-    donated. `base` holds the base policy's parameters, which adapters are added
-    to and KL refers to; None if there is neither. `batches` are microbatches on
-    the devices. Without any, which is without any token that has a gradient,
+    update(state, base, batches, temperature, lr_factor) -> (state, metrics).
+    The state is donated. `base` holds the base policy's parameters, which
+    adapters are added to and KL refers to; None if there is neither. `batches`
+    are microbatches on the devices. The optimizer's change of the parameters is
+    multiplied by the float32 lr_factor; None: no program multiplies it. Without any, which is without any token that has a gradient,
     the optimizer is skipped: its state and the parameters stay as they are,
     and only state.step rises. Metrics are means over the tokens that have a
     gradient; `finite` says whether loss, gradient and new parameters are.
@@ -273,9 +282,11 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     return jax.tree.map(
         jnp.add, carry, gradient(trained, base, batch, temperature))
 
-  def apply(state: TrainState, carry):
+  def apply(state: TrainState, carry, lr_factor=None):
     grads, sums = carry
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
+    if lr_factor is not None:
+      updates = jax.tree.map(lambda x: x * lr_factor, updates)
     params = optax.apply_updates(state.params, updates)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
     metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
@@ -298,13 +309,14 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
   skip = jax.jit(skip, donate_argnums=0, out_shardings=(shardings, whole))
 
-  def update(state: TrainState, base, batches: list[Batch], temperature):
+  def update(state: TrainState, base, batches: list[Batch], temperature,
+             lr_factor=None):
     if not batches:
       return skip(state)
     carry = start()
     for batch in batches:
       carry = accumulate(state.params, base, carry, batch, temperature)
-    return apply(state, carry)
+    return apply(state, carry, lr_factor)
 
   update.programs = (start, accumulate, apply)
   return update

@@ -27,7 +27,7 @@ from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.planner import plan_file
-from isojax.planner.allocation import Allocation, allocate, sqrt_lr
+from isojax.planner.allocation import Allocation, of_section, sqrt_lr
 
 CONFIG = '''\
 """The config of a run of this sweep: --config=THIS_FILE:RUN_ID."""
@@ -57,7 +57,7 @@ class Run:
 
   @property
   def allocation(self) -> Allocation:
-    return allocate(**self.config["alloc"])
+    return of_section(self.config["alloc"])
 
   @property
   def line(self) -> tuple[str, int]:
@@ -117,7 +117,7 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
   cli.override(ours, found["overrides"], where)
   values = json.loads(json.dumps(ours.to_dict()))
   try:
-    allocate(**values["alloc"])
+    of_section(values["alloc"])
   except (InputError, TypeError) as error:
     raise InputError(f"{where}: {error}") from error
   return Run(workdir.run_id(_identity(values)), where, values)
@@ -145,6 +145,8 @@ def of_plan(path: str, config) -> tuple[list[Run], list[str]]:
 def other_anchor(path: str, config) -> str | None:
   """Returns a note if a plan's learning rates are not those of the config."""
   optimizer = config.recipe.optimizer
+  if optimizer.batch != "sampled":
+    return None  # a plan counts the sampled rollouts
   for line in plan_file.read_lines(path):
     try:
       row = json_text.loads(line)

@@ -85,7 +85,7 @@ def case(e: experiment_lib.Experiment, topology: str, *,
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
   """Returns the rows of a microbatch."""
-  W = packing.width(e.sampler.max_new_tokens, e.alloc.n)
+  W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
 
@@ -192,7 +192,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
 
 def widest(e: experiment_lib.Experiment, G: int):
   """Returns a microbatch in which every row has a different problem."""
-  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n
+  S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n_max
   R = rows_of(e, G)
   B = R * n
   zeros = lambda kind, *shape: np.zeros(shape, kind)

@@ -14,7 +14,8 @@ from isojax.ledger import continuity
 from isojax.ledger import records
 
 DATA = pathlib.Path(__file__).parents[1] / "data/old_runs/4dcbfe8.tar.xz"
-DUE = frozenset((0, 4, 8))  # of the fixture: Bp * n = 32, every 128 rollouts
+DUE = (0, 128, 256)  # of the fixture: Bp * n = 32, every 128 rollouts
+N_AFTER = lambda rollouts: 4  # of the fixture, too
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,8 @@ CASES = {  # damage -> (what it does, line, what is said with no checksums)
     "total lowered": (changed(3, prompt_tokens=1), 4, "prompt_tokens = 1 after"),
     "total of an eval": (changed(5, device_seconds=1e9), 6, "device_seconds"),
     "rollouts": (changed(3, rollouts=95), 4, "rollouts = 95, where 96"),
+    "rollouts of an eval": (changed(5, rollouts=96), 6, "96, where 128"),
+    "another n": (changed(3, n=8), 4, "n = 8, where alloc gives 4"),
     "negative step": (changed(3, step=-3), 4, "step = -3"),
     "field lost": (lambda kept: kept[3].pop("step"), 4, "no field step"),
     "number of another type": (changed(3, step="3"), 4, "step = '3'"),
@@ -70,11 +73,11 @@ CASES = {  # damage -> (what it does, line, what is said with no checksums)
 
 @pytest.mark.parametrize("name", CASES)
 def test_records_of_earlier_versions(kept, name):
-  assert continuity.problem(kept, "98cd624fdabf", DUE) is None
+  assert continuity.problem(kept, "98cd624fdabf", N_AFTER, DUE) is None
   spoil, line, message = CASES[name]
   spoil(kept)
   with pytest.raises(InputError, match=f"^r.jsonl:{line}: .*{message}"):
-    continuity.check("r.jsonl", kept, "98cd624fdabf", DUE)
+    continuity.check("r.jsonl", kept, "98cd624fdabf", N_AFTER, DUE)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isojax.errors import InputError
+from isojax.planner.allocation import Allocation
 from isojax.planner.allocation import allocate
+from isojax.planner.allocation import of_section
+from isojax.planner.allocation import section_of
 from isojax.planner.allocation import sqrt_lr
 
 ROWS = list(csv.DictReader(
@@ -44,3 +47,72 @@ def test_refusals_name_the_number(kwargs, message):
 
 def test_M_is_taken_as_it_is():
   assert allocate(Bp=2, n=4, M=3, C=5).C == 24
+
+
+STEPS = ((0, 4), (100, 8), (300, 16))
+
+
+def test_a_schedule_by_hand():
+  """Bp = 8. Steps of 32 begin at 0, 32, 64, 96; of 64 at 128, 192, 256; of 128
+  at 320, 448, ...: a piece begins with the first step at or after its C."""
+  a = allocate(Bp=8, n=4, M=None, C=1000, schedule=STEPS)
+  assert (a.M, a.C) == (12, 960)  # 13 steps are 1088
+  assert [a.rollouts_after(s) for s in range(14)] == [
+      0, 32, 64, 96, 128, 192, 256, 320, 448, 576, 704, 832, 960, 1088]
+  assert [a.n_after(C) for C in (0, 96, 100, 128, 256, 299, 300, 320)] == [
+      4, 4, 8, 8, 8, 8, 16, 16]
+  assert (a.n_max, a.n_min, a.B) == (16, 4, 32)
+  # The last step must fit: 319 holds 3 steps of 64, 320 would be the next.
+  at = lambda C: allocate(Bp=8, n=4, M=None, C=C, schedule=STEPS)
+  assert [(at(C).M, at(C).C) for C in (127, 128, 191, 319, 447)] == [
+      (3, 96), (4, 128), (4, 128), (6, 256), (7, 320)]
+  assert allocate(Bp=8, n=4, M=7, C=1, schedule=STEPS).C == 320
+
+
+def test_a_piece_shorter_than_a_step_is_passed_over():
+  """The step of 64 from 32 ends at 96, beyond the piece of n = 3."""
+  a = allocate(Bp=8, n=4, M=4, C=1, schedule=((0, 4), (20, 8), (50, 3), (90, 2)))
+  assert [a.rollouts_after(s) for s in range(5)] == [0, 32, 96, 112, 128]
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(
+    st.integers(1, 200), st.integers(1, 20)), max_size=5), st.integers(0, 2000))
+def test_a_schedule_agrees_with_steps_one_by_one(Bp, more, left):
+  starts = sorted({start for start, _ in more})
+  pieces = ((0, 3), *zip(starts, (n for _, n in more)))
+  C, steps, rollouts = 3 * Bp + left, 0, [0]
+  while True:
+    n = [n for start, n in pieces if start <= rollouts[-1]][-1]
+    if rollouts[-1] + Bp * n > C:
+      break
+    rollouts.append(rollouts[-1] + Bp * n)
+    steps += 1
+  a = allocate(Bp=Bp, n=3, M=None, C=C, schedule=pieces)
+  assert (a.M, a.C) == (steps, rollouts[-1])
+  assert [a.rollouts_after(s) for s in range(steps + 1)] == rollouts
+
+
+@pytest.mark.parametrize("kwargs, message", [
+    (dict(n=8, schedule=STEPS), "begins with n = 4, but alloc.n=8"),
+    (dict(n=4, schedule=((5, 4),)), "begin at C = 0"),
+    (dict(n=4, schedule=((0, 4), (9, 8), (9, 2))), "increasing order of C"),
+    (dict(n=4, schedule=((0, 4), (9, 0))), "n=0: expected at least 1"),
+    (dict(n=4, schedule=((0, 4, 9),)), r"expected pieces \(from C, n\)"),
+    (dict(n=4, m=0), "m=0: expected at least 1"),
+    (dict(n=4, m=5), "m=5 is more than the 4 rollouts"),
+    (dict(n=4, m=3, schedule=((0, 4), (9, 2))), "m=3 is more than the 2")])
+def test_refusals_of_m_and_schedule(kwargs, message):
+  with pytest.raises(InputError, match=message):
+    allocate(Bp=2, M=None, C=999, **kwargs)
+
+
+def test_a_stored_section_and_back():
+  """JSON has lists; a section without the keys has one piece and m = n."""
+  a = of_section({"Bp": 8, "n": 4, "M": None, "C": 1000, "m": 2,
+                  "schedule": [list(piece) for piece in STEPS]})
+  assert a == Allocation(8, 4, 12, 2, STEPS)
+  assert section_of(a) == {
+      "Bp": 8, "n": 4, "M": 12, "m": 2, "schedule": STEPS}
+  plain = of_section({"Bp": 8, "n": 4, "M": 3, "C": 1})
+  assert plain == Allocation(8, 4, 3) and plain.m_of(4) == 4
+  assert section_of(plain) == {"Bp": 8, "n": 4, "M": 3}

@@ -185,12 +185,35 @@ def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
   assert_same(step(params, cfg=PLAIN, keep=KEEP, tokens=tokens, **axes), sparse)
 
 
+def test_lr_factor_scales_the_change_but_no_state(params):
+  model, change, opt_state = make_model(), {}, {}
+  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+      base_lr=1e-2, base_batch=1, batch="sampled", warmup_steps=5, b1=0.9,
+      b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0), lambda step: 1e-2)
+  update = update_lib.make_update(model, tx, PLAIN)
+  prompts, rollouts, advantage, weight = make_data()
+  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
+                                n=n, G=1, cfg=PLAIN)
+  for factor in (None, 1.0, 2.0):
+    state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+    state, _ = update(state, None, batches, np.float32(0.8),
+                      lr_factor=factor and np.float32(factor))
+    change[factor] = jax.tree.map(lambda x, y: np.asarray(x) - np.asarray(y),
+                                  state.params, params)
+    opt_state[factor] = jax.device_get(state.opt_state)
+  for factor in (1.0, 2.0):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(
+        x, factor * y, rtol=1e-3, atol=1e-7), change[factor], change[None])
+    jax.tree.map(np.testing.assert_array_equal, opt_state[factor],
+                 opt_state[None])
+
+
 def test_without_any_gradient_adamw_is_skipped(params):
   """Parameters, moments and count stay; the next update is not affected."""
   model = make_model()
   tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
-      base_lr=1e-2, base_batch=1, warmup_steps=5, b1=0.9, b2=0.99, eps=1e-8,
-      weight_decay=0.1, clip_norm=1.0),
+      base_lr=1e-2, base_batch=1, batch="sampled", warmup_steps=5,
+      b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0),
       update_lib.warmup_then_constant(1e-2, 5))
   update = update_lib.make_update(model, tx, PLAIN)
   prompts, rollouts, advantage, weight = make_data()
@@ -579,8 +602,8 @@ def test_optimizer_clips_warms_up_and_then_stays():
   got = [float(schedule(step)) for step in (0, 4, 9, 10, 5000)]
   np.testing.assert_allclose(got, [2e-4, 1e-3, 2e-3, 2e-3, 2e-3], rtol=1e-6)
   tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
-      base_lr=2e-3, base_batch=1, warmup_steps=10, b1=0.0, b2=0.0, eps=1.0,
-      weight_decay=0.5, clip_norm=0.5), schedule)
+      base_lr=2e-3, base_batch=1, batch="sampled", warmup_steps=10, b1=0.0,
+      b2=0.0, eps=1.0, weight_decay=0.5, clip_norm=0.5), schedule)
   params = {"w": jnp.array([3.0, 4.0])}
   grads = {"w": jnp.array([30.0, 40.0])}
   updates, _ = tx.update(grads, tx.init(params), params)

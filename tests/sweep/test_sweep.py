@@ -91,7 +91,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   good = rows((8, 4))
   row = json.loads(good)
   bad = []
-  for overrides in ({"alloc": {"m": 3}}, {"seed": "x"},
+  for overrides in ({"alloc": {"p": 3}}, {"seed": "x"},
                     {"alloc": {"Bp": 8, "n": 4, "C": 1}}):
     bad.append(json.dumps(row | {"overrides": overrides,
                                  "id": plan_file.row_id(overrides)}))
@@ -99,7 +99,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   runs, wrong = runs_of(tmp_path, "\n".join([*bad, '{"torn', good]))
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:6"]
   for number, (text, message) in enumerate(zip(wrong, (
-      "config.alloc.m: no such key; the nearest is config.alloc.",
+      "config.alloc.p: no such key; the nearest is config.alloc.",
       "of other types than the config", "is less than the rollouts of one step",
       "is of other overrides", "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text

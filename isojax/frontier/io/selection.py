@@ -146,9 +146,12 @@ def _run(run_id: str, rows: list[Row], s: Selection,
   """Returns one run, or None if it is not selected or too short."""
   where = rows[0].where
   for name in ("Bp", "n"):
-    if len({r.fields[name] for r in rows if name in r.fields}) > 1:
-      raise InputError(f"{where}: run {run_id} has several {name}, expected "
-                       "one (Bp, n) per run; give each its own run_id")
+    found = sorted({r.fields[name] for r in rows if name in r.fields}, key=str)
+    if len(found) > 1:
+      raise InputError(
+          f"{where}: run {run_id} has several {name} ({found}), expected one "
+          "(Bp, n) per run; leave out runs with a schedule of n, and give each "
+          "run its own run_id")
   Bp, n = _whole(rows[0], "Bp", 1), _whole(rows[0], "n", 1)
   if (s.Bp is not None and Bp != s.Bp) or (s.B is not None and Bp * n != s.B):
     return None
