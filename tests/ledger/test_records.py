@@ -142,7 +142,7 @@ def test_comparable_drops_time_alone():
 
 def test_the_names_that_others_rely_on():
   """Literal, from the specification of the ledger."""
-  common = ("kind run_id seed model task split Bp n D step rollouts "
+  common = ("kind run_id seed model task split Bp n m D step rollouts "
             "prompt_tokens sampled_tokens trained_tokens epoch "
             "scored_tokens updates skipped_updates device_seconds").split()
   train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
