@@ -30,7 +30,8 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
   restored = checkpoint.restore_newest(
       store, run_context.abstract_state(context, tx), context.run_id)
   found = records.read(ledger)
-  continuity.check(ledger, found, context.run_id, context.e.alloc.n_after, due)
+  continuity.check(ledger, found, context.run_id, context.e.alloc.n_after,
+                   due)
   steps = [r["step"] for r in found if r["kind"] == "train"]
   hosts.agree({"checkpoint": restored and restored[0], "records": len(found)})
   if restored is None:
