@@ -4,6 +4,8 @@
   python -m launch.plan --rollouts=2e6 --law=fit/fit.json
   python -m launch.plan --hours=9 --machine=v5e-8 --model=FOLDER \
       --stratum=easy --prompt_tokens=200 --response_tokens=2000
+  python -m launch.plan --rollouts=2e6 --law=fit/fit.json --schedule
+  python -m launch.plan --rollouts=65536 --stratum=hard --n=64 --pods
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
 
@@ -11,6 +13,7 @@ Prints a table and writes plan.jsonl, one run per line, for
 python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -20,8 +23,11 @@ from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
 from isojax.planner import plan_file
+from isojax.planner import pods as pods_lib
+from isojax.planner import schedule as schedule_lib
 from isojax.planner import tables
-from isojax.planner.allocation import B_MAX, FEWEST_M
+from isojax.planner.allocation import B_MAX, FEWEST_M, Allocation
+from isojax.planner.allocation import allocate, sqrt_lr
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
 from isojax.planner.priors import Prior
@@ -44,28 +50,86 @@ def asked(config, about: plan_flags.Problems, law, price, B_max: int, *, Bp, n):
       tokens_per_rollout=tokens, **plan_flags.anchors(config))
 
 
+def own_arms() -> list[pods_lib.Own] | None:
+  """Returns the arms of --speedup, or None without it."""
+  path = plan_flags.SPEEDUP.value
+  if path is None:
+    return None
+  return pods_lib.read_own(
+      price_lib.load_json(path, "speedup.json of launch.speedup"), path=path)
+
+
+def with_m(price, own, n: int):
+  """Returns the price of a step that trains on the m that --pods proposes."""
+  if price is None or not plan_flags.PODS.value or (
+      len(pods_lib.candidates(n)) < 2):
+    return price
+  return price.with_recipe(
+      m=pods_lib.propose(n, own=own, step_ratio=None).m)
+
+
+def down_sampled(a: Allocation, price, own) -> tuple[Allocation, str]:
+  """Returns the allocation with m of --pods, and its words."""
+  step_ratio = None
+  if price is not None:
+    step = lambda m: price.with_recipe(m=m).step_seconds(a.Bp, a.n)
+    step_ratio = lambda m: step(a.n) / step(m)
+  proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
+  text = tables.down_sampled(a.n, proposal, step_ratio)
+  return dataclasses.replace(
+      a, m=proposal.m if proposal.m < a.n else None), text
+
+
 def advised(config, about, law, price, seeds, B_max: int):
   """Returns (rows of the plan, one per seed; its words)."""
   question = asked(config, about, law, price, B_max,
                    Bp=plan_flags.one(plan_flags.BP, 1),
                    n=plan_flags.one(plan_flags.N, 2))
+  own = own_arms()
+  priced_at = functools.partial(with_m, price, own)
   if question.C:
     answer = advice_lib.advise(question)
   else:
     hours = plan_flags.HOURS.value
     answer = advice_lib.for_hours(
-        question, hours,
-        lambda Bp, n: roofline.budget_for(hours, Bp, n, price.run),
-        lambda Bp, n: float(price.run(Bp, n, 1).hours))
+        question, hours, lambda Bp, n: roofline.budget_for(
+            hours, Bp, n, priced_at(n).run),
+        lambda Bp, n: float(priced_at(n).run(Bp, n, 1).hours))
   a = answer.allocation
-  expected = functools.partial(price_lib.expected, price)
-  rows = [plan_file.Row(a, seed, answer.lr, expected(a)) for seed in seeds]
   text = tables.explained(question, answer, plan_flags.whose(config))
-  near = advice_lib.neighbours(question, a)
+  if plan_flags.PODS.value:
+    a, said = down_sampled(a, price, own)
+    text += "\n" + said
+  expected = functools.partial(price_lib.expected, price)
+  # PODS's rule, unless the config names another.
+  given = config is not None and config.recipe.loss.selection != "all"
+  selection = None if a.m is None or given else "max_variance"
+  rows = [plan_file.Row(a, seed, answer.lr, expected(a), selection)
+          for seed in seeds]
+  near = () if plan_flags.PODS.value else advice_lib.neighbours(question, a)
   if near:
     predict = functools.partial(advice_lib.predict, law)
     text = tables.beside(near, expected, predict) + "\n" + text
   return rows, text
+
+
+def scheduled(config, about, law, price, seeds, B_max: int):
+  """Returns (rows of the plan with a schedule of n, its words)."""
+  if plan_flags.ROLLOUTS.value is None:
+    raise InputError("--schedule needs --rollouts, the budget that the pieces "
+                     "divide")
+  question = asked(config, about, law, price, B_max,
+                   Bp=plan_flags.one(plan_flags.BP, 1), n=None)
+  Bp, found = schedule_lib.follow(question)
+  a = allocate(Bp=Bp, n=found.pieces[0][1], M=None, C=question.C,
+               schedule=found.pieces)
+  anchor = plan_flags.anchors(config)
+  lr = sqrt_lr(anchor["base_lr"], anchor["base_batch"], a.B)
+  rows = [plan_file.Row(a, seed, lr, price_lib.expected(price, a))
+          for seed in seeds]
+  return rows, tables.scheduled(found, Bp) + "\n" + tables.learning_rate(
+      **anchor, anchor=plan_flags.whose(config)) + "; lr in the table is that "\
+      "of the first piece"
 
 
 def law_cells(config, about, law, price, B_max: int):
@@ -152,8 +216,10 @@ def swept(config, about, law, price, seeds, B_max: int):
 def priced(price: pricing.Price, rows: list[plan_file.Row]) -> str:
   """Returns what the prices of the rows rest on."""
   allocations = [row.allocation for row in rows]
-  return tables.priced(price, [price.run(a.Bp, a.n, a.M) for a in allocations],
-                       allocations)
+  m = allocations[0].m
+  return tables.priced(
+      price if m is None else price.with_recipe(m=m),
+      [price_lib.cost_of(price, a) for a in allocations], allocations)
 
 
 def main(_) -> None:
@@ -173,8 +239,9 @@ def main(_) -> None:
       validation=about.validation)
   B_max = plan_flags.B_MAX_FLAG.value or (
       law.B_max if isinstance(law, Prior) else B_MAX)
-  rows, text = (swept if plan_flags.SWEEP.value else advised)(
-      config, about, law, price, seeds, B_max)
+  make = (swept if plan_flags.SWEEP.value else
+          scheduled if plan_flags.SCHEDULE.value else advised)
+  rows, text = make(config, about, law, price, seeds, B_max)
   out = plan_flags.OUT.value
   try:
     records.replace(out, plan_file.text(rows).encode())

@@ -52,6 +52,15 @@ SWEEP = flags.DEFINE_boolean(
 SKIP = flags.DEFINE_string(
     "skip", None, "With --sweep: a fit.json; its runs that reached the budget "
     "are left out.")
+PODS = flags.DEFINE_boolean(
+    "pods", False, "Propose m, how many of the n rollouts of a problem to train "
+    "on (PODS), with the evidence for it.")
+SPEEDUP = flags.DEFINE_string(
+    "speedup", None, "With --pods: speedup.json of launch.speedup, the evidence "
+    "of your own records.")
+SCHEDULE = flags.DEFINE_boolean(
+    "schedule", False, "Plan a schedule of n that follows the law n*(C) while "
+    "the budget is spent.")
 CONFIG = cli.define_config("configs/hard.py", required=False)
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
@@ -200,6 +209,11 @@ def refuse_flags_without_effect(law, config) -> None:
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": config and ("dtype",),
       "without --sweep": not SWEEP.value and ("B", "skip"),
+      "with --sweep": SWEEP.value and ("pods", "schedule"),
+      "with --schedule, which keeps every rollout": SCHEDULE.value and ("pods",),
+      "with --schedule, which needs --rollouts": SCHEDULE.value and ("hours",),
+      "with --schedule, which takes n from the law": SCHEDULE.value and ("n",),
+      "without --pods": not PODS.value and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B, without --machine": (
           no_law and no_machine and ("stratum", "model")),

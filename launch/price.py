@@ -19,6 +19,7 @@ from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK
+from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import BYTES, Workload
 
 MACHINE = flags.DEFINE_string(
@@ -112,6 +113,21 @@ def measured_records() -> list[dict] | None:
   return measured_lib.train_records(records.read(path), path=path)
 
 
+def the_recipe(config) -> Recipe:
+  """Returns what the config's recipe computes in a step.
+
+  Log-probs before the updates are those of isojax.rl.algorithm.scored_columns,
+  which loads jax; a test compares the two.
+  """
+  loss, updates = config.recipe.loss, config.recipe.updates
+  in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
+  several = updates.epochs * updates.minibatches > 1
+  return Recipe(
+      m=config.alloc.m, epochs=updates.epochs, minibatches=updates.minibatches,
+      old_logp=in_reward or (several and loss.ratio_to == "old"),
+      ref_logp=in_reward)
+
+
 def the_workload(config, train, kl: bool, shape, machine) -> Workload:
   """Returns the workload of flags, of --measured, and of the config.
 
@@ -134,7 +150,9 @@ def the_workload(config, train, kl: bool, shape, machine) -> Workload:
       fused=memory_lib.has_kernel(
           shape, attention=loss.attention, dtype=loss.dtype,
           tensor=config.mesh.tensor, accelerator=machine.accelerator),
-      remat=loss.remat, reduce_dtype=loss.reduce_dtype, kl=bool(loss.kl_coef))
+      remat=loss.remat, reduce_dtype=loss.reduce_dtype,
+      kl=bool(loss.kl_coef) and loss.kl_in == "loss",
+      recipe=the_recipe(config))
 
 
 def evaluations(config, count: int):
@@ -206,11 +224,27 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
           path=_MEASURED.value))
 
 
+def cost_of(price: pricing.Price, a) -> roofline.Cost:
+  """Returns the cost of an allocation: of its m, and of each piece's n."""
+  if a.m is not None:
+    price = price.with_recipe(m=a.m)
+  if not a.schedule:
+    return price.run(a.Bp, a.n, a.M)
+  *first, last = a.steps_by_piece
+  bare = dataclasses.replace(price, eval_rollouts=None)
+  # The evaluations of the whole run are priced with its last piece.
+  cost = dataclasses.replace(price, eval_rollouts=price.eval_rollouts and (
+      lambda M, B: price.eval_rollouts(a.C // B, B))).run(a.Bp, *last)
+  for piece in first:
+    cost = cost + bare.run(a.Bp, *piece)
+  return cost
+
+
 def expected(price: pricing.Price | None, a) -> dict | None:
   """Returns what a run is expected to cost, for its line in the plan."""
   if price is None:
     return None
-  c, spread = price.run(a.Bp, a.n, a.M), price.efficiency.spread
+  c, spread = cost_of(price, a), price.efficiency.spread
   seconds = float(c.seconds)
   return {"seconds": seconds,
           "seconds_range": spread and [end * seconds for end in spread],

@@ -133,25 +133,26 @@ def files(rows) -> set[str]:
 
 
 def the_others(baseline_files: set[str], notes: list[str]) -> list:
-  """Returns the (study, arm) of each recipe in --records but the baseline."""
+  """Returns (key, study, arm) of each recipe in --records but the baseline."""
   found = []
   for pattern in _RECORDS.value:
     for key, rows in sorted(recipes(pattern, "records", notes).items()):
       if files(rows) <= baseline_files:
         notes.append(f"{name_of(key)} of {pattern} is the baseline; left out")
       else:
-        found.append((name_of(key), pattern, rows))
+        found.append((key, pattern, rows))
   if not found:
     raise InputError(f"--records={','.join(_RECORDS.value)}: only the runs of "
                      "--baseline; give the runs of another recipe")
-  names = [name for name, _, _ in found]
-  return [studied(name if names.count(name) == 1 else f"{name}, {pattern}",
-                  rows, notes) for name, pattern, rows in found]
+  keys = [key for key, _, _ in found]
+  return [(key, *studied(
+      name_of(key) + f", {pattern}" * (keys.count(key) > 1), rows, notes))
+          for key, pattern, rows in found]
 
 
 def same_problems(baseline, others) -> None:
   """Raises InputError if an arm has another metric, model or evaluation."""
-  for study, arm in others:
+  for _, study, arm in others:
     for name in ("eval_set", "model", "metric"):
       mine, theirs = getattr(study, name), getattr(baseline, name)
       if mine != theirs:
@@ -209,7 +210,13 @@ def cautions(baseline: speedup.Arm, start: float, T: float, time: float,
            "interval is too narrow")
 
 
-def document(baseline: speedup.Arm, T: float, time: float, arms,
+def sizes(key) -> dict:
+  """Returns Bp, n and m of a recipe; None where a schedule changes them."""
+  n, m = (int(x) if x.isdecimal() else None for x in key[1].split("/"))
+  return {"Bp": key[0], "n": n, "m": m}
+
+
+def document(baseline: speedup.Arm, T: float, time: float, others,
              found: list[speedup.Speedup], notes: list[str]) -> dict:
   """Returns the content of speedup.json."""
   curve = lambda a: {
@@ -218,8 +225,10 @@ def document(baseline: speedup.Arm, T: float, time: float, arms,
       "reward_of_runs": a.reward_SxE.tolist()}
   return {"axis": _AXIS.value, "metric": _METRIC.value, "share": _SHARE.value,
           "threshold": T, "baseline": curve(baseline) | {"time": time},
-          "arms": [curve(a) | dataclasses.asdict(s) | {"verdict": s.verdict}
-                   for a, s in zip(arms, found)], "notes": notes}
+          "arms": [sizes(key) | curve(arm) | dataclasses.asdict(s)
+                   | {"verdict": s.verdict}
+                   for (key, _, arm), s in zip(others, found)],
+          "notes": notes}
 
 
 def save(found: dict, out: str) -> str:
@@ -239,7 +248,7 @@ def main(_) -> None:
   study, baseline, baseline_files = the_baseline(notes)
   others = the_others(baseline_files, notes)
   same_problems(study, others)
-  arms = [arm for _, arm in others]
+  arms = [arm for _, _, arm in others]
   T, time = speedup.baseline_time(baseline, share=_SHARE.value)
   found = [speedup.speedup(baseline, arm, share=_SHARE.value,
                            draws=_DRAWS.value, seed=0) for arm in arms]
@@ -256,7 +265,7 @@ def main(_) -> None:
   for note in dict.fromkeys(notes):
     print(f"  {note}")
   if _OUT.value is not None:
-    print("wrote " + save(document(baseline, T, time, arms, found, notes),
+    print("wrote " + save(document(baseline, T, time, others, found, notes),
                           _OUT.value))
 
 

@@ -323,12 +323,16 @@ IMPORTS = {
         "",
     "planner.plan_file":
         "errors json_text planner.allocation",
+    "planner.pods":
+        "errors",
     "planner.priors":
         "errors planner.laws",
+    "planner.schedule":
+        "errors planner.advice planner.allocation planner.fit_file",
     "planner.tables":
         "format planner.advice planner.allocation planner.cost.calibration "
         "planner.cost.choices planner.cost.pricing planner.cost.roofline "
-        "planner.plan_file",
+        "planner.plan_file planner.pods planner.schedule",
     "policy":
         "errors mesh model_families models.decoder models.hf_config "
         "models.hf_tokenizer models.hf_weights planner.cost.memory "
@@ -523,8 +527,8 @@ IMPORTS = {
     "launch.plan":
         "cli errors format launch.plan_flags launch.price ledger.records "
         "planner.advice planner.allocation planner.cost.pricing "
-        "planner.cost.roofline planner.plan_file planner.priors "
-        "planner.tables",
+        "planner.cost.roofline planner.plan_file planner.pods "
+        "planner.priors planner.schedule planner.tables",
     "launch.plan_flags":
         "cli errors installation json_text launch.price planner.allocation "
         "planner.cost.roofline planner.fit_file planner.priors",
@@ -536,7 +540,8 @@ IMPORTS = {
         "errors evaluate installation json_text ledger.object_store "
         "ledger.records planner.cost.efficiency planner.cost.machine "
         "planner.cost.measured planner.cost.memory planner.cost.model_shape "
-        "planner.cost.pricing planner.cost.roofline planner.cost.workload",
+        "planner.cost.pricing planner.cost.recipe planner.cost.roofline "
+        "planner.cost.workload",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":

@@ -94,14 +94,14 @@ class Advice:
   warnings: tuple[str, ...]
 
 
-def _Bp(q: Question) -> int:
+def wanted_Bp(q: Question) -> int:
   Bps = (DEFAULT_BP,) if q.from_table else q.Bps
   return q.Bp or (Bps[0] if len(Bps) == 1 else 2 * DEFAULT_BP)
 
 
 def _table(q: Question) -> Answer:
   table = priors.BEST_AT_END[q.law.stratum, q.metric]
-  near = min(table, key=lambda Bp: abs(math.log(Bp / _Bp(q))))
+  near = min(table, key=lambda Bp: abs(math.log(Bp / wanted_Bp(q))))
   return Answer(
       float(table[near]), None, f"published: n with the best {q.metric}@4 at "
       f"the largest C on {q.law.stratum} problems at Bp = {near}; there is no "
@@ -125,7 +125,7 @@ def _argument(q: Question) -> float:
   return float(q.C)
 
 
-def _ask(q: Question) -> Answer:
+def ask(q: Question) -> Answer:
   """Returns what the law says; InputError if it cannot be asked."""
   if q.from_table:
     return _table(q)
@@ -207,17 +207,17 @@ def advise(q: Question) -> Advice:
     raise InputError(f"C={q.C} rollouts: expected at least 2, one problem with "
                      "two rollouts")
   ns = _ns_of_fixed(q) if q.fixed else None
-  answer = _ask(q)
-  wanted_Bp = q.Bp or answer.measured_Bp or _Bp(q)
+  answer = ask(q)
+  first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
   if ns:
     n = q.n or min(ns, key=lambda n: abs(math.log(n / answer.n)))
   elif answer.measured_Bp and not q.n and (
-      answer.n <= min(_most_n(q), q.C // wanted_Bp)):
+      answer.n <= min(_most_n(q), q.C // first_Bp)):
     n = int(answer.n)
   else:
     n = q.n or nearest_power(answer.n, low=2, high=max(
-        2, min(_most_n(q), q.C // wanted_Bp)))
-  Bp, n, changes = _cell(q, n, wanted_Bp)
+        2, min(_most_n(q), q.C // first_Bp)))
+  Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
@@ -268,7 +268,7 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
   if q.fixed:
     ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, found = [_cell(q, n, _Bp(q)) for n in ns], []
+  cells, found = [_cell(q, n, wanted_Bp(q)) for n in ns], []
   for Bp, n, changes in cells:
     C = budget_at(Bp, n)
     if C:

@@ -74,6 +74,17 @@ class Allocation:
     """Returns the budget: the rollouts of M steps of one sampling round."""
     return self.rollouts_after(self.M)
 
+  @property
+  def steps_by_piece(self) -> tuple[tuple[int, int], ...]:
+    """Returns (n, steps) of each piece that has a step, in order."""
+    out, left = [], self.M
+    for size, count in _runs(self.Bp, self.pieces):
+      taken = left if count is None else min(left, count)
+      if taken:
+        out.append((size // self.Bp, taken))
+      left -= taken
+    return tuple(out)
+
   def rollouts_after(self, steps: int) -> int:
     """Returns the rollouts of the first steps, of one sampling round each."""
     rollouts = 0

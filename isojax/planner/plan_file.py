@@ -18,6 +18,7 @@ class Row:
   seed: int
   lr: float  # after warm-up; the run computes it from its own anchor
   expected: dict | None  # of launch.price.expected; None: not priced
+  selection: str | None = None  # rule that keeps alloc.m; None: the config's
 
 
 SLACK = 1.05  # runs of different Bp * n end at slightly different C
@@ -26,7 +27,10 @@ FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 def overrides(row: Row) -> dict:
   """Returns the sections of a config that a row sets."""
-  return {"seed": row.seed, "alloc": section_of(row.allocation)}
+  out = {"seed": row.seed, "alloc": section_of(row.allocation)}
+  if row.selection is not None:
+    out["recipe"] = {"loss": {"selection": row.selection}}
+  return out
 
 
 def row_id(values: dict) -> str:

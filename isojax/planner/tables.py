@@ -1,9 +1,12 @@
 """The planner's answers as tables and sentences."""
 
+import math
 from collections.abc import Callable
 
-from isojax.format import aligned, duration, many, number, rounded
+from isojax.format import aligned, duration, many, number, pair, rounded
 from isojax.planner import plan_file
+from isojax.planner import pods
+from isojax.planner import schedule
 from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import calibration
@@ -29,11 +32,15 @@ def costs(e: dict | None) -> list[str]:
 
 def table(rows: list[plan_file.Row], D: int | None) -> str:
   """Returns the plan, and how to fill its empty columns."""
-  lines = [["row", "Bp", "n", "M", "C", "lr", "epochs", "seed", *COSTS]]
+  kept = any(row.allocation.m is not None for row in rows)
+  size = lambda a: (str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
+                    *[str(a.m_of(a.n))] * kept)
+  lines = [["row", "Bp", "n", *["m"] * kept, "M", "C", "lr", "epochs", "seed",
+            *COSTS]]
   for i, row in enumerate(rows):
     a = row.allocation
     lines.append([
-        str(i), str(a.Bp), str(a.n), f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        str(i), str(a.Bp), *size(a), f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
         number(a.M * a.Bp / D) if D else "-", str(row.seed),
         *costs(row.expected)])
   e = rows[0].expected
@@ -107,6 +114,40 @@ def explained(q: Question, a: Advice, anchor: str) -> str:
   return "\n".join(lines)
 
 
+def down_sampled(n: int, proposal: pods.Proposal, step_ratio) -> str:
+  """Returns the m that could be trained on, PODS's runs, and the proposal.
+
+  Args:
+    n: rollouts sampled per problem.
+    proposal: the answer.
+    step_ratio: m -> seconds of a step with m = n over those with m, or None.
+  """
+  lines = [["m of n", "n/m", "step saved"]]
+  for m in pods.candidates(n):
+    lines.append([f"{m} of {n}" + " *" * (m == proposal.m), f"{n / m:g}",
+                  f"{1 - 1 / step_ratio(m):.0%}" if step_ratio else "-"])
+  seen = [["published by PODS", "n/m", "against", "step saved", "speed-up",
+           "95%", "rollouts needed"]]
+  for p in pods.PUBLISHED:
+    seen.append([
+        p.setting, "{}/{}".format(*p.kept), "{}/{}".format(*p.baseline),
+        f"{1 - p.seconds[1] / p.seconds[0]:.0%}", f"{p.speedup:g}x",
+        pair(p.interval, "{:g}".format), f"{p.rollouts_needed:.2f}x"])
+  share = "all" if proposal.m == n else f"m = {proposal.m} of n = {n}"
+  return "\n".join([
+      aligned(lines), aligned(seen), f"train on {share}: {proposal.basis}",
+      *(f"warning: {warning}" for warning in proposal.warnings)])
+
+
+def scheduled(found: schedule.Schedule, Bp: int) -> str:
+  """Returns the pieces of a schedule and what they rest on."""
+  lines = [["from C", "n", "rollouts a step"]]
+  lines += [[f"{C:,}", str(n), f"{Bp * n:,}"] for C, n in found.pieces]
+  return "\n".join([
+      aligned(lines), f"n*(C) to a power of two: {found.basis}",
+      *(f"warning: {warning}" for warning in found.warnings)])
+
+
 def learning_rate(base_lr: float, base_batch: int, anchor: str) -> str:
   return f"lr = {base_lr:g} * sqrt(Bp * n / {base_batch}): {anchor}"
 
@@ -133,8 +174,11 @@ def priced(price: Price, runs: list[Cost],
   chip = m.accelerator
   usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
          if chip.usd_source else "price not known")
-  largest = max(allocations, key=lambda a: a.B)
-  rows = min(price.rows, largest.B)
+  largest = max(allocations, key=lambda a: a.Bp * a.n_max)
+  B, recipe = largest.Bp * largest.n_max, w.recipe
+  rows = min(price.rows, B)
+  trained = math.ceil(largest.Bp * recipe.trained(largest.n_max)
+                      / recipe.minibatches)
   seconds = {name: sum(float(getattr(run, name).seconds) for run in runs)
              for name in STAGES}
   seconds["overhead"] = sum(float(run.overhead) for run in runs)
@@ -158,13 +202,13 @@ def priced(price: Price, runs: list[Cost],
                            if value >= 0.005 * total)
       + f"; not included: {left_out}",
       *(f"recipe: {choice.words}" for choice in choices.choices(
-          price, largest.Bp, largest.n)),
+          price, largest.Bp, largest.n_max)),
       f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "
       f"update {e.update_bandwidth:.2g}; {e.slots:.2g} of the decoded slots "
       f"are kept; {e.step_seconds:.2g} s per step for the host",
-      f"memory: {price.memory(largest.B, rows).text}"])
+      f"memory: {price.memory(trained, rows).text}"])
 
 
 def totals(rows: list[plan_file.Row]) -> str:

@@ -73,6 +73,15 @@ def messages(questions, cwd):
 
 
 REFUSED = (
+    ([*EASY, "--pods", "--schedule"], "--pods: no effect with --schedule"),
+    ([*EASY, "--pods", "--n=4"], "n = 4: expected an even n of at least 8"),
+    ([*EASY, "--speedup=s.json"], "--speedup: no effect without --pods"),
+    ([*EASY, "--pods", "--speedup=none.json"], "none.json: expected speedup"),
+    ([*EASY, "--schedule", "--n=8"], "--n: no effect with --schedule"),
+    ([*EASY, "--sweep", "--Bp=8", "--n=8", "--pods"],
+     "--pods: no effect with --sweep"),
+    (["--hours=3", "--stratum=easy", "--schedule", *PRICED],
+     "--hours: no effect with --schedule"),
     ([*EASY, "--seeds="], "--seeds: expected at least one"),
     (["--rollouts=20M", "--stratum=easy"], "--rollouts=20M: expected a whole "
      "number of at least 2, such as 20e6"),
@@ -152,6 +161,41 @@ def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
   assert ["32", "128", "488", "1,998,848"] in lines
   assert ["32", "512", "122", "1,998,848"] in lines
   assert "-: time and cost need --machine" in out and "1.3 " in out  # epochs
+
+
+def test_a_schedule_follows_the_fit(tmp_path):
+  (tmp_path / "fit.json").write_text(json.dumps(FIT))
+  args = ["--rollouts=1e5", "--law=fit.json", "--schedule", *PRICED]
+  (row,), out = planned(*args, cwd=tmp_path)
+  assert row["overrides"]["alloc"] == {
+      "Bp": 16, "n": 4, "M": row["overrides"]["alloc"]["M"],
+      "schedule": [[0, 4], [40_815, 8], [79_038, 16]]}
+  assert 1e5 - 16 * 16 < row["C"] <= 1e5
+  assert "4..16" in out and "has not been measured" in out
+  # Steps of 64, of 128 and of 256 rollouts.
+  assert row["overrides"]["alloc"]["M"] == 638 + 299 + 81
+  assert row["expected"]["seconds"] > 0
+  bad = FIT | {"verdict": {"identified": False, "reasons": ["too few n"],
+                           "cautions": []}}
+  (tmp_path / "fit.json").write_text(json.dumps(bad))
+  code, _, err = launch(*args, cwd=tmp_path)
+  assert code == 2 and "its law is not identified (too few n)" in err
+
+
+def test_pods_proposes_m_with_its_evidence(tmp_path):
+  args = ["--rollouts=65536", "--stratum=easy", "--Bp=32", "--n=64", "--pods"]
+  (row,), out = planned(*args, *PRICED, cwd=tmp_path)
+  assert row["overrides"]["alloc"] == {"Bp": 32, "n": 64, "M": 32, "m": 16}
+  assert row["overrides"]["recipe"] == {"loss": {"selection": "max_variance"}}
+  assert "train on m = 16 of n = 64: published prior" in out
+  assert "recipe: m = 16 of n = 64 saves" in out and "1.27 and 2.44" in out
+  (tmp_path / "s.json").write_text(json.dumps({
+      "axis": "device_seconds", "arms": [dict(
+          name="mine", n=32, m=4, ratio=1.5, interval=[1.2, 1.5, 1.9],
+          verdict="faster")]}))
+  (own,), out = planned(*args, "--speedup=s.json", cwd=tmp_path)
+  assert own["overrides"]["alloc"]["m"] == 8
+  assert "your own records: mine is 1.50 times as fast [1.20, 1.90]" in out
 
 
 @pytest.mark.parametrize("args, text", [

@@ -34,18 +34,10 @@ def part_seconds(cost: Cost, part: str) -> float:
   return sum(float(getattr(cost, stage).seconds) for stage in PARTS[part])
 
 
-def without(price: Price, **changes) -> Price:
-  """Returns the price with these fields of the recipe as given."""
-  recipe = dataclasses.replace(price.workload.recipe, **changes)
-  return dataclasses.replace(price, workload=dataclasses.replace(
-      price.workload, recipe=recipe))
-
-
 def _others(price: Price, n: int):
   """Yields (words, price without the choice) of what differs from ON_POLICY."""
   r = price.workload.recipe
-  plain = lambda *names: without(price, **{
-      name: getattr(ON_POLICY, name) for name in names})
+  plain = lambda name: price.with_recipe(**{name: getattr(ON_POLICY, name)})
   if r.trained(n) < n:
     yield f"m = {r.m} of n = {n}", plain("m")
   if r.epochs > 1:

@@ -61,6 +61,17 @@ class Price:
         microbatch_rows=min(B, self.micro_rows), whole=self.whole,
         chunked_head=self.chunked_head)
 
+  def with_recipe(self, **changes) -> "Price":
+    """Returns the price with these fields of the recipe."""
+    recipe = dataclasses.replace(self.workload.recipe, **changes)
+    return dataclasses.replace(self, workload=dataclasses.replace(
+        self.workload, recipe=recipe))
+
+  def step_seconds(self, Bp: int, n: int) -> float:
+    """Returns the seconds of one step, without evaluations."""
+    return float(dataclasses.replace(self, eval_rollouts=None).run(
+        Bp, n, 1).seconds)
+
   def with_rows(self, most: int) -> "Price":
     """Returns the price with as many of `most` rows as the memory admits."""
     G = self.mesh.data * self.mesh.fsdp

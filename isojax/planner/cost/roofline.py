@@ -74,6 +74,13 @@ class Cost:
   def stages(self) -> tuple[Stage, ...]:
     return (self.prefill, self.decode, self.score, self.update, self.optimizer)
 
+  def __add__(self, other):
+    """Returns the cost of one after the other on the same machine."""
+    return Cost(
+        *(a + b for a, b in zip(self.stages, other.stages)),
+        self.overhead + other.overhead, self.rollouts + other.rollouts,
+        self.tokens + other.tokens, self.chips, self.usd_per_hour)
+
   @property
   def seconds(self):
     return sum(stage.seconds for stage in self.stages) + self.overhead

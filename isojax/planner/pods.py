@@ -1,0 +1,176 @@
+"""How many of n rollouts to train on: m, with what the answer rests on.
+
+PODS (arXiv 2504.13818, repository YixuanEvenXu/pods @ 187f43b) samples n
+rollouts of a problem and trains on the m of the largest reward variance. Its
+published runs are a prior, launch.speedup on one's own records is evidence, and
+the price says what a step costs on one's own machine.
+"""
+
+import dataclasses
+
+from isojax.errors import InputError
+
+RATIO = 4  # n / m of PODS's main settings; its advice is 2 to 4
+FEWEST_M = 4  # the smallest m whose end was not worse; m = 2 was
+VERDICTS = ("faster", "slower", "not resolved", "no interval", "never")
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """A recipe against its baseline, which trains on every rollout."""
+
+  setting: str
+  baseline: tuple[int, int]  # n, m
+  kept: tuple[int, int]  # n, m
+  rollouts: float  # sampled in a step, over those of the baseline
+  seconds: tuple[float, float]  # of a step: baseline, kept
+  speedup: float  # in wall time, to 0.99 of the baseline's peak
+  interval: tuple[float, float] | None  # 95 %, bootstrap over runs
+
+  @property
+  def rollouts_needed(self) -> float:
+    """Returns the rollouts sampled up to the threshold, over the baseline's."""
+    return self.rollouts * self.seconds[0] / self.seconds[1] / self.speedup
+
+
+# Speed-ups of answer accuracy. Left out: Llama's 3.0, an effect of the format
+# reward; its answers alone never reach the threshold.
+PUBLISHED = (
+    Published("Qwen2.5-3B, GSM8K, L40S", (16, 16), (64, 16), 4.0,
+              (7.563, 10.118), 2.0, (1.0, 2.67)),
+    Published("Qwen2.5-3B, MATH, L40S", (8, 8), (32, 8), 4.0,
+              (7.870, 10.121), 2.0, (1.17, 2.5)),
+    Published("Qwen2.5-3B, GSM8K, 8 H100", (32, 32), (128, 32), 1.0,
+              (21.848, 10.087), 1.71, None),
+    Published("Qwen2.5-7B, GSM8K, 8 A100", (32, 32), (128, 32), 1.0,
+              (40.649, 9.501), 1.75, None),
+)
+CAUTIONS = (
+    "not resolved by PODS: n of 32 to 256 at m = 16, and m of 4 to 16 at n = "
+    "64; only m = 2 and n = m = 16 stand apart",
+    "PODS's speed-ups are quotients of checkpoint counts in wall time; to the "
+    "threshold its recipe sampled {:.2g} to {:.2g} times the rollouts of the "
+    "baseline, so at a given C of rollouts it is not shown to be better",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+  """An arm of one's own records in speedup.json, against their baseline."""
+
+  name: str
+  ratio: float | None  # n / m; None: n or m changes during the run
+  speedup: float | None  # None: never reaches the threshold
+  interval: tuple[float, float] | None
+  verdict: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+  m: int  # n: train on every rollout
+  basis: str
+  warnings: tuple[str, ...]
+
+
+def read_own(document: dict, *, path: str) -> list[Own]:
+  """Returns the arms of speedup.json; InputError if it is another file."""
+  try:
+    out = []
+    for arm in document["arms"]:
+      interval = arm["interval"]
+      n, m = arm["n"], arm["m"]
+      if arm["verdict"] not in VERDICTS:
+        raise ValueError(f"verdict {arm['verdict']!r}")
+      out.append(Own(
+          str(arm["name"]), None if None in (n, m) else n / m,
+          None if arm["ratio"] is None else float(arm["ratio"]),
+          None if interval is None else (float(interval[0]),
+                                         float(interval[2])),
+          arm["verdict"]))
+    if document["axis"] != "device_seconds":
+      raise ValueError(f"axis {document['axis']!r}, not device_seconds")
+    return out
+  except (KeyError, TypeError, ValueError, IndexError) as error:
+    raise InputError(
+        f"{path}: expected speedup.json of launch.speedup --out on the axis "
+        f"device_seconds ({type(error).__name__}: {error})") from error
+
+
+def candidates(n: int) -> list[int]:
+  """Returns m = n, and n / 2, n / 4, ... down to FEWEST_M, where whole."""
+  out = [n]
+  while out[-1] % 2 == 0 and out[-1] // 2 >= FEWEST_M:
+    out.append(out[-1] // 2)
+  return out
+
+
+def _nearest(n: int, ratio: float) -> int:
+  """Returns the candidate below n whose n / m is nearest to a ratio."""
+  return min(candidates(n)[1:], key=lambda m: abs(n / m - ratio))
+
+
+def by_price(step_ratio: float) -> str:
+  """Returns what a step's price means for PODS's published rollouts.
+
+  Args:
+    step_ratio: seconds of a step with m = n over those with this m.
+  """
+  needed = sorted(p.rollouts_needed for p in PUBLISHED if p.rollouts == 1)
+  said = (f"a step with m = n takes {step_ratio:.2f} times as long; at equal "
+          "rollouts a step, PODS needed "
+          + " and ".join(f"{x:.2f}" for x in needed) + " times the rollouts: ")
+  if step_ratio > needed[-1]:
+    return said + "faster in time by each of these"
+  if step_ratio <= needed[0]:
+    return said + "slower in time by each of these"
+  return said + "whether it is faster in time is not resolved"
+
+
+def propose(n: int, *, own: list[Own] | None,
+            step_ratio) -> Proposal:
+  """Returns m for groups of n rollouts.
+
+  Args:
+    n: rollouts sampled per problem.
+    own: arms of one's own records; None: none were given.
+    step_ratio: m -> seconds of a step with m = n over those with m; None
+      without a price.
+
+  Raises:
+    InputError: no candidate below n.
+  """
+  if len(candidates(n)) < 2:
+    raise InputError(
+        f"--pods: n = {n}: expected an even n of at least {2 * FEWEST_M}: m = "
+        f"n / 2 or less, and PODS was worse below m = {FEWEST_M}")
+  prior = (f"published prior, PODS (arXiv 2504.13818): n/m = {RATIO} in its "
+           "main settings")
+  warnings = [CAUTIONS[0], CAUTIONS[1].format(
+      min(p.rollouts_needed for p in PUBLISHED),
+      max(p.rollouts_needed for p in PUBLISHED))]
+  m, basis = _nearest(n, RATIO), prior
+  kept = [arm for arm in own or () if arm.ratio is not None and arm.ratio > 1]
+  faster = [arm for arm in kept if arm.verdict == "faster"]
+  if faster:
+    best = max(faster, key=lambda arm: arm.speedup)
+    m = _nearest(n, best.ratio)
+    basis = (f"your own records: {best.name} is {best.speedup:.2f} times as "
+             f"fast [{best.interval[0]:.2f}, {best.interval[1]:.2f}]")
+    if n / m != best.ratio:
+      warnings.append(f"your arm has n/m = {best.ratio:g}, this is {n / m:g}")
+    near = [arm.name for arm in faster if arm is not best and (
+        arm.interval[1] >= best.interval[0])]
+    if near:
+      warnings.append("not resolved between your own " + ", ".join(
+          (best.name, *near)) + ": their intervals overlap")
+  elif kept and all(arm.verdict in ("slower", "never") for arm in kept):
+    m = n
+    basis = ("your own records: no arm with m < n is faster than its baseline ("
+             + "; ".join(f"{arm.name}: {arm.verdict}" for arm in kept) + ")")
+  elif own is not None:
+    warnings.append("your own records do not resolve it (" + ("; ".join(
+        f"{arm.name}: {arm.verdict}" for arm in kept) or "no arm with m < n")
+        + "); the prior is taken")
+  if step_ratio is not None and m < n:
+    basis += "; " + by_price(step_ratio(m))
+  return Proposal(m, basis, tuple(warnings))

@@ -1,0 +1,133 @@
+"""A schedule of n that follows a law n*(C) while C is spent.
+
+n*(C) is the best constant n of a run that ends at C. Whether a run that follows
+it beats the best constant n has not been measured.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.planner import advice as advice_lib
+from isojax.planner.advice import Question
+from isojax.planner.allocation import nearest_power
+from isojax.planner.fit_file import Fitted
+
+GRID = 512  # values of C, equally spaced in log C, between which n is searched
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """Pieces of constant n, and what they rest on."""
+
+  pieces: tuple[tuple[int, int], ...]  # (from C, n), rollouts
+  basis: str
+  warnings: tuple[str, ...]
+
+
+def pieces_of(n_at, *, low: int, high: int,
+              step) -> tuple[tuple[int, int], ...]:
+  """Returns the pieces of a step function n_at of C, from C = 0.
+
+  Between 0 and `low`, n is n_at(low). The first C of each piece is exact, if n
+  does not change twice between two values of the grid. A piece that is shorter
+  than one of its own steps is left out.
+
+  Args:
+    n_at: C -> n.
+    low, high: first and last C that is asked for.
+    step: n -> rollouts of a step.
+  """
+  C_G = np.unique(np.geomspace(low, high, GRID).round().astype(np.int64))
+  out, begun = [(0, n_at(int(C_G[0])))], int(C_G[0])
+  for C in map(int, C_G[1:]):
+    n = n_at(C)
+    if n != out[-1][1]:
+      before, after = begun, C  # n_at(before) is the old n, n_at(after) is new
+      while after - before > 1:
+        middle = (before + after) // 2
+        before, after = ((middle, after) if n_at(middle) == out[-1][1]
+                         else (before, middle))
+      out.append((after, n_at(after)))
+    begun = C
+  ends = [start for start, _ in out[1:]] + [high]
+  kept = []
+  for (start, n), end in zip(out, ends):
+    if kept and (end - start < step(n) or n == kept[-1][1]):
+      continue
+    kept.append((start, n))
+  return tuple(kept)
+
+
+def _first(q: Question) -> int:
+  """Returns the first C, in rollouts, at which the law or the data are known.
+
+  Raises:
+    InputError: the law has no n*(C) along a run.
+  """
+  law = q.law
+  if q.from_table or q.fixed:
+    raise InputError(
+        "--schedule needs a law of n*(C) at a free batch; this is "
+        + ("a table of the best n at the largest C" if q.from_table else
+           "one of n against Bp at a fixed Bp * n"))
+  if q.n:
+    raise InputError(f"--n={q.n}: no effect with --schedule, which takes n from "
+                     "the law; leave it out")
+  seen = law.C_seen
+  if isinstance(law, Fitted) and not law.identified:
+    ranges = law.measured_ranges()
+    seen = ranges[0] if ranges else None
+  per_rollout = q.tokens_per_rollout if law.unit in (
+      "tokens", "sampled_tokens") else 1.0
+  if seen is None or per_rollout is None:
+    advice_lib.advise(q)  # raises, and says why
+    raise InputError("--schedule: nothing is known of n before the budget")
+  return max(2, math.ceil(seen[0] / per_rollout))
+
+
+def follow(q: Question) -> tuple[int, Schedule]:
+  """Returns Bp and the schedule of a run with the budget of the question.
+
+  n is n*(C) to a power of two. A law that is not identified is not followed:
+  its measured frontier is, with the tested n, where the best one is resolved.
+
+  Raises:
+    InputError: nothing is known of n at some C up to the budget.
+  """
+  low = min(_first(q), q.C)
+  end = advice_lib.ask(q)
+  Bp = min(q.Bp or end.measured_Bp or advice_lib.wanted_Bp(q),
+           q.D or q.B_max, max(1, q.B_max // 2))
+  most = max(2, min(q.B_max, q.C) // Bp)
+  if q.C < 2 * Bp:
+    raise InputError(f"C={q.C} rollouts: expected at least 2 * Bp = {2 * Bp}, "
+                     "one step")
+
+  def n_at(C):
+    answer = advice_lib.ask(dataclasses.replace(q, C=C))
+    if answer.measured_Bp and answer.n <= most:
+      return int(answer.n)  # a tested one
+    return nearest_power(answer.n, low=2, high=most)
+
+  found = pieces_of(n_at, low=low, high=q.C, step=lambda n: Bp * n)
+  warnings = []
+  if end.n > math.sqrt(2) * most:
+    warnings.append(f"n is capped at {n_at(q.C)}: Bp * n is at most "
+                    f"{min(q.B_max, q.C):,}")
+  warnings.append(
+      "n*(C) is the best constant n of a run that ends at C; whether a run that "
+      "follows it is better has not been measured: compare with the constant n "
+      "of launch.plan without --schedule")
+  if low < q.C:
+    warnings.append(f"below {low:,} rollouts nothing was measured: the first n "
+                    "is that of the first measured C")
+  if end.beyond:
+    warnings.append(f"extrapolated: the law is of {end.seen[0]:.3g} to "
+                    f"{end.seen[1]:.3g} {end.unit}, the budget is {end.x:.3g}")
+  if len(found) == 1:
+    warnings.append("n*(C) stays at one power of two up to the budget, so the "
+                    "schedule has one piece")
+  return Bp, Schedule(found, end.basis, tuple(warnings))

@@ -1,0 +1,50 @@
+"""What launch.price reads from a config, and prices of whole allocations."""
+
+import itertools
+
+import pytest
+
+from configs import hard
+from isojax import experiment
+from isojax.planner.allocation import Allocation
+from isojax.planner.cost import machine as machine_lib
+from isojax.planner.cost import pricing
+from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost.recipe import ON_POLICY, Recipe
+from isojax.planner.cost.workload import Workload
+from isojax.rl import algorithm
+from launch import price as price_lib
+from tests.planner import test_recipe
+
+
+def test_scored_columns_are_those_of_the_algorithm():
+  config = hard.get_config()
+  assert price_lib.the_recipe(config) == ON_POLICY
+  for coef, where, ratio_to, epochs, minibatches in itertools.product(
+      (0.0, 0.1), ("loss", "reward"), ("old", "behavior"), (1, 2), (1, 4)):
+    config.recipe.loss.update(
+        kl_coef=coef, kl_in=where, ratio_to=ratio_to,
+        importance_cap=None if ratio_to == "behavior" else 2.0,
+        kl_estimator="k1" if where == "reward" else "k3")
+    config.recipe.updates.update(epochs=epochs, minibatches=minibatches)
+    e, found = experiment.load(config), price_lib.the_recipe(config)
+    columns = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
+    assert found == Recipe(
+        epochs=epochs, minibatches=minibatches,
+        old_logp="old_logp" in columns, ref_logp="ref_logp" in columns)
+
+
+def test_an_allocation_costs_what_its_pieces_cost():
+  price = pricing.packed(
+      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
+      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
+  # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
+  a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
+  cost = price_lib.cost_of(price, a)
+  assert a.steps_by_piece == ((4, 32), (8, 8)) and a.C == 1536
+  assert cost.seconds == pytest.approx(
+      price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
+  assert (cost.rollouts, cost.tokens) == (1536, 1536 * 200)
+  kept = price_lib.cost_of(price, Allocation(8, 4, 40, m=2))
+  assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
+  assert kept.seconds < price.run(8, 4, 40).seconds

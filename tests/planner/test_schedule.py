@@ -1,0 +1,97 @@
+"""Schedules of n that follow a law, by hand."""
+
+import dataclasses
+import math
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.planner import priors
+from isojax.planner import schedule
+from isojax.planner.allocation import allocate
+from tests.planner import test_advice
+
+ASK = dataclasses.replace(
+    test_advice.QUESTION, law=test_advice.FITTED, C=400_000, model="m", Bp=16)
+
+
+def follow(**change):
+  return schedule.follow(dataclasses.replace(ASK, **change))
+
+
+def at(log2_n: float) -> int:
+  """First C whose log2 n* exceeds a value, for L = 4, k = 5, C0 = 1e5, b = 2."""
+  return math.ceil(10 ** (5 - math.log(4 / (log2_n - 2) - 1) / 5))
+
+
+def test_pieces_of_a_law_by_hand():
+  Bp, found = follow()
+  assert Bp == 16
+  assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16), (at(4.5), 32),
+                          (at(5.5), 64))
+  assert found.pieces[1][0] == 40_815  # 10^(5 - ln(7) / 5) = 40,814.8
+  assert "your own fit, fit.json" in found.basis
+  assert any("has not been measured" in text for text in found.warnings)
+  assert any("below 10,000 rollouts" in text for text in found.warnings)
+  assert not any("extrapolated" in text for text in found.warnings)
+  a = allocate(Bp=Bp, n=4, M=None, C=ASK.C, schedule=found.pieces)
+  assert ASK.C - 16 * 64 < a.C <= ASK.C
+  assert [n for n, _ in a.steps_by_piece] == [4, 8, 16, 32, 64]
+  # 40,815 rollouts are 637.7 steps of 64; the next piece begins with the 639th.
+  assert a.steps_by_piece[0] == (4, 638)
+  assert sum(Bp * n * steps for n, steps in a.steps_by_piece) == a.C
+
+
+def test_a_smaller_budget_has_the_first_pieces():
+  _, short = follow(C=100_000)
+  assert short.pieces == follow()[1].pieces[:3]
+  assert follow(C=20_000)[1].pieces == ((0, 4),)
+  assert any("one piece" in text for text in follow(C=20_000)[1].warnings)
+  assert any("extrapolated" in text for text in follow(C=500_000)[1].warnings)
+
+
+def test_n_is_capped_by_the_batch():
+  _, found = follow(B_max=16 * 16)
+  assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16))
+  assert any("n is capped at 16" in text for text in found.warnings)
+
+
+def test_pieces_shorter_than_a_step_are_left_out():
+  """n doubles at 100 and again at 130: 30 rollouts are less than one step."""
+  n_at = lambda C: 4 if C < 100 else 8 if C < 130 else 16
+  assert schedule.pieces_of(n_at, low=10, high=1000, step=lambda n: 5 * n) == (
+      (0, 4), (130, 16))
+  assert schedule.pieces_of(n_at, low=10, high=1000, step=lambda n: 3 * n) == (
+      (0, 4), (100, 8), (130, 16))
+  assert schedule.pieces_of(n_at, low=10, high=50, step=lambda n: n) == (
+      (0, 4),)
+
+
+def test_a_law_that_is_not_identified_is_followed_only_where_measured():
+  law = test_advice.unidentified()
+  # 8 and 24 are tested; between 1e4 and 3e4 the nearer point in log C counts.
+  Bp, found = follow(law=law, C=100_000, Bp=None)
+  assert (Bp, found.pieces) == (16, ((0, 8), (17_321, 24)))  # sqrt(3) e4
+  assert "measured, not a law" in found.basis
+  with pytest.raises(InputError, match="is not identified"):
+    follow(law=law, C=200_000)
+  with pytest.raises(InputError, match="is not identified"):
+    follow(law=dataclasses.replace(law, frontier=()), C=50_000)
+
+
+def test_laws_without_a_path_along_a_run_are_refused():
+  for change, message in (
+      (dict(law=priors.PRIORS["q2-easy"]), "at a fixed Bp"),
+      (dict(law=priors.PRIORS["q1-easy"], metric="best"), "a table of the best"),
+      (dict(n=8), "--n=8: no effect"),
+      (dict(C=20), "at least 2 . Bp = 32"),
+      (dict(law=priors.PRIORS["q1-easy-tokens"]), "--response_tokens")):
+    with pytest.raises(InputError, match=message):
+      follow(**change)
+
+
+def test_a_law_in_tokens_is_followed_in_rollouts():
+  tokens = dataclasses.replace(
+      test_advice.FITTED, unit="sampled_tokens", C_seen=(1e4, 4e5))
+  _, found = follow(law=tokens, tokens_per_rollout=10.0, C=40_000)
+  assert found.pieces[1] == (math.ceil(10 ** (5 - math.log(7) / 5) / 10), 8)
