@@ -6,6 +6,7 @@ import pytest
 
 from configs import hard
 from isojax import experiment
+from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import pricing
@@ -13,6 +14,7 @@ from isojax.planner.cost.efficiency import CALIBRATED
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.rl import algorithm
+from launch import plan
 from launch import price as price_lib
 from tests.planner import test_recipe
 
@@ -32,6 +34,21 @@ def test_scored_columns_are_those_of_the_algorithm():
     assert found == Recipe(
         epochs=epochs, minibatches=minibatches,
         old_logp="old_logp" in columns, ref_logp="ref_logp" in columns)
+
+
+def test_the_rate_of_a_plan_is_that_of_the_run():
+  config = hard.get_config()
+  config.recipe.updates.minibatches = 2
+  for batch, m in itertools.product(("sampled", "trained", "update"),
+                                    (None, 2)):
+    config.recipe.optimizer.batch = batch
+    config.alloc.update(Bp=4, n=8, M=3, m=m)
+    config.recipe.loss.selection = "all" if m is None else "max_variance"
+    e = experiment.load(config)
+    row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
+        4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
+    (row,), _ = plan.with_rate(config, [row])
+    assert row.lr == pytest.approx(e.lr)
 
 
 def test_an_allocation_costs_what_its_pieces_cost():

@@ -349,6 +349,11 @@ def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
   assert workload == quarter
   found = measured.measured_efficiency(
       train, step(8, quarter, PEAK), path="r")
+  scored = [r | dict(seconds_update=r["seconds_update"] - 0.1,
+                     seconds_logp=0.1) for r in train]
+  assert measured.measured_efficiency(
+      scored, step(8, quarter, PEAK), path="r").update_flops == pytest.approx(
+          found.update_flops)
   assert found.basis == "measured from r"
   for n in (8, 64):
     assert step(n, workload, found).seconds == pytest.approx(

@@ -9,7 +9,7 @@ import dataclasses
 from isojax.ledger import records
 
 METRICS = ("avg", "best", "worst")
-KNOWN = records.FIELDS["eval"] | {"m"}
+KNOWN = records.FIELDS["eval"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,11 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   typical = lambda name: statistics.median(r[name] for r in train)
   prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
   sample = (prefill + decode) / typical("seconds_sample")
-  update = sum(update) / typical("seconds_update")
+  # Forward passes before the updates are priced with them; older records have
+  # none.
+  logp = statistics.median(
+      r["seconds_logp"] if "seconds_logp" in r else 0.0 for r in train)
+  update = sum(update) / (typical("seconds_update") + logp)
   return Efficiency(sample, sample, sample, update, update, update, 1.0,
                     typical("seconds_score"), f"measured from {path}")
 
