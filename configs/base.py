@@ -59,6 +59,8 @@ def get_config():
           # too coarse for some models with key biases (Qwen2): check logp_gap
           attention="auto",  # kernel for prompts: or einsum, splash, cudnn
           precision="highest",  # of float32 products; high, default: faster
+          head_dtype=config_dict.placeholder(str),  # of the head: None for
+          # dtype and weights, or float32 at the highest precision
       ),
       recipe=dict(
           reward=dict(
@@ -99,6 +101,8 @@ def get_config():
               attention="auto",  # kernel: or einsum, splash, cudnn
               precision="highest",  # of float32 products; high, default:
               # faster on accelerators, further from the sampler
+              head_dtype=config_dict.placeholder(str),  # of the head: None for
+              # dtype, or float32 at the highest precision
           ),
           updates=dict(
               epochs=1,  # passes over the rollouts of a step

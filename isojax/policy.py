@@ -74,7 +74,9 @@ def slot_sizes(model: decoder.Transformer,
                cfg: sampler_lib.SamplerConfig) -> dict:
   """Returns the arguments of cost.memory.slots_admitted for a sampler."""
   return dict(
-      weights=cfg.weights or cfg.dtype, cache=cfg.cache or cfg.dtype,
+      weights=cfg.weights or cfg.dtype,
+      head=cfg.head_dtype or cfg.weights or cfg.dtype,
+      cache=cfg.cache or cfg.dtype,
       dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=sampler_lib.prompt_kernel(model, cfg) != "einsum")

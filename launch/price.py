@@ -147,6 +147,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> Workload:
       *means, sampler.max_prompt_tokens, sampler.max_new_tokens,
       lora_rank=config.model.lora.rank or None, dtype=sampler.dtype,
       weights=sampler.weights, cache=sampler.cache, padded=True,
+      sampled_head=sampler.head_dtype, head=loss.head_dtype,
       fused=memory_lib.has_kernel(
           shape, attention=loss.attention, dtype=loss.dtype,
           tensor=config.mesh.tensor, accelerator=machine.accelerator),

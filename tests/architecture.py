@@ -261,7 +261,7 @@ IMPORTS = {
     "models.attention":
         "attention_kernels errors mesh",
     "models.decoder":
-        "mesh models.attention models.linear",
+        "mesh models.attention models.linear models.precision",
     "models.hf_config":
         "errors installation json_text model_families models.decoder "
         "planner.cost.model_shape",

@@ -18,9 +18,11 @@ from jax.sharding import Mesh
 from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
 from isojax.models import linear
+from isojax.models import precision as precision_lib
 
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
+HEAD_DTYPES = ("float32",)  # of the head, where it is not that of activations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,9 +222,14 @@ def logits(hidden_BxTxD, weight_VxD, cfg: ModelConfig):
   return attention_lib.soft_cap(raw.reshape(B, T, -1), cfg.logit_cap)
 
 
+def head_name(cfg: ModelConfig) -> str:
+  """Returns the parameter that is the output matrix."""
+  return "embed" if cfg.tied else "head"
+
+
 def head_weight(params, cfg: ModelConfig):
   """Returns the output matrix [V, D]; the embedding if it is tied."""
-  return params["embed" if cfg.tied else "head"]
+  return params[head_name(cfg)]
 
 
 class Transformer(nn.Module):
@@ -235,6 +242,9 @@ class Transformer(nn.Module):
   remat: bool = False
   attention: str = "einsum"  # one of attention.KERNELS
   dtype: str | None = None  # of activations; None: as that of the cache
+  # Of the hidden states after the last norm and of the head's product, which
+  # then has the highest precision: one of HEAD_DTYPES. None: dtype.
+  head_dtype: str | None = None
 
   def setup(self):
     c = self.cfg
@@ -273,8 +283,8 @@ class Transformer(nn.Module):
     each = self.looped if self.remat else functools.partial(
         self.unrolled, past=past)
     x, keys, values = each(x, position_BxT, seen, cache, slot)
-    hidden = rms_norm(
-        self.by_rows(x), linear.rounded(self.norm_D, x.dtype), self.cfg)
+    x, norm_D = self.by_rows(x), linear.rounded(self.norm_D, x.dtype)
+    hidden = rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)
     return hidden, KVCache(tuple(keys), tuple(values))
 
   def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
@@ -336,7 +346,8 @@ class Transformer(nn.Module):
   def head(self, hidden_BxTxD):
     """Returns logits [B, T, V] in float32."""
     weight_VxD = self.embed_VxD if self.cfg.tied else self.head_VxD
-    return logits(hidden_BxTxD, weight_VxD, self.cfg)
+    return precision_lib.of_head(logits, self.head_dtype)(
+        hidden_BxTxD, weight_VxD, self.cfg)
 
   def initialize(self):
     """Touches every parameter once, for `init`."""

@@ -35,3 +35,11 @@ def traced(function, precision: str):
       return function(*args, **kwargs)
 
   return with_precision
+
+
+def of_head(function, head_dtype: str | None):
+  """Returns the function, whose products are exact if the head is float32.
+
+  A program in bfloat16 has a float32 head's product alone at this precision.
+  """
+  return function if head_dtype is None else traced(function, "highest")

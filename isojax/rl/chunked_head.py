@@ -109,7 +109,7 @@ def gradient(term, hidden_RxTxD, weight_VxD, rest, *, mesh):
 
   Args:
     term: (hidden, weight [G, V, D], rest) of a chunk -> (value, tree of sums).
-    hidden_RxTxD: hidden states in the compute dtype.
+    hidden_RxTxD: hidden states in the dtype of the head's product.
     weight_VxD: the head's weight. Its gradient is summed over chunks in
       float32, and then over devices in the dtype of the weight.
     rest: a tree of [R, T, ...], cut like the hidden states.

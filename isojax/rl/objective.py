@@ -75,6 +75,8 @@ class LossConfig:
   attention: str  # one of attention.CHOICES
   # Of float32 products, one of precision.PRECISIONS.
   precision: str = dataclasses.field(metadata={"neutral": "highest"})
+  # Of the head, one of decoder.HEAD_DTYPES; None: dtype.
+  head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
 
   def __post_init__(self):
     for name, choices in (*TABLES.items(),
@@ -91,6 +93,10 @@ class LossConfig:
       if getattr(self, name) not in choices:
         raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
                          f"of {', '.join(choices)}")
+    if self.head_dtype not in (None, *decoder.HEAD_DTYPES):
+      raise InputError(
+          f"loss.head_dtype={self.head_dtype!r}: expected None, for loss.dtype,"
+          f" or {', '.join(decoder.HEAD_DTYPES)}")
     _check_constants(self)
     if self.microbatch_tokens < 1:
       raise InputError(

@@ -134,7 +134,7 @@ def place(batch: Batch, mesh) -> Batch:
 
 
 def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
-  """Returns the model with the update's remat and attention kernel.
+  """Returns the model with the update's remat, attention kernel and head.
 
   Args:
     length: tokens of a row with its prompt.
@@ -142,9 +142,10 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
   Raises:
     InputError: as attention.choose.
   """
-  return model.clone(remat=cfg.remat, attention=attention.choose(
-      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
-      precision=cfg.precision, length=length, knob="recipe.loss.attention"))
+  return model.clone(
+      remat=cfg.remat, head_dtype=cfg.head_dtype, attention=attention.choose(
+          cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+          precision=cfg.precision, length=length, knob="recipe.loss.attention"))
 
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
@@ -156,7 +157,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
     measure = measuring(model, temperature)
 
     def policy(trained):
-      params = policy_params(base, trained, cfg, lora)
+      params = policy_params(bare, base, trained, cfg, lora)
       return (chunked_head.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
@@ -172,7 +173,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
     ref_weight = ref_hidden = None
     if cfg.kl_in_loss:
       ref_weight = chunked_head.per_block(
-          decoder.head_weight(base, model.cfg), dtype, model.mesh)
+          decoder.head_weight(base, model.cfg), hidden.dtype, model.mesh)
       ref_hidden = chunked_head.hidden_states(model, base, batch, dtype)
     if cfg.whole_answers:
       logp, _ = chunked_head.mapped(measure, hidden, weight, batch.tokens_RxW,
@@ -192,23 +193,29 @@ def row_length(batch: Batch) -> int:
   return batch.prompts.tokens_PxS.shape[1] + batch.tokens_RxW.shape[1]
 
 
-def policy_params(base, trained, cfg: LossConfig, lora):
-  """Returns the policy's parameters, whose gradients are in reduce_dtype."""
+def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
+                  lora):
+  """Returns the policy's parameters, whose gradients are in reduce_dtype.
 
-  def reduced(x):  # a cast in the forward casts the gradient in the backward
-    return x.astype(cfg.reduce_dtype)
+  The gradient of a float32 head is in float32.
+  """
+  name = decoder.head_name(model.cfg)
 
-  return jax.tree.map(reduced, lora_lib.merge(
+  def reduced(path, x):  # casts in a forward cast the gradient in the backward
+    wide = cfg.head_dtype and path[-1].key == name
+    return x.astype(cfg.head_dtype if wide else cfg.reduce_dtype)
+
+  return jax.tree.map_with_path(reduced, lora_lib.merge(
       lora, base, trained, precision=cfg.precision))
 
 
 def measuring(model: decoder.Transformer, temperature):
   """Returns measure(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
+  logits = precision_lib.of_head(decoder.logits, model.head_dtype)
 
   def measure(hidden, weight, tokens_RxW):
     return losses.logp_and_entropy(
-        decoder.logits(hidden, weight, model.cfg), tokens_RxW,
-        temperature=temperature)
+        logits(hidden, weight, model.cfg), tokens_RxW, temperature=temperature)
 
   return measure
 
@@ -230,7 +237,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
 
   def score(trained, base, batch: Batch, temperature):
     model = with_kernel(bare, cfg, row_length(batch))
-    params = {"old_logp": lambda: policy_params(base, trained, cfg, lora),
+    params = {"old_logp": lambda: policy_params(bare, base, trained, cfg, lora),
               "ref_logp": lambda: base}
 
     def logp(name):

@@ -56,6 +56,8 @@ class SamplerConfig:
   attention: str  # one of attention.CHOICES, of prompts
   # Of float32 products, one of precision.PRECISIONS.
   precision: str = dataclasses.field(metadata={"neutral": "highest"})
+  # Of the head, one of decoder.HEAD_DTYPES; None: dtype, and weights.
+  head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
 
   def __post_init__(self):
     for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
@@ -68,7 +70,8 @@ class SamplerConfig:
       if getattr(self, name) not in known:
         raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
                          f"one of {', '.join(known)}")
-    for name, known in (("weights", WEIGHTS), ("cache", tuple(CACHES))):
+    for name, known in (("weights", WEIGHTS), ("cache", tuple(CACHES)),
+                        ("head_dtype", decoder.HEAD_DTYPES)):
       if getattr(self, name) not in (None, *known):
         raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
                          f"None, for sampler.dtype, or {', '.join(known)}")
@@ -148,7 +151,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       gathered once instead of at every token.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
-  model = model.clone(dtype=cfg.dtype)
+  model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   reader = model.clone(attention=prompt_kernel(model, cfg))
   on_tpu = mesh.devices.flat[0].platform == "tpu"
   G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
@@ -167,6 +170,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   def cast(param):
     return param.astype(dtype)
 
+  def cast_head(param):
+    return param.astype(cfg.head_dtype)
+
   def empty(R, L):
     return decoder.init_cache(model.cfg, R, L, cache_dtype)
 
@@ -179,6 +185,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
 
   def caster(path, sharding):
     name = path[-1].key
+    if cfg.head_dtype and name == decoder.head_name(model.cfg):
+      return jax.jit(cast_head, out_shardings=sharding)
     if cfg.weights is None or name not in int8.INPUTS:
       return jax.jit(cast, out_shardings=sharding)
     return jax.jit(functools.partial(int8.quantized, inputs=int8.INPUTS[name]),
@@ -188,13 +196,16 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
   # gathered and laid out.
   casts = jax.tree.map_with_path(caster, weights)
 
-  def is_cast(param, sharding):
-    return param.dtype == dtype and param.sharding.is_equivalent_to(
+  def is_cast(path, param, sharding):
+    wanted = dtype
+    if cfg.head_dtype and path[-1].key == decoder.head_name(model.cfg):
+      wanted = jnp.dtype(cfg.head_dtype)
+    return param.dtype == wanted and param.sharding.is_equivalent_to(
         sharding, param.ndim)
 
   def prepare(params):
     if cfg.weights is None and all(jax.tree.leaves(
-        jax.tree.map(is_cast, params, weights))):
+        jax.tree.map_with_path(is_cast, params, weights))):
       return params
     return jax.tree.map(lambda each, x: each(x), casts, params)
 

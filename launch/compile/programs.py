@@ -54,9 +54,10 @@ class Case:
         f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
-        f"{kept['weights']}, cache {kept['cache']}; "
+        f"{kept['weights']}, cache {kept['cache']}, head {kept['head']}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
-        f"{e.recipe.loss.dtype}, gradients reduced in "
+        f"{e.recipe.loss.dtype}, head "
+        f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced in "
         f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
         f"{run_context.update_kernel(e, self.model)}"))
 
@@ -97,6 +98,8 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   return memory_lib.programs(
       policy_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
       weights=kept["weights"], cache=kept["cache"],
+      sampled_head=kept["head"],
+      head=e.recipe.loss.head_dtype or e.recipe.loss.dtype,
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,

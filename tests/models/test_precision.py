@@ -11,6 +11,7 @@ from jax.lax import Precision
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import lora
+from isojax.models.precision import PRECISIONS
 from isojax.rl import update as update_lib
 from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
@@ -40,39 +41,49 @@ def products(jaxpr):
           yield from products(inner)
 
 
-def float32(program, *args, **more) -> set:
-  """The precisions of the products of two float32 operands."""
-  return {precision for dtypes, precision in products(
-      program.trace(*args, **more).jaxpr.jaxpr) if dtypes == {"float32"}}
+def float32(jaxpr) -> list:
+  """The precision of each product of two float32 operands."""
+  return [precision for dtypes, precision in products(jaxpr)
+          if dtypes == {"float32"}]
 
 
 def sampled(cfg) -> dict:
   """The precisions of decode and prefill."""
+  return {name: set(float32(jaxpr)) for name, jaxpr in sampling(cfg).items()}
+
+
+def updated(cfg, adapters=lora.FULL) -> set:
+  """The precisions of a microbatch's forward and backward, with KL."""
+  return set(float32(updating(cfg, adapters)))
+
+
+def sampling(cfg) -> dict:
+  """The programs of decode and prefill."""
   model = make_model()
   s = sampler_lib.make_sampler(model, cfg, EOS)
   params = jax.tree.map(lambda cast, x: jax.eval_shape(cast, x), s.casts,
                         decoder.abstract_params(model))
   row = queue.start(make_prompts(1), 1, G=1, R=4, W=1, T=T).row
   return {
-      "decode": float32(
-          s.decode, params, jax.eval_shape(lambda: s.empty(4, 16)), row,
+      "decode": s.decode.trace(
+          params, jax.eval_shape(lambda: s.empty(4, 16)), row,
           rng.stream(0, "rollout", 0), np.float32(1), np.float32(1),
-          kind="whole"),
-      "prefill": float32(s.prefill, params, make_prompts(4))}
+          kind="whole").jaxpr.jaxpr,
+      "prefill": s.prefill.trace(params, make_prompts(4)).jaxpr.jaxpr}
 
 
-def updated(cfg, adapters=lora.FULL) -> set:
-  """The precisions of a microbatch's forward and backward, with KL."""
+def updating(cfg, adapters=lora.FULL):
+  """The program of a microbatch's forward and backward."""
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch, *_ = update_lib.assemble(
       prompts, rollouts, columns(advantage, weight), n=n, G=1, cfg=cfg)
   start, accumulate, _ = update_lib.make_update(
       model, SGD, cfg, adapters).programs
-  return float32(
-      accumulate, lora.abstract_trained(model, adapters),
+  return accumulate.trace(
+      lora.abstract_trained(model, adapters),
       lora.abstract_base(model, adapters), jax.eval_shape(start), batch,
-      np.float32(0.7))
+      np.float32(0.7)).jaxpr.jaxpr
 
 
 @pytest.mark.parametrize("changes", [{}, {"weights": "int8"},
@@ -104,10 +115,46 @@ def test_the_knobs_are_those_of_the_programs(name):
   assert found == {wanted, exact}
 
 
+FLOAT32_HEAD = {"dtype": "bfloat16", "head_dtype": "float32"}
+
+
+@pytest.mark.parametrize("changes", [{}, {"weights": "int8"}])
+def test_a_float32_head_of_the_sampler_is_multiplied_in_full(changes):
+  """It alone: a prefill has no product of two float32 operands."""
+  found = sampled(dataclasses.replace(CONFIG, **FLOAT32_HEAD, **changes))
+  assert found == {
+      "decode": {(Precision.HIGHEST, Precision.HIGHEST)}, "prefill": set()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_float32_head_has_a_precision_of_its_own(precision):
+  exact, rest = (Precision.HIGHEST,) * 2, (Precision[precision.upper()],) * 2
+  found = sampled(dataclasses.replace(
+      CONFIG, head_dtype="float32", precision=precision))
+  assert found == {"decode": {exact, rest}, "prefill": {rest}}
+
+
+@pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
+def test_a_float32_head_of_the_update_is_multiplied_in_full(reduce_dtype):
+  """Logits, their two gradients, and the logits of the reference."""
+  found = float32(updating(dataclasses.replace(
+      LOSS, **FLOAT32_HEAD, reduce_dtype=reduce_dtype)))
+  assert found == [(Precision.HIGHEST, Precision.HIGHEST)] * 4
+
+
+def test_a_float32_head_of_a_float32_policy_changes_nothing():
+  """Neither in the programs of the sampler nor in that of the update."""
+  def text(head_dtype):
+    return str((sampling(dataclasses.replace(CONFIG, head_dtype=head_dtype)),
+                updating(dataclasses.replace(LOSS, head_dtype=head_dtype))))
+  assert text(None) == text("float32")
+
+
 def test_merged_adapters():
   model = make_model()
   merge = jax.jit(lambda base, trained: lora.merge(
       LORA, base, trained, dtype=jnp.bfloat16, precision="highest"))
-  found = float32(merge, lora.abstract_base(model, LORA),
-                  lora.abstract_trained(model, LORA))
-  assert found == {(Precision.HIGHEST, Precision.HIGHEST)}
+  found = float32(merge.trace(
+      lora.abstract_base(model, LORA),
+      lora.abstract_trained(model, LORA)).jaxpr.jaxpr)
+  assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}

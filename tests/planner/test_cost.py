@@ -504,9 +504,11 @@ def test_slots_that_a_budget_admits_by_hand():
   """1,145 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
   """
   assert ONE.params == 116
-  admitted = lambda budget, fsdp, kept="float32": memory_lib.slots_admitted(
-      ONE, weights=kept, cache=kept, dtype="float32", fsdp=fsdp, tensor=1,
-      max_prompt=10, max_response=6, budget=budget, most=3, fused=False)
+  admitted = lambda budget, fsdp, kept="float32", head=None: (
+      memory_lib.slots_admitted(
+          ONE, weights=kept, head=head or kept, cache=kept, dtype="float32",
+          fsdp=fsdp, tensor=1, max_prompt=10, max_response=6, budget=budget,
+          most=3, fused=False))
   assert admitted(464 + 3435, 1) == (3, True)
   assert admitted(464 + 3434, 1) == (2, True)
   assert admitted(464 + 1144, 1) == (0, True)
@@ -517,6 +519,9 @@ def test_slots_that_a_budget_admits_by_hand():
   # 10 tokens, each 4 + 4 (16 + 9) + 8 * 2 * 10 = 264, are 842.
   assert admitted(116 + 2526, 1, "int8") == (3, True)
   assert admitted(116 + 2525, 1, "int8") == (2, True)
+  # With a float32 head, 20 words of 4 bytes instead of 1.
+  assert admitted(176 + 2526, 1, "int8", "float32") == (3, True)
+  assert admitted(176 + 2525, 1, "int8", "float32") == (2, True)
 
 
 def test_bytes_of_programs_by_hand():
@@ -528,8 +533,9 @@ def test_bytes_of_programs_by_hand():
   """
   p = memory_lib.programs(
       ONE, dtype="float32", weights="float32", cache="float32",
-      reduce_dtype="float32", mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4,
-      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False, fused=False)
+      sampled_head="float32", head="float32", reduce_dtype="float32",
+      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2,
+      max_prompt=10, max_response=6, kl=False, fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
   assert p.own["insert"] == 4 * 256 + 160
@@ -545,8 +551,9 @@ def test_bytes_of_what_is_kept_rounded_by_hand():
   """Of ONE: 116 numbers of a byte, 4 of keys and values of a token."""
   p = memory_lib.programs(
       ONE, dtype="float32", weights="int8", cache="float8",
-      reduce_dtype="float32", mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4,
-      rows=3, prompts=2, max_prompt=10, max_response=6, kl=False, fused=False)
+      sampled_head="int8", head="float32", reduce_dtype="float32",
+      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2,
+      max_prompt=10, max_response=6, kl=False, fused=False)
   assert p.own["prefill"] == 116 + 40 + 10 * 240
   assert p.own["insert"] == 4 * 64 + 40
   assert p.own["decode"] == 116 + 4 * (64 + 256 + 160)
@@ -557,6 +564,41 @@ def test_bytes_of_what_is_kept_rounded_by_hand():
       for kept in ({}, {"weights": "int8", "cache": "float8"}))
   for one, other in zip(whole, rounded, strict=True):
     assert one.bytes == 2 * other.bytes and one.flops == other.flops
+
+
+def test_a_float32_head_by_hand():
+  """Of ONE in bfloat16: 20 of 116 numbers are the head's, its FLOPs are 40.
+
+  An H100 computes float32 in 989 / 67 of the time of bfloat16, a v5e in 6.
+  6 rollouts of 2 tokens are sampled, 2.75 of each trained, of at most 3.
+  """
+  sizes = dict(
+      dtype="bfloat16", weights="bfloat16", cache="bfloat16",
+      reduce_dtype="float32", mesh=roofline.Mesh(1, 2, 1), gathered=True,
+      slots=4, rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
+      fused=False)
+  p, wide = (memory_lib.programs(ONE, sampled_head=head, head=head, **sizes)
+             for head in ("bfloat16", "float32"))
+  assert (p.weights, wide.weights) == (232, 272)
+  # Weight and logits of 18 tokens with 2 bytes more; twice 18 hidden states.
+  assert wide.head - p.head == 2 * (20 + 18 * 5)
+  assert wide.kept - p.kept == 2 * 2 * 18 * 4
+  w = dataclasses.replace(SHORT, dtype="bfloat16", padded=True)
+  for name, rate in (("h100", 989 / 67), ("tpu-v5e", 6)):
+    def cost(**head):
+      return roofline.step_cost(
+          3, 2, shape=ONE, workload=dataclasses.replace(w, **head), rows=6,
+          machine=machine(name), efficiency=dataclasses.replace(
+              PEAK, decode_bandwidth=1e12, update_bandwidth=1e12))
+    plain, both = cost(), cost(sampled_head="float32", head="float32")
+    peak = machine(name).accelerator.bfloat16
+    assert both.decode.flops == plain.decode.flops
+    assert (both.decode.seconds - plain.decode.seconds) * peak == (
+        pytest.approx(6 * 2 * 40 * (rate - 1)))
+    assert (both.update.seconds - plain.update.seconds) * peak == (
+        pytest.approx(3 * 6 * 2.75 * 40 * (rate - 1)))
+    assert both.update.bytes - plain.update.bytes == 3 * 2 * 20
+    assert cost(sampled_head="float32").update == plain.update
 
 
 def test_a_padded_workload_is_priced_by_these_programs():
@@ -621,7 +663,8 @@ def test_programs_are_as_large_as_compiled_ones(case):
                                 path=path)
   p = memory_lib.programs(
       shape, dtype="bfloat16", weights="bfloat16", cache="bfloat16",
-      reduce_dtype="bfloat16", mesh=roofline.Mesh(*mesh), gathered=True,
+      sampled_head="bfloat16", head="bfloat16", reduce_dtype="bfloat16",
+      mesh=roofline.Mesh(*mesh), gathered=True,
       slots=slots, rows=rows, prompts=rows, max_prompt=S,
       max_response=T, kl=False, fused=fused)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)

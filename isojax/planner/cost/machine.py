@@ -46,6 +46,16 @@ class Accelerator:
     return peaks[dtype]
 
 
+  @property
+  def exact_float32(self) -> float:
+    """Returns FLOP/s of float32 products at jax's highest precision.
+
+    TPUs, whose float32 peak is not published, make six products of bfloat16
+    (XLA's dot algorithm BF16_BF16_F32_X6).
+    """
+    return self.float32 or self.bfloat16 / 6
+
+
 # Pages were read on 2026-11-21. BOOK is jax-ml.github.io/scaling-book at commit
 # 0819a7d, 2025-02-18.
 # TPU7X is docs.cloud.google.com/tpu/docs/tpu7x, with v5p and v6e beside it.

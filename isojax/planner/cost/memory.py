@@ -74,8 +74,20 @@ def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
           + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
 
 
-def slots_admitted(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
-                   budget: float, most: int, **slot) -> tuple[int, bool]:
+def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
+  """Returns the bytes of all weights while sampling, on one device.
+
+  Args:
+    weights: dtype of all matrices but the head's.
+    head: dtype of the head's; a tied embedding is stored once, in it.
+  """
+  return BYTES[weights] * shape.params + shape.head * (
+      BYTES[head] - BYTES[weights])
+
+
+def slots_admitted(shape: ModelShape, *, weights: str, head: str, fsdp: int,
+                   tensor: int, budget: float, most: int,
+                   **slot) -> tuple[int, bool]:
   """Returns (slots that a device holds, whether weights are gathered).
 
   Weights are gathered over fsdp once, instead of at every token, if all wanted
@@ -83,13 +95,13 @@ def slots_admitted(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
   devices share the drawing of tokens.
 
   Args:
-    weights: their dtype while sampling.
+    weights, head: their dtypes while sampling, see `weight_bytes`.
     budget: bytes of a device for sampling.
     most: slots wanted on a device.
     slot: the other keywords of `slot_bytes`.
   """
   each = slot_bytes(shape, tensor=tensor, **slot)
-  whole = BYTES[weights] * shape.params / tensor
+  whole = weight_bytes(shape, weights, head) / tensor
 
   def room(held):
     slots = max(0, min(most, int((budget - held) // each)))
@@ -100,11 +112,11 @@ def slots_admitted(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
   return room(whole / fsdp), False
 
 
-def least_bytes(shape: ModelShape, *, weights: str, fsdp: int, tensor: int,
-                **slot) -> float:
+def least_bytes(shape: ModelShape, *, weights: str, head: str, fsdp: int,
+                tensor: int, **slot) -> float:
   """Returns the bytes of a device that samples with one slot."""
   return (slot_bytes(shape, tensor=tensor, **slot)
-          + BYTES[weights] * shape.params / tensor / fsdp)
+          + weight_bytes(shape, weights, head) / tensor / fsdp)
 
 
 def largest(fits, most: int) -> int:
@@ -147,14 +159,15 @@ class Programs:
 
 
 def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
-             reduce_dtype: str, mesh: Mesh, gathered: bool, slots: int,
-             rows: int, prompts: int, max_prompt: int, max_response: int,
-             kl: bool, fused: bool) -> Programs:
+             sampled_head: str, head: str, reduce_dtype: str, mesh: Mesh,
+             gathered: bool, slots: int, rows: int, prompts: int,
+             max_prompt: int, max_response: int, kl: bool, fused: bool) -> Programs:
   """Returns the memory of the programs with remat and without adapters.
 
   Args:
     dtype: of activations, and of the layers' matrices in the update.
-    weights, cache: while sampling.
+    weights, cache, sampled_head: while sampling.
+    head: dtype of the head in the update.
     reduce_dtype: of the gradients of the layers' matrices.
     gathered: whole weights on each fsdp shard while sampling.
     slots: of the sampler, on a device.
@@ -163,7 +176,8 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   """
   number, S, T = BYTES[dtype], max_prompt, max_response
   shards, tensor = mesh.fsdp * mesh.tensor, mesh.tensor
-  heads, mlp, head = (x / tensor for x in (shape.heads, shape.mlp, shape.head))
+  heads, mlp, words = (x / tensor for x in (
+      shape.heads, shape.mlp, shape.head))
   state = 4 * shape.params / shards
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
   sampled = (shape.kv_bytes_per_token(BYTES[cache])
@@ -181,7 +195,7 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   copy = number * matrices
   return Programs(
       state=state, reference=state * kl,
-      weights=(BYTES[weights] * shape.params
+      weights=(weight_bytes(shape, weights, sampled_head)
                / (tensor if gathered else shards)),
       cache=slots * (S + T) * sampled,
       part=slots * (S + T) * sampled / (2 * shape.layers),
@@ -191,9 +205,11 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
                        + DRAWN * 4 * shape.vocab / tensor),
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
-            + kv * (rows + prompts) * S),
-      head=(number + 4) * (
-          head + min(head_chunk(shape.vocab), rows * T)
+            + kv * (rows + prompts) * S
+            # Hidden states and their gradient, where the head is wider.
+            + 2 * (BYTES[head] - number) * shape.width * rows * T),
+      head=(BYTES[head] + 4) * (
+          words + min(head_chunk(shape.vocab), rows * T)
           * shape.vocab / tensor),
-      backward=(BYTES[reduce_dtype] * matrices + 4 * head / mesh.fsdp
+      backward=(BYTES[reduce_dtype] * matrices + 4 * words / mesh.fsdp
                 + rows * T * (token + heads * score_bytes(S + T, fused))))

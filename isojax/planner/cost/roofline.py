@@ -118,11 +118,28 @@ def checked_mesh(mesh: Mesh | None, machine: Machine) -> Mesh:
   return mesh
 
 
-def _stage(flops, hbm, link, machine, dtype, compute, bandwidth) -> Stage:
-  """Returns a stage whose FLOPs and bytes are spread evenly over the chips."""
+def _slower(flops, machine, dtype: str, head: str | None):
+  """Returns the further FLOPs in `dtype` that a float32 head would allow.
+
+  Args:
+    flops: of the head.
+    head: its dtype, if it is not `dtype`.
+  """
+  chip = machine.accelerator
+  if head in (None, dtype):
+    return 0.0
+  return flops * (chip.peak(dtype) / chip.exact_float32 - 1)
+
+
+def _stage(flops, hbm, link, machine, dtype, compute, bandwidth,
+           slower=0.0) -> Stage:
+  """Returns a stage whose FLOPs and bytes are spread evenly over the chips.
+
+  `slower` are FLOPs that only take time, see `_slower`.
+  """
   chip, chips = machine.accelerator, machine.chips
   seconds = np.maximum(
-      flops / (chips * chip.peak(dtype) * compute),
+      (flops + slower) / (chips * chip.peak(dtype) * compute),
       hbm / (chips * chip.hbm_bandwidth * bandwidth))
   if chips > 1:
     if chip.link_bandwidth is None:
@@ -150,7 +167,8 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
   number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
   S, _, prompt_context, context = w.lengths
-  weights = shape.matmul_params * BYTES[w.sampled_weights]
+  weights = shape.matmul_params * BYTES[w.sampled_weights] + shape.head * (
+      BYTES[w.head_sampled] - BYTES[w.sampled_weights])
   kv = shape.kv_bytes_per_token(BYTES[w.sampled_cache])
   gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
@@ -172,7 +190,9 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       positions * (rows * shape.forward_flops(context, head=True)),
       positions * (weights * G + rows * context * copies * kv),
       positions * rows * reduced + gathered * (0 if whole else positions),
-      machine, w.dtype, e.decode_flops, e.decode_bandwidth)
+      machine, w.dtype, e.decode_flops, e.decode_bandwidth,
+      slower=_slower(positions * rows * 2 * shape.head, machine, w.dtype,
+                     w.sampled_head))
   return prefill, decode
 
 
@@ -232,20 +252,24 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   layers = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
       + B * T * shape.forward_flops(context, head=False))
-  forward = layers + w.trained * (B * T * (2.0 * shape.head))
+  head = w.trained * (B * T * (2.0 * shape.head))
+  forward, slower = layers + head, _slower(head, machine, w.dtype, w.head)
   tokens = w.trained * (Bp * S + B * T)
   # A float: products with integer arrays would overflow.
   G, params = mesh.data * mesh.fsdp, float(shape.params)
   shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips  # numbers
   reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1) * tokens
-  passes = microbatches * params * number * G  # weights through memory
+  # Weights through memory; the critic's too, as if it had the policy's head.
+  passes = microbatches * G * (
+      params * number + shape.head * (BYTES[w.head_updated] - number))
   # KL in the loss: the reference is computed again in every epoch.
   logp = w.kl * recipe.epochs + recipe.old_logp + recipe.ref_logp
   forwards = logp + (recipe.critic != "none")
   score = _stage(
       forward * logp + layers * (forwards - logp), passes * forwards,
       (reduced + microbatches * shard * number) * forwards,
-      machine, w.dtype, e.score_flops, e.update_bandwidth)
+      machine, w.dtype, e.score_flops, e.update_bandwidth,
+      slower=slower * logp)
   trained = params
   if w.lora_rank is not None:
     trained = float(shape.lora_params(w.lora_rank))
@@ -259,7 +283,8 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       ((reduced * (times - 1)
         + microbatches * shard * (2 * number + reduce * trained / params))
        * recipe.epochs + gradients * recipe.updates) * models,
-      machine, w.dtype, e.update_flops, e.update_bandwidth)
+      machine, w.dtype, e.update_flops, e.update_bandwidth,
+      slower=slower * (times * recipe.epochs))
   # float32: parameters and two moments read and written, gradients read.
   optimizer = _stage(
       10 * trained * mesh.data, 28 * trained * mesh.data, 0,

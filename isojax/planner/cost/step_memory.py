@@ -92,7 +92,8 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   if w.padded and w.remat and not lora:
     return _of_isojax(memory_lib.programs(
         shape, dtype=w.dtype, weights=w.sampled_weights,
-        cache=w.sampled_cache, reduce_dtype=w.reduce_dtype, mesh=mesh,
+        cache=w.sampled_cache, sampled_head=w.head_sampled,
+        head=w.head_updated, reduce_dtype=w.reduce_dtype, mesh=mesh,
         gathered=whole, slots=local, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=kl,
         fused=w.fused), machine, whole, critic)
@@ -109,9 +110,11 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=BYTES[w.sampled_weights] * shape.params / (
-          mesh.tensor if whole else shards) + lora * copy,
-      update_copy=copy + lora * (
+      copy=memory_lib.weight_bytes(
+          shape, w.sampled_weights, w.head_sampled) / (
+              mesh.tensor if whole else shards) + lora * copy,
+      update_copy=copy + (
+          BYTES[w.head_updated] - number) * shape.head / shards + lora * (
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (kl and not lora),
       critic=critic,

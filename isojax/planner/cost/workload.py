@@ -31,6 +31,9 @@ class Workload:
   remat: bool = False  # the backward computes the forward again
   weights: str | None = None  # while sampling, a key of BYTES; None: dtype
   cache: str | None = None  # keys and values, a key of BYTES; None: dtype
+  sampled_head: str | None = None  # while sampling, a key of BYTES; None:
+  # as the weights
+  head: str | None = None  # in the update, a key of BYTES; None: dtype
   reduce_dtype: str = "float32"  # of gradients across devices, a key of BYTES
   lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
   # all weights are trained
@@ -39,7 +42,8 @@ class Workload:
   recipe: Recipe = ON_POLICY
 
   def __post_init__(self):
-    for name in ("dtype", "weights", "cache", "reduce_dtype"):
+    for name in ("dtype", "weights", "cache", "sampled_head", "head",
+                 "reduce_dtype"):
       if (getattr(self, name) or self.dtype) not in BYTES:
         raise InputError(f"workload.{name}={getattr(self, name)!r}: expected "
                          f"one of {', '.join(BYTES)}")
@@ -55,6 +59,14 @@ class Workload:
   @property
   def sampled_weights(self) -> str:
     return self.weights or self.dtype
+
+  @property
+  def head_sampled(self) -> str:
+    return self.sampled_head or self.sampled_weights
+
+  @property
+  def head_updated(self) -> str:
+    return self.head or self.dtype
 
   @property
   def sampled_cache(self) -> str:

@@ -1,0 +1,195 @@
+"""A float32 head of a bfloat16 policy, in sampler and trainer."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import int8
+from isojax.rl import update as update_lib
+from isojax.types import Rollouts
+from tests.conftest import RICH
+from tests.conftest import TINY
+from tests.conftest import columns
+from tests.conftest import make_model
+from tests.conftest import random_params
+from tests.rl.test_update import LOSS
+from tests.rl.test_update import SGD
+from tests.sampling import test_sampler as sampling
+
+Bp, n = 5, 4
+HALF = {"dtype": "bfloat16"}
+BOTH = {"dtype": "bfloat16", "head_dtype": "float32"}
+
+
+def quiet(cfg, factor):
+  """(model, parameters): layers add 0, so only the head's products round.
+
+  The head is multiplied by `factor`, so that its rounding is seen.
+  """
+  model = make_model(cfg)
+  params = jax.device_get(random_params(model))
+  for layer in (name for name in params if name.startswith("layers_")):
+    params[layer] = params[layer] | {
+        name: np.zeros_like(params[layer][name])
+        for name in ("o", "down", "o_bias") if name in params[layer]}
+  name = decoder.head_name(cfg)
+  return model, jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding),
+      params | {name: factor * params[name]}, decoder.abstract_params(model))
+
+
+def hidden_states(params, cfg, tokens):
+  """Those of a quiet model after the last norm, in float64."""
+  half = lambda x: np.asarray(
+      jnp.asarray(x).astype(jnp.bfloat16), np.float64)
+  x = half(half(params["embed"])[tokens] * half(cfg.embed_scale))
+  rms = np.sqrt((x * x).mean(axis=-1, keepdims=True) + cfg.norm_eps)
+  return x / rms * (half(params["norm"]) + cfg.norm_offset)
+
+
+@pytest.fixture(scope="module")
+def untied():
+  return quiet(dataclasses.replace(TINY, V=24), 4.0)
+
+
+@pytest.fixture(scope="module")
+def rollouts(untied):
+  """Of a bfloat16 sampler with and without a float32 head."""
+  return {name: sampling.run(*untied, sampling.make_prompts(Bp), n, **changes)
+          for name, changes in (("half", HALF), ("both", BOTH))}
+
+
+ADVANTAGE = np.random.default_rng(4).normal(size=Bp * n)
+
+
+@functools.cache
+def updating(model, changes):
+  """(config, update) of SGD on the policy term alone."""
+  cfg = dataclasses.replace(
+      LOSS, kl_coef=0.0, entropy_coef=0.0, policy_loss="reinforce",
+      importance_cap=None, **dict(changes))
+  return cfg, update_lib.make_update(model, SGD, cfg)
+
+
+def trained(model, params, rollouts: Rollouts, changes):
+  """(change of the parameters, metrics) of one update."""
+  cfg, update = updating(model, tuple(changes.items()))
+  params = jax.device_get(params)
+  weight = np.full(Bp * n, 1 / rollouts.len_R.sum())
+  batches = update_lib.assemble(
+      sampling.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
+      G=mesh_lib.blocks(model.mesh), cfg=cfg)
+  state = update_lib.init_state(model, SGD, jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding), params,
+      decoder.abstract_params(model)))
+  after, metrics = update(
+      state, None, [update_lib.place(b, model.mesh) for b in batches],
+      np.float32(1))
+  return (jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, params),
+          {name: float(x) for name, x in metrics.items()})
+
+
+@pytest.mark.parametrize("cfg", [TINY, RICH], ids=["untied", "tied"])
+def test_logits_are_those_of_float64(cfg):
+  """The hidden states too are not rounded after the last norm."""
+  model, params = quiet(cfg, 4.0)
+  tokens = np.random.default_rng(0).integers(0, cfg.V, (3, 8), np.int32)
+
+  def apply(head_dtype):
+    reader = model.clone(dtype="bfloat16", head_dtype=head_dtype)
+
+    @jax.jit
+    def logits(params, tokens):
+      hidden, _ = reader.apply(
+          {"params": params}, tokens,
+          jnp.broadcast_to(jnp.arange(8)[None], (3, 8)),
+          jnp.ones((3, 8, 8), bool),
+          decoder.init_cache(cfg, 3, 8, jnp.bfloat16), 0)
+      return hidden, reader.apply({"params": params}, hidden, method="head")
+
+    return logits(params, tokens)
+
+  exact = hidden_states(params, cfg, tokens)
+  hidden, logits = apply("float32")
+  rounded, coarse = apply(None)
+  assert hidden.dtype == logits.dtype == coarse.dtype == jnp.float32
+  assert rounded.dtype == jnp.bfloat16
+  np.testing.assert_allclose(hidden, exact, atol=1e-5)
+  exact = exact @ np.asarray(
+      decoder.head_weight(params, cfg), np.float64).T
+  if cfg.logit_cap is not None:
+    exact = cfg.logit_cap * np.tanh(exact / cfg.logit_cap)
+  np.testing.assert_allclose(logits, exact, atol=3e-5)
+  assert np.abs(coarse - exact).max() > 1e-3
+
+
+@pytest.mark.parametrize("axes, changes", [
+    ({}, {}), ({"fsdp": 2, "tensor": 2}, {"reduce_dtype": "bfloat16",
+                                          "microbatch_tokens": 40})], ids=str)
+def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
+                                                     changes):
+  """Of a token: weight * advantage * (one-hot - softmax) x hidden state."""
+  model, params = untied
+  cfg, both = model.cfg, rollouts["both"]
+  if axes:
+    model = make_model(cfg, **axes)
+  prompts = sampling.make_prompts(Bp)
+  last = prompts.tokens_PxS[np.arange(Bp), prompts.len_P - 1]
+  inputs = np.concatenate(
+      [np.repeat(last, n)[:, None], both.tokens_RxT[:, :-1]], axis=1)
+  hidden = hidden_states(params, cfg, inputs)
+  logits = hidden @ np.asarray(params["head"], np.float64).T
+  p = np.exp(logits - logits.max(-1, keepdims=True))
+  wrong = np.eye(cfg.V)[both.tokens_RxT] - p / p.sum(-1, keepdims=True)
+  mask = np.arange(sampling.T) < both.len_R[:, None]
+  exact = np.einsum("rt,rtv,rtd->vd", mask * ADVANTAGE[:, None] / mask.sum(),
+                    wrong, hidden)
+  got, _ = trained(model, params, both, BOTH | changes)
+  np.testing.assert_allclose(got["head"], exact,
+                             atol=1e-5 * np.abs(exact).max())
+  if not axes:
+    half, _ = trained(model, params, both, HALF)
+    assert np.abs(half["head"] - exact).max() > 1e-3 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+@pytest.mark.parametrize("cfg", [TINY, RICH], ids=["untied", "tied"])
+def test_the_sampler_keeps_the_head_alone_in_float32(cfg, weights):
+  model = make_model(cfg)
+  params = random_params(model)
+  s = sampling.make_sampler(model, dataclasses.replace(
+      sampling.CONFIG, weights=weights, **BOTH), sampling.EOS)
+  held = s.prepare(params)
+  if weights is None:
+    assert s.prepare(held) is held
+  name = decoder.head_name(cfg)
+  np.testing.assert_array_equal(held.pop(name), params[name])
+  for path, x in jax.tree.leaves_with_path(
+      held, is_leaf=lambda x: isinstance(x, int8.Int8)):
+    matrix = path[-1].key in int8.INPUTS
+    assert isinstance(x, int8.Int8) == (weights == "int8" and matrix), path
+    assert isinstance(x, int8.Int8) or x.dtype == jnp.bfloat16, path
+
+
+def test_the_trainer_agrees_with_the_sampler_if_both_have_it(untied, rollouts):
+  """Of layers that add 0, logp_gap has the head's part alone, in nats."""
+  def gap(sampler, update):
+    return trained(*untied, rollouts[sampler], update)[1]["logp_gap"]
+  assert gap("both", BOTH) < 1e-5
+  assert gap("half", HALF) < 1e-5  # bfloat16 operands, but float32 sums
+  assert min(gap("both", HALF), gap("half", BOTH)) > 1e-3
+
+
+@pytest.mark.parametrize("make, name", [
+    (lambda **x: dataclasses.replace(sampling.CONFIG, **x), "sampler"),
+    (lambda **x: dataclasses.replace(LOSS, **x), "loss")])
+def test_other_dtypes_are_refused(make, name):
+  with pytest.raises(InputError, match=f"{name}.head_dtype='bfloat16'"):
+    make(head_dtype="bfloat16")
