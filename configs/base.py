@@ -70,6 +70,12 @@ def get_config():
               overlong_cache=config_dict.placeholder(int),  # tokens before
               # overlong_max over which the penalty grows from 0
           ),
+          filter=dict(
+              rounds=1,  # sampling rounds of a step at most, each of Bp
+              # problems, until Bp groups have right and wrong answers (DAPO)
+              solved_rate=config_dict.placeholder(float),  # pass rate from
+              # which a problem is not sampled again (ScaleRL: 0.9); None: off
+          ),
           loss=dict(
               selection="all",  # which rollouts of a group are trained on
               advantage="group_norm",  # or centered, leave_one_out

@@ -91,8 +91,25 @@ class LogSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class FilterSection:
+  # Sampling rounds of a step, at most, until Bp groups are informative.
+  rounds: int = dataclasses.field(metadata={"neutral": 1})
+  # Pass rate from which a problem is not sampled again; None: always sampled.
+  solved_rate: float | None = dataclasses.field(metadata={"neutral": None})
+
+  def __post_init__(self):
+    if self.rounds < 1:
+      raise InputError(f"recipe.filter.rounds={self.rounds}: expected at least "
+                       "1, the first round")
+    if self.solved_rate is not None and not 0 < self.solved_rate <= 1:
+      raise InputError(f"recipe.filter.solved_rate={self.solved_rate}: expected "
+                       "a pass rate in (0, 1], or None to sample all problems")
+
+
+@dataclasses.dataclass(frozen=True)
 class RecipeSection:
   reward: RewardConfig
+  filter: FilterSection
   loss: LossConfig
   updates: UpdatesConfig
   optimizer: OptimizerConfig
@@ -327,3 +344,9 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
     raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
                      f"{e.task.stratum} has {problems} training problems; "
                      "lower Bp or make a larger stratum")
+  rounds = e.recipe.filter.rounds
+  if rounds * a.Bp > problems:
+    raise InputError(
+        f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
+        f"but {e.task.stratum} has {problems} training problems; lower rounds "
+        f"to {problems // a.Bp} or less")

@@ -9,7 +9,7 @@ import time
 import tqdm
 
 
-def reporter(*, step: int, steps: int, rollouts: int, C: int,
+def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
              every_seconds: float):
   """Returns a function (step, rollouts, reward) that shows the progress.
 
@@ -18,7 +18,8 @@ def reporter(*, step: int, steps: int, rollouts: int, C: int,
 
   Args:
     step, rollouts: at the start of this process.
-    steps, C: steps and rollouts of the run.
+    steps, C: steps and rollouts of the run; steps is None if the rollouts of a
+      step are not known before it.
     every_seconds: between two lines.
   """
   began = last = time.monotonic()
@@ -39,7 +40,9 @@ def reporter(*, step: int, steps: int, rollouts: int, C: int,
     elif now - last >= every_seconds or step == steps:
       last = now
       eta = (C - rollouts) / rate
-      say(f"step {step}/{steps}  {rate:.0f} rollouts/s  "
+      done = (f"step {step}/{steps}" if steps
+              else f"step {step}, {rollouts}/{C} rollouts")
+      say(f"{done}  {rate:.0f} rollouts/s  "
           f"reward {reward:.3f}  ETA {int(eta) // 60}:{int(eta) % 60:02d}")
 
   return report

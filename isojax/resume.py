@@ -52,7 +52,8 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
         f"{store} contains step {start}, but {ledger} lacks a step up to it; "
         "restore the records, or choose another --workdir to start again")
   if start < context.e.alloc.M:
-    hosts.say(f"resuming from step {start} of {context.e.alloc.M}")
+    of = f" of {context.e.alloc.M}" * (context.e.recipe.filter.rounds == 1)
+    hosts.say(f"resuming from step {start}{of}")
   return start, state, _cut(ledger, found, start)
 
 

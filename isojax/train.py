@@ -24,6 +24,7 @@ from isojax import resume
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
+from isojax import step_rollouts
 from isojax import stopping
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
@@ -33,7 +34,6 @@ from isojax.rl import packing
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
-from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import TrainState
@@ -76,6 +76,7 @@ class Run:
   start: int  # steps made before this process began
   step: int  # steps made
   rollouts: int  # sampled in these steps
+  solved_D: np.ndarray  # bool, training problems that are not sampled again
   state: TrainState
   base: dict | None  # frozen parameters, for adapters and KL
   totals: dict  # cumulative fields of the records
@@ -108,7 +109,7 @@ class Run:
   def finished(self) -> bool:
     """Returns whether another sampling round would exceed the budget."""
     a = self.context.e.alloc
-    return self.rollouts + a.Bp * self.n > a.C
+    return self.rollouts + a.rollouts_of_step(self.rollouts) > a.C
 
   @property
   def policy(self) -> dict:
@@ -176,15 +177,28 @@ def advance(run: Run) -> bool:
     return False
   del fields["loss"]  # carries no information on-policy: only its gradient does
   e, n = run.context.e, run.n
+  if fields["solved"]:
+    mark_solved(run, fields["solved"])
   lr = float(run.schedule(run.totals["updates"])) * (e.lr_factor(n) or 1.0)
   for name in run_context.TOTALS:
     run.totals[name] += fields.pop(name)
   run.state, run.step = state, run.step + 1
-  run.rollouts += e.alloc.Bp * n
+  run.rollouts += e.alloc.Bp * n * (1 + fields["refilled"])
   record(run, "train", n, {"lr": lr, **fields})
   if hosts.first():
     run.report(run.step, run.rollouts, fields["reward"])
   return True
+
+
+def mark_solved(run: Run, ids: list[int]) -> None:
+  """Marks problems as solved; says so when fewer than Bp are left."""
+  Bp, enough = run.context.e.alloc.Bp, lambda: np.sum(~run.solved_D) >= Bp
+  before = enough()
+  run.solved_D |= np.isin(run.context.train.id_P, np.array(ids, np.uint32))
+  if before and not enough():
+    hosts.say(f"step {run.step + 1}: {np.sum(~run.solved_D)} problems are not "
+              f"solved, fewer than alloc.Bp={Bp}: solved ones fill the steps "
+              "from here on")
 
 
 def train_step(run: Run) -> tuple[TrainState, dict]:
@@ -195,19 +209,17 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   context, step, clock = run.context, run.step, run.compiled.clock
   e, a, n = context.e, context.e.alloc, run.n
   begun, compiling = clock(), run.compiled.seconds
-  index = prompts_lib.indices_at(
-      seed=e.seed, step=step, Bp=a.Bp, D=len(context.stratum.train))
-  problems = [context.stratum.train[i] for i in index]
-  prompts = jax.tree.map(lambda x: x[index], context.train)
-  sampled = profile.stage("sample", rollouts_lib.graded_rollouts)(
-      context, run.grader, run.policy, problems, prompts, n,
-      rng.stream(e.seed, "rollout", step), e.sampler, run.stop)
-  rollouts, graded = sampled.rollouts, sampled.graded
+  prompts, sampled, kept_P, rounds = taken = step_rollouts.sample(
+      context, run.grader, run.policy, step=step, n=n, left=a.C - run.rollouts,
+      solved_D=run.solved_D, stop=run.stop)
+  graded = sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   reward_Bpxn = rewards.shaped(
-      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
-      format_coef=e.task.format_coef).reshape(a.Bp, n)
+      graded.correct_B, graded.formatted_B, sampled.rollouts.len_R,
+      e.recipe.reward, format_coef=e.task.format_coef).reshape(-1, n)[kept_P]
+  prompts = step_rollouts.of_groups(prompts, kept_P, 1)
+  rollouts = step_rollouts.of_groups(sampled.rollouts, kept_P, n)
   kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
       e.seed, step, prompts.id_P, n), a.m_of(n), e.recipe.loss)
   group = Group(prompts, rollouts, reward_Bpxn, kept_Bpxm)
@@ -222,7 +234,11 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
              "score": sampled.seconds_waited, "logp": updating - scoring,
              "update": clock() - updating}
   return state, {
-      **measured(prompts, sampled),
+      **measured(taken.prompts, sampled),
+      "refilled": rounds - 1,
+      "solved": step_rollouts.newly_solved(
+          graded.correct_B.reshape(-1, n), taken.prompts.id_P,
+          rate=e.recipe.filter.solved_rate),
       "selected": kept_Bpxm.size,
       "scored_tokens": scored.tokens,
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
@@ -281,7 +297,7 @@ def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
         seed=e.seed, step=run.step, epoch=epoch, Bp=Bp,
-        count=e.recipe.updates.minibatches):
+        count=min(e.recipe.updates.minibatches, Bp)):
       batches = update_lib.assemble(
           group.prompts, group.rollouts, columns | algorithm.weights(
               group.reward_Bpxn, group.kept_Bpxm, group.rollouts.mask_RxT,
@@ -389,7 +405,9 @@ def opened(context: RunContext, folder: str, trace: str | None):
     scored = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
     yield Run(
         context=context, start=start, step=start,
-        rollouts=run_context.rollouts_of(kept), state=state, base=base,
+        rollouts=run_context.rollouts_of(kept),
+        solved_D=step_rollouts.solved(kept, context.train.id_P),
+        state=state, base=base,
         totals=run_context.totals_of(kept),
         evaluated=max((r["rollouts"] for r in kept if r["kind"] == "eval"),
                       default=None),
@@ -400,7 +418,8 @@ def opened(context: RunContext, folder: str, trace: str | None):
         scored=scored, score=profile.stage("score", update_lib.make_score(
             context.model, e.recipe.loss, scored, e.model.lora)),
         schedule=schedule, report=progress.reporter(
-            step=start, steps=e.alloc.M,
+            step=start,
+            steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=run_context.rollouts_of(kept), C=e.alloc.C,
             every_seconds=e.log.every_seconds),
         compiled=compiled, grader=grader, written=written, manager=manager,

@@ -26,6 +26,7 @@ LAYERS = {
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
+            "step_rollouts",
             "resume", "repair", "train"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
@@ -400,6 +401,9 @@ IMPORTS = {
         "errors mesh models.attention models.decoder models.int8 "
         "models.precision sampling.cache sampling.decode sampling.draw "
         "sampling.prefill sampling.queue types",
+    "step_rollouts":
+        "profile rng rollouts run_context stopping tasks.grader "
+        "tasks.prompts types",
     "stopping":
         "distributed.hosts",
     "sweep.attempts":
@@ -461,8 +465,8 @@ IMPORTS = {
     "train":
         "cli compilation distributed.hosts evaluate ledger.checkpoint "
         "ledger.records mesh profile progress resume rl.algorithm "
-        "rl.packing rl.rewards rl.update rng rollouts run_context stopping "
-        "tasks.prompts types",
+        "rl.packing rl.rewards rl.update rng rollouts run_context "
+        "step_rollouts stopping types",
     "types":
         "",
     "launch":

@@ -11,7 +11,8 @@ from isojax import evaluate
 from isojax.errors import InputError
 from isojax.ledger import records
 
-_NEEDED = ("kind", "run_id", "step", "rollouts", "Bp", "n", *records.TOTALS)
+_NEEDED = ("kind", "run_id", "step", "rollouts", "Bp", "n", "refilled",
+           *records.TOTALS)
 
 
 def problem(kept: list[dict], run_id: str, n_after: Callable[[int], int],
@@ -61,7 +62,7 @@ def _problem(record: dict, before: dict, run_id: str,
             "comes next")
   if record["n"] != (n := n_after(before["rollouts"])):
     return f"has n = {record['n']}, where alloc gives {n}"
-  sampled = train * record["Bp"] * n
+  sampled = train * record["Bp"] * n * (1 + record["refilled"])
   rollouts = before["rollouts"] + sampled
   if record["rollouts"] != rollouts:
     return f"has rollouts = {record['rollouts']}, where {rollouts} were sampled"

@@ -48,6 +48,8 @@ COMMON = (
 )
 TRAIN = (
     "lr",  # of the step's first update
+    "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
+    "solved",  # list: ids of problems first solved in this step; null if off
     "selected",  # rollouts that were trained on or could have been
     # Fraction of the step's rollouts that are correct, without the bonus: the
     # mean reward of the advantages is reward + task.format_coef * formatted.
@@ -80,7 +82,8 @@ EVAL = (
     "correct",  # list: correct samples out of k, per problem
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
-ADDED = {"skipped_updates": 0, "scored_tokens": 0}  # fields older records lack
+# Values of fields that older records lack.
+ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0}
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")

@@ -59,6 +59,11 @@ class Allocation:
     """Returns n of a step that begins after so many rollouts."""
     return [n for start, n in self.pieces if start <= rollouts][-1]
 
+  def rollouts_of_step(self, rollouts: int) -> int:
+    """Returns the rollouts of one round of a step that begins after so many.
+    """
+    return self.Bp * self.n_after(rollouts)
+
   def m_of(self, n: int) -> int:
     """Returns the rollouts per problem that are trained on in a step of n."""
     return n if self.m is None else self.m

@@ -28,7 +28,7 @@ class Progress:
   rollouts: int
   best: dict | None  # the evaluation with the highest avg
   rate: float | None  # rollouts a second, median of the last steps
-  evaluated: int | None  # step of the last evaluation
+  evaluated: int | None  # rollouts at the last evaluation
 
 
 def of_records(kept: list[dict]) -> Progress:
@@ -40,9 +40,15 @@ def of_records(kept: list[dict]) -> Progress:
       step=train[-1]["step"] if train else 0,
       rollouts=train[-1]["rollouts"] if train else 0,
       best=max(evals, key=lambda r: r["avg"], default=None),
-      rate=(train[-1]["Bp"] * train[-1]["n"] / statistics.median(seconds)
-            if seconds else None),
-      evaluated=evals[-1]["step"] if evals else None)
+      rate=(statistics.mean(map(sampled, train[-RECENT:]))
+            / statistics.median(seconds) if seconds else None),
+      evaluated=evals[-1]["rollouts"] if evals else None)
+
+
+def sampled(record: dict) -> int:
+  """Returns the rollouts of the step of a train record."""
+  rounds = 1 + records.completed(record)["refilled"]
+  return record["Bp"] * record["n"] * rounds
 
 
 def progress_of(root: str, run: Run, tail: int | None = None) -> Progress:
@@ -78,7 +84,9 @@ def shown_state(each: RunState, p: Progress) -> str:
   """Returns the state to print; without attempts the records decide it."""
   last = each.attempts[-1] if each.attempts else None
   if last is None and p.evaluated is not None:
-    return "finished" if p.evaluated == each.run.allocation.M else "partial"
+    a = each.run.allocation
+    return ("finished" if a.rollouts_of_step(p.evaluated) + p.evaluated > a.C
+            else "partial")
   if each.state == "running" and time.time() - last.beat > last.lease:
     return "silent"
   if each.state == "waiting" and last is not None:

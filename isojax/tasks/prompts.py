@@ -135,3 +135,30 @@ def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
   # Philox's raw bits are fixed by its definition, unlike shuffle's use of them.
   bits = np.random.Philox(key=[seed, epoch]).random_raw(D)
   return np.argsort(bits, kind="stable")[place * Bp:(place + 1) * Bp]
+
+
+def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
+  """Returns all D problems in the order in which a step samples them.
+
+  A pure function. The first Bp are those of `indices_at`, but solved ones are
+  replaced by unsolved ones. The others follow: first the unsolved ones, in
+  random order, then the solved ones.
+
+  Args:
+    seed, step: of the run.
+    Bp: problems of a round.
+    solved_D: bool, problems that should not be sampled.
+  """
+  solved_D = np.asarray(solved_D)
+  first = indices_at(seed=seed, step=step, Bp=Bp, D=len(solved_D))
+  # The counter's last word separates this stream from those of the epochs.
+  bits = np.random.Philox(key=[seed, step], counter=[0, 0, 0, 3]).random_raw(
+      len(solved_D))
+  others = np.argsort(bits, kind="stable")
+  others = others[~np.isin(others, first)]
+  replaced = solved_D[first]
+  others = np.concatenate([others[~solved_D[others]], first[replaced],
+                           others[solved_D[others]]])
+  first = first.copy()
+  first[replaced] = others[:replaced.sum()]
+  return np.concatenate([first, others[replaced.sum():]])
