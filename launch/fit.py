@@ -1,9 +1,10 @@
 """Fits the law n*(C) to the evaluations of many runs.
 
-  python -m launch.fit --records='runs/*/records.jsonl'
+  python -m launch.fit runs/*/records.jsonl
+  python -m launch.fit verl-n8.log verl-n16.log --out=fit
 
-Reads records of isojax or logs of another trainer; writes fit.json (for
-launch.plan --law), figures and report.html to --out.
+Reads records of isojax or logs of another trainer, whose format it finds out;
+writes fit.json (for launch.plan --law), figures and report.html to --out.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ from launch import record_flags
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
-    "commas; also in a bucket (gs://).")
+    "commas; also in a bucket (gs://). Files named without a flag replace it.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for the output.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, sampled_tokens, device_seconds, "
@@ -117,7 +118,7 @@ def summary(found: dict) -> str:
   return "\n".join(lines)
 
 
-def main(_) -> None:
+def main(argv) -> None:
   if not importlib.util.find_spec("matplotlib"):
     raise InputError("launch.fit draws figures and needs the extra: "
                      f"{installation.pip_install('plot')}")
@@ -125,7 +126,7 @@ def main(_) -> None:
   from isojax.frontier.report import plots  # needs matplotlib
   began = time.monotonic()
   rows, notes = record_flags.rows_of(
-      _RECORDS.value, axis=_AXIS.value, flag="records")
+      argv[1:] or _RECORDS.value, axis=_AXIS.value, flag="records")
   study, more = selection.from_rows(rows, selected(_METRIC.value))
   wanted = options()
   record_flags.writable(_OUT.value)
@@ -151,4 +152,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  cli.run(main)
+  cli.run(main, words=True)

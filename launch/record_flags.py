@@ -19,8 +19,9 @@ from isojax.frontier.io import formats
 from isojax.ledger import object_store
 
 _FORMAT = flags.DEFINE_enum(
-    "format", "isojax", sorted(formats.FORMATS), "Trainer that wrote the "
-    "files; table: any CSV, JSON lines or W&B export, with --columns.")
+    "format", None, sorted(formats.FORMATS), "Trainer that wrote the files; "
+    "table: any CSV, JSON lines or W&B export, with --columns. Default: what "
+    "the names in each file tell; the output says what was found.")
 _COLUMNS = flags.DEFINE_list(
     "columns", [], "Column of a field: avg=val/acc,step=global_step.")
 _FIXED = flags.DEFINE_list(
@@ -30,7 +31,8 @@ _FROM_PATH = flags.DEFINE_string(
     "matched with the path of a file or, if a file has several runs, with "
     "their names: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
 _SCALE = flags.DEFINE_list(
-    "scale", [], "Factors for metrics or axis: avg=0.01 for percent.")
+    "scale", [], "Factors for metrics or axis, avg=0.01 for percent; or the "
+    "rewards of a wrong and a right answer: avg=-1:1.")
 
 
 def value_of(text: str):
@@ -50,17 +52,19 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
           for each in alike.values()]
 
 
-def factors() -> dict[str, float]:
-  """Returns --scale as numbers."""
+def ranges() -> dict[str, tuple[float, float]]:
+  """Returns --scale as the values that become 0 and 1."""
   out = {}
   for name, text in cli.pairs("scale", _SCALE.value).items():
+    low, colon, high = text.partition(":")
     try:
-      out[name] = float(text)
-    except ValueError:
-      out[name] = math.nan
-    if not 0 < out[name] < math.inf:
+      out[name] = (float(low), float(high)) if colon else (0.0, 1 / float(low))
+    except (ValueError, ZeroDivisionError):
+      out[name] = math.nan, math.nan
+    if not -math.inf < out[name][0] < out[name][1] < math.inf:
       raise InputError(f"--scale={name}={text}: expected a number above 0, "
-                       "such as 0.01 for percent")
+                       "such as 0.01 for percent, or the rewards of a wrong "
+                       "and a right answer, such as -1:1")
   return out
 
 
@@ -80,7 +84,7 @@ def rows_of(patterns: list[str], *, axis: str, flag: str
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
       fixed={name: value_of(value)
              for name, value in cli.pairs("fixed", _FIXED.value).items()},
-      scale=factors(), axis=axis, from_path=_FROM_PATH.value)
+      scale=ranges(), axis=axis, from_path=_FROM_PATH.value)
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
     object_store.check(pattern, flag)
@@ -88,7 +92,7 @@ def rows_of(patterns: list[str], *, axis: str, flag: str
              else sorted(glob.glob(pattern)))
     if not found:
       raise InputError(f"--{flag}={pattern}: no such file; give the path of "
-                       "a log or of records.jsonl, and quote patterns")
+                       "a log or of records.jsonl")
     for path in found:
       if os.path.realpath(path) in paths:
         notes.append(f"{path}: given twice; read once.")

@@ -180,23 +180,32 @@ IMPORTS = {
         "frontier.curves frontier.varpro planner.laws",
     "frontier.interference":
         "frontier.bootstrap frontier.study",
+    "frontier.io.console":
+        "",
     "frontier.io.constants":
         "errors frontier.io.formats json_text",
     "frontier.io.field_mapping":
-        "errors frontier.io.constants frontier.io.formats frontier.io.parse "
-        "frontier.io.rows",
+        "errors frontier.io.constants frontier.io.formats "
+        "frontier.io.options frontier.io.parse frontier.io.rows "
+        "frontier.io.runs frontier.io.spend",
     "frontier.io.fit_json":
         "errors format frontier.bootstrap frontier.diagnostics "
         "frontier.envelope frontier.interference frontier.scalerl "
         "frontier.study frontier.verdict planner.fit_file planner.laws",
     "frontier.io.formats":
         "ledger.records",
+    "frontier.io.options":
+        "frontier.io.formats json_text",
     "frontier.io.parse":
-        "errors json_text ledger.records",
+        "errors frontier.io.console json_text ledger.records",
     "frontier.io.rows":
         "errors frontier.io.formats",
+    "frontier.io.runs":
+        "errors frontier.io.parse",
     "frontier.io.selection":
         "errors evaluate frontier.io.rows frontier.study",
+    "frontier.io.spend":
+        "errors frontier.io.constants frontier.io.formats frontier.io.parse",
     "frontier.labels":
         "format",
     "frontier.next_sweep":

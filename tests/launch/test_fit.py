@@ -63,13 +63,14 @@ def test_fields_come_from_the_names_of_the_files(tmp_path):
           {"step": step, "data": {"val-core/x/acc/mean@4": A - 0.1 / (
               1 + step) + 0.01 * seed, "val-aux/x/acc/worst@4/mean": 0}}) + "\n"
           for step in range(0, 60, 10)))
-  args = ["--format=verl", "--records=n*.jsonl,n4-s0.jsonl", "--draws=100",
+  args = ["n*.jsonl", "n4-s0.jsonl", "--draws=100",
           "--fixed=data.train_batch_size=16"]
   code, out, err = launch(
       "launch.fit", *args, r"--from_path=n(?P<n>\d+)-s(?P<seed>\d+)",
       cwd=tmp_path)
   assert code == 0 and "4 runs, n = 4, 9 at Bp = 16" in out, err
   assert "n4-s0.jsonl: given twice" in out and "(4 files)" in out
+  assert "read as verl: names such as 'val-core/x/acc/mean@4'" in out
   assert out.index("NOT identified:") < out.index(
       "law, not identified, do not use:")
   page = (tmp_path / "fit/report.html").read_text()
@@ -116,6 +117,7 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
     (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE"),
     (["--records=.", "--from_path=x(?P<n>1)"], ".: a folder"),
     (["--records=a.csv", "--scale=avg=many"], "--scale=avg=many"),
+    (["a.csv", "--scale=avg=1:0"], "--scale=avg=1:0"),
     (["--records=a.csv", "--format=table", "--columns=avg=reward"],
      "no column 'reward'")])
 def test_bad_records_are_refused_before_anything_is_written(

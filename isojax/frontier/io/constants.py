@@ -1,12 +1,10 @@
-"""Values that a log does not contain: from flags, its path, or saved options.
+"""Values that are not in the lines of a log: from flags, its path, or options.
 
 Also converts values to the types of the fields of isojax.ledger.records.
 """
 
 import difflib
-import os
 import re
-import tomllib
 
 from isojax import json_text
 from isojax.errors import InputError
@@ -16,6 +14,7 @@ TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
 WHOLE = ("step", "rollouts", "seed", "prompt_tokens", "sampled_tokens",
          "trained_tokens")
+FRACTIONS = ("grpo.batch_multiplier",)  # options that need not be whole
 LISTED = 12  # names that an error message lists
 MEANINGS = {"Bp": "problems per step", "n": "rollouts per problem",
             "step": "updates made", "run_id": "name of the run",
@@ -49,7 +48,7 @@ def typed(where: str, value, field: str, column: str | None = None,
   if field not in KNOWN and field != axis and not low:
     return value
   whole = field in WHOLE or field in POSITIVE or field not in KNOWN and (
-      field != axis)
+      field != axis and field not in FRACTIONS)
   try:
     if isinstance(value, bool):
       raise ValueError
@@ -83,7 +82,7 @@ def _options(form: Format) -> list[str]:
   return [option for option in mine if option is not None]
 
 
-def _groups(from_path: str | None) -> list[str]:
+def groups(from_path: str | None) -> list[str]:
   """Returns the named groups of --from_path; InputError if it has none."""
   try:
     groups = list(re.compile(from_path or "").groupindex)
@@ -101,7 +100,7 @@ def check(path, form, names, columns, fixed, scale, axis, from_path):
   fields, options = KNOWN | {axis}, {*_options(form)}
   for flag, given, known in (
       ("--columns", columns, fields), ("--fixed", fixed, KNOWN | options),
-      ("--from_path", _groups(from_path), KNOWN | options),
+      ("--from_path", groups(from_path), KNOWN | options),
       ("--scale", scale, {*METRICS, axis})):
     for name in given:
       if name not in known:
@@ -111,8 +110,8 @@ def check(path, form, names, columns, fixed, scale, axis, from_path):
             f"{flag}: {name} is not a field; expected one of "
             + ", ".join(told + [nearest(name, known - MEANINGS.keys())]))
   for one, other, flag in ((columns, fixed, "--fixed"),
-                           (columns, _groups(from_path), "--from_path"),
-                           (fixed, _groups(from_path), "--from_path")):
+                           (columns, groups(from_path), "--from_path"),
+                           (fixed, groups(from_path), "--from_path")):
     if twice := sorted({*one} & {*other}):
       first = "--columns" if one is columns else "--fixed"
       raise InputError(f"{twice} in {first} and in {flag}: leave one out")
@@ -148,12 +147,20 @@ def resolve(form: Format, fixed: dict, told: dict, beside: dict):
 
   Args:
     told: fields from --from_path.
-    beside: options that the trainer saved beside its log.
+    beside: options that the trainer printed or saved; the flags override them.
   """
   given = {name: ("--fixed", value) for name, value in fixed.items()}
   given |= {name: ("--from_path", value) for name, value in told.items()}
-  options = beside | {name: typed(*given[name], name, low=1)
-                      for name in _options(form) if name in given}
+  hidden = {name for field, names in (
+      ("Bp", (form.prompts, form.batch)), ("n", (form.group,)))
+            if given.keys() & {field, *names} for name in names}
+  options = {name: value for name, value in beside.items()
+             if name not in hidden and name != form.model}
+  options = {name: typed("the log's config", value, name, low=1)
+             if name in _options(form) else value
+             for name, value in options.items()}
+  options |= {name: typed(*given[name], name, low=1)
+              for name in _options(form) if name in given}
   ours = {name: typed(flag, value, name) for name, (flag, value)
           in given.items() if name in KNOWN}
   derived = {}
@@ -172,34 +179,10 @@ def resolve(form: Format, fixed: dict, told: dict, beside: dict):
       raise InputError(f"{name} is {ours[name]} in {given[name][0]}, and "
                        f"{value} by {options}: leave one out")
   ours |= derived
+  if form.model in beside:
+    ours.setdefault("model", str(beside[form.model]))
   if "num_generations_eval" in options:
     ours.setdefault("k", options["num_generations_eval"])
   elif form.sampled_by_n and "n" in ours:
     ours.setdefault("k", ours["n"])
   return ours, options
-
-
-def saved(path: str, notes: list[str]) -> dict[str, int]:
-  """Returns batch_size and group_size of the config that prime-rl saves."""
-  for name in ("orchestrator.json", "orchestrator.toml", "rl.json", "rl.toml"):
-    config = os.path.join(os.path.dirname(path), "configs", name)
-    if not os.path.exists(config):
-      continue
-    try:
-      with open(config, "rb") as file:
-        value = tomllib.load(file) if name.endswith("toml") else (
-            json_text.loads(file.read()))
-      value = value["orchestrator"] if "orchestrator" in value else value
-      batch, sources = value["batch_size"], value["train"]["source"]
-      groups = {s["group_size"] if "group_size" in s else value["group_size"]
-                for s in sources}
-      if not isinstance(batch, int) or len(groups) != 1:
-        raise ValueError(f"batch_size {batch}, group_size {sorted(groups)}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      notes.append(f"{config}: not used; expected one batch_size and one "
-                   f"group_size ({error!r}).")
-      continue
-    notes.append(f"batch_size {batch} and group_size {max(groups)} are from "
-                 f"{config}.")
-    return {"batch_size": batch, "group_size": max(groups)}
-  return {}

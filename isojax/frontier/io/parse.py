@@ -1,11 +1,12 @@
 """Reads text files as flat lines of names and values, with line numbers.
 
-Reads CSV, JSON lines, one JSON document, or verl's console output. An
+Reads CSV, JSON lines, one JSON document, or the console output of a trainer. An
 incomplete last line is dropped and a few broken lines are skipped, both with a
 note; a file of another kind is an error.
 """
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -13,31 +14,51 @@ import os
 import re
 
 from isojax import json_text
-from isojax.ledger import records
 from isojax.errors import InputError
+from isojax.frontier.io import console
+from isojax.ledger import records
 
 BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
 COMMA = re.compile(r"\s*-?\d+,\d+(?:[eE][-+]?\d+)?\s*")  # a decimal comma
-CONSOLE = re.compile(r"(?:^|\s)step:(\d+) - (?=\S+:)", re.M)
 
 
-def load(path: str) -> tuple[list[tuple[int, dict]], list[str]]:
-  """Returns (number, line) of each line of a file, and notes on skipped ones.
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """The lines of a file, and what a console printed before them."""
+  lines: list[tuple[int, dict]]  # (line number, name -> value)
+  notes: list[str]
+  head: str  # text before the first line of metrics; empty for other files
+
+
+def load(path: str) -> Log:
+  """Returns the lines of a file, with notes on skipped ones.
 
   Raises:
     InputError: the file cannot be read, or is neither table, JSON nor console
       output.
   """
-  text = _text(path)
-  if (text.lstrip()[0] in "{["
-      or path.lower().endswith((".json", ".jsonl", ".ndjson"))):
+  text, whole = _text(path)
+  if text.lstrip()[0] in "{[" or path.lower().endswith(
+      (".json", ".jsonl", ".ndjson")):
     try:
-      return _document(text), []
+      return Log(_document(text), [], "")
     except (ValueError, RecursionError):
-      return _json_lines(path, text)
-  if CONSOLE.search(text):
-    return list(_console(text)), []
-  return _csv(path, text)
+      pass
+    try:
+      return Log(*_json_lines(path, text), "")
+    except InputError:
+      if (output := console.read(text)) is None:
+        raise
+  else:
+    output = console.read(text)
+  if output is not None:
+    return Log(output.lines, [f"{path}: {note}" for note in output.notes],
+               output.head)
+  if not whole:
+    raise InputError(
+        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
+        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
+  return Log(*_csv(path, text), "")
 
 
 def there(line: dict, name: str) -> bool:
@@ -45,41 +66,28 @@ def there(line: dict, name: str) -> bool:
   return name in line and line[name] is not None and line[name] != ""
 
 
-def _text(path: str) -> str:
-  """Returns the text of a file; InputError if it is no text."""
+def _text(path: str) -> tuple[str, bool]:
+  """Returns the text of a file, and whether all of it is UTF-8 text.
+
+  Console output may contain other bytes: NCCL prints NUL.
+  """
   if os.path.isdir(path):
     raise InputError(
         f"{path}: a folder; expected a file such as metrics.jsonl or "
         f"trainer_state.json; it contains {sorted(os.listdir(path))}")
   try:
-    text = records.content(path).decode("utf-8-sig")
+    data = records.content(path)
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror}); expected the "
                      "path of a log or a table") from error
-  except UnicodeDecodeError:
-    text = "\0"
-  if "\0" in text:
-    raise InputError(
-        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
-        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
+  text = data.decode("utf-8-sig", errors="replace")
+  whole = "\0" not in text and "\ufffd" not in text
   if not text.strip():
     raise InputError(f"{path}: empty; expected one evaluation a line")
   if text.lstrip().startswith("<"):
     raise InputError(f"{path}: a web page or XML; expected CSV or JSON lines: "
                      "download the file itself")
-  return text
-
-
-def _console(text: str):
-  """Yields verl's console lines, `PREFIX step:12 - name:value - ...`."""
-  for number, line in enumerate(text.split("\n"), 1):
-    if start := CONSOLE.search(line):
-      pairs = (part.rsplit(":", 1) for part in line[start.end():].split(" - ")
-               if ":" in part)
-      # numpy 2 prints a float64 as np.float64(0.5)
-      yield number, {"step": start[1]} | {
-          name: re.sub(r"^np\.\w+\((.*)\)$", r"\1", value.strip())
-          for name, value in pairs}
+  return text, whole
 
 
 def _document(text: str) -> list[tuple[int, dict]]:

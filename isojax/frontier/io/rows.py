@@ -1,9 +1,15 @@
 """Merges the rows of a log to one per evaluation of a run."""
 
 import dataclasses
+import re
 
 from isojax.errors import InputError
 from isojax.frontier.io.formats import METRICS, Format
+
+
+ACCURACY = re.compile(
+    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+PERCENT = 2.0  # an accuracy above is one in percent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +26,37 @@ def name_runs(rows: list[Row]) -> None:
   if len({of(row) for row in rows}) > 1:
     for row in rows:
       row.fields["run_id"] += "".join(f"-{name}{v}" for name, v in of(row))
+
+
+def join_endpoints(path: str, rows: list[Row], notes: list[str]) -> None:
+  """Makes one curve per (Bp, n, seed) of runs that have one evaluation each."""
+  runs = [row.fields["run_id"] for row in rows]
+  if len(rows) == 1 or len({*runs}) < len(rows):
+    return
+  for row in rows:
+    row.fields["run_id"] = "endpoints"
+  name_runs(rows)
+  notes.append(f"{path}: {len(rows)} runs with one evaluation each: the "
+               "evaluations of one (Bp, n, seed) were joined to a curve.")
+
+
+def from_percent(path: str, rows: list[Row], names: dict[str, str],
+                 notes: list[str]) -> None:
+  """Divides percentages by 100, with a note.
+
+  Args:
+    names: field -> its name in the file, which tells accuracies from rewards.
+  """
+  for field, name in names.items():
+    values = [row.fields[field] for row in rows if field in row.fields]
+    if not ACCURACY.search(name) or "reward" in name or not values or (
+        min(values) < 0 or not PERCENT < max(values) <= 100):
+      continue
+    for row in rows:
+      if field in row.fields:
+        row.fields[field] /= 100
+    notes.append(f"{path}: {name!r} reaches {max(values):g}: read as percent; "
+                 f"--scale={field}=1 keeps the numbers.")
 
 
 def once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:

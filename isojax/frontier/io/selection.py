@@ -114,8 +114,9 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
           f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]"
-          "; give the column of the accuracy with --columns, or rescale it, as "
-          f"--scale={s.metric}=0.01 for percent")
+          "; give the column of the accuracy with --columns, or rescale it: "
+          f"--scale={s.metric}=0.01 for percent, --scale={s.metric}=LOW:HIGH "
+          "for a reward from LOW (wrong) to HIGH (right)")
     if previous is not None and C < previous:
       notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
                    "; this and the later rows of the run were left out")

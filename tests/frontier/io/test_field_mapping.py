@@ -415,21 +415,21 @@ def test_names_that_tell_nothing(write):
 
 def test_percent_and_decimal_commas(write):
   path = write("Bp;n;step;acc\n4;8;1;35,5\n4;8;2;4e1\n")
-  rows, notes = table(path, columns={"avg": "acc"}, scale={"avg": 0.01})
+  rows, notes = table(path, columns={"avg": "acc"}, scale={"avg": (0, 100)})
   assert [r.fields["avg"] for r in rows] == pytest.approx([0.355, 0.4])
   assert any("read as 0.5" in note for note in notes)
   # points beside commas: the commas may be thousands
   refused(write("Bp;n;step;avg\n4;8;1,000;0.5\n"), "step is '1,000'",
           "decimal points, not commas")
   refused(path, "--scale: n is not a field", columns={"avg": "acc"},
-          scale={"n": 2.0})
+          scale={"n": (0, 1)})
 
 
 def test_an_axis_of_ones_own(write):
   path = write("Bp,n,step,avg,fl,hours\n4,8,1,0.5,1.5e21,0.25\n")
   (row,), _ = table(path, columns={"flops": "fl"}, axis="flops")
   assert row.fields["flops"] == 1.5e21
-  (row,), _ = table(path, axis="hours", scale={"hours": 4.0})
+  (row,), _ = table(path, axis="hours", scale={"hours": (0, .25)})
   assert row.fields["hours"] == 1.0
   refused(path, "flops is not a field", columns={"flops": "fl"})
 
