@@ -111,12 +111,12 @@ def main(_) -> None:
   if note := compilation.keep_programs():
     progress.say(note)
   cfg = _CONFIG.value
-  sampling = experiment.section(
-      sampler_lib.SamplerConfig, cfg.sampler.to_dict(), "config.sampler")
-  loss = experiment.section(
-      update_lib.LossConfig, cfg.loss.to_dict(), "config.loss")
-  optimizer = experiment.section(
-      update_lib.OptimizerConfig, cfg.optimizer.to_dict(), "config.optimizer")
+  sampling, loss, optimizer = (
+      experiment.section(
+          cls, experiment.completed(cfg[name].to_dict(), cls), f"config.{name}")
+      for name, cls in (("sampler", sampler_lib.SamplerConfig),
+                        ("loss", update_lib.LossConfig),
+                        ("optimizer", update_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)

@@ -37,7 +37,8 @@ _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
 
 
 def main(_) -> None:
-  cfg = experiment.section(config.Split, _CONFIG.value.to_dict(), "config")
+  cfg = experiment.section(config.Split, experiment.completed(
+      _CONFIG.value.to_dict(), config.Split), "config")
   if not 0 <= _SHARD.value < _SHARDS.value:
     raise InputError(f"--shard={_SHARD.value} --shards={_SHARDS.value}: "
                      "expected 0 <= shard < shards")
