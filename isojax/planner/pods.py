@@ -11,6 +11,7 @@ import dataclasses
 from isojax.errors import InputError
 
 RATIO = 4  # n / m of PODS's main settings; its advice is 2 to 4
+SURE = 0.975  # share of the resamples that never reach T, as evidence
 FEWEST_M = 4  # the smallest m whose end was not worse; m = 2 was
 VERDICTS = ("faster", "slower", "not resolved", "no interval", "never")
 
@@ -79,14 +80,19 @@ def read_own(document: dict, *, path: str) -> list[Own]:
     for arm in document["arms"]:
       interval = arm["interval"]
       n, m = arm["n"], arm["m"]
-      if arm["verdict"] not in VERDICTS:
-        raise ValueError(f"verdict {arm['verdict']!r}")
+      verdict = arm["verdict"]
+      if verdict not in VERDICTS:
+        raise ValueError(f"verdict {verdict!r}")
+      if verdict == "never" and (
+          arm["never"] is None or arm["never"] < SURE
+          or arm["end"] < document["baseline"]["time"]):
+        verdict = "not resolved"  # few runs, noise, or a run that ended early
       out.append(Own(
           str(arm["name"]), None if None in (n, m) else n / m,
           None if arm["ratio"] is None else float(arm["ratio"]),
           None if interval is None else (float(interval[0]),
                                          float(interval[2])),
-          arm["verdict"]))
+          verdict))
     if document["axis"] != "device_seconds":
       raise ValueError(f"axis {document['axis']!r}, not device_seconds")
     return out

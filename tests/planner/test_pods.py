@@ -68,6 +68,13 @@ def test_only_device_seconds_of_speedup_are_evidence():
       {"axis": "device_seconds", "arms": [arm]} | change, path="s.json")
   assert read() == [pods.Own("a", 2.0, 1.5, (1.1, 1.9), "faster")]
   assert read(arms=[arm | dict(n=None, interval=None)])[0].ratio is None
+  never = arm | dict(ratio=None, interval=None, verdict="never", never=1.0,
+                     end=9.0)
+  for change, verdict in ((dict(), "never"), (dict(never=0.9), "not resolved"),
+                          (dict(end=4.0), "not resolved"),
+                          (dict(never=None), "not resolved")):
+    assert read(arms=[never | change], baseline={"time": 5.0})[0].verdict == (
+        verdict)
   for change, message in ((dict(axis="rollouts"), "not device_seconds"),
                           (dict(arms=[{}]), "KeyError"),
                           (dict(arms=[arm | dict(verdict="x")]), "verdict 'x'")):
