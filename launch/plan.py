@@ -72,7 +72,8 @@ def down_sampled(a: Allocation, price, own) -> tuple[Allocation, str]:
   """Returns the allocation with m of --pods, and its words."""
   step_ratio = None
   if price is not None:
-    step = lambda m: price.with_recipe(m=m).step_seconds(a.Bp, a.n)
+    step = lambda m: float(
+        price.with_recipe(m=m).step(a.Bp, a.n).seconds)
     step_ratio = lambda m: step(a.n) / step(m)
   proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
   text = tables.down_sampled(a.n, proposal, step_ratio)

@@ -113,19 +113,25 @@ def measured_records() -> list[dict] | None:
   return measured_lib.train_records(records.read(path), path=path)
 
 
-def the_recipe(config) -> Recipe:
+def the_recipe(config, train) -> Recipe:
   """Returns what the config's recipe computes in a step.
+
+  With refill, the sampling rounds of a step are those of --measured, else the
+  most that the config allows.
 
   Log-probs before the updates are those of isojax.rl.algorithm.scored_columns,
   which loads jax; a test compares the two.
   """
   loss, updates = config.recipe.loss, config.recipe.updates
   in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
+  rounds = float(config.recipe.filter.rounds)
+  if rounds > 1 and train is not None:
+    rounds = measured_lib.mean_rounds(train)
   several = updates.epochs * updates.minibatches > 1
   return Recipe(
       m=config.alloc.m, epochs=updates.epochs, minibatches=updates.minibatches,
       old_logp=in_reward or (several and loss.ratio_to == "old"),
-      ref_logp=in_reward)
+      ref_logp=in_reward, rounds=rounds)
 
 
 def the_workload(config, train, kl: bool, shape, machine) -> Workload:
@@ -153,7 +159,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> Workload:
           tensor=config.mesh.tensor, accelerator=machine.accelerator),
       remat=loss.remat, reduce_dtype=loss.reduce_dtype,
       kl=bool(loss.kl_coef) and loss.kl_in == "loss",
-      recipe=the_recipe(config))
+      recipe=the_recipe(config, train))
 
 
 def evaluations(config, count: int):
@@ -221,7 +227,7 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
   return dataclasses.replace(
       price, workload=dataclasses.replace(price.workload, trained=seen.trained),
       efficiency=measured_lib.measured_efficiency(
-          train, ideal.run(train[0]["Bp"], train[0]["n"], 1),
+          train, ideal.step(train[0]["Bp"], train[0]["n"]),
           path=_MEASURED.value))
 
 

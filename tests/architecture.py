@@ -306,7 +306,7 @@ IMPORTS = {
         "errors",
     "planner.cost.measured":
         "errors planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.roofline "
+        "planner.cost.model_shape planner.cost.recipe planner.cost.roofline "
         "planner.cost.workload",
     "planner.cost.memory":
         "attention_kernels planner.cost.machine planner.cost.model_shape "

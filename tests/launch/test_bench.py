@@ -17,6 +17,7 @@ from isojax.errors import InputError
 from isojax.planner.cost import measured
 from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
@@ -133,6 +134,9 @@ WORKLOAD = Workload(300, 1500, 1024, 8192, "float32")
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
   found = measured.bench_efficiency(DOCUMENT, SHAPE, WORKLOAD, MACHINE,
                                     path="b")
+  recipe = dataclasses.replace(WORKLOAD, recipe=Recipe(m=1, critic="own"))
+  assert measured.bench_efficiency(DOCUMENT, SHAPE, recipe, MACHINE,
+                                   path="b") == found
   # 4 tokens a row: they attend to 5 + 4 / 2 in the planner's mean.
   prefill = 10 * (2 * 744 + 96 * 2.5)
   decode = 24 * (2 * 1044 + 96 * 7)

@@ -21,7 +21,7 @@ from tests.planner import test_recipe
 
 def test_scored_columns_are_those_of_the_algorithm():
   config = hard.get_config()
-  assert price_lib.the_recipe(config) == ON_POLICY
+  assert price_lib.the_recipe(config, None) == ON_POLICY
   for coef, where, ratio_to, epochs, minibatches in itertools.product(
       (0.0, 0.1), ("loss", "reward"), ("old", "behavior"), (1, 2), (1, 4)):
     config.recipe.loss.update(
@@ -29,7 +29,7 @@ def test_scored_columns_are_those_of_the_algorithm():
         importance_cap=None if ratio_to == "behavior" else 2.0,
         kl_estimator="k1" if where == "reward" else "k3")
     config.recipe.updates.update(epochs=epochs, minibatches=minibatches)
-    e, found = experiment.load(config), price_lib.the_recipe(config)
+    e, found = experiment.load(config), price_lib.the_recipe(config, None)
     columns = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
     assert found == Recipe(
         epochs=epochs, minibatches=minibatches,
@@ -49,6 +49,22 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
         4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
     (row,), _ = plan.with_rate(config, [row])
     assert row.lr == pytest.approx(e.lr)
+
+
+def test_rounds_are_measured_or_the_most():
+  config = hard.get_config()
+  config.recipe.filter.rounds = 3
+  assert price_lib.the_recipe(config, None).rounds == 3.0
+  train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
+  assert price_lib.the_recipe(config, train).rounds == 40 / 8 / 3
+  price = pricing.packed(
+      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
+      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
+  # C pays for 6 rounds: 6 steps, or 3 of two rounds each.
+  one, two = price.run(8, 4, 6), price.with_recipe(rounds=2.0).run(8, 4, 6)
+  assert two.rollouts == one.rollouts == 192
+  assert two.decode.seconds == pytest.approx(one.decode.seconds)
+  assert two.update.seconds == pytest.approx(one.update.seconds / 2)
 
 
 def test_an_allocation_costs_what_its_pieces_cost():

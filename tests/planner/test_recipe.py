@@ -191,6 +191,13 @@ def test_every_choice_is_named_with_its_part():
       "the own critic": "update", "1.5 sampling rounds": "sampling",
       "in-flight sampling": "sampling"}
   assert found["1.5 sampling rounds"].of_step > 0
+  wide = dataclasses.replace(price, workload=dataclasses.replace(
+      price.workload, kl=False, recipe=Recipe(), sampled_head="float32",
+      head="float32"))
+  assert [(c.what, c.part) for c in choices.choices(wide, 32, 128)] == [
+      ("the float32 head of the sampler", "sampling"),
+      ("the float32 head of the update", "update")]
+  assert all(c.of_step > 0 for c in choices.choices(wide, 32, 128))
   assert found["epochs = 2"].of_part > 0.9
   none = dataclasses.replace(price, workload=dataclasses.replace(
       price.workload, kl=False, recipe=Recipe(old_logp=True)))

@@ -48,23 +48,27 @@ def _others(price: Price, n: int):
     yield "log-probs before the updates", plain("old_logp")
   if r.ref_logp:
     yield "KL in the reward", plain("ref_logp")
+  of_workload = lambda **changes: dataclasses.replace(
+      price, workload=dataclasses.replace(price.workload, **changes))
   if price.workload.kl:
-    yield "KL in the loss", dataclasses.replace(
-        price, workload=dataclasses.replace(price.workload, kl=False))
+    yield "KL in the loss", of_workload(kl=False)
   if r.critic != "none":
     yield f"the {r.critic} critic", plain("critic")
   if r.rounds > 1:
     yield f"{r.rounds:.3g} sampling rounds", plain("rounds")
+  for name, where in (("sampled_head", "sampler"), ("head", "update")):
+    if getattr(price.workload, name) not in (None, price.workload.dtype):
+      yield (f"the {getattr(price.workload, name)} head of the {where}",
+             of_workload(**{name: None}))
   if r.in_flight:
     yield "in-flight sampling", plain("in_flight")
 
 
 def choices(price: Price, Bp: int, n: int) -> list[Choice]:
   """Returns what each choice of the price's recipe changes in a step."""
-  price = dataclasses.replace(price, eval_rollouts=None)
-  own, out = price.run(Bp, n, 1), []
+  own, out = price.step(Bp, n), []
   for what, other in _others(price, n):
-    cost = other.run(Bp, n, 1)
+    cost = other.step(Bp, n)
     change = {part: part_seconds(own, part) - part_seconds(cost, part)
               for part in PARTS}
     part = max(PARTS, key=lambda name: abs(change[name]))

@@ -8,6 +8,7 @@ from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
 from isojax.planner.cost.machine import Machine
+from isojax.planner.cost.recipe import ON_POLICY
 from isojax.planner.cost.roofline import Cost
 from isojax.planner.cost.workload import BYTES, Workload
 
@@ -59,6 +60,13 @@ def measured_workload(train: list[dict], workload: Workload) -> Workload:
   return dataclasses.replace(
       workload, trained=min(1.0, grown("trained_tokens") / most),
       prompt_tokens=means[0], response_tokens=means[1])
+
+
+def mean_rounds(train: list[dict]) -> float:
+  """Returns the mean sampling rounds of a step, 1 without refill."""
+  step = train[0]["Bp"] * train[0]["n"]
+  return max(1.0, (train[-1]["rollouts"] - train[0]["rollouts"]) / step / (
+      len(train) - 1))
 
 
 def mean_lengths(train: list[dict]) -> tuple[float, float]:
@@ -153,7 +161,8 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
   seen = dataclasses.replace(
       workload, prompt_tokens=row["prompt_tokens"], response_tokens=means,
       max_prompt=row["prompt_tokens"], max_response=row["new_tokens"],
-      weights=row["weights"], cache=row["cache"], kl=False, trained=1.0)
+      weights=row["weights"], cache=row["cache"], kl=False, trained=1.0,
+      recipe=ON_POLICY)
   ideal = roofline.step_cost(
       row["Bp"], row["n"], workload=seen,
       shape=model_shape_lib.model_shape(row["config"], path=path),

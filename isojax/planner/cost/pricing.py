@@ -36,17 +36,27 @@ class Price:
   eval_k: int  # samples per validation problem
 
   def run(self, Bp, n, M) -> Cost:
-    """Returns the cost of M steps and their evaluations.
+    """Returns the cost of M sampling rounds, their steps and evaluations.
 
-    Without evaluations the arguments may be arrays.
+    A step takes recipe.rounds of them, one without refill. Without evaluations
+    the arguments may be arrays.
     """
     return roofline.run_cost(
-        Bp, n, M, shape=self.shape, machine=self.machine, mesh=self.mesh,
-        workload=self.workload, efficiency=self.efficiency, rows=self.rows,
-        whole=self.whole, microbatches=self.microbatches(Bp, n),
+        Bp, n, M / self.workload.recipe.rounds, **self._step(Bp, n),
         eval_rollouts=(self.eval_rollouts(M, Bp * n) if self.eval_rollouts
                        else 0),
         eval_k=self.eval_k)
+
+  def step(self, Bp, n) -> Cost:
+    """Returns the cost of one step."""
+    return roofline.step_cost(Bp, n, **self._step(Bp, n))
+
+  def _step(self, Bp, n) -> dict:
+    """Returns the keywords of `roofline.step_cost`."""
+    return dict(
+        shape=self.shape, machine=self.machine, mesh=self.mesh,
+        workload=self.workload, efficiency=self.efficiency, rows=self.rows,
+        whole=self.whole, microbatches=self.microbatches(Bp, n))
 
   def microbatches(self, Bp, n):
     """Returns the microbatches of one pass over the trained rollouts."""
@@ -66,11 +76,6 @@ class Price:
     recipe = dataclasses.replace(self.workload.recipe, **changes)
     return dataclasses.replace(self, workload=dataclasses.replace(
         self.workload, recipe=recipe))
-
-  def step_seconds(self, Bp: int, n: int) -> float:
-    """Returns the seconds of one step, without evaluations."""
-    return float(dataclasses.replace(self, eval_rollouts=None).run(
-        Bp, n, 1).seconds)
 
   def with_rows(self, most: int) -> "Price":
     """Returns the price with as many of `most` rows as the memory admits."""
