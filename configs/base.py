@@ -77,11 +77,12 @@ def get_config():
               # which a problem is not sampled again (ScaleRL: 0.9); None: off
           ),
           loss=dict(
-              selection="all",  # which rollouts of a group are trained on
-              advantage="group_norm",  # or centered, leave_one_out
+              # Names of functions; docs/recipes.md has their tables.
+              selection="all",  # which m of n rollouts are trained on
+              advantage="group_norm",  # or centered, leave_one_out, gae, ...
               aggregation="token_mean",  # or sample_mean, prompt_mean,
               # constant_length, sample_sum
-              policy_loss="ppo_clip",  # or reinforce
+              policy_loss="ppo_clip",  # or ppo_dual_clip, cispo, reinforce
               normalise="after",  # advantages of kept rollouts; before: of all
               ratio="token",  # or sequence: the mean over the answer (GSPO)
               ratio_to="old",  # denominator: trainer before the step's updates;
