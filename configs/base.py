@@ -115,6 +115,10 @@ def get_config():
               epochs=1,  # passes over the rollouts of a step
               minibatches=1,  # updates of a pass, each of Bp / minibatches
               # problems; k: PPO-off-policy-k of a k times larger Bp
+              in_flight=0,  # steps that a token may be old: sampling continues
+              # across updates (PipelineRL); 0: each step samples by itself
+              caches="recompute",  # of unfinished rollouts after an update;
+              # or stale: faster, but a resumed run differs
           ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up

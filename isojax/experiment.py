@@ -340,6 +340,22 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         f"sampler.top_p={e.sampler.top_p}: training rollouts must come from "
         "the whole distribution, or the trainer's log-probs are of another "
         "one; use 1.0 (eval.top_p is free)")
+  if e.recipe.updates.in_flight and e.recipe.loss.ratio_to != "behavior":
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
+        "with the weights of several steps, so the ratio must be to the "
+        "sampler's record; set ratio_to='behavior' and importance_cap=None")
+  if e.recipe.updates.in_flight and a.schedule:
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        "alloc.schedule: a rollout in flight belongs to a later step, whose n "
+        "is not known yet; use a constant n, or in_flight=0")
+  if e.recipe.updates.in_flight and e.recipe.filter.rounds > 1:
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        f"recipe.filter.rounds={e.recipe.filter.rounds}: a refilled step waits "
+        "for its own rollouts; use rounds=1, or in_flight=0")
   if a.Bp > problems:
     raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
                      f"{e.task.stratum} has {problems} training problems; "

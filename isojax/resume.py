@@ -12,7 +12,9 @@ from isojax.run_context import RunContext
 
 def start_or_resume(context: RunContext, tx, ledger: str, store: str,
                     due: tuple[int, ...]):
-  """Returns (step, state, records up to it) of the newest checkpoint.
+  """Returns (step, state, host, records up to it) of the newest checkpoint.
+
+  `host` is that of checkpoint.save, or None.
 
   Without a checkpoint the run starts at step 0. Records after the step are
   removed from the ledger; the run computes them again, with the same values.
@@ -45,7 +47,7 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
     state = update_lib.init_state(
         context.model, tx, run_context.first_trained(context),
         context.e.model.lora)
-    return 0, state, _cut(ledger, found, -1)
+    return 0, state, None, _cut(ledger, found, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
     raise InputError(
@@ -54,7 +56,8 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
   if start < context.e.alloc.M:
     of = f" of {context.e.alloc.M}" * (context.e.recipe.filter.rounds == 1)
     hosts.say(f"resuming from step {start}{of}")
-  return start, state, _cut(ledger, found, start)
+  return (start, state, checkpoint.host_bytes(store, start),
+          _cut(ledger, found, start))
 
 
 def _cut(ledger: str, found: list[dict], step: int) -> list[dict]:

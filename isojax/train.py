@@ -23,6 +23,7 @@ from isojax import progress
 from isojax import resume
 from isojax import rng
 from isojax import rollouts as rollouts_lib
+from isojax import rollouts_in_flight
 from isojax import run_context
 from isojax import step_rollouts
 from isojax import stopping
@@ -34,6 +35,7 @@ from isojax.rl import packing
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
+from isojax.sampling import in_flight_queue
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import TrainState
@@ -78,6 +80,7 @@ class Run:
   rollouts: int  # sampled in these steps
   solved_D: np.ndarray  # bool, training problems that are not sampled again
   state: TrainState
+  flight: rollouts_in_flight.Flight | None  # only for in-flight updates
   base: dict | None  # frozen parameters, for adapters and KL
   totals: dict  # cumulative fields of the records
   evaluated: int | None  # rollouts at the last evaluation
@@ -149,7 +152,9 @@ def save(run: Run) -> None:
     return
   if hosts.first():
     run.written.sync()
-  checkpoint.save(run.manager, run.step, run.state, run.context.run_id)
+  checkpoint.save(
+      run.manager, run.step, run.state, run.context.run_id,
+      in_flight_queue.to_bytes(run.flight.state) if run.flight else None)
   run.saved, run.saved_at = run.step, time.monotonic()
 
 
@@ -209,9 +214,8 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   context, step, clock = run.context, run.step, run.compiled.clock
   e, a, n = context.e, context.e.alloc, run.n
   begun, compiling = clock(), run.compiled.seconds
-  prompts, sampled, kept_P, rounds = taken = step_rollouts.sample(
-      context, run.grader, run.policy, step=step, n=n, left=a.C - run.rollouts,
-      solved_D=run.solved_D, stop=run.stop)
+  taken, flight, staleness = sample(run)
+  prompts, sampled, kept_P, rounds = taken
   graded = sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
@@ -230,6 +234,7 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       reward_Bpxn, kept_Bpxm, rollouts, scored.columns, e.recipe.loss)
   state, fields = updates(run, group, columns)
   jax.block_until_ready(state)
+  run.flight = flight
   seconds = {"sample": scoring - begun - sampled.seconds_waited,
              "score": sampled.seconds_waited, "logp": updating - scoring,
              "update": clock() - updating}
@@ -239,12 +244,33 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       "solved": step_rollouts.newly_solved(
           graded.correct_B.reshape(-1, n), taken.prompts.id_P,
           rate=e.recipe.filter.solved_rate),
+      "staleness_mean": staleness[0], "staleness_max": staleness[1],
       "selected": kept_Bpxm.size,
       "scored_tokens": scored.tokens,
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
       "seconds_compile": run.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
       **fields}
+
+
+def sample(run: Run):
+  """Returns the rollouts of a step.
+
+  Returns:
+    StepRollouts, what is in flight after the step, (mean, largest) staleness.
+  """
+  context, a = run.context, run.context.e.alloc
+  if run.flight is None:
+    return step_rollouts.sample(
+        context, run.grader, run.policy, step=run.step, n=run.n,
+        left=a.C - run.rollouts, solved_D=run.solved_D, stop=run.stop
+    ), None, (0.0, 0)
+  batch = profile.stage("sample", rollouts_in_flight.graded_batch)(
+      context, run.grader, run.policy, run.flight, step=run.step,
+      solved_D=run.solved_D, stop=run.stop)
+  return step_rollouts.StepRollouts(
+      jax.tree.map(lambda x: x[batch.index_Bp], context.train), batch.sampled,
+      np.ones(a.Bp, bool), 1), batch.flight, batch.staleness
 
 
 class Group(typing.NamedTuple):
@@ -390,7 +416,8 @@ def opened(context: RunContext, folder: str, trace: str | None):
   tx, schedule = run_context.make_optimizer(e)
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
                               growth=e.eval.growth)
-  start, state, kept = resume.start_or_resume(context, tx, ledger, store, due)
+  start, state, host, kept = resume.start_or_resume(
+      context, tx, ledger, store, due)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
   # Opened in this order and closed in reverse.
@@ -407,7 +434,9 @@ def opened(context: RunContext, folder: str, trace: str | None):
         context=context, start=start, step=start,
         rollouts=run_context.rollouts_of(kept),
         solved_D=step_rollouts.solved(kept, context.train.id_P),
-        state=state, base=base,
+        state=state, flight=(
+            rollouts_in_flight.opened(host) if e.recipe.updates.in_flight
+            else None), base=base,
         totals=run_context.totals_of(kept),
         evaluated=max((r["rollouts"] for r in kept if r["kind"] == "eval"),
                       default=None),

@@ -26,8 +26,8 @@ LAYERS = {
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
-            "step_rollouts",
-            "resume", "repair", "train"),
+            "step_rollouts", "rollouts_in_flight", "resume", "repair",
+            "train"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
 }
@@ -386,6 +386,10 @@ IMPORTS = {
     "rollouts":
         "distributed.hosts profile rl.rewards run_context sampling.sampler "
         "stopping tasks.grader tasks.stratum_file types",
+    "rollouts_in_flight":
+        "distributed.hosts rl.rewards rng rollouts run_context "
+        "sampling.in_flight sampling.in_flight_queue stopping tasks.grader "
+        "tasks.prompts",
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora policy rl.packing "
@@ -474,8 +478,8 @@ IMPORTS = {
     "train":
         "cli compilation distributed.hosts evaluate ledger.checkpoint "
         "ledger.records mesh profile progress resume rl.algorithm "
-        "rl.packing rl.rewards rl.update rng rollouts run_context "
-        "step_rollouts stopping types",
+        "rl.packing rl.rewards rl.update rng rollouts rollouts_in_flight "
+        "run_context sampling.in_flight_queue step_rollouts stopping types",
     "types":
         "",
     "launch":
@@ -494,6 +498,9 @@ IMPORTS = {
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
         "cli rng rollouts run_context stopping tasks.prompts",
+    "launch.bench.in_flight":
+        "launch.bench.cases launch.bench.ours launch.bench.run rng "
+        "sampling.in_flight sampling.in_flight_queue sampling.sampler",
     "launch.bench.machine":
         "",
     "launch.bench.ours":

@@ -4,15 +4,18 @@ A step folder is complete or absent: orbax writes a temporary folder and renames
 it. In a bucket (gs://), which cannot rename, it marks the folder as complete.
 Each checkpoint contains the run id, the step and a checksum of each leaf: orbax
 would load the state of another run, or a changed byte, without an error.
+A run with in-flight updates adds the bytes of its rollouts in flight ("host").
 The metrics of a run are in isojax.ledger.records.
 """
 
 import contextlib
 import os
 import re
+import zlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
@@ -72,18 +75,29 @@ def _named_checksums(state: TrainState) -> dict:
 
 
 def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
-         run_id: str) -> None:
+         run_id: str, host: np.ndarray | None = None) -> None:
   """Starts to save a state; raises errors of the previous save.
+
+  Args:
+    manager: of `open_manager`.
+    step: of the state.
+    state: sharded.
+    run_id: of the run.
+    host: uint8 [N], saved beside the state, equal on all processes; or None.
 
   Raises:
     InputError: a write failed, for example on a full disk.
     RuntimeError: orbax skipped the step, which would be lost.
   """
+  meta = {"run_id": run_id, "step": step, "checksum": _named_checksums(state)}
+  further = {}
+  if host is not None:
+    meta["host"] = zlib.crc32(host)
+    further["host"] = ocp.args.StandardSave({"bytes": host})
   with _disk(manager):
     accepted = manager.save(step, args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state),
-        meta=ocp.args.JsonSave({"run_id": run_id, "step": step,
-                                "checksum": _named_checksums(state)})))
+        state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta),
+        **further))
   if not accepted:
     raise RuntimeError(f"step {step} was not saved: {manager.directory} holds "
                        f"steps {manager.all_steps()}")
@@ -175,7 +189,27 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
     restored = handler.restore(folder / "state", args=ocp.args.PyTreeRestore(
         item=item, partial_restore=True,
         restore_args=ocp.checkpoint_utils.construct_restore_args(item)))
+  host_bytes(store, step)  # raises if it is damaged
   return TrainState(**dict.fromkeys(parts) | restored), meta["checksum"]
+
+
+def host_bytes(store: str, step: int) -> np.ndarray | None:
+  """Returns the `host` of `save`; None if there was none.
+
+  Raises:
+    ValueError, and errors of orbax: it is damaged.
+  """
+  folder = epath.Path(_absolute(store), str(step))
+  with (object_store.asking(store),
+        contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler):
+    meta = step_folders.meta(folder)
+    if "host" not in meta:
+      return None
+    restored = handler.restore(folder / "host", args=ocp.args.PyTreeRestore(
+        restore_args={"bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))
+  if zlib.crc32(restored["bytes"]) != meta["host"]:
+    raise ValueError("checksum of host differs")
+  return restored["bytes"]
 
 
 # Errors that do not mean a damaged file: another model, or a failing process.

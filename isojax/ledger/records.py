@@ -34,7 +34,8 @@ COMMON = (
     "m",  # rollouts a problem that are trained on, of these n
     "D",  # training problems
     "step",  # iterations: Bp problems sampled, then updates
-    "rollouts",  # cumulative C: every rollout sampled for training
+    "rollouts",  # cumulative C: every rollout sampled for training; rollouts in
+    # flight count in the step that trains on them
     "prompt_tokens",  # cumulative; a prompt counts once, not n times
     "sampled_tokens",  # cumulative, EOS included
     "trained_tokens",  # cumulative; tokens with a gradient, in each update
@@ -55,6 +56,9 @@ TRAIN = (
     # mean reward of the advantages is reward + task.format_coef * formatted.
     "reward",
     "formatted",  # fraction of rollouts with an answer in the expected place
+    # Steps between the drawing of a token and its training, over the sampled
+    # tokens of this step; 0 without in-flight updates.
+    "staleness_mean", "staleness_max",
     "lost",  # distinct answers not judged in time, counted as wrong
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1

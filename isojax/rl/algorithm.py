@@ -30,18 +30,33 @@ from isojax.rl.objective import LossConfig
 from isojax.types import Rollouts
 
 
+CACHES = ("recompute", "stale")  # of unfinished rollouts, after a step
+
+
 @dataclasses.dataclass(frozen=True)
 class UpdatesConfig:
-  """How many updates a step makes of its rollouts."""
+  """How many updates a step makes of its rollouts, and how old these may be."""
 
   epochs: int = dataclasses.field(metadata={"neutral": 1})
   minibatches: int = dataclasses.field(metadata={"neutral": 1})
+  # Largest staleness of in-flight updates, steps; see sampling.in_flight.
+  in_flight: int = dataclasses.field(metadata={"neutral": 0})
+  caches: str = dataclasses.field(metadata={"neutral": "recompute"})
 
   def __post_init__(self):
     for name in ("epochs", "minibatches"):
       if getattr(self, name) < 1:
         raise InputError(f"recipe.updates.{name}={getattr(self, name)}: "
                          "expected at least 1")
+    if self.in_flight < 0:
+      raise InputError(f"recipe.updates.in_flight={self.in_flight}: expected "
+                       "the largest staleness in steps, or 0 for none")
+    if self.caches not in CACHES:
+      raise InputError(f"recipe.updates.caches={self.caches!r}: expected one "
+                       f"of {', '.join(CACHES)}")
+    if self.caches == "stale" and not self.in_flight:
+      raise InputError("recipe.updates.caches='stale' has no effect with "
+                       "recipe.updates.in_flight=0; leave it out")
 
   @property
   def count(self) -> int:

@@ -35,8 +35,6 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 
-CACHES = ("recompute", "stale")  # of unfinished rollouts, after a swap
-
 
 class Handed(typing.NamedTuple):
   """A batch: Bp complete groups, by position."""
@@ -209,9 +207,10 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
     Bp, n: groups of a batch, rollouts of a group.
     k: largest staleness, in versions.
     temperature, top_p: numbers.
-    ended: called with (positions, rollouts within their groups, Rollouts) of
-      rollouts that are complete, first of those in `state`, while the devices
-      decode. An error that it raises ends sampling.
+    ended: called after each chunk, while the devices decode the next one, with
+      (positions, rollouts within their groups, Rollouts) of what is complete,
+      maybe nothing; at first that of `state`. An error that it raises ends
+      sampling.
     carried: the result of the previous call, to continue with stale caches;
       None: unfinished rollouts are read again.
 
@@ -238,9 +237,8 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   done = np.flatnonzero(pool.done_R)
 
   def tell(items):
-    if len(items):
-      ended(pool.position_E[items // n], items % n,
-            jax.tree.map(lambda x: x[items], pool.out))
+    ended(pool.position_E[items // n], items % n,
+          jax.tree.map(lambda x: x[items], pool.out))
 
   while True:
     chosen = queue.handed_over(
@@ -265,4 +263,4 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
       pool.position_E[chosen], jax.tree.map(lambda x: x[items], pool.out),
       pool.version_RxT[items])
   queue.renumber(carried.slots, kept, n)
-  return handed, queue.closed(pool, kept), carried
+  return handed, queue.closed(pool, kept, source), carried

@@ -36,6 +36,7 @@ class Source(typing.NamedTuple):
   prompts: Prompts  # of all problems, host arrays
   index: typing.Callable  # position -> index into `prompts`
   key: typing.Callable  # position -> key data of its step, uint32 [2]
+  Bp: int
   size: int  # positions of the run, M * Bp
 
 
@@ -49,6 +50,9 @@ class InFlight:
 
   begun: int  # positions that have begun, of which E are in flight
   position_E: np.ndarray  # int64, ascending
+  index_E: np.ndarray  # int64, of the problem, see Source
+  # int64, of the problems that have not begun, of a step that has begun.
+  ahead_A: np.ndarray
   version_E: np.ndarray  # int32, at which the group began
   len_R: np.ndarray  # int32, tokens so far; R = E * n, group-major
   ended_R: np.ndarray  # bool, EOS was drawn
@@ -58,7 +62,8 @@ class InFlight:
   version_X: np.ndarray  # int32, of those weights
 
 
-_DTYPES = dict(position_E=np.int64, version_E=np.int32, len_R=np.int32,
+_DTYPES = dict(position_E=np.int64, index_E=np.int64, ahead_A=np.int64,
+               version_E=np.int32, len_R=np.int32,
                ended_R=bool, entropy_R=np.float32, tokens_X=np.int32,
                behavior_logp_X=np.float32, version_X=np.int32)
 
@@ -141,13 +146,25 @@ def items_of(group_E, n: int) -> np.ndarray:
           + np.arange(n)[None]).reshape(-1)
 
 
-def closed(pool: Pool, group_E) -> InFlight:
+def chosen(state: InFlight) -> dict[int, int]:
+  """Returns the problems of positions that a state has fixed."""
+  ahead = state.begun + np.arange(len(state.ahead_A))
+  return dict(zip([*state.position_E.tolist(), *ahead.tolist()],
+                  [*state.index_E.tolist(), *state.ahead_A.tolist()],
+                  strict=True))
+
+
+def closed(pool: Pool, group_E, source: Source) -> InFlight:
   """Returns the state with only these groups of the pool."""
+  index = lambda positions: np.array(
+      [source.index(int(p)) for p in positions], np.int64)
+  end = -(-pool.begun // source.Bp) * source.Bp
   items = items_of(group_E, pool.n)
   out = jax.tree.map(lambda x: x[items], pool.out)
   drawn = np.arange(out.tokens_RxT.shape[1])[None] < out.len_R[:, None]
   return InFlight(
-      pool.begun, pool.position_E[group_E], pool.version_E[group_E], out.len_R,
+      pool.begun, pool.position_E[group_E], index(pool.position_E[group_E]),
+      index(range(pool.begun, end)), pool.version_E[group_E], out.len_R,
       out.ended_R, out.entropy_R, out.tokens_RxT[drawn],
       out.behavior_logp_RxT[drawn], pool.version_RxT[items][drawn])
 

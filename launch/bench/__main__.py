@@ -14,7 +14,8 @@ those of the first call, without a cache. Lengths are skewed by a policy close
 to uniform, of whose V ids V / mean end the rollout. The flags of a case change
 one case, or all cases of a suite.
 
---what=planner, frontier, grader, grader_overlap and machine time other parts.
+--what=planner, frontier, grader, grader_overlap, in_flight and machine time
+other parts.
 """
 
 from concurrent.futures import process
@@ -44,6 +45,7 @@ PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
     "frontier": "launch.fit on a study of the paper's size",
     "grader": "the grader of mathematical answers",
     "grader_overlap": "sampling with a slow grader, in line and in background",
+    "in_flight": "sampling across updates, against step by step",
     "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
 }
 

@@ -70,14 +70,19 @@ def prompts_of(case: Case, V: int) -> Prompts:
                  np.arange(case.Bp, dtype=np.uint32))
 
 
-def make_sampling(model: decoder.Transformer, case: Case):
-  """Returns sample(params, prompts, seed) -> Rollouts on the host."""
+def sampler_of(model: decoder.Transformer, case: Case):
+  """Returns the config of a case's sampler, and the sampler."""
   cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
       cache=case.cache))
-  sampler = sampler_lib.make_sampler(
+  return cfg, sampler_lib.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
+
+
+def make_sampling(model: decoder.Transformer, case: Case):
+  """Returns sample(params, prompts, seed) -> Rollouts on the host."""
+  cfg, sampler = sampler_of(model, case)
 
   def sample(params, prompts: Prompts, seed: int) -> Rollouts:
     return sampler_lib.sample_all(

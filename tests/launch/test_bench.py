@@ -206,7 +206,7 @@ def test_a_peer_without_its_packages_says_what_is_possible():
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected either --what=sample|update|step|planner|frontier|grader|"
-     "grader_overlap|machine or --suite=cpu|h200"),
+     "grader_overlap|in_flight|machine or --suite=cpu|h200"),
     (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),

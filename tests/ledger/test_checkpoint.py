@@ -89,6 +89,22 @@ def test_newest_comes_back_on_any_mesh(store, states, axes):
   assert jax.tree.map(lambda x: x.sharding, state) == want
 
 
+@pytest.mark.parametrize("size", [1, 70_001])
+def test_the_host_bytes_come_back_and_damage_is_seen(saved, states, tmp_path,
+                                                     model, size):
+  store = str(tmp_path / "checkpoints")
+  assert checkpoint.host_bytes(saved, 5) is None
+  host = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 3, states[3], "abc", host)
+    checkpoint.save(manager, 5, states[5], "abc", host[::-1].copy())
+  np.testing.assert_array_equal(checkpoint.host_bytes(store, 3), host)
+  np.testing.assert_array_equal(checkpoint.host_bytes(store, 5), host[::-1])
+  meta = pathlib.Path(store) / "5/meta/metadata"
+  meta.write_text(meta.read_text().replace('"host":', '"host":1'))
+  assert restore(store, model)[0] == 3
+
+
 def cut(path):
   os.truncate(path, path.stat().st_size // 2)
 

@@ -11,6 +11,7 @@ import pytest
 
 from isojax import rng
 from isojax.models import decoder
+from isojax.rl import algorithm
 from isojax.sampling import in_flight
 from isojax.sampling import in_flight_queue as queue
 from isojax.types import Prompts
@@ -29,7 +30,8 @@ def index(position: int) -> int:
 def make_source(size=M * BP) -> queue.Source:
   return queue.Source(
       test_sampler.make_prompts(10), index, lambda position: np.asarray(
-          jax.random.key_data(rng.stream(11, "rollout", position // BP))), size)
+          jax.random.key_data(rng.stream(11, "rollout", position // BP))), BP,
+      size)
 
 
 def make_sampler(model, **changes):
@@ -62,7 +64,7 @@ def batches(model, params):
   return run(make_sampler(model), [moved(params, v) for v in range(M)])
 
 
-@pytest.mark.parametrize("caches", in_flight.CACHES)
+@pytest.mark.parametrize("caches", algorithm.CACHES)
 def test_without_updates_the_tokens_are_those_of_the_sampler(
     model, params, caches):
   got = run(make_sampler(model), [params] * M, caches=caches)
@@ -197,7 +199,7 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
   """Any lengths: the rules alone, a token in each slot at a time."""
   source = queue.Source(
       Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
-              np.zeros(1, np.uint32)), lambda p: 0, None, M * Bp)
+              np.zeros(1, np.uint32)), lambda p: 0, None, Bp, M * Bp)
   most, longest = (k + 1) * Bp, 12
   needs = {(p, i): random.choice((1, 2, longest)) for p in range(M * Bp)
            for i in range(n)}
@@ -226,7 +228,8 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
       age = version - pool.version_RxT[item, :length]
       assert (age >= 0).all() and (age <= k).all()
     used.extend(pool.position_E[chosen].tolist())
-    state = queue.closed(pool, np.setdiff1d(np.arange(pool.groups), chosen))
+    state = queue.closed(pool, np.setdiff1d(np.arange(pool.groups), chosen),
+                         source)
   assert sorted(used) == list(range(M * Bp))
 
 
@@ -247,9 +250,10 @@ def test_waiting_rollouts_by_hand():
   source = queue.Source(
       Prompts(np.arange(6, dtype=np.int32).reshape(2, 3),
               np.array([3, 1], np.int32), np.array([7, 8], np.uint32)),
-      lambda position: position % 2, None, 4)
+      lambda position: position % 2, None, 1, 4)
   state = queue.InFlight(
-      2, np.array([0, 1]), np.array([0, 0], np.int32),
+      2, np.array([0, 1]), np.array([0, 1]), np.array([], np.int64),
+      np.array([0, 0], np.int32),
       np.array([1, 2, 2, 0], np.int32), np.array([False, True, False, False]),
       np.zeros(4, np.float32), np.array([9, 8, 7, 6, 5], np.int32),
       np.zeros(5, np.float32), np.zeros(5, np.int32))

@@ -1,0 +1,163 @@
+"""A run with in-flight updates: its records, a signal, and resuming."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from configs import hard
+from isojax import cli
+from isojax import experiment
+from isojax import rollouts as rollouts_lib
+from isojax import rollouts_in_flight
+from isojax import run_context
+from isojax import stopping
+from isojax import train as train_lib
+from isojax.errors import InputError
+from isojax.ledger import checkpoint
+from isojax.ledger import records
+from isojax.ledger import workdir
+from isojax.rl import rewards
+from isojax.sampling import in_flight_queue
+
+K, N, M = 2, 6, 6
+
+
+def config(**updates):
+  made = hard.get_config()
+  made.update(dict(
+      alloc=dict(Bp=4, n=N, C=4 * N * M), eval=dict(k=1),
+      sampler=dict(slots=30, max_new_tokens=24),
+      checkpoint=dict(every_steps=2, keep=9)))
+  made.recipe.loss.update(dict(
+      ratio_to="behavior", importance_cap=None, microbatch_tokens=4096))
+  made.recipe.filter.solved_rate = 0.15
+  made.recipe.optimizer.base_lr = 3e-3
+  made.recipe.updates.update(dict(in_flight=K) | updates)
+  return made
+
+
+def run(made, folder) -> tuple[int, list[dict]]:
+  """Trains in this process; the exit code and the records."""
+  context = run_context.prepare(made)
+  with workdir.claim(str(folder), made.to_dict(), context.run_id,
+                     context.model_sha256):
+    code = train_lib.train(context, str(folder))
+  return code, records.read(os.path.join(folder, "records.jsonl"))
+
+
+def final_state(folder):
+  context = run_context.prepare(config())
+  tx, _ = run_context.make_optimizer(context.e)
+  step, state = checkpoint.restore_newest(
+      str(folder / "checkpoints"), run_context.abstract_state(context, tx),
+      context.run_id)
+  assert step == M
+  return state
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("calm")
+  code, kept = run(config(), folder)
+  assert code == 0
+  return folder, kept
+
+
+def test_the_records(calm):
+  """C is exact: every rollout is handed over by the last step."""
+  _, kept = calm
+  train = [r for r in kept if r["kind"] == "train"]
+  assert [r["rollouts"] for r in train] == [4 * N * s for s in range(1, M + 1)]
+  ages = [r["staleness_max"] for r in train]
+  assert ages[0] == 0 and 1 <= max(ages) <= K
+  for r in train:
+    assert 0 <= r["staleness_mean"] <= r["staleness_max"]
+  assert any(r["solved"] for r in train)
+  # Tokens of earlier weights: the trainer's log-probs are others by now.
+  assert train[0]["logp_gap"] < 1e-5 < max(r["logp_gap"] for r in train)
+
+
+def test_a_signal_in_a_step_repeats_the_bits(calm, tmp_path):
+  def interrupt():
+    path = str(tmp_path / "records.jsonl")
+    while sum(r["kind"] == "train" for r in records.read(path)) < 3:
+      time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  thread = threading.Thread(target=interrupt)
+  thread.start()
+  code, some = run(config(), tmp_path)
+  thread.join()
+  assert code == cli.PREEMPTED and len(some) < len(calm[1])
+  code, got = run(config(), tmp_path)
+  assert code == 0
+  assert records.comparable(got) == records.comparable(calm[1])
+  jax.tree.map(np.testing.assert_array_equal, final_state(tmp_path),
+               final_state(calm[0]))
+
+
+def test_the_problems_of_a_step_are_chosen_when_it_begins():
+  """Solved ones drop out later; a step that has begun keeps its problems."""
+  context = run_context.prepare(config())
+  none = np.zeros(len(context.stratum.train), bool)
+  order = lambda positions, state, solved_D: [rollouts_in_flight.source(
+      context, state, solved_D).index(p) for p in positions]
+  new = in_flight_queue.nothing()
+  before = order(range(12), new, none)
+  solved_D = none.copy()
+  solved_D[[before[1], before[5], before[8]]] = True
+  state = dataclasses.replace(  # positions 0 and 3 to 5 have begun; 4 is done
+      new, begun=6, position_E=np.array([0, 3, 5]),
+      index_E=np.array([before[p] for p in (0, 3, 5)]),
+      ahead_A=np.array(before[6:8]))
+  after = order((0, 3, 5, 6, 7), state, solved_D)
+  assert after == [before[p] for p in (0, 3, 5, 6, 7)]
+  later = order(range(8, 12), state, solved_D)
+  assert later[1:] == before[9:] and later[0] != before[8]
+  assert not solved_D[later].any()
+
+
+def test_verdicts_are_those_of_the_rollouts_and_stale_caches_are_kept():
+  """Each rollout is graded once, also those of later batches."""
+  context, graded = run_context.prepare(config(caches="stale")), []
+  params = run_context.base_params(context)
+  flight = rollouts_in_flight.opened(None)
+  with rollouts_lib.grading(context) as grader:
+    def counted(problems, texts, **more):
+      graded.extend(zip([p.id for p in problems], texts, strict=True))
+      return grader.grade(problems, texts, **more)
+
+    for step in range(2):
+      batch = rollouts_in_flight.graded_batch(
+          context, grader._replace(grade=counted), params, flight, step=step,
+          solved_D=np.zeros(len(context.stratum.train), bool),
+          stop=stopping.Stop())
+      flight = batch.flight
+      assert flight.carried is not None
+      alone = grader.grade(
+          [context.stratum.train[i] for i in batch.index_Bp],
+          rewards.texts(context.tokenizer, batch.sampled.rollouts))
+      np.testing.assert_array_equal(batch.sampled.graded.correct_B,
+                                    alone.correct_B)
+  assert len(graded) == 2 * 4 * N + len(flight.verdicts)
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(updates=dict(in_flight=-1)), "expected the largest staleness"),
+    (dict(updates=dict(caches="fresh")), "expected one of recompute, stale"),
+    (dict(updates=dict(in_flight=0, caches="stale")), "has no effect"),
+    (dict(loss=dict(ratio_to="old")), "set ratio_to='behavior'"),
+    (dict(filter=dict(rounds=2)), "recipe.filter.rounds=2"),
+    (dict(alloc=dict(schedule=((0, N), (96, 8)))), "use a constant n")])
+def test_what_cannot_work_is_refused(changes, message):
+  made = config()
+  (made if "alloc" in changes else made.recipe).update(changes)
+  with pytest.raises(InputError, match=message):
+    e = experiment.load(made)
+    experiment.check(e, problems=100, max_positions=1000)
