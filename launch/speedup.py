@@ -61,14 +61,14 @@ def span(values) -> str:
 def recipe_of(rows: list[field_mapping.Row]) -> tuple[int, str]:
   """Returns (Bp, n/m) of a run; logs without m are of m = n.
 
-  A run with a schedule has several n; its rows get the first one, which the
-  study requires.
+  A run with a schedule has several n; its rows get the first n and m, as the
+  study requires one of each.
   """
   fields = [row.fields for row in rows]
   n = [f["n"] for f in fields]
   m = [f["m"] if "m" in f and f["m"] is not None else f["n"] for f in fields]
   for f in fields:
-    f["n"] = n[0]
+    f["n"], f["m"] = n[0], m[0]
   return fields[0]["Bp"], f"{span(n)}/{span(m)}"
 
 

@@ -171,6 +171,24 @@ def _run(run_id: str, rows: list[Row], s: Selection,
              reward_E=np.array(rewards), where=where.rsplit(":", 1)[0])
 
 
+def _check_m(rows: list[Row]) -> None:
+  """Raises InputError if runs of one Bp and n train on several m.
+
+  Logs without m are of runs that train on all n.
+  """
+  found = collections.defaultdict(set)
+  for fields in (row.fields for row in rows):
+    if all(name in fields for name in ("Bp", "n")):
+      m = fields["m"] if "m" in fields else None
+      found[fields["Bp"], fields["n"]].add(fields["n"] if m is None else m)
+  for (Bp, n), several in found.items():
+    if len(several) > 1:
+      raise InputError(
+          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; runs "
+          "of one study have one m for each n: give only the files of one "
+          "recipe, and compare recipes with launch.speedup")
+
+
 def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   """Returns the runs without copies; InputError for two runs with one seed."""
   kept: dict[tuple, Run] = {}
@@ -215,6 +233,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   model, split = _common(rows, "model", None), _common(rows, "split", None)
   k = _common(rows, "k", None) if s.metric != "avg" and s.at_k is None else None
   stored = {r.fields["k"] for r in rows if "k" in r.fields}
+  _check_m(rows)
   grouped = collections.defaultdict(list)
   for row in rows:
     # Two files may have one run_id: copies, which _without_copies drops.

@@ -54,6 +54,15 @@ def test_best_and_worst_come_from_the_counts():
   np.testing.assert_allclose(worst.runs[0].value_ExQ[3], [0, 0, 1])
 
 
+def test_runs_of_one_n_train_on_one_m():
+  old, kept = rows(n=7), rows(n=7, seed=1, path="b.jsonl", m=3)
+  with pytest.raises(InputError, match=r"Bp=2, n=7 train on m=\[3, 7\]"):
+    selection.from_rows(old + kept, WANTED)
+  alike = rows(n=7, seed=1, path="b.jsonl", m=7)
+  assert len(selection.from_rows(old + alike, WANTED)[0].runs) == 2
+  assert selection.from_rows(kept + rows(n=9, path="c.jsonl", m=4), WANTED)
+
+
 def test_another_axis():
   found, _ = selection.from_rows(rows(), dataclasses.replace(
       WANTED, axis="updates"))
