@@ -192,8 +192,8 @@ def test_lr_factor_scales_the_change_but_no_state(params):
       b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0), lambda step: 1e-2)
   update = update_lib.make_update(model, tx, PLAIN)
   prompts, rollouts, advantage, weight = make_data()
-  batches = update_lib.assemble(prompts, rollouts, advantage, weight, weight,
-                                n=n, G=1, cfg=PLAIN)
+  batches = update_lib.assemble(
+      prompts, rollouts, columns(advantage, weight), n=n, G=1, cfg=PLAIN)
   for factor in (None, 1.0, 2.0):
     state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
     state, _ = update(state, None, batches, np.float32(0.8),
