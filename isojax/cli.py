@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 
 from absl import app
 from absl import flags
@@ -43,6 +44,43 @@ def define_config(example: str, *, required: bool = True):
 def read_config(path: str):
   """Returns the config that --config=PATH gives."""
   return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
+
+
+def config_path(argv: list[str]) -> str:
+  """Returns the value of --config FILE or --config=FILE; empty without it."""
+  split = [a.lstrip("-").split("=", 1) for a in argv]
+  return next((part[1] if len(part) > 1 else after[0]
+               for part, after in zip(split, split[1:] + [[""]])
+               if part[0] == "config"), "")
+
+
+def _config_file(argv: list[str]) -> str:
+  """Returns the path of the config file, without its argument."""
+  return shipped(config_path(argv)).partition(":")[0]
+
+
+def broken_config(path: str, error: BaseException | None) -> str | None:
+  """Returns FILE:LINE and the error of the code in a config file.
+
+  Args:
+    path: the config file; an error that no line of its folder raised is not
+      one of the config.
+    error: what loading it raised, perhaps from another error.
+  """
+  folder = os.path.dirname(os.path.abspath(path))
+  while error is not None:
+    places = [(frame.filename, frame.lineno)
+              for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+      places.append((error.filename, error.lineno))
+    for file, line in reversed(places):
+      if os.path.dirname(os.path.abspath(file)) == folder:
+        text = error.msg if isinstance(error, SyntaxError) else _last_line(
+            error)
+        return (f"--config: {os.path.relpath(file)}:{line}: "
+                f"{type(error).__name__}: {text}; correct the config file")
+    error = error.__context__
+  return None
 
 
 def shipped(path: str) -> str:
@@ -108,9 +146,19 @@ def override(config, values: dict, where: str) -> None:
   """Sets nested values in a config.
 
   Raises:
-    InputError: the config has no such key, or one of another type. The message
-      begins with `where`, the source of the values.
+    InputError: the config has no such key, one of another type, or one that
+      the command line sets to something else. The message begins with `where`,
+      the source of the values.
   """
+  for name, value in _given().items():
+    theirs = values
+    for key in name.split("."):
+      theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
+          None)
+    if theirs is not None and theirs != value:
+      raise InputError(
+          f"{where}: the row sets {name} to {theirs!r}, the command line to "
+          f"{value!r}; leave out --config.{name}, or make another plan")
   wrong = (unknown_key(config, name) for name in _names(values, "config"))
   for text in filter(None, wrong):
     raise InputError(f"{where}: {text}")
@@ -121,13 +169,17 @@ def override(config, values: dict, where: str) -> None:
                      f"the config ({error})") from error
 
 
+def _given() -> dict:
+  """Returns the fields of the config that the command line sets."""
+  if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
+    return {}
+  return config_flags.get_override_values(flags.FLAGS["config"])
+
+
 def _unknown_override(argv: list[str]) -> str | None:
   """Returns what is wrong with the first override of an unknown field."""
-  split = [a.lstrip("-").split("=", 1) for a in argv]  # --config FILE, or =FILE
-  path = next((part[1] if len(part) > 1 else after[0]
-               for part, after in zip(split, split[1:] + [[""]])
-               if part[0] == "config"), "")
-  config = read_config(path)
+  config = read_config(config_path(argv))
+  split = [a.lstrip("-").split("=", 1) for a in argv]
   wrong = (unknown_key(config, name) for name, *_ in split
            if name.startswith("config."))
   return next((f"--{text}" for text in wrong if text), None)
@@ -189,13 +241,22 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     message = _unknown_flag(error.flagname, _last_line(error))
   except flags.Error as error:
     message = _expected(_last_line(error))
+    if _last_line(error).startswith("TypeError: "):  # of a config's code
+      message = broken_config(_config_file(argv), error) or message
     if found := re.search(r"Flag --(\w+) must have a value other", message):
       message = _missing_flag(found[1])
-  except (AttributeError, KeyError) as error:  # from ml_collections
-    message = _unknown_override(argv) or str(error)
   except OSError as error:  # the config file
     message = (f"--config cannot be read: {_last_line(error)}; give a config "
                "file, such as configs/hard.py")
+  except Exception as error:  # of ml_collections, or of the config's own code
+    path = _config_file(argv)
+    message = broken_config(path, error)
+    if message is None and str(error).endswith("no attribute 'get_config'"):
+      message = (f"--config={path}: defines no get_config(); expected a config "
+                 "file, such as configs/hard.py")
+    if message is None and not isinstance(error, (AttributeError, KeyError)):
+      raise
+    message = message or _unknown_override(argv) or str(error)
   raise InputError(message)
 
 

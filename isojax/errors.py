@@ -7,3 +7,9 @@ class InputError(ValueError):
 
 class OutOfReachError(InputError):
   """A resource is unavailable for now; rerun the same command later."""
+
+
+def reason(error: Exception) -> str:
+  """Returns what went wrong, without the number and path of an OSError."""
+  return str(error.strerror if isinstance(error, OSError) and error.strerror
+             else error)

@@ -192,6 +192,24 @@ def _check_extent(name: str, value) -> None:
                      "lone surrogates")
 
 
+# Sections that only the configs of a command have.
+CONFIGS = {"isojax.main": {"alloc", "recipe"},
+           "launch.split": {"source", "strata"},
+           "launch.pretrain": {"characters", "steps"}}
+
+
+def _other_command(values: dict, wanted) -> str | None:
+  """Returns the message for a config of another command, or None."""
+  for command, sections in CONFIGS.items():
+    if sections <= values.keys() and not sections <= wanted.keys():
+      ours = next((name for name, its in CONFIGS.items()
+                   if its <= wanted.keys()), "another command")
+      return (f"--config is a config of {command} (it has "
+              f"{' and '.join(sorted(sections))}), expected one of {ours}; run "
+              f"python -m {command} --config=FILE, or give another file")
+  return None
+
+
 def section(cls, values, name: str):
   """cls(**values); InputError for unknown, missing or mistyped keys.
 
@@ -206,6 +224,8 @@ def section(cls, values, name: str):
             if key != "return"}
   unknown = [key for key in values if key not in wanted]
   missing = [key for key in wanted if key not in values]
+  if name == "config" and (other := _other_command(values, wanted)):
+    raise InputError(other)
   if unknown:
     near = difflib.get_close_matches(unknown[0], wanted, n=1, cutoff=0)
     raise InputError(f"{name}.{unknown[0]}: no such key; the nearest is "
@@ -227,7 +247,14 @@ def section(cls, values, name: str):
                        f"{type(value).__name__}")
     _check_extent(f"{name}.{key}", value)
     arguments[key] = value
-  return cls(**arguments)
+  try:
+    return cls(**arguments)
+  except InputError as error:  # which names the last section only
+    path = name.removeprefix("config.")
+    last = path.rpartition(".")[2]
+    if path == last or not str(error).startswith(f"{last}."):
+      raise
+    raise InputError(path + str(error).removeprefix(last)) from error
 
 
 SOURCES = {Allocation: allocate}  # a section that is not its own constructor

@@ -5,7 +5,7 @@ import os
 
 import jax
 
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 
 FIRST, LAST = 2, 4  # steps traced, from 1 in this process; 1 compiles
 
@@ -17,7 +17,8 @@ def check_folder(folder: str) -> None:
   try:
     os.makedirs(folder, exist_ok=True)
   except OSError as error:
-    raise InputError(f"--profile={folder}: cannot be created ({error}); "
+    raise InputError(f"--profile={folder}: cannot be created "
+                     f"({reason(error)}); "
                      "choose another folder") from error
   if not os.access(folder, os.W_OK | os.X_OK):
     raise InputError(f"--profile={folder}: cannot be written; choose another "

@@ -13,7 +13,7 @@ import tempfile
 from absl import flags
 
 from isojax import cli
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.frontier.io import field_mapping
 from isojax.frontier.io import formats
 from isojax.ledger import object_store
@@ -118,5 +118,5 @@ def writable(folder: str) -> None:
     with tempfile.TemporaryFile(dir=folder):
       pass
   except OSError as error:
-    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
-                     "another folder") from error
+    raise InputError(f"--out={folder}: cannot be written ({reason(error)}); "
+                     "choose another folder") from error

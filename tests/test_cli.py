@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from isojax import cli
 from isojax import help_text
+from isojax.planner import plan_file
+from isojax.planner.allocation import allocate
 from tests import command
 from tests.conftest import ONE_DEVICE
 
@@ -114,8 +117,37 @@ def test_commands_of_a_docstring_keep_their_lines():
      "the nearest is config.alloc.C"),
     (["isojax.main", "--config=configs/hard.py", "config.alloc.C=4096"],
      "unexpected argument 'config.alloc.C=4096': expected only flags"),
+    (["isojax.main", "--config=configs/split_tiny.py"],
+     "a config of launch.split (it has source and strata), expected one of "
+     "isojax.main; run python -m launch.split --config=FILE"),
     (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")])
 def test_wrong_flags_are_one_line(words, told):
   done = run(*words)
   assert done.returncode == 2 and told in done.stderr, done.stderr
   assert len(done.stderr.splitlines()) == 1 and not done.stdout
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("text, told", [
+    ("def get_config():\n  x = (\n", "broken.py:2: SyntaxError: '(' was never"),
+    ("def get_config():\n  return 1 / 0\n", "broken.py:2: ZeroDivisionError"),
+    ("import none_such\n", "broken.py:1: ModuleNotFoundError: No module named"),
+    ("def get_config():\n  return len(3)\n", "broken.py:2: TypeError: object")])
+def test_errors_in_a_config_file_have_their_line(tmp_path, text, told):
+  path = tmp_path / "broken.py"
+  path.write_text(text)
+  with pytest.raises(Exception) as error:
+    cli.read_config(str(path))
+  assert told in cli.broken_config(str(path), error.value)
+  assert cli.broken_config("elsewhere/other.py", error.value) is None
+
+
+def test_plan_and_command_line_may_not_disagree(tmp_path):
+  row = plan_file.Row(allocate(Bp=8, n=8, C=4096, M=64), seed=3, lr=1e-3,
+                      expected=None)
+  (tmp_path / "plan.jsonl").write_text(plan_file.text([row]))
+  done = run("isojax.main", "--config=configs/hard.py", "--row=0",
+             f"--plan={tmp_path}/plan.jsonl", "--config.alloc.n=4")
+  assert done.returncode == 2 and (
+      "plan.jsonl:1: the row sets alloc.n to 8, the command line to 4; leave "
+      "out --config.alloc.n") in done.stderr, done.stderr

@@ -16,7 +16,7 @@ import os
 import time
 
 from isojax import json_text
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.ledger import object_store
 from isojax.ledger import record_parts
 
@@ -148,8 +148,9 @@ def _writing(path: str):
     yield
   except OSError as error:
     raise InputError(
-        f"{path}: cannot be written ({error}); data that was already written "
-        "is kept: free disk space, then run the same command again") from error
+        f"{path}: cannot be written ({reason(error)}); data that was already "
+        "written is kept: free disk space, then run the same command again"
+        ) from error
 
 
 class File:
@@ -276,8 +277,8 @@ def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
   except FileNotFoundError:
     return [], None
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error}); expected a file of "
-                     "records; restore it, or choose another --workdir"
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "file of records; restore it, or choose another --workdir"
                      ) from error
   del incomplete  # b"" after a complete last line
   kept, chain = [], ""

@@ -16,7 +16,7 @@ from isojax import json_text
 from isojax.ledger import lease
 from isojax.ledger import records
 from isojax.ledger import object_store
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 
 
 def run_id(values: dict) -> str:
@@ -58,7 +58,7 @@ def _check_ours(folder: str) -> None:
     try:
       names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
     except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be read ({error}); "
+      raise InputError(f"--workdir={folder}: cannot be read ({reason(error)}); "
                        "expected a folder; choose another one") from error
   foreign = sorted(names - {"lock", "config.json.tmp"})
   if foreign and "config.json" not in names:
@@ -92,8 +92,8 @@ def read_config(folder: str) -> Stored:
   try:
     content = object_store.content(path)
   except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error}); expected a file"
-                     ) from error
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "file") from error
   if content is None:
     raise InputError(f"--workdir={folder}: contains no config.json; expected "
                      "the folder of a run")
@@ -172,7 +172,7 @@ def hold(folder: str):
     lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
   except OSError as error:
     raise InputError(f"--workdir={folder}: cannot be made or written "
-                     f"({error}); choose another one") from error
+                     f"({reason(error)}); choose another one") from error
   with lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,7 +182,8 @@ def hold(folder: str):
           f"--workdir={folder}: in use by {lock.read().strip()}; wait until it "
           "ends, or choose another --workdir") from error
     except OSError as error:  # a file system without locks
-      raise InputError(f"--workdir={folder}: cannot be locked ({error}); "
+      raise InputError(f"--workdir={folder}: cannot be locked "
+                       f"({reason(error)}); "
                        "choose one on another file system") from error
     with _writing(folder):
       os.truncate(lock.fileno(), 0)
@@ -197,7 +198,8 @@ def _writing(folder: str):
   try:
     yield
   except OSError as error:
-    raise InputError(f"--workdir={folder}: cannot be written ({error}); free "
+    raise InputError(f"--workdir={folder}: cannot be written "
+                     f"({reason(error)}); free "
                      "disk space or choose another one") from error
 
 

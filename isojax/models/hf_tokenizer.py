@@ -6,7 +6,7 @@ import numpy as np
 import transformers
 
 from isojax import json_text
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 
 
 def load(path: str):
@@ -48,7 +48,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
     more = declared["eos_token_id"] if "eos_token_id" in declared else None
     ids.update([] if more is None else np.atleast_1d(more).tolist())
   except (OSError, ValueError, TypeError) as error:
-    raise InputError(f"{file}: not readable ({error}); copy the file "
+    raise InputError(f"{file}: not readable ({reason(error)}); copy the file "
                      "again") from error
   if not all(type(i) is int and i >= 0 for i in ids):
     raise InputError(f"{file}: eos_token_id is {sorted(map(str, ids))}, "

@@ -19,7 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from isojax import json_text
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
 ROWS_COMPARED = 16  # between a tied embedding and its copy
@@ -154,8 +154,8 @@ def sha256(path: str) -> str:
       with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-      raise InputError(f"{file}: cannot be read ({error}); copy the checkpoint "
-                       "again") from error
+      raise InputError(f"{file}: cannot be read ({reason(error)}); copy the "
+                       "checkpoint again") from error
 
   with concurrent.futures.ThreadPoolExecutor() as threads:
     hashes = list(threads.map(of, files))
@@ -171,7 +171,7 @@ def _reading(file: pathlib.Path, name: str):
     with safetensors.safe_open(file, framework="np") as tensors:
       yield tensors
   except (OSError, safetensors.SafetensorError) as error:
-    raise InputError(f"{file}: cannot read {name} ({error}); copy the "
+    raise InputError(f"{file}: cannot read {name} ({reason(error)}); copy the "
                      "checkpoint again") from error
 
 
@@ -306,8 +306,8 @@ def new_folder(out: str):
   except FileNotFoundError:
     raise  # from a file that the caller reads, not from `out`
   except (OSError, safetensors.SafetensorError) as error:
-    raise InputError(f"--out={out}: cannot be written ({error}); free disk "
-                     "space or choose another folder") from error
+    raise InputError(f"--out={out}: cannot be written ({reason(error)}); free "
+                     "disk space or choose another folder") from error
   finally:
     shutil.rmtree(beside, ignore_errors=True)
 

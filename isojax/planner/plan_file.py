@@ -5,7 +5,7 @@ import hashlib
 import json
 
 from isojax import json_text
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.planner.allocation import (
     Allocation, admitted, allocate, section_of, sqrt_lr)
 
@@ -56,8 +56,8 @@ def read_lines(path: str) -> list[str]:
     with open(path, encoding="utf-8") as file:
       return file.read().splitlines()
   except (OSError, UnicodeDecodeError) as error:
-    raise InputError(f"--plan={path}: cannot be read ({error}); make it with "
-                     "python -m launch.plan") from error
+    raise InputError(f"--plan={path}: cannot be read ({reason(error)}); make "
+                     "it with python -m launch.plan") from error
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:

@@ -25,7 +25,7 @@ from isojax import json_text
 from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation, of_section, sqrt_lr
 
@@ -63,6 +63,11 @@ class Run:
   def line(self) -> tuple[str, int]:
     path, _, number = self.source.rpartition(":")
     return path, int(number)
+
+  @property
+  def row(self) -> str:
+    """The line of the plan, from 1, and its --row, from 0."""
+    return f"{self.source}, --row={self.line[1] - 1}"
 
   @property
   def devices(self) -> int:
@@ -188,8 +193,8 @@ def make_root(root: str) -> None:
     if object_store.content(path) != CONFIG.encode():
       records.replace(path, CONFIG.encode())
   except OSError as error:
-    raise InputError(f"--root={root}: cannot be written ({error}); make room, "
-                     "or choose another folder") from error
+    raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
+                     "make room, or choose another folder") from error
 
 
 def register(root: str, run: Run) -> None:
@@ -215,8 +220,8 @@ def register(root: str, run: Run) -> None:
         {"run_id": run.run_id, "source": run.source, "config": run.config},
         indent=1) + "\n").encode())
   except OSError as error:
-    raise InputError(f"{run.source}: {path} cannot be written ({error}); make "
-                     "room") from error
+    raise InputError(f"{run.source}: {path} cannot be written "
+                     f"({reason(error)}); make room") from error
 
 
 def stored(root: str, run_id: str) -> Run:
@@ -243,8 +248,8 @@ def all_stored(root: str) -> tuple[list[Run], list[str]]:
   try:
     names = sorted(os.listdir(folder(root)))
   except OSError as error:
-    raise InputError(f"--root={root}: holds no sweep ({error}); start one with "
-                     "--plan and --config") from error
+    raise InputError(f"--root={root}: holds no sweep ({reason(error)}); start "
+                     "one with --plan and --config") from error
   runs, wrong = [], []
   for name in names:
     if match := NAME.fullmatch(name):

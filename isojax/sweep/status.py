@@ -119,7 +119,7 @@ def table(root: str, states: list[RunState]) -> str:
       lines.append([run_id, "damaged"] + ["-"] * (len(HEADER) - 2))
       below.append(str(error))
     if each.attempts and each.state in ("waiting", "failed"):
-      below.append(f"{run_id} ({each.run.source}): {each.attempts[-1].reason}")
+      below.append(f"{run_id} ({each.run.row}): {each.attempts[-1].reason}")
   return "\n".join([format_lib.aligned(lines), *below])
 
 

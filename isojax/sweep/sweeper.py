@@ -5,7 +5,7 @@ import signal
 import time
 
 from isojax import progress
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.ledger import lease as lease_lib
 from isojax.ledger import workdir
 from isojax.sweep import attempts as attempts_lib
@@ -134,7 +134,8 @@ def claim(root: str, states: list[RunState], rules: Rules) -> HeldRun | None:
       attempt = attempts_lib.begin(root, s.run.run_id, number,
                                    version=rules.version, lease=rules.lease)
     except OSError as error:
-      raise InputError(f"{s.run.source}: {root} cannot be written ({error}); "
+      raise InputError(f"{s.run.source}: {root} cannot be written "
+                       f"({reason(error)}); "
                        "make room, then run the same command again") from error
     if attempt is None:
       continue  # another sweeper was faster
@@ -157,9 +158,9 @@ def start_process(start, root: str, held: HeldRun, slot: Slot) -> None:
   try:
     held.process = start(root, held.run, slot, held.attempt.number)
   except OSError as error:
-    held.complain(f"cannot be started ({error}); trying again")
+    held.complain(f"cannot be started ({reason(error)}); trying again")
     return
-  progress.say(f"{held.run.run_id}: {held.run.source}, attempt "
+  progress.say(f"{held.run.run_id}: {held.run.row}, attempt "
                f"{held.attempt.number} on {slot.name}")
 
 
@@ -176,7 +177,8 @@ def record_end(root: str, held: HeldRun, code: int | None) -> bool:
   try:
     attempts_lib.end(root, run.run_id, held.attempt, code, why)
   except OSError as error:
-    held.complain(f"{why or 'finished'}; this cannot be recorded ({error})")
+    held.complain(f"{why or 'finished'}; this cannot be recorded "
+                  f"({reason(error)})")
     return False
   if code is not None:
     progress.say(f"{run.run_id}: {run.source} {why or 'finished'}")
@@ -197,7 +199,7 @@ def send_heartbeat(root: str, held: HeldRun) -> bool:
                   "heartbeat for too long")
     return False
   except OSError as error:
-    held.complain(f"its heartbeat cannot be written ({error})")
+    held.complain(f"its heartbeat cannot be written ({reason(error)})")
   return True
 
 
@@ -317,7 +319,7 @@ def sweep(root: str, runs: list[Run], slots: list[Slot], rules: Rules, *,
           states = read_states(root, runs, rules, heard, final)
           show(states)
         except OSError as error:  # a network file system may recover
-          notice.say(f"{root} cannot be read ({error}); trying again")
+          notice.say(f"{root} cannot be read ({reason(error)}); trying again")
           time.sleep(POLL)
           continue
         if stops.asked and not held_runs:

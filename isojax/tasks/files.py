@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterator
 
 from isojax import json_text
-from isojax.errors import InputError
+from isojax.errors import InputError, reason
 from isojax.tasks import answer_extraction
 from isojax.tasks import dedup
 from isojax.tasks.problem import Pool
@@ -154,7 +154,7 @@ def _decoded(file: str) -> str:
     raise InputError(f"{file}:{line}: not UTF-8 ({error.reason} at byte "
                      f"{error.start}); convert the file") from error
   except OSError as error:
-    raise InputError(f"{file}: cannot be read ({error})") from error
+    raise InputError(f"{file}: cannot be read ({reason(error)})") from error
 
 
 def _json(text: str, where: str):

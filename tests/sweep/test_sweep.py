@@ -458,8 +458,8 @@ def test_status(tmp_path, root):
        "0.0100", "at", "0", "-", "-", "1", host],
       [runs[3].run_id, "finished", "0", "8", "32", "1/1", "256", "0.1000", "±",
        "0.0100", "at", "1", "1,000", "-", "0", "-"]]
-  assert lines[5] == (f"{runs[2].run_id} ({tmp_path}/plan.jsonl:3): stopped: "
-                      "loss is nan")
+  assert lines[5] == (f"{runs[2].run_id} ({tmp_path}/plan.jsonl:3, --row=2): "
+                      "stopped: loss is nan")
   assert len({len(line) for line in lines[:5]}) == 1  # aligned
   assert status.line(root, states) == (
       "1 of 4 runs finished, 1 failed, 1 running, 1 waiting; 69% of C = 1,024; "
@@ -664,7 +664,7 @@ def test_a_worker_that_dies_at_import(tmp_path):
   done = launch(*words, PYTHONPATH=path)
   assert done.returncode == 1, done.stderr
   assert "exit code 1: ImportError: no jax today" in done.stdout
-  assert f"({tmp_path}/plan.jsonl:1)" in done.stdout
+  assert f"({tmp_path}/plan.jsonl:1, --row=0)" in done.stdout
   again = launch(*words, PYTHONPATH=path)  # two failures: left alone
   assert again.returncode == 1 and "attempt 3" not in again.stderr
   assert "--tries=3 starts failed runs again" in again.stderr
