@@ -120,6 +120,15 @@ def get_config():
               caches="recompute",  # of unfinished rollouts after an update;
               # or stale: faster, but a resumed run differs
           ),
+          critic=dict(
+              kind="none",  # own: a copy of the base policy with a value head;
+              # shared: a value head on the policy; for advantage gae
+              lr=3e-4,  # of the critic, at B = optimizer.base_batch; its other
+              # constants are those of `optimizer`
+              coef=0.5,  # of the value loss in a shared trunk
+              clip=config_dict.placeholder(float),  # of a value around the
+              # scored one, in reward; None: not clipped
+          ),
           optimizer=dict(
               base_lr=3e-4,  # at B = base_batch, after warm-up
               base_batch=1024,  # rollouts; lr = base_lr sqrt(B / base_batch)

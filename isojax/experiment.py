@@ -18,6 +18,7 @@ from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
 from isojax.planner.allocation import Allocation, allocate, sqrt_lr
 from isojax.rl.algorithm import UpdatesConfig
+from isojax.rl.critic import CriticConfig
 from isojax.rl.rewards import RewardConfig
 from isojax.rl.update import LossConfig, OptimizerConfig
 from isojax.sampling.sampler import SamplerConfig
@@ -90,6 +91,9 @@ class LogSection:
                        f"{installation.pip_install('tb')}, or set it to False")
 
 
+VALUED = ("gae", "gae_whitened")  # advantages that depend on a critic's values
+
+
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
   # Sampling rounds of a step, at most, until Bp groups are informative.
@@ -112,7 +116,15 @@ class RecipeSection:
   filter: FilterSection
   loss: LossConfig
   updates: UpdatesConfig
+  critic: CriticConfig
   optimizer: OptimizerConfig
+
+  def __post_init__(self):
+    if self.critic.kind != "none" and self.loss.advantage not in VALUED:
+      raise InputError(
+          f"recipe.critic.kind={self.critic.kind!r} with recipe.loss.advantage="
+          f"{self.loss.advantage!r}: this advantage does not depend on values; "
+          f"expected one of {', '.join(VALUED)}, or critic.kind='none'")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from isojax.errors import InputError
 from isojax.ledger import checkpoint
 from isojax.ledger import continuity
 from isojax.ledger import records
-from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 
 
@@ -44,10 +43,8 @@ def start_or_resume(context: RunContext, tx, ledger: str, store: str,
           f"{ledger} has records up to step {steps[-1]}, but {store} contains "
           "no checkpoint; restore the checkpoints, or choose another --workdir "
           "to start again")
-    state = update_lib.init_state(
-        context.model, tx, run_context.first_trained(context),
-        context.e.model.lora)
-    return 0, state, None, _cut(ledger, found, -1)
+    return 0, run_context.first_state(context, tx), None, _cut(
+        ledger, found, -1)
   start, state = restored
   if steps[:start] != list(range(1, start + 1)):
     raise InputError(

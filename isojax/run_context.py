@@ -168,6 +168,16 @@ def make_optimizer(e: experiment_lib.Experiment):
   return update_lib.make_optimizer(cfg, schedule), schedule
 
 
+def make_critic(e: experiment_lib.Experiment) -> update_lib.Critic | None:
+  """Returns the critic and its optimizer; None for a recipe without one."""
+  cfg, optimizer = e.recipe.critic, e.recipe.optimizer
+  if cfg.kind == "none":
+    return None
+  schedule = update_lib.warmup_then_constant(
+      cfg.lr * e.lr / optimizer.base_lr, optimizer.warmup_steps)
+  return update_lib.Critic(cfg, update_lib.make_optimizer(optimizer, schedule))
+
+
 def base_params(context: RunContext):
   """Returns the base policy's parameters, on the mesh."""
   return hf_weights.load(
@@ -175,12 +185,25 @@ def base_params(context: RunContext):
       lora_lib.abstract_base(context.model, context.e.model.lora))
 
 
-def first_trained(context: RunContext):
-  """Returns the trained parameters of step 0: all of them, or adapters."""
+def first_trained(context: RunContext, name: str):
+  """Returns the trained parameters of step 0: all of them, or adapters.
+
+  Args:
+    name: of the random numbers of adapters.
+  """
   if not context.e.model.lora.rank:
     return base_params(context)
   return lora_lib.init(context.model, context.e.model.lora,
-                       rng.stream(context.e.seed, "lora"))
+                       rng.stream(context.e.seed, name))
+
+
+def first_state(context: RunContext, tx):
+  """Returns the train state of step 0."""
+  critic = make_critic(context.e)
+  trunk = (first_trained(context, "critic") if critic and critic.own else None)
+  return update_lib.init_state(
+      context.model, tx, first_trained(context, "lora"), context.e.model.lora,
+      critic, trunk)
 
 
 def frozen_base(context: RunContext):
@@ -190,7 +213,8 @@ def frozen_base(context: RunContext):
 
 def abstract_state(context: RunContext, tx):
   """Returns shapes and shardings of the train state."""
-  return update_lib.abstract_state(context.model, tx, context.e.model.lora)
+  return update_lib.abstract_state(context.model, tx, context.e.model.lora,
+                                   make_critic(context.e))
 
 
 def merged(context: RunContext, base, trained):

@@ -31,9 +31,11 @@ from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import records
 from isojax.rl import algorithm
+from isojax.rl import critic as critic_lib
 from isojax.rl import packing
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
+from isojax.rl.objective import LossConfig
 from isojax.run_context import RunContext
 from isojax.sampling import in_flight_queue
 from isojax.types import Prompts
@@ -247,6 +249,8 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       "staleness_mean": staleness[0], "staleness_max": staleness[1],
       "selected": kept_Bpxm.size,
       "scored_tokens": scored.tokens,
+      "explained_variance": explained_variance(
+          group, columns, e.recipe.loss),
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
       "seconds_compile": run.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
@@ -284,7 +288,7 @@ class Group(typing.NamedTuple):
 
 class Scored(typing.NamedTuple):
   columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
-  tokens: int  # that went through a forward pass, once for each column
+  tokens: int  # that went through a forward pass, once for each pass
 
 
 def score(run: Run, group: Group) -> Scored:
@@ -300,14 +304,27 @@ def score(run: Run, group: Group) -> Scored:
       group.prompts, rollouts, which_B, n=group.reward_Bpxn.shape[1],
       G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
   found = jax.device_get([
-      run.score(run.state.params, run.base, update_lib.place(
+      run.score(run.state, run.base, update_lib.place(
           packing.batch(layout, group.prompts, rollouts, {}),
           context.model.mesh), np.float32(context.e.sampler.temperature))
       for layout in layouts])
   for layout, values in zip(layouts, found, strict=True):
     for name, value_RxW in values.items():
       packing.collect(layout, value_RxW, out[name])
-  return Scored(out, len(out) * int(rollouts.len_R[which_B].sum()))
+  passes = algorithm.forward_passes(run.scored, context.e.recipe.critic)
+  return Scored(out, passes * int(rollouts.len_R[which_B].sum()))
+
+
+def explained_variance(group: Group, columns: dict,
+                       cfg: LossConfig) -> float | None:
+  """Returns how well a critic's values predict returns; None without one."""
+  if "value" not in columns:
+    return None
+  which_B = algorithm.to_score(
+      group.reward_Bpxn, group.kept_Bpxm, group.rollouts, cfg)
+  return critic_lib.explained_variance(
+      columns["value"], columns["return"],
+      group.rollouts.mask_RxT & which_B[:, None])
 
 
 def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
@@ -363,6 +380,7 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
       "entropy": float(rollouts.entropy_R.sum()) / tokens,
       "kl": None,  # replaced by the update's metric if KL is on
+      "value_loss": None,  # likewise, with a critic
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R))}
 
@@ -429,7 +447,9 @@ def opened(context: RunContext, folder: str, trace: str | None):
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
         stopping.on_signals() as stop, hosts.shared_fate() as further):
-    scored = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
+    scored = algorithm.scored_columns(
+        e.recipe.loss, e.recipe.updates, e.recipe.critic)
+    critic = run_context.make_critic(e)
     yield Run(
         context=context, start=start, step=start,
         rollouts=run_context.rollouts_of(kept),
@@ -443,9 +463,9 @@ def opened(context: RunContext, folder: str, trace: str | None):
         due=due,
         saved=start, saved_at=time.monotonic(), ledger=ledger,
         update=profile.stage("update", update_lib.make_update(
-            context.model, tx, e.recipe.loss, e.model.lora)),
+            context.model, tx, e.recipe.loss, e.model.lora, critic)),
         scored=scored, score=profile.stage("score", update_lib.make_score(
-            context.model, e.recipe.loss, scored, e.model.lora)),
+            context.model, e.recipe.loss, scored, e.model.lora, critic)),
         schedule=schedule, report=progress.reporter(
             step=start,
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,

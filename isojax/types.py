@@ -88,9 +88,18 @@ class Batch:
 
 
 @flax.struct.dataclass
+class CriticState:
+  """The parameters of a critic (isojax.rl.critic) and of its optimizer."""
+
+  params: dict
+  opt_state: tuple
+
+
+@flax.struct.dataclass
 class TrainState:
   """The state of training after `step` updates."""
 
   step: Array  # int32, updates applied
   params: dict
   opt_state: tuple
+  critic: CriticState | None = None  # None: a recipe without a critic

@@ -162,8 +162,8 @@ IMPORTS = {
         "",
     "experiment":
         "errors installation mesh models.lora planner.allocation "
-        "rl.algorithm rl.rewards rl.update sampling.sampler tasks.grader "
-        "tasks.prompts",
+        "rl.algorithm rl.critic rl.rewards rl.update sampling.sampler "
+        "tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -356,16 +356,19 @@ IMPORTS = {
         "ledger.records ledger.step_folders ledger.workdir",
     "resume":
         "distributed.hosts errors ledger.checkpoint ledger.continuity "
-        "ledger.records rl.update run_context",
+        "ledger.records run_context",
     "rl.advantages":
         "",
     "rl.aggregation":
         "rl.advantages",
     "rl.algorithm":
-        "errors rl.advantages rl.aggregation rl.objective types",
+        "errors rl.advantages rl.aggregation rl.critic rl.objective types",
     "rl.chunked_head":
         "mesh models.attention models.decoder planner.cost.memory "
         "sampling.prefill types",
+    "rl.critic":
+        "errors mesh models.decoder models.lora rl.chunked_head rl.losses "
+        "rl.objective types",
     "rl.losses":
         "",
     "rl.objective":
@@ -379,7 +382,7 @@ IMPORTS = {
         "errors",
     "rl.update":
         "errors mesh models.attention models.decoder models.lora "
-        "models.precision rl.algorithm rl.chunked_head rl.losses "
+        "models.precision rl.algorithm rl.chunked_head rl.critic rl.losses "
         "rl.objective rl.packing types",
     "rng":
         "",
@@ -477,9 +480,10 @@ IMPORTS = {
         "errors installation json_text tasks.base tasks.problem",
     "train":
         "cli compilation distributed.hosts evaluate ledger.checkpoint "
-        "ledger.records mesh profile progress resume rl.algorithm "
-        "rl.packing rl.rewards rl.update rng rollouts rollouts_in_flight "
-        "run_context sampling.in_flight_queue step_rollouts stopping types",
+        "ledger.records mesh profile progress resume rl.algorithm rl.critic "
+        "rl.objective rl.packing rl.rewards rl.update rng rollouts "
+        "rollouts_in_flight run_context sampling.in_flight_queue "
+        "step_rollouts stopping types",
     "types":
         "",
     "launch":

@@ -64,6 +64,10 @@ TRAIN = (
     "all_right",  # fraction of groups with only reward 1
     "entropy",  # nats, mean over sampled tokens, of the sampler
     "kl",  # k3 to the base policy, mean over trained tokens; null if off
+    # Of the critic; null without one. The loss per trained token, and the share
+    # of the variance of returns that its values before the updates explain.
+    "value_loss",
+    "explained_variance",
     "grad_norm",  # global, before clipping
     "clip_fraction",  # of trained tokens, bounded by a clip or the cap
     "logp",  # mean over trained tokens, of the trainer

@@ -14,8 +14,10 @@ The columns of a Batch, one number per token:
   regularizer_weight  in the KL and entropy terms
   old_logp            of the trainer at the weights before the step's updates
   ref_logp            of the base policy
+  value               of the critic at its weights before the step's updates
+  return              that the critic is trained towards
 
-The last two are scored by a forward pass, if the recipe needs them.
+`old_logp`, `ref_logp` and `value` are scored by a forward pass, if the recipe needs them.
 """
 
 import dataclasses
@@ -26,6 +28,7 @@ from isojax.errors import InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
 from isojax.rl import objective
+from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
 from isojax.types import Rollouts
 
@@ -64,7 +67,8 @@ class UpdatesConfig:
     return self.epochs * self.minibatches
 
 
-def scored_columns(loss: LossConfig, updates: UpdatesConfig) -> tuple[str, ...]:
+def scored_columns(loss: LossConfig, updates: UpdatesConfig,
+                   critic: CriticConfig) -> tuple[str, ...]:
   """Returns the columns that a forward pass computes before the updates.
 
   With one update per step the trainer's log-probs before it are those of the
@@ -72,7 +76,16 @@ def scored_columns(loss: LossConfig, updates: UpdatesConfig) -> tuple[str, ...]:
   term in the reward.
   """
   old = loss.kl_in_reward or (updates.count > 1 and loss.ratio_to == "old")
-  return ("old_logp",) * old + ("ref_logp",) * loss.kl_in_reward
+  return (("old_logp",) * old + ("ref_logp",) * loss.kl_in_reward
+          + ("value",) * (critic.kind != "none"))
+
+
+def forward_passes(names: tuple[str, ...], critic: CriticConfig) -> int:
+  """Returns the forward passes that score these columns.
+
+  A shared critic's values come from the hidden states of `old_logp`.
+  """
+  return len(names) - (critic.kind == "shared" and "old_logp" in names)
 
 
 def to_score(reward_Bpxn, kept_Bpxm, rollouts: Rollouts,

@@ -1,9 +1,11 @@
 """The sharded update: (state, base, microbatches) -> (state, metrics)."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from isojax import mesh as mesh_lib
@@ -14,11 +16,16 @@ from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
 from isojax.rl import algorithm
 from isojax.rl import chunked_head
+from isojax.rl import critic as critic_lib
 from isojax.rl import losses
 from isojax.rl import objective
 from isojax.rl import packing
 from isojax.rl.objective import LossConfig
-from isojax.types import Batch, Prompts, Rollouts, TrainState
+from isojax.types import Batch
+from isojax.types import CriticState
+from isojax.types import Prompts
+from isojax.types import Rollouts
+from isojax.types import TrainState
 
 
 BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
@@ -72,31 +79,64 @@ def warmup_then_constant(lr: float, steps: int):
   return schedule
 
 
-def abstract_state(model: decoder.Transformer, tx,
-                   lora=lora_lib.FULL) -> TrainState:
-  """Returns shapes and shardings of the train state; also to restore into."""
-  params = lora_lib.abstract_trained(model, lora)
-  whole = mesh_lib.replicated(model.mesh)
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """A critic and its optimizer."""
 
+  cfg: critic_lib.CriticConfig
+  tx: optax.GradientTransformation
+
+  @property
+  def own(self) -> bool:
+    """Whether the critic has a trunk of its own."""
+    return self.cfg.kind == "own"
+
+
+def abstract_moments(tx, params, mesh):
+  """Returns shapes and shardings of the optimizer's state."""
   def like(x, sharding):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  opt_state = optax.tree_utils.tree_map_params(
+  return optax.tree_utils.tree_map_params(
       tx, lambda x, param: like(x, param.sharding),
       jax.eval_shape(tx.init, params), params,
-      transform_non_params=lambda x: like(x, whole))
+      transform_non_params=lambda x: like(x, mesh_lib.replicated(mesh)))
+
+
+def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
+                   critic: Critic | None = None) -> TrainState:
+  """Returns shapes and shardings of the train state; also to restore into."""
+  params, valued = lora_lib.abstract_trained(model, lora), None
+  if critic:
+    valued = critic_lib.abstract_params(model, critic.cfg, lora)
+    valued = CriticState(
+        valued, abstract_moments(critic.tx, valued, model.mesh))
   return TrainState(
-      jax.ShapeDtypeStruct((), jnp.int32, sharding=whole), params, opt_state)
+      jax.ShapeDtypeStruct((), jnp.int32,
+                           sharding=mesh_lib.replicated(model.mesh)),
+      params, abstract_moments(tx, params, model.mesh), valued)
 
 
-def init_state(model: decoder.Transformer, tx, params,
-               lora=lora_lib.FULL) -> TrainState:
-  """Returns the state of step 0. The trained parameters are donated."""
+def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
+               critic: Critic | None = None, trunk=None) -> TrainState:
+  """Returns the state of step 0. The trained parameters are donated.
+
+  Args:
+    params: trained parameters of the policy.
+    critic: None for a recipe without one.
+    trunk: trained parameters of the critic's own trunk, donated as well.
+  """
   shardings = jax.tree.map(lambda x: x.sharding,
-                           abstract_state(model, tx, lora))
-  return jax.jit(
-      lambda params: TrainState(jnp.int32(0), params, tx.init(params)),
-      out_shardings=shardings, donate_argnums=0)(params)
+                           abstract_state(model, tx, lora, critic))
+  valued = critic and critic_lib.init_params(model, critic.cfg, trunk)
+
+  def make(params, valued):
+    return TrainState(
+        jnp.int32(0), params, tx.init(params),
+        critic and CriticState(valued, critic.tx.init(valued)))
+
+  return jax.jit(make, out_shardings=shardings,
+                 donate_argnums=(0, 1))(params, valued)
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
@@ -116,8 +156,8 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
   return [packing.batch(layout, prompts, rollouts, columns)
           for layout in layouts(
               prompts, rollouts,
-              algorithm.used(columns, regularized=cfg.regularized), n=n, G=G,
-              cfg=cfg)]
+              algorithm.used(columns, regularized=(
+                  cfg.regularized or "value" in columns)), n=n, G=G, cfg=cfg)]
 
 
 def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
@@ -148,11 +188,17 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
           precision=cfg.precision, length=length, knob="recipe.loss.attention"))
 
 
-def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
-  """Returns gradient(trained, base, batch, temperature) -> (gradient, sums)."""
+def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
+                  critic: Critic | None = None):
+  """Returns gradient(learned, base, batch, temperature) -> (gradient, sums).
+
+  `learned` is what the policy's program trains, see `learned`. With a shared
+  critic the value loss, times its coefficient, is part of the loss.
+  """
   dtype = jnp.dtype(cfg.dtype)
 
   def gradient(trained, base, batch: Batch, temperature):
+    trained, valued = trained
     model = with_kernel(bare, cfg, row_length(batch))
     measure = measuring(model, temperature)
 
@@ -169,6 +215,11 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
         ref_logp, _ = measure(ref_hidden, ref_weight, token.tokens_RxW)
       return objective.token_loss(logp, ref_logp, entropy, token, cfg)
 
+    def value_term(hidden, valued):
+      value, sums = critic_lib.term(
+          hidden, valued["value"], batch, critic.cfg.clip)
+      return critic.cfg.coef * value, sums
+
     (hidden, weight), pull_back = jax.vjp(policy, trained)
     ref_weight = ref_hidden = None
     if cfg.kl_in_loss:
@@ -181,9 +232,14 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora):
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
-    sums, *grads = chunked_head.gradient(
+    sums, grad_hidden, grad_weight = chunked_head.gradient(
         term, hidden, weight, rest, mesh=model.mesh)
-    return pull_back(tuple(grads))[0], sums
+    grad_valued = None
+    if critic:
+      (grad, grad_valued), more = jax.grad(
+          value_term, argnums=(0, 1), has_aux=True)(hidden, valued)
+      grad_hidden, sums = grad_hidden + grad, sums | more
+    return (pull_back((grad_hidden, grad_weight))[0], grad_valued), sums
 
   return gradient
 
@@ -221,10 +277,12 @@ def measuring(model: decoder.Transformer, temperature):
 
 
 def make_score(bare: decoder.Transformer, cfg: LossConfig,
-               names: tuple[str, ...], lora=lora_lib.FULL):
-  """Returns score(trained, base, batch, temperature) -> {name: [R, W]}.
+               names: tuple[str, ...], lora=lora_lib.FULL,
+               critic: Critic | None = None):
+  """Returns score(state, base, batch, temperature) -> {name: [R, W]}.
 
-  One forward pass for each name, without gradient. Every process gets whole
+  One forward pass for each name, without gradient; values of a shared critic
+  come from the pass of `old_logp` if there is one. Every process gets whole
   arrays.
 
   Args:
@@ -232,75 +290,101 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
     cfg: the loss; its dtype, precision and attention are those of the update.
     names: of isojax.rl.algorithm.scored_columns.
     lora: the adapters.
+    critic: for the name `value`.
   """
   dtype = jnp.dtype(cfg.dtype)
 
-  def score(trained, base, batch: Batch, temperature):
+  def score(state: TrainState, base, batch: Batch, temperature):
     model = with_kernel(bare, cfg, row_length(batch))
-    params = {"old_logp": lambda: policy_params(bare, base, trained, cfg, lora),
-              "ref_logp": lambda: base}
+    policy = lambda: policy_params(bare, base, state.params, cfg, lora)
 
-    def logp(name):
-      weights = params[name]()
+    @functools.cache
+    def forward(decoder_of):
+      weights = {"policy": policy, "base": lambda: base}[decoder_of]()
+      return weights, chunked_head.hidden_states(model, weights, batch, dtype)
+
+    def logp(decoder_of):
+      weights, hidden = forward(decoder_of)
       return chunked_head.mapped(
-          measuring(model, temperature),
-          chunked_head.hidden_states(model, weights, batch, dtype),
+          measuring(model, temperature), hidden,
           decoder.head_weight(weights, model.cfg), batch.tokens_RxW,
           mesh=model.mesh)[0]
 
-    return {name: logp(name) for name in names}
+    def value():
+      valued = state.critic.params
+      if critic.own:
+        return critic_lib.own_values(model, valued, base, batch, cfg, lora)
+      return critic_lib.values(forward("policy")[1], valued["value"])
+
+    columns = {"old_logp": lambda: logp("policy"),
+               "ref_logp": lambda: logp("base"), "value": value}
+    return {name: columns[name]() for name in names}
 
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
   return jax.jit(precision_lib.traced(score, precision),
                  out_shardings=mesh_lib.replicated(bare.mesh))
 
 
+def learned(state: TrainState, critic: Critic | None):
+  """Returns what the policy's program trains: (policy, shared critic or None).
+  """
+  return state.params, (
+      state.critic.params if critic and not critic.own else None)
+
+
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
-                lora=lora_lib.FULL):
+                lora=lora_lib.FULL, critic: Critic | None = None):
   """Returns the update: one program per microbatch, one for the optimizer.
 
   Across devices XLA sums the gradients of a microbatch in cfg.reduce_dtype,
   the dtype of the products that make them (on CPUs always in float32). Over
   microbatches, and over chunks of the head, they are summed in float32.
+  A critic with a trunk of its own is updated after the policy, by programs of
+  its own, so that the two never need memory for gradients together.
 
   Returns:
     update(state, base, batches, temperature, lr_factor) -> (state, metrics).
     The state is donated. `base` holds the base policy's parameters, which
     adapters are added to and KL refers to; None if there is neither. `batches`
     are microbatches on the devices. The optimizer's change of the parameters is
-    multiplied by the float32 lr_factor; None: no program multiplies it. Without any, which is without any token that has a gradient,
-    the optimizer is skipped: its state and the parameters stay as they are,
-    and only state.step rises. Metrics are means over the tokens that have a
+    multiplied by the float32 lr_factor; None: no program multiplies it.
+    Without any microbatch, which is without any token that has a gradient, the
+    optimizer is skipped: its state and the parameters stay as they are, and
+    only state.step rises. Metrics are means over the tokens that have a
     gradient; `finite` says whether loss, gradient and new parameters are.
   """
-  gradient = make_gradient(model, cfg, lora)
-  shardings = jax.tree.map(lambda x: x.sharding,
-                           abstract_state(model, tx, lora))
+  shared = critic if critic and not critic.own else None
+  own = make_own_update(model, cfg, lora, critic) if (
+      critic and critic.own) else None
+  gradient = make_gradient(model, cfg, lora, shared)
+  abstract = abstract_state(model, tx, lora, shared)
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
   whole = mesh_lib.replicated(model.mesh)
   names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
-           *["kl"] * cfg.kl_in_loss)
+           *["kl"] * cfg.kl_in_loss, *["value_loss"] * bool(shared))
 
   def start():
-    return (jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                         lora_lib.abstract_trained(model, lora)),
-            dict.fromkeys(names, jnp.float32(0)))
+    return zeros(learned(abstract, shared)), dict.fromkeys(
+        names, jnp.float32(0))
 
   def accumulate(trained, base, carry, batch: Batch, temperature):
     return jax.tree.map(
         jnp.add, carry, gradient(trained, base, batch, temperature))
 
   def apply(state: TrainState, carry, lr_factor=None):
-    grads, sums = carry
-    updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    if lr_factor is not None:
-      updates = jax.tree.map(lambda x: x * lr_factor, updates)
-    params = optax.apply_updates(state.params, updates)
+    (grads, grad_valued), sums = carry
+    params, opt_state = stepped(tx, grads, state, lr_factor)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
     metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
     grad_norm = optax.tree.norm(grads)
-    metrics |= {"loss": value, "grad_norm": grad_norm, "finite": jnp.isfinite(
-        value + grad_norm + optax.tree.norm(params))}
-    return TrainState(state.step + 1, params, opt_state), metrics
+    finite, valued = value + grad_norm + optax.tree.norm(params), None
+    if shared:
+      valued = CriticState(*stepped(
+          shared.tx, grad_valued, state.critic, lr_factor))
+      finite += optax.tree.norm(valued.params)
+    metrics |= {"loss": value, "grad_norm": grad_norm,
+                "finite": jnp.isfinite(finite)}
+    return TrainState(state.step + 1, params, opt_state, valued), metrics
 
   def skip(state: TrainState):
     metrics = dict.fromkeys((*names, "grad_norm"), jnp.float32(0))
@@ -308,7 +392,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
     return state.replace(step=state.step + 1), metrics | {
         "finite": jnp.bool_(True)}
 
-  carried = (shardings.params, whole)
+  carried = (learned(shardings, shared), whole)
   start = jax.jit(start, out_shardings=carried)
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
   accumulate = jax.jit(precision_lib.traced(accumulate, precision),
@@ -322,8 +406,81 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
       return skip(state)
     carry = start()
     for batch in batches:
-      carry = accumulate(state.params, base, carry, batch, temperature)
+      carry = accumulate(
+          learned(state, shared), base, carry, batch, temperature)
+    return apply(state, carry, lr_factor)
+
+  def update_both(state: TrainState, base, batches: list[Batch], temperature,
+                  lr_factor=None):
+    valued = state.critic
+    state, metrics = update(
+        state.replace(critic=None), base, batches, temperature, lr_factor)
+    valued, more = own(valued, base, batches, lr_factor)
+    return state.replace(critic=valued), metrics | more | {
+        "finite": metrics["finite"] & more["finite"]}
+
+  out = update_both if own else update
+  out.programs = (start, accumulate, apply)
+  out.own_programs = own and own.programs
+  return out
+
+
+def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
+                    critic: Critic):
+  """Returns update(state, base, batches, lr_factor) -> (state, metrics).
+
+  As `make_update`, for the CriticState of a critic with its own trunk.
+  """
+  abstract = abstract_state(model, critic.tx, lora, critic).critic
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+  whole = mesh_lib.replicated(model.mesh)
+
+  def start():
+    return zeros(abstract.params), dict.fromkeys(
+        ("tokens", "value_loss"), jnp.float32(0))
+
+  def accumulate(params, base, carry, batch: Batch):
+    grads, sums = critic_lib.gradient(
+        with_kernel(model, cfg, row_length(batch)), params, base, batch, cfg,
+        critic.cfg, lora)
+    sums["tokens"] = jnp.sum(batch.mask_RxW, dtype=jnp.float32)
+    return jax.tree.map(jnp.add, carry, (grads, sums))
+
+  def apply(state: CriticState, carry, lr_factor=None):
+    grads, sums = carry
+    params, opt_state = stepped(critic.tx, grads, state, lr_factor)
+    loss = sums["value_loss"] / jnp.maximum(sums["tokens"], 1.0)
+    return CriticState(params, opt_state), {
+        "value_loss": loss, "finite": jnp.isfinite(
+            loss + optax.tree.norm(grads) + optax.tree.norm(params))}
+
+  carried = (shardings.params, whole)
+  start = jax.jit(start, out_shardings=carried)
+  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
+  accumulate = jax.jit(precision_lib.traced(accumulate, precision),
+                       donate_argnums=2, out_shardings=carried)
+  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
+
+  def update(state: CriticState, base, batches: list[Batch], lr_factor=None):
+    if not batches:
+      return state, {"value_loss": np.float32(0), "finite": np.bool_(True)}
+    carry = start()
+    for batch in batches:
+      carry = accumulate(state.params, base, carry, batch)
     return apply(state, carry, lr_factor)
 
   update.programs = (start, accumulate, apply)
   return update
+
+
+def zeros(abstract):
+  """Returns arrays of zeros with these shapes and dtypes."""
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract)
+
+
+def stepped(tx, grads, state, lr_factor):
+  """Returns (params, opt_state) after an optimizer step; see make_update."""
+  updates, opt_state = tx.update(grads, state.opt_state, state.params)
+  if lr_factor is not None:
+    updates = jax.tree.map(lambda x: x * lr_factor, updates)
+  return optax.apply_updates(state.params, updates), opt_state

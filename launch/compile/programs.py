@@ -25,6 +25,8 @@ from isojax.types import Prompts, Rollouts, Rows
 from launch.compile import devices as devices_lib
 from launch.compile.devices import Program
 
+# Of a critic with a trunk of its own.
+OWN = ("critic start", "critic accumulate", "critic apply")
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
          "accumulate", "apply")
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
@@ -77,7 +79,7 @@ def case(e: experiment_lib.Experiment, topology: str, *,
     e = the_largest(e, opened.model, hbm)
   sampler, notes = policy_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
-  planned = dict.fromkeys(NAMES) | (
+  planned = dict.fromkeys(NAMES + OWN) | (
       estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
                 sampler.gathered).own
       if e.recipe.loss.remat and not e.model.lora.rank else {})
@@ -204,7 +206,9 @@ def widest(e: experiment_lib.Experiment, G: int):
       Prompts(zeros(np.int32, R, S), np.full(R, S), zeros(np.uint32, R)),
       Rollouts(zeros(np.int32, B, T), np.full(B, T), zeros(bool, B),
                zeros(np.float32, B, T), zeros(np.float32, B)),
-      dict(advantage=first, policy_weight=first, regularizer_weight=first),
+      dict.fromkeys(("advantage", "policy_weight", "regularizer_weight", *(
+          ("value", "return") if e.recipe.critic.kind != "none" else ())),
+                    first),
       n=n, G=G, cfg=e.recipe.loss)[0]
 
 
@@ -213,19 +217,40 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
-  start, accumulate, apply = update_lib.make_update(
-      model, tx, c.e.recipe.loss, lora).programs
-  sums = placed(jax.eval_shape(start)[1], whole)
-  carry = (lora_lib.abstract_trained(model, lora), sums)
-  batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
+  critic = run_context.make_critic(c.e)
+  update = update_lib.make_update(
+      model, tx, c.e.recipe.loss, lora, critic)
+  own = state.critic if critic and critic.own else None
+  policy = state.replace(critic=None) if own else state
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
+  batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   held = device_bytes
+
+  def carried(start, params):
+    return params, placed(jax.eval_shape(start)[1], whole)
+
+  start, accumulate, apply = update.programs
+  learned = update_lib.learned(policy, critic)
+  carry = carried(start, learned)
   yield Program("start", start.lower, held((state, base)), planned["start"])
   yield Program("accumulate", lambda: accumulate.lower(
-      state.params, base, carry, batch, temperature), held(state.opt_state),
+      learned, base, carry, batch, temperature),
+                held((policy.opt_state, own or (
+                    critic and state.critic.opt_state))),
                 planned["accumulate"])
-  yield Program("apply", lambda: apply.lower(state, carry), held(base),
-                planned["apply"])
+  yield Program("apply", lambda: apply.lower(policy, carry),
+                held((own, base)), planned["apply"])
+  if not own:
+    return
+  start, accumulate, apply = update.own_programs
+  rest = held(policy)
+  valued = carried(start, own.params)
+  yield Program(OWN[0], start.lower, held((state, base)), planned[OWN[0]])
+  yield Program(OWN[1], lambda: accumulate.lower(
+      own.params, base, valued, batch), rest + held(own.opt_state),
+                planned[OWN[1]])
+  yield Program(OWN[2], lambda: apply.lower(own, valued),
+                rest + held(base), planned[OWN[2]])
 
 
 def programs(c: Case) -> Iterator[Program]:
@@ -233,6 +258,7 @@ def programs(c: Case) -> Iterator[Program]:
   lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
-  state = update_lib.abstract_state(c.model, tx, lora)
+  state = update_lib.abstract_state(
+      c.model, tx, lora, run_context.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)

@@ -81,7 +81,7 @@ def updating(cfg, adapters=lora.FULL):
   start, accumulate, _ = update_lib.make_update(
       model, SGD, cfg, adapters).programs
   return accumulate.trace(
-      lora.abstract_trained(model, adapters),
+      (lora.abstract_trained(model, adapters), None),
       lora.abstract_base(model, adapters), jax.eval_shape(start), batch,
       np.float32(0.7)).jaxpr.jaxpr
 

@@ -9,6 +9,7 @@ from configs import base as base_config
 from isojax.errors import InputError
 from isojax.rl import advantages
 from isojax.rl import algorithm
+from isojax.rl import critic as critic_lib
 from isojax.rl import objective
 from isojax.rl import selection
 from isojax.types import Rollouts
@@ -135,4 +136,4 @@ def test_minibatches_hold_each_problem_once_an_epoch():
 def test_what_is_scored_first(loss, updates, names):
   assert algorithm.scored_columns(
       dataclasses.replace(LOSS, **loss),
-      algorithm.UpdatesConfig(*updates)) == names
+      algorithm.UpdatesConfig(*updates), critic_lib.NONE) == names

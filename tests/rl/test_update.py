@@ -526,7 +526,7 @@ def traced(cfg, R, T, model):
   params = decoder.abstract_params(model)
   base = params if cfg.kl_coef else None
   return jax.make_jaxpr(update_lib.make_gradient(model, cfg, lora.FULL))(
-      params, base, batch, np.float32(1.0))
+      (params, None), base, batch, np.float32(1.0))
 
 
 HALF = dataclasses.replace(PLAIN, dtype="bfloat16")

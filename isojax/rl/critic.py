@@ -1,0 +1,171 @@
+"""The critic of PPO: the value of each state, and its loss (arXiv 1707.06347).
+
+The state of a token is everything before it. Its value is the product of the
+hidden state that predicts the token with a value vector of width D. The vector
+is 0 at first, so the first step has no baseline. The hidden states are those of
+
+  own     a second decoder, which begins as a copy of the base policy. With
+          adapters, it has adapters of its own on the same frozen base.
+  shared  the policy. The value loss, times `coef`, is added to the policy's.
+
+The value loss of a token is weighted like KL and entropy bonus: the weights of
+an update sum to 1, as recipe.loss.aggregation says. Advantages and returns are
+computed from values on the host (isojax.rl.advantages). This module contains
+pure functions; isojax.rl.update contains the programs and the optimizer.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import lora as lora_lib
+from isojax.rl import chunked_head
+from isojax.rl import losses
+from isojax.rl.objective import LossConfig
+from isojax.types import Batch
+
+KINDS = ("none", "shared", "own")
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig:
+  """Whose hidden states are valued, and how the value is trained."""
+
+  # One of KINDS; see the module.
+  kind: str = dataclasses.field(metadata={"neutral": "none"})
+  # Of AdamW for the critic's parameters, with the other constants, the warm-up
+  # and the square-root rule of recipe.optimizer.
+  lr: float = dataclasses.field(metadata={"neutral": 3e-4})
+  # Of the value loss in a shared trunk; an own critic has no other loss.
+  coef: float = dataclasses.field(metadata={"neutral": 0.5})
+  # Range of a value around the scored one, in reward; None: not clipped.
+  clip: float | None = dataclasses.field(metadata={"neutral": None})
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise InputError(f"critic.kind={self.kind!r}: expected one of "
+                       f"{', '.join(KINDS)}")
+    for name in ("lr", "coef"):
+      if getattr(self, name) <= 0:
+        raise InputError(f"critic.{name}={getattr(self, name)}: expected > 0")
+    if self.clip is not None and self.clip <= 0:
+      raise InputError(f"critic.clip={self.clip}: expected > 0, or None for "
+                       "values that are not clipped")
+
+
+NONE = CriticConfig(kind="none", lr=3e-4, coef=0.5, clip=None)
+
+
+def abstract_params(model: decoder.Transformer, cfg: CriticConfig, lora):
+  """Returns shapes and shardings of the critic's parameters, float32.
+
+  An own trunk has no output head.
+  """
+  value = jax.ShapeDtypeStruct((model.cfg.D,), jnp.float32,
+                               sharding=mesh_lib.replicated(model.mesh))
+  if cfg.kind == "shared":
+    return {"value": value}
+  return {"trunk": headless(lora_lib.abstract_trained(model, lora)),
+          "value": value}
+
+
+def headless(params: dict) -> dict:
+  """Returns parameters of a decoder without a separate output head."""
+  return {name: x for name, x in params.items() if name != "head"}
+
+
+def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
+  """Returns the parameters of step 0.
+
+  Args:
+    trunk: trained parameters of an own trunk; not used by a shared one.
+  """
+  value = jax.device_put(jnp.zeros(model.cfg.D, jnp.float32),
+                         mesh_lib.replicated(model.mesh))
+  if cfg.kind == "shared":
+    return {"value": value}
+  return {"trunk": headless(trunk), "value": value}
+
+
+def trunk(model: decoder.Transformer, base, trained, lora, *,
+          precision: str) -> dict:
+  """Returns a decoder's parameters; differentiable in `trained`.
+
+  Args:
+    base: the frozen parameters below adapters, or None.
+    trained: all parameters, or adapters; with or without the output head.
+  """
+  params = lora_lib.merge(lora, base, trained, precision=precision)
+  if model.cfg.tied or "head" in params:
+    return params
+  # The decoder declares a head; hidden states do not depend on it, so XLA
+  # removes it.
+  return params | {"head": jnp.zeros((model.cfg.V, model.cfg.D), jnp.float32)}
+
+
+@jax.named_scope("value")
+def values(hidden_RxWxD, value_D):
+  """Returns the value of the state of each token: float32 [R, W]."""
+  return jnp.einsum("rwd,d->rw", hidden_RxWxD.astype(jnp.float32), value_D)
+
+
+def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):
+  """Returns (weighted sum of the value loss, sums for the metrics)."""
+  columns = batch.columns
+  loss, _ = losses.value_loss(
+      values(hidden_RxWxD, value_D), columns["value"], columns["return"],
+      clip=math.inf if clip is None else clip)
+  loss = jnp.where(batch.mask_RxW, loss, 0.0)
+  return jnp.sum(loss * columns["regularizer_weight"]), {
+      "value_loss": jnp.sum(loss)}
+
+
+def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
+               loss: LossConfig, lora):
+  """Returns the hidden states [R, W, D] of an own trunk."""
+  weights = jax.tree.map(
+      lambda x: x.astype(loss.reduce_dtype),
+      trunk(model, base, params["trunk"], lora, precision=loss.precision))
+  return chunked_head.hidden_states(
+      model, weights, batch, jnp.dtype(loss.dtype))
+
+
+def own_values(model: decoder.Transformer, params, base, batch: Batch,
+               loss: LossConfig, lora):
+  """Returns the values [R, W] of an own critic for a microbatch.
+
+  Args:
+    model: with the kernel of the update.
+    params: of `abstract_params`.
+    base: the frozen parameters below adapters, or None.
+  """
+  return values(own_hidden(model, params, base, batch, loss, lora),
+                params["value"])
+
+
+def gradient(model: decoder.Transformer, params, base, batch: Batch,
+             loss: LossConfig, cfg: CriticConfig, lora):
+  """Returns (gradient, sums) of an own critic; arguments as `own_values`."""
+  def total(params):
+    return term(own_hidden(model, params, base, batch, loss, lora),
+                params["value"], batch, cfg.clip)
+
+  return jax.grad(total, has_aux=True)(params)
+
+
+def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:
+  """Returns 1 - var(return - value) / var(return) over tokens, on the host.
+
+  None if all returns are equal.
+  """
+  value, wanted = (np.asarray(x, np.float64)[mask_BxT]
+                   for x in (value_BxT, return_BxT))
+  if not wanted.size or (wanted == wanted[0]).all():
+    return None
+  return float(1 - (wanted - value).var() / wanted.var())

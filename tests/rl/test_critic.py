@@ -1,0 +1,220 @@
+"""The critic's values and gradients against an independent implementation.
+
+The reference has one sequence per row, no cache, no packing, no microbatches,
+and computes in float64 (tests.rl.test_reference_gradient).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import lora as lora_lib
+from isojax.rl import algorithm
+from isojax.rl import critic as critic_lib
+from isojax.rl import packing
+from isojax.rl import update as update_lib
+from tests.conftest import TINY
+from tests.conftest import make_model
+from tests.rl import test_reference_gradient as plain
+
+Bp, n, S, T = plain.Bp, plain.n, plain.S, plain.T
+COEF, CLIP = 0.7, 0.2
+NAMES = ("old_logp", "value")
+
+
+def make_columns():
+  """Values before the update, and returns: [B, T]."""
+  random = np.random.default_rng(4)
+  return {"value": random.normal(0, 0.3, (Bp * n, T)),
+          "return": random.choice([0.0, 1.0], (Bp * n, 1)) + random.normal(
+              0, 0.2, (Bp * n, T))}
+
+
+def mask_of(rollouts):
+  return np.arange(T) < rollouts.len_R[:, None]
+
+
+def plain_values(params, value_D, cfg):
+  """Values [B, T] of the state before each token."""
+  prompts, rollouts, _ = plain.make_data()
+
+  def one(prompt_S, prompt_len, answer_T):
+    sequence = jnp.concatenate([prompt_S, answer_T])
+    sequence = sequence.at[prompt_len + np.arange(T)].set(answer_T)
+    # With the identity as head, the logits are the hidden states.
+    hidden = plain.forward(params | {"head": jnp.eye(cfg.D)}, sequence, cfg)
+    return hidden[prompt_len - 1 + np.arange(T)] @ value_D
+
+  return jax.vmap(one)(prompts.tokens_PxS.repeat(n, axis=0),
+                       prompts.len_P.repeat(n), rollouts.tokens_RxT)
+
+
+def plain_loss(params, value_D, clip):
+  """(weighted loss, (mean loss, values)): the clipped squared error over two.
+  """
+  mask, columns = mask_of(plain.make_data()[1]), make_columns()
+  V, old, G = plain_values(params, value_D, TINY), *columns.values()
+  near = jnp.where(V > old + clip, old + clip, jnp.where(
+      V < old - clip, old - clip, V))
+  loss = jnp.where(abs(near - G) > abs(V - G), near - G, V - G) ** 2 / 2
+  weight = plain.token_weights(mask, np.ones(Bp * n), plain.LOSS.aggregation)
+  return (weight * loss).sum(), (
+      jnp.where(mask, loss, 0.0).sum() / mask.sum(), V)
+
+
+def put(tree, like):
+  return jax.tree.map(
+      lambda x, like: jax.device_put(np.asarray(x), like.sharding), tree, like)
+
+
+def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,
+         lora=lora_lib.FULL, **axes):
+  """(state, metrics, scored columns, microbatches) after one update.
+
+  The optimizers' states are the gradients.
+  """
+  model = make_model(**axes)
+  critic = update_lib.Critic(
+      critic_lib.CriticConfig(kind, 1e-3, COEF, clip), plain.GRADIENT)
+  prompts, rollouts, reward = plain.make_data()
+  columns = algorithm.of_all(reward, rollouts, loss) | make_columns()
+  G = mesh_lib.blocks(model.mesh)
+  wanted = update_lib.abstract_state(model, plain.GRADIENT, lora, critic)
+  trunk = valued["trunk"] if kind == "own" else None
+  state = update_lib.init_state(
+      model, plain.GRADIENT, put(policy, wanted.params), lora, critic,
+      trunk and put(trunk, wanted.critic.params["trunk"]))
+  assert not np.asarray(state.critic.params["value"]).any()
+  state = state.replace(critic=state.critic.replace(
+      params=put(valued, wanted.critic.params)))
+  assert jax.tree.map(lambda x: x.sharding, state) == (
+      jax.tree.map(lambda x: x.sharding, wanted))
+  base = base and put(base, lora_lib.abstract_base(model, lora))
+
+  layouts = update_lib.layouts(
+      prompts, rollouts, np.ones(Bp * n, bool), n=n, G=G, cfg=loss)
+  place = lambda batch: update_lib.place(batch, model.mesh)
+  score = update_lib.make_score(model, loss, NAMES, lora, critic)
+  scored = {name: np.zeros((Bp * n, T)) for name in NAMES}
+  for layout in layouts:
+    batch = place(packing.batch(layout, prompts, rollouts, {}))
+    for name, value in score(
+        state, base, batch, np.float32(plain.TEMPERATURE)).items():
+      packing.collect(layout, value, scored[name])
+
+  batches = update_lib.assemble(
+      prompts, rollouts, columns, n=n, G=G, cfg=loss)
+  state, metrics = update_lib.make_update(
+      model, plain.GRADIENT, loss, lora, critic)(
+          state, base, [place(b) for b in batches],
+          np.float32(plain.TEMPERATURE))
+  assert jax.tree.map(lambda x: x.sharding, state) == (
+      jax.tree.map(lambda x: x.sharding, wanted))
+  return *jax.device_get((state, metrics)), scored, len(batches)
+
+
+def compare(got, wanted):
+  assert jax.tree.structure(got) == jax.tree.structure(wanted)
+
+  def close(path, a, b):
+    largest = np.abs(b).max()
+    assert largest > 1e-5, path  # else the comparison would prove nothing
+    np.testing.assert_allclose(a, b, rtol=0, atol=3e-5 * largest,
+                               err_msg=jax.tree_util.keystr(path))
+
+  jax.tree.map_with_path(close, got, wanted)
+
+
+def check(params, kind, *, microbatches, tokens, lora=lora_lib.FULL, clip=CLIP,
+          **options):
+  """Compares each value, each element of the gradients, and the metric."""
+  # An entropy bonus, but no KL: then no reference is needed.
+  loss = dataclasses.replace(
+      plain.LOSS, kl_coef=0.0, microbatch_tokens=tokens,
+      remat="fsdp" in options)
+  random = np.random.default_rng(8)
+  policy, base = plain.moved(params, 5, 0.0), None
+  valued = {"value": random.normal(0, 0.06, TINY.D).astype(np.float32)}
+  if kind == "own":
+    valued["trunk"] = plain.moved(critic_lib.headless(params), 5, 0.02)
+  if lora.rank:
+    base = policy
+    policy, valued["trunk"] = (plain.moved(
+        lora_lib.init(make_model(), lora, jax.random.key(0)), seed, 0.1)
+        for seed in (9, 10))
+
+  def whole(trained):
+    return plain.with_adapters(base64, trained) if lora.rank else trained
+
+  def total(policy, valued):
+    if kind == "own":
+      value, aux = plain_loss(whole(valued["trunk"]), valued["value"],
+                              clip or np.inf)
+      return value, aux
+    value, aux = plain_loss(policy, valued["value"], clip or np.inf)
+    return COEF * value + plain.reference(
+        policy, None, policy, TINY, loss, False)[0], aux
+
+  state, metrics, scored, count = real(
+      policy, valued, base, kind=kind, clip=clip, loss=loss, lora=lora,
+      **options)
+  assert count == microbatches
+  with jax.enable_x64(True):
+    policy, valued, base64 = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float64), (policy, valued, base))
+    (_, (mean, values)), wanted = jax.device_get(jax.jit(jax.value_and_grad(
+        total, argnums=(0, 1), has_aux=True))(policy, valued))
+  mask = mask_of(plain.make_data()[1])
+  clipped = abs(values - make_columns()["value"])[mask] > CLIP
+  assert 0.2 < clipped.mean() < 0.9
+  np.testing.assert_allclose(scored["value"][mask], values[mask], atol=2e-6)
+  assert metrics["value_loss"] == pytest.approx(float(mean), rel=1e-5)
+  assert metrics["finite"]
+  compare(state.critic.opt_state.trace, wanted[1])
+  if kind == "shared":
+    compare(state.opt_state.trace, wanted[0])
+
+
+def test_an_own_critic_on_four_devices_with_remat(params):
+  check(params, "own", microbatches=3, tokens=40, fsdp=2, tensor=2, clip=None)
+
+
+def test_adapters_of_an_own_critic(params):
+  check(params, "own", microbatches=2, tokens=60, lora=plain.LORA)
+
+
+def test_a_shared_critic_on_four_devices(params):
+  check(params, "shared", microbatches=1, tokens=1000, data=2, fsdp=2)
+
+
+def test_explained_variance():
+  mask = np.array([[True, True], [True, False]])
+  returns = np.array([[0.0, 1.0], [2.0, 9.0]])
+  # Errors 0, 0.5, 1 have a variance of 1/6, the returns of 2/3.
+  assert critic_lib.explained_variance(
+      np.array([[0.0, 0.5], [1.0, 9.0]]), returns, mask) == pytest.approx(0.75)
+  assert critic_lib.explained_variance(returns, returns, mask) == 1.0
+  assert critic_lib.explained_variance(
+      returns, np.ones((2, 2)), mask) is None
+
+
+@pytest.mark.parametrize("field, value, said", [
+    ("kind", "owned", "expected one of none, shared, own"),
+    ("lr", 0.0, "expected > 0"), ("coef", -1.0, "expected > 0"),
+    ("clip", 0.0, "expected > 0, or None")])
+def test_values_that_cannot_work(field, value, said):
+  with pytest.raises(InputError, match=said):
+    dataclasses.replace(critic_lib.NONE, **{field: value})
+
+
+def test_a_shared_critic_needs_no_pass_of_its_own():
+  for kind, names, passes in (("own", ("old_logp", "value"), 2),
+                              ("shared", ("old_logp", "value"), 1),
+                              ("shared", ("value",), 1)):
+    cfg = dataclasses.replace(critic_lib.NONE, kind=kind)
+    assert algorithm.forward_passes(names, cfg) == passes
