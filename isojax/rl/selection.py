@@ -114,4 +114,5 @@ SELECTIONS = {
     "max_variance": max_variance,
     "max_reward": max_reward,
     "percentile": percentile,
+    "random": random,
 }

@@ -15,7 +15,6 @@ from isojax.rl import selection
 
 CASES = list(csv.DictReader(
     (pathlib.Path(__file__).parents[1] / "data/pods_select_cases.csv").open()))
-ALL = {**selection.SELECTIONS, "random": selection.random}
 # Few values, so that ties are common; 0.1, 0.7 and 1.1 are no dyadic fractions.
 VALUES = st.sampled_from([-1.0, 0.0, 0.1, 0.25, 0.7, 1.0, 1.1])
 
@@ -28,7 +27,7 @@ def spread(rewards):
 
 def kept(name, reward, m):
   uniform = np.linspace(0.9, 0.1, np.size(reward)).reshape(np.shape(reward))
-  return ALL[name](np.array(reward), uniform, m=m)
+  return selection.SELECTIONS[name](np.array(reward), uniform, m=m)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -135,13 +134,14 @@ def test_random_chooses_each_rollout_equally_often():
   assert abs(np.bincount(index.reshape(-1)) - 8000).max() < 300
 
 
-@pytest.mark.parametrize("name", list(ALL))
+@pytest.mark.parametrize("name", list(selection.SELECTIONS))
 def test_m_of_n_keeps_everything_in_order(name):
   reward = [[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
   assert kept(name, reward, 3).tolist() == [[0, 1, 2]] * 2
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if n != "all"])
+@pytest.mark.parametrize("name", [
+    n for n in selection.SELECTIONS if n != "all"])
 @pytest.mark.parametrize("n, m", [(7, 1), (7, 3), (8, 7)])
 def test_nothing_is_kept_twice(name, n, m):
   reward = np.random.default_rng(1).integers(0, 3, (50, n)) / 2
