@@ -136,4 +136,5 @@ def test_minibatches_hold_each_problem_once_an_epoch():
 def test_what_is_scored_first(loss, updates, names):
   assert algorithm.scored_columns(
       dataclasses.replace(LOSS, **loss),
-      algorithm.UpdatesConfig(*updates), critic_lib.NONE) == names
+      algorithm.UpdatesConfig(*updates, 0, "recompute"),
+      critic_lib.NONE) == names
