@@ -202,7 +202,7 @@ def priced(price: Price, runs: list[Cost],
                            if value >= 0.005 * total)
       + f"; not included: {left_out}",
       *(f"recipe: {choice.words}" for choice in choices.choices(
-          price, largest.Bp, largest.n_max)),
+          price, largest.Bp, largest.n_max) if abs(choice.of_step) >= 0.005),
       f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "
