@@ -131,7 +131,8 @@ def the_recipe(config, train) -> Recipe:
   return Recipe(
       m=config.alloc.m, epochs=updates.epochs, minibatches=updates.minibatches,
       old_logp=in_reward or (several and loss.ratio_to == "old"),
-      ref_logp=in_reward, rounds=rounds)
+      ref_logp=in_reward, rounds=rounds, in_flight=updates.in_flight > 0,
+      recompute=updates.caches == "recompute")
 
 
 def the_workload(config, train, kl: bool, shape, machine) -> Workload:

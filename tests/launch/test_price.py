@@ -51,6 +51,13 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     assert row.lr == pytest.approx(e.lr)
 
 
+def test_in_flight_sampling_is_priced():
+  config = hard.get_config()
+  config.recipe.updates.update(in_flight=2, caches="stale")
+  assert price_lib.the_recipe(config, None) == Recipe(
+      in_flight=True, recompute=False)
+
+
 def test_rounds_are_measured_or_the_most():
   config = hard.get_config()
   config.recipe.filter.rounds = 3
