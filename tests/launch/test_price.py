@@ -19,21 +19,27 @@ from launch import price as price_lib
 from tests.planner import test_recipe
 
 
-def test_scored_columns_are_those_of_the_algorithm():
-  config = hard.get_config()
-  assert price_lib.the_recipe(config, None) == ON_POLICY
-  for coef, where, ratio_to, epochs, minibatches in itertools.product(
-      (0.0, 0.1), ("loss", "reward"), ("old", "behavior"), (1, 2), (1, 4)):
+def test_forward_passes_are_those_of_the_algorithm():
+  assert price_lib.the_recipe(hard.get_config(), None) == ON_POLICY
+  for coef, where, ratio_to, epochs, minibatches, critic in itertools.product(
+      (0.0, 0.1), ("loss", "reward"), ("old", "behavior"), (1, 2), (1, 4),
+      ("none", "shared", "own")):
+    config = hard.get_config()
     config.recipe.loss.update(
         kl_coef=coef, kl_in=where, ratio_to=ratio_to,
         importance_cap=None if ratio_to == "behavior" else 2.0,
-        kl_estimator="k1" if where == "reward" else "k3")
+        advantage="group_norm" if critic == "none" else "gae",
+        kl_estimator="k1" if where == "reward" else "k3",
+        constants={} if critic == "none" else dict(gamma=1.0, lam=0.95))
     config.recipe.updates.update(epochs=epochs, minibatches=minibatches)
-    e, found = experiment.load(config), price_lib.the_recipe(config, None)
-    columns = algorithm.scored_columns(e.recipe.loss, e.recipe.updates)
+    config.recipe.critic.kind = critic
+    r, found = experiment.load(config).recipe, price_lib.the_recipe(
+        config, None)
+    columns = algorithm.scored_columns(r.loss, r.updates, r.critic)
     assert found == Recipe(
-        epochs=epochs, minibatches=minibatches,
+        epochs=epochs, minibatches=minibatches, critic=critic,
         old_logp="old_logp" in columns, ref_logp="ref_logp" in columns)
+    assert found.passes == algorithm.forward_passes(columns, r.critic)
 
 
 def test_the_rate_of_a_plan_is_that_of_the_run():

@@ -54,6 +54,9 @@ def test_the_parts_of_a_recipe_by_hand():
   shared = toy(m=2, critic="shared")
   assert shared.score.flops == 848 - 2 * 2 * 2 * 10
   assert shared.update == kept.update and shared.optimizer == kept.optimizer
+  # With old_logp its values come from the same hidden states.
+  assert toy(m=2, critic="shared", old_logp=True).score.flops == 848
+  assert toy(m=2, critic="own", old_logp=True).score.flops == 848 + 768
   own = toy(m=2, critic="own")
   assert own.score == shared.score
   assert own.update.flops == 3 * (848 + 768)
@@ -186,7 +189,7 @@ def test_every_choice_is_named_with_its_part():
   found = {c.what: c for c in choices.choices(price, 32, 128)}
   assert {what: c.part for what, c in found.items()} == {
       "m = 32 of n = 128": "update", "epochs = 2": "update",
-      "minibatches = 4": "update", "log-probs before the updates": "scoring",
+      "minibatches = 4": "update", "scoring log-probs before the updates": "scoring",
       "KL in the reward": "scoring", "KL in the loss": "scoring",
       "the own critic": "update", "1.5 sampling rounds": "sampling",
       "in-flight sampling": "sampling"}

@@ -45,7 +45,7 @@ def _others(price: Price, n: int):
   if r.minibatches > 1:
     yield f"minibatches = {r.minibatches}", plain("minibatches")
   if r.old_logp:
-    yield "log-probs before the updates", plain("old_logp")
+    yield "scoring log-probs before the updates", plain("old_logp")
   if r.ref_logp:
     yield "KL in the reward", plain("ref_logp")
   of_workload = lambda **changes: dataclasses.replace(

@@ -49,9 +49,18 @@ class Recipe:
     return self.critic == "own"
 
   @property
+  def valued(self) -> bool:
+    """Returns whether values take a forward pass of their own.
+
+    Those of a shared critic come with `old_logp`, from the same hidden states.
+    """
+    return self.critic != "none" and not (
+        self.critic == "shared" and self.old_logp)
+
+  @property
   def passes(self) -> int:
     """Returns the forward passes over trained rollouts before the updates."""
-    return self.old_logp + self.ref_logp + (self.critic != "none")
+    return self.old_logp + self.ref_logp + self.valued
 
   def trained(self, n):
     """Returns the rollouts of a problem that are trained on, any shape."""

@@ -263,8 +263,8 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   passes = microbatches * G * (
       params * number + shape.head * (BYTES[w.head_updated] - number))
   # KL in the loss: the reference is computed again in every epoch.
-  logp = w.kl * recipe.epochs + recipe.old_logp + recipe.ref_logp
-  forwards = logp + (recipe.critic != "none")
+  forwards = w.kl * recipe.epochs + recipe.passes
+  logp = forwards - recipe.valued
   score = _stage(
       forward * logp + layers * (forwards - logp), passes * forwards,
       (reduced + microbatches * shard * number) * forwards,
