@@ -10,6 +10,11 @@ from isojax.tasks import stratum_file as stratum_file_lib
 from tests import command
 from tests.conftest import ONE_DEVICE
 
+SHORT = ["--config.steps=3", "--config.batch=10",
+         "--config.optimizer.warmup_steps=1", "--config.table.problems=5",
+         "--config.table.k=2", "--config.sampler.slots=10",
+         "--config.loss.microbatch_tokens=160"]
+
 
 def launch(module, *arguments, check=True):
   done = command.run(module, *arguments,
@@ -23,10 +28,7 @@ def policy(tmp_path_factory):
   """A policy of three updates, which solves nothing."""
   out = tmp_path_factory.mktemp("policy") / "p"
   done = launch("launch.pretrain", "--config=configs/pretrain_tiny.py",
-                f"--config.out={out}", "--config.steps=3", "--config.batch=10",
-         "--config.optimizer.warmup_steps=1",
-                "--config.table.problems=5", "--config.table.k=2",
-                "--config.sampler.slots=10")
+                f"--config.out={out}", *SHORT)
   assert "pass@2" in done.stdout and "MB" in done.stdout
   return out
 
@@ -34,10 +36,7 @@ def policy(tmp_path_factory):
 def test_pretrain_is_a_function_of_its_seed(policy, tmp_path):
   again = tmp_path / "again"
   launch("launch.pretrain", "--config=configs/pretrain_tiny.py",
-         f"--config.out={again}", "--config.steps=3", "--config.batch=10",
-         "--config.optimizer.warmup_steps=1",
-         "--config.table.problems=5", "--config.table.k=2",
-         "--config.sampler.slots=10")
+         f"--config.out={again}", *SHORT)
   assert sorted(os.listdir(again)) == sorted(os.listdir(policy))
   for name in os.listdir(policy):
     assert (again / name).read_bytes() == (policy / name).read_bytes(), name
