@@ -37,11 +37,11 @@ COLUMNS = ("--columns=step=iteration,run_id=name,correct=per_problem,"
 def test_from_foreign_logs_to_advice(tmp_path):
   """An identified study in a table of another trainer, through to a plan."""
   study = synthetic.study(
-      synthetic.saturating(), C_max=6e6, evaluations=40, seeds=2, Q=300, k=16,
+      synthetic.saturating(), C_max=6e6, evaluations=40, seeds=1, Q=300, k=16,
       spread=0.5, run_sd=0.0, seed=3)
   (tmp_path / "logs.csv").write_text(table_of(study.runs, 16))
   code, out, err = launch(
-      "launch.fit", "--records=logs.csv", "--format=table", "--draws=200",
+      "launch.fit", "--records=logs.csv", "--format=table", "--draws=100",
       COLUMNS, "--fixed=k=16", "--out=out", cwd=tmp_path)
   assert code == 0, err
   assert "\nidentified\n" in out

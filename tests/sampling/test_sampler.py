@@ -159,7 +159,7 @@ def test_rollouts_of_n_are_the_first_of_more(model, params, rollouts):
         getattr(few, name).reshape(5, 4, -1), many.reshape(5, 6, -1)[:, :4])
 
 
-@pytest.mark.parametrize("slots", [1, 4, 7, 12, 64])
+@pytest.mark.parametrize("slots", [1, 4, 7, 64])
 def test_slots_change_nothing(model, params, rollouts, slots):
   got = run(model, params, make_prompts(5), 6, slots=slots)
   np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
@@ -176,9 +176,8 @@ def test_mesh_changes_nothing(params, rollouts, axes):
   placed = jax.tree.map(
       lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
       decoder.abstract_params(sharded))
-  for slots in (8, 30):
-    got = run(sharded, placed, make_prompts(5), 6, slots=slots)
-    np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
+  got = run(sharded, placed, make_prompts(5), 6, slots=8)
+  np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
 
 
 @pytest.mark.parametrize("axes", [{"fsdp": 4}, {"fsdp": 2, "tensor": 2}])
@@ -256,6 +255,7 @@ def test_fewer_problems_than_devices(params, rollouts):
       lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
       decoder.abstract_params(sharded))
   got = run(sharded, placed, make_prompts(5), 6, slots=30)
+  np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
   first = jax.tree.map(lambda x: x[:2], make_prompts(5))
   few = run(sharded, placed, first, 3, slots=4)
   np.testing.assert_array_equal(

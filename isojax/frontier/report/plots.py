@@ -276,4 +276,5 @@ def save(document: dict, out: str) -> list[str]:
       paths.append(os.path.join(out, f"{name}.{kind}"))
       with matplotlib.rc_context(STYLE):
         figure.savefig(paths[-1], dpi=DPI, metadata=metadata)
+      figure.set_layout_engine("none")  # arranged; again would take as long
   return paths
