@@ -61,6 +61,12 @@ def get_config():
           precision="highest",  # of float32 products; high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the head: None for
           # dtype and weights, or float32 at the highest precision
+          interrupt=dict(  # of training rollouts, see docs/training.md
+              phrase="",  # inserted into long answers; empty: off
+              unless="",  # not where an answer has this text; empty: always
+              low=0,  # least tokens of an answer before the phrase
+              high=0,  # most tokens; the length is uniform in [low, high]
+          ),
       ),
       recipe=dict(
           reward=dict(

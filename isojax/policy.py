@@ -14,6 +14,7 @@ from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import sampler as sampler_lib
 
 TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
@@ -86,8 +87,13 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   """Returns the sampler with as many slots as its memory admits, and notes.
 
   Raises:
-    InputError: not even one slot fits.
+    InputError: not even one slot fits, or cfg.interrupt does not suit the
+      tokenizer.
   """
+  # launch.compile has no tokenizer; the phrase changes no size of its programs.
+  phrase = opened.tokenizer and interrupt_lib.encoded(
+      cfg.interrupt, opened.tokenizer, eos=opened.eos_ids,
+      V=opened.model.cfg.V, T=cfg.max_new_tokens)
   mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
   G, fsdp = mesh_lib.blocks(mesh), mesh.shape["fsdp"]
   wanted, sizes = -(-cfg.slots // G), slot_sizes(opened.model, cfg)
@@ -110,4 +116,4 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
               "hundredths",)
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
-      gathered=gathered), notes
+      gathered=gathered, interrupt=phrase), notes

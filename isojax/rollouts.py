@@ -60,8 +60,8 @@ class Sampled(typing.NamedTuple):
 
 
 def graded_rollouts(context: RunContext, grader: Grading, params, problems,
-                    prompts: Prompts, n: int, key, section,
-                    stop: Stop) -> Sampled:
+                    prompts: Prompts, n: int, key, section, stop: Stop, *,
+                    interrupt_B=None) -> Sampled:
   """Samples and grades n rollouts of each problem.
 
   Each problem is graded by one process; all processes get all verdicts.
@@ -76,6 +76,7 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
     key: the random stream.
     section: of the config, with temperature and top_p.
     stop: checked after each chunk, and while waiting for verdicts.
+    interrupt_B: see sampler.stream.
 
   Raises:
     Stopped: a process of the run was asked to stop.
@@ -95,7 +96,8 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
   futures = {}
   for items, rollouts in sampler_lib.stream(
       context.sampler, params, prompts, n, key,
-      temperature=section.temperature, top_p=section.top_p):
+      temperature=section.temperature, top_p=section.top_p,
+      interrupt_B=interrupt_B):
     stop.poll()
     ours = items[owner_B[items] == hosts.number()]
     if ours.size:

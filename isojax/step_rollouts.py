@@ -10,10 +10,12 @@ import typing
 import jax
 import numpy as np
 
+from isojax import experiment
 from isojax import profile
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax.run_context import RunContext
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.stopping import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
@@ -61,7 +63,8 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
     parts.append((prompts, profile.stage(
         "sample", rollouts_lib.graded_rollouts)(
             context, grader, params, [context.stratum.train[i] for i in index],
-            prompts, n, key, e.sampler, stop)))
+            prompts, n, key, e.sampler, stop, interrupt_B=interrupt_lengths(
+                e, step=step, id_P=prompts.id_P, n=n))))
     informative_P = np.concatenate([informative_P, informative(
         parts[-1][1].graded.correct_B.reshape(Bp, n))])
   prompts, sampled = zip(*parts)
@@ -69,6 +72,16 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
       joined(prompts), joined_rounds(sampled),
       kept_groups(informative_P, Bp=Bp, rounds=e.recipe.filter.rounds),
       len(parts))
+
+
+def interrupt_lengths(e: experiment.Experiment, *, step: int, id_P,
+                      n: int) -> np.ndarray | None:
+  """Returns the tokens before each rollout's interruption; None if it is off.
+  """
+  cfg = e.sampler.interrupt
+  if not cfg.phrase:
+    return None
+  return interrupt_lib.lengths(cfg, seed=e.seed, step=step, id_P=id_P, n=n)
 
 
 def most_rounds(*, rounds: int, Bp: int, B: int, left: int,

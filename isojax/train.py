@@ -378,11 +378,13 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "lost": len(graded.lost),
       "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
       "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
-      "entropy": float(rollouts.entropy_R.sum()) / tokens,
+      "entropy": (float(rollouts.entropy_R.sum())
+                  / int(rollouts.mask_RxT.sum())),
       "kl": None,  # replaced by the update's metric if KL is on
       "value_loss": None,  # likewise, with a critic
       "response_length": tokens / len(rollouts.len_R),
-      "truncated": float(np.mean(~rollouts.ended_R))}
+      "truncated": float(np.mean(~rollouts.ended_R)),
+      "interrupted": float(np.mean(rollouts.interrupted_R))}
 
 
 def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,

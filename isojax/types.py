@@ -42,6 +42,10 @@ class Rows:
   id_R: Array  # uint32, Problem.id
   rollout_R: Array  # uint32, index of the rollout within its problem
   active_R: Array  # bool, False for free slots
+  # int32, new tokens before the phrase is inserted, and the state that finds
+  # text which prevents it, see sampling.interrupt; None if it is off.
+  interrupt_R: Array | None = None
+  matched_R: Array | None = None
 
 
 @flax.struct.dataclass
@@ -63,12 +67,23 @@ class Rollouts:
   ended_R: Array  # bool, True if EOS was drawn within T tokens
   behavior_logp_RxT: Array  # float32, under the sampling distribution
   entropy_R: Array  # float32, nats, summed over tokens; before top_p
+  # bool, inserted tokens, see sampling.interrupt; None if it is off.
+  forced_RxT: Array | None = None
 
   @property
   def mask_RxT(self) -> np.ndarray:
-    """Returns which tokens enter the loss: bool, on the host."""
+    """Returns which tokens enter the loss, those drawn: bool, on the host."""
     T = self.tokens_RxT.shape[1]
-    return np.arange(T)[None] < np.asarray(self.len_R)[:, None]
+    drawn_RxT = np.arange(T)[None] < np.asarray(self.len_R)[:, None]
+    return drawn_RxT if self.forced_RxT is None else (
+        drawn_RxT & ~np.asarray(self.forced_RxT))
+
+  @property
+  def interrupted_R(self) -> np.ndarray:
+    """Returns the rollouts with inserted tokens: bool, on the host."""
+    if self.forced_RxT is None:
+      return np.zeros(len(self.len_R), bool)
+    return np.asarray(self.forced_RxT).any(axis=1)
 
 
 @flax.struct.dataclass

@@ -346,7 +346,7 @@ IMPORTS = {
     "policy":
         "errors mesh model_families models.decoder models.hf_config "
         "models.hf_tokenizer models.hf_weights planner.cost.memory "
-        "planner.cost.model_shape sampling.sampler",
+        "planner.cost.model_shape sampling.interrupt sampling.sampler",
     "profile":
         "errors",
     "progress":
@@ -401,7 +401,8 @@ IMPORTS = {
     "sampling.cache":
         "mesh models.decoder",
     "sampling.decode":
-        "mesh models.decoder rng sampling.cache sampling.draw types",
+        "mesh models.decoder rng sampling.cache sampling.draw "
+        "sampling.interrupt types",
     "sampling.draw":
         "",
     "sampling.in_flight":
@@ -409,6 +410,8 @@ IMPORTS = {
         "sampling.queue sampling.sampler types",
     "sampling.in_flight_queue":
         "types",
+    "sampling.interrupt":
+        "errors types",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":
@@ -416,10 +419,10 @@ IMPORTS = {
     "sampling.sampler":
         "errors mesh models.attention models.decoder models.int8 "
         "models.precision sampling.cache sampling.decode sampling.draw "
-        "sampling.prefill sampling.queue types",
+        "sampling.interrupt sampling.prefill sampling.queue types",
     "step_rollouts":
-        "profile rng rollouts run_context stopping tasks.grader "
-        "tasks.prompts types",
+        "experiment profile rng rollouts run_context sampling.interrupt "
+        "stopping tasks.grader tasks.prompts types",
     "stopping":
         "distributed.hosts",
     "sweep.attempts":
@@ -509,7 +512,8 @@ IMPORTS = {
         "",
     "launch.bench.ours":
         "launch.bench.cases mesh models.decoder models.hf_config profile "
-        "rl.algorithm rl.update rng sampling.sampler types",
+        "rl.algorithm rl.update rng sampling.interrupt sampling.sampler "
+        "types",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
         "rl.advantages",

@@ -62,7 +62,7 @@ TRAIN = (
     "lost",  # distinct answers not judged in time, counted as wrong
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
-    "entropy",  # nats, mean over sampled tokens, of the sampler
+    "entropy",  # nats, mean over drawn tokens, of the sampler
     "kl",  # k3 to the base policy, mean over trained tokens; null if off
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
@@ -74,6 +74,7 @@ TRAIN = (
     "logp_gap",  # mean over trained tokens of |trainer - sampler|
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
+    "interrupted",  # fraction of rollouts with an inserted closing phrase
     "seconds_compile",  # tracing and compiling; not part of the others
     "seconds_sample",  # sampling, and the grading at the same time
     "seconds_score",  # waiting for verdicts after sampling has ended

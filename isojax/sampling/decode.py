@@ -8,12 +8,14 @@ from isojax import rng
 from isojax.models import decoder
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import draw as draw_lib
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.types import Drawn
 from isojax.types import Rows
 
 
 def make_decode(model: decoder.Transformer, *, C: int, T: int,
-                eos: tuple[int, ...], buffered: bool):
+                eos: tuple[int, ...], buffered: bool,
+                interrupt: interrupt_lib.Interrupt | None):
   """Returns decode(params, cache, Rows, key, temperature, top_p, kind).
 
   It returns (cache, Rows, Drawn) after one chunk; `kind` is one of draw.KINDS
@@ -28,6 +30,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
       heads are padded.
+    interrupt: the phrase of forced interruption; None: no rows have it.
   """
   eos_E = jnp.array(eos, jnp.int32)
 
@@ -62,6 +65,14 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
           draw_lib.draw(logits, rng.uniform_at(key_R, row.count_R),
                         temperature, top_p, kind=kind),
           mesh_lib.row_sharding(model.mesh))
+      matched_R = row.matched_R
+      if interrupt is not None:
+        forced_R, phrase_R = interrupt_lib.inserted(row, interrupt)
+        token_R = jnp.where(forced_R, phrase_R, token_R)
+        logp_R = jnp.where(forced_R, 0.0, logp_R)
+        entropy_R = jnp.where(forced_R, 0.0, entropy_R)
+        if interrupt.unless:
+          matched_R = interrupt_lib.matched_next(row, token_R, interrupt)
       ended_R = row.active_R & jnp.any(
           token_R[:, None] == eos_E[None], axis=1)
       count_R = row.count_R + row.active_R
@@ -72,7 +83,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
                   out.ended_R | ended_R)
       row = row.replace(
           token_R=token_R, position_R=row.position_R + continues_R,
-          count_R=count_R, active_R=continues_R)
+          count_R=count_R, active_R=continues_R, matched_R=matched_R)
       return row, cache, out
 
     nothing = Drawn(

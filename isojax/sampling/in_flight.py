@@ -220,6 +220,9 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   Raises:
     InputError: a prompt is longer than the sampler's largest.
   """
+  if s.interrupt is not None:
+    raise InputError("sampler.interrupt.phrase with in-flight updates: not "
+                     "supported; set it to '', or recipe.updates.in_flight=0")
   longest = int(source.prompts.len_P.max())
   if longest > s.prompt_sizes[-1]:
     raise InputError(f"a prompt has {longest} tokens: expected at most sampler."

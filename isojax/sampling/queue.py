@@ -62,6 +62,7 @@ class Queue:
   item_R: np.ndarray  # the item that each slot holds
   row: Rows  # the state of each slot
   out: Rollouts  # the tokens drawn so far, by item
+  interrupt_B: np.ndarray | None  # L of each item, see interrupt; None: off
 
   @property
   def waiting(self) -> bool:
@@ -79,7 +80,8 @@ class Queue:
     return bool((free_G & (self.next_G < self.last_G)).any())
 
 
-def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int) -> Queue:
+def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int,
+          interrupt_B=None) -> Queue:
   """Returns a queue of which nothing has started.
 
   Args:
@@ -89,6 +91,7 @@ def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int) -> Queue:
     R: slots of all blocks.
     W: prompts of a block's window.
     T: new tokens of a rollout, at most.
+    interrupt_B: new tokens of each item before the phrase; None: it is off.
   """
   P = len(prompts.len_P)
   B = P * n
@@ -102,12 +105,16 @@ def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int) -> Queue:
       item_R=zeros(np.int64, R),
       row=Rows(token_R=zeros(np.int32, R), position_R=zeros(np.int32, R),
                count_R=zeros(np.int32, R), id_R=zeros(np.uint32, R),
-               rollout_R=zeros(np.uint32, R), active_R=zeros(bool, R)),
+               rollout_R=zeros(np.uint32, R), active_R=zeros(bool, R),
+               **({} if interrupt_B is None else dict(
+                   interrupt_R=zeros(np.int32, R),
+                   matched_R=zeros(np.int32, R)))),
       out=Rollouts(
           tokens_RxT=zeros(np.int32, B, T), len_R=zeros(np.int32, B),
           ended_R=zeros(bool, B),
           behavior_logp_RxT=zeros(np.float32, B, T),
-          entropy_R=zeros(np.float32, B)))
+          entropy_R=zeros(np.float32, B)),
+      interrupt_B=interrupt_B)
 
 
 def move_window(q: Queue) -> Prompts:
@@ -166,6 +173,9 @@ def _hold(q: Queue, rows, problem, rollout) -> None:
   q.row.id_R[rows] = q.prompts.id_P[problem]
   q.row.rollout_R[rows] = rollout
   q.row.active_R[rows] = True
+  if q.interrupt_B is not None:
+    q.row.interrupt_R[rows] = q.interrupt_B[q.item_R[rows]]
+    q.row.matched_R[rows] = 0
 
 
 def harvest(q: Queue, after: Rows, drawn: Drawn) -> np.ndarray:

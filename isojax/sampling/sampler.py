@@ -30,6 +30,7 @@ from isojax.models import precision as precision_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
 from isojax.types import Prompts
@@ -58,6 +59,7 @@ class SamplerConfig:
   precision: str = dataclasses.field(metadata={"neutral": "highest"})
   # Of the head, one of decoder.HEAD_DTYPES; None: dtype, and weights.
   head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
+  interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
     for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
@@ -117,6 +119,7 @@ class Sampler(typing.NamedTuple):
   insert: typing.Callable  # (cache, window's cache, row, slot) -> cache
   resize: typing.Callable  # (part of a cache, rows to keep, L) -> the part
   decode: typing.Callable  # see decode.make_decode
+  interrupt: interrupt_lib.Interrupt | None  # None: off
 
 
 def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
@@ -137,7 +140,8 @@ def sequence_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
 
 
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
-                 eos: tuple[int, ...], *, gathered: bool = True) -> Sampler:
+                 eos: tuple[int, ...], *, gathered: bool = True,
+                 interrupt: interrupt_lib.Interrupt | None = None) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
   Temperature and top_p are traced values. Slots and prompts are sharded by
@@ -149,6 +153,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     eos: tokens that end a rollout.
     gathered: whether each fsdp shard holds whole weights while sampling,
       gathered once instead of at every token.
+    interrupt: cfg.interrupt in tokens; None: off.
   """
   mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
@@ -225,9 +230,10 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                      out_shardings=cache),
       decode=jax.jit(
           precise(decode_lib.make_decode(model, C=cfg.chunk, T=T, eos=eos,
-                                         buffered=on_tpu)),
+                                         buffered=on_tpu, interrupt=interrupt)),
           donate_argnums=1, static_argnames="kind",
-          out_shardings=(cache, read, read)))
+          out_shardings=(cache, read, read)),
+      interrupt=interrupt)
 
 
 def shortened(s: Sampler, prompts: Prompts) -> Prompts:
@@ -286,7 +292,7 @@ def _refill(s: Sampler, q: queue_lib.Queue, params, held: _Held) -> None:
 
 
 def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
-           temperature, top_p):
+           temperature, top_p, interrupt_B=None):
   """Samples n rollouts of each prompt and yields them as they end.
 
   The devices decode the next chunk while the caller works on what was yielded.
@@ -299,11 +305,13 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
     n: rollouts of each prompt.
     key: the random stream; rollouts fold in problem, index and position.
     temperature, top_p: numbers.
+    interrupt_B: see interrupt.lengths; None: no rollout is interrupted.
 
   Yields:
     After each chunk: (items that ended, problem * n + rollout, maybe none;
     Rollouts of all items as far as they are drawn, host arrays that go on
-    filling; those of ended items are final).
+    filling; those of ended items are final). Inserted tokens are marked after
+    the last chunk.
 
   Raises:
     InputError: a prompt is longer than the sampler's largest.
@@ -317,7 +325,10 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
   kind = draw_lib.kind_of(temperature, top_p)
   wanted = min(-(-len(prompts.len_P) * n // G) * G, s.row_sizes[-1])
   R = queue_lib.smallest(s.row_sizes, wanted)
-  q = queue_lib.start(prompts, n, G=G, R=R, W=s.window, T=s.max_new_tokens)
+  if s.interrupt is not None and interrupt_B is None:  # beyond the last token
+    interrupt_B = np.full(len(prompts.len_P) * n, s.max_new_tokens, np.int32)
+  q = queue_lib.start(prompts, n, G=G, R=R, W=s.window, T=s.max_new_tokens,
+                      interrupt_B=interrupt_B)
   held = _Held(s.empty(R, s.length_sizes[0]), None)
   ended = np.zeros(0, np.int64)
   while True:
@@ -329,16 +340,20 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
         np.float32(temperature), np.float32(top_p), kind=kind)
     yield ended, q.out
     ended = queue_lib.harvest(q, *jax.device_get(after))
+  if s.interrupt is not None:
+    q.out = q.out.replace(forced_RxT=interrupt_lib.forced(
+        q.out.tokens_RxT, q.out.len_R, interrupt_B, s.interrupt))
   yield ended, q.out
 
 
 def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
-               temperature, top_p) -> Rollouts:
+               temperature, top_p, interrupt_B=None) -> Rollouts:
   """Samples n rollouts of each prompt: problem-major host arrays [B, ...].
 
   Arguments and errors are those of `stream`.
   """
   for _, rollouts in stream(s, params, prompts, n, key,
-                            temperature=temperature, top_p=top_p):
+                            temperature=temperature, top_p=top_p,
+                            interrupt_B=interrupt_B):
     pass
   return rollouts

@@ -23,6 +23,7 @@ from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
+from isojax.sampling import interrupt
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -75,7 +76,7 @@ def sampler_of(model: decoder.Transformer, case: Case):
   cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
-      cache=case.cache))
+      cache=case.cache, interrupt=interrupt.OFF))
   return cfg, sampler_lib.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 

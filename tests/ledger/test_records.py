@@ -146,8 +146,8 @@ def test_the_names_that_others_rely_on():
             "prompt_tokens sampled_tokens trained_tokens epoch "
             "scored_tokens updates skipped_updates device_seconds").split()
   train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
-           "logp_gap response_length truncated seconds_sample seconds_score "
-           "seconds_update").split()
+           "logp_gap response_length truncated interrupted seconds_sample "
+           "seconds_score seconds_update").split()
   evaluation = ("eval_set k avg best worst maj avg_se best_se worst_se maj_se "
                 "correct").split()
   assert set(common + train) <= records.FIELDS["train"]

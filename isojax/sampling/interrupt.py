@@ -1,0 +1,179 @@
+"""Forced interruption: a closing phrase is inserted into long answers.
+
+When an answer reaches L tokens, the tokens of the phrase are forced one after
+the other, and decoding goes on behind them. L is a random number that depends
+on (seed, step, problem, rollout) alone. An answer that has ended before, or
+that contains the text `unless` within its first L tokens, stays as it is.
+
+Inserted tokens were not drawn: they count neither in the loss nor in the
+entropy, and their log-prob is 0. Evaluations are never interrupted, so they
+compare runs with and without interruption.
+
+Source: ScaleRL, arXiv:2510.13786: a phrase that ends the thinking, at a random
+length of 10,000 to 12,000 tokens. That inserted tokens are masked out of the
+loss is the choice of TRL; the paper does not state it.
+"""
+
+import dataclasses
+import typing
+
+import jax.numpy as jnp
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.types import Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class InterruptConfig:
+  """The phrase, and where it is inserted; tokens of the answer."""
+
+  phrase: str = dataclasses.field(metadata={"neutral": ""})  # "": off
+  unless: str = dataclasses.field(metadata={"neutral": ""})  # "": always
+  low: int = dataclasses.field(metadata={"neutral": 0})  # least L
+  high: int = dataclasses.field(metadata={"neutral": 0})  # largest L
+
+  def __post_init__(self):
+    if not self.phrase and (self.unless or self.low or self.high):
+      raise InputError(
+          f"sampler.interrupt: low={self.low}, high={self.high}, unless="
+          f"{self.unless!r} without a phrase: nothing is inserted; set "
+          "sampler.interrupt.phrase, or the others to 0, 0 and ''")
+    if self.phrase and not 1 <= self.low <= self.high:
+      raise InputError(
+          f"sampler.interrupt: low={self.low}, high={self.high}: expected 1 <= "
+          "low <= high, in tokens of the answer")
+
+
+OFF = InterruptConfig(phrase="", unless="", low=0, high=0)
+
+
+class Interrupt(typing.NamedTuple):
+  """The phrase in tokens. Static: another one is another program."""
+
+  phrase: tuple[int, ...]  # E of them
+  unless: tuple[int, ...]  # U of them, maybe none
+
+
+def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
+            T: int) -> Interrupt | None:
+  """Returns the phrase in tokens; None if interruption is off.
+
+  Args:
+    cfg: phrase and lengths.
+    tokenizer: of the policy.
+    eos: tokens that end an answer.
+    V: tokens of the model.
+    T: tokens of an answer, at most.
+
+  Raises:
+    InputError: a text has no token, or one that ends answers or that the model
+      lacks, or the phrase does not fit behind cfg.high.
+  """
+  if not cfg.phrase:
+    return None
+  found = {}
+  for name in ("phrase", "unless"):
+    text = getattr(cfg, name)
+    ids = tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()
+    what = f"sampler.interrupt.{name}={text!r}"
+    if text and not ids:
+      raise InputError(f"{what}: the tokenizer makes no token of it; expected "
+                       "at least one; use another text")
+    if set(ids) & set(eos):
+      raise InputError(f"{what}: contains the token {min(set(ids) & set(eos))}, "
+                       "which ends an answer; leave it out")
+    if ids and max(ids) >= V:
+      raise InputError(f"{what}: contains the token {max(ids)}, but the model "
+                       f"has {V}; use another text")
+    found[name] = ids
+  E = len(found["phrase"])
+  if cfg.high + E >= T:
+    raise InputError(
+        f"sampler.interrupt.high={cfg.high} and a phrase of {E} tokens: expected "
+        f"less than sampler.max_new_tokens={T} together, so that an answer can "
+        "follow; lower high or increase max_new_tokens")
+  return Interrupt(**found)
+
+
+def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
+            n: int) -> np.ndarray:
+  """Returns L of each rollout, uniform in [low, high]: int32 [P * n].
+
+  A function of (seed, step, problem, rollout): the numbers of n = 4 are the
+  first four of n = 8.
+  """
+  raw_Pxn = np.stack([
+      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 3]).random_raw(n)
+      for i in id_P])
+  span = np.uint64(cfg.high - cfg.low + 1)
+  return (cfg.low + (raw_Pxn % span).astype(np.int32)).reshape(-1)
+
+
+def transitions(unless: tuple[int, ...]) -> tuple[list[int], list[list[int]]]:
+  """Returns the automaton that finds `unless` in a sequence of tokens.
+
+  State m: the last m tokens are the first m of `unless`; state U is final.
+
+  Returns:
+    The distinct tokens of `unless`, and table[m][j]: the state after token j of
+    them; the last column is for all other tokens.
+  """
+  U, tokens = len(unless), sorted(set(unless))
+
+  def after(m, token):
+    if m == U:
+      return U
+    seen = (*unless[:m], token)
+    return max(k for k in range(m + 2) if seen[len(seen) - k:] == unless[:k])
+
+  return tokens, [[*(after(m, token) for token in tokens), U * (m == U)]
+                  for m in range(U + 1)]
+
+
+def matched(tokens, unless: tuple[int, ...]) -> int:
+  """Returns the automaton's state after a sequence of tokens."""
+  known, table = transitions(unless)
+  column = {token: j for j, token in enumerate(known)}
+  state = 0
+  for token in np.asarray(tokens).tolist():
+    state = table[state][column[token] if token in column else -1]
+  return state
+
+
+def inserted(row: Rows, it: Interrupt):
+  """Returns which rows get a token of the phrase next, and the token: [R] each.
+  """
+  offset_R = row.count_R - row.interrupt_R
+  forced_R = (offset_R >= 0) & (offset_R < len(it.phrase))
+  if it.unless:
+    forced_R &= row.matched_R < len(it.unless)
+  return forced_R, jnp.array(it.phrase, jnp.int32)[
+      jnp.clip(offset_R, 0, len(it.phrase) - 1)]
+
+
+def matched_next(row: Rows, token_R, it: Interrupt):
+  """Returns the automaton's state behind a token; it stays from L on."""
+  known, table = transitions(it.unless)
+  column_R = jnp.full_like(token_R, len(known))
+  for j, token in enumerate(known):
+    column_R = jnp.where(token_R == token, j, column_R)
+  after_R = jnp.array(table, jnp.int32)[row.matched_R, column_R]
+  return jnp.where(row.count_R < row.interrupt_R, after_R, row.matched_R)
+
+
+def forced(tokens_RxT, len_R, interrupt_R, it: Interrupt) -> np.ndarray:
+  """Returns which tokens of rollouts were inserted: bool [R, T], on the host.
+
+  Args:
+    tokens_RxT, len_R: of the rollouts.
+    interrupt_R: L of each.
+    it: the phrase.
+  """
+  tokens_RxT, out = np.asarray(tokens_RxT), np.zeros(tokens_RxT.shape, bool)
+  for r, (length, L) in enumerate(zip(len_R, interrupt_R, strict=True)):
+    closed = bool(it.unless) and (
+        matched(tokens_RxT[r, :min(length, L)], it.unless) == len(it.unless))
+    if not closed:
+      out[r, L:min(length, L + len(it.phrase))] = True
+  return out

@@ -1,0 +1,262 @@
+"""Forced interruption: where the phrase is inserted, and what it leaves alone.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import easy
+from isojax import rng
+from isojax import rollouts as rollouts_lib
+from isojax import run_context
+from isojax import step_rollouts
+from isojax import stopping
+from isojax import train as train_lib
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_tokenizer
+from isojax.rl import algorithm
+from isojax.rl import update as update_lib
+from isojax.sampling import interrupt
+from isojax.sampling import sampler as sampler_lib
+from isojax.types import Rollouts
+from tests import few
+from tests.conftest import make_model
+from tests.rl.test_update import LOSS
+from tests.sampling import test_sampler as sampling
+
+S, T, EOS, n = sampling.S, sampling.T, sampling.EOS, 6
+CLOSING = interrupt.Interrupt(phrase=(7, 2, 7), unless=(4,))
+CFG = interrupt.InterruptConfig(phrase="x", unless="y", low=1, high=5)
+
+
+def test_the_automaton_by_hand():
+  """Of "a b a c": after a, b, a another b leaves the state "a b"."""
+  a, b, c, rest = 7, 8, 9, 5
+  assert interrupt.transitions((a, b, a, c)) == ([7, 8, 9], [
+      [1, 0, 0, 0], [1, 2, 0, 0], [3, 0, 0, 0], [1, 2, 4, 0], [4, 4, 4, 4]])
+  assert interrupt.matched([rest, a, b, a, b, a], (a, b, a, c)) == 3
+  assert interrupt.matched([a, b, a, b, a, c, rest], (a, b, a, c)) == 4
+
+
+@given(st.lists(st.integers(0, 2), max_size=12),
+       st.lists(st.integers(0, 2), min_size=1, max_size=4))
+def test_the_automaton_finds_what_a_search_finds(tokens, unless):
+  unless, U = tuple(unless), len(unless)
+  found = any(tuple(tokens[i:i + U]) == unless
+              for i in range(len(tokens) - U + 1))
+  assert (interrupt.matched(tokens, unless) == U) == found
+
+
+def test_lengths_are_addressed_and_uniform():
+  cfg = dataclasses.replace(CFG, low=3, high=6)
+  make = functools.partial(interrupt.lengths, cfg, seed=5)
+  eight = make(step=2, id_P=[40, 9], n=8).reshape(2, 8)
+  assert eight.dtype == np.int32
+  np.testing.assert_array_equal(
+      make(step=2, id_P=[9, 40], n=4).reshape(2, 4), eight[::-1, :4])
+  assert (make(step=3, id_P=[40, 9], n=8) != eight.reshape(-1)).any()
+  many = np.bincount(make(step=0, id_P=range(100), n=40), minlength=8)
+  assert (many[[0, 1, 2, 7]] == 0).all()
+  assert (np.abs(many[3:7] - 1000) < 5 * 28).all()  # a deviation is 27.4
+
+
+def plainly_interrupted(model, params, prompts, L_B, it, step=0):
+  """A loop over positions, each a forward of whole sequences; by hand."""
+  B = len(L_B)
+  key_R = rng.row_keys(
+      rng.stream(11, "rollout", step), np.repeat(prompts.id_P, n),
+      np.tile(np.arange(n, dtype=np.uint32), len(prompts.len_P)))
+  tokens, forced = np.zeros((B, T), np.int32), np.zeros((B, T), bool)
+  length = np.zeros(B, int)
+  for t in range(T):
+    ids, start_B = sampling.sequences(prompts, tokens, n)
+    logits = sampling.plain_logits(model, params, ids)[
+        np.arange(B), start_B + t - 1]
+    drawn = np.asarray(sampling.draw_lib.draw(
+        logits, rng.uniform_at(key_R, np.full(B, t)), 1.0, 1.0,
+        kind="whole")[0])
+    for b in range(B):
+      if length[b] < t:
+        continue  # it has ended
+      before = " ".join(map(str, ["", *tokens[b, :L_B[b]], ""]))
+      closed = f" {' '.join(map(str, it.unless))} " in before
+      forced[b, t] = 0 <= t - L_B[b] < len(it.phrase) and not closed
+      tokens[b, t] = it.phrase[t - L_B[b]] if forced[b, t] else drawn[b]
+      length[b] += tokens[b, t] not in EOS or t == T - 1
+  return tokens, forced
+
+
+def sample(model, params, L_B, *, it=CLOSING, slots=30, n=n):
+  s = make_sampler(model, dataclasses.replace(sampling.CONFIG, slots=slots), it)
+  return sampler_lib.sample_all(
+      s, params, sampling.make_prompts(5), n, rng.stream(11, "rollout", 0),
+      temperature=np.float32(1), top_p=np.float32(1), interrupt_B=L_B)
+
+
+@functools.cache
+def make_sampler(model, cfg, it):
+  return sampler_lib.make_sampler(model, cfg, EOS, interrupt=it)
+
+
+def lengths(n=n):
+  return interrupt.lengths(
+      CFG, seed=0, step=0, id_P=sampling.make_prompts(5).id_P, n=n)
+
+
+@pytest.fixture(scope="module")
+def interrupted(model, params):
+  return sample(model, params, lengths())
+
+
+def test_token_for_token_that_of_a_plain_loop(model, params, interrupted):
+  tokens, forced = plainly_interrupted(
+      model, params, sampling.make_prompts(5), lengths(), CLOSING)
+  np.testing.assert_array_equal(interrupted.tokens_RxT, tokens)
+  np.testing.assert_array_equal(interrupted.forced_RxT, forced)
+  some = interrupted.interrupted_R
+  assert 0.2 < some.mean() < 0.9
+  # Also some that went on behind the phrase, and some with the closing token.
+  end = forced.shape[1] - np.argmax(forced[some, ::-1], axis=1)
+  assert (interrupted.len_R[some] > end).any()
+  assert (~some & (tokens == 4).any(axis=1)
+          & (interrupted.len_R > lengths())).any()
+
+
+def test_log_probs_and_entropy_are_of_drawn_tokens(model, params, interrupted):
+  logp, entropy = sampling.teacher_forced(
+      model, params, sampling.make_prompts(5), interrupted, n)
+  drawn = interrupted.mask_RxT
+  assert (drawn | interrupted.forced_RxT).sum() == interrupted.len_R.sum()
+  got = interrupted.behavior_logp_RxT
+  np.testing.assert_allclose(got[drawn], logp[drawn], atol=2e-5)
+  assert (got[~drawn] == 0).all() and interrupted.forced_RxT.sum() > 10
+  np.testing.assert_allclose(
+      interrupted.entropy_R, (entropy * drawn).sum(axis=1), rtol=1e-5)
+
+
+def test_slots_devices_and_n_change_nothing(model, params, interrupted):
+  few = sample(model, params, lengths(), slots=4)
+  np.testing.assert_array_equal(few.tokens_RxT, interrupted.tokens_RxT)
+  np.testing.assert_array_equal(few.forced_RxT, interrupted.forced_RxT)
+  two = sample(model, params, lengths(2), n=2)
+  np.testing.assert_array_equal(
+      two.tokens_RxT.reshape(5, 2, T),
+      interrupted.tokens_RxT.reshape(5, n, T)[:, :2])
+  sharded = make_model(data=2)
+  same = sample(sharded, jax.tree.map(
+      lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
+      decoder.abstract_params(sharded)), lengths())
+  np.testing.assert_array_equal(same.tokens_RxT, interrupted.tokens_RxT)
+
+
+def test_without_lengths_nothing_is_inserted_and_nothing_compiled(
+    model, params, interrupted):
+  """As in evaluations; other lengths are no other program either."""
+  decode = make_sampler(model, sampling.CONFIG, CLOSING).decode
+  before = decode._cache_size()
+  plain = sampling.run(model, params, sampling.make_prompts(5), n)
+  never = sample(model, params, None)
+  np.testing.assert_array_equal(never.tokens_RxT, plain.tokens_RxT)
+  np.testing.assert_array_equal(never.behavior_logp_RxT,
+                                plain.behavior_logp_RxT)
+  assert not never.interrupted_R.any()
+  sample(model, params, np.full(5 * n, 2, np.int32))
+  assert decode._cache_size() == before
+  assert (interrupted.tokens_RxT != plain.tokens_RxT).any()
+  assert plain.forced_RxT is None and not plain.interrupted_R.any()
+
+
+def test_inserted_tokens_are_not_in_the_loss():
+  """Two rollouts of 4 and 3 tokens; the first has two inserted tokens."""
+  forced = np.array([[0, 1, 1, 0], [0, 0, 0, 0]], bool)
+  rollouts = Rollouts(
+      np.array([[2, 7, 7, 3], [4, 5, 6, 0]], np.int32), np.array([4, 3]),
+      np.ones(2, bool), -np.ones((2, 4), np.float32), np.zeros(2, np.float32),
+      forced)
+  np.testing.assert_array_equal(
+      rollouts.mask_RxT, [[1, 0, 0, 1], [1, 1, 1, 0]])
+  cfg = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)
+  reward = np.array([[1.0, 0.0]])
+  columns = algorithm.of_all(reward, rollouts, cfg)
+  np.testing.assert_allclose(columns["policy_weight"], [1 / 5, 1 / 5])
+  prompts = sampling.make_prompts(1)
+  (batch,) = update_lib.assemble(prompts, rollouts, columns, n=2, G=1, cfg=cfg)
+  assert batch.mask_RxW.sum() == 5 and (batch.tokens_RxW == 7).sum() == 2
+  assert not batch.mask_RxW[batch.tokens_RxW == 7].any()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+  return hf_tokenizer.load("isojax/assets/countdown-tiny")
+
+
+def test_text_becomes_tokens(tokenizer):
+  cfg = interrupt.InterruptConfig(phrase="-1", unless="=", low=2, high=5)
+  got = interrupt.encoded(cfg, tokenizer, eos=(0,), V=100, T=16)
+  assert tokenizer.decode(got.phrase) == "-1"
+  assert tokenizer.decode(got.unless) == "="
+  assert interrupt.encoded(interrupt.OFF, tokenizer, eos=(0,), V=1,
+                           T=1) is None
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(T=7), "high=5 and a phrase of 2 tokens: expected less than"),
+    (dict(V=2), "contains the token .*, but the model has 2"),
+    (dict(eos=range(100)), "which ends an answer"),
+    (dict(phrase="\N{SNOWMAN}"), "no token|contains the token")])
+def test_phrases_that_cannot_be_inserted(tokenizer, changes, message):
+  cfg = interrupt.InterruptConfig(
+      phrase=changes.pop("phrase", "-1"), unless="", low=2, high=5)
+  with pytest.raises(InputError, match=message):
+    interrupt.encoded(cfg, tokenizer, **dict(
+        eos=(tokenizer.eos_token_id, tokenizer.unk_token_id), V=100, T=16)
+        | changes)
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(phrase="x", low=0, high=3), "expected 1 <= low <= high"),
+    (dict(phrase="x", low=4, high=3), "expected 1 <= low <= high"),
+    (dict(phrase="", low=1, high=3), "without a phrase"),
+    (dict(phrase="", unless="x"), "without a phrase")])
+def test_sections_that_say_nothing_are_refused(fields, message):
+  with pytest.raises(InputError, match=message):
+    interrupt.InterruptConfig(**dict(phrase="", unless="", low=0, high=0)
+                              | fields)
+
+
+def test_a_step_is_interrupted_and_an_evaluation_is_not():
+  """Of the embedded policy, with texts that become tokens at the start."""
+  config = easy.get_config()
+  config.update(
+      task=dict(stratum=few.easy(24, 4)), alloc=dict(Bp=4, n=4, M=2),
+      sampler=dict(slots=24, interrupt=dict(
+          phrase="-1", unless="=", low=3, high=6)))
+  context = run_context.prepare(config)
+  params, stop = run_context.base_params(context), stopping.Stop()
+  with rollouts_lib.grading(context) as grader:
+    got = step_rollouts.sample(
+        context, grader, params, step=1, n=4, left=1000,
+        solved_D=np.zeros(24, bool), stop=stop)
+    never = rollouts_lib.graded_rollouts(
+        context, grader, params, context.stratum.validation,
+        context.validation, 4, rng.stream(0, "eval", 1), context.e.eval, stop)
+  rollouts = got.sampled.rollouts
+  L = interrupt.lengths(context.e.sampler.interrupt, seed=0, step=1,
+                        id_P=got.prompts.id_P, n=4)
+  found = rollouts.interrupted_R
+  assert found.any() and not never.rollouts.interrupted_R.any()
+  for r in np.flatnonzero(found):
+    np.testing.assert_array_equal(
+        np.flatnonzero(rollouts.forced_RxT[r]), L[r] + np.arange(2))
+    assert context.tokenizer.decode(
+        rollouts.tokens_RxT[r][rollouts.forced_RxT[r]]) == "-1"
+  fields = train_lib.measured(got.prompts, got.sampled)
+  assert fields["interrupted"] == found.mean()
+  assert fields["entropy"] == pytest.approx(
+      rollouts.entropy_R.sum() / (rollouts.len_R.sum() - 2 * found.sum()))
