@@ -53,11 +53,11 @@ SKIP = flags.DEFINE_string(
     "skip", None, "With --sweep: a fit.json; its runs that reached the budget "
     "are left out.")
 PODS = flags.DEFINE_boolean(
-    "pods", False, "Propose m, how many of the n rollouts of a problem to train "
-    "on (PODS), with the evidence for it.")
+    "pods", False, "Propose m, how many of the n rollouts of a problem to "
+    "train on (PODS), with the evidence for it.")
 SPEEDUP = flags.DEFINE_string(
-    "speedup", None, "With --pods: speedup.json of launch.speedup, the evidence "
-    "of your own records.")
+    "speedup", None, "With --pods: speedup.json of launch.speedup, the "
+    "evidence of your own records.")
 SCHEDULE = flags.DEFINE_boolean(
     "schedule", False, "Plan a schedule of n that follows the law n*(C) while "
     "the budget is spent.")
@@ -210,7 +210,8 @@ def refuse_flags_without_effect(law, config) -> None:
       "with --config, which has its own": config and ("dtype",),
       "without --sweep": not SWEEP.value and ("B", "skip"),
       "with --sweep": SWEEP.value and ("pods", "schedule"),
-      "with --schedule, which keeps every rollout": SCHEDULE.value and ("pods",),
+      "with --schedule, which keeps every rollout": SCHEDULE.value and (
+          "pods",),
       "with --schedule, which needs --rollouts": SCHEDULE.value and ("hours",),
       "with --schedule, which takes n from the law": SCHEDULE.value and ("n",),
       "without --pods": not PODS.value and ("speedup",),

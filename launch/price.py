@@ -129,7 +129,8 @@ def the_recipe(config, train) -> Recipe:
     rounds = measured_lib.mean_rounds(train)
   several = updates.epochs * updates.minibatches > 1
   return Recipe(
-      critic=config.recipe.critic.kind, m=config.alloc.m, epochs=updates.epochs, minibatches=updates.minibatches,
+      m=config.alloc.m, epochs=updates.epochs,
+      minibatches=updates.minibatches, critic=config.recipe.critic.kind,
       old_logp=in_reward or (several and loss.ratio_to == "old"),
       ref_logp=in_reward, rounds=rounds, in_flight=updates.in_flight > 0,
       recompute=updates.caches == "recompute")

@@ -177,7 +177,8 @@ def speedup(baseline: Arm, other: Arm, *, share: float, draws: int,
       between=(before / time, t_baseline / own_before if own_before else None
                ) if reached else None,
       interval=interval, never=never,
-      no_interval=f"{' and '.join(few)} ha{'ve' if len(few) > 1 else 's'} one run" if few else (
-          None if interval else "no resample reaches the threshold"),
+      no_interval=None if interval else (
+          " and ".join(few) + (" have" if len(few) > 1 else " has") + " one run"
+          if few else "no resample reaches the threshold"),
       highest=float(other.reward_E[other.x_E > 0].max()),
       end=float(other.x_E[-1]))

@@ -74,8 +74,8 @@ def _first(q: Question) -> int:
         + ("a table of the best n at the largest C" if q.from_table else
            "one of n against Bp at a fixed Bp * n"))
   if q.n:
-    raise InputError(f"--n={q.n}: no effect with --schedule, which takes n from "
-                     "the law; leave it out")
+    raise InputError(f"--n={q.n}: no effect with --schedule, which takes n "
+                     "from the law; leave it out")
   seen = law.C_seen
   if isinstance(law, Fitted) and not law.identified:
     ranges = law.measured_ranges()
@@ -118,8 +118,8 @@ def follow(q: Question) -> tuple[int, Schedule]:
     warnings.append(f"n is capped at {n_at(q.C)}: Bp * n is at most "
                     f"{min(q.B_max, q.C):,}")
   warnings.append(
-      "n*(C) is the best constant n of a run that ends at C; whether a run that "
-      "follows it is better has not been measured: compare with the constant n "
+      "n*(C) is the best constant n of a run that ends at C; whether a run "
+      "that follows it is better has not been measured: compare with the constant n "
       "of launch.plan without --schedule")
   if low < q.C:
     warnings.append(f"below {low:,} rollouts nothing was measured: the first n "

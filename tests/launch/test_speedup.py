@@ -108,7 +108,8 @@ def test_a_schedule_of_n_is_one_recipe(runs):
                           "--records=grow*/records.jsonl", "--out=o", cwd=runs)
   assert code == 0 and "n/m=4..8/4..8" in out, err
   found = json.loads((runs / "o/speedup.json").read_text())
-  assert [found["arms"][0][name] for name in ("Bp", "n", "m")] == [2, None, None]
+  arm, = found["arms"]
+  assert (arm["Bp"], arm["n"], arm["m"]) == (2, None, None)
 
 
 def test_what_is_refused(runs):

@@ -77,6 +77,7 @@ def test_only_device_seconds_of_speedup_are_evidence():
         verdict)
   for change, message in ((dict(axis="rollouts"), "not device_seconds"),
                           (dict(arms=[{}]), "KeyError"),
-                          (dict(arms=[arm | dict(verdict="x")]), "verdict 'x'")):
+                          (dict(arms=[arm | dict(verdict="x")]),
+                           "verdict 'x'")):
     with pytest.raises(InputError, match=f"s.json: expected .*{message}"):
       read(**change)

@@ -189,7 +189,8 @@ def test_every_choice_is_named_with_its_part():
   found = {c.what: c for c in choices.choices(price, 32, 128)}
   assert {what: c.part for what, c in found.items()} == {
       "m = 32 of n = 128": "update", "epochs = 2": "update",
-      "minibatches = 4": "update", "scoring log-probs before the updates": "scoring",
+      "minibatches = 4": "update",
+      "scoring log-probs before the updates": "scoring",
       "KL in the reward": "scoring", "KL in the loss": "scoring",
       "the own critic": "update", "1.5 sampling rounds": "sampling",
       "in-flight sampling": "sampling"}

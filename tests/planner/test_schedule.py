@@ -20,7 +20,7 @@ def follow(**change):
 
 
 def at(log2_n: float) -> int:
-  """First C whose log2 n* exceeds a value, for L = 4, k = 5, C0 = 1e5, b = 2."""
+  """First C whose log2 n* exceeds a value: L = 4, k = 5, C0 = 1e5, b = 2."""
   return math.ceil(10 ** (5 - math.log(4 / (log2_n - 2) - 1) / 5))
 
 
@@ -82,7 +82,7 @@ def test_a_law_that_is_not_identified_is_followed_only_where_measured():
 def test_laws_without_a_path_along_a_run_are_refused():
   for change, message in (
       (dict(law=priors.PRIORS["q2-easy"]), "at a fixed Bp"),
-      (dict(law=priors.PRIORS["q1-easy"], metric="best"), "a table of the best"),
+      (dict(law=priors.PRIORS["q1-easy"], metric="best"), "a table of the"),
       (dict(n=8), "--n=8: no effect"),
       (dict(C=20), "at least 2 . Bp = 32"),
       (dict(law=priors.PRIORS["q1-easy-tokens"]), "--response_tokens")):

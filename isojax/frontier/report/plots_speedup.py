@@ -27,7 +27,8 @@ def curves(document: dict) -> Figure:
   """Returns reward against compute: runs thin, means thick, T dashed."""
   unit = document["axis"].replace("_", " ")
   base = document["baseline"]
-  rows = [(base, "black", "o", f"{base['name']}: {number(base['time'])} {unit}")]
+  rows = [(base, "black", "o",
+           f"{base['name']}: {number(base['time'])} {unit}")]
   colours = matplotlib.colormaps["viridis"](
       np.linspace(0.1, 0.8, len(document["arms"])))
   rows += [(arm, colour, MARKERS[(i + 1) % len(MARKERS)], _label(arm, unit))

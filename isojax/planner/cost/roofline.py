@@ -200,7 +200,8 @@ def _recomputed(n, *, Bp, shape: ModelShape, workload: Workload,
                 machine: Machine, efficiency: Efficiency, rows: int) -> Stage:
   """Returns the forwards that rebuild unfinished caches with new weights.
 
-  The weights of the sampler change once a step, after its last update. Every decoded slot has a prompt and half an answer on average.
+  The weights of the sampler change once a step, after its last update. Every
+  decoded slot has a prompt and half an answer on average.
   """
   w, e = workload, efficiency
   S, _, prompt_context, _ = w.lengths
