@@ -97,6 +97,28 @@ def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
   return list(sets.items())
 
 
+def extended(context: RunContext, folder: str) -> workdir.Stored | None:
+  """Returns the stored run of a folder, if this run is the same but longer.
+
+  The learning rate does not depend on the budget, so a longer run begins with
+  the steps of a shorter one.
+  """
+  if not workdir.claimed(folder):
+    return None
+  stored, values = workdir.read_config(folder), context.identity["alloc"]
+  budgets = [(stored.config["alloc"][name], values[name]) for name in ("C", "M")
+             if "alloc" in stored.config and name in stored.config["alloc"]]
+  if len(budgets) < 2 or any(
+      old is not None and new is not None and new < old
+      for old, new in budgets):
+    return None
+  (C, _), (M, _) = budgets
+  shorter = context.identity | {"alloc": values | {"C": C, "M": M}}
+  same = workdir.run_id(shorter) == stored.identity
+  return stored if same and workdir.run_id(context.identity) != (
+      stored.identity) else None
+
+
 def as_stored(context: RunContext, config: dict, folder: str, *,
               run_id: str | None, evaluate: bool) -> tuple[RunContext, dict]:
   """Returns context and config under the run id of a workdir.
@@ -115,7 +137,8 @@ def as_stored(context: RunContext, config: dict, folder: str, *,
     context = dataclasses.replace(context, identity=context.identity | {
         "eval": experiment.without_neutral(found, experiment.EvalSection)})
   identity = workdir.run_id(context.identity)
-  if stored and stored.identity == identity:
+  if stored and stored.identity == identity or (
+      not evaluate and extended(context, folder)):
     run_id = stored.run_id
   return dataclasses.replace(context, run_id=run_id or identity), config
 
@@ -224,8 +247,14 @@ def main(_) -> int:
         train_lib.train, trace=_PROFILE.value)
     context, config = hosts.run_on_all_hosts(lambda: as_stored(
         context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
+    shorter = hosts.run_on_all_hosts(
+        lambda: None if evaluate else extended(context, folder))
+    if shorter:
+      hosts.say(f"{folder} holds this run with alloc.C="
+                f"{shorter.config['alloc']['C']}: it is extended")
     claim = workdir.claim(folder, config, context.run_id, context.model_sha256,
-                          identity=workdir.run_id(context.identity))
+                          identity=workdir.run_id(context.identity),
+                          shorter=shorter and shorter.identity)
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(
         lambda: workdir.check_shared(folder, context.run_id))

@@ -14,6 +14,7 @@ import typing
 import jax
 import numpy as np
 
+from isojax import alarms
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
@@ -67,6 +68,9 @@ def train(context: RunContext, folder: str, *,
           return cli.DIVERGED
     except stopping.Stopped:
       return stopped(run)
+  if run.step == run.start:
+    hosts.say(f"the run was complete: {run.rollouts} rollouts in {run.step} "
+              "steps. To train longer, give a larger --config.alloc.C")
   if hosts.first():
     progress.show(progress.table(records.read(run.ledger), run.ledger))
   return 0
@@ -95,6 +99,7 @@ class Run:
   score: typing.Callable  # see update.make_score
   schedule: typing.Callable  # step -> learning rate
   report: typing.Callable  # see progress.reporter
+  watch: typing.Callable  # see alarms.watcher
   compiled: compilation.Count
   # Opened for the run and closed at its end:
   grader: rollouts_lib.Grading
@@ -191,7 +196,9 @@ def advance(run: Run) -> bool:
     run.totals[name] += fields.pop(name)
   run.state, run.step = state, run.step + 1
   run.rollouts += e.alloc.Bp * n * (1 + fields["refilled"])
-  record(run, "train", n, {"lr": lr, **fields})
+  line = record(run, "train", n, {"lr": lr, **fields})
+  for warning in run.watch(line):
+    hosts.say(f"step {run.step}: {warning}")
   if hosts.first():
     run.report(run.step, run.rollouts, fields["reward"])
   return True
@@ -473,5 +480,6 @@ def opened(context: RunContext, folder: str, trace: str | None):
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=run_context.rollouts_of(kept), C=e.alloc.C,
             every_seconds=e.log.every_seconds),
-        compiled=compiled, grader=grader, written=written, manager=manager,
+        watch=alarms.watcher(kept), compiled=compiled, grader=grader,
+        written=written, manager=manager,
         summaries=summaries, traced=traced, stop=stop, further=further)

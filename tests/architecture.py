@@ -20,7 +20,7 @@ LAYERS = {
     "foundations": (
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "progress", "cli", "compilation", "profile"),
+        "evaluate", "progress", "alarms", "cli", "compilation", "profile"),
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
@@ -145,6 +145,8 @@ def replace(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:
 # <imports>
 IMPORTS = {
     "isojax":
+        "",
+    "alarms":
         "",
     "attention_kernels":
         "",
@@ -482,11 +484,11 @@ IMPORTS = {
     "tasks.stratum_file":
         "errors installation json_text tasks.base tasks.problem",
     "train":
-        "cli compilation distributed.hosts evaluate ledger.checkpoint "
-        "ledger.records mesh profile progress resume rl.algorithm rl.critic "
-        "rl.objective rl.packing rl.rewards rl.update rng rollouts "
-        "rollouts_in_flight run_context sampling.in_flight_queue "
-        "step_rollouts stopping types",
+        "alarms cli compilation distributed.hosts evaluate "
+        "ledger.checkpoint ledger.records mesh profile progress resume "
+        "rl.algorithm rl.critic rl.objective rl.packing rl.rewards "
+        "rl.update rng rollouts rollouts_in_flight run_context "
+        "sampling.in_flight_queue step_rollouts stopping types",
     "types":
         "",
     "launch":

@@ -153,9 +153,11 @@ def test_sampled_tokens_are_the_sum_of_lengths(calm):
   np.testing.assert_allclose(spent, [24 * r["response_length"] for r in train])
 
 
-def test_a_finished_run_does_nothing_again(calm):
+def test_a_finished_run_does_nothing_again(calm, capfd):
   folder, kept = calm
   assert run(small(), folder) == kept
+  assert "the run was complete: 120 rollouts in 5 steps" in capfd.readouterr(
+      ).err
 
 
 def test_a_mesh_gives_the_same_records(calm, tmp_path):
@@ -266,6 +268,36 @@ def test_goes_on_on_another_mesh(calm, tmp_path):
   assert got[:-2] == kept[:-2]
   assert got[-1]["correct"] == kept[-1]["correct"]
   assert got[-2]["grad_norm"] == pytest.approx(kept[-2]["grad_norm"], rel=1e-3)
+
+
+def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
+  """It ends as if it had been so long from the start, under its own id."""
+  source, kept = calm
+  folder = tmp_path / "a"
+  shutil.copytree(source, folder)
+  longer = small(alloc=dict(C=192))
+  context = run_context.prepare(longer)
+  stored = main_lib.extended(context, str(folder))
+  assert stored.run_id == kept[0]["run_id"] != context.run_id
+  for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
+                small()):
+    assert main_lib.extended(run_context.prepare(other), str(folder)) is None
+  context, values = main_lib.as_stored(
+      context, longer.to_dict(), str(folder), run_id=None, evaluate=False)
+  with workdir.claim(str(folder), values, context.run_id, context.model_sha256,
+                     identity=workdir.run_id(context.identity),
+                     shorter=stored.identity):
+    assert train_lib.train(context, str(folder)) == 0
+  got = records.read(str(folder / "records.jsonl"))
+  assert got[:len(kept)] == kept and {r["run_id"] for r in got} == {
+      stored.run_id}
+  of = lambda lines: [(r["step"], r["reward"], r["grad_norm"],
+                       r["sampled_tokens"]) for r in lines
+                      if r["kind"] == "train"]
+  whole = run(longer, tmp_path / "b")
+  assert of(got) == of(whole) and len(of(got)) == 8
+  assert got[-1]["correct"] == whole[-1]["correct"]
+  assert workdir.read_config(str(folder)).config["alloc"]["C"] == 192
 
 
 # --- evaluation ---------------------------------------------------------------

@@ -109,10 +109,16 @@ def read_config(folder: str) -> Stored:
                      "--workdir") from error
 
 
-def _check_config(folder: str, here: Stored) -> None:
-  """Writes config.json into a new folder, or checks an existing one."""
+def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
+  """Writes config.json into a new folder, or checks an existing one.
+
+  Args:
+    folder: of the run.
+    here: the run that claims it.
+    shorter: the identity of a run that `here` extends, or None.
+  """
   path = os.path.join(folder, "config.json")
-  if not claimed(folder):
+  if not claimed(folder) or read_config(folder).identity == shorter:
     text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
     if object_store.remote(folder):
       object_store.write(path, text.encode())
@@ -205,7 +211,7 @@ def _writing(folder: str):
 
 @contextlib.contextmanager
 def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
-          identity: str | None = None):
+          identity: str | None = None, shorter: str | None = None):
   """Locks a folder for one run, and writes or checks its config.json.
 
   Args:
@@ -215,6 +221,7 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
     model_sha256: of the base policy's weights, for launch.convert, which merges
       adapters into them.
     identity: hash of all inputs of the results, if it is not the run id.
+    shorter: the identity of a run in the folder that this run extends.
 
   Raises:
     InputError: as `hold`, or the folder belongs to another run, which was not
@@ -224,5 +231,5 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
   with hold(folder):
     with _writing(folder):
       _check_config(folder, Stored(this_id, identity or this_id, model_sha256,
-                                   config))
+                                   config), shorter)
     yield
