@@ -540,8 +540,8 @@ IMPORTS = {
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
-        "planner.cost.roofline policy rl.packing rl.update run_context "
-        "sampling.cache sampling.sampler types",
+        "planner.cost.roofline policy rl.algorithm rl.packing rl.update "
+        "run_context sampling.cache sampling.sampler types",
     "launch.compile.report":
         "",
     "launch.convert":

@@ -17,6 +17,7 @@ from isojax.models import hf_config
 from isojax.models import lora as lora_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
+from isojax.rl import algorithm
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
@@ -27,8 +28,8 @@ from launch.compile.devices import Program
 
 # Of a critic with a trunk of its own.
 OWN = ("critic start", "critic accumulate", "critic apply")
-NAMES = ("prepare", "prefill", "insert", "resize", "decode", "start",
-         "accumulate", "apply")
+NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
+         "accumulate", "apply")  # score: only of recipes that need it
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -213,7 +214,8 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
-  """Yields the update's programs, for the widest microbatch."""
+  """Yields the programs of scoring and of the update, for the widest microbatch.
+  """
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
@@ -225,6 +227,16 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   temperature = jax.ShapeDtypeStruct((), np.float32, sharding=whole)
   batch = placed(widest(c.e, mesh_lib.blocks(model.mesh)), rows)
   held = device_bytes
+  recipe = c.e.recipe
+  scored = algorithm.scored_columns(
+      recipe.loss, recipe.updates, recipe.critic)
+  batch = batch.replace(columns=batch.columns | {
+      name: batch.columns["behavior_logp"] for name in scored})
+  if scored:
+    score = update_lib.make_score(model, recipe.loss, scored, lora, critic)
+    yield Program("score", lambda: score.lower(
+        state, base, batch.replace(columns={}), temperature), 0,
+                  planned["score"])
 
   def carried(start, params):
     return params, placed(jax.eval_shape(start)[1], whole)
