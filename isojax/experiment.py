@@ -385,11 +385,6 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
         "with the weights of several steps, so the ratio must be to the "
         "sampler's record; set ratio_to='behavior' and importance_cap=None")
-  if e.recipe.updates.in_flight and e.sampler.interrupt.phrase:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        "sampler.interrupt.phrase: not supported; set the phrase to '', or "
-        "in_flight=0")
   if e.recipe.updates.in_flight and a.schedule:
     raise InputError(
         f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "

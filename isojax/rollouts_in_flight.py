@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from isojax import rng
+from isojax import step_rollouts
 from isojax.distributed import hosts
 from isojax.rl import rewards
 from isojax.rollouts import Grading
@@ -71,9 +72,16 @@ def source(context: RunContext, state: in_flight_queue.InFlight,
       return chosen[position]
     return int(order(position // a.Bp)[position % a.Bp])
 
+  @functools.cache
+  def lengths(position):
+    return step_rollouts.interrupt_lengths(
+        e, step=position // a.Bp, id_P=context.train.id_P[[index(position)]],
+        n=a.n)
+
   return in_flight_queue.Source(
       prompts=context.train, index=index,
-      key=lambda position: key(position // a.Bp), Bp=a.Bp, size=a.M * a.Bp)
+      key=lambda position: key(position // a.Bp), Bp=a.Bp, size=a.M * a.Bp,
+      lengths=lengths if e.sampler.interrupt.phrase else None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -393,8 +393,8 @@ IMPORTS = {
         "stopping tasks.grader tasks.stratum_file types",
     "rollouts_in_flight":
         "distributed.hosts rl.rewards rng rollouts run_context "
-        "sampling.in_flight sampling.in_flight_queue stopping tasks.grader "
-        "tasks.prompts",
+        "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
+        "tasks.grader tasks.prompts",
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora policy rl.packing "
@@ -409,9 +409,9 @@ IMPORTS = {
         "",
     "sampling.in_flight":
         "errors mesh models.decoder sampling.draw sampling.in_flight_queue "
-        "sampling.queue sampling.sampler types",
+        "sampling.interrupt sampling.queue sampling.sampler types",
     "sampling.in_flight_queue":
-        "types",
+        "sampling.interrupt types",
     "sampling.interrupt":
         "errors types",
     "sampling.prefill":

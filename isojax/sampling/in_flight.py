@@ -30,6 +30,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import in_flight_queue as queue
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
@@ -186,7 +187,8 @@ def _fill(call: _Call) -> None:
   R_b = slots.active_GxR.shape[1]
   for g, block in enumerate(pending):
     queue.hold(slots, pool, call.waiting.source,
-               [g * R_b + row for row, _ in block], [i for _, i in block])
+               [g * R_b + row for row, _ in block], [i for _, i in block],
+               call.s.interrupt)
   pending = _insert(call, pending)
   while any(pending):
     _read(call, pending)
@@ -220,9 +222,6 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   Raises:
     InputError: a prompt is longer than the sampler's largest.
   """
-  if s.interrupt is not None:
-    raise InputError("sampler.interrupt.phrase with in-flight updates: not "
-                     "supported; set it to '', or recipe.updates.in_flight=0")
   longest = int(source.prompts.len_P.max())
   if longest > s.prompt_sizes[-1]:
     raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
@@ -235,7 +234,9 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   waiting = queue.waiting(pool, source, held, version=version, most=most)
   if carried is None:
     R = _rows_needed(s, waiting.count, G)
-    carried = Carried(queue.free_slots(G, R), s.empty(R, s.length_sizes[0]))
+    carried = Carried(
+        queue.free_slots(G, R, interrupted=s.interrupt is not None),
+        s.empty(R, s.length_sizes[0]))
   call = _Call(s, s.prepare(params), pool, waiting, carried)
   done = np.flatnonzero(pool.done_R)
 
@@ -262,8 +263,12 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   carried.window, carried.known = None, ()  # of these weights
   kept = np.setdiff1d(np.arange(pool.groups), chosen)
   items = queue.items_of(chosen, n)
-  handed = Handed(
-      pool.position_E[chosen], jax.tree.map(lambda x: x[items], pool.out),
-      pool.version_RxT[items])
+  rollouts = jax.tree.map(lambda x: x[items], pool.out)
+  if s.interrupt is not None:
+    rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
+        rollouts.tokens_RxT, rollouts.len_R, queue.lengths_of(
+            source, pool.position_E[chosen], n=n, T=s.max_new_tokens),
+        s.interrupt))
+  handed = Handed(pool.position_E[chosen], rollouts, pool.version_RxT[items])
   queue.renumber(carried.slots, kept, n)
   return handed, queue.closed(pool, kept, source), carried

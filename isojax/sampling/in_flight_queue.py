@@ -24,6 +24,7 @@ import typing
 import jax
 import numpy as np
 
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.types import Drawn
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -38,6 +39,9 @@ class Source(typing.NamedTuple):
   key: typing.Callable  # position -> key data of its step, uint32 [2]
   Bp: int
   size: int  # positions of the run, M * Bp
+  # Position -> tokens of each rollout before its interruption, [n], see
+  # sampling.interrupt; None: none is interrupted.
+  lengths: typing.Callable | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,13 +289,15 @@ class Slots:
     return self.item_R[self.row.active_R]
 
 
-def free_slots(G: int, R: int) -> Slots:
-  """Returns R slots, all of them free."""
+def free_slots(G: int, R: int, *, interrupted: bool) -> Slots:
+  """Returns R slots, all of them free; with fields for interruption or not."""
   zeros = lambda dtype, *shape: np.zeros((R, *shape), dtype)
   return Slots(G, zeros(np.int64), zeros(np.uint32, 2), Rows(
       token_R=zeros(np.int32), position_R=zeros(np.int32),
       count_R=zeros(np.int32), id_R=zeros(np.uint32),
-      rollout_R=zeros(np.uint32), active_R=zeros(bool)))
+      rollout_R=zeros(np.uint32), active_R=zeros(bool),
+      **({"interrupt_R": zeros(np.int32), "matched_R": zeros(np.int32)}
+         if interrupted else {})))
 
 
 def placed(slots: Slots, items: list[int]) -> list[list[tuple[int, int]]]:
@@ -309,8 +315,26 @@ def placed(slots: Slots, items: list[int]) -> list[list[tuple[int, int]]]:
   return out
 
 
-def hold(slots: Slots, pool: Pool, source: Source, rows, items) -> None:
-  """Gives rows these items: the last token so far is fed first."""
+def lengths_of(source: Source, positions, *, n: int, T: int) -> np.ndarray:
+  """Returns the tokens before each rollout's interruption, [E * n].
+
+  They are T, beyond the last token, if none is interrupted.
+  """
+  if source.lengths is None:
+    return np.full(len(positions) * n, T, np.int32)
+  return np.concatenate([source.lengths(int(p)) for p in positions])
+
+
+def hold(slots: Slots, pool: Pool, source: Source, rows, items,
+         it: interrupt_lib.Interrupt | None) -> None:
+  """Gives rows these items: the last token so far is fed first.
+
+  Args:
+    slots: changed in place.
+    pool, source: of the items.
+    rows, items: of which each row gets one.
+    it: the phrase of forced interruption; None: off.
+  """
   for row, item in zip(rows, items, strict=True):
     known = sequence(pool, source, item)
     position = int(pool.position_E[item // pool.n])
@@ -322,6 +346,13 @@ def hold(slots: Slots, pool: Pool, source: Source, rows, items) -> None:
     slots.row.id_R[row] = source.prompts.id_P[source.index(position)]
     slots.row.rollout_R[row] = item % pool.n
     slots.row.active_R[row] = True
+    if it is not None:
+      tokens_T, length = pool.out.tokens_RxT[item], pool.out.len_R[item]
+      L = lengths_of(source, [position], n=pool.n, T=len(tokens_T))[
+          item % pool.n]
+      slots.row.interrupt_R[row] = L
+      slots.row.matched_R[row] = interrupt_lib.matched(
+          tokens_T[:min(length, L)], it.unless) if it.unless else 0
 
 
 def resized(slots: Slots, R: int) -> np.ndarray:

@@ -14,6 +14,8 @@ from isojax.models import decoder
 from isojax.rl import algorithm
 from isojax.sampling import in_flight
 from isojax.sampling import in_flight_queue as queue
+from isojax.sampling import interrupt
+from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from tests.conftest import make_model
 from tests.sampling import test_sampler
@@ -27,11 +29,11 @@ def index(position: int) -> int:
   return (7 + 3 * position) % 10
 
 
-def make_source(size=M * BP) -> queue.Source:
+def make_source(size=M * BP, lengths=None) -> queue.Source:
   return queue.Source(
       test_sampler.make_prompts(10), index, lambda position: np.asarray(
           jax.random.key_data(rng.stream(11, "rollout", position // BP))), BP,
-      size)
+      size, lengths)
 
 
 def make_sampler(model, **changes):
@@ -39,16 +41,17 @@ def make_sampler(model, **changes):
       test_sampler.CONFIG, **({"slots": 14} | changes)), EOS)
 
 
-def run(sampler, weights, *, k=2, caches="recompute", resume_at=()):
+def run(sampler, weights, *, k=2, caches="recompute", resume_at=(),
+        lengths=None):
   """Returns the batches of M steps; version v samples with weights[v]."""
   state, carried, batches = queue.nothing(), None, []
   for version in range(M):
     if version in resume_at:
       state, carried = queue.from_bytes(queue.to_bytes(state)), None
     handed, state, carried = in_flight.next_batch(
-        sampler, weights[version], state, make_source(), version=version, Bp=BP,
-        n=N, k=k, temperature=1.0, top_p=1.0, ended=lambda *_: None,
-        carried=carried if caches == "stale" else None)
+        sampler, weights[version], state, make_source(lengths=lengths),
+        version=version, Bp=BP, n=N, k=k, temperature=1.0, top_p=1.0,
+        ended=lambda *_: None, carried=carried if caches == "stale" else None)
     batches.append(handed)
   assert state.begun == M * BP and not len(state.position_E)
   return batches
@@ -76,9 +79,43 @@ def test_without_updates_the_tokens_are_those_of_the_sampler(
                              test_sampler.make_prompts(10))
       want = test_sampler.run(model, params, prompts, N, step=position // BP)
       for name, x in vars(want).items():
+        if x is None:
+          continue
         np.testing.assert_allclose(
             getattr(handed.rollouts, name)[e * N:(e + 1) * N], x, rtol=1e-5,
             atol=2e-6 * name.startswith("behavior"), err_msg=name)
+
+
+def interrupt_lengths(position):
+  """Addressed by step and problem, as those of the sampler."""
+  return interrupt.lengths(
+      interrupt.InterruptConfig("x", "y", 1, 5), seed=0, step=position // BP,
+      id_P=test_sampler.make_prompts(10).id_P[[index(position)]], n=N)
+
+
+@pytest.mark.parametrize("caches", algorithm.CACHES)
+def test_interruption_is_that_of_the_sampler(model, params, caches):
+  """Also of rollouts that are read again in the middle of the phrase."""
+  closing = interrupt.Interrupt(phrase=(7, 2, 7), unless=(4,))
+  sampler, whole = (sampler_lib.make_sampler(
+      model, dataclasses.replace(test_sampler.CONFIG, slots=slots), EOS,
+      interrupt=closing) for slots in (14, 30))
+  got = run(sampler, [params] * M, caches=caches, lengths=interrupt_lengths)
+  forced = np.concatenate([handed.rollouts.forced_RxT for handed in got])
+  drawn = np.concatenate([handed.version_RxT for handed in got])
+  within = [len(set(v[f])) for v, f in zip(drawn, forced)]
+  assert max(within) == 2 and forced.any(axis=1).mean() > 0.2
+  for handed in got:
+    for e, position in enumerate(handed.position_Bp):
+      prompts = jax.tree.map(lambda x: x[[index(position)]],
+                             test_sampler.make_prompts(10))
+      want = sampler_lib.sample_all(
+          whole, params, prompts, N, rng.stream(11, "rollout", position // BP),
+          temperature=1.0, top_p=1.0, interrupt_B=interrupt_lengths(position))
+      for name in ("tokens_RxT", "len_R", "forced_RxT"):
+        np.testing.assert_array_equal(
+            getattr(handed.rollouts, name)[e * N:(e + 1) * N],
+            getattr(want, name), err_msg=name)
 
 
 def test_a_token_has_the_logp_of_the_weights_that_drew_it(
