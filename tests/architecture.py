@@ -541,7 +541,8 @@ IMPORTS = {
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
         "planner.cost.roofline policy rl.algorithm rl.packing rl.update "
-        "run_context sampling.cache sampling.sampler types",
+        "run_context sampling.cache sampling.in_flight sampling.sampler "
+        "types",
     "launch.compile.report":
         "",
     "launch.convert":

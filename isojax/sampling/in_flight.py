@@ -117,39 +117,52 @@ def _name(pool: queue.Pool, item: int) -> tuple:
   return position, item % pool.n if drawn else None
 
 
+def read_rows(s: sampler_lib.Sampler, L: int) -> int:
+  """Returns the sequences of length L that a block reads at once.
+
+  They have no more tokens than its prompts have in a prefill, or are one.
+  """
+  return min(s.window, max(1, s.window * s.prompt_sizes[-1] // L))
+
+
 def _read(call: _Call, pending: list) -> None:
   """Reads the next sequences of each block: the window is replaced.
 
   Sequences of the pending items come first, then the prompts that follow.
   """
   s, pool, source = call.s, call.pool, call.waiting.source
-  sequences, known = [], []
+
+  def prompt(position):
+    i = source.index(position)
+    return source.prompts.tokens_PxS[i, :source.prompts.len_P[i]]
+
+  ahead = {(position, None): prompt(position)
+           for position in call.waiting.next_positions(s.window)}
+  blocks = []
   for block in pending:
-    names = {_name(pool, item): item for _, item in block}
-    found = [queue.sequence(pool, source, item)
-             for item in list(names.values())[:s.window]]
-    names = list(names)[:s.window]
-    for position in call.waiting.next_positions(s.window):
-      if (position, None) not in names and len(names) < s.window:
-        i = source.index(position)
-        names.append((position, None))
-        found.append(source.prompts.tokens_PxS[i, :source.prompts.len_P[i]])
-    known.append({name: slot for slot, name in enumerate(names)})
-    sequences.append(found)
+    items = {_name(pool, item): item for _, item in block}
+    blocks.append({name: queue.sequence(pool, source, items[name])
+                   for name in list(items)[:s.window]})
+  known = [x for block in blocks for x in block.values()]
+  prompts_only = all(number is None for block in blocks for _, number in block)
   L = queue_lib.smallest(
       tuple(sorted({*s.prompt_sizes, *s.length_sizes})),
-      max(len(x) for found in sequences for x in found))
-  tokens = np.zeros((len(pending), s.window, L), np.int32)
-  length = np.ones((len(pending), s.window), np.int32)
-  for g, found in enumerate(sequences):
-    for slot, x in enumerate(found):
+      max(map(len, known + prompts_only * list(ahead.values()))))
+  W = read_rows(s, L)
+  tokens = np.zeros((len(pending), W, L), np.int32)
+  length = np.ones((len(pending), W), np.int32)
+  for g, block in enumerate(blocks):
+    short = {name: x for name, x in ahead.items() if len(x) <= L}
+    blocks[g] = block = dict(list((block | short).items())[:W])
+    for slot, x in enumerate(block.values()):
       tokens[g, slot, :len(x)], length[g, slot] = x, len(x)
   call.on.window = None  # freed before the next is made
   call.on.window = s.reread(call.params, mesh_lib.place(
       Prompts(tokens.reshape(-1, L), length.reshape(-1),
               np.zeros(length.size, np.uint32)),
       mesh_lib.row_sharding(s.mesh)))
-  call.on.known = tuple(known)
+  call.on.known = tuple({name: slot for slot, name in enumerate(block)}
+                        for block in blocks)
 
 
 def _insert(call: _Call, pending: list) -> list:

@@ -33,17 +33,19 @@ _LARGEST = flags.DEFINE_bool(
     "largest", False, "Use the most slots and microbatch_tokens that the "
     "planner estimates to fit, instead of the config's.")
 _ONLY = flags.DEFINE_list(
-    "only", list(programs_lib.NAMES), "Programs to compile.")
+    "only", [*programs_lib.NAMES, *programs_lib.FURTHER],
+    "Programs to compile.")
 _HLO = flags.DEFINE_string(
     "hlo", None, "Folder for the optimised programs as HLO text.")
 
 
 def main(_) -> None:
   jax.config.update("jax_platforms", "cpu")
-  unknown = set(_ONLY.value) - set(programs_lib.NAMES)
+  known = (*programs_lib.NAMES, *programs_lib.FURTHER)
+  unknown = set(_ONLY.value) - set(known)
   if unknown:
     raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
-                     f"{', '.join(programs_lib.NAMES)}")
+                     f"{', '.join(known)}")
   case = programs_lib.case(experiment_lib.load(_CONFIG.value),
                            _TOPOLOGY.value, largest=_LARGEST.value)
   print(case.text, report_lib.HEAD, sep="\n", flush=True)

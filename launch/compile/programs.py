@@ -21,6 +21,7 @@ from isojax.rl import algorithm
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
+from isojax.sampling import in_flight
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch.compile import devices as devices_lib
@@ -30,6 +31,7 @@ from launch.compile.devices import Program
 OWN = ("critic start", "critic accumulate", "critic apply")
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
          "accumulate", "apply")  # score: only of recipes that need it
+FURTHER = (*OWN, "reread")  # of some recipes
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -80,7 +82,7 @@ def case(e: experiment_lib.Experiment, topology: str, *,
     e = the_largest(e, opened.model, hbm)
   sampler, notes = policy_lib.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
-  planned = dict.fromkeys(NAMES + OWN) | (
+  planned = dict.fromkeys(NAMES + FURTHER) | (
       estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
                 sampler.gathered).own
       if e.recipe.loss.remat and not e.model.lora.rank else {})
@@ -184,6 +186,13 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 planned["prepare"])
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
                 state + held(cache), planned["prefill"])
+  if e.recipe.updates.in_flight:
+    of = in_flight.read_rows(s, L) * G
+    sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
+    yield Program("reread", lambda: s.reread.lower(weights, sequences),
+                  state + held(cache), planned["reread"])
+    key = placed(jax.eval_shape(lambda: jax.random.split(
+        jax.random.key(0), R)), rows)
   yield Program("insert", lambda: s.insert.lower(
       cache, window, take, take, G=G), state + held(weights),
                 planned["insert"])
