@@ -26,6 +26,7 @@ from isojax.planner import plan_file
 from isojax.planner import pods as pods_lib
 from isojax.planner import schedule as schedule_lib
 from isojax.planner import tables
+from isojax.planner import trainers
 from isojax.planner.allocation import B_MAX, FEWEST_M, Allocation
 from isojax.planner.allocation import allocate, sqrt_lr
 from isojax.planner.cost import pricing
@@ -91,7 +92,7 @@ def advised(config, about, law, price, seeds, B_max: int):
   if question.C:
     answer = advice_lib.advise(question)
   else:
-    hours = plan_flags.HOURS.value
+    hours = plan_flags.hours()
     answer = advice_lib.for_hours(
         question, hours, lambda Bp, n: roofline.budget_for(
             hours, Bp, n, priced_at(n).run),
@@ -245,17 +246,13 @@ def priced(price: pricing.Price, rows: list[plan_file.Row]) -> str:
 
 
 def main(_) -> None:
-  config, hours = plan_flags.CONFIG.value, plan_flags.HOURS.value
-  if (plan_flags.ROLLOUTS.value is None) == (hours is None):
-    raise InputError("give the budget: --rollouts=2e6, or --hours=9 with "
-                     "--machine")
+  config = plan_flags.CONFIG.value
+  plan_flags.hours()  # raises InputError without exactly one budget
   seeds = plan_flags.whole(plan_flags.SEEDS, 0)
   about = plan_flags.problems(config)
   law = (plan_flags.the_law(about.stratum) if plan_flags.law_is_asked()
          else None)
   plan_flags.refuse_flags_without_effect(law, config)
-  if hours is not None and not price_lib.MACHINE.value:
-    raise InputError("--hours needs --machine, and a model and lengths")
   price = price_lib.price_of(
       config, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
@@ -265,6 +262,9 @@ def main(_) -> None:
           scheduled if plan_flags.SCHEDULE.value else advised)
   rows, text = make(config, about, law, price, seeds, B_max)
   rows, said = with_rate(config, rows)
+  exported = plan_flags.EXPORT.value and [
+      trainers.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
+                    lr=row.lr) for row in rows]
   text = "\n".join([text, *said])
   out = plan_flags.OUT.value
   try:
@@ -276,6 +276,9 @@ def main(_) -> None:
   if price:
     print(priced(price, rows))
   print(tables.totals(rows))
+  if exported:
+    print("\n".join([f"options of {plan_flags.EXPORT.value}, a row a line:",
+                     *exported]))
   print(f"wrote {out}; start a row with python -m isojax.main "
         f"--config=FILE --plan={out} --row=0")
 

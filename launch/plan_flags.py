@@ -12,6 +12,7 @@ from isojax import json_text
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
+from isojax.planner import trainers
 from isojax.planner.allocation import B_MAX, PAPER_BATCH, PAPER_LR
 from isojax.planner.cost import roofline
 from launch import price as price_lib
@@ -21,6 +22,12 @@ ROLLOUTS = flags.DEFINE_string(
 HOURS = flags.DEFINE_float(
     "hours", None, "The budget in hours of wall time on --machine, instead of "
     "--rollouts.", lower_bound=0)
+DEVICE_HOURS = flags.DEFINE_float(
+    "device_hours", None, "The budget of a run in hours of all chips of "
+    "--machine together, instead of --rollouts.", lower_bound=0)
+USD = flags.DEFINE_float(
+    "usd", None, "The budget of a run in USD, at the price of --machine or "
+    "--usd_per_chip_hour, instead of --rollouts.", lower_bound=0)
 STRATUM = flags.DEFINE_enum(
     "stratum", None, ["easy", "hard"], "Difficulty of the problems for the "
     "base policy: avg@16 in [0.3, 0.6], or at most 0.0625.")
@@ -62,7 +69,39 @@ SCHEDULE = flags.DEFINE_boolean(
     "schedule", False, "Plan a schedule of n that follows the law n*(C) while "
     "the budget is spent.")
 CONFIG = cli.define_config("configs/hard.py", required=False)
+EXPORT = flags.DEFINE_enum(
+    "export", None, trainers.TRAINERS, "Also print each row in the option names "
+    "of another trainer.")
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
+
+
+def hours() -> float | None:
+  """Returns the budget in hours of wall time, or None for --rollouts.
+
+  Raises:
+    InputError: not one budget, or no machine or price to convert it with.
+  """
+  given = [flag for flag in (ROLLOUTS, HOURS, DEVICE_HOURS, USD)
+           if flag.value is not None]
+  if len(given) != 1:
+    raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
+                     "--hours=9, --device_hours=144 or --usd=500")
+  budget, = given
+  if budget.name == "rollouts":
+    return None
+  if not price_lib.MACHINE.value:
+    raise InputError(f"--{budget.name} needs --machine, and a model and "
+                     "lengths")
+  machine = price_lib.the_machine()
+  if budget.name == "hours":
+    return HOURS.value
+  if budget.name == "device_hours":
+    return DEVICE_HOURS.value / machine.chips
+  price = machine.accelerator.usd_per_hour
+  if price is None:
+    raise InputError(f"--usd: no list price of {machine.name} is known; give "
+                     "--usd_per_chip_hour")
+  return USD.value / (machine.chips * price)
 
 
 def whole_number(flag: str, item: str, least: int, before=()) -> int:
@@ -212,7 +251,8 @@ def refuse_flags_without_effect(law, config) -> None:
       "with --sweep": SWEEP.value and ("pods", "schedule"),
       "with --schedule, which keeps every rollout": SCHEDULE.value and (
           "pods",),
-      "with --schedule, which needs --rollouts": SCHEDULE.value and ("hours",),
+      "with --schedule, which needs --rollouts": SCHEDULE.value and (
+          "hours", "device_hours", "usd"),
       "with --schedule, which takes n from the law": SCHEDULE.value and ("n",),
       "without --pods": not PODS.value and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),

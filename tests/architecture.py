@@ -345,6 +345,8 @@ IMPORTS = {
         "format planner.advice planner.allocation planner.cost.calibration "
         "planner.cost.choices planner.cost.pricing planner.cost.roofline "
         "planner.plan_file planner.pods planner.schedule",
+    "planner.trainers":
+        "errors planner.allocation",
     "policy":
         "errors mesh model_families models.decoder models.hf_config "
         "models.hf_tokenizer models.hf_weights planner.cost.memory "
@@ -559,10 +561,11 @@ IMPORTS = {
         "cli errors format launch.plan_flags launch.price ledger.records "
         "planner.advice planner.allocation planner.cost.pricing "
         "planner.cost.roofline planner.plan_file planner.pods "
-        "planner.priors planner.schedule planner.tables",
+        "planner.priors planner.schedule planner.tables planner.trainers",
     "launch.plan_flags":
         "cli errors installation json_text launch.price planner.allocation "
-        "planner.cost.roofline planner.fit_file planner.priors",
+        "planner.cost.roofline planner.fit_file planner.priors "
+        "planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate experiment mesh models.decoder "
         "models.hf_config models.hf_weights progress rl.rewards rl.update "

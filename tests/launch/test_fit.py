@@ -148,7 +148,7 @@ def test_rows_of_the_calibration_are_checked(tmp_path, rows):
 
 
 @pytest.mark.parametrize("args, message", [
-    ([], "give the budget"),
+    ([], "give one budget"),
     (["--rollouts=2e6"], "which law?"),
     (["--rollouts=2.5", "--stratum=easy"], "the nearest is 2"),
     (["--rollouts=1e99", "--stratum=easy"], "1125899906842624"),

@@ -425,3 +425,18 @@ def test_a_fixed_batch_needs_its_batch():
   fit["law"]["B"] = 60
   assert fit_file.read_fit(fit, path="fit.json").law == laws.FixedBatch(
       60, 4.0, 5, 90.0, 2.0)
+
+
+def test_budgets_in_money_and_device_hours(tmp_path):
+  """16 chips at 2 USD an hour: 320 USD are 160 device-hours or 10 hours."""
+  where = ["--stratum=easy", *PRICED[1:], "--machine=v5e-16",
+           "--usd_per_chip_hour=2"]
+  rows = [planned(budget, *where, cwd=tmp_path)[0][0]["overrides"]["alloc"]
+          for budget in ("--usd=320", "--device_hours=160", "--hours=10")]
+  assert rows[0] == rows[1] == rows[2]
+  code, _, err = launch("--usd=320", "--hours=1", *where, cwd=tmp_path)
+  assert code == 2 and "give one budget" in err
+  code, _, err = launch("--usd=320", "--stratum=easy", cwd=tmp_path)
+  assert code == 2 and "--usd needs --machine" in err
+  _, out = planned(*EASY, "--export=verl", cwd=tmp_path)
+  assert "data.train_batch_size=32 actor_rollout_ref.rollout.n=" in out
