@@ -79,28 +79,30 @@ def test_solved_by_hand():
   assert not step_rollouts.solved(kept[1:2], np.arange(4)).any()
 
 
-def config(**more):
+D = 14  # training problems, of 3 steps an epoch
+
+
+def config():
   out = easy.get_config()
-  out.update(task=dict(stratum=few.easy(24, 4)), sampler=dict(slots=24),
+  out.update(task=dict(stratum=few.easy(D, 4)), sampler=dict(slots=24),
              alloc=dict(Bp=4, n=4, schedule=((0, 4), (48, 6)), C=200),
              eval=dict(k=1, first=60, growth=1.0),
-             checkpoint=dict(every_steps=2, keep=9),
+             checkpoint=dict(every_steps=2, keep=20),
              recipe=dict(filter=dict(rounds=3, solved_rate=0.75),
                          loss=dict(microbatch_tokens=1024)))
-  out.update(more)
   return out
 
 
 def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   context = run_context.prepare(config())
   params, stop = run_context.base_params(context), stopping.Stop()
-  ids, solved_D = context.train.id_P, np.arange(24) % 3 == 0
+  ids, solved_D = context.train.id_P, np.arange(D) == 5
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: step_rollouts.sample(
         context, grader, params, step=1, n=4, left=left, solved_D=solved_D,
         stop=stop)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
-    most = sample(np.arange(24) > 6, 1000)  # 7 unsolved: no second round
+    most = sample(np.arange(D) > 6, 1000)  # 7 unsolved: no second round
   found = step_rollouts.informative(
       got.sampled.graded.correct_B.reshape(-1, 4))
   assert got.rounds > 1 and len(found) == 4 * got.rounds
@@ -150,9 +152,16 @@ def test_a_run_spends_its_budget_and_resumes_to_the_bit(tmp_path):
   folder = tmp_path / "killed"
   shutil.copytree(tmp_path / "calm", folder)
   store = folder / "checkpoints"
-  middle = [r["step"] for r in train if r["solved"]][0] + 1
   saved = sorted(int(p) for p in os.listdir(store) if p.isdigit())
-  for step in [s for s in saved if s > max(2, middle // 2 * 2)]:
+  restored = [s for s in saved if s >= [r["step"] for r in train
+                                        if r["solved"]][0]][0]
+  # A later step would sample a problem that was solved before the kill.
+  ids = run_context.prepare(config()).train.id_P
+  known = step_rollouts.solved(train[:restored], ids)
+  assert known.any() and any(known[prompts_lib.indices_at(
+      seed=0, step=step, Bp=4, D=len(ids))].any()
+                             for step in range(restored, len(train)))
+  for step in [s for s in saved if s > restored]:
     shutil.rmtree(store / str(step))
   assert len(list(store.iterdir())) < len(saved)
   assert records.comparable(run(config(), folder)) == records.comparable(kept)

@@ -31,6 +31,8 @@ SAMPLER = ("tests/sampling",)
 LEDGER = ("tests/ledger/test_records.py", "tests/ledger/test_continuity.py")
 CHECKPOINT = ("tests/ledger/test_checkpoint.py",)
 FRONTIER = ("tests/frontier/test_envelope.py",)
+ALLOCATION = ("tests/planner/test_allocation.py",)
+STEP = ("tests/test_step_rollouts.py",)
 DECODER = ("tests/models/test_models.py",)
 
 _ADVANTAGES = "isojax/rl/advantages.py"
@@ -50,6 +52,8 @@ _DECODER = "isojax/models/decoder.py"
 _EVALUATE = "isojax/evaluate.py"
 _RECORDS = "isojax/ledger/records.py"
 _CHECKPOINT = "isojax/ledger/checkpoint.py"
+_ALLOCATION = "isojax/planner/allocation.py"
+_STEP = "isojax/step_rollouts.py"
 _ENVELOPE = "isojax/frontier/envelope.py"
 _LAWS = "isojax/planner/laws.py"
 
@@ -371,14 +375,26 @@ MUTATIONS = (
              "-(-rollouts // B) for rollouts in due",
              "rollouts // B + 1 for rollouts in due",
              ("tests/test_evaluate.py",)),
+    Mutation("an evaluation is due again at its own rollouts", _EVALUATE,
+             "evaluated < latest", "evaluated <= latest",
+             ("tests/test_evaluate.py",)),
     Mutation("n* falls with C", _LAWS, "logistic(k * (x - x0))",
              "logistic(k * (x0 - x))", ("tests/planner",)),
     Mutation("the law's midpoint is in other units", _LAWS,
              "return 10.0 ** self.log10_C0", "return 2.0 ** self.log10_C0",
              ("tests/planner",)),
+    Mutation("a piece of a schedule begins a step late", _ALLOCATION,
+             "if start <= rollouts][-1]", "if start < rollouts or not start][-1]",
+             ALLOCATION),
+    Mutation("a run with a schedule exceeds C", _ALLOCATION,
+             "taken = fitting if count is None else min(count, fitting)",
+             "taken = fitting if count is None else count", ALLOCATION),
+    Mutation("a piece is cut before its last step ends", _ALLOCATION,
+             "count = -(-(end - rollouts) // (Bp * n))",
+             "count = (end - rollouts) // (Bp * n)", ALLOCATION),
     Mutation("learning rate grows with B, not with its root",
-             "isojax/planner/allocation.py", "(B / base_batch) ** 0.5",
-             "(B / base_batch)", ("tests/planner/test_allocation.py",)),
+             _ALLOCATION, "(B / base_batch) ** 0.5", "(B / base_batch)",
+             ALLOCATION),
     Mutation("the frontier follows the worst configuration", _ENVELOPE,
              "best = seen.argmax(1)", "best = seen.argmin(1)", FRONTIER),
     Mutation("a configuration leads before its first evaluation", _ENVELOPE,
@@ -391,6 +407,27 @@ MUTATIONS = (
     Mutation("runs that ended are continued as measured", _ENVELOPE,
              "clipped = np.stack([c(np.minimum(C_G, c.C_hi)) for c in curves_K],"
              " 1)", "clipped = continued", FRONTIER),
+    # The problems of a step.
+    Mutation("a solved problem is sampled again", "isojax/tasks/prompts.py",
+             "first[replaced] = others[:replaced.sum()]", "pass", STEP),
+    Mutation("solved problems come before unsolved ones",
+             "isojax/tasks/prompts.py",
+             "[others[~solved_D[others]], first[replaced],",
+             "[first[replaced], others[~solved_D[others]],", STEP),
+    Mutation("refill keeps one group less", _STEP,
+             "np.cumsum(informative_P) <= Bp", "np.cumsum(informative_P) < Bp",
+             STEP),
+    Mutation("refill exceeds C", _STEP, "min(rounds, left // B, ",
+             "min(rounds, ", STEP),
+    Mutation("all-wrong groups are informative", _STEP,
+             "correct_Pxn.min(axis=1) != correct_Pxn.max(axis=1)",
+             "correct_Pxn.min(axis=1) == 0", STEP),
+    Mutation("refilled rounds are not charged to C", "isojax/train.py",
+             "e.alloc.Bp * n * (1 + fields[\"refilled\"])", "e.alloc.Bp * n",
+             STEP),
+    Mutation("a resume forgets which problems are solved", "isojax/train.py",
+             "solved_D=step_rollouts.solved(kept, context.train.id_P)",
+             "solved_D=step_rollouts.solved([], context.train.id_P)", STEP),
     # Records and checkpoints.
     Mutation("a resume drops the records of its own step", _RECORDS,
              'if r["step"] <= step]', 'if r["step"] < step]', LEDGER),
