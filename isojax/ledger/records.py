@@ -50,7 +50,7 @@ COMMON = (
 TRAIN = (
     "lr",  # of the step's first update
     "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
-    "solved",  # list: ids of problems first solved in this step; null if off
+    "solved",  # list: problems that reached solved_rate here; null if off
     "selected",  # rollouts that were trained on or could have been
     # Fraction of the step's rollouts that are correct, without the bonus: the
     # mean reward of the advantages is reward + task.format_coef * formatted.
