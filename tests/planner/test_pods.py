@@ -54,6 +54,9 @@ def test_own_records_come_before_the_prior():
       replace(own(2, 1, 1, 1, "never"), speedup=None, interval=None)],
                       step_ratio=None)
   assert none.m == 64 and "n/m=4: slower; n/m=2: never" in none.basis
+  mixed = pods.propose(64, own=[own(4, 0.6, 0.4, 0.8, "slower"), own(
+      8, 1.5, 0.8, 2.0, "not resolved")], step_ratio=None)
+  assert mixed.m == 16 and "published prior" in mixed.basis
   unsure = pods.propose(64, own=[own(8, 1.5, 0.8, 2.0, "not resolved")],
                         step_ratio=None)
   assert unsure.m == 16 and "published prior" in unsure.basis

@@ -65,6 +65,21 @@ def test_the_parts_of_a_recipe_by_hand():
   assert toy(kl=True, epochs=2).score.flops == 2 * (336 + 4 * 256)
 
 
+def test_each_update_reduces_gradients_and_each_epoch_gathers_weights():
+  """Two chips with links of 10 bytes/s; 50 parameters of 4 and of 2 bytes."""
+  step = lambda mesh, **recipe: toy_step(
+      chips=2, mesh=roofline.Mesh(*mesh), workload=dataclasses.replace(
+          SHORT, recipe=Recipe(**recipe))).update.seconds
+  # A ring over two data shards moves 2 * 4 * 50 bytes: 20 s for each update.
+  data = step((2, 1, 1)) - 20
+  assert step((2, 1, 1), epochs=3, minibatches=2) == pytest.approx(
+      3 * data + 6 * 20)
+  fsdp = step((1, 2, 1))
+  assert step((1, 2, 1), epochs=3) == pytest.approx(3 * fsdp)
+  # Both models gather and reduce; only the layers are computed twice.
+  assert step((2, 1, 1), critic="own") > data + 40
+
+
 def test_rounds_and_in_flight_change_sampling():
   plain, more = toy(), toy(rounds=1.5)
   assert more.decode.flops == 1.5 * plain.decode.flops
