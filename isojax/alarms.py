@@ -92,7 +92,8 @@ def watcher(kept: list[dict]):
       found["cut"] = found["entropy"] = None  # part of the same message
     new = [text for kind, text in found.items() if text and kind not in given]
     given = {kind for kind, text in found.items() if text}
-    return [f"warning: in the last {STEPS} steps, {text}" for text in new]
+    return [f"warning: in the last {STEPS} steps, {text}. --config.log.samples="
+            "2 stores texts" for text in new]
 
   for line in kept:
     if line["kind"] == "train":

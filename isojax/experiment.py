@@ -84,8 +84,12 @@ class CheckpointSection:
 class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
+  # Rollouts of each step whose text is stored in samples.jsonl.
+  samples: int = dataclasses.field(metadata={"neutral": 0})
 
   def __post_init__(self):
+    if self.samples < 0:
+      raise InputError(f"log.samples={self.samples}: expected at least 0")
     if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
       raise InputError("log.tensorboard needs the extra: "
                        f"{installation.pip_install('tb')}, or set it to False")

@@ -26,6 +26,7 @@ from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
 from isojax import run_context
+from isojax import sampled_texts
 from isojax import step_rollouts
 from isojax import stopping
 from isojax.distributed import hosts
@@ -100,6 +101,7 @@ class Run:
   schedule: typing.Callable  # step -> learning rate
   report: typing.Callable  # see progress.reporter
   watch: typing.Callable  # see alarms.watcher
+  store: typing.Callable  # see sampled_texts.writer
   compiled: compilation.Count
   # Opened for the run and closed at its end:
   grader: rollouts_lib.Grading
@@ -243,10 +245,12 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       reward_Bpxn, kept_Bpxm, rollouts, scored.columns, e.recipe.loss)
   state, fields = updates(run, group, columns)
   jax.block_until_ready(state)
+  ended = clock()
+  run.store(prompts, rollouts, reward_Bpxn, columns["advantage"], step + 1)
   run.flight = flight
   seconds = {"sample": scoring - begun - sampled.seconds_waited,
              "score": sampled.seconds_waited, "logp": updating - scoring,
-             "update": clock() - updating}
+             "update": ended - updating}
   return state, {
       **measured(taken.prompts, sampled),
       "refilled": rounds - 1,
@@ -480,6 +484,7 @@ def opened(context: RunContext, folder: str, trace: str | None):
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=run_context.rollouts_of(kept), C=e.alloc.C,
             every_seconds=e.log.every_seconds),
-        watch=alarms.watcher(kept), compiled=compiled, grader=grader,
-        written=written, manager=manager,
+        watch=alarms.watcher(kept), store=sampled_texts.writer(
+            folder, context.tokenizer, start=start, count=e.log.samples),
+        compiled=compiled, grader=grader, written=written, manager=manager,
         summaries=summaries, traced=traced, stop=stop, further=further)

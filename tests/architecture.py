@@ -26,7 +26,7 @@ LAYERS = {
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
-            "step_rollouts", "rollouts_in_flight", "resume", "repair",
+            "step_rollouts", "sampled_texts", "rollouts_in_flight", "resume", "repair",
             "train"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
@@ -402,6 +402,9 @@ IMPORTS = {
         "models.decoder models.hf_weights models.lora policy rl.packing "
         "rl.update rng sampling.sampler tasks.base tasks.prompts "
         "tasks.stratum_file types",
+    "sampled_texts":
+        "distributed.hosts errors json_text ledger.object_store "
+        "ledger.records rl.rewards types",
     "sampling.cache":
         "mesh models.decoder",
     "sampling.decode":
@@ -490,7 +493,8 @@ IMPORTS = {
         "ledger.checkpoint ledger.records mesh profile progress resume "
         "rl.algorithm rl.critic rl.objective rl.packing rl.rewards "
         "rl.update rng rollouts rollouts_in_flight run_context "
-        "sampling.in_flight_queue step_rollouts stopping types",
+        "sampled_texts sampling.in_flight_queue step_rollouts stopping "
+        "types",
     "types":
         "",
     "launch":

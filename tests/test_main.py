@@ -163,7 +163,15 @@ def test_a_finished_run_does_nothing_again(calm, capfd):
 def test_a_mesh_gives_the_same_records(calm, tmp_path):
   """Other meshes: tests of the sampler and of the update."""
   _, kept = calm
-  got = run(small(mesh=dict(fsdp=2, tensor=2)), tmp_path)
+  got = run(small(mesh=dict(fsdp=2, tensor=2), log=dict(samples=2)), tmp_path)
+  stored = [json.loads(line) for line in open(tmp_path / "samples.jsonl")]
+  assert [line["step"] for line in stored] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+  best, worst = stored[:2]
+  assert best["problem"] == worst["problem"]  # of one group, right and wrong
+  assert (best["reward"], worst["reward"]) == (1, 0)
+  assert best["advantage"] > 0 > worst["advantage"]
+  numbers, target = best["prompt"].rstrip(":").split("=")
+  assert best["response"] and eval(best["response"].split("=")[0]) == int(target)
   assert [r["reward"] for r in got if r["kind"] == "train"] == [
       r["reward"] for r in kept if r["kind"] == "train"]
   for a, b in zip(records.comparable(got), records.comparable(kept)):
