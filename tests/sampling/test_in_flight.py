@@ -227,24 +227,22 @@ def test_allocations_compile_nothing_twice(model, params):
       {*sampler.prompt_sizes, *sampler.length_sizes})
 
 
-@hypothesis.given(
-    st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5),
-    st.integers(1, 20), st.randoms(use_true_random=False))
-@hypothesis.settings(max_examples=150)
-def test_no_token_is_too_old_and_every_rollout_is_used(
-    k, Bp, n, M, slots, random):
-  """Any lengths: the rules alone, a token in each slot at a time."""
+def simulated(needs_PxN, *, k, Bp, slots, chunk, longest):
+  """Runs the rules alone, with given lengths.
+
+  Yields:
+    For each step: version, Pool, the groups handed over, tokens, and slots
+    times the tokens of their chunks.
+  """
+  P, n = needs_PxN.shape
   source = queue.Source(
       Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
-              np.zeros(1, np.uint32)), lambda p: 0, None, Bp, M * Bp)
-  most, longest = (k + 1) * Bp, 12
-  needs = {(p, i): random.choice((1, 2, longest)) for p in range(M * Bp)
-           for i in range(n)}
-  state, used = queue.nothing(), []
-  for version in range(M):
+              np.zeros(1, np.uint32)), lambda p: 0, None, Bp, P)
+  state, most = queue.nothing(), (k + 1) * Bp
+  for version in range(P // Bp):
     pool = queue.opened(state, n=n, T=longest, most=most)
     waiting = queue.waiting(pool, source, [], version=version, most=most)
-    active = []
+    active, decoded, before = [], 0, pool.out.len_R.sum()
     while True:
       chosen = queue.handed_over(
           pool.version_E[:pool.groups], pool.complete_E, version=version, k=k,
@@ -254,20 +252,53 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
       active += waiting.take(slots - len(active))
       assert active and pool.groups <= most
       for item in active:
-        pool.version_RxT[item, pool.out.len_R[item]] = version
-        pool.out.len_R[item] += 1
-        name = (int(pool.position_E[item // n]), item % n)
-        pool.out.ended_R[item] = pool.out.len_R[item] >= needs[name]
-      active = [i for i in active if not pool.done_R[i]]
+        need = needs_PxN[pool.position_E[item // n], item % n]
+        start = pool.out.len_R[item]
+        end = min(start + chunk, need)
+        pool.version_RxT[item, start:end] = version
+        pool.out.len_R[item], pool.out.ended_R[item] = end, end == need
+      decoded += slots * chunk
+      done = pool.done_R
+      active = [i for i in active if not done[i]]
+    kept = pool.out.len_R.sum() - before
+    yield version, pool, chosen, kept, decoded
+    state = queue.closed(pool, np.setdiff1d(np.arange(pool.groups), chosen),
+                         source)
+
+
+@hypothesis.given(
+    st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5),
+    st.integers(1, 20), st.randoms(use_true_random=False))
+@hypothesis.settings(max_examples=100)
+def test_no_token_is_too_old_and_every_rollout_is_used(
+    k, Bp, n, M, slots, random):
+  """Any lengths."""
+  needs = np.array([[random.choice((1, 2, 12)) for _ in range(n)]
+                    for _ in range(M * Bp)])
+  used = []
+  for version, pool, chosen, _, _ in simulated(
+      needs, k=k, Bp=Bp, slots=slots, chunk=1, longest=12):
     for item in queue.items_of(chosen, n):
       length = pool.out.len_R[item]
-      assert length == needs[int(pool.position_E[item // n]), item % n]
+      assert length == needs[pool.position_E[item // n], item % n]
       age = version - pool.version_RxT[item, :length]
       assert (age >= 0).all() and (age <= k).all()
     used.extend(pool.position_E[chosen].tolist())
-    state = queue.closed(pool, np.setdiff1d(np.arange(pool.groups), chosen),
-                         source)
   assert sorted(used) == list(range(M * Bp))
+
+
+@pytest.mark.parametrize("slots, k, least, most", [
+    (128, 2, 0.5, 0.7), (128, 4, 0.9, 0.94), (32, 1, 0.9, 0.94)])
+def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
+  """Lengths of the bench: 8 x 16, mean 48, at most 256, chunks of 8 tokens.
+
+  A slot waits for half a chunk after each rollout: at most 93 % are useful.
+  """
+  needs = np.minimum(np.random.default_rng(0).geometric(1 / 48, (160, 16)), 256)
+  found = list(simulated(needs, k=k, Bp=8, slots=slots, chunk=8, longest=256))
+  steady = found[4:-k - 1]  # without the first and the last steps
+  kept, decoded = (sum(x[i] for x in steady) for i in (3, 4))
+  assert least < kept / decoded < most
 
 
 def test_what_is_handed_over_by_hand():
