@@ -120,11 +120,14 @@ def test_the_trained_share_of_a_run_of_this_recipe():
 
 
 def test_an_own_critic_needs_memory():
-  size = lambda **r: step_memory.memory(
-      TOY, dataclasses.replace(SHORT, recipe=Recipe(**r)),
+  size = lambda shape=TOY, **r: step_memory.memory(
+      shape, dataclasses.replace(SHORT, recipe=Recipe(**r)),
       machine_lib.Machine("slow", test_cost.SLOW, 1), roofline.Mesh(1, 1, 1),
       rows=2, microbatch_rows=2, chunked_head=True)
-  assert size(critic="own").total - size().total == 16 * 50
+  # 50 parameters and a value vector of 2, with two moments each; no head.
+  assert size(critic="own").total - size().total == 12 * 52
+  untied = dataclasses.replace(TOY, tied=False)
+  assert size(untied, critic="own").critic == 12 * 52
   assert size(critic="shared").total == size().total
   assert size(ref_logp=True).reference == 4 * 50
   assert "critic" in size(critic="own").text and "critic" not in size().text

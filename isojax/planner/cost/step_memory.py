@@ -18,7 +18,7 @@ class Memory:
   masters: float  # float32 parameters
   moments: float  # Adam's two, float32
   reference: float  # float32 parameters of the base policy, with KL
-  critic: float  # an own critic's parameters, moments and gradients, float32
+  critic: float  # an own critic's parameters and moments, float32
   copy: float  # of the parameters in the compute dtype, while sampling
   cache: float  # keys and values, while sampling
   sample_logits: float  # float32, one position of every row
@@ -85,7 +85,9 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
   if lora:
     trained = shape.lora_params(w.lora_rank)
   copy = number * shape.params / shards
-  critic = 16 * trained / shards * w.recipe.own_critic
+  # Its gradients follow the policy's, which are larger by those of the head.
+  critic = w.recipe.own_critic * 12 / shards * (
+      trained + shape.width - shape.head * (not shape.tied and not lora))
   kl = w.kl or w.recipe.ref_logp
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
