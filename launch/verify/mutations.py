@@ -27,6 +27,7 @@ TERMS = ("tests/rl/test_losses.py", "tests/rl/test_loss_cases.py")
 SELECTION = ("tests/rl/test_selection.py",)
 REWARDS = ("tests/rl/test_rewards.py", "tests/rl/test_loss_cases.py")
 UPDATE = ("tests/rl/test_update.py",)
+CRITIC = ("tests/rl/test_critic.py",)
 SAMPLER = ("tests/sampling",)
 LEDGER = ("tests/ledger/test_records.py", "tests/ledger/test_continuity.py")
 CHECKPOINT = ("tests/ledger/test_checkpoint.py",)
@@ -44,6 +45,7 @@ _SELECTION = "isojax/rl/selection.py"
 _PACKING = "isojax/rl/packing.py"
 _HEAD = "isojax/rl/chunked_head.py"
 _UPDATE = "isojax/rl/update.py"
+_CRITIC = "isojax/rl/critic.py"
 _SAMPLER = "isojax/sampling/sampler.py"
 _DECODE = "isojax/sampling/decode.py"
 _QUEUE = "isojax/sampling/queue.py"
@@ -282,6 +284,18 @@ MUTATIONS = (
              "return jax.tree.map(\n        jnp.add, carry, gradient(",
              "return jax.tree.map(\n        lambda _, x: x, carry, gradient(",
              GRADIENT + UPDATE),
+    Mutation("a shared critic does not train the trunk", _UPDATE,
+             "grad_hidden, sums = grad_hidden + grad, sums | more",
+             "sums = sums | more", CRITIC),
+    Mutation("a shared critic's loss has no coefficient", _UPDATE,
+             "return critic.cfg.coef * value, sums", "return value, sums",
+             CRITIC),
+    Mutation("a critic's values are not clipped", _CRITIC,
+             "clip=math.inf if clip is None else clip", "clip=math.inf",
+             CRITIC),
+    Mutation("a critic's loss has the weights of the policy term", _CRITIC,
+             'loss * columns["regularizer_weight"]',
+             'loss * columns["policy_weight"]', CRITIC),
     Mutation("warm-up starts at 0", _UPDATE, "(step + 1) / max(1, steps)",
              "step / max(1, steps)", UPDATE),
     Mutation("an update without gradient steps the optimizer", _UPDATE,
