@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import time
 import typing
 
 import jax
@@ -240,7 +241,7 @@ def identity_fields(context: RunContext, step: int, rollouts: int,
           "task": context.stratum.header["task"],
           "split": context.stratum.header["stratum"],
           "Bp": e.alloc.Bp, "n": n, "m": e.alloc.m_of(n), "D": D, "step": step,
-          "rollouts": rollouts,
+          "rollouts": rollouts, "unix_time": round(time.time(), 3),
           "epoch": step / (D // e.alloc.Bp)}  # D // Bp steps each
 
 

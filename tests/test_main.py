@@ -142,6 +142,8 @@ def test_what_a_run_writes(calm):
   assert last["eval_set"] == "hard/validation" and last["split"] == "hard"
   assert last["D"] == 200
   assert last["epoch"] == pytest.approx(5 / 50)
+  times = [r["unix_time"] for r in kept]
+  assert times == sorted(times) and 0 < times[-1] - times[0] < 600
   assert sorted(os.listdir(folder)) == [
       "checkpoints", "config.json", "lock", "records.jsonl"]
 

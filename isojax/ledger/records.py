@@ -46,6 +46,7 @@ COMMON = (
     "skipped_updates",
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
+    "unix_time",  # seconds since 1970 in UTC, when the line was written
 )
 TRAIN = (
     "lr",  # of the step's first update
@@ -97,8 +98,8 @@ CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")
 TIME_FIELDS = frozenset(
-    ("device_seconds", "seconds_compile", "seconds_sample", "seconds_score",
-     "seconds_logp", "seconds_update"))
+    ("unix_time", "device_seconds", "seconds_compile", "seconds_sample",
+     "seconds_score", "seconds_logp", "seconds_update"))
 
 
 def completed(record: dict) -> dict:

@@ -144,7 +144,8 @@ def test_the_names_that_others_rely_on():
   """Literal, from the specification of the ledger."""
   common = ("kind run_id seed model task split Bp n m D step rollouts "
             "prompt_tokens sampled_tokens trained_tokens epoch "
-            "scored_tokens updates skipped_updates device_seconds").split()
+            "scored_tokens updates skipped_updates device_seconds "
+            "unix_time").split()
   train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
            "logp_gap response_length truncated interrupted seconds_sample "
            "seconds_score seconds_update").split()
