@@ -162,6 +162,15 @@ def test_verl_resumed_and_evaluated_twice(write):
   assert any("a resumed run" in note for note in notes)
 
 
+def test_verl_training_reward_is_of_the_policy_before(write):
+  path = write(CONFIG + verl((1, {"critic/score/mean": .25}),
+                             (2, {"critic/score/mean": .5})))
+  with pytest.raises(InputError, match="--columns=avg=critic/score/mean"):
+    read(path)
+  rows, _ = read(path, columns={"avg": "critic/score/mean"})
+  assert curve(rows, "step", "rollouts", "avg") == [(0, 0, .25), (1, 128, .5)]
+
+
 def test_verl_before_0_2_counts_updates_from_zero(write):
   path = write(verl((0, {"test_score/gsm8k": .5}), (0, {"actor/pg_loss": 1}),
                     (9, {"actor/pg_loss": 1, "val/test_score/gsm8k": .75})))
@@ -248,8 +257,9 @@ def test_trl_sizes_from_unsloth_and_the_command(write):
 
 
 def test_tinker_evaluates_before_its_update(write, tmp_path):
-  lines = [{"step": i, "env/all/total_episodes": 60, "test/env/all/correct": a}
-           for i, a in enumerate((.25, .5))]
+  lines = [{"step": i, "env/all/total_episodes": sampled,
+            "test/env/all/correct": a}
+           for i, (sampled, a) in enumerate([(60, .25), (64, .5)])]
   path = write("".join(json.dumps(line) + "\n" for line in lines), "m.jsonl")
   (tmp_path / "config.json").write_text(json.dumps({
       "model_name": "Qwen/Qwen3-8B", "dataset_builder": {
