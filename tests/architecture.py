@@ -26,8 +26,8 @@ LAYERS = {
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
-            "step_rollouts", "sampled_texts", "rollouts_in_flight", "resume", "repair",
-            "train"),
+            "step_rollouts", "sampled_texts", "rollouts_in_flight", "resume",
+            "repair", "run_state", "step", "train"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
 }
@@ -402,6 +402,9 @@ IMPORTS = {
         "models.decoder models.hf_weights models.lora policy rl.packing "
         "rl.update rng sampling.sampler tasks.base tasks.prompts "
         "tasks.stratum_file types",
+    "run_state":
+        "compilation progress rollouts rollouts_in_flight run_context "
+        "stopping types",
     "sampled_texts":
         "distributed.hosts errors json_text ledger.object_store "
         "ledger.records rl.rewards types",
@@ -427,6 +430,10 @@ IMPORTS = {
         "errors mesh models.attention models.decoder models.int8 "
         "models.precision sampling.cache sampling.decode sampling.draw "
         "sampling.interrupt sampling.prefill sampling.queue types",
+    "step":
+        "distributed.hosts mesh profile rl.algorithm rl.critic rl.objective "
+        "rl.packing rl.rewards rl.update rng rollouts rollouts_in_flight "
+        "run_state step_rollouts types",
     "step_rollouts":
         "experiment profile rng rollouts run_context sampling.interrupt "
         "stopping tasks.grader tasks.prompts types",
@@ -490,11 +497,10 @@ IMPORTS = {
         "errors installation json_text tasks.base tasks.problem",
     "train":
         "alarms cli compilation distributed.hosts evaluate "
-        "ledger.checkpoint ledger.records mesh profile progress resume "
-        "rl.algorithm rl.critic rl.objective rl.packing rl.rewards "
-        "rl.update rng rollouts rollouts_in_flight run_context "
-        "sampled_texts sampling.in_flight_queue step_rollouts stopping "
-        "types",
+        "ledger.checkpoint ledger.records profile progress resume "
+        "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
+        "run_state sampled_texts sampling.in_flight_queue step "
+        "step_rollouts stopping",
     "types":
         "",
     "launch":
