@@ -9,6 +9,11 @@ is no KL and no entropy bonus.
   python -m isojax.main --config=configs/ppo.py
   python -m isojax.main --config=configs/ppo.py \
       --config.recipe.critic.kind=shared
+
+The embedded policy, C = 65,536 rollouts: avg@8 on the held-out problems rises
+from 0.34 to 0.65, in 7 minutes on 2 cores that other programs used too; a
+shared critic reaches 0.65 at C = 32,768. On hard problems, where 95 % of the
+rewards are 0, values explain nothing, and avg@8 rises from 0.06 to 0.11.
 """
 
 from configs import easy
@@ -21,12 +26,15 @@ def get_config(size="tiny"):
       advantage="gae_whitened",
       constants=dict(
           gamma=1.0,  # no discount: answers are short, rewards come at the end
-          lam=0.95),  # of GAE; 1 uses values as a baseline only
+          # Of GAE: credit reaches about 20 tokens; 1, without bias of the
+          # values, for long answers.
+          lam=0.95 if size == "tiny" else 1.0),
       kl_coef=0.0,
       entropy_coef=0.0)
   config.recipe.updates.update(epochs=2, minibatches=2)
   config.recipe.critic.update(
       kind="own",
-      lr=6e-4,  # twice the policy's; with 3e-3 the values become constant
+      # Ten times the policy's makes the values constant here.
+      lr=2 * config.recipe.optimizer.base_lr,
       clip=0.2)  # as the policy's ratio
   return config

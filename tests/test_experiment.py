@@ -14,6 +14,7 @@ import pytest
 
 from configs import easy
 from configs import hard
+from configs import ppo
 from isojax import experiment
 from isojax import run_context
 from isojax.errors import InputError
@@ -50,7 +51,8 @@ def changed(**fields):
 
 @pytest.mark.parametrize("config", [
     hard.get_config(), easy.get_config(), hard.get_config("qwen2.5-7b"),
-    easy.get_config("qwen2.5-0.5b"), easy.get_config("qwen2.5-7b")],
+    easy.get_config("qwen2.5-0.5b"), easy.get_config("qwen2.5-7b"),
+    ppo.get_config(), ppo.get_config("qwen2.5-7b")],
                          ids=lambda c: c.name)
 def test_configs_build(config):
   e = experiment.load(config)
