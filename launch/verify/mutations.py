@@ -35,6 +35,8 @@ FRONTIER = ("tests/frontier/test_envelope.py",)
 ALLOCATION = ("tests/planner/test_allocation.py",)
 STEP = ("tests/test_step_rollouts.py",)
 DECODER = ("tests/models/test_models.py",)
+FLOAT32_HEAD = ("tests/models/test_float32_head.py",)
+INTERRUPT = ("tests/sampling/test_interrupt.py",)
 
 _ADVANTAGES = "isojax/rl/advantages.py"
 _AGGREGATION = "isojax/rl/aggregation.py"
@@ -56,6 +58,7 @@ _RECORDS = "isojax/ledger/records.py"
 _CHECKPOINT = "isojax/ledger/checkpoint.py"
 _ALLOCATION = "isojax/planner/allocation.py"
 _STEP = "isojax/step_rollouts.py"
+_INTERRUPT = "isojax/sampling/interrupt.py"
 _ENVELOPE = "isojax/frontier/envelope.py"
 _LAWS = "isojax/planner/laws.py"
 
@@ -442,6 +445,34 @@ MUTATIONS = (
     Mutation("a resume forgets which problems are solved", "isojax/train.py",
              "solved_D=step_rollouts.solved(kept, context.train.id_P)",
              "solved_D=step_rollouts.solved([], context.train.id_P)", STEP),
+    # Float32 head, and forced interruption.
+    Mutation("a float32 head reads rounded hidden states", _DECODER,
+             "rms_norm(x.astype(self.head_dtype or x.dtype), norm_D, self.cfg)",
+             "rms_norm(x, norm_D, self.cfg).astype("
+             "self.head_dtype or x.dtype)", FLOAT32_HEAD),
+    Mutation("the sampler rounds the weight of a float32 head", _SAMPLER,
+             "return param.astype(cfg.head_dtype)",
+             "return param.astype(dtype).astype(cfg.head_dtype)", FLOAT32_HEAD),
+    Mutation("the update rounds the weight of a float32 head", _UPDATE,
+             "wide = cfg.head_dtype and path[-1].key == name", "wide = False",
+             FLOAT32_HEAD),
+    Mutation("inserted tokens are in the loss", "isojax/types.py",
+             "drawn_RxT & ~np.asarray(self.forced_RxT))", "drawn_RxT)",
+             INTERRUPT),
+    Mutation("inserted tokens have the log-prob of those drawn", _DECODE,
+             "logp_R = jnp.where(forced_R, 0.0, logp_R)", "pass", INTERRUPT),
+    Mutation("the phrase begins a token late", _INTERRUPT,
+             "offset_R = row.count_R - row.interrupt_R",
+             "offset_R = row.count_R - row.interrupt_R - 1", INTERRUPT),
+    Mutation("answers that are closed are interrupted", _INTERRUPT,
+             "forced_R &= row.matched_R < len(it.unless)", "pass", INTERRUPT),
+    Mutation("the phrase closes its own answer", _INTERRUPT,
+             "jnp.where(row.count_R < row.interrupt_R, after_R, row.matched_R)",
+             "after_R", INTERRUPT),
+    Mutation("a rollout that is read again forgets what closed it",
+             "isojax/sampling/in_flight_queue.py",
+             "tokens_T[:min(length, L)], it.unless) if it.unless else 0",
+             "[], it.unless)", ("tests/sampling/test_in_flight.py",)),
     # Records and checkpoints.
     Mutation("a resume drops the records of its own step", _RECORDS,
              'if r["step"] <= step]', 'if r["step"] < step]', LEDGER),

@@ -206,7 +206,7 @@ def test_a_chunk_beside_the_cache_changes_nothing():
   buffered = run(rich, params, prompts, 3, sampler=sampler._replace(
       decode=jax.jit(decode_lib.make_decode(
           rich.clone(dtype="float32"), C=cfg.chunk, T=T, eos=EOS,
-          buffered=True), static_argnames="kind")))
+          buffered=True, interrupt=None), static_argnames="kind")))
   assert plain.len_R.max() == T and plain.ended_R.any()
   np.testing.assert_array_equal(buffered.tokens_RxT, plain.tokens_RxT)
   np.testing.assert_allclose(buffered.behavior_logp_RxT,
