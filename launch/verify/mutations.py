@@ -466,6 +466,13 @@ MUTATIONS = (
              "offset_R = row.count_R - row.interrupt_R - 1", INTERRUPT),
     Mutation("answers that are closed are interrupted", _INTERRUPT,
              "forced_R &= row.matched_R < len(it.unless)", "pass", INTERRUPT),
+    Mutation("the phrase closes its own answer", _INTERRUPT,
+             "jnp.where(row.count_R < row.interrupt_R, after_R, row.matched_R)",
+             "after_R", INTERRUPT),
+    Mutation("a rollout that is read again forgets what closed it",
+             "isojax/sampling/in_flight_queue.py",
+             "tokens_T[:min(length, L)], it.unless) if it.unless else 0",
+             "[], it.unless)", ("tests/sampling/test_in_flight.py",)),
     # Records and checkpoints.
     Mutation("a resume drops the records of its own step", _RECORDS,
              'if r["step"] <= step]', 'if r["step"] < step]', LEDGER),

@@ -118,6 +118,20 @@ def test_interruption_is_that_of_the_sampler(model, params, caches):
             getattr(want, name), err_msg=name)
 
 
+def test_a_rollout_that_is_read_again_knows_what_closed_it():
+  """Token 4 within the first L = 3 tokens of rollout 0, behind them in 1."""
+  source = make_source(lengths=lambda position: np.array([3, 2]))
+  pool = queue.opened(queue.nothing(), n=N, T=T, most=BP)
+  items = queue.waiting(pool, source, [], version=0, most=BP).take(N)
+  pool.out.tokens_RxT[:N, :3] = [[6, 4, 8], [6, 8, 4]]
+  pool.out.len_R[:N] = 3
+  slots = queue.free_slots(1, N, interrupted=True)
+  queue.hold(slots, pool, source, [0, 1], items,
+             interrupt.Interrupt(phrase=(7, 2), unless=(4,)))
+  assert slots.row.interrupt_R.tolist() == [3, 2]
+  assert slots.row.matched_R.tolist() == [1, 0]
+
+
 def test_a_token_has_the_logp_of_the_weights_that_drew_it(
     model, params, batches):
   """One plain forward of whole sequences for each version."""

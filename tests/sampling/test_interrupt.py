@@ -31,7 +31,8 @@ from tests.rl.test_update import LOSS
 from tests.sampling import test_sampler as sampling
 
 S, T, EOS, n = sampling.S, sampling.T, sampling.EOS, 6
-CLOSING = interrupt.Interrupt(phrase=(7, 2, 7), unless=(4,))
+# The phrase contains the token that closes an answer.
+CLOSING = interrupt.Interrupt(phrase=(7, 4, 2), unless=(4,))
 CFG = interrupt.InterruptConfig(phrase="x", unless="y", low=1, high=5)
 
 
