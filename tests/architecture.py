@@ -627,9 +627,14 @@ IMPORTS = {
     "launch.verify.compare":
         "cli errors ledger.object_store ledger.records",
     "launch.verify.kill_and_resume":
-        "cli ledger.checkpoint ledger.records run_context",
+        "cli experiment launch.verify.killing",
     "launch.verify.kill_and_sweep":
         "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
+    "launch.verify.kill_matrix":
+        "cli errors experiment launch.verify.compare launch.verify.killing "
+        "ledger.records progress",
+    "launch.verify.killing":
+        "errors launch.verify.processes ledger.records ledger.step_folders",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
     "launch.verify.mutants":
