@@ -29,6 +29,7 @@ REWARDS = ("tests/rl/test_rewards.py", "tests/rl/test_loss_cases.py")
 UPDATE = ("tests/rl/test_update.py",)
 CRITIC = ("tests/rl/test_critic.py",)
 SAMPLER = ("tests/sampling",)
+IN_FLIGHT = ("tests/sampling/test_in_flight.py",)
 LEDGER = ("tests/ledger/test_records.py", "tests/ledger/test_continuity.py")
 CHECKPOINT = ("tests/ledger/test_checkpoint.py",)
 FRONTIER = ("tests/frontier/test_envelope.py",)
@@ -51,6 +52,7 @@ _CRITIC = "isojax/rl/critic.py"
 _SAMPLER = "isojax/sampling/sampler.py"
 _DECODE = "isojax/sampling/decode.py"
 _QUEUE = "isojax/sampling/queue.py"
+_IN_FLIGHT = "isojax/sampling/in_flight_queue.py"
 _DRAW = "isojax/sampling/draw.py"
 _DECODER = "isojax/models/decoder.py"
 _EVALUATE = "isojax/evaluate.py"
@@ -342,6 +344,21 @@ MUTATIONS = (
              "mass - ordered < top_p * mass", "mass < top_p * mass", SAMPLER),
     Mutation("greedy sampling takes the least likely token", _DRAW,
              "jnp.argmax(logits_RxV", "jnp.argmin(logits_RxV", SAMPLER),
+    Mutation("a batch leaves groups that become too old", _IN_FLIGHT,
+             "return chosen if all(in_time) else None", "return chosen",
+             IN_FLIGHT),
+    Mutation("too many groups are in flight", _IN_FLIGHT,
+             "min(self.most - self.pool.groups,", "min(99,", IN_FLIGHT),
+    Mutation("an unfinished rollout goes on one position early", _IN_FLIGHT,
+             "slots.row.position_R[row] = len(known) - 1",
+             "slots.row.position_R[row] = len(known) - 2", IN_FLIGHT),
+    Mutation("all steps draw with the key of the first", _IN_FLIGHT,
+             "slots.key_Rx2[row] = source.key(position)",
+             "slots.key_Rx2[row] = source.key(0)", IN_FLIGHT),
+    Mutation("tokens of unfinished rollouts are not read again",
+             "isojax/sampling/in_flight.py",
+             "drawn = pool.out.len_R[item] > 0",
+             "drawn = pool.out.len_R[item] > 99", IN_FLIGHT),
     Mutation("the end-of-sequence token is not counted", _DECODE,
              "count_R = row.count_R + row.active_R",
              "count_R = row.count_R + (row.active_R & ~ended_R)", SAMPLER),
