@@ -22,6 +22,7 @@ LOSSES = ("tests/rl/test_loss_cases.py", "tests/rl/test_losses.py",
           "tests/rl/test_advantages.py", "tests/rl/test_aggregation.py",
           "tests/rl/test_objective.py")
 ESTIMATES = ("tests/rl/test_advantages.py", "tests/rl/test_loss_cases.py")
+RECIPE = ("tests/rl/test_objective.py",)
 WEIGHTS = ("tests/rl/test_aggregation.py",)
 TERMS = ("tests/rl/test_losses.py", "tests/rl/test_loss_cases.py")
 SELECTION = ("tests/rl/test_selection.py",)
@@ -42,6 +43,7 @@ INTERRUPT = ("tests/sampling/test_interrupt.py",)
 _ADVANTAGES = "isojax/rl/advantages.py"
 _AGGREGATION = "isojax/rl/aggregation.py"
 _LOSSES = "isojax/rl/losses.py"
+_ALGORITHM = "isojax/rl/algorithm.py"
 _OBJECTIVE = "isojax/rl/objective.py"
 _REWARDS = "isojax/rl/rewards.py"
 _SELECTION = "isojax/rl/selection.py"
@@ -270,6 +272,33 @@ MUTATIONS = (
              "return 0.5 * jnp.where(\n      bounded,",
              "return jnp.where(\n      bounded,", TERMS),
     # The objective and the update.
+    # The columns of a step.
+    Mutation("selected values are put at the first rollouts", _ALGORITHM,
+             "out[np.arange(len(value))[:, None], kept_Bpxm] = value",
+             "out[:, :value.shape[1]] = value", RECIPE),
+    Mutation("normalise='before' has no effect", _ALGORITHM,
+             'if cfg.normalise == "before":', 'if cfg.normalise == "never":',
+             RECIPE),
+    Mutation("the KL in the reward is a bonus", _ALGORITHM,
+             "reward_Bpxm - penalty_BpxmxT", "reward_Bpxm + penalty_BpxmxT",
+             RECIPE),
+    Mutation("the KL in the reward is a mean over tokens", _ALGORITHM,
+             "penalty_BpxmxT.sum(axis=-1)", "penalty_BpxmxT.mean(axis=-1)",
+             RECIPE),
+    Mutation("weights count one token of each rollout", _ALGORITHM,
+             "np.asarray(mask_BxT).sum(axis=1)",
+             "np.asarray(mask_BxT).any(axis=1)", RECIPE),
+    Mutation("old log-probs are scored for a single update", _ALGORITHM,
+             "updates.count > 1", "updates.count >= 1", RECIPE),
+    Mutation("rollouts with a gradient are not scored", _ALGORITHM,
+             'kept_B & (found["advantage"] != 0)',
+             'kept_B & (found["advantage"] == 0)', RECIPE),
+    Mutation("rollouts without a weight are packed", _ALGORITHM,
+             ' & (np.asarray(columns["policy_weight"]) > 0)', "", RECIPE),
+    Mutation("epochs have the same minibatches", _ALGORITHM,
+             "counter=[epoch, 0, 0, 1]", "counter=[0, 0, 0, 1]", RECIPE),
+    Mutation("steps have the same minibatches", _ALGORITHM,
+             "key=[seed, step]", "key=[seed, 0]", RECIPE),
     Mutation("KL is multiplied by 0", _OBJECTIVE,
              "value += cfg.kl_coef * kl *", "value += 0 * cfg.kl_coef * kl *",
              GRADIENT),

@@ -116,6 +116,25 @@ def test_kl_in_the_reward():
       got["advantage"], [0.4, 0, 0, -0.4, 0, 0.225, -0.225, 0])
 
 
+def test_rollouts_without_a_gradient_are_not_scored():
+  """The kept ones of group 0 differ; an entropy bonus needs all kept ones."""
+  kept = np.array([[0, 3], [1, 2]])
+  score = lambda cfg: algorithm.to_score(REWARD, kept, rollouts(), cfg).tolist()
+  assert score(LOSS) == [True, False, False, True] + [False] * 4
+  assert score(dataclasses.replace(LOSS, entropy_coef=0.1)) == [
+      True, False, False, True, False, True, True, False]
+
+
+def test_rollouts_without_a_weight_are_not_packed():
+  columns = {"advantage": [1.0, 1.0, 0.0, 0.0],
+             "policy_weight": [0.5, 0.0, 0.5, 0.5],
+             "regularizer_weight": [0.0, 0.0, 0.5, 0.0]}
+  assert algorithm.used(columns, regularized=False).tolist() == [
+      True, False, False, False]
+  assert algorithm.used(columns, regularized=True).tolist() == [
+      True, False, True, False]
+
+
 def test_minibatches_hold_each_problem_once_an_epoch():
   parts = [algorithm.minibatches(seed=3, step=5, epoch=epoch, Bp=10, count=3)
            for epoch in range(2)]
@@ -123,6 +142,8 @@ def test_minibatches_hold_each_problem_once_an_epoch():
     assert [len(part) for part in each] == [4, 3, 3]
     assert sorted(np.concatenate(each)) == list(range(10))
   assert any((a != b).any() for a, b in zip(*parts))
+  other = algorithm.minibatches(seed=3, step=6, epoch=0, Bp=10, count=3)
+  assert any((a != b).any() for a, b in zip(other, parts[0]))
   whole, = algorithm.minibatches(seed=3, step=5, epoch=0, Bp=10, count=1)
   assert whole.tolist() == list(range(10))
 
