@@ -352,6 +352,32 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
         f"than the model's {max_positions} positions; lower one of them")
 
 
+def _check_updates(e: Experiment) -> None:
+  """InputError if the updates do not suit the rest of the config."""
+  a = e.alloc
+  if e.recipe.updates.minibatches > a.Bp:
+    raise InputError(
+        f"recipe.updates.minibatches={e.recipe.updates.minibatches} of alloc.Bp="
+        f"{a.Bp} problems: expected at most one update for each problem; lower "
+        "minibatches or increase Bp")
+  if e.recipe.updates.in_flight and e.recipe.loss.ratio_to != "behavior":
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
+        "with the weights of several steps, so the ratio must be to the "
+        "sampler's record; set ratio_to='behavior' and importance_cap=None")
+  if e.recipe.updates.in_flight and a.schedule:
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        "alloc.schedule: a rollout in flight belongs to a later step, whose n "
+        "is not known yet; use a constant n, or in_flight=0")
+  if e.recipe.updates.in_flight and e.recipe.filter.rounds > 1:
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        f"recipe.filter.rounds={e.recipe.filter.rounds}: a refilled step waits "
+        "for its own rollouts; use rounds=1, or in_flight=0")
+
+
 def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """Refuses what could not run, before anything is compiled or written.
 
@@ -371,7 +397,14 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
         f"groups larger than that, not {'m' if a.m else 'n'}="
         f"{a.m_of(a.n_min)}")
-  if a.m and e.recipe.loss.selection == "all":
+  if a.m == 1 and e.recipe.loss.normalise == "after" and (
+      e.recipe.loss.advantage not in (*VALUED, "reinforce_pp")):
+    raise InputError(
+        f"alloc.m=1 with recipe.loss.advantage={e.recipe.loss.advantage!r}: it "
+        "compares the kept rollouts of one problem, and of one all advantages "
+        "are 0; use m >= 2, or recipe.loss.normalise='before'")
+  if e.recipe.loss.selection == "all" and any(
+      a.m_of(n) != n for _, n in a.pieces):
     raise InputError(
         f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
         "rollout; choose another selection, or set alloc.m to None")
@@ -383,22 +416,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         f"sampler.top_p={e.sampler.top_p}: training rollouts must come from "
         "the whole distribution, or the trainer's log-probs are of another "
         "one; use 1.0 (eval.top_p is free)")
-  if e.recipe.updates.in_flight and e.recipe.loss.ratio_to != "behavior":
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
-        "with the weights of several steps, so the ratio must be to the "
-        "sampler's record; set ratio_to='behavior' and importance_cap=None")
-  if e.recipe.updates.in_flight and a.schedule:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        "alloc.schedule: a rollout in flight belongs to a later step, whose n "
-        "is not known yet; use a constant n, or in_flight=0")
-  if e.recipe.updates.in_flight and e.recipe.filter.rounds > 1:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        f"recipe.filter.rounds={e.recipe.filter.rounds}: a refilled step waits "
-        "for its own rollouts; use rounds=1, or in_flight=0")
+  _check_updates(e)
   if a.Bp > problems:
     raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
                      f"{e.task.stratum} has {problems} training problems; "

@@ -115,5 +115,6 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
               "logp_gap, and unset sampler.cache if it is above a few "
               "hundredths",)
   return sampler_lib.make_sampler(
-      opened.model, dataclasses.replace(cfg, slots=slots * G), opened.eos_ids,
+      opened.model, dataclasses.replace(
+          cfg, slots=min(cfg.slots, slots * G)), opened.eos_ids,
       gathered=gathered, interrupt=phrase), notes

@@ -154,8 +154,9 @@ def graded_batch(context: RunContext, grader: Grading, params, flight: Flight,
   stop.check()
   graded = _verdicts(names, verdicts)
   sampled = Sampled(handed.rollouts, graded, time.perf_counter() - begun)
+  used = set(names)
   kept = {name: verdict for name, verdict in verdicts.items()
-          if name not in set(names)}
+          if name not in used}
   return Batch(
       np.array([problems.index(int(p)) for p in handed.position_Bp]), sampled,
       in_flight.staleness(handed, step), Flight(

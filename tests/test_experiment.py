@@ -210,6 +210,8 @@ def test_keys_and_types(spoil, message):
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
     (dict(seed=2**32), "seed=4294967296"),
     (dict(seed=-1), "seed=-1"),
+    (dict(alloc__m=1, recipe__loss__selection="random"), "use m >= 2"),
+    (dict(recipe__updates__minibatches=33), "minibatches=33 of alloc.Bp=32"),
     (dict(alloc__m=4), "alloc.m=4 with recipe.loss.selection='all'"),
     (dict(alloc__schedule=((0, 4),)), "begins with n = 4, but alloc.n=8"),
     (dict(alloc__schedule=((0, "8"),)), r"expected tuple\[tuple\[int"),
@@ -231,6 +233,19 @@ def test_keys_and_types(spoil, message):
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
     run_context.prepare(changed(**fields))
+
+
+def test_slots_are_not_rounded_up_to_blocks():
+  """In-flight results depend on the slots; so must not the slots on the mesh."""
+  one = run_context.prepare(changed(sampler__slots=6)).sampler
+  four = run_context.prepare(changed(sampler__slots=6, mesh__data=4)).sampler
+  assert (one.slots, four.slots) == (6, 6)
+  assert four.row_sizes[-1] == 8
+
+
+def test_all_rollouts_may_be_named_as_m():
+  """GRPO-GA is m = n."""
+  assert run_context.prepare(changed(alloc__m=8)).e.alloc.m == 8
 
 
 def test_a_tokenizer_of_another_checkpoint(tmp_path):

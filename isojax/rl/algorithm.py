@@ -158,14 +158,16 @@ def advantages(reward_Bpxn, kept_Bpxm, rollouts: Rollouts, scored: dict,
     return take(kept_Bpxm, value_BxT.reshape(Bp, n, -1))
 
   reward_Bpxm = take(kept_Bpxm, reward_Bpxn)
+  of_rollouts = cfg.advantage in advantages_lib.ADVANTAGES
+  if of_rollouts and not cfg.kl_in_reward:  # without arrays of tokens
+    return {"advantage": put(kept_Bpxm, function(reward_Bpxm), n).reshape(-1)}
   mask_BpxmxT = of_kept(rollouts.mask_RxT)
   penalty_BpxmxT = np.zeros(mask_BpxmxT.shape)
   if cfg.kl_in_reward:
     penalty_BpxmxT = np.where(mask_BpxmxT, cfg.kl_coef * np.float64(of_kept(
         scored["old_logp"]) - of_kept(scored["ref_logp"])), 0.0)
-  if cfg.advantage in advantages_lib.ADVANTAGES:
-    if cfg.kl_in_reward:
-      reward_Bpxm = reward_Bpxm - penalty_BpxmxT.sum(axis=-1)
+  if of_rollouts:
+    reward_Bpxm = reward_Bpxm - penalty_BpxmxT.sum(axis=-1)
     return {"advantage": put(kept_Bpxm, function(reward_Bpxm), n).reshape(-1)}
   value_BpxmxT = (of_kept(scored["value"]) if "value" in scored
                   else np.zeros(mask_BpxmxT.shape))
@@ -241,7 +243,9 @@ def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
     Bp: problems of the step.
     count: updates of the epoch.
   """
-  bits = np.random.Philox(key=[seed, step], counter=[epoch, 0, 0, 1]).random_raw(
+  # Not in the first word, which counts up as numbers are drawn: the streams of
+  # two epochs would overlap.
+  bits = np.random.Philox(key=[seed, step], counter=[0, epoch, 0, 1]).random_raw(
       Bp)
   return [np.sort(part) for part in np.array_split(
       np.argsort(bits, kind="stable"), count)]

@@ -141,6 +141,17 @@ def matched(tokens, unless: tuple[int, ...]) -> int:
   return state
 
 
+def contains(tokens, unless: tuple[int, ...]) -> bool:
+  """Returns whether tokens contain `unless`; False if it is empty.
+
+  As `matched` says, without a loop over tokens.
+  """
+  if not unless or len(tokens) < len(unless):
+    return False
+  window = np.lib.stride_tricks.sliding_window_view(tokens, len(unless))
+  return bool((window == np.array(unless)).all(axis=1).any())
+
+
 def inserted(row: Rows, it: Interrupt):
   """Returns which rows get a token of the phrase next, and the token: [R] each.
   """
@@ -171,9 +182,9 @@ def forced(tokens_RxT, len_R, interrupt_R, it: Interrupt) -> np.ndarray:
     it: the phrase.
   """
   tokens_RxT, out = np.asarray(tokens_RxT), np.zeros(tokens_RxT.shape, bool)
-  for r, (length, L) in enumerate(zip(len_R, interrupt_R, strict=True)):
-    closed = bool(it.unless) and (
-        matched(tokens_RxT[r, :min(length, L)], it.unless) == len(it.unless))
-    if not closed:
-      out[r, L:min(length, L + len(it.phrase))] = True
+  len_R, interrupt_R = np.asarray(len_R), np.asarray(interrupt_R)
+  for r in np.flatnonzero(len_R > interrupt_R):
+    L = interrupt_R[r]
+    if not contains(tokens_RxT[r, :L], it.unless):
+      out[r, L:min(len_R[r], L + len(it.phrase))] = True
   return out

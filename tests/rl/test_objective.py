@@ -144,6 +144,11 @@ def test_minibatches_hold_each_problem_once_an_epoch():
   assert any((a != b).any() for a, b in zip(*parts))
   other = algorithm.minibatches(seed=3, step=6, epoch=0, Bp=10, count=3)
   assert any((a != b).any() for a, b in zip(other, parts[0]))
+  # Epochs share no random numbers, also not those of a problem 4 further on:
+  # Philox draws 4 for each count.
+  ranks = [np.argsort(np.concatenate(algorithm.minibatches(
+      seed=3, step=5, epoch=epoch, Bp=64, count=64))) for epoch in range(2)]
+  assert (np.argsort(ranks[0][4:]) != np.argsort(ranks[1][:60])).any()
   whole, = algorithm.minibatches(seed=3, step=5, epoch=0, Bp=10, count=1)
   assert whole.tolist() == list(range(10))
 

@@ -14,9 +14,9 @@ from configs import easy
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
+from isojax import step as step_lib
 from isojax import step_rollouts
 from isojax import stopping
-from isojax import train as train_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_tokenizer
@@ -257,7 +257,7 @@ def test_a_step_is_interrupted_and_an_evaluation_is_not():
         np.flatnonzero(rollouts.forced_RxT[r]), L[r] + np.arange(2))
     assert context.tokenizer.decode(
         rollouts.tokens_RxT[r][rollouts.forced_RxT[r]]) == "-1"
-  fields = train_lib.measured(got.prompts, got.sampled)
+  fields = step_lib.measured(got.prompts, got.sampled)
   assert fields["interrupted"] == found.mean()
   assert fields["entropy"] == pytest.approx(
       rollouts.entropy_R.sum() / (rollouts.len_R.sum() - 2 * found.sum()))
