@@ -631,10 +631,11 @@ IMPORTS = {
     "launch.verify.kill_and_sweep":
         "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
     "launch.verify.kill_matrix":
-        "cli errors experiment launch.verify.compare launch.verify.killing "
+        "cli errors launch.verify.killing launch.verify.recipe_runs "
         "ledger.records progress",
     "launch.verify.killing":
-        "errors launch.verify.processes ledger.records ledger.step_folders",
+        "errors launch.verify.compare launch.verify.processes "
+        "ledger.records ledger.step_folders",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
     "launch.verify.mutants":
@@ -651,6 +652,8 @@ IMPORTS = {
         "planner.allocation planner.laws planner.priors",
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
+    "launch.verify.recipe_runs":
+        "cli experiment",
 }
 # </imports>
 

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import time
+import typing
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from etils import epath
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.ledger import step_folders
+from launch.verify import compare
 from launch.verify import processes
 
 
@@ -136,3 +138,30 @@ def result(folder: str) -> Result:
       records.read(os.path.join(folder, "records.jsonl")))
   text = "\n".join(json.dumps(r, sort_keys=True) for r in kept)
   return Result(state.hexdigest(), hashlib.sha256(text.encode()).hexdigest())
+
+
+class Agreement(typing.NamedTuple):
+  same: int  # steps with the same rewards, from the first on
+  of: int  # steps
+  worst: float  # relative difference of a number, up to there
+
+
+def rounding(a, b) -> bool:
+  """Whether two values differ by less than 1e-6, as the KL of equal policies.
+  """
+  return a == b or isinstance(a, float) and abs(a - b) < 1e-6
+
+
+def agreement(one: list[dict], other: list[dict]) -> Agreement:
+  """Returns how far the records of two meshes agree."""
+  pairs = [(a, b) for a, b in zip(
+      records.comparable(one), records.comparable(other), strict=True)
+           if a["kind"] == "train"]
+  same = next((i for i, (a, b) in enumerate(pairs)
+               if a["reward"] != b["reward"]), len(pairs))
+  worst = 0.0
+  for a, b in pairs[:same]:
+    for name in a:
+      if not rounding(a[name], b[name]):
+        worst = max(worst, compare.relative(a[name], b[name]))
+  return Agreement(same, len(pairs), worst)

@@ -1,4 +1,4 @@
-"""launch.verify.kill_matrix: what it compares, and that its cases are runs.
+"""launch.verify.kill_matrix: what it compares, and that its recipes are runs.
 
 tests/test_main.py runs launch.verify.kill_and_resume, which shares its code.
 """
@@ -11,8 +11,8 @@ import pytest
 
 from isojax.ledger import checkpoint
 from isojax.types import TrainState
-from launch.verify import kill_matrix
 from launch.verify import killing
+from launch.verify import recipe_runs
 
 
 def record(step, **fields):
@@ -25,24 +25,14 @@ def test_agreement_by_hand():
   one = [record(1), record(2), record(3), {"kind": "eval", "step": 3}]
   other = [record(1, device_seconds=9, grad_norm=1 + 1e-7), record(2, grad_norm=1.25),
            record(3, reward=0.25, grad_norm=7.0), {"kind": "eval", "step": 3}]
-  assert kill_matrix.agreement(one, one) == (3, 3, 0.0)
-  assert kill_matrix.agreement(one, other) == (2, 3, pytest.approx(0.2))
+  assert killing.agreement(one, one) == (3, 3, 0.0)
+  assert killing.agreement(one, other) == (2, 3, pytest.approx(0.2))
 
 
-def test_a_row_names_what_differs():
-  same, other = (killing.Result(state, "r") for state in "ab")
-  row = kill_matrix.Row([-1, 4], same, same,
-                        kill_matrix.Agreement(5, 6, 2e-6), 7.0)
-  assert kill_matrix.line("x", row) == (
-      "| x | -1, 4 | same (r) | same (a) | 5 of 6, 2e-06 | 7 |")
-  assert "| same (r) | **DIFFERENT** |" in kill_matrix.line(
-      "x", row._replace(other=other))
-
-
-@pytest.mark.parametrize("case", kill_matrix.CASES)
+@pytest.mark.parametrize("case", recipe_runs.CASES)
 def test_each_case_is_a_run_with_checkpoints_between_kills(case):
-  every = kill_matrix.SMALL["checkpoint"]["every_steps"]
-  assert 2 * every < kill_matrix.steps_of(case) <= 40
+  every = recipe_runs.SMALL["checkpoint"]["every_steps"]
+  assert 2 * every < recipe_runs.steps_of(case) <= 40
 
 
 def test_the_hashes_of_a_run(tmp_path):
