@@ -215,27 +215,6 @@ def swept(config, about, law, price, seeds, B_max: int):
   return rows, "\n".join(text + said)
 
 
-def with_rate(config, rows: list[plan_file.Row]):
-  """Returns (rows with the rate of the config's rule, words).
-
-  recipe.optimizer.batch says which rollouts of a step the square root counts.
-  """
-  if config is None or config.recipe.optimizer.batch == "sampled":
-    return rows, []
-  rule, minibatches = config.recipe.optimizer.batch, 1
-  if rule == "update":
-    minibatches = config.recipe.updates.minibatches
-
-  def lr(row):
-    a = row.allocation
-    m = min(a.n, a.m or config.alloc.m or a.n)
-    return row.lr * math.sqrt(m / a.n / minibatches)
-
-  return [dataclasses.replace(row, lr=lr(row)) for row in rows], [
-      f"recipe.optimizer.batch={rule}: lr counts Bp * m"
-      + " / minibatches" * (rule == "update") + " instead of Bp * n"]
-
-
 def priced(price: pricing.Price, rows: list[plan_file.Row]) -> str:
   """Returns what the prices of the rows rest on."""
   allocations = [row.allocation for row in rows]
@@ -261,7 +240,7 @@ def main(_) -> None:
   make = (swept if plan_flags.SWEEP.value else
           scheduled if plan_flags.SCHEDULE.value else advised)
   rows, text = make(config, about, law, price, seeds, B_max)
-  rows, said = with_rate(config, rows)
+  rows, said = price_lib.with_rate(config, rows)
   exported = plan_flags.EXPORT.value and [
       trainers.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
                     lr=row.lr) for row in rows]

@@ -12,6 +12,7 @@ from isojax import json_text
 from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import records
+from isojax.planner import plan_file
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import measured as measured_lib
 from isojax.planner.cost import memory as memory_lib
@@ -260,3 +261,24 @@ def expected(price: pricing.Price | None, a) -> dict | None:
           "device_hours": float(c.device_hours),
           "usd": None if c.usd is None else float(c.usd),
           "machine": price.machine.name, "basis": price.efficiency.basis}
+
+
+def with_rate(config, rows: list[plan_file.Row]):
+  """Returns (rows with the rate of the config's rule, words).
+
+  recipe.optimizer.batch says which rollouts of a step the square root counts.
+  """
+  if config is None or config.recipe.optimizer.batch == "sampled":
+    return rows, []
+  rule, minibatches = config.recipe.optimizer.batch, 1
+  if rule == "update":
+    minibatches = config.recipe.updates.minibatches
+
+  def lr(row):
+    a = row.allocation
+    m = min(a.n, a.m or config.alloc.m or a.n)
+    return row.lr * math.sqrt(m / a.n / minibatches)
+
+  return [dataclasses.replace(row, lr=lr(row)) for row in rows], [
+      f"recipe.optimizer.batch={rule}: lr counts Bp * m"
+      + " / minibatches" * (rule == "update") + " instead of Bp * n"]

@@ -585,7 +585,7 @@ IMPORTS = {
         "ledger.records planner.cost.efficiency planner.cost.machine "
         "planner.cost.measured planner.cost.memory planner.cost.model_shape "
         "planner.cost.pricing planner.cost.recipe planner.cost.roofline "
-        "planner.cost.workload",
+        "planner.cost.workload planner.plan_file",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":

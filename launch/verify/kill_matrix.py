@@ -71,7 +71,8 @@ def run(case: str, root: str) -> Row:
   read = lambda name: records.read(os.path.join(place(name), "records.jsonl"))
   return Row(steps, killing.result(place("calm")),
              killing.result(place("killed")),
-             killing.agreement(read("calm"), read("four")), time.monotonic() - begun)
+             killing.agreement(read("calm"), read("four")),
+             time.monotonic() - begun)
 
 
 def line(case: str, row: Row) -> str:
@@ -90,7 +91,8 @@ def main(_) -> int:
   if not chosen:
     raise InputError(f"--only={','.join(_ONLY.value)}: no recipe has such a "
                      f"name; there are {', '.join(recipe_runs.CASES)}")
-  steps = {case: recipe_runs.steps_of(case) for case in chosen}  # before anything is run
+  # Before anything is run, because a config may be invalid.
+  steps = {case: recipe_runs.steps_of(case) for case in chosen}
   progress.say(f"{len(chosen)} recipes of {min(steps.values())} to "
                f"{max(steps.values())} steps")
   begun, wrong = time.monotonic(), 0

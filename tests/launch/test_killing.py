@@ -23,8 +23,8 @@ def record(step, **fields):
 def test_agreement_by_hand():
   """Seconds and rounding do not count, nor do steps after another reward."""
   one = [record(1), record(2), record(3), {"kind": "eval", "step": 3}]
-  other = [record(1, device_seconds=9, grad_norm=1 + 1e-7), record(2, grad_norm=1.25),
-           record(3, reward=0.25, grad_norm=7.0), {"kind": "eval", "step": 3}]
+  other = [record(1, device_seconds=9, grad_norm=1 + 1e-7),
+           record(2, grad_norm=1.25), record(3, reward=0.25, grad_norm=7.0), {"kind": "eval", "step": 3}]
   assert killing.agreement(one, one) == (3, 3, 0.0)
   assert killing.agreement(one, other) == (2, 3, pytest.approx(0.2))
 

@@ -14,7 +14,6 @@ from isojax.planner.cost.efficiency import CALIBRATED
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.rl import algorithm
-from launch import plan
 from launch import price as price_lib
 from tests.planner import test_recipe
 
@@ -53,7 +52,7 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     e = experiment.load(config)
     row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
         4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
-    (row,), _ = plan.with_rate(config, [row])
+    (row,), _ = price_lib.with_rate(config, [row])
     assert row.lr == pytest.approx(e.lr)
 
 
