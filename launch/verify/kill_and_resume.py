@@ -26,16 +26,17 @@ _SEED = flags.DEFINE_integer("kill_seed", 0, "Seed of the times of the kills.")
 
 
 def main(_) -> int:
-  e = experiment.load(_CONFIG.value)
+  experiment.load(_CONFIG.value)  # an invalid config fails before any run
   arguments = cli.config_arguments(sys.argv[1:])
   with tempfile.TemporaryDirectory() as root:
     calm, disturbed = (os.path.join(root, x) for x in ("calm", "disturbed"))
     seconds = killing.finished(calm, arguments, dict(os.environ))
+    M = killing.last_step(calm)
     print(f"undisturbed: {seconds:.1f} s")
     for i, step in enumerate(killing.killed(
-        disturbed, arguments, dict(os.environ), M=e.alloc.M,
+        disturbed, arguments, dict(os.environ), M=M,
         kills=_KILLS.value, seconds=seconds, seed=_SEED.value)):
-      print(f"kill {i + 1}: records up to step {step} of {e.alloc.M}")
+      print(f"kill {i + 1}: records up to step {step} of {M}")
     one, other = killing.result(calm), killing.result(disturbed)
   for field in dataclasses.fields(killing.Result):
     a, b = getattr(one, field.name), getattr(other, field.name)

@@ -56,14 +56,22 @@ class Row(typing.NamedTuple):
   seconds: float
 
 
-def run(case: str, root: str) -> Row:
+def run(case: str, root: str) -> Row | InputError:
+  """Runs a recipe; returns its error if a run failed or was not killed."""
+  try:
+    return compared(case, root)
+  except InputError as error:
+    return error
+
+
+def compared(case: str, root: str) -> Row:
   """Runs a recipe undisturbed, killed, and on four devices."""
   begun, arguments = time.monotonic(), recipe_runs.arguments_of(case)
   place = lambda name: os.path.join(root, f"{case}-{name}")
   single = environment(1, os.path.join(root, "programs"))
   seconds = killing.finished(place("calm"), arguments, single)
   steps = killing.killed(
-      place("killed"), arguments, single, M=recipe_runs.steps_of(case),
+      place("killed"), arguments, single, M=killing.last_step(place("calm")),
       kills=_KILLS.value, seconds=seconds, seed=_SEED.value)
   killing.finished(
       place("four"), [*arguments, f"--config.mesh.data={DEVICES}"],
@@ -102,6 +110,11 @@ def main(_) -> int:
         concurrent.futures.ThreadPoolExecutor(_WORKERS.value) as pool):
     for case, row in zip(chosen, pool.map(
         lambda case: run(case, root), chosen), strict=True):
+      if isinstance(row, InputError):
+        wrong += 1
+        print(f"| {case} | **failed** | | | | |", flush=True)
+        progress.say(f"{case}: {row}")
+        continue
       wrong += row.one != row.other or row.devices.same < row.devices.of or (
           row.devices.worst > LARGEST)
       print(line(case, row), flush=True)

@@ -154,9 +154,11 @@ def rounding(a, b) -> bool:
 
 def agreement(one: list[dict], other: list[dict]) -> Agreement:
   """Returns how far the records of two meshes agree."""
-  pairs = [(a, b) for a, b in zip(
-      records.comparable(one), records.comparable(other), strict=True)
-           if a["kind"] == "train"]
+  trained = lambda kept: [r for r in records.comparable(kept)
+                          if r["kind"] == "train"]
+  first, second = trained(one), trained(other)
+  steps = max(len(first), len(second))
+  pairs = list(zip(first, second))  # a recipe that refills may have more steps
   same = next((i for i, (a, b) in enumerate(pairs)
                if a["reward"] != b["reward"]), len(pairs))
   worst = 0.0
@@ -164,4 +166,4 @@ def agreement(one: list[dict], other: list[dict]) -> Agreement:
     for name in a:
       if not rounding(a[name], b[name]):
         worst = max(worst, compare.relative(a[name], b[name]))
-  return Agreement(same, len(pairs), worst)
+  return Agreement(same, steps, worst)
