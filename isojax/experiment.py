@@ -366,6 +366,19 @@ def _check_updates(e: Experiment) -> None:
         f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
         "with the weights of several steps, so the ratio must be to the "
         "sampler's record; set ratio_to='behavior' and importance_cap=None")
+  if e.recipe.loss.policy_loss == "reinforce" and (
+      e.recipe.updates.in_flight or e.recipe.updates.count > 1):
+    raise InputError(
+        "recipe.loss.policy_loss='reinforce' with recipe.updates.epochs="
+        f"{e.recipe.updates.epochs}, minibatches={e.recipe.updates.minibatches}, "
+        f"in_flight={e.recipe.updates.in_flight}: it has no ratio to the policy "
+        "that sampled; make one update per step, or choose cispo or ppo_clip")
+  if e.recipe.critic.kind != "none" and (
+      e.recipe.loss.zero_variance in ("regularizers", "all")):
+    raise InputError(
+        f"recipe.loss.zero_variance={e.recipe.loss.zero_variance!r} with "
+        f"recipe.critic.kind={e.recipe.critic.kind!r}: the critic would not "
+        "learn from groups of equal rewards; use 'off' or 'policy'")
   if e.recipe.updates.in_flight and a.schedule:
     raise InputError(
         f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
@@ -388,17 +401,19 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """
   a = e.alloc
   check_sampler(e.sampler, max_positions=max_positions)
-  if a.n_min < 2:
+  alone = e.recipe.loss.advantage in (*VALUED, "reinforce_pp")
+  if a.n_min < 2 and not (alone and e.recipe.loss.zero_variance == "off"
+                          and e.recipe.filter.rounds == 1):
     raise InputError(
-        "alloc.n=1: group-normalised advantages compare the rollouts of one "
-        "problem, a group of one has none; use n >= 2")
+        "alloc.n=1: group-normalised advantages, zero_variance and refill "
+        "compare the rollouts of one problem, a group of one has none; use "
+        "n >= 2")
   if e.recipe.loss.advantage_ddof >= a.m_of(a.n_min):
     raise InputError(
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
         f"groups larger than that, not {'m' if a.m else 'n'}="
         f"{a.m_of(a.n_min)}")
-  if a.m == 1 and e.recipe.loss.normalise == "after" and (
-      e.recipe.loss.advantage not in (*VALUED, "reinforce_pp")):
+  if a.m == 1 and e.recipe.loss.normalise == "after" and not alone:
     raise InputError(
         f"alloc.m=1 with recipe.loss.advantage={e.recipe.loss.advantage!r}: it "
         "compares the kept rollouts of one problem, and of one all advantages "

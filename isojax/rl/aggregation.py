@@ -77,6 +77,8 @@ def token_weights(len_Bpxn, reward_Bpxn, *, aggregate, zero_variance: str):
 
   Args:
     len_Bpxn: tokens of each rollout that are in the loss.
+    reward_Bpxn: rewards whose equality makes a group flat; of other rollouts
+      than the lengths if advantages compare others.
     aggregate: a function of AGGREGATIONS with its constants bound.
     zero_variance: a key of ZERO_VARIANCE.
   """

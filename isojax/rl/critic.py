@@ -112,7 +112,8 @@ def trunk(model: decoder.Transformer, base, trained, lora, *,
 @jax.named_scope("value")
 def values(hidden_RxWxD, value_D):
   """Returns the value of the state of each token: float32 [R, W]."""
-  return jnp.einsum("rwd,d->rw", hidden_RxWxD.astype(jnp.float32), value_D)
+  return jnp.einsum("rwd,d->rw", hidden_RxWxD.astype(jnp.float32), value_D,
+                    precision=jax.lax.Precision.HIGHEST)
 
 
 def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):

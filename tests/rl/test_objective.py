@@ -164,3 +164,13 @@ def test_what_is_scored_first(loss, updates, names):
       dataclasses.replace(LOSS, **loss),
       algorithm.UpdatesConfig(*updates, 0, "recompute"),
       critic_lib.NONE) == names
+
+
+def test_a_group_is_flat_if_what_its_advantages_compare_is_equal():
+  """Of [1, 0, 0, 1/2] two zeros are kept: flat after, informative before."""
+  kept, mask = np.array([[1, 2], [1, 2]]), rollouts().mask_RxT
+  for normalise, flat in (("after", True), ("before", False)):
+    cfg = dataclasses.replace(LOSS, zero_variance="policy", normalise=normalise)
+    got = algorithm.weights(REWARD, kept, mask, np.arange(2), cfg)
+    assert (got["policy_weight"][1] == 0) == flat
+    assert got["policy_weight"][5] == 0
