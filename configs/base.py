@@ -100,7 +100,8 @@ def get_config():
               advantage_eps=1e-6,  # added to the group std, reward units
               clip_low=0.2,  # PPO clip; no effect while strictly on-policy
               clip_high=0.2,  # the upper bound is 1 + clip_high
-              importance_cap=2.0,  # on trainer / sampler; None: no weights
+              # On trainer / sampler; None: no weights.
+              importance_cap=config_dict.FieldReference(2.0),
               importance_level="token",  # or sequence: product of an answer
               kl_coef=0.0,  # of the KL to the base policy; 0: not computed
               kl_estimator="k3",  # or k1, k2, k3_k2: value k3, gradient k2

@@ -31,6 +31,27 @@ PEER_LOST = 77
 UNREAD = 141  # the reader of the output is gone; the same code as in shells
 
 
+class _OrNone(flags.ArgumentParser):
+  """Parses `None` as None, and other texts as another parser does."""
+
+  def __init__(self, parser: flags.ArgumentParser):
+    self._parser = parser
+
+  def parse(self, argument):
+    return None if argument in (None, "None") else self._parser.parse(argument)
+
+  def flag_type(self):
+    return self._parser.flag_type()
+
+
+# --config.alloc.m=None. A field that is never None refuses it when the config
+# is read (isojax.experiment).
+for _type, _parser in ((int, flags.IntegerParser()),
+                       (float, flags.FloatParser()),
+                       (str, flags.ArgumentParser())):
+  config_flags.register_flag_parser_for_type(_type, _OrNone(_parser))
+
+
 def define_config(example: str, *, required: bool = True):
   """Defines --config=FILE, with --config.section.field=value overrides."""
   holder = config_flags.DEFINE_config_file(
@@ -107,6 +128,9 @@ def unknown_key(config, name: str) -> str | None:
   for key in name.split(".")[1:]:
     if not hasattr(node, "keys"):
       return f"{name}: {path} is a value, not a section"
+    if not node.keys():
+      return (f"{name}: {path} is empty here; set it as a whole, such as "
+              f"--{path}=\"{{'{key}': 1.0}}\"")
     if key not in node:
       near = fields_named(key, node, path) or [
           f"{path}.{nearest(key, list(node.keys()))}"]

@@ -9,6 +9,8 @@ part of a config decides the results. Files are read elsewhere
 import dataclasses
 import difflib
 import importlib.util
+import math
+import re
 import types
 import typing
 
@@ -16,7 +18,8 @@ from isojax import installation
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
-from isojax.planner.allocation import Allocation, allocate, sqrt_lr
+from isojax.planner.allocation import Allocation, Pieces, allocate, sqrt_lr
+from isojax.rl import advantages
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
 from isojax.rl.rewards import RewardConfig
@@ -96,6 +99,8 @@ class LogSection:
 
 
 VALUED = ("gae", "gae_whitened")  # advantages that depend on a critic's values
+# Advantages that are 0 in a group of one.
+COMPARING = (*advantages.ADVANTAGES, "reinforce_pp_baseline")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +204,8 @@ def _tuples(value):
 
 def _check_extent(name: str, value) -> None:
   """Raises InputError for numbers and texts that no file or array can hold."""
+  if isinstance(value, float) and math.isnan(value):
+    raise InputError(f"{name}=nan: expected a number")
   if isinstance(value, int) and abs(value) >= 2**63:
     raise InputError(f"{name}: {len(str(value))} digits are too many; expected "
                      "less than 2**63")
@@ -259,6 +266,9 @@ def section(cls, values, name: str):
       value = _tuples(value)
     if not dataclasses.is_dataclass(hint) and not _fits(value, hint):
       expected = hint.__name__ if isinstance(hint, type) else str(hint)
+      if hint == Pieces:
+        raise InputError(f"{name}.{key}={value!r}: expected pieces (from C, n) "
+                         "of integers, such as ((0, 4), (65536, 8))")
       raise InputError(f"{name}.{key}={value!r}: expected {expected}, not "
                        f"{type(value).__name__}")
     _check_extent(f"{name}.{key}", value)
@@ -270,7 +280,8 @@ def section(cls, values, name: str):
     last = path.rpartition(".")[2]
     if path == last or not str(error).startswith(f"{last}."):
       raise
-    raise InputError(path + str(error).removeprefix(last)) from error
+    raise InputError(re.sub(rf"(?<![\w.]){last}\.(?=\w)", f"{path}.",
+                            str(error))) from error
 
 
 SOURCES = {Allocation: allocate}  # a section that is not its own constructor
@@ -401,19 +412,20 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """
   a = e.alloc
   check_sampler(e.sampler, max_positions=max_positions)
-  alone = e.recipe.loss.advantage in (*VALUED, "reinforce_pp")
-  if a.n_min < 2 and not (alone and e.recipe.loss.zero_variance == "off"
-                          and e.recipe.filter.rounds == 1):
+  if a.n_min < 2 and (e.recipe.loss.advantage in COMPARING
+                      or e.recipe.loss.zero_variance != "off"
+                      or e.recipe.filter.rounds > 1):
     raise InputError(
-        "alloc.n=1: group-normalised advantages, zero_variance and refill "
-        "compare the rollouts of one problem, a group of one has none; use "
-        "n >= 2")
+        "alloc.n=1: this recipe compares the rollouts of one problem (recipe."
+        f"loss.advantage={e.recipe.loss.advantage!r}, loss.zero_variance, "
+        "filter.rounds), and a group of one has none to compare; use n >= 2")
   if e.recipe.loss.advantage_ddof >= a.m_of(a.n_min):
     raise InputError(
         f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
         f"groups larger than that, not {'m' if a.m else 'n'}="
         f"{a.m_of(a.n_min)}")
-  if a.m == 1 and e.recipe.loss.normalise == "after" and not alone:
+  if a.m == 1 and e.recipe.loss.normalise == "after" and (
+      e.recipe.loss.advantage in COMPARING):
     raise InputError(
         f"alloc.m=1 with recipe.loss.advantage={e.recipe.loss.advantage!r}: it "
         "compares the kept rollouts of one problem, and of one all advantages "
@@ -423,6 +435,15 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
     raise InputError(
         f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
         "rollout; choose another selection, or set alloc.m to None")
+  longest = e.recipe.reward.overlong_max
+  if longest is not None and (longest - e.recipe.reward.overlong_cache
+                              >= e.sampler.max_new_tokens):
+    raise InputError(
+        f"recipe.reward.overlong_max={longest}, overlong_cache="
+        f"{e.recipe.reward.overlong_cache}: the penalty begins above "
+        f"{longest - e.recipe.reward.overlong_cache} tokens, but answers end at "
+        f"sampler.max_new_tokens={e.sampler.max_new_tokens}, so none gets it; "
+        "lower overlong_max")
   if e.sampler.temperature == 0:
     raise InputError("sampler.temperature=0: greedy rollouts of one problem "
                      "are all the same, nothing can be learned; use > 0")

@@ -164,8 +164,8 @@ IMPORTS = {
         "",
     "experiment":
         "errors installation mesh models.lora planner.allocation "
-        "rl.algorithm rl.critic rl.rewards rl.update sampling.sampler "
-        "tasks.grader tasks.prompts",
+        "rl.advantages rl.algorithm rl.critic rl.rewards rl.update "
+        "sampling.sampler tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":

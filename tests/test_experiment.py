@@ -219,7 +219,11 @@ def test_keys_and_types(spoil, message):
           recipe__loss__zero_variance="all"), "the critic would not learn"),
     (dict(alloc__m=4), "alloc.m=4 with recipe.loss.selection='all'"),
     (dict(alloc__schedule=((0, 4),)), "begins with n = 4, but alloc.n=8"),
-    (dict(alloc__schedule=((0, "8"),)), r"expected tuple\[tuple\[int"),
+    (dict(alloc__schedule=((0, "8"),)), r"expected pieces \(from C, n\)"),
+    (dict(recipe__reward__overlong="all", recipe__reward__overlong_max=26,
+          recipe__reward__overlong_cache=10), "begins above 16 tokens"),
+    (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected a"),
+    (dict(recipe__loss__ratio_to="behavior"), "with recipe.loss.importance_c"),
     (dict(recipe__filter__rounds=0), "rounds=0: expected at least 1"),
     (dict(recipe__filter__rounds=94), "lower rounds to 93 or less"),
     (dict(recipe__filter__solved_rate=1.5), r"a pass rate in \(0, 1\]"),
@@ -251,6 +255,15 @@ def test_slots_are_not_rounded_up_to_blocks():
 def test_all_rollouts_may_be_named_as_m():
   """GRPO-GA is m = n."""
   assert run_context.prepare(changed(alloc__m=8)).e.alloc.m == 8
+
+
+def test_one_rollout_per_problem_without_a_comparison():
+  """PPO does not compare rollouts of a problem, so n = 1 is allowed."""
+  alone = dict(alloc__n=1, recipe__loss__constants=dict(gamma=1.0, lam=0.95))
+  gae = dict(recipe__loss__advantage="gae")
+  assert run_context.prepare(changed(**alone, **gae)).e.alloc.B == 32
+  with pytest.raises(InputError, match="use n >= 2"):
+    run_context.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
 
 
 def test_a_tokenizer_of_another_checkpoint(tmp_path):

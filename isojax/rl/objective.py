@@ -11,6 +11,7 @@ module: SELECTIONS, ADVANTAGES, AGGREGATIONS and POLICY_LOSSES.
 import dataclasses
 import functools
 import inspect
+import math
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,14 @@ RATIO_TO = ("old", "behavior")
 KL_IN = ("loss", "reward")
 # Constants that the allocation provides, not the config.
 PROVIDED = ("m",)
+# Of constants in the config: above, up to, and both in words.
+RANGES = {
+    "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),
+    "lam": (-math.ulp(0.0), 1.0, "in [0, 1]"),
+    "cap": (0.0, math.inf, "> 0, a bound on the ratio itself"),
+    "dual_clip": (1.0, math.inf, "> 1, a bound on the ratio"),
+    "length": (0.0, math.inf, "> 0, in tokens"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +136,11 @@ class LossConfig:
       raise InputError(
           f"loss.kl_in='reward' with loss.kl_estimator={self.kl_estimator!r}: "
           "the reward takes k1, old - ref, whose mean is the KL; set 'k1'")
+    if self.kl_in == "reward" and not self.kl_coef:
+      raise InputError("loss.kl_in='reward' with loss.kl_coef=0: there is no KL "
+                       "to subtract; set kl_coef > 0, or kl_in='loss'")
     for name in ("kl_coef", "entropy_coef", "clip_low", "clip_high",
-                 "advantage_eps"):
+                 "advantage_eps", "advantage_ddof"):
       if getattr(self, name) < 0:
         raise InputError(f"loss.{name}={getattr(self, name)}: expected >= 0")
 
@@ -185,7 +197,8 @@ def _check_constants(cfg: LossConfig) -> None:
     if missing:
       raise InputError(
           f"loss.constants.{missing[0]} is missing: {kind} {name} takes "
-          f"{', '.join(names)}; set it in recipe.loss.constants")
+          f"{', '.join(names)}; set it, such as --config.recipe.loss.constants="
+          f"\"{{'{missing[0]}': 1.0}}\"")
     wanted.update(own)
     described.append(f"{kind} {name} ({', '.join(own) or 'none'})")
   for name, value in cfg.constants.items():
@@ -195,6 +208,10 @@ def _check_constants(cfg: LossConfig) -> None:
           f"are: {', '.join(described)}")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
       raise InputError(f"loss.constants.{name}={value!r}: expected a number")
+    low, high, expected = RANGES[name] if name in RANGES else (
+        -math.inf, math.inf, "a finite number")
+    if not (low < value <= high and math.isfinite(value)):
+      raise InputError(f"loss.constants.{name}={value}: expected {expected}")
 
 
 def chosen(cfg: LossConfig, kind: str):

@@ -1,6 +1,7 @@
 """How a config chooses the functions of the objective and their constants."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ def first(reward_Bpxn, uniform_Bpxn, *, m: int):
      r"constants.length: no chosen function takes it; .* aggregation "
      r"token_mean \(none\)"),
     ("clip_low", -0.1, "clip_low=-0.1: expected >= 0"),
+    ("advantage_ddof", -1, "advantage_ddof=-1: expected >= 0"),
     ("microbatch_tokens", 0, ">= 1")])
 def test_bad_config_is_refused(field, value, message):
   with pytest.raises(InputError, match=message):
@@ -50,6 +52,30 @@ def test_a_constant_is_a_number():
   with pytest.raises(InputError, match="length='16': expected a number"):
     dataclasses.replace(LOSS, aggregation="constant_length",
                         constants={"length": "16"})
+
+
+@pytest.mark.parametrize("kind, name, constants, message", [
+    ("policy_loss", "cispo", {"cap": 0.0}, "cap=0.0: expected > 0"),
+    ("policy_loss", "cispo", {"cap": math.inf}, "cap=inf: expected > 0"),
+    ("policy_loss", "ppo_dual_clip", {"dual_clip": 1.0}, "expected > 1"),
+    ("advantage", "gae", {"gamma": 1.1, "lam": 1.0}, "gamma=1.1: expected in"),
+    ("advantage", "gae", {"gamma": 1.0, "lam": -0.1}, "lam=-0.1: expected in"),
+    ("aggregation", "constant_length", {"length": 0}, "length=0: expected > 0"),
+])
+def test_a_constant_is_in_its_range(kind, name, constants, message):
+  with pytest.raises(InputError, match=message):
+    dataclasses.replace(LOSS, **{kind: name}, constants=constants)
+
+
+def test_the_limits_of_a_range():
+  dataclasses.replace(LOSS, advantage="gae", constants=dict(gamma=1, lam=0))
+
+
+def test_a_kl_in_the_reward_has_a_coefficient():
+  fields = dict(kl_in="reward", kl_estimator="k1")
+  dataclasses.replace(LOSS, **fields, kl_coef=0.1)
+  with pytest.raises(InputError, match="set kl_coef > 0"):
+    dataclasses.replace(LOSS, **fields, kl_coef=0.0)
 
 
 def test_constants_come_from_fields_and_from_constants():
