@@ -63,8 +63,11 @@ def flag_help(flag: flags.Flag) -> str:
   else:
     default = f" (default: {default})"
   required = " (required)" if is_required(flag) else ""
+  # Choices are one word, <a|b|c>: spaces let a line break between them.
+  described = re.sub(r"<[^>\s]{60,}>", lambda m: m[0].replace("|", " | "),
+                     flag.help)
   return textwrap.fill(
-      f"--{name}: {flag.help}{default}{required}", 80, initial_indent="  ",
+      f"--{name}: {described}{default}{required}", 80, initial_indent="  ",
       subsequent_indent="      ", break_long_words=False,
       break_on_hyphens=False)
 

@@ -103,7 +103,7 @@ def test_commands_of_a_docstring_keep_their_lines():
     (["launch.sweep"], "--root is missing: Folder of the sweep"),
     (["isojax.main", "--config=configs/hard.py", "--seed=3"],
      "'seed'. Fields of the config are set by --config.seed"),
-    (["isojax.main", "--config=configs/hard.py", "--config.lr=3"],
+    (["isojax.main", "--config=configs/hard.py", "--config.base_lr=3"],
      "the nearest is config.recipe.optimizer.base_lr"),
     (["isojax.main", "--config=configs/none.py"], "configs/none.py'; give a "
      "config file, such as configs/hard.py"),

@@ -1,6 +1,6 @@
 """Measures how often the 95 % intervals of launch.fit contain the truth.
 
-  python -m launch.verify.calibrate --studies=40 --rows=0,6
+  python -m launch.verify.calibrate --studies=40 --settings=0,6
 
 Simulates studies whose truth is known, analyses each as launch.fit does, and
 prints coverage, width and bias of the intervals and the error of the first
@@ -38,7 +38,8 @@ _DRAWS = flags.DEFINE_integer("draws", 400, "Bootstrap draws per study.",
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the first study.",
                              lower_bound=0)
 _ROWS = flags.DEFINE_list(
-    "rows", None, "Only these rows of --law=frontier, counted from 0: 1,4.")
+    "settings", None,
+    "Only these settings of --law=frontier, counted from 0: 1,4.")
 
 C_MAX = 4e6  # rollouts per run, three times C0
 AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts at which n*(C) is evaluated
@@ -160,7 +161,7 @@ def rows(items: list[str]) -> list[Setting]:
   """Returns the settings with these numbers; InputError for any other."""
   told = {str(i): setting for i, setting in enumerate(SETTINGS)}
   if unknown := [item for item in items if item not in told]:
-    raise InputError(f"--rows={','.join(unknown)}: expected rows from 0 to "
+    raise InputError(f"--settings={','.join(unknown)}: expected numbers from 0 to "
                      f"{len(SETTINGS) - 1}: " + "; ".join(
                          f"{i} {s.name}" for i, s in told.items()))
   return [told[item] for item in items]
