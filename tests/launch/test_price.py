@@ -20,9 +20,9 @@ from tests.planner import test_recipe
 
 def test_forward_passes_are_those_of_the_algorithm():
   assert price_lib.the_recipe(hard.get_config(), None) == ON_POLICY
-  for coef, where, ratio_to, epochs, minibatches, critic in itertools.product(
-      (0.0, 0.1), ("loss", "reward"), ("old", "behavior"), (1, 2), (1, 4),
-      ("none", "shared", "own")):
+  for (coef, where), ratio_to, epochs, minibatches, critic in itertools.product(
+      ((0.0, "loss"), (0.1, "loss"), (0.1, "reward")), ("old", "behavior"),
+      (1, 2), (1, 4), ("none", "shared", "own")):
     config = hard.get_config()
     config.recipe.loss.update(
         kl_coef=coef, kl_in=where, ratio_to=ratio_to,
