@@ -3,7 +3,7 @@
   python -m isojax.main --config=configs/hard.py
   python -m isojax.main --config=configs/hard.py --workdir=runs/first --mode=eval
 
-The loop of training is isojax/train.py. The same command resumes a run.
+The loop of training is isojax/training.py. The same command resumes a run.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from isojax import progress
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
 from isojax import stopping
-from isojax import train as train_lib
+from isojax import training
 from isojax.distributed import hosts
 from isojax.distributed import rendezvous
 from isojax.errors import InputError
@@ -172,7 +172,7 @@ def evaluate_only(context: RunContext, folder: str) -> int:
     with rollouts_lib.grading(each) as grader:
       line = {"kind": "eval", **run_context.identity_fields(context, step, rollouts, n),
               **run_context.totals_of(known),
-              **train_lib.evaluation(each, grader, params, step,
+              **training.evaluation(each, grader, params, step,
                                      stopping.Stop()),
               "eval_set": name}
     if hosts.first():
@@ -244,7 +244,7 @@ def main(_) -> int:
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
     run = evaluate_only if evaluate else functools.partial(
-        train_lib.train, trace=_PROFILE.value)
+        training.train, trace=_PROFILE.value)
     context, config = hosts.run_on_all_hosts(lambda: as_stored(
         context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
     shorter = hosts.run_on_all_hosts(

@@ -27,7 +27,7 @@ LAYERS = {
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "sampled_texts", "rollouts_in_flight", "resume",
-            "repair", "run_state", "step", "train"),
+            "repair", "run_state", "step", "training"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
 }
@@ -265,7 +265,7 @@ IMPORTS = {
         "cli compilation distributed.hosts distributed.rendezvous errors "
         "experiment ledger.checkpoint ledger.object_store ledger.records "
         "ledger.step_folders ledger.workdir planner.plan_file profile "
-        "progress rollouts run_context stopping train",
+        "progress rollouts run_context stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -495,7 +495,7 @@ IMPORTS = {
         "errors tasks.problem tasks.stratum_file",
     "tasks.stratum_file":
         "errors installation json_text tasks.base tasks.problem",
-    "train":
+    "training":
         "alarms cli compilation distributed.hosts evaluate "
         "ledger.checkpoint ledger.records profile progress resume "
         "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "

@@ -17,7 +17,7 @@ from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
 from isojax import run_context
 from isojax import stopping
-from isojax import train as train_lib
+from isojax import training
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
 from isojax.ledger import records
@@ -47,7 +47,7 @@ def run(made, folder) -> tuple[int, list[dict]]:
   context = run_context.prepare(made)
   with workdir.claim(str(folder), made.to_dict(), context.run_id,
                      context.model_sha256):
-    code = train_lib.train(context, str(folder))
+    code = training.train(context, str(folder))
   return code, records.read(os.path.join(folder, "records.jsonl"))
 
 

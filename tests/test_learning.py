@@ -11,7 +11,7 @@ from configs import easy
 from configs import hard
 from isojax import rng
 from isojax import run_context
-from isojax import train as train_lib
+from isojax import training
 from isojax.ledger import checkpoint
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -27,7 +27,7 @@ def run(config, folder):
   context = run_context.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert train_lib.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)) == 0
   return context, records.read(os.path.join(folder, "records.jsonl"))
 
 

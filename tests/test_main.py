@@ -21,7 +21,7 @@ from isojax import run_context
 from isojax import main as main_lib
 from isojax.ledger import records
 from isojax.ledger import object_store
-from isojax import train as train_lib
+from isojax import training
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.planner import plan_file
@@ -50,7 +50,7 @@ def run(config, folder) -> list[dict]:
   context = run_context.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert train_lib.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)) == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 
@@ -210,7 +210,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   context = run_context.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert train_lib.train(context, str(tmp_path)) == cli.DIVERGED
+    assert training.train(context, str(tmp_path)) == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
@@ -297,7 +297,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256,
                      identity=workdir.run_id(context.identity),
                      shorter=stored.identity):
-    assert train_lib.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)) == 0
   got = records.read(str(folder / "records.jsonl"))
   assert got[:len(kept)] == kept and {r["run_id"] for r in got} == {
       stored.run_id}

@@ -13,7 +13,7 @@ from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
 from isojax import stopping
-from isojax import train as train_lib
+from isojax import training
 
 N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
 
@@ -121,7 +121,7 @@ def test_a_signal_ends_an_evaluation(context, params):
   stop.ask()
   with rollouts_lib.grading(context) as grader:
     with pytest.raises(stopping.Stopped):
-      train_lib.evaluation(context, grader, params, 0, stop)
+      training.evaluation(context, grader, params, 0, stop)
 
 
 def test_a_signal_ends_the_wait_for_verdicts(context, params, count):

@@ -11,7 +11,7 @@ from isojax import rollouts as rollouts_lib
 from isojax import run_context
 from isojax import step_rollouts
 from isojax import stopping
-from isojax import train as train_lib
+from isojax import training
 from isojax.ledger import continuity
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -122,7 +122,7 @@ def run(config, folder) -> list[dict]:
   context = run_context.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert train_lib.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)) == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 

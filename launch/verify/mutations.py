@@ -487,10 +487,10 @@ MUTATIONS = (
     Mutation("all-wrong groups are informative", _STEP,
              "correct_Pxn.min(axis=1) != correct_Pxn.max(axis=1)",
              "correct_Pxn.min(axis=1) == 0", STEP),
-    Mutation("refilled rounds are not charged to C", "isojax/train.py",
+    Mutation("refilled rounds are not charged to C", "isojax/training.py",
              "e.alloc.Bp * n * (1 + fields[\"refilled\"])", "e.alloc.Bp * n",
              STEP),
-    Mutation("a resume forgets which problems are solved", "isojax/train.py",
+    Mutation("a resume forgets which problems are solved", "isojax/training.py",
              "solved_D=step_rollouts.solved(kept, context.train.id_P)",
              "solved_D=step_rollouts.solved([], context.train.id_P)", STEP),
     # Float32 head, and forced interruption.

@@ -20,7 +20,7 @@ from isojax.distributed import hosts
 from isojax.distributed import rendezvous
 from isojax import run_context
 from isojax.ledger import records
-from isojax import train as train_lib
+from isojax import training
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from launch.verify import processes as processes_lib
@@ -307,7 +307,7 @@ def in_this_process(folder, small, **mesh):
   context = run_context.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert train_lib.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)) == 0
 
 
 @pytest.mark.parametrize("words, told", [
