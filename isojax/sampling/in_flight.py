@@ -26,7 +26,6 @@ import jax
 import numpy as np
 
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import in_flight_queue as queue
@@ -100,14 +99,7 @@ def _fit(call: _Call, items: list[int]) -> None:
              queue_lib.smallest(s.row_sizes, most))
   if longer == L and rows == R:
     return
-  take = mesh_lib.place(queue.resized(slots, rows),
-                        mesh_lib.row_sharding(s.mesh))
-  k, v = list(on.cache.k), list(on.cache.v)
-  on.cache = None  # or the old parts would stay until the last is copied
-  for axis, parts in ((3, k), (2, v)):
-    for i in range(len(parts)):
-      parts[i] = s.resize(parts[i], take, longer, axis)
-  on.cache = decoder.KVCache(tuple(k), tuple(v))
+  sampler_lib.resize_cache(s, on, queue.resized(slots, rows), longer)
 
 
 def _name(pool: queue.Pool, item: int) -> tuple:
@@ -235,10 +227,7 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   Raises:
     InputError: a prompt is longer than the sampler's largest.
   """
-  longest = int(source.prompts.len_P.max())
-  if longest > s.prompt_sizes[-1]:
-    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
-                     f"max_prompt_tokens={s.prompt_sizes[-1]}")
+  sampler_lib.check_lengths(s, source.prompts)
   G, rows = mesh_lib.blocks(s.mesh), mesh_lib.row_sharding(s.mesh)
   kind = draw_lib.kind_of(temperature, top_p)
   most = (k + 1) * Bp

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import queue as queue_lib
 from isojax.types import Drawn
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -377,19 +378,9 @@ def resized(slots: Slots, R: int) -> np.ndarray:
 def harvest(slots: Slots, pool: Pool, after: Rows, drawn: Drawn, *,
             version: int) -> np.ndarray:
   """Stores what the slots drew in a chunk; returns the items that are done."""
-  rows = np.flatnonzero(slots.row.active_R)
-  items, before = slots.item_R[rows], slots.row.count_R[rows]
-  new = np.arange(drawn.tokens_RxC.shape[1])
-  at, col = np.nonzero(new < (after.count_R[rows] - before)[:, None])
-  target = items[at], before[at] + col
-  pool.out.tokens_RxT[target] = drawn.tokens_RxC[rows[at], col]
-  pool.out.behavior_logp_RxT[target] = drawn.logp_RxC[rows[at], col]
+  ended, target = queue_lib.store(slots, pool.out, after, drawn)
   pool.version_RxT[target] = version
-  pool.out.len_R[items] = after.count_R[rows]
-  pool.out.entropy_R[items] += drawn.entropy_R[rows]
-  pool.out.ended_R[items] = drawn.ended_R[rows]
-  slots.row = jax.tree.map(np.array, after)  # writable
-  return items[~after.active_R[rows]]
+  return ended
 
 
 def renumber(slots: Slots, kept_E, n: int) -> None:

@@ -186,18 +186,34 @@ def harvest(q: Queue, after: Rows, drawn: Drawn) -> np.ndarray:
     after: the state of the slots after the chunk.
     drawn: the tokens of the chunk.
   """
-  rows = np.flatnonzero(q.row.active_R)
-  items, before = q.item_R[rows], q.row.count_R[rows]
+  ended, _ = store(q, q.out, after, drawn)
+  return ended
+
+
+def store(slots, out: Rollouts, after: Rows, drawn: Drawn):
+  """Stores what slots drew in a chunk; updates the state of the slots.
+
+  Args:
+    slots: with the item (`item_R`) and the state (`row`) of each slot.
+    out: the tokens drawn so far, by item; changed in place.
+    after: the state of the slots after the chunk.
+    drawn: the tokens of the chunk.
+
+  Returns:
+    The items that ended; (item, position) of each token that was stored.
+  """
+  rows = np.flatnonzero(slots.row.active_R)
+  items, before = slots.item_R[rows], slots.row.count_R[rows]
   new = np.arange(drawn.tokens_RxC.shape[1])
   at, col = np.nonzero(new < (after.count_R[rows] - before)[:, None])
   target = items[at], before[at] + col
-  q.out.tokens_RxT[target] = drawn.tokens_RxC[rows[at], col]
-  q.out.behavior_logp_RxT[target] = drawn.logp_RxC[rows[at], col]
-  q.out.len_R[items] = after.count_R[rows]
-  q.out.entropy_R[items] += drawn.entropy_R[rows]
-  q.out.ended_R[items] = drawn.ended_R[rows]
-  q.row = jax.tree.map(np.array, after)  # writable
-  return items[~after.active_R[rows]]
+  out.tokens_RxT[target] = drawn.tokens_RxC[rows[at], col]
+  out.behavior_logp_RxT[target] = drawn.logp_RxC[rows[at], col]
+  out.len_R[items] = after.count_R[rows]
+  out.entropy_R[items] += drawn.entropy_R[rows]
+  out.ended_R[items] = drawn.ended_R[rows]
+  slots.row = jax.tree.map(np.array, after)  # writable
+  return items[~after.active_R[rows]], target
 
 
 def compact(q: Queue, R: int) -> np.ndarray:

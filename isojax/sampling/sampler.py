@@ -242,6 +242,14 @@ def shortened(s: Sampler, prompts: Prompts) -> Prompts:
   return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
 
 
+def check_lengths(s: Sampler, prompts: Prompts) -> None:
+  """Raises InputError if a prompt is longer than the sampler's largest."""
+  longest = int(prompts.len_P.max())
+  if longest > s.prompt_sizes[-1]:
+    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
+                     f"max_prompt_tokens={s.prompt_sizes[-1]}")
+
+
 @dataclasses.dataclass
 class _Held:
   """Caches on the devices. The only references: what is dropped is freed."""
@@ -250,12 +258,31 @@ class _Held:
   window: decoder.KVCache | None  # of the prompts prefilled last
 
 
+def resize_cache(s: Sampler, held, take_GxR, L: int) -> None:
+  """Keeps rows of a cache and changes its length.
+
+  Each layer's keys or values are freed before the next are copied, so the peak
+  is the new cache and one old part.
+
+  Args:
+    s: the sampler.
+    held: its attribute `cache` has the only reference to the cache.
+    take_GxR: the rows inside their block to keep.
+    L: the new length.
+  """
+  take = mesh_lib.place(take_GxR, mesh_lib.row_sharding(s.mesh))
+  k, v = list(held.cache.k), list(held.cache.v)
+  held.cache = None  # or the old parts would stay until the last is copied
+  for axis, parts in ((3, k), (2, v)):
+    for i in range(len(parts)):
+      parts[i] = s.resize(parts[i], take, L, axis)
+  held.cache = decoder.KVCache(tuple(k), tuple(v))
+
+
 def _fit(s: Sampler, q: queue_lib.Queue, held: _Held) -> None:
   """Makes the cache long enough for the next chunk.
 
-  Keeps fewer rows if nothing waits and half of them are enough. Each layer's
-  keys or values are freed before the next are copied, so the peak is the new
-  cache and one old part.
+  Keeps fewer rows if nothing waits and half of them are enough.
   """
   R, L = held.cache.v[0].shape[0], held.cache.v[0].shape[2]
   last = q.row.position_R[q.row.active_R].max(initial=0)
@@ -265,14 +292,7 @@ def _fit(s: Sampler, q: queue_lib.Queue, held: _Held) -> None:
       s.row_sizes, q.most_active * q.G)
   if longer <= L and fewer == R:
     return
-  take = mesh_lib.place(queue_lib.compact(q, fewer),
-                        mesh_lib.row_sharding(s.mesh))
-  k, v = list(held.cache.k), list(held.cache.v)
-  held.cache = None  # or the old parts would stay until the last is copied
-  for axis, parts in ((3, k), (2, v)):
-    for i in range(len(parts)):
-      parts[i] = s.resize(parts[i], take, longer, axis)
-  held.cache = decoder.KVCache(tuple(k), tuple(v))
+  resize_cache(s, held, queue_lib.compact(q, fewer), longer)
 
 
 def _refill(s: Sampler, q: queue_lib.Queue, params, held: _Held) -> None:
@@ -316,10 +336,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
   Raises:
     InputError: a prompt is longer than the sampler's largest.
   """
-  longest = int(prompts.len_P.max())
-  if longest > s.prompt_sizes[-1]:
-    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
-                     f"max_prompt_tokens={s.prompt_sizes[-1]}")
+  check_lengths(s, prompts)
   G, params = mesh_lib.blocks(s.mesh), s.prepare(params)
   rows = mesh_lib.row_sharding(s.mesh)
   kind = draw_lib.kind_of(temperature, top_p)
