@@ -37,12 +37,6 @@ _OUT = flags.DEFINE_string("out", "fit", "Folder for the output.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, sampled_tokens, device_seconds, "
     "any column, or a field of --columns; updates: n*(M) at a fixed --B.")
-_METRIC = flags.DEFINE_enum(
-    "metric", "avg", formats.METRICS, "avg, best@k or worst@k.")
-_AT_K = flags.DEFINE_integer(
-    "at_k", None, "k of best@k and worst@k; default: all stored samples.")
-_EVAL_SET = flags.DEFINE_string(
-    "eval_set", None, "Evaluation set, if the files have several.")
 _BP = flags.DEFINE_integer("Bp", None, "Only runs with this Bp.")
 _B = flags.DEFINE_integer("B", None, "Only runs with this Bp * n.")
 _DEFAULT = bootstrap.DEFAULT
@@ -66,8 +60,8 @@ _DRAWS = flags.DEFINE_integer(
 def selected(metric: str) -> selection.Selection:
   """Returns which of the records form the study."""
   return selection.Selection(
-      axis=_AXIS.value, metric=metric, at_k=_AT_K.value,
-      eval_set=_EVAL_SET.value, Bp=_BP.value, B=_B.value)
+      axis=_AXIS.value, metric=metric, at_k=record_flags.AT_K.value,
+      eval_set=record_flags.EVAL_SET.value, Bp=_BP.value, B=_B.value)
 
 
 def options() -> bootstrap.Options:
@@ -127,7 +121,7 @@ def main(argv) -> None:
   began = time.monotonic()
   rows, notes = record_flags.rows_of(
       argv[1:] or _RECORDS.value, axis=_AXIS.value, flag="records")
-  study, more = selection.from_rows(rows, selected(_METRIC.value))
+  study, more = selection.from_rows(rows, selected(record_flags.METRIC.value))
   wanted = options()
   record_flags.writable(_OUT.value)
   fit = analysis.analyse(study, wanted)

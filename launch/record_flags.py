@@ -18,6 +18,12 @@ from isojax.frontier.io import field_mapping
 from isojax.frontier.io import formats
 from isojax.ledger import object_store
 
+METRIC = flags.DEFINE_enum(
+    "metric", "avg", formats.METRICS, "avg, best@k or worst@k.")
+AT_K = flags.DEFINE_integer(
+    "at_k", None, "k of best@k and worst@k; default: all stored samples.")
+EVAL_SET = flags.DEFINE_string(
+    "eval_set", None, "Evaluation set, if the files have several.")
 _FORMAT = flags.DEFINE_enum(
     "format", None, sorted(formats.FORMATS), "Trainer that wrote the files; "
     "table: any CSV, JSON lines or W&B export, with --columns. Default: what "

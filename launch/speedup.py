@@ -22,7 +22,6 @@ from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
 from isojax.frontier import speedup
 from isojax.frontier.io import field_mapping
-from isojax.frontier.io import formats
 from isojax.frontier.io import selection
 from isojax.ledger import records
 from launch import record_flags
@@ -36,12 +35,6 @@ _RECORDS = flags.DEFINE_list(
 _AXIS = flags.DEFINE_string(
     "axis", "device_seconds", "Compute: device_seconds, rollouts, "
     "sampled_tokens, trained_tokens, updates, or any column.")
-_METRIC = flags.DEFINE_enum(
-    "metric", "avg", formats.METRICS, "avg, best@k or worst@k.")
-_AT_K = flags.DEFINE_integer(
-    "at_k", None, "k of best@k and worst@k; default: all stored samples.")
-_EVAL_SET = flags.DEFINE_string(
-    "eval_set", None, "Evaluation set, if the files have several.")
 _SHARE = flags.DEFINE_float(
     "share", speedup.SHARE, "Threshold as a share of the baseline's highest "
     "mean reward.", lower_bound=0.01, upper_bound=1.0)
@@ -108,8 +101,9 @@ def studied(name: str, rows: list[field_mapping.Row], notes: list[str]):
   """Returns the (study, arm) of a recipe; InputError names it."""
   try:
     study, told = selection.from_rows(rows, selection.Selection(
-        axis=axis_field(), metric=_METRIC.value, at_k=_AT_K.value,
-        eval_set=_EVAL_SET.value, Bp=None, B=None))
+        axis=axis_field(), metric=record_flags.METRIC.value,
+        at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
+        Bp=None, B=None))
   except InputError as error:
     raise InputError(f"{name}: {error}") from error
   notes += told
@@ -223,8 +217,8 @@ def document(baseline: speedup.Arm, T: float, time: float, others,
       "name": a.name, "points": a.points, "x": a.x_E.tolist(),
       "reward": a.reward_E.tolist(), "x_of_runs": a.x_SxE.tolist(),
       "reward_of_runs": a.reward_SxE.tolist()}
-  return {"axis": _AXIS.value, "metric": _METRIC.value, "share": _SHARE.value,
-          "threshold": T, "baseline": curve(baseline) | {"time": time},
+  return {"axis": _AXIS.value, "metric": record_flags.METRIC.value,
+          "share": _SHARE.value, "threshold": T, "baseline": curve(baseline) | {"time": time},
           "arms": [sizes(key) | curve(arm) | dataclasses.asdict(s)
                    | {"verdict": s.verdict}
                    for (key, _, arm), s in zip(others, found)],
