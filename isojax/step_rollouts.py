@@ -14,6 +14,7 @@ from isojax import experiment
 from isojax import profile
 from isojax import rng
 from isojax import rollouts as rollouts_lib
+from isojax.rl import advantages
 from isojax.run_context import RunContext
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.stopping import Stop
@@ -65,7 +66,7 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
             context, grader, params, [context.stratum.train[i] for i in index],
             prompts, n, key, e.sampler, stop, interrupt_B=interrupt_lengths(
                 e, step=step, id_P=prompts.id_P, n=n))))
-    informative_P = np.concatenate([informative_P, informative(
+    informative_P = np.concatenate([informative_P, advantages.informative(
         parts[-1][1].graded.correct_B.reshape(Bp, n))])
   prompts, sampled = zip(*parts)
   return StepRollouts(
@@ -95,12 +96,6 @@ def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
     unsolved: problems that are not solved; only the first round takes others.
   """
   return max(1, min(rounds, left // B, unsolved // Bp))
-
-
-def informative(correct_Pxn) -> np.ndarray:
-  """Returns the groups with right and wrong answers: bool [P]."""
-  correct_Pxn = np.asarray(correct_Pxn)
-  return correct_Pxn.min(axis=1) != correct_Pxn.max(axis=1)
 
 
 def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:

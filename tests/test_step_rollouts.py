@@ -15,6 +15,7 @@ from isojax import training
 from isojax.ledger import continuity
 from isojax.ledger import records
 from isojax.ledger import workdir
+from isojax.rl import advantages
 from isojax.tasks import prompts as prompts_lib
 from tests import few
 
@@ -55,7 +56,7 @@ def test_rounds_by_hand():
 
 def test_kept_groups_by_hand():
   correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
-  found = step_rollouts.informative(correct)
+  found = advantages.informative(correct)
   assert found.tolist() == [False, True, False, True, True, True]
   kept = lambda found, rounds: step_rollouts.kept_groups(
       np.array(found, bool), Bp=3, rounds=rounds).tolist()
@@ -103,7 +104,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
         stop=stop)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
     most = sample(np.arange(D) > 6, 1000)  # 7 unsolved: no second round
-  found = step_rollouts.informative(
+  found = advantages.informative(
       got.sampled.graded.correct_B.reshape(-1, 4))
   assert got.rounds > 1 and len(found) == 4 * got.rounds
   assert found[:-4].sum() < 4  # the last round was needed
