@@ -20,7 +20,6 @@ from isojax.rl import critic as critic_lib
 from isojax.rl import packing
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
-from isojax.rl.objective import LossConfig
 from isojax.run_state import Run
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -70,8 +69,7 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       "staleness_mean": staleness[0], "staleness_max": staleness[1],
       "selected": kept_Bpxm.size,
       "scored_tokens": scored.tokens,
-      "explained_variance": explained_variance(
-          group, columns, e.recipe.loss),
+      "explained_variance": explained_variance(rollouts, scored, columns),
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
       "seconds_compile": run.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
@@ -109,6 +107,7 @@ class Group(typing.NamedTuple):
 
 class Scored(typing.NamedTuple):
   columns: dict[str, np.ndarray]  # [B, T] each, 0 where not scored
+  which_B: np.ndarray | None  # bool, the rollouts that were scored
   tokens: int  # that went through a forward pass, once for each pass
 
 
@@ -119,7 +118,7 @@ def score(run: Run, group: Group) -> Scored:
   out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
          for name in run.scored}
   if not out:
-    return Scored({}, 0)
+    return Scored({}, None, 0)
   which_B = algorithm.to_score(group.reward_Bpxn, group.kept_Bpxm, rollouts, cfg)
   layouts = update_lib.layouts(
       group.prompts, rollouts, which_B, n=group.reward_Bpxn.shape[1],
@@ -133,19 +132,17 @@ def score(run: Run, group: Group) -> Scored:
     for name, value_RxW in values.items():
       packing.collect(layout, value_RxW, out[name])
   passes = algorithm.forward_passes(run.scored, context.e.recipe.critic)
-  return Scored(out, passes * int(rollouts.len_R[which_B].sum()))
+  return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
 
 
-def explained_variance(group: Group, columns: dict,
-                       cfg: LossConfig) -> float | None:
+def explained_variance(rollouts: Rollouts, scored: Scored,
+                       columns: dict) -> float | None:
   """Returns how well a critic's values predict returns; None without one."""
-  if "value" not in columns:
+  if "value" not in scored.columns:
     return None
-  which_B = algorithm.to_score(
-      group.reward_Bpxn, group.kept_Bpxm, group.rollouts, cfg)
   return critic_lib.explained_variance(
       columns["value"], columns["return"],
-      group.rollouts.mask_RxT & which_B[:, None])
+      rollouts.mask_RxT & scored.which_B[:, None])
 
 
 def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:

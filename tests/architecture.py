@@ -416,10 +416,10 @@ IMPORTS = {
     "sampling.draw":
         "",
     "sampling.in_flight":
-        "errors mesh models.decoder sampling.draw sampling.in_flight_queue "
+        "mesh models.decoder sampling.draw sampling.in_flight_queue "
         "sampling.interrupt sampling.queue sampling.sampler types",
     "sampling.in_flight_queue":
-        "sampling.interrupt types",
+        "sampling.interrupt sampling.queue types",
     "sampling.interrupt":
         "errors types",
     "sampling.prefill":
@@ -431,12 +431,12 @@ IMPORTS = {
         "models.precision sampling.cache sampling.decode sampling.draw "
         "sampling.interrupt sampling.prefill sampling.queue types",
     "step":
-        "distributed.hosts mesh profile rl.algorithm rl.critic rl.objective "
-        "rl.packing rl.rewards rl.update rng rollouts rollouts_in_flight "
-        "run_state step_rollouts types",
+        "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
+        "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
+        "step_rollouts types",
     "step_rollouts":
-        "experiment profile rng rollouts run_context sampling.interrupt "
-        "stopping tasks.grader tasks.prompts types",
+        "experiment profile rl.advantages rng rollouts run_context "
+        "sampling.interrupt stopping tasks.grader tasks.prompts types",
     "stopping":
         "distributed.hosts",
     "sweep.attempts":
@@ -596,9 +596,9 @@ IMPORTS = {
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
     "launch.speedup":
-        "cli errors format frontier.io.field_mapping frontier.io.formats "
-        "frontier.io.selection frontier.report.plots_speedup "
-        "frontier.speedup installation launch.record_flags ledger.records",
+        "cli errors format frontier.io.field_mapping frontier.io.selection "
+        "frontier.report.plots_speedup frontier.speedup installation "
+        "launch.record_flags ledger.records",
     "launch.split":
         "",
     "launch.split.__main__":

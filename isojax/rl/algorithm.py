@@ -17,7 +17,8 @@ The columns of a Batch, one number per token:
   value               of the critic at its weights before the step's updates
   return              that the critic is trained towards
 
-`old_logp`, `ref_logp` and `value` are scored by a forward pass, if the recipe needs them.
+`old_logp`, `ref_logp` and `value` are scored by a forward pass, if the recipe
+needs them.
 """
 
 import dataclasses

@@ -8,8 +8,8 @@ is 0 at first, so the first step has no baseline. The hidden states are those of
           adapters, it has adapters of its own on the same frozen base.
   shared  the policy. The value loss, times `coef`, is added to the policy's.
 
-The value loss of a token is weighted like KL and entropy bonus: the weights of
-an update sum to 1, as recipe.loss.aggregation says. Advantages and returns are
+The value loss of a token is weighted like KL and entropy bonus, as
+recipe.loss.aggregation says. Advantages and returns are
 computed from values on the host (isojax.rl.advantages). This module contains
 pure functions; isojax.rl.update contains the programs and the optimizer.
 """
@@ -57,9 +57,6 @@ class CriticConfig:
     if self.clip is not None and self.clip <= 0:
       raise InputError(f"critic.clip={self.clip}: expected > 0, or None for "
                        "values that are not clipped")
-
-
-NONE = CriticConfig(kind="none", lr=3e-4, coef=0.5, clip=None)
 
 
 def abstract_params(model: decoder.Transformer, cfg: CriticConfig, lora):

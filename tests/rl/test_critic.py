@@ -22,6 +22,8 @@ from tests.conftest import TINY
 from tests.conftest import make_model
 from tests.rl import test_reference_gradient as plain
 
+NO_CRITIC = critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)
+
 Bp, n, S, T = plain.Bp, plain.n, plain.S, plain.T
 COEF, CLIP = 0.7, 0.2
 NAMES = ("old_logp", "value")
@@ -209,12 +211,12 @@ def test_explained_variance():
     ("clip", 0.0, "expected > 0, or None")])
 def test_values_that_cannot_work(field, value, said):
   with pytest.raises(InputError, match=said):
-    dataclasses.replace(critic_lib.NONE, **{field: value})
+    dataclasses.replace(NO_CRITIC, **{field: value})
 
 
 def test_a_shared_critic_needs_no_pass_of_its_own():
   for kind, names, passes in (("own", ("old_logp", "value"), 2),
                               ("shared", ("old_logp", "value"), 1),
                               ("shared", ("value",), 1)):
-    cfg = dataclasses.replace(critic_lib.NONE, kind=kind)
+    cfg = dataclasses.replace(NO_CRITIC, kind=kind)
     assert algorithm.forward_passes(names, cfg) == passes

@@ -189,7 +189,7 @@ def test_what_is_scored_first(loss, updates, names):
   assert algorithm.scored_columns(
       dataclasses.replace(LOSS, **loss),
       algorithm.UpdatesConfig(*updates, 0, "recompute"),
-      critic_lib.NONE) == names
+      critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)) == names
 
 
 def test_a_group_is_flat_if_what_its_advantages_compare_is_equal():
