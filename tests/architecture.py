@@ -561,6 +561,17 @@ IMPORTS = {
         "cli errors experiment ledger.checkpoint ledger.object_store "
         "ledger.workdir mesh models.decoder models.hf_config "
         "models.hf_weights models.lora",
+    "launch.demo_model":
+        "",
+    "launch.demo_model.__main__":
+        "cli launch.demo_model.gguf launch.demo_model.smollm2 "
+        "launch.demo_model.wheel models.hf_weights",
+    "launch.demo_model.gguf":
+        "errors",
+    "launch.demo_model.smollm2":
+        "errors launch.demo_model.gguf models.hf_weights",
+    "launch.demo_model.wheel":
+        "errors",
     "launch.fit":
         "cli errors format frontier.analysis frontier.bootstrap "
         "frontier.curves frontier.io.fit_json frontier.io.formats "

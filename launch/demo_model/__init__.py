@@ -1,0 +1,1 @@
+"""Makes a pretrained language model without a model hub."""
