@@ -335,10 +335,25 @@ IMPORTS = {
         "",
     "planner.plan_file":
         "errors json_text planner.allocation",
+    "planner.planning":
+        "errors format planner.advice planner.allocation "
+        "planner.cost.pricing planner.cost.roofline planner.plan_file "
+        "planner.pods planner.prices planner.priors planner.request "
+        "planner.schedule planner.tables",
     "planner.pods":
         "errors",
+    "planner.prices":
+        "errors evaluate ledger.object_store ledger.records "
+        "planner.cost.efficiency planner.cost.measured planner.cost.memory "
+        "planner.cost.model_shape planner.cost.pricing planner.cost.recipe "
+        "planner.cost.roofline planner.cost.workload planner.plan_file "
+        "planner.request",
     "planner.priors":
         "errors planner.laws",
+    "planner.request":
+        "errors installation json_text planner.allocation "
+        "planner.cost.machine planner.cost.roofline planner.cost.workload "
+        "planner.fit_file planner.priors",
     "planner.schedule":
         "errors planner.advice planner.allocation planner.fit_file",
     "planner.tables":
@@ -579,24 +594,15 @@ IMPORTS = {
         "frontier.report.html frontier.report.plots installation "
         "launch.record_flags ledger.records",
     "launch.plan":
-        "cli errors format launch.plan_flags launch.price ledger.records "
-        "planner.advice planner.allocation planner.cost.pricing "
-        "planner.cost.roofline planner.plan_file planner.pods "
-        "planner.priors planner.schedule planner.tables planner.trainers",
+        "cli errors launch.plan_flags ledger.records planner.plan_file "
+        "planner.planning planner.trainers",
     "launch.plan_flags":
-        "cli errors installation json_text launch.price planner.allocation "
-        "planner.cost.roofline planner.fit_file planner.priors "
+        "cli planner.allocation planner.priors planner.request "
         "planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate experiment mesh models.decoder "
         "models.hf_config models.hf_weights progress rl.rewards rl.update "
         "rng sampling.sampler tasks.countdown tasks.prompts types",
-    "launch.price":
-        "errors evaluate installation json_text ledger.object_store "
-        "ledger.records planner.cost.efficiency planner.cost.machine "
-        "planner.cost.measured planner.cost.memory planner.cost.model_shape "
-        "planner.cost.pricing planner.cost.recipe planner.cost.roofline "
-        "planner.cost.workload planner.plan_file",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":

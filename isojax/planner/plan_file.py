@@ -17,7 +17,7 @@ class Row:
   allocation: Allocation
   seed: int
   lr: float  # after warm-up; the run computes it from its own anchor
-  expected: dict | None  # of launch.price.expected; None: not priced
+  expected: dict | None  # of prices.expected; None: not priced
   selection: str | None = None  # rule that keeps alloc.m; None: the config's
 
 

@@ -1,19 +1,14 @@
-"""The flags that price a run: machine, model, lengths, measured speed."""
+"""Prices the runs of a plan: machine, model, lengths, measured speed."""
 
 import dataclasses
 import math
 import os
 
-from absl import flags
-
-from isojax import installation
 from isojax import evaluate
-from isojax import json_text
 from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.planner import plan_file
-from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import measured as measured_lib
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
@@ -21,76 +16,21 @@ from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK
 from isojax.planner.cost.recipe import Recipe
-from isojax.planner.cost.workload import BYTES, Workload
+from isojax.planner.cost.workload import Workload
+from isojax.planner.request import Request, load_json, positive, the_machine
 
-MACHINE = flags.DEFINE_string(
-    "machine", None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
-_USD = flags.DEFINE_float(
-    "usd_per_chip_hour", None, "Price of a chip-hour; default: the list price.")
-MODEL = flags.DEFINE_string(
-    "model", None, "Local folder with the config.json of the policy; default: "
-    "that of --config.")
-_PROMPT = flags.DEFINE_float(
-    "prompt_tokens", None, "Mean tokens of a problem.")
-_RESPONSE = flags.DEFINE_float(
-    "response_tokens", None, "Mean tokens of a rollout.")
-_DTYPE = flags.DEFINE_enum(
-    "dtype", "bfloat16", sorted(BYTES), "Format of compute and cache; --config "
-    "has its own.")
-_ROWS = flags.DEFINE_integer(
-    "rows", None, "Most rollouts decoded at once; default: the slots of "
-    "--config, or 64 per chip. Fewer if a step has fewer or memory is short.",
-    lower_bound=1, upper_bound=2**24)
-_MEASURED = flags.DEFINE_string(
-    "measured", None, "records.jsonl of a run on this machine: gives its "
-    "speed, and lengths that no flag gives.")
-_BENCH = flags.DEFINE_string(
-    "bench", None, "JSON file of launch.bench on this machine: gives its "
-    "speed; not with --measured.")
 LENGTHS = 1e7  # tokens; the largest mean
 
 
-def load_json(path: str, what: str) -> dict:
-  """Returns the object in a JSON file; InputError says what was expected."""
-  try:
-    with open(installation.find(path), encoding="utf-8") as file:
-      value = json_text.loads(file.read())
-    if not isinstance(value, dict):
-      raise ValueError("not an object")
-    return value
-  except (OSError, ValueError, RecursionError) as error:
-    raise InputError(f"{path}: expected {what} ({error})") from error
+def lengths(ask: Request) -> tuple[float | None, float | None]:
+  """Returns the mean tokens of a prompt and of a response that are given."""
+  return (positive(ask, "prompt_tokens", LENGTHS, 1e-3),
+          positive(ask, "response_tokens", LENGTHS, 1e-3))
 
 
-def positive(flag, most: float, least: float = 0.0) -> float | None:
-  """Returns a flag's number; InputError if it is not from least to most."""
-  value = flag.value
-  if value is not None and not least <= value <= most:
-    raise InputError(f"--{flag.name}={value:g}: expected a number from "
-                     f"{least:g} to {most:g}")
-  return value
-
-
-def lengths() -> tuple[float | None, float | None]:
-  """Returns the mean tokens of a prompt and of a response that flags give."""
-  return positive(_PROMPT, LENGTHS, 1e-3), positive(_RESPONSE, LENGTHS, 1e-3)
-
-
-def the_machine() -> machine_lib.Machine:
-  """Returns --machine, with --usd_per_chip_hour and jax's share of its GPUs."""
-  machine = dataclasses.replace(
-      machine_lib.machine(MACHINE.value),
-      gpu_share=machine_lib.gpu_share(os.environ))
-  usd = positive(_USD, 1e6)
-  if usd is None:
-    return machine
-  return dataclasses.replace(machine, accelerator=dataclasses.replace(
-      machine.accelerator, usd_per_hour=usd, usd_source="--usd_per_chip_hour"))
-
-
-def the_shape(config) -> model_shape_lib.ModelShape:
+def the_shape(ask: Request) -> model_shape_lib.ModelShape:
   """Returns the shape of the policy of --model or of the config."""
-  folder = MODEL.value or (config and config.model.path)
+  folder = ask.model or (ask.config and ask.config.model.path)
   if folder is None:
     raise InputError("--machine needs --model=FOLDER, or a --config")
   path = folder if folder.endswith(".json") else os.path.join(
@@ -100,12 +40,12 @@ def the_shape(config) -> model_shape_lib.ModelShape:
       "at least this file"), path=path)
 
 
-def measured_records() -> list[dict] | None:
-  """Returns the train records of --measured, or None without the flag."""
-  path = _MEASURED.value
+def measured_records(ask: Request) -> list[dict] | None:
+  """Returns the train records of --measured, or None without it."""
+  path = ask.measured
   if path is None:
     return None
-  if _BENCH.value is not None:
+  if ask.bench is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
   object_store.check(path, "measured")
   if not object_store.remote(path) and not os.path.isfile(path):
@@ -137,12 +77,12 @@ def the_recipe(config, train) -> Recipe:
       recompute=updates.caches == "recompute")
 
 
-def the_workload(config, train, kl: bool, shape, machine) -> Workload:
-  """Returns the workload of flags, of --measured, and of the config.
+def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
+  """Returns the workload of the request, of --measured, and of the config.
 
   Maximal lengths are those of the config, or 4 times the mean.
   """
-  means = lengths()
+  config, means = ask.config, lengths(ask)
   if None in means and train is None:
     raise InputError("--machine needs --prompt_tokens and --response_tokens "
                      "(means), or --measured=records.jsonl of a run")
@@ -150,7 +90,7 @@ def the_workload(config, train, kl: bool, shape, machine) -> Workload:
   means = [found[i] if mean is None else mean for i, mean in enumerate(means)]
   if config is None:
     return Workload(*means, *(math.ceil(4 * mean) for mean in means),
-                    dtype=_DTYPE.value, kl=kl)
+                    dtype=ask.dtype, kl=kl)
   sampler, loss = config.sampler, config.recipe.loss
   return Workload(
       *means, sampler.max_prompt_tokens, sampler.max_new_tokens,
@@ -183,11 +123,12 @@ def evaluations(config, count: int):
   return rollouts
 
 
-def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
-  """Returns what the flags price runs on, or None without --machine.
+def price_of(ask: Request, *, easy: bool,
+             validation: int) -> pricing.Price | None:
+  """Returns what the runs are priced on, or None without a machine.
 
   Args:
-    config: of isojax.main, or None.
+    ask: the request.
     easy: whether the problems are easy: then the recipe has KL. A config has
       its own.
     validation: problems of an evaluation, which a config has.
@@ -195,33 +136,34 @@ def price_of(config, *, easy: bool, validation: int) -> pricing.Price | None:
   Raises:
     InputError: no model, no lengths, or the model does not fit.
   """
-  if MACHINE.value is None:
+  if ask.machine is None:
     return None
-  machine, shape, train = the_machine(), the_shape(config), measured_records()
-  workload = the_workload(config, train, easy, shape, machine)
+  config, machine = ask.config, the_machine(ask)
+  shape, train = the_shape(ask), measured_records(ask)
+  workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
     price = pricing.packed(shape, workload, machine, efficiency=CALIBRATED,
-                           rows=_ROWS.value or 64 * machine.chips)
+                           rows=ask.rows or 64 * machine.chips)
   else:
     shards = config.mesh.data * config.mesh.fsdp
     price = pricing.fitting(pricing.Price(
         shape=shape, machine=machine, workload=workload, efficiency=CALIBRATED,
         mesh=roofline.checked_mesh(
             roofline.Mesh(**config.mesh.to_dict()), machine),
-        rows=_ROWS.value or config.sampler.slots,
+        rows=ask.rows or config.sampler.slots,
         micro_rows=max(shards, config.recipe.loss.microbatch_tokens
                        // config.sampler.max_new_tokens),
         chunked_head=True, whole=True, eval_k=config.eval.k,
         eval_rollouts=evaluations(config, validation)))
-  return as_measured(price, train)
+  return as_measured(ask, price, train)
 
 
-def as_measured(price: pricing.Price, train) -> pricing.Price:
+def as_measured(ask: Request, price: pricing.Price, train) -> pricing.Price:
   """Returns the price at the speed of --bench or --measured, if given."""
-  if _BENCH.value is not None:
+  if ask.bench is not None:
     return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
-        load_json(_BENCH.value, "the JSON file of launch.bench"), price.shape,
-        price.workload, price.machine, path=_BENCH.value))
+        load_json(ask.bench, "the JSON file of launch.bench"), price.shape,
+        price.workload, price.machine, path=ask.bench))
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)
@@ -231,7 +173,7 @@ def as_measured(price: pricing.Price, train) -> pricing.Price:
       price, workload=dataclasses.replace(price.workload, trained=seen.trained),
       efficiency=measured_lib.measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=_MEASURED.value))
+          path=ask.measured))
 
 
 def cost_of(price: pricing.Price, a) -> roofline.Cost:

@@ -1,4 +1,4 @@
-"""What launch.price reads from a config, and prices of whole allocations."""
+"""What a price reads from a config, and prices of whole allocations."""
 
 import itertools
 
@@ -14,12 +14,12 @@ from isojax.planner.cost.efficiency import CALIBRATED
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.rl import algorithm
-from launch import price as price_lib
+from isojax.planner import prices
 from tests.planner import test_recipe
 
 
 def test_forward_passes_are_those_of_the_algorithm():
-  assert price_lib.the_recipe(hard.get_config(), None) == ON_POLICY
+  assert prices.the_recipe(hard.get_config(), None) == ON_POLICY
   for (coef, where), ratio_to, epochs, minibatches, critic in itertools.product(
       ((0.0, "loss"), (0.1, "loss"), (0.1, "reward")), ("old", "behavior"),
       (1, 2), (1, 4), ("none", "shared", "own")):
@@ -32,7 +32,7 @@ def test_forward_passes_are_those_of_the_algorithm():
         constants={} if critic == "none" else dict(gamma=1.0, lam=0.95))
     config.recipe.updates.update(epochs=epochs, minibatches=minibatches)
     config.recipe.critic.kind = critic
-    r, found = experiment.load(config).recipe, price_lib.the_recipe(
+    r, found = experiment.load(config).recipe, prices.the_recipe(
         config, None)
     columns = algorithm.scored_columns(r.loss, r.updates, r.critic)
     assert found == Recipe(
@@ -52,23 +52,23 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     e = experiment.load(config)
     row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
         4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
-    (row,), _ = price_lib.with_rate(config, [row])
+    (row,), _ = prices.with_rate(config, [row])
     assert row.lr == pytest.approx(e.lr)
 
 
 def test_in_flight_sampling_is_priced():
   config = hard.get_config()
   config.recipe.updates.update(in_flight=2, caches="stale")
-  assert price_lib.the_recipe(config, None) == Recipe(
+  assert prices.the_recipe(config, None) == Recipe(
       in_flight=True, recompute=False)
 
 
 def test_rounds_are_measured_or_the_most():
   config = hard.get_config()
   config.recipe.filter.rounds = 3
-  assert price_lib.the_recipe(config, None).rounds == 3.0
+  assert prices.the_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
-  assert price_lib.the_recipe(config, train).rounds == 40 / 8 / 3
+  assert prices.the_recipe(config, train).rounds == 40 / 8 / 3
   price = pricing.packed(
       test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
       machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
@@ -85,11 +85,11 @@ def test_an_allocation_costs_what_its_pieces_cost():
       machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
   # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
   a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
-  cost = price_lib.cost_of(price, a)
+  cost = prices.cost_of(price, a)
   assert a.steps_by_piece == ((4, 32), (8, 8)) and a.C == 1536
   assert cost.seconds == pytest.approx(
       price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
   assert (cost.rollouts, cost.tokens) == (1536, 1536 * 200)
-  kept = price_lib.cost_of(price, Allocation(8, 4, 40, m=2))
+  kept = prices.cost_of(price, Allocation(8, 4, 40, m=2))
   assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
   assert kept.seconds < price.run(8, 4, 40).seconds

@@ -1,0 +1,248 @@
+"""Makes a plan: the allocation of a budget, a sweep, or a schedule of n."""
+
+import dataclasses
+import functools
+import math
+
+from isojax.errors import InputError
+from isojax.format import many
+from isojax.planner import advice as advice_lib
+from isojax.planner import plan_file
+from isojax.planner import pods as pods_lib
+from isojax.planner import prices
+from isojax.planner import request
+from isojax.planner import schedule as schedule_lib
+from isojax.planner import tables
+from isojax.planner.allocation import B_MAX, FEWEST_M, Allocation
+from isojax.planner.allocation import allocate, sqrt_lr
+from isojax.planner.cost import pricing
+from isojax.planner.cost import roofline
+from isojax.planner.priors import Prior
+from isojax.planner.request import Request
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The answer to a request."""
+
+  rows: tuple[plan_file.Row, ...]  # one for each run
+  text: str  # what the answer rests on, and warnings
+  price: pricing.Price | None  # None: not priced
+  D: int | None  # training problems, if known
+
+
+def asked(ask: Request, D: int | None, law, price, B_max: int, *, Bp, n):
+  """Returns the question; its C is 0 if hours are given."""
+  prompt, response = ((price.workload.prompt_tokens,
+                       price.workload.response_tokens) if price else
+                      prices.lengths(ask))
+  tokens = response if response is None or law.unit == "sampled_tokens" else (
+      response + (prompt or 0))
+  C = (0 if ask.rollouts is None else
+       request.whole_number("rollouts", ask.rollouts, 2))
+  return advice_lib.Question(
+      C=C, law=law, metric=ask.metric, D=D, B_max=B_max, Bp=Bp, n=n,
+      model=ask.model or (ask.config and ask.config.model.path),
+      tokens_per_rollout=tokens, **request.anchors(ask.config))
+
+
+def own_arms(ask: Request) -> list[pods_lib.Own] | None:
+  """Returns the arms of --speedup, or None without it."""
+  if ask.speedup is None:
+    return None
+  return pods_lib.read_own(
+      request.load_json(ask.speedup, "speedup.json of launch.speedup"),
+      path=ask.speedup)
+
+
+def with_m(ask: Request, price, own, n: int):
+  """Returns the price of a step that trains on the m that --pods proposes."""
+  if price is None or not ask.pods or (
+      len(pods_lib.candidates(n)) < 2):
+    return price
+  return price.with_recipe(
+      m=pods_lib.propose(n, own=own, step_ratio=None).m)
+
+
+def down_sampled(a: Allocation, price, own) -> tuple[Allocation, str]:
+  """Returns the allocation with m of --pods, and its words."""
+  step_ratio = None
+  if price is not None:
+    step = lambda m: float(
+        price.with_recipe(m=m).step(a.Bp, a.n).seconds)
+    step_ratio = lambda m: step(a.n) / step(m)
+  proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
+  text = tables.down_sampled(a.n, proposal, step_ratio)
+  return dataclasses.replace(
+      a, m=proposal.m if proposal.m < a.n else None), text
+
+
+def advised(ask: Request, D, law, price, seeds, B_max: int):
+  """Returns (rows of the plan, one per seed; its words)."""
+  question = asked(ask, D, law, price, B_max, Bp=request.one(ask, "Bp", 1),
+                   n=request.one(ask, "n", 2))
+  own = own_arms(ask)
+  priced_at = functools.partial(with_m, ask, price, own)
+  if question.C:
+    answer = advice_lib.advise(question)
+  else:
+    hours = request.hours(ask)
+    answer = advice_lib.for_hours(
+        question, hours, lambda Bp, n: roofline.budget_for(
+            hours, Bp, n, priced_at(n).run),
+        lambda Bp, n: float(priced_at(n).run(Bp, n, 1).hours))
+  a = answer.allocation
+  text = tables.explained(question, answer, request.whose(ask.config))
+  if ask.pods:
+    a, said = down_sampled(a, price, own)
+    text += "\n" + said
+  expected = functools.partial(prices.expected, price)
+  # PODS's rule, unless the config names another.
+  given = ask.config is not None and ask.config.recipe.loss.selection != "all"
+  selection = None if a.m is None or given else "max_variance"
+  rows = [plan_file.Row(a, seed, answer.lr, expected(a), selection)
+          for seed in seeds]
+  near = () if ask.pods else advice_lib.neighbours(question, a)
+  if near:
+    predict = functools.partial(advice_lib.predict, law)
+    text = tables.beside(near, expected, predict) + "\n" + text
+  return rows, text
+
+
+def scheduled(ask: Request, D, law, price, seeds, B_max: int):
+  """Returns (rows of the plan with a schedule of n, its words)."""
+  if ask.rollouts is None:
+    raise InputError("--schedule needs --rollouts, the budget that the pieces "
+                     "divide")
+  question = asked(ask, D, law, price, B_max, Bp=request.one(ask, "Bp", 1),
+                   n=None)
+  Bp, found = schedule_lib.follow(question)
+  a = allocate(Bp=Bp, n=found.pieces[0][1], M=None, C=question.C,
+               schedule=found.pieces)
+  anchor = request.anchors(ask.config)
+  lr = sqrt_lr(anchor["base_lr"], anchor["base_batch"], a.B)
+  rows = [plan_file.Row(a, seed, lr, prices.expected(price, a))
+          for seed in seeds]
+  return rows, tables.scheduled(found, Bp) + "\n" + tables.learning_rate(
+      **anchor, anchor=request.whose(ask.config)) + "; lr in the table is "\
+      "that of the first piece"
+
+
+def law_cells(ask: Request, D, law, price, B_max: int):
+  """Returns (cells, words) of a sweep at the advised n, half and twice it."""
+  question = asked(
+      ask, D, law, price, B_max, n=None,
+      Bp=request.one(ask, "Bp", 1) if len(ask.Bp) == 1 else None)
+  answer = advice_lib.advise(question)
+  found = (answer.allocation, *advice_lib.neighbours(
+      question, answer.allocation))
+  pairs = sorted((a.n, a.Bp) for a in found)
+  ns = [n for n, _ in pairs]
+  said = [f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
+          f"power of two, half and twice it ({answer.answer.basis})",
+          *(f"warning: {warning}" for warning in answer.warnings)]
+  return [(Bp, n) for n, Bp in pairs] if not ask.Bp else [
+      (Bp, n) for Bp in request.whole(ask, "Bp", 1) for n in ns], said
+
+
+def wanted_cells(ask: Request, D, law, price, B_max: int):
+  """Returns (cells of the sweep, words)."""
+  said = []
+  Bps = request.whole(ask, "Bp", 1) if ask.Bp else []
+  if law is not None:
+    cells, said = law_cells(ask, D, law, price, B_max)
+  elif not Bps or bool(ask.n) == bool(ask.B):
+    raise InputError("--sweep needs --Bp and either --n or --B, such as "
+                     "--Bp=32 --n=8,32,128,512, or a law to take n from")
+  elif ask.n:
+    cells = [(Bp, n) for Bp in Bps for n in request.whole(ask, "n", 2)]
+  else:
+    cells = [(Bp, ask.B / Bp) for Bp in Bps]
+  kept, why = plan_file.kept_cells(cells, B=ask.B, B_max=B_max, D=D)
+  if not kept:
+    raise InputError("nothing is left of the sweep: " + "; ".join(why))
+  return kept, said + why
+
+
+def without_done(ask: Request, rows: list[plan_file.Row]):
+  """Returns (rows that --skip does not have at their C, words)."""
+  path = ask.skip
+  if path is None:
+    return rows, []
+  fit = request.read_fit(path)
+  if fit.unit not in ("rollouts", "updates"):
+    raise InputError(f"--skip={path} is in {fit.unit}; expected a fit of "
+                     "--axis=rollouts or updates")
+  C = {(run.Bp, run.n, run.seed): run.C * (
+      run.Bp * run.n if fit.unit == "updates" else 1) for run in fit.runs}
+  key = lambda row: (row.allocation.Bp, row.allocation.n, row.seed)
+  done = [row for row in rows if key(row) in C
+          and plan_file.reached(C[key(row)], row.allocation.C)]
+  left = [row for row in rows if row not in done]
+  if not left:
+    raise InputError(f"--skip={path} has every run of this sweep at this "
+                     "budget; raise --rollouts, or add --seeds or --n")
+  return left, [f"left out {many(len(done), 'run')} that {path} has at this "
+                "budget"] * bool(done)
+
+
+def swept(ask: Request, D, law, price, seeds, B_max: int):
+  """Returns (rows of the plan, its words)."""
+  if ask.rollouts is None:
+    raise InputError("--sweep needs --rollouts, the same C for every run")
+  C = request.whole_number("rollouts", ask.rollouts, 2)
+  legal, text = wanted_cells(ask, D, law, price, min(B_max, C))
+  text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x "
+              f"{many(len(seeds), 'seed')}; each run goes to the largest C and contains every smaller C, "
+              "because the learning rate is constant after warm-up")
+  few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
+  if few:
+    text.append("warning: at (Bp, n) = " + ", ".join(map(str, few))
+                + f" C allows fewer than {FEWEST_M} updates, too few to show "
+                "what the policy can learn; raise --rollouts")
+  anchor = request.anchors(ask.config)
+  text.append(tables.learning_rate(
+      **anchor, anchor=request.whose(ask.config)))
+  rows, said = without_done(ask, plan_file.sweep(
+      legal, C=C, seeds=seeds,
+      cost=functools.partial(prices.expected, price), **anchor))
+  return rows, "\n".join(text + said)
+
+
+def make(ask: Request) -> Plan:
+  """Returns the plan that is asked for.
+
+  Raises:
+    InputError: not one budget, a field without effect or out of range, or a
+      budget that nothing is known about; names the field.
+  """
+  request.hours(ask)  # raises InputError without exactly one budget
+  seeds = request.whole(ask, "seeds", 0)
+  about = request.problems(ask)
+  law = request.the_law(ask, about.stratum) if ask.law_is_asked else None
+  request.refuse_what_has_no_effect(ask, law)
+  price = prices.price_of(
+      ask, easy="easy" in (about.stratum, law and law.stratum),
+      validation=about.validation)
+  B_max = ask.B_max or (law.B_max if isinstance(law, Prior) else B_MAX)
+  kind = swept if ask.sweep else scheduled if ask.schedule else advised
+  rows, text = kind(ask, about.D, law, price, seeds, B_max)
+  rows, said = prices.with_rate(ask.config, rows)
+  return Plan(tuple(rows), "\n".join([text, *said]), price, about.D)
+
+
+def priced(price: pricing.Price, rows) -> str:
+  """Returns what the prices of the rows rest on."""
+  allocations = [row.allocation for row in rows]
+  m = allocations[0].m
+  return tables.priced(
+      price if m is None else price.with_recipe(m=m),
+      [prices.cost_of(price, a) for a in allocations], allocations)
+
+
+def words(plan: Plan) -> str:
+  """Returns the plan as text: a table, what it rests on, and its cost."""
+  return "\n".join([
+      tables.table(list(plan.rows), plan.D), plan.text,
+      *([priced(plan.price, plan.rows)] if plan.price else []),
+      tables.totals(list(plan.rows))])
