@@ -196,6 +196,9 @@ IMPORTS = {
         "frontier.study frontier.verdict planner.fit_file planner.laws",
     "frontier.io.formats":
         "ledger.records",
+    "frontier.io.logs":
+        "errors frontier.io.field_mapping frontier.io.rows "
+        "ledger.object_store",
     "frontier.io.options":
         "frontier.io.formats json_text",
     "frontier.io.parse":
@@ -225,6 +228,12 @@ IMPORTS = {
         "format frontier.report.axes frontier.report.plots",
     "frontier.report.sections":
         "format frontier.labels",
+    "frontier.result":
+        "errors format frontier.analysis frontier.bootstrap "
+        "frontier.io.fit_json frontier.io.formats frontier.io.rows "
+        "frontier.io.selection frontier.labels frontier.next_sweep "
+        "frontier.report.html frontier.report.plots frontier.study "
+        "frontier.verdict installation ledger.records",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":
@@ -588,11 +597,8 @@ IMPORTS = {
     "launch.demo_model.wheel":
         "errors",
     "launch.fit":
-        "cli errors format frontier.analysis frontier.bootstrap "
-        "frontier.curves frontier.io.fit_json frontier.io.formats "
-        "frontier.io.selection frontier.labels frontier.next_sweep "
-        "frontier.report.html frontier.report.plots installation "
-        "launch.record_flags ledger.records",
+        "cli frontier.bootstrap frontier.curves frontier.io.selection "
+        "frontier.result launch.record_flags",
     "launch.plan":
         "cli errors launch.plan_flags ledger.records planner.plan_file "
         "planner.planning planner.trainers",
@@ -608,8 +614,7 @@ IMPORTS = {
     "launch.readme_figure":
         "cli errors frontier.labels frontier.report.axes",
     "launch.record_flags":
-        "cli errors frontier.io.field_mapping frontier.io.formats "
-        "ledger.object_store",
+        "cli errors frontier.io.formats frontier.io.logs frontier.io.rows",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
     "launch.speedup":

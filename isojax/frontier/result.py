@@ -1,0 +1,113 @@
+"""The whole result of a study: the fit, its document, and its files."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+
+from isojax import installation
+from isojax.errors import InputError
+from isojax.format import many
+from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import labels
+from isojax.frontier import next_sweep
+from isojax.frontier.io import fit_json
+from isojax.frontier.io import formats
+from isojax.frontier.io import selection
+from isojax.frontier.io.rows import Row
+from isojax.frontier.io.selection import Selection
+from isojax.frontier.study import Study
+from isojax.frontier.verdict import Fit
+from isojax.ledger import records
+
+
+def need_matplotlib(what: str) -> None:
+  """Raises InputError if matplotlib is not installed."""
+  if not importlib.util.find_spec("matplotlib"):
+    raise InputError(f"{what} draws figures and needs the extra: "
+                     f"{installation.pip_install('plot')}")
+
+
+def of_all_metrics(fit: Fit, rows: list[Row], chosen: Selection) -> dict:
+  """Returns metric -> fit of the same runs, for each metric in the records."""
+  fits = {fit.study.metric: fit}
+  for metric in formats.METRICS:
+    try:
+      study, _ = selection.from_rows(
+          rows, dataclasses.replace(chosen, metric=metric))
+    except InputError:  # a log without this metric
+      continue
+    if study.metric not in fits:
+      fits[study.metric] = analysis.analyse(study, fit.options)
+  return fits
+
+
+def summary(found: dict) -> str:
+  """Returns the verdict, the law and the next step, for the terminal."""
+  study, law, verdict = found["study"], found["law"], found["verdict"]
+  lines = [f"{many(len(study['runs']), 'run')}, n = "
+           f"{', '.join(map(str, study['n']))} at Bp = "
+           f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
+           f"{study['eval_set']} against {study['axis']}",
+           "identified" if verdict["identified"] else "NOT identified:",
+           *(f"  - {reason}" for reason in verdict["reasons"]),
+           *(f"  caution: {caution}" for caution in verdict["cautions"])]
+  if law is not None:
+    said = {name.split(",")[0]: f"{value} {interval}"
+            for name, value, interval in labels.parameters(found)}
+    lines.append(
+        ("law: " if verdict["identified"] else
+         "law, not identified, do not use: ")
+        + ", ".join(f"{name} = {text}" for name, text in said.items())
+        + f"; {labels.axis_of(study)[0]} in {study['axis']}")
+  lines += [f"  note: {note}" for note in found["notes"][:8]]
+  if len(found["notes"]) > 8:
+    lines.append(f"  and {len(found['notes']) - 8} more notes in the report")
+  lines.append("next: " + found["next"]["text"])
+  if found["next"]["command"]:
+    lines.append("  " + found["next"]["command"])
+  return "\n".join(lines)
+
+
+def document(study: Study, rows: list[Row], chosen: Selection,
+             options: bootstrap.Options, *, notes: list[str],
+             path: str) -> dict:
+  """Returns the content of fit.json.
+
+  Args:
+    study: that is fitted.
+    rows: of the study, for the other metrics.
+    chosen: which of the rows are the study.
+    options: of the analysis.
+    notes: what the readers left out, and why.
+    path: of the file, for the command that comes next.
+  """
+  fit = analysis.analyse(study, options)
+  notes, min_C = list(notes), options.points.min_C
+  hill = fit_json.scalerl_fields(study, min_C=min_C, notes=notes)
+  return fit_json.document(
+      fit, others=of_all_metrics(fit, rows, chosen), hill=hill,
+      matched=fit_json.scalerl_matched(study, hill, min_C=min_C),
+      next_plan=next_sweep.next_plan(fit, path=path), notes=notes)
+
+
+def save(found: dict, folder: str) -> list[str]:
+  """Writes fit.json, figures and report.html; returns the figures' paths.
+
+  Raises:
+    InputError: the folder cannot be written, or matplotlib is missing.
+  """
+  need_matplotlib("the report")
+  from isojax.frontier.report import html
+  from isojax.frontier.report import plots  # needs matplotlib
+  try:
+    figures = plots.save(found, folder)
+    records.replace(os.path.join(folder, "report.html"),
+                    html.page(found, figures).encode(errors="replace"))
+    records.replace(os.path.join(folder, "fit.json"),
+                    json.dumps(found, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
+                     "another folder") from error
+  return figures
