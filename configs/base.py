@@ -28,7 +28,9 @@ def get_config():
               system="",  # system prompt of a chat; empty: the template's own
           ),
           grader=dict(
-              name="countdown",  # task that judges: or math, reasoning_gym
+              name="countdown",  # task that judges: or math, reasoning_gym,
+              # python
+              file="",  # FILE.py:FUNCTION of a reward of one's own, for python
               answer="whole",  # part of the text: or boxed, hash, tags
               workers=1,  # judging processes; countdown needs none
               seconds=5.0,  # to judge an answer; a longer one is wrong

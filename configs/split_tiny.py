@@ -21,7 +21,9 @@ def get_config():
           system="",  # of a chat; empty: the template's, Qwen2.5 has one
       ),
       grader=dict(
-          name="countdown",  # how answers are judged: or math, reasoning_gym
+          name="countdown",  # how answers are judged: or math, reasoning_gym,
+          # python
+          file="",  # FILE.py:FUNCTION of a reward of one's own, for python
           answer="whole",  # where they stand: or boxed, hash, tags
           workers=1,  # processes that judge; countdown needs none
           seconds=5.0,  # wall clock an answer may take, then it is wrong

@@ -29,21 +29,19 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """Returns the share of the most common votes that are right.
-
-  It is 0 or 1 unless several votes are equally common, and 0 without any vote.
+  """Returns the mean reward of the most common votes, 0 without any vote.
 
   Args:
     votes: the answer of each sample, "" for none.
-    reward: the reward of each sample; equal answers have equal rewards.
+    reward: the reward of each sample.
   """
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
     return 0.0
   top = max(count.values())
-  right = {vote for vote, r in zip(votes, reward, strict=True) if r == 1.0}
-  tied = [vote for vote, c in count.items() if c == top]
-  return sum(vote in right for vote in tied) / len(tied)
+  tied = {vote for vote, c in count.items() if c == top}
+  return float(sum(r for vote, r in zip(votes, reward, strict=True)
+                   if vote in tied) / (top * len(tied)))
 
 
 def mean_and_se(value_Q) -> tuple[float, float]:
@@ -61,16 +59,20 @@ def at_k(reward_Qxk, votes_Qxk) -> dict:
   """Returns the evaluation fields of a record.
 
   Args:
-    reward_Qxk: binary rewards.
+    reward_Qxk: rewards in [0, 1]. If all are 0 or 1, avg, best and worst are
+      the usual avg@k, pass@k and worst@k, and `correct` has counts. Otherwise
+      best and worst are the highest and the lowest of the k rewards, and
+      `correct` has their sum, a float.
     votes_Qxk: answers, as for `majority`.
   """
-  reward = np.asarray(reward_Qxk)
+  reward = np.asarray(reward_Qxk, np.float64)
   k = reward.shape[1]
-  correct = (reward == 1.0).sum(axis=1)
+  total = reward.sum(axis=1)
+  correct = total.astype(int) if np.isin(reward, (0.0, 1.0)).all() else total
   per_problem = {
       "avg": reward.mean(axis=1),
-      "best": best_at_k(correct, stored=k, k=k),
-      "worst": worst_at_k(correct, stored=k, k=k),
+      "best": reward.max(axis=1),
+      "worst": reward.min(axis=1),
       "maj": [majority(votes, r)
               for votes, r in zip(votes_Qxk, reward, strict=True)],
   }

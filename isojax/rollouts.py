@@ -42,7 +42,7 @@ def grading(context: RunContext):
   Raises:
     InputError: the grader cannot start.
   """
-  source = stratum_file.source(context.stratum.header)
+  source = stratum_file.source(context.stratum.header) | context.reward
   with grader_lib.opened(context.e.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
     try:

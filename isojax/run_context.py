@@ -22,7 +22,9 @@ from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import python_reward
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.types import Prompts
 
@@ -43,17 +45,19 @@ class RunContext:
   model: decoder.Transformer
   sampler: sampler_lib.Sampler
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
+  reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
 
 
 def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
   """Raises InputError if the grader cannot judge the problems of a stratum."""
-  if header["task"] != e.task.grader.name:
+  task = base_lib.TASKS[e.task.grader.name]
+  if header["task"] != e.task.grader.name and task.read is None:
     raise InputError(
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} grades others; use the grader that they were "
-        "measured with")
-  base_lib.TASKS[header["task"]].check_source(stratum_file_lib.source(header))
+        "measured with, or a reward of your own: task.grader.name=python")
+  task.check_source(stratum_file_lib.source(header))
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
@@ -72,7 +76,7 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
         tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
-        question=base_lib.TASKS[e.task.grader.name].question)
+        question=base_lib.TASKS[stratum.header["task"]].question)
     kept = dataclasses.replace(kept, **{split: fitting})
     dropped[split] = len(problems) - len(fitting)
   if not any(dropped.values()):
@@ -94,6 +98,22 @@ def other_model(e: experiment_lib.Experiment, header: dict,
           f"({header['model_sha256'][:12]}), not with the model that is "
           f"trained, {e.model.path} ({found[:12]}): the pass rates of this "
           "model are unknown; python -m launch.split measures them",)
+
+
+def other_reward(e: experiment_lib.Experiment, header: dict,
+                 found: str) -> tuple[str, ...]:
+  """Returns a note if a stratum's pass rates are not those of the reward.
+
+  Args:
+    found: the hash of the reward's file.
+  """
+  by = header["reward_sha256"] if "reward_sha256" in header else header["task"]
+  if by == found or "model_sha256" not in header or (
+      header["model_sha256"] is None):
+    return ()
+  return (f"the pass rates of {e.task.stratum} were measured by another grader "
+          f"than {e.task.grader.file}: by {header['task']}; python -m "
+          "launch.split with this grader measures them",)
 
 
 def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
@@ -119,6 +139,9 @@ def prepare(config) -> RunContext:
       e, e.task.stratum, tokenizer, model.cfg.V)
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
+  reward = grader_lib.with_reward(e.task.grader, {})
+  grader_lib.probe(e.task.grader, stratum_file_lib.source(stratum.header)
+                   | reward, stratum.train[0])
   sampler, sampler_notes = policy_lib.make_sampler(opened, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
@@ -127,6 +150,9 @@ def prepare(config) -> RunContext:
       "model_text_sha256": policy_lib.text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
       "prompts_sha256": _prompts_sha256(prompts)}
+  if reward:
+    identity["reward_sha256"] = python_reward.sha256(reward["reward"])
+    notes += other_reward(e, stratum.header, identity["reward_sha256"])
   return RunContext(
       e=e, folder=folder, model_sha256=model_sha256, identity=identity,
       run_id=workdir.run_id(identity),
@@ -135,7 +161,7 @@ def prepare(config) -> RunContext:
       model=model, merge=jax.jit(functools.partial(
           lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
           precision=e.sampler.precision)),
-      sampler=sampler,
+      sampler=sampler, reward=reward,
       notes=(*notes, *sampler_notes,
              *other_model(e, stratum.header, model_sha256)))
 
@@ -223,6 +249,13 @@ def merged(context: RunContext, base, trained):
   return context.merge(base, trained) if context.e.model.lora.rank else trained
 
 
+def task_name(context: RunContext) -> str:
+  """Returns what judges: a task, or python and a hash of the reward's file."""
+  if not context.reward:
+    return context.stratum.header["task"]
+  return f"python-{context.identity['reward_sha256'][:12]}"
+
+
 TOTALS = records.TOTALS
 
 
@@ -238,7 +271,7 @@ def identity_fields(context: RunContext, step: int, rollouts: int,
   """
   e, D = context.e, len(context.stratum.train)
   return {"run_id": context.run_id, "seed": e.seed, "model": e.model.path,
-          "task": context.stratum.header["task"],
+          "task": task_name(context),
           "split": context.stratum.header["stratum"],
           "Bp": e.alloc.Bp, "n": n, "m": e.alloc.m_of(n), "D": D, "step": step,
           "rollouts": rollouts, "unix_time": round(time.time(), 3),

@@ -39,9 +39,10 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   graded = sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
-  reward_Bpxn = rewards.shaped(
+  shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, sampled.rollouts.len_R,
-      e.recipe.reward, format_coef=e.task.format_coef).reshape(-1, n)[kept_P]
+      e.recipe.reward, format_coef=e.task.format_coef)
+  reward_Bpxn = shaped_B.reshape(-1, n)[kept_P]
   prompts = step_rollouts.of_groups(prompts, kept_P, 1)
   rollouts = step_rollouts.of_groups(sampled.rollouts, kept_P, n)
   kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
@@ -62,6 +63,7 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
              "update": ended - updating}
   return state, {
       **measured(taken.prompts, sampled),
+      "shaped_reward": float(shaped_B.mean()),
       "refilled": rounds - 1,
       "solved": step_rollouts.newly_solved(
           graded.correct_B.reshape(-1, n), taken.prompts.id_P,

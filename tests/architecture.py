@@ -424,8 +424,8 @@ IMPORTS = {
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora policy rl.packing "
-        "rl.update rng sampling.sampler tasks.base tasks.prompts "
-        "tasks.stratum_file types",
+        "rl.update rng sampling.sampler tasks.base tasks.grader "
+        "tasks.prompts tasks.python_reward tasks.stratum_file types",
     "run_state":
         "compilation progress rollouts rollouts_in_flight run_context "
         "stopping types",
@@ -487,7 +487,8 @@ IMPORTS = {
     "tasks.answer_extraction":
         "",
     "tasks.base":
-        "tasks.countdown tasks.files tasks.gym tasks.math tasks.problem",
+        "tasks.countdown tasks.files tasks.gym tasks.math tasks.problem "
+        "tasks.python_reward",
     "tasks.countdown":
         "errors tasks.problem",
     "tasks.dedup":
@@ -496,11 +497,11 @@ IMPORTS = {
         "errors json_text tasks.answer_extraction tasks.dedup tasks.problem",
     "tasks.grader":
         "errors installation tasks.answer_extraction tasks.base "
-        "tasks.grader_pool tasks.problem",
+        "tasks.grader_pool tasks.problem tasks.python_reward",
     "tasks.grader_pool":
         "errors installation tasks.base tasks.grader_process",
     "tasks.grader_process":
-        "tasks.base tasks.problem",
+        "errors tasks.base tasks.problem",
     "tasks.gym":
         "errors installation tasks.dedup tasks.problem",
     "tasks.histogram":
@@ -515,6 +516,8 @@ IMPORTS = {
         "",
     "tasks.prompts":
         "errors tasks.base tasks.problem types",
+    "tasks.python_reward":
+        "errors tasks.problem",
     "tasks.strata":
         "errors tasks.problem tasks.stratum_file",
     "tasks.stratum_file":
@@ -633,7 +636,8 @@ IMPORTS = {
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
         "models.hf_weights policy rl.rewards rng sampling.sampler "
-        "tasks.base tasks.problem tasks.prompts",
+        "tasks.base tasks.grader tasks.problem tasks.prompts "
+        "tasks.python_reward",
     "launch.split.output":
         "errors installation launch.split.config tasks.base tasks.histogram "
         "tasks.problem tasks.strata tasks.stratum_file",

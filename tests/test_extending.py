@@ -67,9 +67,9 @@ def test_each_kind_is_shown():
   assert [path for path, *_ in BLOCKS] == [
       *["isojax/rl/selection.py"] * 2, *["isojax/rl/advantages.py"] * 2,
       *["isojax/rl/aggregation.py"] * 2, *["isojax/rl/losses.py"] * 2,
-      "configs/topr.py", "isojax/tasks/sums.py", *["isojax/tasks/base.py"] * 2,
+      "configs/topr.py", "my_reward.py", "isojax/tasks/sums.py", *["isojax/tasks/base.py"] * 2,
       "configs/split_sums.py"]
-  assert len(COMMANDS) == 3
+  assert len(COMMANDS) == 4
 
 
 def test_a_recipe_of_added_functions_trains(extended):
@@ -84,10 +84,24 @@ def test_a_recipe_of_added_functions_trains(extended):
   assert all(r["grad_norm"] > 0 for r in train)
 
 
+def test_a_reward_of_ones_own_trains(extended):
+  """Rewards between 0 and 1; both are recorded, without and with shaping."""
+  folder = str(extended / "reward")
+  call(extended, COMMANDS[1], *SHORT, f"--workdir={folder}",
+       f"--config.task.stratum={few.hard()}", "--config.recipe.reward.wrong=-1")
+  kept = records.read(f"{folder}/records.jsonl")
+  train = [r for r in kept if r["kind"] == "train"]
+  assert len(train) == 2 and {r["task"][:7] for r in kept} == {"python-"}
+  for r in train:
+    assert r["lost"] == 0 and r["grad_norm"] > 0 and 0 < r["reward"] < 1
+    assert r["shaped_reward"] == pytest.approx(2 * r["reward"] - 1)
+  assert any(c % 1 for c in kept[-1]["correct"])
+
+
 def test_an_added_task_is_split_and_trained_on(extended):
   folder = str(extended / "task")
-  call(extended, COMMANDS[1])
-  call(extended, COMMANDS[2], *SHORT, f"--workdir={folder}")
+  call(extended, COMMANDS[2])
+  call(extended, COMMANDS[3], *SHORT, f"--workdir={folder}")
   kept = records.read(f"{folder}/records.jsonl")
   assert {(r["task"], r["split"]) for r in kept} == {("sums", "all")}
   assert kept[-1]["step"] == 2 and len(kept[-1]["correct"]) == 40

@@ -71,11 +71,13 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
                  seed: int) -> Interference | None:
   """Returns the interference of a run.
 
-  None without counts, or if the pass rate is 0 or 1 at the start or the end.
+  None without counts of correct samples, or if the pass rate is 0 or 1 at the start or the end.
   """
   if run.value_ExQ is None or k < 2:
     return None
   correct = np.rint(run.value_ExQ * k).astype(int)
+  if abs(correct - run.value_ExQ * k).max() > 1e-6:
+    return None  # rewards other than 0 and 1
   at = np.unique(np.linspace(0, len(correct) - 1, frames).astype(int))
   if correct[[0, -1]].mean(1).min() == 0 or correct[[0, -1]].mean(1).max() == k:
     return None

@@ -53,9 +53,12 @@ TRAIN = (
     "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
     "solved",  # list: problems that reached solved_rate here; null if off
     "selected",  # rollouts that were trained on or could have been
-    # Fraction of the step's rollouts that are correct, without the bonus: the
-    # mean reward of the advantages is reward + task.format_coef * formatted.
+    # Fraction of the step's rollouts that are correct, or their mean reward in
+    # [0, 1] with task.grader.name=python; without bonus and penalties.
     "reward",
+    # Mean of what the advantages get: with recipe.reward, task.format_coef and
+    # the overlong penalty, without the KL of kl_in=reward.
+    "shaped_reward",
     "formatted",  # fraction of rollouts with an answer in the expected place
     # Steps between the drawing of a token and its training, over the sampled
     # tokens of this step; 0 without in-flight updates.
@@ -89,7 +92,9 @@ EVAL = (
     "best", "best_se",  # best@k: at least one of k correct
     "worst", "worst_se",  # worst@k: all k correct
     "maj", "maj_se",  # maj@k: the commonest answer is correct
-    "correct",  # list: correct samples out of k, per problem
+    # List: correct samples out of k, per problem. With rewards other than 0 and
+    # 1 their sum, a float; best and worst are then the highest and the lowest.
+    "correct",
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 # Values of fields that older records lack.

@@ -12,6 +12,7 @@ from isojax.tasks import countdown
 from isojax.tasks import files
 from isojax.tasks import gym
 from isojax.tasks import math
+from isojax.tasks import python_reward
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
@@ -36,9 +37,10 @@ class Task:
   # kind -> the function that loads the problems. Its arguments are the other
   # keys of the source; the type of each is checked against its annotation.
   sources: dict[str, Callable[..., Pool]]
-  # (problem, answer, source) -> (whether the answer is right, its vote). Equal
-  # votes are one answer for maj@k; "" is no vote. The answer may be any text.
-  judge: Callable[[Problem, str, dict], tuple[bool, str]]
+  # (problem, answer, source) -> (whether the answer is right, its vote). A
+  # number in [0, 1] grades the answer. Equal votes are one answer for maj@k; ""
+  # is no vote. The answer may be any text.
+  judge: Callable[[Problem, str, dict], tuple[bool | float, str]]
   # The text that replaces {question} in the prompt's template.
   question: Callable[[Problem], str] = question_of
   # Raises InputError for a problem that no answer could be judged against.
@@ -48,8 +50,13 @@ class Task:
   # Whether the judge runs in processes of its own, which are killed if an
   # answer takes too much time or memory.
   process: bool = False
-  # Runs once in each of these processes before the first answer, for imports.
-  warm_up: Callable[[], object] = bool
+  # (source): runs once in each of these processes before the first answer, for
+  # imports.
+  warm_up: Callable[[dict], object] = accept
+  # Reads task.grader.file, which the judge gets as source["reward"]; such a
+  # task judges problems of every other one. None: the task has no file.
+  read: Callable[[str], dict] | None = None
+  longest: int = 8192  # characters of an answer; a longer one is not judged
   # (module that the judge imports, extra of setup.py that installs it).
   needs: tuple[str, str] | None = None
 
@@ -63,6 +70,10 @@ TASKS = {
         process=True, warm_up=math.warm_up, needs=("math_verify", "math")),
     "reasoning_gym": Task(
         sources={"gym": gym.load}, judge=gym.judge,
-        check_source=gym.check_source, process=True, warm_up=gym.generators,
+        check_source=gym.check_source, process=True, warm_up=gym.warm_up,
         needs=("reasoning_gym", "gym")),
+    "python": Task(
+        sources={"countdown": countdown.load, **files.SOURCES},
+        judge=python_reward.judge, process=True, warm_up=python_reward.warm_up,
+        read=python_reward.read, longest=131_072),
 }

@@ -17,16 +17,16 @@ from isojax.errors import InputError
 from isojax.tasks import answer_extraction
 from isojax.tasks import base
 from isojax.tasks import grader_pool
+from isojax.tasks import python_reward
 from isojax.tasks.problem import Problem
-
-MAX_CHARACTERS = 8192  # a longer answer is wrong and is not judged
 
 
 @dataclasses.dataclass(frozen=True)
 class Graded:
   """Verdicts on B responses; without an answer: wrong, and no vote."""
 
-  correct_B: np.ndarray  # float64, 1.0 or 0.0
+  # float64, 1.0 or 0.0; the reward in [0, 1] of a task that grades answers.
+  correct_B: np.ndarray
   formatted_B: np.ndarray  # float64, 1.0 where an answer was found
   vote_B: list[str]  # what maj@k counts, "" is no vote
   lost: list[str]  # a line for each distinct answer that was not judged
@@ -39,6 +39,8 @@ class GraderConfig:
   workers: int  # processes that judge; countdown needs none
   seconds: float  # wall clock for one answer, which is wrong after it
   step_seconds: float  # for all answers of a step; the rest is then wrong
+  # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.
+  file: str = dataclasses.field(default="", metadata={"neutral": ""})
 
   def __post_init__(self):
     for field, known in (("name", base.TASKS),
@@ -47,6 +49,11 @@ class GraderConfig:
       if value not in known:
         raise InputError(f"grader.{field}={value!r}: expected one of "
                          f"{', '.join(known)}")
+    if (base.TASKS[self.name].read is None) != (not self.file):
+      raise InputError(
+          f"grader.name={self.name!r} with grader.file={self.file!r}: a file "
+          f"goes with name='python', such as {python_reward.EXAMPLE}; set both, "
+          "or file=''")
     needs = base.TASKS[self.name].needs
     if needs and not importlib.util.find_spec(needs[0]):
       raise InputError(f"grader.name={self.name!r} needs the extra: "
@@ -59,13 +66,55 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
+def with_reward(cfg: GraderConfig, source: dict) -> dict:
+  """Returns the source with the file of cfg, if the task has one.
+
+  Raises:
+    InputError: the file cannot be read.
+  """
+  read = base.TASKS[cfg.name].read
+  if read is None or "reward" in source:
+    return source
+  return source | {"reward": read(cfg.file)}
+
+
+def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
+  """Judges two answers to a problem, if the judge is a file of the user's.
+
+  Args:
+    cfg: how to judge.
+    source: as for `opened`.
+    problem: whose own answer is judged, and another one.
+
+  Raises:
+    InputError: the file cannot be run, or its function fails.
+  """
+  if base.TASKS[cfg.name].read is None:
+    return
+  answers = (problem.answer, "?")
+  pool = grader_pool.GraderPool(dataclasses.replace(cfg, workers=1),
+                                with_reward(cfg, source))
+  try:
+    pool.open()
+    replies = _judge_in_pool(pool, [(problem, answer) for answer in answers],
+                             cfg.step_seconds)
+  finally:
+    pool.close()
+  for answer, reply in zip(answers, replies, strict=True):
+    if "lost" in reply:
+      raise InputError(
+          f"task.grader.file={cfg.file}: tried on problem {problem.id} and the "
+          f"answer {answer!r:.60}: {reply['lost']}; correct the function")
+
+
 @contextlib.contextmanager
 def opened(cfg: GraderConfig, source: dict):
   """Gives grade(problems, text_B) -> Graded while the context is open.
 
   Args:
     cfg: how to judge.
-    source: of the problems, see base.Task; {} if it is not known.
+    source: of the problems, see base.Task; {} if it is not known. The file of
+      cfg is read unless `with_reward` has.
 
   Yields:
     grade(problems, text_B, seconds): judges the texts of problems, problem-
@@ -78,6 +127,7 @@ def opened(cfg: GraderConfig, source: dict):
   """
   task = base.TASKS[cfg.name]
   task.check_source(source)
+  source = with_reward(cfg, source)
   if not task.process:
     yield functools.partial(_grade, cfg, functools.partial(
         _judge_here, task, source))
@@ -115,7 +165,7 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
     answer = answer_extraction.extract(text, cfg.answer)
     job_B.append(None if answer is None else (problems[i // n].id, answer))
   short = [job for job in dict.fromkeys(job_B)
-           if job is not None and len(job[1]) <= MAX_CHARACTERS]
+           if job is not None and len(job[1]) <= base.TASKS[cfg.name].longest]
   replies = judge([(by_id[key], answer) for key, answer in short],
                   cfg.step_seconds if seconds is None else seconds)
   reply_of = dict(zip(short, replies, strict=True))

@@ -105,13 +105,18 @@ class GraderPool:
         if message is None or "ready" not in message:
           why = message["refused"] if message else (
               f"exit code {self.stop(place)}")
-          needs = base.TASKS[self.cfg.name].needs
           raise InputError(
               f"grader.name={self.cfg.name!r}: the process that judges does "
-              f"not start ({why})" + (
-                  "; is what it needs installed? "
-                  f"{installation.pip_install(needs[1])}" if needs else ""))
+              f"not start ({why})" + self._remedy())
         self.workers[place].ready = True
+
+  def _remedy(self) -> str:
+    """Returns what to do if a process does not start."""
+    if self.cfg.file:
+      return f"; correct grader.file={self.cfg.file}"
+    needs = base.TASKS[self.cfg.name].needs
+    return ("; is what it needs installed? "
+            f"{installation.pip_install(needs[1])}" if needs else "")
 
   def close(self) -> None:
     """Kills all processes."""

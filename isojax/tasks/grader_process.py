@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 
+from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Problem
 
@@ -34,11 +35,14 @@ def _reply(judge, source: dict, job: list) -> dict:
     correct, vote = judge(Problem(*problem), answer, source)
   except MemoryError:
     os._exit(OUT_OF_MEMORY)  # what was cached so far may be incomplete
+  except InputError as error:
+    return {"lost": str(error)[:MAX_VOTE]}
   except Exception as error:  # any of the judge's
     return {"lost": f"{type(error).__name__}: {error}"[:MAX_VOTE]}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
-  return {"correct": bool(correct), "vote": vote}
+  return {"correct": correct if isinstance(correct, float)
+          else bool(correct), "vote": vote}
 
 
 def main(name: str, seconds: float, source: dict) -> None:
@@ -60,7 +64,10 @@ def main(name: str, seconds: float, source: dict) -> None:
   signal.signal(signal.SIGALRM, signal.SIG_DFL)
   task = base.TASKS[name]
   try:
-    task.warm_up()
+    task.warm_up(source)
+  except InputError as error:
+    send({"refused": str(error)[:MAX_VOTE]})
+    return
   except Exception as error:  # any of its imports'
     send({"refused": f"{type(error).__name__}: {error}"[:MAX_VOTE]})
     return

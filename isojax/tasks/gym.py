@@ -61,6 +61,11 @@ def generators() -> list[str]:
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 
+def warm_up(_: dict) -> None:
+  """Imports the generators; InputError if reasoning-gym is missing."""
+  generators()
+
+
 def check(generator: str) -> None:
   """Raises InputError if a generator is unknown or refused."""
   if generator in GENERATORS_REFUSED:

@@ -268,6 +268,6 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
   return same(problem.answer, answer, percent=percent), vote(answer)
 
 
-def warm_up() -> None:
+def warm_up(_: dict) -> None:
   """Imports sympy and math-verify, and builds the parser's tables."""
   same("x+1", r"1+\frac{2x}{2}", percent=False)

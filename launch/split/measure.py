@@ -14,7 +14,9 @@ from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import python_reward
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 from launch.split import config
@@ -74,6 +76,7 @@ def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
 
 def decides(cfg: config.Split, policy: policy_lib.Opened) -> dict:
   """Returns the header of a counts file: all that decides the counts."""
+  reward = grader_lib.with_reward(cfg.grader, {})
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
           "model_text_sha256": policy_lib.text_sha256(policy.folder),
@@ -83,4 +86,6 @@ def decides(cfg: config.Split, policy: policy_lib.Opened) -> dict:
           "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
           "max_new_tokens": cfg.sampler.max_new_tokens,
           "dtype": cfg.sampler.dtype, "weights": cfg.sampler.weights,
-          "cache": cfg.sampler.cache}
+          "cache": cfg.sampler.cache} | (
+              {"reward_sha256": python_reward.sha256(reward["reward"])}
+              if reward else {})

@@ -38,9 +38,10 @@ def typed(where: str, value, field: str, column: str | None = None,
     except (ValueError, RecursionError):
       value = None
     if not isinstance(value, list) or not all(
-        isinstance(c, int) and 0 <= c < 2**31 for c in value):
+        type(c) in (int, float) and 0 <= c < 2**31 for c in value):
       raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
-                       "the correct samples of each problem")
+                       "the correct samples of each problem, or the sums of "
+                       "their rewards")
     return value
   if field in TEXT:  # a lone surrogate cannot be encoded
     return str(value).encode("utf-8", "replace").decode()

@@ -70,13 +70,16 @@ def _common(rows: list[Row], name: str, flag: str | None) -> str:
 
 def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
   """Returns (mean over problems, value of each problem or None)."""
-  if "correct" in row.fields and row.fields["correct"] is not None:
+  correct = row.fields["correct"] if "correct" in row.fields else None
+  # Sums of rewards other than 0 and 1 give the mean, not the best of k.
+  if correct is not None and (s.metric == "avg" or not any(
+      isinstance(c, float) for c in correct)):
     stored = _whole(row, "k", 1, MOST_K)
-    correct = np.asarray(row.fields["correct"])
+    correct = np.asarray(correct)
     k = stored if s.at_k is None else s.at_k
     if correct.ndim != 1 or not len(correct) or (
-        correct.dtype.kind not in "iu") or (
-        correct.min() < 0 or correct.max() > stored):
+        correct.dtype.kind not in "iuf") or not (
+        0 <= correct.min() and correct.max() <= stored):
       raise InputError(f"{row.where}: correct: expected a list of counts from "
                        f"0 to k={stored}")
     if not 1 <= k <= stored:
@@ -231,6 +234,7 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
                        f"are: {', '.join(there) or 'none that are named'}")
   eval_set = _common(rows, "eval_set", "--eval_set")
   model, split = _common(rows, "model", None), _common(rows, "split", None)
+  _common(rows, "task", None)  # what judges
   k = _common(rows, "k", None) if s.metric != "avg" and s.at_k is None else None
   stored = {r.fields["k"] for r in rows if "k" in r.fields}
   _check_m(rows)

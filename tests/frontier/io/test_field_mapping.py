@@ -470,7 +470,7 @@ def test_messages_name_the_column_and_the_nearest(write, row, words):
           fixed={"Bp": 4, "step": 1})
 
 
-@pytest.mark.parametrize("value", ["[-1, 2]", "[0.5]", "[" * 5000, "7"])
+@pytest.mark.parametrize("value", ["[-1, 2]", "[-0.5]", "[true]", "[" * 5000, "7"])
 def test_counts_are_named_as_counts(write, value):
   message = refused(
       write(json.dumps({"step": 1, "avg": .5, "correct": value}), "a.jsonl"),

@@ -1,0 +1,192 @@
+"""A reward of one's own: what it gets, what it may return, what goes wrong."""
+
+import numpy as np
+import pytest
+
+from configs import hard
+from isojax import evaluate
+from isojax import experiment
+from isojax import run_context
+from isojax.errors import InputError
+from isojax.frontier.io import rows as rows_lib
+from isojax.frontier.io import selection
+from isojax.tasks import grader
+from isojax.tasks import python_reward
+from isojax.tasks.problem import Problem
+from tests import few
+
+PROBLEM = Problem(5, "3 8=24", "3*8")
+GRADED = """
+import dataclasses
+
+@dataclasses.dataclass
+class Length:
+  most: int
+
+def score(question, answer, problem):
+  assert problem == {"id": 5, "question": question, "answer": "3*8",
+                     "source": {"kind": "files"}}
+  print("noise")
+  return len(answer) / Length(8).most
+"""
+
+
+def config(path, text, **fields):
+  path.write_text(text)
+  return grader.GraderConfig(**{
+      "name": "python", "answer": "tags", "workers": 1, "seconds": 5.0,
+      "step_seconds": 60.0, "file": f"{path}:score"} | fields)
+
+
+def test_a_function_grades_answers(tmp_path):
+  """Lengths 2, 8, 8 and 9 of 8; equal answers up to space are one vote."""
+  cfg = config(tmp_path / "r.py", GRADED)
+  texts = [f"<answer>{a}</answer>" for a in ("ab", "12345678", " 1234567",
+                                             "123456789")] + ["ab"]
+  with grader.opened(cfg, {"kind": "files"}) as grade:
+    graded = grade([PROBLEM], texts)
+  assert graded.correct_B.tolist() == [0.25, 1.0, 1.0, 0.0, 0.0]
+  assert graded.formatted_B.tolist() == [1, 1, 1, 1, 0]
+  assert graded.vote_B == ["ab", "12345678", "1234567", "", ""]
+  lost, = graded.lost
+  assert "r.py: score returned 1.125; expected a number in [0, 1]" in lost
+
+
+@pytest.mark.parametrize("value, want", [
+    ("True", 1.0), ("False", 0.0), ("1", 1.0), ("0.3", 0.3),
+    ("__import__('fractions').Fraction(1, 4)", 0.25)])
+def test_what_a_function_may_return(value, want):
+  source = {"reward": {"path": "r.py", "function": "f",
+                       "text": f"f = lambda q, a, p: {value}"}}
+  assert python_reward.judge(PROBLEM, " x ", source) == (want, "x")
+
+
+@pytest.mark.parametrize("value", [
+    "None", "float('nan')", "-0.1", "2", "'1'", "[1.0]", "1j"])
+def test_what_a_function_may_not_return(value):
+  source = {"reward": {"path": "r.py", "function": "f",
+                       "text": f"f = lambda q, a, p: {value}"}}
+  with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
+    python_reward.judge(PROBLEM, "x", source)
+
+
+@pytest.mark.parametrize("text, told", [
+    ("def score(q, a, p):\n  return q +* a", r"r.py:2: SyntaxError"),
+    ("import re\nimport no_such_library", r"r.py:2: ModuleNotFoundError"),
+    ("def other(q, a, p): pass", r"no function 'score'; it has other"),
+    ("def score(q, a, p):\n  n = 0\n  return 1 / n",
+     r"problem 5 .*'3\*8': .*r.py:3: ZeroDivisionError"),
+    ("def score(q, a, p):\n  return p['gold']", r"r.py:2: KeyError: 'gold'"),
+    ("def score(q, a): return 1", r"TypeError: score\(\) takes 2"),
+    ("def score(q, a, p): pass", r"r.py: score returned None"),
+    ("import os\ndef score(q, a, p): os._exit(7)", "exit code 7"),
+    ("def score(q, a, p):\n  while True: pass", "longer than 0.5 s"),
+    ("#" * 70_000, "at most 64,000 bytes"), ("\x00", "null bytes")])
+def test_mistakes_are_told_before_a_run(tmp_path, text, told):
+  cfg = config(tmp_path / "r.py", text, seconds=0.5)
+  with pytest.raises(InputError, match=told):
+    grader.probe(cfg, {"kind": "files"}, PROBLEM)
+
+
+def test_a_missing_file_is_told():
+  with pytest.raises(InputError, match="file=no/r.py:f: cannot be read"):
+    python_reward.read("no/r.py:f")
+
+
+def test_a_sound_function_passes_the_probe(tmp_path):
+  cfg = config(tmp_path / "r.py", GRADED)
+  assert grader.probe(cfg, {"kind": "files"}, PROBLEM) is None
+
+
+@pytest.mark.parametrize("fields, told", [
+    ({"file": ""}, "file goes with name='python'"),
+    ({"name": "countdown"}, "file goes with name='python'")])
+def test_name_and_file_go_together(tmp_path, fields, told):
+  with pytest.raises(InputError, match=told):
+    config(tmp_path / "r.py", GRADED, **fields)
+
+
+@pytest.mark.parametrize("file", ["r.py", ":score", "r.py:", "r.py:a b"])
+def test_a_file_names_its_function(file):
+  with pytest.raises(InputError, match="expected FILE.py:FUNCTION"):
+    python_reward.read(file)
+
+
+def test_a_run_keeps_the_text_it_began_with(tmp_path):
+  """Editing the file changes no process that is started later."""
+  path = tmp_path / "r.py"
+  cfg = config(path, "score = lambda q, a, p: 1", answer="whole")
+  source = grader.with_reward(cfg, {})
+  path.write_text("score = lambda q, a, p: 0")
+  with grader.opened(cfg, source) as grade:
+    assert grade([PROBLEM], ["x"]).correct_B.tolist() == [1.0]
+  with grader.opened(cfg, {}) as grade:
+    assert grade([PROBLEM], ["x"]).correct_B.tolist() == [0.0]
+
+
+def own(path, **fields):
+  config = hard.get_config()
+  config.task.stratum = few.hard()
+  config.task.grader.update(name="python", file=f"{path}:score", **fields)
+  return config
+
+
+def test_the_content_of_the_file_is_part_of_the_run_id(tmp_path):
+  path = tmp_path / "r.py"
+  ids = []
+  for text in ("score = lambda *_: 1", "score = lambda *_: 0",
+               "score = lambda *_: 1"):
+    path.write_text(text)
+    context = run_context.prepare(own(path))
+    ids.append(context.run_id)
+    digest = context.identity["reward_sha256"]
+    assert run_context.task_name(context) == f"python-{digest[:12]}"
+  assert ids[0] == ids[2] != ids[1]
+  plain = hard.get_config()
+  assert "file" not in experiment.identity(plain.to_dict())["task"]["grader"]
+
+
+def test_a_run_is_refused_before_anything_is_compiled(tmp_path):
+  path = tmp_path / "r.py"
+  path.write_text("def score(q, a, p):\n  return len(a) / len(p['gold'])")
+  with pytest.raises(InputError, match="r.py:2: KeyError: 'gold'; correct"):
+    run_context.prepare(own(path))
+
+
+def test_evaluations_of_graded_rewards():
+  """Two problems, k = 2; the commonest answers of the second tie."""
+  fields = evaluate.at_k(np.array([[0.5, 0.25], [1.0, 0.0]]),
+                         [["a", "a"], ["b", "c"]])
+  assert fields["correct"] == [0.75, 1.0]
+  assert all(isinstance(c, float) for c in fields["correct"])
+  assert (fields["avg"], fields["best"], fields["worst"], fields["maj"]) == (
+      0.4375, 0.75, 0.125, 0.4375)
+  assert [type(c) for c in evaluate.at_k(
+      np.array([[1.0, 0.0]]), [["a", "b"]])["correct"]] == [int]
+
+
+def rows(**more):
+  return [rows_lib.Row(f"{more}:{i}", {
+      "run_id": "r", "step": i, "rollouts": 8 * i, "Bp": 2, "n": 4, "k": 4,
+      "avg": 0.2 * i, "best": 0.3 * i, "correct": [0.4 * i, 1.2 * i]} | more)
+          for i in range(4)]
+
+
+def choice(metric, at_k=None):
+  return selection.Selection("rollouts", metric, at_k, None, None, None)
+
+
+def test_a_fit_reads_graded_rewards():
+  """avg from the sums of rewards; best from its own column."""
+  study, _ = selection.from_rows(rows(), choice("avg"))
+  np.testing.assert_allclose(study.runs[0].value_ExQ[3], [0.3, 0.9])
+  study, _ = selection.from_rows(rows(), choice("best"))
+  np.testing.assert_allclose(study.runs[0].reward_E, [0, 0.3, 0.6, 0.9])
+  with pytest.raises(InputError, match="best@2 needs the counts"):
+    selection.from_rows(rows(), choice("best", 2))
+
+
+def test_a_fit_refuses_runs_of_several_rewards():
+  with pytest.raises(InputError, match="several task: python-a .*python-b"):
+    selection.from_rows(rows(task="python-a") + rows(
+        task="python-b", run_id="s"), choice("avg"))
