@@ -309,6 +309,10 @@ IMPORTS = {
         "planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.pricing "
         "planner.cost.workload",
+    "planner.cost.calls":
+        "planner.cost.efficiency planner.cost.machine "
+        "planner.cost.model_shape planner.cost.roofline "
+        "planner.cost.workload",
     "planner.cost.choices":
         "planner.cost.pricing planner.cost.recipe planner.cost.roofline",
     "planner.cost.efficiency":
@@ -454,6 +458,8 @@ IMPORTS = {
         "errors mesh models.attention models.decoder models.int8 "
         "models.precision sampling.cache sampling.decode sampling.draw "
         "sampling.interrupt sampling.prefill sampling.queue types",
+    "sampling.simulate":
+        "models.decoder planner.cost.calls sampling.sampler types",
     "step":
         "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
         "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
@@ -620,6 +626,11 @@ IMPORTS = {
         "cli errors frontier.io.formats frontier.io.logs frontier.io.rows",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
+    "launch.simulate_sampler":
+        "cli errors experiment format json_text launch.bench.run "
+        "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "
+        "planner.cost.machine planner.cost.memory planner.cost.model_shape "
+        "planner.cost.roofline planner.cost.workload sampling.simulate",
     "launch.speedup":
         "cli errors format frontier.io.field_mapping frontier.io.selection "
         "frontier.report.plots_speedup frontier.speedup installation "

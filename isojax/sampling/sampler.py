@@ -102,7 +102,8 @@ class Sampler(typing.NamedTuple):
   """Jitted calls and their sizes; slots and windows are those of all devices.
   """
 
-  mesh: jax.sharding.Mesh
+  mesh: jax.sharding.Mesh | None  # None: simulated
+  G: int  # blocks, one for each row shard
   chunk: int  # tokens of a call
   max_new_tokens: int  # T
   slots: int  # as in the config, not rounded up to blocks
@@ -113,6 +114,7 @@ class Sampler(typing.NamedTuple):
   gathered: bool  # each fsdp shard holds whole weights
   casts: dict  # of each parameter, to the dtype and sharding of decoding
   prepare: typing.Callable  # float parameters -> cast, if they are not yet
+  place: typing.Callable  # host arrays of rows -> of the devices
   empty: typing.Callable  # (R, L) -> cache
   prefill: typing.Callable  # (params, Prompts) -> cache of the window
   reread: typing.Callable  # like prefill, of prompts with tokens behind them
@@ -139,6 +141,18 @@ def sequence_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
       knob="sampler.attention")
 
 
+def sizes(cfg: SamplerConfig, G: int) -> dict:
+  """Returns the fields of `Sampler` that are sizes, for G blocks."""
+  S, T = cfg.max_prompt_tokens, cfg.max_new_tokens
+  row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
+  return dict(
+      G=G, chunk=cfg.chunk, max_new_tokens=T, slots=cfg.slots,
+      row_sizes=row_sizes,
+      length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
+      prompt_sizes=queue_lib.shares(4, S, STEP),
+      window=-(-row_sizes[-1] // (8 * G)))
+
+
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, gathered: bool = True,
                  interrupt: interrupt_lib.Interrupt | None = None) -> Sampler:
@@ -155,13 +169,12 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
   """
-  mesh, T, S = model.mesh, cfg.max_new_tokens, cfg.max_prompt_tokens
+  mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   reader = model.clone(attention=prompt_kernel(model, cfg))
   on_tpu = mesh.devices.flat[0].platform == "tpu"
-  G, dtype = mesh_lib.blocks(mesh), jnp.dtype(cfg.dtype)
+  dtype = jnp.dtype(cfg.dtype)
   cache_dtype = CACHES[cfg.cache] if cfg.cache else dtype
-  row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
   weights = jax.tree.map(
       lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
       decoder.abstract_params(model))
@@ -215,12 +228,9 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     return jax.tree.map(lambda each, x: each(x), casts, params)
 
   return Sampler(
-      mesh=mesh, chunk=cfg.chunk, max_new_tokens=T, slots=cfg.slots,
-      row_sizes=row_sizes,
-      length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
-      prompt_sizes=queue_lib.shares(4, S, STEP),
-      window=-(-row_sizes[-1] // (8 * G)), gathered=gathered,
+      mesh=mesh, **sizes(cfg, mesh_lib.blocks(mesh)), gathered=gathered,
       casts=casts, prepare=prepare,
+      place=lambda tree: mesh_lib.place(tree, rows),
       empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
       prefill=jax.jit(precise(prefill_prompts), out_shardings=cache),
       reread=jax.jit(precise(reread_sequences), out_shardings=cache),
@@ -229,7 +239,8 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),
                      out_shardings=cache),
       decode=jax.jit(
-          precise(decode_lib.make_decode(model, C=cfg.chunk, T=T, eos=eos,
+          precise(decode_lib.make_decode(model, C=cfg.chunk,
+                                         T=cfg.max_new_tokens, eos=eos,
                                          buffered=on_tpu, interrupt=interrupt)),
           donate_argnums=1, static_argnames="kind",
           out_shardings=(cache, read, read)),
@@ -270,7 +281,7 @@ def resize_cache(s: Sampler, held, take_GxR, L: int) -> None:
     take_GxR: the rows inside their block to keep.
     L: the new length.
   """
-  take = mesh_lib.place(take_GxR, mesh_lib.row_sharding(s.mesh))
+  take = s.place(take_GxR)
   k, v = list(held.cache.k), list(held.cache.v)
   held.cache = None  # or the old parts would stay until the last is copied
   for axis, parts in ((3, k), (2, v)):
@@ -297,18 +308,17 @@ def _fit(s: Sampler, q: queue_lib.Queue, held: _Held) -> None:
 
 def _refill(s: Sampler, q: queue_lib.Queue, params, held: _Held) -> None:
   """Gives free slots what waits, and prefills prompts for it."""
-  rows = mesh_lib.row_sharding(s.mesh)
   while True:
     filled = queue_lib.fill(q)
     _fit(s, q, held)  # filled slots stay where they are, see `fill`
     if filled[0].size:
       held.cache = s.insert(held.cache, held.window,
-                            *mesh_lib.place(filled, rows), G=q.G)
+                            *s.place(filled), G=q.G)
     if not q.starving:
       return
     held.window = None  # freed before the next is made
-    held.window = s.prefill(params, mesh_lib.place(
-        shortened(s, queue_lib.move_window(q)), rows))
+    held.window = s.prefill(
+        params, s.place(shortened(s, queue_lib.move_window(q))))
 
 
 def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
@@ -337,8 +347,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
     InputError: a prompt is longer than the sampler's largest.
   """
   check_lengths(s, prompts)
-  G, params = mesh_lib.blocks(s.mesh), s.prepare(params)
-  rows = mesh_lib.row_sharding(s.mesh)
+  G, params = s.G, s.prepare(params)
   kind = draw_lib.kind_of(temperature, top_p)
   wanted = min(-(-len(prompts.len_P) * n // G) * G, s.row_sizes[-1])
   R = queue_lib.smallest(s.row_sizes, wanted)
@@ -353,7 +362,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
     if not q.row.active_R.any():
       break
     held.cache, *after = s.decode(
-        params, held.cache, mesh_lib.place(q.row, rows), key,
+        params, held.cache, s.place(q.row), key,
         np.float32(temperature), np.float32(top_p), kind=kind)
     yield ended, q.out
     ended = queue_lib.harvest(q, *jax.device_get(after))

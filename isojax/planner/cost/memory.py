@@ -64,14 +64,38 @@ def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
   prompt with one layer's activations, for prefill; float32 scores, logits and
   the arrays of drawing.
   """
-  number, heads = BYTES[dtype], shape.heads / tensor
   kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
   length = max_prompt + max_response
-  prompt = max_prompt * (kv + number * (
+  return (length * kv * (1 + 1 / (2 * shape.layers))
+          + 8 * shape.heads / tensor * length + _beside_cache(
+              shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
+              fused=fused))
+
+
+def _beside_cache(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
+                  max_prompt: int, fused: bool) -> float:
+  """Returns the bytes of a slot for drawing, and for an eighth of a prefill."""
+  prompt = max_prompt * (kv + BYTES[dtype] * (
       4 * shape.width + 3 * shape.mlp / tensor)
-                         + 8 * heads * max_prompt * (not fused))
-  return (length * kv * (1 + 1 / (2 * shape.layers)) + 8 * heads * length
-          + DRAWN * 4 * shape.vocab / tensor + prompt / 8)
+                         + 8 * shape.heads / tensor * max_prompt * (not fused))
+  return DRAWN * 4 * shape.vocab / tensor + prompt / 8
+
+
+def pool_positions(shape: ModelShape, *, unpaged: int, slots: int, dtype: str,
+                   cache: str, tensor: int, max_prompt: int, max_response: int,
+                   fused: bool) -> int:
+  """Returns the positions of a device's pool of pages, 0 if none is left.
+
+  The pool and what `slots` need beside it take the memory of `unpaged` slots
+  that have the maximal length. No scores are stored.
+  """
+  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
+  memory = unpaged * slot_bytes(
+      shape, dtype=dtype, cache=cache, tensor=tensor, max_prompt=max_prompt,
+      max_response=max_response, fused=fused)
+  beside = slots * _beside_cache(shape, dtype=dtype, kv=kv, tensor=tensor,
+                                 max_prompt=max_prompt, fused=fused)
+  return max(0, int((memory - beside) // kv))
 
 
 def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:

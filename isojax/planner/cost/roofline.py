@@ -149,6 +149,58 @@ def _stage(flops, hbm, link, machine, dtype, compute, bandwidth,
   return Stage(flops, hbm, seconds)
 
 
+def _sampled_bytes(shape: ModelShape, w: Workload, mesh: Mesh,
+                   machine: Machine) -> tuple[float, float, float, float]:
+  """Returns the bytes of the weights, of a token's keys and values, of a gather
+  of the weights over fsdp, and of what a token reduces over `tensor`."""
+  weights = shape.matmul_params * BYTES[w.sampled_weights] + shape.head * (
+      BYTES[w.head_sampled] - BYTES[w.sampled_weights])
+  return (weights, shape.kv_bytes_per_token(BYTES[w.sampled_cache]),
+          weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips,
+          4 * shape.layers * shape.width * BYTES[w.dtype] * (mesh.tensor - 1))
+
+
+def prefill_stage(tokens, context, *, gathers, shape: ModelShape,
+                  workload: Workload, machine: Machine, efficiency: Efficiency,
+                  mesh: Mesh) -> Stage:
+  """Returns the prefill of prompts with this many tokens in total.
+
+  Args:
+    context: tokens that each attends to.
+    gathers: of the weights over fsdp.
+  """
+  weights, kv, gathered, reduced = _sampled_bytes(
+      shape, workload, mesh, machine)
+  # Weights are read once: the batch is far above the ridge point.
+  return _stage(
+      tokens * shape.forward_flops(context, head=False),
+      tokens * kv + weights * (mesh.data * mesh.fsdp),
+      tokens * reduced + gathered * gathers, machine, workload.dtype,
+      efficiency.prefill_flops, efficiency.decode_bandwidth)
+
+
+def decode_stage(positions, rows, context, *, gathers, shape: ModelShape,
+                 workload: Workload, machine: Machine, efficiency: Efficiency,
+                 mesh: Mesh) -> Stage:
+  """Returns the decoding of `positions` tokens in each of `rows` slots.
+
+  Args:
+    context: keys and values that a row reads for a token.
+    gathers: of the weights over fsdp.
+  """
+  w, e = workload, efficiency
+  weights, kv, gathered, reduced = _sampled_bytes(shape, w, mesh, machine)
+  copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
+  return _stage(
+      positions * (rows * shape.forward_flops(context, head=True)),
+      positions * (weights * (mesh.data * mesh.fsdp)
+                   + rows * context * copies * kv),
+      positions * rows * reduced + gathered * gathers,
+      machine, w.dtype, e.decode_flops, e.decode_bandwidth,
+      slower=_slower(positions * rows * 2 * shape.head, machine, w.dtype,
+                     w.sampled_head))
+
+
 def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
                   machine: Machine, efficiency: Efficiency, rows: int,
                   whole: bool = False,
@@ -164,36 +216,19 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
     whole: weights are gathered over fsdp once per call and kept; otherwise
       they are gathered at every position.
   """
-  w, e, mesh = workload, efficiency, checked_mesh(mesh, machine)
-  number, G = BYTES[w.dtype], mesh.data * mesh.fsdp
+  w = workload
+  of = dict(shape=shape, workload=w, machine=machine, efficiency=efficiency,
+            mesh=checked_mesh(mesh, machine))
   S, _, prompt_context, context = w.lengths
-  weights = shape.matmul_params * BYTES[w.sampled_weights] + shape.head * (
-      BYTES[w.head_sampled] - BYTES[w.sampled_weights])
-  kv = shape.kv_bytes_per_token(BYTES[w.sampled_cache])
-  gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
-  reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1)
-  prompts = Bp * S
-  # Weights are read once: the batch is far above the ridge point.
-  prefill = _stage(
-      prompts * shape.forward_flops(prompt_context, head=False),
-      prompts * kv + weights * G,
-      prompts * reduced + gathered,
-      machine, w.dtype, e.prefill_flops, e.decode_bandwidth)
+  prefill = prefill_stage(Bp * S, prompt_context, gathers=1, **of)
   rows = np.minimum(rows, Bp * n)
   # Decoding until the longest rollout ends keeps mean / max of the slots.
-  kept = max(e.slots, w.response_tokens / w.max_response)
+  kept = max(efficiency.slots, w.response_tokens / w.max_response)
   if w.recipe.in_flight:
     kept = max(kept, IN_FLIGHT_SLOTS)
   positions = Bp * n / rows * (w.response_tokens / kept)
-  copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
-  decode = _stage(
-      positions * (rows * shape.forward_flops(context, head=True)),
-      positions * (weights * G + rows * context * copies * kv),
-      positions * rows * reduced + gathered * (0 if whole else positions),
-      machine, w.dtype, e.decode_flops, e.decode_bandwidth,
-      slower=_slower(positions * rows * 2 * shape.head, machine, w.dtype,
-                     w.sampled_head))
-  return prefill, decode
+  return prefill, decode_stage(positions, rows, context,
+                               gathers=0 if whole else positions, **of)
 
 
 def _recomputed(n, *, Bp, shape: ModelShape, workload: Workload,

@@ -1,0 +1,267 @@
+"""Replays the sampler with given lengths and the planner's costs, no model.
+
+  python -m launch.simulate_sampler
+  python -m launch.simulate_sampler --lengths=geometric --mean_tokens=1000
+  python -m launch.simulate_sampler --lengths=runs/a/samples.jsonl
+  python -m launch.simulate_sampler --config=configs/hard.py:qwen2.5-7b \
+      --model=qwen2.5-7b --machine=v6e-16
+
+The queue, its refills and the sizes of all calls are those of isojax.sampling.
+Only the calls on devices are replaced, by seconds of the planner's roofline.
+Without --config, 7B on 16 chips of v5e and 0.5B on one H100 are shown.
+
+The first design is the sampler as it is. The others replace only what a token
+reads and what the cache holds; isojax does not have them. Pages get the memory
+of the slots of the first design; slots are admitted at the mean context, and
+`pool` is the largest part of the pool that is used: above 100 %, rollouts would
+be put back into the queue, which is not simulated.
+"""
+
+import dataclasses
+import statistics
+import typing
+
+import numpy as np
+from absl import flags
+
+from isojax import cli
+from isojax import experiment as experiment_lib
+from isojax import json_text
+from isojax.errors import InputError
+from isojax.format import aligned, number
+from isojax.models import hf_tokenizer
+from isojax.planner.cost import efficiency as efficiency_lib
+from isojax.planner.cost import machine as machine_lib
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost.calls import Calls, Overheads
+from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.roofline import Mesh, checked_mesh
+from isojax.planner.cost.workload import Workload
+from isojax.sampling import simulate
+from launch.bench import run as run_lib
+
+_CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b", required=False)
+_MODEL = flags.DEFINE_string(
+    "model", None, "With --config: a shape of launch.bench, such as qwen2.5-7b, "
+    "or a folder with config.json.")
+_MACHINE = flags.DEFINE_string(
+    "machine", None, "With --config: v5e-16, h100, as of launch.plan.")
+_LENGTHS = flags.DEFINE_string(
+    "lengths", "lognormal", "Lengths of answers: lognormal, geometric, or a "
+    "samples.jsonl of a run, whose problems and rollouts are drawn again.")
+_MEAN = flags.DEFINE_float(
+    "mean_tokens", None, "Mean tokens of an answer; default: 0.18 of "
+    "sampler.max_new_tokens.", lower_bound=1)
+_SIGMA = flags.DEFINE_float(
+    "sigma", 0.8, "Standard deviation of the log of a log-normal length.",
+    lower_bound=0)
+_SHARED = flags.DEFINE_float(
+    "shared", 0.5, "Share of its variance that the rollouts of one problem have "
+    "in common.", lower_bound=0, upper_bound=1)
+_PROMPT = flags.DEFINE_float(
+    "prompt_tokens", None, "Mean tokens of a prompt, log-normal with sigma 0.5; "
+    "default: an eighth of sampler.max_prompt_tokens.", lower_bound=1)
+_PAGES = flags.DEFINE_list("pages", ["64", "256"], "Positions of a page.")
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Draws of the lengths, whose mean is shown.", lower_bound=1)
+_CALL = flags.DEFINE_float(
+    "call_ms", 1.0, "Assumed time of a call beyond its work: dispatch, round "
+    "trip and the host's queue.", lower_bound=0)
+
+SETTINGS = (("configs/hard.py:qwen2.5-7b", "qwen2.5-7b", "v5e-16"),
+            ("configs/hard.py:qwen2.5-0.5b", "qwen2.5-0.5b", "h100"))
+HEAD = ("design", "slots", "useful slots", "tokens/s", "s/step", "tail s",
+        "read/needed", "cache, GB", "pool")
+
+
+class Setting(typing.NamedTuple):
+  """One table."""
+
+  experiment: experiment_lib.Experiment
+  calls: Calls
+  unpaged: int  # slots of a device, with a cache of maximal length
+  slot: dict  # keywords of memory.slot_bytes
+
+  @property
+  def G(self) -> int:
+    return self.calls.mesh.data * self.calls.mesh.fsdp
+
+
+def settings() -> list[Setting]:
+  """Returns the settings of --config, or SETTINGS."""
+  if _CONFIG.value is None:
+    given = [flag.name for flag in (_MODEL, _MACHINE) if flag.value]
+    if given:
+      raise InputError(f"--{given[0]} without --config: expected both, with "
+                       "--model and --machine; add --config=FILE")
+    return [setting(cli.read_config(config), model, machine)
+            for config, model, machine in SETTINGS]
+  if not _MODEL.value or not _MACHINE.value:
+    raise InputError("--config: expected --model and --machine beside it; add "
+                     "for example --model=qwen2.5-7b --machine=v5e-16")
+  return [setting(_CONFIG.value, _MODEL.value, _MACHINE.value)]
+
+
+def setting(config, model: str, machine: str) -> Setting:
+  """Returns the setting of a config; InputError if no slot fits."""
+  e, shape = experiment_lib.load(config), run_lib.shape_of(model)
+  machine = machine_lib.machine(machine)
+  mesh = checked_mesh(Mesh(**config.mesh.to_dict()), machine)
+  platform = machine.accelerator.platform
+  slot = slot_sizes(e, shape, mesh, machine)
+  weights = dict(weights=e.sampler.weights or e.sampler.dtype,
+                 head=(e.sampler.head_dtype or e.sampler.weights
+                       or e.sampler.dtype))
+  slots, whole = memory_lib.slots_admitted(
+      shape, fsdp=mesh.fsdp, budget=e.sampler.memory_gib * 2**30,
+      most=-(-e.sampler.slots // (mesh.data * mesh.fsdp)), **weights, **slot)
+  if not slots:
+    raise InputError(
+        f"sampler.memory_gib={e.sampler.memory_gib}: not even one slot fits on "
+        f"a device of {machine.name}; increase it, or use a larger mesh")
+  S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
+  workload = Workload(
+      prompt_tokens=S, response_tokens=T, max_prompt=S, max_response=T,
+      dtype=e.sampler.dtype, weights=e.sampler.weights,
+      cache=e.sampler.cache, sampled_head=e.sampler.head_dtype)
+  return Setting(e, Calls(
+      shape=shape, workload=workload, machine=machine, mesh=mesh,
+      efficiency=efficiency_lib.CALIBRATED, whole=whole,
+      buffered=platform == "tpu",
+      overheads=Overheads(call=_CALL.value / 1e3, position=0.0)), slots, slot)
+
+
+def slot_sizes(e: experiment_lib.Experiment, shape: ModelShape, mesh: Mesh,
+               machine: machine_lib.Machine) -> dict:
+  """Returns the keywords of `memory.slot_bytes`."""
+  s = e.sampler
+  return dict(
+      dtype=s.dtype, cache=s.cache or s.dtype, tensor=mesh.tensor,
+      max_prompt=s.max_prompt_tokens, max_response=s.max_new_tokens,
+      fused=memory_lib.has_kernel(
+          shape, attention=s.attention, dtype=s.dtype, tensor=mesh.tensor,
+          accelerator=machine.accelerator))
+
+
+def stored_lengths(path: str, tokenizer: str) -> list[list[int]]:
+  """Returns the tokens of the answers in samples.jsonl, EOS included.
+
+  They are grouped by step and problem.
+  """
+  try:
+    with open(path, encoding="utf-8") as file:
+      lines = [json_text.loads(line) for line in file if line.strip()]
+    groups = {}
+    encode = hf_tokenizer.load(tokenizer).encode
+    for line in lines:
+      groups.setdefault((line["step"], line["problem"]), []).append(
+          len(encode(line["response"], add_special_tokens=False)) + 1)
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise InputError(f"--lengths={path}: expected lognormal, geometric, or the "
+                     f"samples.jsonl of a run ({error})") from error
+  if not groups:
+    raise InputError(f"--lengths={path}: has no answer; expected the "
+                     "samples.jsonl of a run with log.samples above 0")
+  return list(groups.values())
+
+
+def drawn(e: experiment_lib.Experiment, seed: int, stored) -> simulate.Lengths:
+  """Returns lengths of one step of the config."""
+  rng = np.random.default_rng(seed)
+  S, most = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
+  mean = _MEAN.value or 0.18 * most
+  prompt = simulate.lognormal(
+      e.alloc.Bp, 1, mean=_PROMPT.value or S / 8, sigma=0.5, shared=1.0, most=S,
+      rng=rng)[:, 0]
+  size = e.alloc.Bp, e.alloc.n
+  if stored is not None:
+    new = simulate.resampled(stored, *size, most=most, rng=rng)
+  elif _LENGTHS.value == "geometric":
+    new = simulate.geometric(*size, mean=mean, most=most, rng=rng)
+  else:
+    new = simulate.lognormal(*size, mean=mean, sigma=_SIGMA.value,
+                             shared=_SHARED.value, most=most, rng=rng)
+  return simulate.Lengths(new, prompt)
+
+
+def mean_context(lengths: simulate.Lengths) -> float:
+  """Returns the mean positions of an active rollout at a random time."""
+  new = lengths.new_PxN.astype(float)
+  time = new.sum()
+  return float((lengths.prompt_P[:, None] * new + new**2 / 2).sum() / time)
+
+
+def pool(s: Setting, slots: int) -> int:
+  """Returns the positions of all pools beside this many slots."""
+  return s.G * memory_lib.pool_positions(
+      s.calls.shape, unpaged=s.unpaged, slots=slots // s.G, **s.slot)
+
+
+def admitted(s: Setting, context: float, page: int) -> int:
+  """Returns the slots whose mean context and half a page fill the pool."""
+  each = memory_lib.largest(
+      lambda slots: slots * s.G * (context + page / 2) <= pool(
+          s, slots * s.G), s.experiment.alloc.B // s.G)
+  return max(1, each) * s.G
+
+
+def designs(s: Setting, context: float) -> list[simulate.Design]:
+  """Returns the rows of a table."""
+  now = s.unpaged * s.G
+  pages = [int(page) for page in _PAGES.value]
+  return [
+      simulate.Design("as it is", now, None, False),
+      simulate.Design("reads up to the longest", now, None, True),
+      *[simulate.Design(f"pages of {page}, as many slots", now, page, False)
+        for page in pages[-1:]],
+      *[simulate.Design(f"pages of {page}", admitted(s, context, page), page,
+                        False) for page in pages]]
+
+
+def cells(s: Setting, design: simulate.Design, replays: list) -> list[str]:
+  """Returns a line of the table: means over the draws."""
+  mean = lambda f: statistics.mean(f(r) for r in replays)
+  seconds = lambda r: sum(r.seconds.values())
+  bytes_each = memory_lib.BYTES[s.slot["cache"]]
+  held = mean(lambda r: r.held)
+  return [
+      design.name, str(design.slots),
+      f"{mean(lambda r: r.tokens / r.decoded):.0%}",
+      f"{mean(lambda r: r.tokens / seconds(r)):,.0f}",
+      number(mean(seconds)), number(mean(lambda r: r.tail)),
+      f"{mean(lambda r: r.read / (r.tokens * mean_context(r.lengths))):.2f}",
+      number(held * s.calls.shape.kv_bytes_per_token(bytes_each) / 1e9),
+      f"{held / pool(s, design.slots):.0%}" if design.page else "-"]
+
+
+def table(s: Setting) -> str:
+  """Returns the setting in words, and its table."""
+  e, stored = s.experiment, None
+  if _LENGTHS.value not in ("lognormal", "geometric"):
+    stored = stored_lengths(_LENGTHS.value, e.model.path)
+  draws = [drawn(e, seed, stored) for seed in range(_SEEDS.value)]
+  context = statistics.mean(map(mean_context, draws))
+  rows = [cells(s, design, [simulate.replay(e.sampler, each, design, s.calls)
+                            for each in draws])
+          for design in designs(s, context)]
+  new = np.concatenate([each.new_PxN.reshape(-1) for each in draws])
+  mesh = dataclasses.asdict(s.calls.mesh)
+  return (
+      f"{e.name} on {s.calls.machine.name}, mesh {mesh}: {e.alloc.Bp} x "
+      f"{e.alloc.n} rollouts, {_LENGTHS.value} lengths: mean {new.mean():,.0f}, "
+      f"median {np.median(new):,.0f}, longest {new.max():,} of at most "
+      f"{e.sampler.max_new_tokens:,}; mean context {context:,.0f}; efficiency "
+      f"{s.calls.efficiency.basis}, {_CALL.value:g} ms a call assumed\n"
+      + aligned([list(HEAD), *rows]))
+
+
+def main(_) -> None:
+  if not all(page.isdigit() and int(page) for page in _PAGES.value):
+    raise InputError(f"--pages={','.join(_PAGES.value)}: expected positive "
+                     "numbers of positions, such as 64,256")
+  for each in settings():
+    print(table(each) + "\n", flush=True)
+
+
+if __name__ == "__main__":
+  cli.run(main)
