@@ -44,6 +44,7 @@ setuptools.setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
                  "matplotlib>=3.9", "pyflakes>=3.2", "tensorboardX>=2.6.2",
+                 "wandb>=0.19",
                  "setuptools>=77",  # builds the wheel that a test runs
                  SLURM, MATH, GYM, *GCS],
         "math": [MATH],  # judges mathematical answers
@@ -55,6 +56,7 @@ setuptools.setup(
         "slurm": [SLURM],  # launch.sweep --backend=slurm
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
+        "wandb": ["wandb>=0.19"],  # log.wandb
         # The range again, or a resolver takes the newest libtpu and an old jax.
         "tpu": [f"jax[tpu]{JAX}"],
         "cuda12": [f"jax[cuda12]{JAX}"],

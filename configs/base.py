@@ -166,6 +166,7 @@ def get_config():
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
+          wandb="",  # project of Weights & Biases; needs isojax[wandb]
           samples=0,  # rollouts of each step, whose text goes to samples.jsonl
       ),
       mesh=dict(

@@ -6,17 +6,20 @@ set but empty, the cache is off.
 """
 
 import collections
+import functools
 import os
 import pathlib
+import threading
 import time
 
 import jax
 
+LONG = 5.0  # seconds after which a compilation is announced
 SMALL = 0.1  # seconds; programs that compile faster are not cached
 # Events of jax: COMPILED for every program, READ for every cache hit.
 COMPILED = "/jax/core/compile/backend_compile_duration"
-SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration",
-         "/jax/core/compile/jaxpr_to_mlir_module_duration")
+LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
 READ = "/jax/compilation_cache/cache_hits"
 
 
@@ -53,6 +56,30 @@ def keep_programs() -> str | None:
   return None
 
 
+@functools.cache  # listeners cannot be removed
+def announce(say) -> None:
+  """Lets say(line) be called when a compilation takes more than LONG seconds.
+  """
+  waiting = []
+
+  def event(name: str, _, **more) -> None:
+    while waiting and name in (COMPILED, LOWERED):
+      waiting.pop().cancel()
+    if name == LOWERED:  # the next is to compile it
+      waiting.append(threading.Timer(LONG, say, [
+          f"compiling {program(more)}: more than {LONG:g} s so far"]))
+      waiting[-1].daemon = True
+      waiting[-1].start()
+
+  jax.monitoring.register_event_duration_secs_listener(event)
+
+
+def program(event: dict) -> str:
+  """Returns the name of the program that an event of jax is about."""
+  name = event["fun_name"] if "fun_name" in event else "?"
+  return name.removeprefix("jit(").removesuffix(")")
+
+
 class Count:
   """Counts this process's compilations since the object was created."""
 
@@ -75,8 +102,7 @@ class Count:
     self._spans.append((begin, end))
     if event == COMPILED:
       self.programs += 1
-      name = more["fun_name"] if "fun_name" in more else "?"
-      self.names.append(name.removeprefix("jit(").removesuffix(")"))
+      self.names.append(program(more))
 
   def _read(self, event: str, **_) -> None:
     self.read += event == READ

@@ -89,10 +89,15 @@ class LogSection:
   tensorboard: bool  # also write summaries; needs isojax[tb]
   # Rollouts of each step whose text is stored in samples.jsonl.
   samples: int = dataclasses.field(metadata={"neutral": 0})
+  # Project of Weights & Biases; "": off; needs isojax[wandb].
+  wandb: str = dataclasses.field(metadata={"neutral": ""})
 
   def __post_init__(self):
     if self.samples < 0:
       raise InputError(f"log.samples={self.samples}: expected at least 0")
+    if self.wandb and not importlib.util.find_spec("wandb"):
+      raise InputError(f"log.wandb={self.wandb!r} needs the extra: "
+                       f"{installation.pip_install('wandb')}")
     if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
       raise InputError("log.tensorboard needs the extra: "
                        f"{installation.pip_install('tb')}, or set it to False")

@@ -19,6 +19,7 @@ from absl import flags
 from isojax import cli
 from isojax import compilation
 from isojax import experiment
+from isojax import live_plot
 from isojax import profile
 from isojax import progress
 from isojax import rollouts as rollouts_lib
@@ -55,6 +56,8 @@ _MODE = flags.DEFINE_enum(
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
+_PLOT = flags.DEFINE_bool(
+    "plot", False, "Draw the learning curve live; needs a terminal.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step of this "
     "process, for TensorBoard or ui.perfetto.dev.")
@@ -243,8 +246,12 @@ def main(_) -> int:
     hosts.agree(context.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
+    plot = _PLOT.value and not evaluate
+    if plot and (why := live_plot.refusal()):
+      hosts.say(why)
+      plot = False
     run = evaluate_only if evaluate else functools.partial(
-        training.train, trace=_PROFILE.value)
+        training.train, trace=_PROFILE.value, plot=plot)
     context, config = hosts.run_on_all_hosts(lambda: as_stored(
         context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
     shorter = hosts.run_on_all_hosts(

@@ -1,12 +1,12 @@
-"""The progress of a run on the terminal, and the table at its end."""
+"""Progress on the terminal, and the table at the end of a run."""
 
 import contextlib
-import dataclasses
-import os
 import sys
 import time
 
 import tqdm
+
+QUIET = 10.0  # seconds before `track` shows anything, and between its lines
 
 
 def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
@@ -14,7 +14,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   """Returns a function (step, rollouts, reward) that shows the progress.
 
   On a terminal it shows a bar; otherwise it prints a line every
-  `every_seconds`.
+  `every_seconds`. The rate leaves out the first step, which compiles.
 
   Args:
     step, rollouts: at the start of this process.
@@ -23,12 +23,12 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
     every_seconds: between two lines.
   """
   began = last = time.monotonic()
-  start = rollouts
+  start, first = rollouts, step + 1
   bar = tqdm.tqdm(total=steps, initial=step, desc="step", dynamic_ncols=True,
                   disable=not sys.stderr.isatty())
 
   def report(step: int, rollouts: int, reward: float) -> None:
-    nonlocal last
+    nonlocal last, began, start
     now = time.monotonic()
     rate = (rollouts - start) / (now - began)
     if not bar.disable:
@@ -39,13 +39,82 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
         bar.close()
     elif now - last >= every_seconds or step == steps:
       last = now
-      eta = (C - rollouts) / rate
       done = (f"step {step}/{steps}" if steps
               else f"step {step}, {rollouts}/{C} rollouts")
       say(f"{done}  {rate:.0f} rollouts/s  "
-          f"reward {reward:.3f}  ETA {int(eta) // 60}:{int(eta) % 60:02d}")
+          f"reward {reward:.3f}  ETA {clock((C - rollouts) / rate)}")
+    if step == first:
+      began, start = now, rollouts
 
   return report
+
+
+def clock(seconds: float) -> str:
+  """Returns a time as minutes:seconds, or hours:minutes:seconds."""
+  minutes, rest = divmod(int(seconds), 60)
+  return (f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60
+          else f"{minutes}:{rest:02d}")
+
+
+@contextlib.contextmanager
+def track(total: int, what: str, unit: str, *, on: bool = True):
+  """Yields a function (count) that adds to the progress of one long task.
+
+  Nothing is shown for the first QUIET seconds. After that, a terminal shows a
+  bar with rate and ETA; otherwise a line is printed every QUIET seconds.
+
+  Args:
+    total: units of the task.
+    what: name of the task.
+    unit: of its progress, in the plural.
+    on: whether to show anything; False on all hosts but the first.
+  """
+  if not on:
+    yield lambda count: None
+    return
+  began = last = time.monotonic()
+  done = 0
+  bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET,
+                  dynamic_ncols=True, leave=False,
+                  disable=not sys.stderr.isatty())
+
+  def advance(count: int) -> None:
+    nonlocal done, last
+    done += count
+    bar.update(count)
+    now = time.monotonic()
+    if bar.disable and now - last >= QUIET and done:
+      last, rate = now, done / (now - began)
+      say(f"{what}: {done:,}/{total:,} {unit}  {rate:.3g}/s  "
+          f"ETA {clock((total - done) / rate)}")
+
+  try:
+    yield advance
+  finally:
+    bar.close()
+
+
+@contextlib.contextmanager
+def block(height: int):
+  """Yields a function that shows lines in place, on a terminal.
+
+  Lines that `say` prints, and other bars, stay apart from them.
+
+  Args:
+    height: lines to show, at most.
+  """
+  rows = [tqdm.tqdm(bar_format="{desc}", leave=False, dynamic_ncols=True)
+          for _ in range(height)]
+
+  def draw(lines: list[str]) -> None:
+    for row, line in zip(rows, [*lines, *[""] * height]):
+      row.set_description_str(line)
+
+  try:
+    yield draw
+  finally:
+    for row in reversed(rows):  # the cursor ends in the first line
+      row.close()
 
 
 def say(line: str) -> None:
@@ -67,36 +136,6 @@ def evaluation_line(record: dict) -> str:
           f"k={record['k']}: {', '.join(parts)}")
 
 
-@contextlib.contextmanager
-def summaries(folder: str, *, on: bool, start: int):
-  """Yields a Summaries for a workdir, which writes nothing unless `on`.
-
-  Summaries of steps after `start`, written by a killed run, are purged.
-  """
-  if not on:
-    yield Summaries(None)
-    return
-  import tensorboardX  # optional dependency
-  with tensorboardX.SummaryWriter(
-      os.path.join(folder, "tensorboard"), purge_step=start + 1) as writer:
-    yield Summaries(writer)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summaries:
-  """Writes records as TensorBoard summaries."""
-  writer: object  # a tensorboardX.SummaryWriter, or None
-
-  def add(self, record: dict) -> None:
-    """Adds every float of a record, by step."""
-    if self.writer is None:
-      return
-    for name, value in record.items():
-      if isinstance(value, float):
-        self.writer.add_scalar(f"{record['kind']}/{name}", value,
-                               record["step"])
-
-
 def rates(train: list[dict]) -> list[str]:
   """Returns the rollouts per second of each phase, without the first step."""
   phases = ("sample", "score", "update")
@@ -114,16 +153,23 @@ def rates(train: list[dict]) -> list[str]:
 
 
 def table(kept: list[dict], path: str) -> str:
-  """Returns the final table: metrics, time per phase, path of the records."""
+  """Returns the final table: metrics, time per phase, path of the records.
+
+  The best evaluation is that with the highest avg.
+  """
   evals = [r for r in kept if r["kind"] == "eval"]
   train = [r for r in kept if r["kind"] == "train"]
   start, end = evals[0], evals[-1]
+  best = max(evals, key=lambda r: r["avg"])
   k = end["k"]
+  heads = ("start", f"best, step {best['step']}", f"final, step {end['step']}")
   lines = [f"{end['eval_set']}: {len(end['correct'])} problems, k = {k}",
-           f"{'':10}{'start':>19}{'step ' + str(end['step']):>19}"]
+           f"{'':10}" + "".join(f"{head:>19}" for head in heads)]
   for name in ("avg", "best", "worst", "maj"):
-    cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}" for r in (start, end)]
-    lines.append(f"{name + '@' + str(k):10}{cells[0]:>19}{cells[1]:>19}")
+    cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}"
+             for r in (start, best, end)]
+    lines.append(f"{name + '@' + str(k):10}"
+                 + "".join(f"{cell:>19}" for cell in cells))
   if len(train) > 1:
     lines.extend(rates(train))
   lines.append(f"records: {path}")

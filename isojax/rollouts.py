@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from isojax import profile
+from isojax import progress
 from isojax.distributed import hosts
 from isojax.rl import rewards
 from isojax.run_context import RunContext
@@ -94,15 +95,18 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
     return graded
 
   futures = {}
-  for items, rollouts in sampler_lib.stream(
-      context.sampler, params, prompts, n, key,
-      temperature=section.temperature, top_p=section.top_p,
-      interrupt_B=interrupt_B):
-    stop.poll()
-    ours = items[owner_B[items] == hosts.number()]
-    if ours.size:
-      ended = jax.tree.map(lambda x: x[ours], rollouts)
-      futures[grader.thread.submit(judged, ours, ended)] = ours
+  with progress.track(len(owner_B), "sampling", "rollouts",
+                      on=hosts.first()) as advance:
+    for items, rollouts in sampler_lib.stream(
+        context.sampler, params, prompts, n, key,
+        temperature=section.temperature, top_p=section.top_p,
+        interrupt_B=interrupt_B):
+      stop.poll()
+      advance(len(items))
+      ours = items[owner_B[items] == hosts.number()]
+      if ours.size:
+        ended = jax.tree.map(lambda x: x[ours], rollouts)
+        futures[grader.thread.submit(judged, ours, ended)] = ours
   begun = time.perf_counter()
   while not stop.asked and concurrent.futures.wait(
       futures, timeout=WAIT).not_done:

@@ -6,7 +6,6 @@ import typing
 import numpy as np
 
 from isojax import compilation
-from isojax import progress
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
 from isojax import run_context
@@ -45,7 +44,7 @@ class Run:
   grader: rollouts_lib.Grading
   written: typing.Any  # records.File or Bucket; None but on process 0
   manager: typing.Any  # of checkpoints
-  summaries: progress.Summaries
+  summaries: typing.Callable | None  # see summaries.opened; for process 0
   traced: typing.Callable  # see profile.steps
   stop: stopping.Stop
   further: typing.Any  # see hosts.shared_fate

@@ -15,6 +15,7 @@ from isojax import alarms
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
+from isojax import opening
 from isojax import profile
 from isojax import progress
 from isojax import resume
@@ -26,6 +27,7 @@ from isojax import sampled_texts
 from isojax import step as step_lib
 from isojax import step_rollouts
 from isojax import stopping
+from isojax import summaries as summaries_lib
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import records
@@ -36,19 +38,22 @@ from isojax.run_state import Run
 from isojax.sampling import in_flight_queue
 
 
-def train(context: RunContext, folder: str, *,
-          trace: str | None = None) -> int:
+def train(context: RunContext, folder: str, *, trace: str | None = None,
+          plot: bool = False) -> int:
   """Runs or resumes the experiment in a claimed workdir.
 
   Args:
     context: of the run.
     folder: the workdir.
     trace: the folder of --profile.
+    plot: draw the learning curve on the terminal.
 
   Returns:
     The exit code: 0, cli.DIVERGED, or cli.PREEMPTED after a signal.
   """
-  with opened(context, folder, trace) as run:
+  hosts.say(opening.opening(context))
+  compilation.announce(hosts.say)
+  with opened(context, folder, trace, plot) as run:
     try:
       while True:
         run.stop.check()
@@ -177,7 +182,7 @@ def record(run: Run, kind: str, n: int, fields: dict) -> dict:
           **run.totals, **fields}
   if hosts.first():
     run.written.append(line)
-    run.summaries.add(line)
+    run.summaries(line)
   return line
 
 
@@ -196,7 +201,7 @@ def diverged(run: Run, fields: dict) -> str:
 
 
 @contextlib.contextmanager
-def opened(context: RunContext, folder: str, trace: str | None):
+def opened(context: RunContext, folder: str, trace: str | None, plot: bool):
   """Yields the Run of a workdir, resumed from its newest checkpoint."""
   e = context.e
   compiled = compilation.Count()
@@ -207,12 +212,20 @@ def opened(context: RunContext, folder: str, trace: str | None):
                               growth=e.eval.growth)
   start, state, host, kept = resume.start_or_resume(
       context, tx, ledger, store, due)
+  rollouts = run_context.rollouts_of(kept)
+  evaluated = max((r["rollouts"] for r in kept if r["kind"] == "eval"),
+                  default=None)
+  # Then nothing is recorded, and no writer leaves an empty file.
+  complete = evaluated == rollouts and (
+      rollouts + e.alloc.rollouts_of_step(rollouts) > e.alloc.C)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
   # Opened in this order and closed in reverse.
   with (rollouts_lib.grading(context) as grader,
-        progress.summaries(folder, on=e.log.tensorboard and hosts.first(),
-                           start=start) as summaries,
+        contextlib.nullcontext() if complete or not hosts.first() else
+        summaries_lib.opened(
+            folder, e.log, run_id=context.run_id, config=context.identity,
+            kept=kept, C=e.alloc.C, plot=plot) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
@@ -223,15 +236,13 @@ def opened(context: RunContext, folder: str, trace: str | None):
     critic = run_context.make_critic(e)
     yield Run(
         context=context, start=start, step=start,
-        rollouts=run_context.rollouts_of(kept),
+        rollouts=rollouts,
         solved_D=step_rollouts.solved(kept, context.train.id_P),
         state=state, flight=(
             rollouts_in_flight.opened(host) if e.recipe.updates.in_flight
             else None), base=base,
         totals=run_context.totals_of(kept),
-        evaluated=max((r["rollouts"] for r in kept if r["kind"] == "eval"),
-                      default=None),
-        due=due,
+        evaluated=evaluated, due=due,
         saved=start, saved_at=time.monotonic(), ledger=ledger,
         update=profile.stage("update", update_lib.make_update(
             context.model, tx, e.recipe.loss, e.model.lora, critic)),
@@ -240,7 +251,7 @@ def opened(context: RunContext, folder: str, trace: str | None):
         schedule=schedule, report=progress.reporter(
             step=start,
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
-            rollouts=run_context.rollouts_of(kept), C=e.alloc.C,
+            rollouts=rollouts, C=e.alloc.C,
             every_seconds=e.log.every_seconds),
         watch=alarms.watcher(kept), store=sampled_texts.writer(
             folder, context.tokenizer, start=start, count=e.log.samples),

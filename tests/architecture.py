@@ -20,13 +20,15 @@ LAYERS = {
     "foundations": (
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "progress", "alarms", "cli", "compilation", "profile"),
+        "evaluate", "progress", "live_plot", "summaries", "alarms", "cli",
+        "compilation", "profile"),
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
-            "step_rollouts", "sampled_texts", "rollouts_in_flight", "resume",
+            "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
+            "resume",
             "repair", "run_state", "step", "training"),
     "sweep": ("sweep",),
     "commands": ("main", "launch"),
@@ -270,11 +272,13 @@ IMPORTS = {
         "distributed.hosts errors json_text ledger.object_store",
     "ledger.workdir":
         "errors json_text ledger.lease ledger.object_store ledger.records",
+    "live_plot":
+        "format progress",
     "main":
         "cli compilation distributed.hosts distributed.rendezvous errors "
         "experiment ledger.checkpoint ledger.object_store ledger.records "
-        "ledger.step_folders ledger.workdir planner.plan_file profile "
-        "progress rollouts run_context stopping training",
+        "ledger.step_folders ledger.workdir live_plot planner.plan_file "
+        "profile progress rollouts run_context stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -298,6 +302,8 @@ IMPORTS = {
         "errors models.decoder models.hf_weights models.int8",
     "models.precision":
         "",
+    "opening":
+        "format models.decoder models.lora run_context",
     "planner.advice":
         "errors planner.allocation planner.cautions planner.fit_file "
         "planner.laws planner.priors",
@@ -419,8 +425,8 @@ IMPORTS = {
     "rng":
         "",
     "rollouts":
-        "distributed.hosts profile rl.rewards run_context sampling.sampler "
-        "stopping tasks.grader tasks.stratum_file types",
+        "distributed.hosts profile progress rl.rewards run_context "
+        "sampling.sampler stopping tasks.grader tasks.stratum_file types",
     "rollouts_in_flight":
         "distributed.hosts rl.rewards rng rollouts run_context "
         "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
@@ -431,8 +437,7 @@ IMPORTS = {
         "rl.update rng sampling.sampler tasks.base tasks.grader "
         "tasks.prompts tasks.python_reward tasks.stratum_file types",
     "run_state":
-        "compilation progress rollouts rollouts_in_flight run_context "
-        "stopping types",
+        "compilation rollouts rollouts_in_flight run_context stopping types",
     "sampled_texts":
         "distributed.hosts errors json_text ledger.object_store "
         "ledger.records rl.rewards types",
@@ -469,6 +474,8 @@ IMPORTS = {
         "sampling.interrupt stopping tasks.grader tasks.prompts types",
     "stopping":
         "distributed.hosts",
+    "summaries":
+        "errors live_plot",
     "sweep.attempts":
         "cli json_text ledger.lease ledger.records sweep.runs",
     "sweep.commands":
@@ -530,10 +537,10 @@ IMPORTS = {
         "errors installation json_text tasks.base tasks.problem",
     "training":
         "alarms cli compilation distributed.hosts evaluate "
-        "ledger.checkpoint ledger.records profile progress resume "
+        "ledger.checkpoint ledger.records opening profile progress resume "
         "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
         "run_state sampled_texts sampling.in_flight_queue step "
-        "step_rollouts stopping",
+        "step_rollouts stopping summaries",
     "types":
         "",
     "launch":

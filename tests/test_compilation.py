@@ -8,6 +8,27 @@ import jax.numpy as jnp
 from isojax import compilation
 
 
+def test_a_long_compilation_is_announced_and_a_short_one_is_not(monkeypatch):
+  said = []
+
+  def say(line):
+    said.append(line)
+
+  compilation.announce(say)
+  jax.jit(lambda x: x + 7)(1.0)
+  assert not said
+  monkeypatch.setattr(compilation, "LONG", 0.001)
+
+  @jax.jit
+  def slow_of_this_test(x):
+    for i in range(60):
+      x = jnp.sin(x @ x + i)
+    return x
+
+  slow_of_this_test(jnp.ones((3, 3)))
+  assert "compiling slow_of_this_test: more than 0.001 s so far" in said
+
+
 def test_the_clock_stands_still_while_programs_are_compiled():
   """Also of a function in a function, whose tracing counts once."""
   count = compilation.Count()

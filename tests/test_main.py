@@ -19,6 +19,7 @@ from isojax import cli
 from isojax import experiment
 from isojax import run_context
 from isojax import main as main_lib
+from isojax import opening
 from isojax.ledger import records
 from isojax.ledger import object_store
 from isojax import training
@@ -200,8 +201,22 @@ def test_sampler_and_update_compile_once(tmp_path, caplog):
 def test_tensorboard_summaries(tmp_path):
   run(small(log=dict(tensorboard=True)), tmp_path)
   (events,) = (tmp_path / "tensorboard").iterdir()
-  for tag in (b"train/reward", b"train/seconds_update", b"eval/avg_se"):
+  for tag in (b"train/reward", b"train/seconds_update", b"eval/avg_se",
+              b"train/rollouts", b"eval/sampled_tokens"):
     assert tag in events.read_bytes()
+  run(small(log=dict(tensorboard=True)), tmp_path)  # finished: nothing to write
+  assert list((tmp_path / "tensorboard").iterdir()) == [events]
+
+
+def test_a_run_begins_with_what_it_is(tmp_path, capfd):
+  context = run_context.prepare(small(seed=5))
+  first, second = opening.opening(context).splitlines()
+  assert first == (
+      f"hard {context.run_id}: isojax/assets/countdown-tiny (0.14M parameters);"
+      f" {len(context.stratum.train)} problems of hard, 30 for validation")
+  assert second == (
+      "Bp = 4, n = 6; M = 5, C = 120; lr 4.59e-05; 1 x cpu; sampler float32, "
+      "update float32")
 
 
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
