@@ -29,8 +29,9 @@ LAYERS = {
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume",
-            "repair", "run_folder", "run_state", "step", "training"),
+            "repair", "run_state", "step", "training"),
     "sweep": ("sweep",),
+    "study": ("study",),
     "commands": ("main", "launch"),
 }
 # What people use who only plan, fit or manage sweeps: it does not load jax.
@@ -38,13 +39,14 @@ LAYERS = {
 WITHOUT_JAX = (
     "errors", "format", "json_text", "help_text", "installation", "cli",
     "model_families", "attention_kernels", "evaluate", "progress", "ledger",
-    "planner", "frontier", "sweep")
+    "planner", "frontier", "sweep", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
     "ml_collections": ("cli", "launch"),
-    "matplotlib": ("frontier.report", "tasks.histogram", "launch"),
+    "matplotlib": ("frontier.report", "study.figures",
+                   "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.parity"),
     "tensorflow": (),
 }
@@ -175,6 +177,8 @@ IMPORTS = {
         "frontier.verdict planner.laws",
     "frontier.bootstrap":
         "errors frontier.curves frontier.study",
+    "frontier.collapse":
+        "format frontier.study",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -276,8 +280,9 @@ IMPORTS = {
         "format progress",
     "main":
         "cli compilation distributed.hosts distributed.rendezvous errors "
-        "ledger.object_store ledger.records live_plot planner.plan_file "
-        "profile progress rollouts run_context run_folder stopping training",
+        "experiment ledger.checkpoint ledger.object_store ledger.records "
+        "ledger.step_folders ledger.workdir live_plot planner.plan_file "
+        "profile progress rollouts run_context stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -435,9 +440,6 @@ IMPORTS = {
         "models.decoder models.hf_weights models.lora policy rl.packing "
         "rl.update rng sampling.sampler tasks.base tasks.grader "
         "tasks.prompts tasks.python_reward tasks.stratum_file types",
-    "run_folder":
-        "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
-        "ledger.workdir run_context",
     "run_state":
         "compilation rollouts rollouts_in_flight run_context stopping types",
     "sampled_texts":
@@ -476,6 +478,27 @@ IMPORTS = {
         "sampling.interrupt stopping tasks.grader tasks.prompts types",
     "stopping":
         "distributed.hosts",
+    "study.figures":
+        "format frontier.report.axes",
+    "study.law":
+        "frontier.analysis frontier.bootstrap frontier.collapse "
+        "frontier.io.selection frontier.study frontier.verdict study.ledger",
+    "study.ledger":
+        "cli errors frontier.io.rows json_text ledger.records "
+        "study.protocol sweep.attempts sweep.runs",
+    "study.page":
+        "errors format frontier.labels",
+    "study.prediction":
+        "errors format frontier.bootstrap frontier.verdict study.law "
+        "study.ledger",
+    "study.protocol":
+        "errors planner.allocation planner.plan_file",
+    "study.results":
+        "errors evaluate frontier.bootstrap frontier.collapse "
+        "frontier.diagnostics frontier.io.fit_json frontier.next_sweep "
+        "study.law study.ledger study.prediction study.protocol",
+    "study.stages":
+        "errors study.protocol sweep.runs",
     "summaries":
         "errors live_plot",
     "sweep.attempts":
@@ -661,6 +684,13 @@ IMPORTS = {
     "launch.split.output":
         "errors installation launch.split.config tasks.base tasks.histogram "
         "tasks.problem tasks.strata tasks.stratum_file",
+    "launch.study":
+        "cli errors format frontier.bootstrap frontier.result "
+        "launch.record_flags ledger.records planner.advice "
+        "planner.allocation planner.fit_file planner.request "
+        "planner.schedule progress study.figures study.law study.ledger "
+        "study.page study.prediction study.protocol study.results "
+        "study.stages sweep.runs",
     "launch.sweep":
         "cli errors progress sweep.commands sweep.devices sweep.run_process "
         "sweep.runs sweep.slurm sweep.status sweep.sweeper",

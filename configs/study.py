@@ -1,0 +1,117 @@
+"""The study of n*(C) on the embedded policy: its settings and its runs.
+
+  python -m launch.study --config=configs/study.py:hard --root=runs/study
+
+Parts: hard, easy, pods, scalerl, schedule, rate, regimes, quick. docs/study.md
+has the rules that were fixed before the runs. `get_config` is what all runs of
+a part share, `get_study` is what differs between them. Parts with equal runs
+share them if they have the same --root.
+"""
+
+from configs import easy
+from configs import hard
+from configs import scalerl
+
+# The setting in which every n learns at its highest stable rate, by stratum.
+# Sections and keys are those of configs/base.py.
+HARD = dict()
+EASY = dict()
+BASES = {"easy": easy, "scalerl": scalerl}  # of a part; else hard
+
+BP = 32  # problems per step
+N = (2, 4, 8, 16, 32, 64, 128)
+SEEDS = (0, 1, 2)
+FIVE = (0, 1, 2, 3, 4)
+C_HARD = 2**21
+C_EASY = 2**20
+PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
+         "quick")
+
+
+def get_config(part="hard"):
+  """Returns the config that all runs of a part share."""
+  if part not in PARTS:
+    raise ValueError(f"configs/study.py:{part}: expected one of {PARTS}")
+  config = (BASES[part] if part in BASES else hard).get_config()
+  config.name = "study"  # the same in all parts, so that they share runs
+  config.update(EASY if part == "easy" else HARD)
+  config.alloc.Bp = BP
+  config.checkpoint.update(
+      every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
+  config.log.every_seconds = 60.0
+  if part == "quick":
+    config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
+  return config
+
+
+def arm(name, n, seeds=SEEDS, **overrides):
+  """Returns runs that differ in n and the seed; `overrides` are sections."""
+  return dict(name=name, n=n, seeds=seeds, overrides=overrides)
+
+
+def kept(n, m, seeds):
+  """Returns the arm of PODS that trains on m of n rollouts."""
+  return arm(f"{n}/{m}", (n,), seeds, alloc=dict(m=m),
+             recipe=dict(loss=dict(selection="max_variance"),
+                         optimizer=dict(batch="trained")))
+
+
+def without(name, **recipe):
+  """Returns the recipe of ScaleRL with one choice taken back."""
+  return arm(name, (16,), recipe=recipe)
+
+
+def rates():
+  """Returns n = 8 and 64 at half and twice the learning rate of the rule."""
+  base_lr = get_config("rate").recipe.optimizer.base_lr
+  return [arm("", (8, 64))] + [
+      arm(f"rate x {factor:g}", (8, 64),
+          recipe=dict(optimizer=dict(base_lr=factor * base_lr)))
+      for factor in (0.5, 2.0)]
+
+
+def get_study(part):
+  """Returns the runs of a part.
+
+  Returns:
+    C: rollouts of every run. first: rollouts after which the prediction is
+    registered, or None. beyond: rollouts of the runs of the n that leads at C,
+    or None. registered: commit, or file where the prediction needs no commit.
+    axis: of the comparison with the first arm, or None for a law of n. law: the
+    part whose law the schedule follows, or None. arms: of `arm`; the first one
+    is the grid of n or the baseline.
+  """
+  study = dict(C=C_HARD // 4, first=None, beyond=None, registered="file",
+               law=None, arms=[arm("", N)])
+  if part == "hard":
+    study |= dict(C=C_HARD, first=C_HARD // 4, beyond=2 * C_HARD,
+                  registered="commit")
+  elif part == "easy":
+    study |= dict(C=C_EASY, first=C_EASY // 4, registered="commit")
+  elif part == "pods":
+    study["arms"] = [arm("", (16, 64), FIVE)] + [
+        kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
+                                      (64, 8), (64, 4))]
+  elif part == "scalerl":
+    study["arms"] = [
+        arm("", (16,)),
+        without("group std", loss=dict(advantage="group_norm")),
+        without("sample mean", loss=dict(aggregation="sample_mean")),
+        without("all groups", loss=dict(zero_variance="off")),
+        without("no removal", filter=dict(solved_rate=None)),
+        without("no float32 head", loss=dict(head_dtype=None)),
+        arm("off-policy 8", (16,), alloc=dict(Bp=8 * BP),
+            recipe=dict(updates=dict(in_flight=0, minibatches=8)))]
+  elif part == "schedule":
+    study |= dict(C=C_HARD, law="hard", arms=[arm("", N, FIVE),
+                                              arm("schedule", None, FIVE)])
+  elif part == "rate":
+    study["arms"] = rates()
+  elif part == "regimes":
+    study["arms"] = [
+        arm("B = 1,024", (n,), (0, 1), alloc=dict(Bp=1024 // n))
+        for n in N] + [
+            arm(f"Bp = {Bp}", N, (0, 1), alloc=dict(Bp=Bp)) for Bp in (8, 128)]
+  elif part == "quick":
+    study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0, 1))])
+  return study

@@ -1,0 +1,124 @@
+"""Runs whose reward falls, and what a fit does with them.
+
+The curves of a fit only rise. An evaluation *falls* if it is below the best one
+of its run by more than LIMIT standard errors of their difference over problems.
+A run falls if its last evaluation does. The fall begins at the first of the
+evaluations at the end that all fall.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax.format import compact, rate
+from isojax.frontier.study import FEWEST, Run, Study
+
+LIMIT = 3.0  # standard errors
+UNKNOWN = 0.05  # reward; least fall of runs without values per problem
+RULES = ("cut", "exclude", "keep")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fall:
+  """A run that falls, and what was done."""
+
+  run_id: str
+  Bp: int
+  n: int
+  seed: int | None
+  best: float
+  best_C: float
+  last: float
+  last_C: float
+  begins: int  # index of the first evaluation of the fall
+  errors: float | None  # standard errors of the fall; None: not known
+  done: str  # in words
+
+  def __str__(self) -> str:
+    size = "" if self.errors is None else (
+        f" ({self.errors:.1f} standard errors)")
+    return (f"run {self.run_id} (Bp {self.Bp}, n {self.n}, seed {self.seed}) "
+            f"falls from {rate(self.best)} at {compact(self.best_C)} to "
+            f"{rate(self.last)} at {compact(self.last_C)}{size}: {self.done}")
+
+
+def errors_below_best(run: Run) -> np.ndarray | None:
+  """Returns by how many standard errors each evaluation is below the best.
+
+  The standard error is that of the difference over problems. None without
+  values per problem.
+  """
+  if run.value_ExQ is None or run.value_ExQ.shape[1] < 2:
+    return None
+  lost_ExQ = run.value_ExQ[run.reward_E.argmax()] - run.value_ExQ
+  error_E = lost_ExQ.std(axis=1, ddof=1) / math.sqrt(lost_ExQ.shape[1])
+  lost_E = lost_ExQ.mean(1)
+  return np.divide(lost_E, error_E, where=error_E > 0,
+                   out=np.where(lost_E > 0, np.inf, 0.0))
+
+
+def fallen(run: Run) -> np.ndarray:
+  """Returns whether each evaluation falls.
+
+  Without values per problem the limit is UNKNOWN, or 3 standard deviations of
+  an evaluation, estimated from neighbours, of runs with at least 10.
+  """
+  errors_E = errors_below_best(run)
+  after = np.arange(len(run.reward_E)) > run.reward_E.argmax()
+  if errors_E is not None:
+    return after & (errors_E > LIMIT)
+  noise = UNKNOWN if len(run.reward_E) < 10 else max(
+      UNKNOWN, 3 * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
+  return after & (run.reward_E.max() - run.reward_E > noise)
+
+
+def begins(run: Run) -> int | None:
+  """Returns the first of the evaluations at the end that fall, or None."""
+  fallen_E = fallen(run)
+  if not fallen_E[-1]:
+    return None
+  return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
+
+
+def _cut(run: Run, E: int) -> Run:
+  """Returns the first E evaluations of a run."""
+  return dataclasses.replace(
+      run, step_E=run.step_E[:E], C_E=run.C_E[:E], reward_E=run.reward_E[:E],
+      value_ExQ=None if run.value_ExQ is None else run.value_ExQ[:E])
+
+
+def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
+  """Returns the study without what a rule leaves out, and the falls.
+
+  A run of which less than FEWEST evaluations are left is left out. If no run is
+  left, all stay as they are.
+
+  Args:
+    study: of all runs.
+    rule: cut (up to the fall), exclude (the whole run), or keep.
+  """
+  kept, falls = [], []
+  for run in study.runs:
+    E = begins(run)
+    if E is None:
+      kept.append(run)
+      continue
+    best, errors = int(run.reward_E.argmax()), errors_below_best(run)
+    short = rule == "exclude" or (rule == "cut" and E < FEWEST)
+    done = ("it is fitted as it is, by a rising curve" if rule == "keep" else
+            "it is left out" if short else
+            f"it is fitted up to {compact(run.C_E[E - 1])}")
+    falls.append(Fall(
+        run.run_id, run.Bp, run.n, run.seed, float(run.reward_E[best]),
+        float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]), E,
+        None if errors is None else float(errors[-1]), done))
+    if rule == "keep":
+      kept.append(run)
+    elif not short:
+      kept.append(_cut(run, E))
+  if not kept:
+    return study, tuple(dataclasses.replace(
+        fall, done="it is fitted as it is, because no run would be left")
+                        for fall in falls)
+  return dataclasses.replace(study, runs=tuple(kept)), tuple(falls)

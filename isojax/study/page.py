@@ -1,0 +1,244 @@
+"""The page of the study: a block of Markdown for each part, from its results."""
+
+import re
+import time
+
+from isojax.errors import InputError
+from isojax.format import compact, duration, many, pair, rate
+from isojax.frontier import labels
+
+TITLES = {"hard": "Hard problems", "easy": "Easy problems",
+          "quick": "Quick version", "pods": "PODS", "scalerl": "ScaleRL",
+          "schedule": "A schedule of n", "rate": "The learning rate",
+          "regimes": "Other regimes"}
+ALTS = {
+    "reward": "mean reward of each n over C, with the range of the seeds",
+    "frontier": "best reward at each C, coloured by the n that leads",
+    "best-n": "the n that leads at each C with its interval",
+    "metrics": "avg, best and worst of k over n at the end",
+    "mechanisms": "share of groups without gradient, and entropy, over C"}
+
+
+def marks(part: str) -> tuple[str, str]:
+  return f"<!-- study:{part} -->\n", f"<!-- /study:{part} -->"
+
+
+def title(part: str) -> str:
+  """Returns the heading of a part; a part of another config has its name."""
+  return TITLES[part] if part in TITLES else part
+
+
+def date(seconds: float) -> str:
+  return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+  """Returns a Markdown table."""
+  rows = [head, ["---"] * len(head), *lines]
+  return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def put(page: str | None, part: str, block: str) -> str:
+  """Returns a page with the block of a part; a new page without an old one."""
+  begin, end = marks(part)
+  if page is None:
+    return f"# The study\n\n{begin}{block}{end}\n"
+  if begin not in page or end not in page:
+    return f"{page.rstrip()}\n\n{begin}{block}{end}\n"
+  before, _, rest = page.partition(begin)
+  _, _, after = rest.partition(end)
+  return f"{before}{begin}{block}{end}{after}"
+
+
+def block_of(page: str, part: str) -> str:
+  """Returns the block of a part; InputError if the page has none."""
+  begin, end = marks(part)
+  found = re.search(re.escape(begin) + "(.*?)" + re.escape(end), page, re.S)
+  if not found:
+    raise InputError(f"the page has no block {begin.strip()}")
+  return found[1]
+
+
+def _estimate(value: dict, told=rate) -> str:
+  return f"{told(value['mean'])} {pair(value['interval'], told)}"
+
+
+def _lead(found: dict) -> str:
+  """Returns which n leads at the end."""
+  end, k = found["at_end"], found["fit"]["study"]["k"]
+  low, high = end["n_interval"]
+  share = end["share"][str(end["n"])] if str(end["n"]) in end["share"] else 0.0
+  base = next(iter(r["reward"][0] for r in found["evaluations"]))
+  return (f"At C = {compact(found['end'])} rollouts **n = {end['n']} leads** "
+          f"with avg@{k} = {rate(end['reward'])} {pair(end['interval'], rate)}, "
+          f"from {rate(base)} before training. The 95 % interval of the best n "
+          f"is {low} to {high}; n = {end['n']} leads in {share:.0%} of the "
+          "bootstrap samples.")
+
+
+def _switches(found: dict) -> str:
+  """Returns the path of n along the frontier."""
+  switches = found["fit"]["switches"]
+  ns = found["fit"]["frontier"]["n"]
+  if not switches:
+    return f"n = {ns[0]} leads at every C with data."
+  path = f"n = {switches[0][0]}" + "".join(
+      f", from C = {compact(C)} on {n}" for _, n, C in switches)
+  return f"The n that leads: {path}."
+
+
+def _verdict(found: dict) -> str:
+  """Returns the law, or why there is none."""
+  fit = found["fit"]
+  if fit["verdict"]["identified"]:
+    said = ", ".join(f"{name} {value} {interval}" for name, value, interval
+                     in labels.parameters(fit))
+    return f"**The law n\\*(C) is identified**: {said}."
+  return ("**The law n\\*(C) is not identified**: "
+          + "; ".join(fit["verdict"]["reasons"]) + ".")
+
+
+def _hit(hit: bool) -> str:
+  return "hit" if hit else "miss"
+
+
+def _prediction(found: dict) -> list[str]:
+  """Returns the prediction and, as far as runs have got, its comparison."""
+  if found["prediction"] is None:
+    return []
+  p, out = found["prediction"], ["### Registered prediction", ""]
+  said = p["found"]
+  when = (f"From all evaluations up to C = {compact(said['fitted_to'])}, "
+          f"written {said['written']}.")
+  if p["before"] is not None:
+    when += (f" The first evaluation beyond that C is of "
+             f"{date(p['first_record'])}: "
+             + ("after the prediction." if p["before"] else
+                "**before the prediction, which is therefore void**."))
+  if not p["same_data"]:
+    when += (" **The evaluations up to that C are not those that the "
+             "prediction was made from.**")
+  done = {row["C"]: row for row in p["compared"]}
+  lines = []
+  for each in said["predicted"]:
+    row = done[each["C"]] if each["C"] in done else None
+    seen = row and row["measured"]
+    lines += [
+        [compact(each["C"]), "n\\*",
+         f"{each['n']} {pair(each['n_interval'], str)}",
+         f"{seen['n']} {pair(seen['n_interval'], str)}" if seen else
+         "not measured", _hit(row["n_hit"]) if row else "-"],
+        [compact(each["C"]), "reward",
+         f"{rate(each['reward'])} {pair(each['interval'], rate)}",
+         f"{rate(seen['reward'])} {pair(seen['interval'], rate)}" if seen else
+         "not measured", _hit(row["reward_hit"]) if row else "-"]]
+  out += [when, "", table(["C", "of", "predicted", "measured", "result"],
+                          lines), ""]
+  for C, row in done.items():
+    out += [f"The curves of single n at C = {compact(C)}:", "", table(
+        ["n", "predicted", "measured", "result"],
+        [[str(r["n"]), f"{rate(r['predicted'])} {pair(r['interval'], rate)}",
+          rate(r["measured"]), _hit(r["hit"])] for r in row["by_n"]]), ""]
+  return out
+
+
+def _missing(found: dict) -> list[str]:
+  """Returns what is missing, if anything."""
+  if not found["missing"]:
+    return []
+  C = found["protocol"]["C"]
+  lines = [(m["arm"] and f"{m['arm']}, ") + f"n = {m['n']}: seeds "
+           + ", ".join(map(str, m["seeds"]))
+           + f" (at least {compact(m['reached'])})" for m in found["missing"]]
+  count = sum(len(m["seeds"]) for m in found["missing"])
+  return [f"**Partial: {many(count, 'run')} have not reached C = {compact(C)}.**"
+          f" {'; '.join(lines)}.", ""]
+
+
+def _metrics(found: dict) -> list[str]:
+  k = found["fit"]["study"]["k"]
+  lines = [[str(r["n"]), str(r["seeds"]), _estimate(r["avg"]),
+            pair(r["avg"]["range"], rate), _estimate(r["best"]),
+            _estimate(r["worst"])] for r in found["by_n"]]
+  best = [f"{row['metric']}: n = {row['n']} "
+          f"{pair(row['n_interval'] and [round(v) for v in row['n_interval']], str)}"
+          for row in found["fit"]["best_n"] if row["n"] is not None]
+  return [f"### By metric, at C = {compact(found['end'])}", "", table(
+      ["n", "seeds", f"avg@{k}", "range of seeds", f"best@{k}", f"worst@{k}"],
+      lines), "", f"Best n by metric: {'; '.join(best)}." if best else "", ""]
+
+
+def _mechanisms(found: dict) -> list[str]:
+  """Returns entropy, groups without gradient, and interference by n."""
+  scores = {}
+  for row in found["fit"]["interference"]:
+    scores.setdefault(row["n"], []).append(row)
+  told = lambda value: "-" if value is None else rate(value)
+  lines = []
+  for r in found["by_n"]:
+    mine = scores[r["n"]] if r["n"] in scores else []
+    mean = sum(m["score"] for m in mine) / len(mine) if mine else None
+    above = sum(m["score_interval"][0] > 0 for m in mine)
+    below = sum(m["score_interval"][1] < 0 for m in mine)
+    lines.append([str(r["n"]), told(r["all_wrong"]), told(r["all_right"]),
+                  told(r["entropy"]), told(r["kl"]),
+                  "-" if mean is None else f"{mean:+.3f}",
+                  f"{above} / {below} of {len(mine)}"])
+  return [
+      "### Mechanisms", "", table(
+          ["n", "all wrong", "all right", "entropy", "KL", "interference",
+           "above / below 0"], lines), "",
+      "Groups of which all rollouts are wrong or right have no gradient. Entropy "
+      "is in nats per token. The KL to the base policy is recorded only where "
+      "the loss has it. Interference is above 0 if problems that were ahead "
+      "gained more than under uniform progress; the last column counts the runs "
+      "whose interval is above or below 0.", ""]
+
+
+def _axes(found: dict) -> list[str]:
+  lines = []
+  for a in found["axes"]:
+    name = a["axis"].replace("_", " ").replace("step", "updates")
+    if a["why"] is not None:
+      lines.append([name, "-", "-", a["why"]])
+      continue
+    path = " → ".join(str(s[0]) for s in a["switches"][:1]) + "".join(
+        f" → {s[1]} at {compact(s[2])}" for s in a["switches"])
+    lines.append([name, compact(a["end"]),
+                  f"{a['n']} {pair(a['n_interval'], str)}",
+                  path or "none"])
+  return ["### Other axes", "", table(
+      ["axis", "largest common value", "best n there", "changes of the best n"],
+      lines), ""]
+
+
+def _clock(found: dict) -> str:
+  c = found["clock"]
+  return (f"{many(len(found['evaluations']), 'run')}, "
+          f"{compact(c['rollouts'])} rollouts in {duration(c['seconds'])} of "
+          f"processes ({duration(c['device_seconds'])} of training steps), "
+          f"{date(c['first'])} to {date(c['last'])}; code {found['code']}.")
+
+
+def of_law(found: dict, figures: str) -> str:
+  """Returns the block of a part that is a grid of n.
+
+  Args:
+    found: of results.of_law.
+    figures: the folder of the figures, relative to the page.
+  """
+  p = found["protocol"]
+  image = lambda name: (f"![{ALTS[name]}]({figures}"
+                        f"{found['part']}-{name}.svg)\n")
+  falls = found["falls"]
+  lines = [
+      f"## {TITLES.get(found['part'], found['part'])}", "",
+      *_missing(found), _lead(found), _switches(found), _verdict(found), "",
+      image("reward"), image("frontier"), image("best-n"),
+      *_prediction(found), *_metrics(found), image("metrics"),
+      *_mechanisms(found), image("mechanisms"), *_axes(found),
+      "### Runs", "", _clock(found),
+      (f"{many(len(falls), 'run')} fell: " + "; ".join(
+          f["text"] for f in falls) + "." if falls else "No run fell."),
+      f"The prediction and the rules use C = {compact(p['C'])}.", ""]
+  return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""The stages of a study in the root of a sweep: which run continues which.
+
+A longer run has another run id than the shorter one that it continues, because
+C is part of the id. Its folder is a link to the folder of the shorter run.
+"""
+
+import os
+
+from isojax.errors import InputError, reason
+from isojax.study.protocol import Planned
+from isojax.sweep import runs as runs_lib
+from isojax.sweep.runs import Run
+
+
+def link(root: str, shorter: dict[tuple, Run], longer: dict[tuple, Run]) -> int:
+  """Makes each longer run continue the shorter run of its key.
+
+  A longer run that has a folder keeps it. Without a shorter run it begins anew.
+
+  Args:
+    root: of the sweep.
+    shorter, longer: key of a planned run -> its run.
+
+  Returns:
+    The number of folders that were linked.
+  """
+  count = 0
+  for key, run in longer.items():
+    path = runs_lib.workdir_of(root, run)
+    if os.path.lexists(path) or key not in shorter:
+      continue
+    before = runs_lib.workdir_of(root, shorter[key])
+    if not os.path.exists(os.path.join(before, "config.json")):
+      continue
+    try:
+      os.symlink(os.path.basename(os.path.realpath(before)), path)
+    except OSError as error:
+      raise InputError(f"--root={root}: {path} cannot be linked to {before} "
+                       f"({reason(error)}); a study needs a file system with "
+                       "symbolic links") from error
+    count += 1
+  return count
+
+
+def continued(root: str, run: Run, longer: list[Run]) -> bool:
+  """Returns whether a longer run already continues a run in its folder."""
+  here = os.path.realpath(runs_lib.workdir_of(root, run))
+  return os.path.isdir(here) and any(
+      other.run_id != run.run_id
+      and os.path.realpath(runs_lib.workdir_of(root, other)) == here
+      for other in longer)
+
+
+def by_key(planned: list[Planned], runs: list[Run]) -> dict[tuple, Run]:
+  """Returns key -> run, for runs that were made from these lines of a plan."""
+  return {planned[run.line[1] - 1].key: run for run in runs}

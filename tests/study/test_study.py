@@ -1,0 +1,215 @@
+"""The study: its plan, its ledger, its prediction and its page, by hand."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from configs import study as config
+from isojax.errors import InputError
+from isojax.frontier import bootstrap
+from isojax.study import law
+from isojax.study import ledger
+from isojax.study import page
+from isojax.study import prediction
+from isojax.study import protocol
+from isojax.study import results
+from isojax.study import stages
+from isojax.sweep import runs as runs_lib
+from tests.study import ledgers
+
+OPTIONS = dataclasses.replace(bootstrap.DEFAULT, draws=100)
+PIECES = ((0, 4), (65_536, 8))
+
+
+@pytest.fixture(scope="module")
+def runs_of_parts(tmp_path_factory):
+  """Part -> its runs at C, as a sweep reads them."""
+  out, path = {}, str(tmp_path_factory.mktemp("plan") / "plan.jsonl")
+  for part in config.PARTS:
+    p = protocol.protocol(part, config.get_study(part))
+    values = config.get_config(part)
+    optimizer = values.recipe.optimizer
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(protocol.plan(
+          protocol.planned(p, p.C, schedule=PIECES), Bp=values.alloc.Bp,
+          base_lr=optimizer.base_lr, base_batch=optimizer.base_batch))
+    runs, wrong = runs_lib.of_plan(path, values.lock())
+    assert not wrong, wrong
+    out[part] = runs
+  return out
+
+
+def test_every_part_has_its_runs(runs_of_parts):
+  assert {part: len(runs) for part, runs in runs_of_parts.items()} == {
+      "hard": 21, "easy": 21, "pods": 40, "scalerl": 21, "schedule": 40,
+      "rate": 18, "regimes": 42, "quick": 6}
+  ids = {part: {r.run_id for r in runs} for part, runs in runs_of_parts.items()}
+  assert ids["hard"] < ids["schedule"]  # seeds 0 to 2 are made once
+  assert len(ids["pods"] & ids["rate"]) == 3  # n = 64 as it is
+  assert len(ids["regimes"]) == 38  # two cells are in two arms
+
+
+def test_runs_are_in_order_of_the_seed():
+  p = protocol.protocol("hard", config.get_study("hard"))
+  keys = [(r.seed, r.n) for r in protocol.planned(p, p.first)]
+  assert keys[:3] == [(0, 2), (0, 4), (0, 8)] and keys == sorted(keys)
+  assert [r.key for r in protocol.planned(p, p.beyond, leading=(16, 32))] == [
+      ("", n, seed) for seed in (0, 1, 2) for n in (16, 32)]
+
+
+@pytest.mark.parametrize("change, words", [
+    (dict(first=10), "first below C"), (dict(beyond=5), "beyond above C"),
+    (dict(registered="word"), "registered in")])
+def test_a_wrong_protocol_is_refused(change, words):
+  found = dict(C=10, first=5, beyond=20, registered="file", law=None,
+               arms=[config.arm("", (2,))]) | change
+  with pytest.raises(InputError, match=words):
+    protocol.protocol("x", found)
+  del found["arms"]
+  with pytest.raises(InputError, match="lacks 'arms'"):
+    protocol.protocol("x", found)
+
+
+def test_a_longer_run_continues_the_shorter(tmp_path):
+  root = str(tmp_path)
+  shorter, longer = (runs_lib.Run(run_id * 12, "p:1", {}) for run_id in "ab")
+  assert stages.link(root, {1: shorter}, {1: longer}) == 0  # it did not begin
+  os.makedirs(f"{root}/{'a' * 12}")
+  (tmp_path / ("a" * 12) / "config.json").write_text("{}")
+  assert stages.link(root, {1: shorter}, {1: longer, 2: longer}) == 1
+  assert os.path.realpath(f"{root}/{'b' * 12}") == os.path.realpath(
+      f"{root}/{'a' * 12}")
+  assert stages.link(root, {1: shorter}, {1: longer}) == 0  # has its folder
+
+
+def record(kind, rollouts, **more):
+  return dict.fromkeys(ledger.TOTALS, 0) | dict.fromkeys(ledger.MEANS) | {
+      "kind": kind, "rollouts": rollouts, "Bp": 4, "m": 2, "D": 9, "k": 3,
+      "model": "m", "task": "t", "split": "hard", "eval_set": "v",
+      "unix_time": 7.2, "device_seconds": 0.123, "maj": 0.5} | more
+
+
+def test_a_ledger_has_the_evaluations_and_means_of_steps(tmp_path):
+  kept = [record("eval", 0, correct=[0, 3, 1])] + [
+      record("train", 8 * i, reward=0.1 * i, entropy=1.0)
+      for i in range(1, 11)] + [record("eval", 80, correct=[2, 3, 3]),
+                                record("eval", 160, correct=[3, 3, 3])]
+  planned = protocol.Planned("", 2, 5, 80, {"seed": 5, "alloc": {"n": 2}})
+  lines = ledger.of_run(planned, "r", kept, C=80, seconds=3.0, diverged=False)
+  head, first, last, *updates = lines
+  assert (head["reached"], head["n"], head["seed"]) == (80, 2, 5)
+  assert (first["correct"], last["correct"]) == ("031", "233")
+  assert sum(u["steps"] for u in updates) == 10 and updates[0]["steps"] == 1
+  assert np.average([u["reward"] for u in updates], weights=[
+      u["steps"] for u in updates]) == pytest.approx(0.55, abs=1e-3)
+  assert updates[0]["kl"] is None
+  path = str(tmp_path / "x.jsonl.gz")
+  whole = [{"kind": "study", "version": 1, "code": "c", "protocol": {}}, *lines]
+  ledger.write(path, whole)
+  before = (tmp_path / "x.jsonl.gz").read_bytes()
+  assert ledger.read(path) == whole
+  ledger.write(path, whole)
+  assert (tmp_path / "x.jsonl.gz").read_bytes() == before
+  run, = ledger.runs(whole)
+  assert run.complete
+  rows = ledger.rows([run], path=path, C=79)
+  assert [r.fields["correct"] for r in rows] == [[0, 3, 1]]
+  (tmp_path / "y").write_text("no ledger")
+  with pytest.raises(InputError, match="not a ledger"):
+    ledger.read(str(tmp_path / "y"))
+
+
+def made(**more):
+  lines = ledgers.lines(**more)
+  return lines, ledger.runs(lines)
+
+
+@pytest.fixture(scope="module")
+def registered():
+  _, runs = made(C=100_000)
+  return prediction.predict(runs, part="hard", path="x", first=100_000,
+                            later=(400_000,), options=OPTIONS)
+
+
+def test_the_prediction_uses_the_first_part_alone(registered):
+  _, longer = made()
+  again = prediction.predict(longer, part="hard", path="x", first=100_000,
+                             later=(400_000,), options=OPTIONS)
+  times = ("unix_time", "written")
+  assert {k: v for k, v in again.items() if k not in times} == {
+      k: v for k, v in registered.items() if k not in times}
+  found, = registered["predicted"]
+  assert found["C"] == 400_000 and [r["n"] for r in found["by_n"]] == [2, 8, 32]
+  assert sum(found["share"].values()) == pytest.approx(1, abs=0.01)
+  best = max(found["by_n"], key=lambda r: r["reward"])
+  assert (best["n"], best["reward"]) == (found["n"], found["reward"])
+
+
+def test_a_prediction_needs_all_runs_to_their_end():
+  _, runs = made(C=60_000)
+  with pytest.raises(InputError, match="not all runs have reached"):
+    prediction.predict(runs, part="hard", path="x", first=100_000,
+                       later=(400_000,), options=OPTIONS)
+
+
+@pytest.mark.parametrize("n, reward, interval, n_hit, reward_hit", [
+    (32, 0.34, [0.33, 0.35], True, True), (16, 0.34, [0.33, 0.35], True, True),
+    (8, 0.30, [0.29, 0.31], False, False), (8, 0.30, [0.2, 0.5], False, True)])
+def test_hit_and_miss(n, reward, interval, n_hit, reward_hit):
+  lines, runs = made()
+  fit = law.fitted(runs, path="x", C=1e9, axis="rollouts", metric="avg",
+                   options=OPTIONS, notes=[])
+  measured = law.at(fit, 400_000, clipped=True)
+  assert measured["n"] == 32 and measured["reward"] == pytest.approx(
+      0.34, abs=0.012)
+  row = dict(C=400_000, n=n, reward=reward, interval=interval, by_n=[
+      dict(n=2, reward=0.5, interval=[0.4, 0.6])])
+  found = prediction.compared(row, fit)
+  assert (found["n_hit"], found["reward_hit"]) == (n_hit, reward_hit)
+  assert not found["by_n"][0]["hit"]
+
+
+def test_the_page_says_what_was_found_and_is_rebuilt_alike(registered):
+  lines, _ = made()
+  one, two = (page.of_law(results.of_law(
+      lines, path="x", registered=registered, options=OPTIONS), "f/")
+      for _ in range(2))
+  assert one == two
+  assert "**n = 32 leads**" in one and "Partial" not in one
+  assert "Registered prediction" in one and "after the prediction" not in one
+  assert "before the prediction, which is therefore void" in one  # of 2001
+  assert "not those that the prediction" not in one
+  assert json.dumps(results.of_law(
+      lines, path="x", registered=None, options=OPTIONS), allow_nan=False)
+
+
+def test_a_partial_page_says_what_is_missing():
+  lines, _ = made(C=200_000)
+  found = results.of_law(lines, path="x", registered=None, options=OPTIONS)
+  assert len(found["missing"]) == 3
+  text = page.of_law(found, "")
+  assert "**Partial: 6 runs have not reached C = 0.4M.**" in text
+  assert "n = 8: seeds 0, 1 (at least 0.2M)" in text
+
+
+def test_other_data_void_the_prediction(registered):
+  lines, _ = made(seed=4)
+  found = results.of_law(lines, path="x", registered=registered | {
+      "unix_time": 10}, options=OPTIONS)
+  text = page.of_law(found, "")
+  assert "not those that the prediction was made from" in text
+  assert "after the prediction" in text
+
+
+def test_a_block_replaces_its_own():
+  first = page.put(None, "hard", "one\n")
+  both = page.put(first, "easy", "two\n")
+  again = page.put(both, "hard", "three\n")
+  assert page.block_of(again, "hard") == "three\n"
+  assert page.block_of(again, "easy") == "two\n"
+  assert page.put(again, "hard", "one\n") == both
+  with pytest.raises(InputError, match="no block"):
+    page.block_of(again, "pods")
