@@ -59,15 +59,35 @@ class Stop:
 def on_signals():
   """Yields a Stop that the first SIGTERM or SIGINT sets; the second one kills.
   """
+  with _set_by((signal.SIGTERM, signal.SIGINT), lambda _: signal.SIG_DFL
+               ) as stop:
+    yield stop
+
+
+@contextlib.contextmanager
+def on_interrupt():
+  """Yields a Stop that the first SIGINT sets; the second one interrupts.
+
+  For callers with signal handlers of their own, such as a notebook. Outside of
+  the main thread, which alone gets signals, nothing sets the Stop.
+  """
+  main = threading.current_thread() is threading.main_thread()
+  with _set_by((signal.SIGINT,) if main else (), signal.getsignal) as stop:
+    yield stop
+
+
+@contextlib.contextmanager
+def _set_by(numbers: tuple, second):
+  """Yields a Stop that signals set; second(number) handles the second one."""
   stop = Stop()
+  again = {number: second(number) for number in numbers}
 
   def handle(number, frame):
     del frame
     stop.ask()
-    signal.signal(number, signal.SIG_DFL)
+    signal.signal(number, again[number])
 
-  before = {number: signal.signal(number, handle)
-            for number in (signal.SIGTERM, signal.SIGINT)}
+  before = {number: signal.signal(number, handle) for number in numbers}
   try:
     yield stop
   finally:

@@ -8,6 +8,7 @@ bit-identical results.
 import contextlib
 import os
 import time
+import typing
 
 import numpy as np
 
@@ -38,6 +39,13 @@ from isojax.run_state import Run
 from isojax.sampling import in_flight_queue
 
 
+class End(typing.NamedTuple):
+  """How a run ended."""
+
+  code: int  # 0, cli.DIVERGED, or cli.PREEMPTED after a signal
+  why: str | None  # of a run that is not complete
+
+
 def train(context: RunContext, folder: str, *, trace: str | None = None,
           plot: bool = False) -> int:
   """Runs or resumes the experiment in a claimed workdir.
@@ -49,11 +57,28 @@ def train(context: RunContext, folder: str, *, trace: str | None = None,
     plot: draw the learning curve on the terminal.
 
   Returns:
-    The exit code: 0, cli.DIVERGED, or cli.PREEMPTED after a signal.
+    The exit code of `End`.
+  """
+  end = to_end(context, folder, trace, plot, stopping.on_signals)
+  if end.why is not None:
+    hosts.say(end.why)
+  return end.code
+
+
+def to_end(context: RunContext, folder: str, trace: str | None,
+           plot: bool, signals) -> End:
+  """Runs or resumes the experiment in a claimed workdir.
+
+  Args:
+    context: of the run.
+    folder: the workdir.
+    trace: the folder of --profile.
+    plot: draw the learning curve on the terminal.
+    signals: makes the context manager of a Stop, such as stopping.on_signals.
   """
   hosts.say(opening.opening(context))
   compilation.announce(hosts.say)
-  with opened(context, folder, trace, plot) as run:
+  with opened(context, folder, trace, plot, signals) as run:
     try:
       while True:
         run.stop.check()
@@ -61,16 +86,16 @@ def train(context: RunContext, folder: str, *, trace: str | None = None,
         save_if_due(run)
         if run.finished:
           break
-        if not advance(run):
-          return cli.DIVERGED
+        if (why := advance(run)) is not None:
+          return End(cli.DIVERGED, why)
     except stopping.Stopped:
-      return stopped(run)
+      return End(cli.PREEMPTED, stopped(run))
   if run.step == run.start:
     hosts.say(f"the run was complete: {run.rollouts} rollouts in {run.step} "
               "steps. To train longer, give a larger --config.alloc.C")
   if hosts.first():
     progress.show(progress.table(records.read(run.ledger), run.ledger))
-  return 0
+  return End(0, None)
 
 
 def evaluate_if_due(run: Run) -> None:
@@ -111,18 +136,20 @@ def save(run: Run) -> None:
   run.saved, run.saved_at = run.step, time.monotonic()
 
 
-def stopped(run: Run) -> int:
-  """Saves a run that got a signal; the current step is discarded."""
+def stopped(run: Run) -> str:
+  """Saves a run that got a signal; returns how to resume it.
+
+  The current step is discarded.
+  """
   save(run)
   checkpoint.finish(run.manager)
-  hosts.say(f"stopped by a signal at step {run.step}, which is saved; rerun "
-            "the same command to resume" if run.step else
-            "stopped by a signal before the first step; rerun the same command")
-  return cli.PREEMPTED
+  return (f"stopped by a signal at step {run.step}, which is saved; rerun the "
+          "same command to resume" if run.step else
+          "stopped by a signal before the first step; rerun the same command")
 
 
-def advance(run: Run) -> bool:
-  """Runs and records one step; returns False if its result is not finite."""
+def advance(run: Run) -> str | None:
+  """Runs and records one step; returns what is wrong if it is not finite."""
   with run.traced(run.step + 1):
     state, fields = step_lib.train_step(run)
   news = run.compiled.news()
@@ -131,8 +158,7 @@ def advance(run: Run) -> bool:
   elif news:
     hosts.say(f"step {run.step + 1}: {news}, not counted as device time")
   if not fields.pop("finite"):
-    hosts.say(diverged(run, fields))
-    return False
+    return diverged(run, fields)
   del fields["loss"]  # carries no information on-policy: only its gradient does
   e, n = run.context.e, run.n
   if fields["solved"]:
@@ -147,7 +173,7 @@ def advance(run: Run) -> bool:
     hosts.say(f"step {run.step}: {warning}")
   if hosts.first():
     run.report(run.step, run.rollouts, fields["reward"])
-  return True
+  return None
 
 
 def mark_solved(run: Run, ids: list[int]) -> None:
@@ -201,7 +227,8 @@ def diverged(run: Run, fields: dict) -> str:
 
 
 @contextlib.contextmanager
-def opened(context: RunContext, folder: str, trace: str | None, plot: bool):
+def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
+           signals):
   """Yields the Run of a workdir, resumed from its newest checkpoint."""
   e = context.e
   compiled = compilation.Count()
@@ -230,7 +257,7 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool):
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(
             ) as written,
-        stopping.on_signals() as stop, hosts.shared_fate() as further):
+        signals() as stop, hosts.shared_fate() as further):
     scored = algorithm.scored_columns(
         e.recipe.loss, e.recipe.updates, e.recipe.critic)
     critic = run_context.make_critic(e)

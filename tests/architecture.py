@@ -29,7 +29,7 @@ LAYERS = {
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume",
-            "repair", "run_state", "step", "training"),
+            "repair", "run_folder", "run_state", "step", "training"),
     "sweep": ("sweep",),
     "study": ("study",),
     "commands": ("main", "launch"),
@@ -280,9 +280,8 @@ IMPORTS = {
         "format progress",
     "main":
         "cli compilation distributed.hosts distributed.rendezvous errors "
-        "experiment ledger.checkpoint ledger.object_store ledger.records "
-        "ledger.step_folders ledger.workdir live_plot planner.plan_file "
-        "profile progress rollouts run_context stopping training",
+        "ledger.object_store ledger.records live_plot planner.plan_file "
+        "profile progress rollouts run_context run_folder stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -440,6 +439,9 @@ IMPORTS = {
         "models.decoder models.hf_weights models.lora policy rl.packing "
         "rl.update rng sampling.sampler tasks.base tasks.grader "
         "tasks.prompts tasks.python_reward tasks.stratum_file types",
+    "run_folder":
+        "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
+        "ledger.workdir run_context",
     "run_state":
         "compilation rollouts rollouts_in_flight run_context stopping types",
     "sampled_texts":

@@ -18,6 +18,7 @@ from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
 from isojax import run_context
+from isojax import run_folder
 from isojax import main as main_lib
 from isojax import opening
 from isojax.ledger import records
@@ -302,12 +303,12 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   shutil.copytree(source, folder)
   longer = small(alloc=dict(C=192))
   context = run_context.prepare(longer)
-  stored = main_lib.extended(context, str(folder))
+  stored = run_folder.extended(context, str(folder))
   assert stored.run_id == kept[0]["run_id"] != context.run_id
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
                 small()):
-    assert main_lib.extended(run_context.prepare(other), str(folder)) is None
-  context, values = main_lib.as_stored(
+    assert run_folder.extended(run_context.prepare(other), str(folder)) is None
+  context, values = run_folder.as_stored(
       context, longer.to_dict(), str(folder), run_id=None, evaluate=False)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256,
                      identity=workdir.run_id(context.identity),
@@ -336,7 +337,7 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  context, values = main_lib.as_stored(
+  context, values = run_folder.as_stored(
       context, config.to_dict(), str(folder), run_id=None, evaluate=True)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256):
     assert main_lib.evaluate_only(context, str(folder)) == 0
