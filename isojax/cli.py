@@ -1,5 +1,6 @@
 """The command line: --help, a config file with overrides, one-line errors."""
 
+import contextlib
 import difflib
 import json
 import logging as std_logging
@@ -44,12 +45,25 @@ class _OrNone(flags.ArgumentParser):
     return self._parser.flag_type()
 
 
+class _Whole(flags.IntegerParser):
+  """Parses whole numbers, also as 2e6."""
+
+  def convert(self, argument):
+    try:
+      return super().convert(argument)
+    except ValueError:
+      with contextlib.suppress(ValueError):
+        if (value := float(argument)).is_integer():
+          return int(value)
+      raise
+
+
 # --config.alloc.m=None. A field that is never None refuses it when the config
 # is read (isojax.experiment).
-for _type, _parser in ((int, flags.IntegerParser()),
-                       (float, flags.FloatParser()),
-                       (str, flags.ArgumentParser())):
-  config_flags.register_flag_parser_for_type(_type, _OrNone(_parser))
+WHOLE = _OrNone(_Whole())
+for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
+                       (str, _OrNone(flags.ArgumentParser()))):
+  config_flags.register_flag_parser_for_type(_type, _parser)
 
 
 def define_config(example: str, *, required: bool = True):
@@ -65,6 +79,24 @@ def define_config(example: str, *, required: bool = True):
 def read_config(path: str):
   """Returns the config that --config=PATH gives."""
   return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
+
+
+# Other names of fields, which hints refer to if the config has the field.
+ALIASES = {
+    "lr": "recipe.optimizer.base_lr",
+    "learning_rate": "recipe.optimizer.base_lr",
+    "batch_size": "alloc.Bp",
+    "group_size": "alloc.n",
+    "num_generations": "alloc.n",
+    "steps": "alloc.M",
+    "max_steps": "alloc.M",
+    "rollouts": "alloc.C",
+    "kl": "recipe.loss.kl_coef",
+    "model": "model.path",
+    "dataset": "task.stratum",
+    "max_tokens": "sampler.max_new_tokens",
+    "temperature": "sampler.temperature",
+}
 
 
 def config_path(argv: list[str]) -> str:
@@ -134,7 +166,7 @@ def unknown_key(config, name: str) -> str | None:
     if key not in node:
       near = fields_named(key, node, path) or [
           f"{path}.{nearest(key, list(node.keys()))}"]
-      return (f"{name}: no such key; the nearest is {near[0]} "
+      return (f"{name}: no such key; the nearest is {' or '.join(near[:3])} "
               f"(there are: {', '.join(sorted(node.keys()))})")
     node, path = node[key], f"{path}.{key}"
   return None
@@ -146,12 +178,31 @@ def nearest(key: str, keys: list[str]) -> str:
   return (same or difflib.get_close_matches(key, keys, n=1, cutoff=0))[0]
 
 
+def _has(node, name: str) -> bool:
+  """Returns whether a config has a field of a dotted name."""
+  for key in name.split("."):
+    if not hasattr(node, "keys") or key not in node:
+      return False
+    node = node[key]
+  return True
+
+
 def fields_named(key: str, node, path: str = "config") -> list[str]:
+  """Returns the dotted names of a config's fields that `key` may stand for.
+
+  These are its field in ALIASES and the fields that end with it.
+  """
+  first = [f"{path}.{ALIASES[key]}"] if key in ALIASES and _has(
+      node, ALIASES[key]) else []
+  return list(dict.fromkeys(first + _ending(key, node, path)))
+
+
+def _ending(key: str, node, path: str) -> list[str]:
   """Returns the dotted names of a config's fields that end with `key`."""
   found = []
   for name in node.keys():
     if hasattr(node[name], "keys"):
-      found += fields_named(key, node[name], f"{path}.{name}")
+      found += _ending(key, node[name], f"{path}.{name}")
     elif f"{path}.{name}".endswith((f".{key}", f"_{key}")):
       found.append(f"{path}.{name}")
   return found
@@ -239,7 +290,13 @@ def _missing_flag(name: str) -> str:
 def _unknown_flag(name: str, message: str) -> str:
   """Returns the message for an unknown flag, which may be a config field."""
   if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-    near = fields_named(name, flags.FLAGS["config"].value)
+    config = flags.FLAGS["config"].value
+    near = fields_named(name, config)
+    if not near and "Did you mean" not in message:
+      near = [field for close in difflib.get_close_matches(
+          name, {field.rpartition(".")[2] for field in _names(
+              config.to_dict(), "config")}, n=1, cutoff=0.7)
+              for field in fields_named(close, config)]
     if near:
       return (f"Unknown command line flag '{name}'. Fields of the config are "
               f"set by {' or '.join(f'--{field}' for field in near[:3])}")

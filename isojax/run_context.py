@@ -18,6 +18,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
+from isojax.planner.allocation import Allocation
 from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -100,6 +101,16 @@ def other_model(e: experiment_lib.Experiment, header: dict,
           "model are unknown; python -m launch.split measures them",)
 
 
+def other_budget(config, a: Allocation) -> tuple[str, ...]:
+  """Returns a note if a run will not spend alloc.C, the budget of its config.
+  """
+  if config.alloc.M is not None or config.alloc.C == a.C:
+    return ()
+  return (f"alloc.C={config.alloc.C} is no whole number of steps: "
+          f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} of "
+          f"Bp * n = {a.B}",)
+
+
 def other_reward(e: experiment_lib.Experiment, header: dict,
                  found: str) -> tuple[str, ...]:
   """Returns a note if a stratum's pass rates are not those of the reward.
@@ -150,6 +161,8 @@ def prepare(config) -> RunContext:
       "model_text_sha256": policy_lib.text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
       "prompts_sha256": _prompts_sha256(prompts)}
+  if e.recipe.filter.rounds == 1 and not e.alloc.schedule:
+    notes += other_budget(config, e.alloc)
   if reward:
     identity["reward_sha256"] = python_reward.sha256(reward["reward"])
     notes += other_reward(e, stratum.header, identity["reward_sha256"])

@@ -109,8 +109,16 @@ def test_commands_of_a_docstring_keep_their_lines():
      "config file, such as configs/hard.py"),
     (["isojax.main", "--config=configs/hard.py:large"],
      "isojax: configs/hard.py:large: expected tiny, "),
-    (["isojax.main", "--config=configs/hard.py", "--config.alloc.C=2e6"],
-     "flag --config.alloc.C=2e6: expected a whole number"),
+    (["isojax.main", "--config=configs/hard.py", "--config.alloc.C=25e-1"],
+     "flag --config.alloc.C=25e-1: expected a whole number"),
+    (["isojax.main", "--config=configs/hard.py", "--config.alloc.C=1e5x"],
+     "flag --config.alloc.C=1e5x: expected a whole number"),
+    (["isojax.main", "--config=configs/hard.py", "--config.lr=1"],
+     "the nearest is config.recipe.optimizer.base_lr or config.recipe.critic"),
+    (["isojax.main", "--config=configs/hard.py", "--batch_size=3"],
+     "set by --config.alloc.Bp"),
+    (["isojax.main", "--config=configs/hard.py", "--sead=3"],
+     "'sead'. Fields of the config are set by --config.seed"),
     (["isojax.main", "--config=configs/hard.py", "--config.eval.growth=x"],
      "flag --config.eval.growth=x: expected a number"),
     (["isojax.main", "--config=configs/hard.py", "--config.alloc.c=4096"],
@@ -125,6 +133,20 @@ def test_wrong_flags_are_one_line(words, told):
   done = run(*words)
   assert done.returncode == 2 and told in done.stderr, done.stderr
   assert len(done.stderr.splitlines()) == 1 and not done.stdout
+
+
+@pytest.mark.parametrize("text, value", [
+    ("1e5", 100_000), ("2E6", 2_000_000), ("131_072", 131_072), ("-3", -3),
+    ("5.0", 5), ("None", None)])
+def test_whole_numbers_may_have_an_exponent(text, value):
+  found = cli.WHOLE.parse(text)
+  assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["25e-1", "1e5x", "nan", "inf", "0.5", ""])
+def test_other_texts_are_no_whole_numbers(text):
+  with pytest.raises(ValueError, match="invalid literal for int"):
+    cli.WHOLE.parse(text)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

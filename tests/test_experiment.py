@@ -519,3 +519,13 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
       **fields, alloc__schedule=[[0, 8], [4096, 16]]))  # as JSON has it
   assert e.alloc.schedule == ((0, 8), (4096, 16))
   assert e.lr_factor(8) == 1.0 and e.lr_factor(16) == pytest.approx(later)
+
+
+@pytest.mark.parametrize("alloc, told", [
+    (dict(C=1000), "768 rollouts will be spent, in 3 steps of Bp * n = 256"),
+    (dict(C=300), "256 rollouts will be spent, in 1 step of Bp * n = 256"),
+    (dict(C=1024), None), (dict(C=1000, M=2), None)])
+def test_a_budget_that_is_not_spent_is_said(alloc, told):
+  config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
+  notes = run_context.other_budget(config, experiment.load(config).alloc)
+  assert [told in note for note in notes] == [True] * (told is not None)
