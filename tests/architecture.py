@@ -29,9 +29,8 @@ LAYERS = {
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume",
-            "repair", "run_folder", "run_state", "step", "training"),
+            "repair", "run_state", "step", "training"),
     "sweep": ("sweep",),
-    "study": ("study",),
     "commands": ("main", "launch"),
 }
 # What people use who only plan, fit or manage sweeps: it does not load jax.
@@ -39,14 +38,13 @@ LAYERS = {
 WITHOUT_JAX = (
     "errors", "format", "json_text", "help_text", "installation", "cli",
     "model_families", "attention_kernels", "evaluate", "progress", "ledger",
-    "planner", "frontier", "sweep", "study")
+    "planner", "frontier", "sweep")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
     "ml_collections": ("cli", "launch"),
-    "matplotlib": ("frontier.report", "study.figures",
-                   "tasks.histogram", "launch"),
+    "matplotlib": ("frontier.report", "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.parity"),
     "tensorflow": (),
 }
@@ -436,9 +434,10 @@ IMPORTS = {
         "tasks.grader tasks.prompts",
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
-        "models.decoder models.hf_weights models.lora policy rl.packing "
-        "rl.update rng sampling.sampler tasks.base tasks.grader "
-        "tasks.prompts tasks.python_reward tasks.stratum_file types",
+        "models.decoder models.hf_weights models.lora planner.allocation "
+        "policy rl.packing rl.update rng sampling.sampler tasks.base "
+        "tasks.grader tasks.prompts tasks.python_reward tasks.stratum_file "
+        "types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
         "ledger.workdir run_context",

@@ -192,6 +192,18 @@ def _check_m(rows: list[Row]) -> None:
           "recipe, and compare recipes with launch.speedup")
 
 
+def _surely_equal(short: Run, long: Run) -> bool:
+  """Returns whether two runs have equal, changing values of every problem.
+
+  The name of a config is part of a run's id, so one run may have two.
+  """
+  if short.value_ExQ is None or long.value_ExQ is None:
+    return False
+  return bool(np.array_equal(
+      short.value_ExQ, long.value_ExQ[:len(short.value_ExQ)])
+              and (short.value_ExQ != short.value_ExQ[0]).any())
+
+
 def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   """Returns the runs without copies; InputError for two runs with one seed."""
   kept: dict[tuple, Run] = {}
@@ -203,14 +215,18 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
     other = kept[key]
     short, long = sorted((run, other), key=lambda r: len(r.C_E))
     E = len(short.C_E)
-    if run.run_id != other.run_id or not (
-        np.array_equal(short.C_E, long.C_E[:E])
-        and np.array_equal(short.reward_E, long.reward_E[:E])):
+    equal = (np.array_equal(short.C_E, long.C_E[:E])
+             and np.array_equal(short.reward_E, long.reward_E[:E]))
+    if not equal or run.run_id != other.run_id and not _surely_equal(
+        short, long):
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
           f"n={run.n}, seed={run.seed}; runs of one study differ in nothing "
           "else: give only the runs of one recipe")
-    notes.append(f"{short.where}: a copy of the run in {long.where}; left out")
+    notes.append(f"{short.where}: a copy of the run in {long.where}" + (
+        "" if run.run_id == other.run_id else
+        ": the same evaluations under another run id, such as that of another "
+        "config name") + "; left out")
     kept[key] = long
   return list(kept.values())
 

@@ -146,7 +146,7 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
     (lambda: rows() + rows(n=3, model="other"), "several model"),
     (lambda: rows() + rows(n=3, split="easy"), "several split"),
     (lambda: rows() + rows(n=3, eval_set="x"), "several eval_set.*--eval_set"),
-    (lambda: rows() + rows(run_id="other", path="b.jsonl"),
+    (lambda: rows() + rows(run_id="other", path="b.jsonl", correct=[1, 0, 5]),
      "two different runs of Bp=2, n=7, seed=0"),
     (lambda: rows() + [at(rows()[0], n=9)], "run r7-0 has several n"),
     (lambda: rows(steps=(0, 2)), "no usable run is left.*a.jsonl:1"),
@@ -212,3 +212,24 @@ def test_updates_need_one_batch_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
   with pytest.raises(InputError, match="several sizes.*--B"):
     selection.from_rows(both, dataclasses.replace(WANTED, axis="updates"))
+
+
+def test_one_run_under_two_names_of_its_config_is_one_run():
+  """The run id contains the name; evaluations of every problem are equal."""
+  found, notes = selection.from_rows(
+      rows() + rows(run_id="other", path="b.jsonl", steps=(0, 2, 4, 6, 8)),
+      WANTED)
+  assert [run.run_id for run in found.runs] == ["other"]
+  assert "the same evaluations under another run id" in notes[0]
+  flat = dict(correct=[0, 0, 0])  # any two runs that learn nothing are equal
+  for change in (flat, dict(correct=None, k=None)):
+    with pytest.raises(InputError, match="two different runs"):
+      selection.from_rows(rows(**change) + rows(
+          run_id="other", path="b.jsonl", **change), WANTED)
+
+
+def test_D_is_that_of_the_records():
+  """epoch counts D // Bp steps: 93 steps of 32 make one of 3,000 problems."""
+  found, _ = selection.from_rows(
+      rows(steps=(0, 93, 186), Bp=32, D=3000, epoch=2.0), WANTED)
+  assert found.D == 3000
