@@ -29,8 +29,9 @@ LAYERS = {
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume",
-            "repair", "run_state", "step", "training"),
+            "repair", "run_folder", "run_state", "step", "training"),
     "sweep": ("sweep",),
+    "study": ("study",),
     "commands": ("main", "launch"),
 }
 # What people use who only plan, fit or manage sweeps: it does not load jax.
@@ -38,13 +39,14 @@ LAYERS = {
 WITHOUT_JAX = (
     "errors", "format", "json_text", "help_text", "installation", "cli",
     "model_families", "attention_kernels", "evaluate", "progress", "ledger",
-    "planner", "frontier", "sweep")
+    "planner", "frontier", "sweep", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
     "ml_collections": ("cli", "launch"),
-    "matplotlib": ("frontier.report", "tasks.histogram", "launch"),
+    "matplotlib": ("frontier.report", "study.figures",
+                   "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.parity"),
     "tensorflow": (),
 }
