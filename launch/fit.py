@@ -15,6 +15,7 @@ from absl import flags
 
 from isojax import cli
 from isojax.frontier import bootstrap
+from isojax.frontier import collapse
 from isojax.frontier import curves
 from isojax.frontier import result
 from isojax.frontier.io import selection
@@ -43,6 +44,10 @@ _MIN_C = flags.DEFINE_float(
     "min_C", _DEFAULT.points.min_C, "Smallest compute that is fitted.")
 _FORM = flags.DEFINE_enum(
     "form", _DEFAULT.form, sorted(curves.FORMS), "Form of the reward curves.")
+_COLLAPSE = flags.DEFINE_enum(
+    "collapse", _DEFAULT.collapse, collapse.RULES, "Runs whose last evaluation "
+    "is below their best by more than 3 standard errors: fit them up to the "
+    "fall, not at all, or as they are.")
 _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
@@ -57,7 +62,8 @@ def selected() -> selection.Selection:
 def options() -> bootstrap.Options:
   """Returns the options of the analysis from the flags."""
   return dataclasses.replace(
-      _DEFAULT, form=_FORM.value, draws=_DRAWS.value, points=curves.Points(
+      _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
+      collapse=_COLLAPSE.value, points=curves.Points(
           select=_POINTS.value, ema=_EMA.value, min_C=_MIN_C.value,
           bin_width=_BIN_WIDTH.value))
 

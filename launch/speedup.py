@@ -20,6 +20,7 @@ from isojax import cli
 from isojax import installation
 from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
+from isojax.frontier import collapse
 from isojax.frontier import speedup
 from isojax.frontier.io import field_mapping
 from isojax.frontier.io import selection
@@ -106,7 +107,8 @@ def studied(name: str, rows: list[field_mapping.Row], notes: list[str]):
         Bp=None, B=None))
   except InputError as error:
     raise InputError(f"{name}: {error}") from error
-  notes += told
+  notes += told + [
+      f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
   return study, speedup.arm(name, list(study.runs))
 
 

@@ -173,10 +173,10 @@ IMPORTS = {
     "format":
         "",
     "frontier.analysis":
-        "frontier.bootstrap frontier.envelope frontier.study "
-        "frontier.verdict planner.laws",
+        "frontier.bootstrap frontier.collapse frontier.envelope "
+        "frontier.study frontier.verdict planner.laws",
     "frontier.bootstrap":
-        "errors frontier.curves frontier.study",
+        "errors frontier.collapse frontier.curves frontier.study",
     "frontier.collapse":
         "format frontier.study",
     "frontier.curves":
@@ -245,14 +245,14 @@ IMPORTS = {
     "frontier.speedup":
         "errors frontier.study",
     "frontier.study":
-        "format",
+        "",
     "frontier.synthetic":
         "frontier.curves frontier.study",
     "frontier.varpro":
         "",
     "frontier.verdict":
-        "format frontier.bootstrap frontier.curves frontier.envelope "
-        "frontier.study planner.laws",
+        "format frontier.bootstrap frontier.collapse frontier.curves "
+        "frontier.envelope frontier.study planner.laws",
     "help_text":
         "",
     "installation":
@@ -484,8 +484,8 @@ IMPORTS = {
     "study.figures":
         "format frontier.report.axes",
     "study.law":
-        "frontier.analysis frontier.bootstrap frontier.collapse "
-        "frontier.io.selection frontier.study frontier.verdict study.ledger",
+        "frontier.analysis frontier.bootstrap frontier.io.selection "
+        "frontier.study frontier.verdict study.ledger",
     "study.ledger":
         "cli errors frontier.io.rows json_text ledger.records "
         "study.protocol sweep.attempts sweep.runs",
@@ -497,9 +497,9 @@ IMPORTS = {
     "study.protocol":
         "errors planner.allocation planner.plan_file",
     "study.results":
-        "errors evaluate frontier.bootstrap frontier.collapse "
-        "frontier.diagnostics frontier.io.fit_json frontier.next_sweep "
-        "study.law study.ledger study.prediction study.protocol",
+        "errors evaluate frontier.bootstrap frontier.diagnostics "
+        "frontier.io.fit_json frontier.next_sweep study.law study.ledger "
+        "study.prediction study.protocol",
     "study.stages":
         "errors study.protocol sweep.runs",
     "summaries":
@@ -641,8 +641,8 @@ IMPORTS = {
     "launch.demo_model.wheel":
         "errors",
     "launch.fit":
-        "cli frontier.bootstrap frontier.curves frontier.io.selection "
-        "frontier.result launch.record_flags",
+        "cli frontier.bootstrap frontier.collapse frontier.curves "
+        "frontier.io.selection frontier.result launch.record_flags",
     "launch.plan":
         "cli errors launch.plan_flags ledger.records planner.plan_file "
         "planner.planning planner.trainers",
@@ -667,9 +667,9 @@ IMPORTS = {
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
         "planner.cost.roofline planner.cost.workload sampling.simulate",
     "launch.speedup":
-        "cli errors format frontier.io.field_mapping frontier.io.selection "
-        "frontier.report.plots_speedup frontier.speedup installation "
-        "launch.record_flags ledger.records",
+        "cli errors format frontier.collapse frontier.io.field_mapping "
+        "frontier.io.selection frontier.report.plots_speedup "
+        "frontier.speedup installation launch.record_flags ledger.records",
     "launch.split":
         "",
     "launch.split.__main__":

@@ -6,6 +6,7 @@ import functools
 import numpy as np
 
 from isojax.frontier import bootstrap
+from isojax.frontier import collapse
 from isojax.frontier import envelope as envelope_lib
 from isojax.frontier import verdict
 from isojax.frontier.bootstrap import Options
@@ -77,7 +78,11 @@ def _with_law(fit: Fit) -> Fit:
 
 
 def analyse(study: Study, options: Options) -> Fit:
-  """Returns curves, frontier, law and verdict of one study."""
+  """Returns curves, frontier, law and verdict of one study.
+
+  The study of the result is without what `options.collapse` leaves out.
+  """
+  study, falls = collapse.applied(study, options.collapse)
   curves = bootstrap.fit_curves(study, options)
   C_G = frontier_grid(study, options.grid, min_C=options.points.min_C)
   frontier = envelope_lib.envelope(curves, C_G)
@@ -85,7 +90,7 @@ def analyse(study: Study, options: Options) -> Fit:
   tied = len(study.tested) > 1 and bool(
       np.ptp([c(C_G)[0] for c in curves], axis=0).max() < verdict.TIE)
   fit = _with_law(Fit(study, options, curves, frontier,
-                      log2_n[frontier.best_DxG], tied))
+                      log2_n[frontier.best_DxG], tied, falls=falls))
   reasons, cautions = verdict.verdict(fit)
   return dataclasses.replace(fit, identified=not reasons, reasons=reasons,
                              cautions=cautions)

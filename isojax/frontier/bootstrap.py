@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.frontier import collapse as collapse_lib
 from isojax.frontier import curves as curves_lib
 from isojax.frontier.curves import Curves
 from isojax.frontier.curves import Points
@@ -30,6 +31,7 @@ class Options:
   seed: int  # of the bootstrap
   grid: int  # compute values on the frontier, equally spaced in log C
   rounds: int  # refinements of each fit, by a factor of 3
+  collapse: str  # what is fitted of runs that fall: key of collapse.RULES
 
   def __post_init__(self):
     for name, holds, wanted in (
@@ -39,7 +41,9 @@ class Options:
         ("draws", self.draws == 0 or self.draws > 1, "0, or at least 2"),
         ("seed", self.seed >= 0, "an integer of at least 0"),
         ("grid", self.grid > 1, "at least 2 points"),
-        ("rounds", self.rounds >= 0, "at least 0")):
+        ("rounds", self.rounds >= 0, "at least 0"),
+      ("collapse", self.collapse in collapse_lib.RULES,
+       " or ".join(collapse_lib.RULES))):
       if not holds:
         raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
@@ -48,7 +52,7 @@ class Options:
 DEFAULT = Options(
     points=Points(select="all", ema=0.0, min_C=0.0, bin_width=0.0),
     form="saturating_exponential", A_max=1.0, b_min=0.0, draws=1000, seed=0,
-    grid=60, rounds=6)
+    grid=60, rounds=6, collapse="cut")
 PAPER = dataclasses.replace(
     DEFAULT, points=Points(select="records", ema=0.0, min_C=0.0,
                            bin_width=0.01))

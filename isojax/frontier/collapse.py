@@ -16,6 +16,7 @@ from isojax.frontier.study import FEWEST, Run, Study
 
 LIMIT = 3.0  # standard errors
 UNKNOWN = 0.05  # reward; least fall of runs without values per problem
+SCATTER = 5.0  # standard deviations of an evaluation, for such runs
 RULES = ("cut", "exclude", "keep")
 
 
@@ -34,13 +35,20 @@ class Fall:
   begins: int  # index of the first evaluation of the fall
   errors: float | None  # standard errors of the fall; None: not known
   done: str  # in words
+  C: tuple[float, ...]  # of the evaluations that are not fitted
+  reward: tuple[float, ...]
 
-  def __str__(self) -> str:
-    size = "" if self.errors is None else (
+  @property
+  def what(self) -> str:
+    """The fall in words, without what was done."""
+    size = "" if self.errors is None or np.isinf(self.errors) else (
         f" ({self.errors:.1f} standard errors)")
     return (f"run {self.run_id} (Bp {self.Bp}, n {self.n}, seed {self.seed}) "
             f"falls from {rate(self.best)} at {compact(self.best_C)} to "
-            f"{rate(self.last)} at {compact(self.last_C)}{size}: {self.done}")
+            f"{rate(self.last)} at {compact(self.last_C)}{size}")
+
+  def __str__(self) -> str:
+    return f"{self.what}: {self.done}"
 
 
 def errors_below_best(run: Run) -> np.ndarray | None:
@@ -61,15 +69,16 @@ def errors_below_best(run: Run) -> np.ndarray | None:
 def fallen(run: Run) -> np.ndarray:
   """Returns whether each evaluation falls.
 
-  Without values per problem the limit is UNKNOWN, or 3 standard deviations of
-  an evaluation, estimated from neighbours, of runs with at least 10.
+  Without values per problem the limit is UNKNOWN or, for at least 10
+  evaluations, SCATTER standard deviations of an evaluation if that is more. The
+  best of many evaluations is 2 to 3 above the mean by chance.
   """
   errors_E = errors_below_best(run)
   after = np.arange(len(run.reward_E)) > run.reward_E.argmax()
   if errors_E is not None:
     return after & (errors_E > LIMIT)
   noise = UNKNOWN if len(run.reward_E) < 10 else max(
-      UNKNOWN, 3 * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
+      UNKNOWN, SCATTER * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
   return after & (run.reward_E.max() - run.reward_E > noise)
 
 
@@ -86,6 +95,11 @@ def _cut(run: Run, E: int) -> Run:
   return dataclasses.replace(
       run, step_E=run.step_E[:E], C_E=run.C_E[:E], reward_E=run.reward_E[:E],
       value_ExQ=None if run.value_ExQ is None else run.value_ExQ[:E])
+
+
+def _unfitted(run: Run, E: int) -> tuple:
+  """Returns C and reward of the evaluations from the E-th on."""
+  return tuple(run.C_E[E:].tolist()), tuple(run.reward_E[E:].tolist())
 
 
 def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
@@ -112,13 +126,15 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
     falls.append(Fall(
         run.run_id, run.Bp, run.n, run.seed, float(run.reward_E[best]),
         float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]), E,
-        None if errors is None else float(errors[-1]), done))
+        None if errors is None else float(errors[-1]), done,
+        *_unfitted(run, 0 if short else len(run.C_E) if rule == "keep" else E)))
     if rule == "keep":
       kept.append(run)
     elif not short:
       kept.append(_cut(run, E))
   if not kept:
     return study, tuple(dataclasses.replace(
-        fall, done="it is fitted as it is, because no run would be left")
+        fall, C=(), reward=(),
+        done="it is fitted as it is, because no run would be left")
                         for fall in falls)
   return dataclasses.replace(study, runs=tuple(kept)), tuple(falls)

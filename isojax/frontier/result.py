@@ -84,6 +84,7 @@ def document(study: Study, rows: list[Row], chosen: Selection,
     path: of the file, for the command that comes next.
   """
   fit = analysis.analyse(study, options)
+  study = fit.study  # without what is not fitted
   notes, min_C = list(notes), options.points.min_C
   hill = fit_json.scalerl_fields(study, min_C=min_C, notes=notes)
   return fit_json.document(

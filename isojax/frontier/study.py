@@ -9,11 +9,8 @@ import math
 
 import numpy as np
 
-from isojax.format import compact
-
 FEWEST = 3  # evaluations of a run that a curve needs
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
-FALL = 0.05  # reward; smallest fall that is reported without per-problem values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,28 +74,3 @@ class Study:
     if not sizes or max(sizes) > D_ROUNDING * min(sizes):
       return None
     return sizes.most_common(1)[0][0]
-
-
-def fall(run: Run, metric: str) -> str | None:
-  """Returns a warning if the run ends well below its best evaluation.
-
-  The best of the last fifth is compared with the best of all: by the standard
-  error over problems if their values are known, else by the scatter.
-  """
-  tail = max(len(run.reward_E) // 5, 1)
-  best = int(run.reward_E.argmax())
-  late = len(run.reward_E) - tail + int(run.reward_E[-tail:].argmax())
-  if run.value_ExQ is not None and run.value_ExQ.shape[1] > 1:
-    lost_Q = run.value_ExQ[best] - run.value_ExQ[late]
-    noise = max(0.02, 4 * lost_Q.std(ddof=1) / math.sqrt(len(lost_Q)))
-  elif len(run.reward_E) < 10:
-    noise = FALL
-  else:  # sd of an evaluation: the median |difference| of neighbours / 0.954
-    noise = max(FALL, 3 * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
-  if run.reward_E[best] - run.reward_E[late] <= noise:
-    return None
-  return (f"warning: run {run.run_id} falls: its best {metric} is "
-          f"{run.reward_E[best]:.3f}, at {compact(run.C_E[best])}, its last "
-          f"{run.reward_E[-1]:.3f}, at {compact(run.C_E[-1])}. Its curve is "
-          "fitted as a rising one; if training broke down, leave the run out "
-          f"({run.where})")

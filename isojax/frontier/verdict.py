@@ -9,6 +9,7 @@ import numpy as np
 
 from isojax.format import compact, many, number, rate
 from isojax.frontier.bootstrap import Options, percentiles
+from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
@@ -36,6 +37,7 @@ class Fit:
   identified: bool = False
   reasons: tuple[str, ...] = ()  # why it is not identified
   cautions: tuple[str, ...] = ()
+  falls: tuple[Fall, ...] = ()  # runs whose reward falls, and what was done
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
@@ -162,7 +164,7 @@ def _of_frontier(fit: Fit) -> list[str]:
 
 def _of_study(fit: Fit) -> list[str]:
   """Returns the cautions that concern how the study was measured."""
-  study, cautions = fit.study, []
+  study, cautions = fit.study, list(map(str, fit.falls))
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
     cautions.append(
         "one seed in some configurations: intervals include the noise of the "

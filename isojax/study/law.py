@@ -6,7 +6,6 @@ import numpy as np
 
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.io import selection
 from isojax.frontier.study import Study
@@ -27,7 +26,7 @@ def reached(runs: list[LedgerRun], C: float) -> bool:
 
 
 def study_of(runs: list[LedgerRun], *, path: str, C: float, axis: str,
-             metric: str, notes: list[str], rule: str) -> Study:
+             metric: str, notes: list[str]) -> Study:
   """Returns the study of these runs up to C rollouts.
 
   Args:
@@ -36,13 +35,11 @@ def study_of(runs: list[LedgerRun], *, path: str, C: float, axis: str,
     C: rollouts.
     axis, metric: as of launch.fit.
     notes: is extended by what was left out.
-    rule: for runs that fall, of collapse.RULES.
   """
   rows = ledger.rows(runs, path=path, C=C)
   study, told = selection.from_rows(rows, selection.Selection(
       axis=axis, metric=metric, at_k=None, eval_set=None, Bp=None, B=None))
-  study, falls = collapse.applied(study, rule)
-  notes += told + [str(fall) for fall in falls]
+  notes += told
   return study
 
 
@@ -78,8 +75,8 @@ def fitted(runs: list[LedgerRun], *, path: str, C: float, axis: str,
            metric: str, options: Options, notes: list[str]) -> Fit:
   """Returns the analysis of these runs; arguments as for `study_of`."""
   return analysis.analyse(study_of(
-      runs, path=path, C=C, axis=axis, metric=metric, notes=notes,
-      rule="cut"), options)
+      runs, path=path, C=C, axis=axis, metric=metric, notes=notes),
+                          options)
 
 
 def leading(runs: list[LedgerRun], *, path: str, C: float,

@@ -239,6 +239,6 @@ def of_law(found: dict, figures: str) -> str:
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(
-          f["text"] for f in falls) + "." if falls else "No run fell."),
+          falls) + "." if falls else "No run fell."),
       f"The prediction and the rules use C = {compact(p['C'])}.", ""]
   return "\n".join(lines)

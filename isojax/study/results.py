@@ -8,7 +8,6 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
-from isojax.frontier import collapse
 from isojax.frontier import diagnostics
 from isojax.frontier import next_sweep
 from isojax.frontier.bootstrap import Options
@@ -172,15 +171,14 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
   end = min(p.C, min(max(r.head["reached"] for r in runs if r.head["n"] == n)
                      for n in fit.study.tested))
   raw = law.study_of(runs, path=path, C=EVERYTHING, axis="rollouts",
-                     metric="avg", notes=[], rule="keep")
+                     metric="avg", notes=[])
   document = fit_json.document(
       fit, others=fits, hill=[], matched=None, notes=notes,
       next_plan=next_sweep.next_plan(fit, path=f"{p.part}-fit.json"))
   return {
       "part": p.part, "protocol": dataclasses.asdict(p), "end": end,
       "missing": missing(p, everything), "fit": document,
-      "falls": [dataclasses.asdict(f) | {"text": str(f)}
-                for f in collapse.applied(raw, "cut")[1]],
+      "falls": list(map(str, fit.falls)),
       "at_end": law.at(fit, end, clipped=True),
       "prediction": predicted(registered, runs, fit),
       "by_n": by_n(runs, end, options),

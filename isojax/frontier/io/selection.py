@@ -9,7 +9,7 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier.io.rows import Row
-from isojax.frontier.study import FEWEST, Run, Study, fall
+from isojax.frontier.study import FEWEST, Run, Study
 
 MOST = 2**40  # largest count that is accepted
 MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
@@ -232,7 +232,7 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
 
 
 def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
-  """Returns the study of these rows, and notes on falls and what was left out.
+  """Returns the study of these rows, and notes on what was left out.
 
   Raises:
     InputError: no usable rows, or rows of different studies.
@@ -279,7 +279,6 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
                  "intervals come from the scatter around each curve")
   of_k = (f"@{s.at_k or k}" if s.metric != "avg" else "")
   runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
-  notes[:0] = filter(None, (fall(run, s.metric + of_k) for run in runs))
   if not per_problem:
     runs = [dataclasses.replace(r, value_ExQ=None) for r in runs]
   return Study(

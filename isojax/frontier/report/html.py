@@ -40,7 +40,8 @@ OPTIONS = {
     "form": "form of the curves", "A_max": "bound on asymptotes",
     "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
     "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
-    "rounds": "refinements of each fit"}
+    "rounds": "refinements of each fit",
+    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep"}
 
 
 def verdict(document: dict) -> str:

@@ -45,6 +45,10 @@ def _draw_curves(ax, document, curves, *, points: bool):
                  alpha=0.25 if many else 0.6,
                  color=colour_of(run["n"], tested),
                  marker=marker_of(run["n"], tested))
+  for fall in document["falls"] if points else ():
+    if (fall["Bp"], fall["n"]) in cells:  # not fitted
+      ax.plot(*floats(fall, "C", "reward"), "x", ms=5, mew=1.2, lw=0,
+              color=colour_of(fall["n"], tested))
   for c in curves:
     (C, R), end = floats(c, "C", "reward"), c["C_hi"]
     R_end, seen = np.interp(end, C, R), C <= end

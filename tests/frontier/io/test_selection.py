@@ -9,7 +9,6 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier import study
 from isojax.frontier.io import selection
 from isojax.frontier.io.rows import Row
 
@@ -97,30 +96,6 @@ def test_what_is_left_out_is_said():
       five + rows(n=3, steps=(0, 1), path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 7),)
   assert "b.jsonl:1: run r3-0 has 2 usable evaluations" in notes[0]
-
-
-def test_a_curve_that_falls_is_named():
-  """The second of two real runs went 50.8, 56.2, 9.4, 35.0."""
-  down = rows(correct=None, k=None)
-  down = [at(row, avg=avg) for row, avg in zip(down, (.508, .562, .094, .350))]
-  _, notes = selection.from_rows(rows(n=3, path="b.jsonl", correct=None, k=None)
-                             + down, WANTED)
-  told, = notes
-  assert told.startswith("warning: run r7-0 falls: its best avg is 0.562, at "
-                         "28, its last 0.350, at 84.") and "a.jsonl" in told
-
-
-@pytest.mark.parametrize("drop, told", [(0.0, False), (0.12, True)])
-@pytest.mark.parametrize("per_problem", [True, False])
-def test_noise_is_not_a_fall(drop, told, per_problem):
-  """40 evaluations on 200 problems, constant but for a drop over the end."""
-  rng = np.random.default_rng(0)
-  mean_E = 0.5 - drop * (np.arange(40) >= 30)
-  value_ExQ = rng.binomial(4, mean_E[:, None], (40, 200)) / 4
-  run = study.Run("r", 0, 2, 7, np.arange(40), np.arange(40.0),
-                  value_ExQ if per_problem else None, value_ExQ.mean(1), None,
-                  "a.jsonl")
-  assert (study.fall(run, "avg") is not None) == told
 
 
 def test_a_copy_is_dropped_and_the_longer_one_kept():
