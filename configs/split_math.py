@@ -3,9 +3,9 @@
   python -m launch.split --config=configs/split_math.py:gsm8k \
       --config.model=FOLDER --config.out=strata/gsm8k
 
-The recipes are gsm8k, math, guru-math, polaris and deepscaler. Users provide
-the files; docs/problem_sets.md lists the source, columns, size and licence of
-each set. The tests read files of the same form, not the real files.
+The recipes are gsm8k, gsm8k-jsonl, math, math-json, guru-math, polaris and
+deepscaler. Users provide the files; docs/problem_sets.md lists the source,
+columns, size and licence of each set.
 
 Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
 """
@@ -23,11 +23,23 @@ SOURCES = {
         validation="test",
         question="question", answer="answer", extract="hash",
     ),
+    "gsm8k-jsonl": dict(  # openai/grade-school-math
+        kind="files",
+        path="grade-school-math/grade_school_math/data/train.jsonl",
+        validation="grade-school-math/grade_school_math/data/test.jsonl",
+        question="question", answer="answer", extract="hash",
+    ),
     "math": dict(
         kind="files",
         path="MATH/train/**/*.json",  # a file for each problem
         validation="MATH/test/**/*.json",
         question="problem", answer="solution", extract="boxed",
+    ),
+    "math-json": dict(  # one file of each split, as DeepScaleR ships them
+        kind="files",
+        path="math/train.json",
+        validation="math/test.json",
+        question="problem", answer="answer", extract="whole",
     ),
     "guru-math": dict(
         kind="files",
@@ -69,7 +81,8 @@ def get_config(name="gsm8k"):
   config.source = config_dict.ConfigDict(dict(
       validation=config_dict.placeholder(str),  # None: a share, by content
       share=0.1,  # of the problems, held out where validation is None
-      drop_unanswered=name == "deepscaler",  # a few of its answers are empty
+      # A few answers of these are empty.
+      drop_unanswered=name in ("deepscaler", "math-json"),
   ))
   with config.source.ignore_type():
     config.source.update(SOURCES[name])

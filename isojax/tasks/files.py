@@ -1,29 +1,31 @@
-"""Loads problem sets: JSONL, JSON and Parquet files, and tfds data sets.
+"""Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
 
 Only launch.split reads these. Training reads the stratum files that it writes.
 """
 
-import difflib
 import glob
+import math
 import os
 import pathlib
-from collections.abc import Iterator
 
 from isojax import json_text
 from isojax.errors import InputError, reason
 from isojax.tasks import answer_extraction
+from isojax.tasks import arrow_files
 from isojax.tasks import dedup
+from isojax.tasks.arrow_files import Rows
 from isojax.tasks.problem import Pool
-
-Rows = Iterator[tuple[str, dict]]  # (location of a row, its columns)
 
 
 def load_files(path: str, validation: str | None, share: float, question: str,
                answer: str, extract: str, drop_unanswered: bool) -> Pool:
-  """Returns the problems of local JSONL, JSON or Parquet files.
+  """Returns the problems of local JSONL, JSON, Parquet or Arrow files.
+
+  An answer may be a number, or a list with one answer.
 
   Args:
-    path: a file, or a pattern such as "MATH/train/**/*.json".
+    path: a file, a pattern such as "MATH/train/**/*.json", or a folder that
+      Hugging Face's save_to_disk wrote.
     validation: file or pattern of the validation problems; None: a share of
       `path` is held out, chosen by content.
     share: held out, in [0, 1].
@@ -74,14 +76,17 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   if extract not in answer_extraction.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
                      f"{', '.join(answer_extraction.KINDS)}")
-  pairs, empty, total = [], [], 0
+  pairs, empty, several, total = [], [], [], 0
   for where, row in rows:
     total += 1
-    asked = _text(row, question, where)
-    answered = (answer_extraction.extract(_text(row, answer, where), extract)
-                or "").strip()
-    if asked and answered:
-      pairs.append((asked, answered))
+    asked = _text(_value(row, question, where), question, where)
+    answers = _answers(_value(row, answer, where), answer, where)
+    found = {answer_extraction.extract(text, extract) for text in answers}
+    found = {text.strip() for text in found if text}
+    if len(found) > 1:
+      several.append(where)
+    elif asked and found:
+      pairs.append((asked, *found))
     else:
       empty.append(where)
   if empty and (not drop_unanswered or not pairs):
@@ -89,37 +94,46 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
         f"{empty[0]}: no question or no answer ({question!r}, and "
         f"{answer!r} with extract={extract!r}), as in {len(empty)} of "
         f"{total} rows; name other columns, or set source.drop_unanswered")
+  if several and (not drop_unanswered or not pairs):
+    raise InputError(
+        f"{several[0]}: {answer!r} is a list of several answers, as in "
+        f"{len(several)} of {total} rows, expected one; take the first with "
+        f"source.answer={answer}.0, or drop the rows with "
+        "source.drop_unanswered")
   if not pairs:
     raise InputError("the source has no rows; expected a question and an "
                      "answer in each")
-  return pairs, [f"{len(empty)} of {total} rows have no answer and were "
-                 "dropped"] if empty else []
+  return pairs, [f"{len(rows)} of {total} rows have {what} and were dropped"
+                 for rows, what in ((empty, "no answer"),
+                                    (several, "several answers")) if rows]
 
 
-def _no_column(path: str, where: str, columns) -> InputError:
-  """Returns the error for a missing column."""
-  near = difflib.get_close_matches(path, columns, n=1, cutoff=0) or ["none"]
-  return InputError(
-      f"{where}: no column {path!r}; the nearest is {near[0]!r} (there are: "
-      f"{', '.join(columns)}); inside a column, write it as in "
-      "'prompt.0.content'")
-
-
-def _text(row: dict, path: str, where: str) -> str:
-  """Returns the text at a dotted path of columns and indices; "" for null."""
+def _value(row: dict, path: str, where: str):
+  """Returns the value at a dotted path of columns and indices."""
   value = row
   for part in [path] if path in row else path.split("."):
     try:
       value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
-      raise _no_column(path, where, row) from error
+      raise arrow_files.no_column(path, where, row) from error
+  return value
+
+
+def _answers(value, path: str, where: str) -> list[str]:
+  """Returns the texts of one answer, or of a list of them."""
+  return [_text(each, path, where)
+          for each in (value if isinstance(value, list) else [value])]
+
+
+def _text(value, path: str, where: str) -> str:
+  """Returns the text of a column; "" for null and NaN."""
   if isinstance(value, bytes):
     try:
       value = value.decode("utf-8")
     except UnicodeDecodeError as error:
       raise InputError(f"{where}: {path!r} is not UTF-8 ({error}); convert "
                        "the file") from error
-  if value is None:
+  if value is None or isinstance(value, float) and math.isnan(value):
     return ""
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise InputError(f"{where}: {path!r} is a {type(value).__name__}, "
@@ -139,10 +153,13 @@ def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
     raise InputError(f"source.path={pattern!r}: no such file (searched from "
                      f"{os.getcwd()})")
   for file in files:
+    if os.path.isdir(file):
+      yield from arrow_files.folder_rows(file, columns)
+      continue
     reader = _READERS.get(pathlib.Path(file).suffix)
     if reader is None:
       raise InputError(f"{file}: expected a name that ends in one of "
-                       f"{', '.join(_READERS)}")
+                       f"{', '.join(_READERS)}, or a folder of save_to_disk")
     yield from reader(file, columns)
 
 
@@ -188,33 +205,9 @@ def _json_rows(file: str, _) -> Rows:
     yield _row(each, f"{file}[{number}]")
 
 
-def _parquet_rows(file: str, columns: tuple[str, ...]) -> Rows:
-  # Imported here because it is slow.
-  import pyarrow
-  from pyarrow import parquet
-  try:
-    with parquet.ParquetFile(file) as opened:
-      names = opened.schema_arrow.names
-      tops = [path if path in names else path.split(".")[0]
-              for path in columns]
-      for path, top in zip(columns, tops, strict=True):
-        if top not in names:
-          raise _no_column(path, file, names)
-      number = 0
-      for batch in opened.iter_batches(columns=sorted(set(tops))):
-        for row in batch.to_pylist():
-          yield f"{file}[{number}]", row
-          number += 1
-  except UnicodeDecodeError as error:
-    raise InputError(f"{file}: a text of {' or '.join(columns)} is not UTF-8 "
-                     f"({error}); convert the file") from error
-  except (pyarrow.ArrowException, OSError) as error:
-    raise InputError(f"{file}: not a readable Parquet file "
-                     f"({' '.join(str(error).split())[:200]})") from error
-
-
 _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
-            ".parquet": _parquet_rows}
+            ".parquet": arrow_files.parquet_rows,
+            ".arrow": arrow_files.arrow_rows}
 
 
 def _plain(value):

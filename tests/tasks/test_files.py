@@ -3,6 +3,7 @@
 import functools
 import http.server
 import json
+import pathlib
 import subprocess
 import sys
 import threading
@@ -255,7 +256,7 @@ def test_tfds_folder(tmp_path):
   for change, message in [
       (dict(split="trian"), "'trian': tfds cannot read it .*Unknown"),
       (dict(answer="answer"), "no column 'answer'; the nearest is 'answer"),
-      (dict(answer="answers"), "'answers' is a (list|ndarray)"),
+      (dict(answer="answers"), "'answers' is a list of several answers"),
       (dict(answer="answers.2"), "no column 'answers.2'"),
       (dict(share=1.0), "source.share=1.0"),
       (dict(dataset=str(tmp_path)), "expected a folder with a dataset_info"),
@@ -304,6 +305,107 @@ def test_bad_files(tmp_path, name, data, message):
   (tmp_path / name).write_bytes(data)
   with pytest.raises(InputError, match=message):
     read(file_source(tmp_path / name))
+
+
+SAMPLE = pathlib.Path("tests/data/gsm8k")
+
+
+def test_gsm8k_as_its_authors_publish_it():
+  source = split_math.get_config("gsm8k-jsonl").source
+  assert source.path.endswith("grade_school_math/data/train.jsonl")
+  source.update(path=f"{SAMPLE}/train.jsonl", validation=f"{SAMPLE}/test.jsonl")
+  pool = read(source)
+  assert sorted(int(p.answer) for p in pool.train) == [
+      5, 10, 16, 35, 42, 48, 72, 624]
+  assert sorted(int(p.answer) for p in pool.validation) == [3, 18, 540, 70000]
+
+
+def test_math_in_one_file(tmp_path):
+  source = split_math.get_config("math-json").source
+  for name, rows in (("train", [("1/2?", "0.5"), ("1+1?", None)]),
+                     ("test", [("2+2?", "4")])):
+    path = tmp_path / f"{name}.json"
+    path.write_text(json.dumps([
+        {"problem": question, "answer": answer, "difficulty": 3.0,
+         "type": "Algebra"} for question, answer in rows]))
+    source["path" if name == "train" else "validation"] = str(path)
+  pool = read(source)
+  assert facts(pool.train) == {("1/2?", "0.5")}
+  assert facts(pool.validation) == {("2+2?", "4")}
+  assert pool.notes == ("1 of 2 rows have no answer and were dropped",)
+
+
+@pytest.mark.parametrize("column, answers, notes", [
+    ("answer", ["72", "10", "5", "42", "624", "35", "48", "16"], ()),
+    ("number", ["72.0", "10.0", "5.0", "42.0", "624.0", "35.0", "48.0",
+                "16.0"], ()),
+    ("answers", ["72", "10", "5", "624", "35", "48", "16"],
+     ("1 of 8 rows have several answers and were dropped",))])
+def test_a_folder_of_save_to_disk(column, answers, notes):
+  """Written by Hugging Face's datasets 5.2; the fourth row has two answers."""
+  pool = read(file_source(
+      SAMPLE / "saved", answer=column, drop_unanswered=True,
+      extract="hash" if column == "answer" else "whole"))
+  known = {p.question: p.answer for p in (*pool.train, *pool.validation)}
+  rows = [json.loads(line) for line in (SAMPLE / "train.jsonl").open()]
+  assert [known[row["question"]] for row in rows
+          if row["question"] in known] == answers
+  assert pool.notes == notes
+
+
+def test_lists_and_nan(tmp_path):
+  path = tmp_path / "a.jsonl"
+  write_jsonl(path, [
+      {"question": "a", "answer": ["2"]}, {"question": "b", "answer": [2.5]},
+      {"question": "c", "answer": ["7", "7 "]}, {"question": "d", "answer": []},
+      {"question": "e", "answer": ["1", "2"]},
+      {"question": "f", "answer": float("nan")}])
+  with pytest.raises(InputError, match=r"jsonl:4: no question or no answer .*"
+                     "as in 2 of 6 rows"):
+    read(file_source(path))
+  pool = read(file_source(path, drop_unanswered=True))
+  assert facts(pool.train + pool.validation) == {
+      ("a", "2"), ("b", "2.5"), ("c", "7")}
+  assert pool.notes == ("2 of 6 rows have no answer and were dropped",
+                        "1 of 6 rows have several answers and were dropped")
+  write_jsonl(path, [{"question": "a", "answer": ["2"]},
+                     {"question": "e", "answer": ["1", "2"]}])
+  with pytest.raises(InputError, match="jsonl:2: 'answer' is a list of several "
+                     "answers, as in 1 of 2 rows.*source.answer=answer.0"):
+    read(file_source(path))
+
+
+def test_folders_that_are_refused(tmp_path):
+  def refused(message):
+    with pytest.raises(InputError, match=message):
+      read(file_source(tmp_path))
+  refused("without state.json, expected one that .*save_to_disk")
+  (tmp_path / "state.json").write_text("{}")
+  refused("cannot be read")
+  (tmp_path / "state.json").write_text(
+      '{"_data_files": [], "_indices_data_files": [{"filename": "i.arrow"}]}')
+  refused("flatten_indices")
+  (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "x"}]}')
+  (tmp_path / "x").write_bytes(b"ARROW1 and more")
+  refused("x: not a readable Arrow file")
+  (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+  refused(f"give one of {tmp_path}/train, {tmp_path}/test")
+
+
+def test_both_arrow_formats(tmp_path):
+  table = pyarrow.table({"question": ["1+1?", "2+2?"], "answer": [2.0, 4.0],
+                         "other": [None, None]})
+  for name, new in (("stream", pyarrow.ipc.new_stream),
+                    ("file", pyarrow.ipc.new_file)):
+    path = tmp_path / f"{name}.arrow"
+    with new(str(path), table.schema) as writer:
+      writer.write_table(table)
+    pool = read(file_source(path))
+    assert facts(pool.train + pool.validation) == {
+        ("1+1?", "2.0"), ("2+2?", "4.0")}
+  with pytest.raises(InputError, match="file.arrow: no column 'answers'; the "
+                     "nearest is 'answer'"):
+    read(file_source(path, answer="answers"))
 
 
 @pytest.mark.parametrize("change, message", [
