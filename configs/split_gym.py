@@ -23,6 +23,7 @@ def get_config(generator="chain_sum"):
   config.source = config_dict.create(
       kind="gym",
       generator=generator,  # of reasoning-gym
+      options=dict(),  # of its config there, such as {'max_terms': 3}
       train=10_000,  # problems made for the train splits
       validation=3_000,  # and for the validation splits
       seed=0,  # of the problems

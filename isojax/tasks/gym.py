@@ -1,14 +1,16 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
-A problem is a pure function of (generator, seed, index): it is item 0 of a
-dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is item
+A problem is a pure function of (generator, options, seed, index): it is item 0
+of a dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is item
 0 of its seed s + i, so neighbouring seeds share almost every problem.) A hash
 of its question decides whether a problem is for training or for validation, so
 the two never share one, even if a generator knows few problems.
 """
 
+import dataclasses
 import functools
 import hashlib
+import json
 
 from isojax import installation
 from isojax.errors import InputError
@@ -77,6 +79,34 @@ def check(generator: str) -> None:
                      f"one of {', '.join(known)}")
 
 
+def check_options(generator: str, options: dict) -> None:
+  """Raises InputError unless the generator takes these options."""
+  from reasoning_gym import factory
+  config = factory.DATASETS[generator][1]
+  known = {field.name for field in dataclasses.fields(config)} - {
+      "seed", "size"}
+  unknown = [name for name in options if name not in known]
+  if unknown:
+    raise InputError(f"source.options: {generator} has no option "
+                     f"{unknown[0]!r}; expected some of "
+                     f"{', '.join(sorted(known))}")
+  try:
+    json.dumps(options)
+    made = config(**options)
+    if hasattr(made, "validate"):
+      made.validate()
+  except Exception as error:  # theirs are AssertionError and others
+    raise InputError(
+        f"source.options={options}: {generator} refuses them "
+        f"({' '.join(str(error).split()) or type(error).__name__}); see its "
+        "config in reasoning-gym") from error
+
+
+def options_of(source: dict) -> dict:
+  """Returns the generator's options in a source; older ones have none."""
+  return source["options"] if "options" in source else {}
+
+
 def check_source(source: dict) -> None:
   """Raises InputError unless the source names a generator that is allowed."""
   for key, kind in (("generator", str), ("seed", int)):
@@ -86,6 +116,7 @@ def check_source(source: dict) -> None:
           f"reasoning-gym, but their source has no {key}; make them with "
           "configs/split_gym.py, or choose another grader")
   check(source["generator"])
+  check_options(source["generator"], options_of(source))
 
 
 def split_of(question: str) -> str:
@@ -106,10 +137,10 @@ def _value(gym, item: dict, answer: str) -> float:
 
 
 @functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
-def _drawn(generator: str, seed: int, index: int):
+def _drawn(generator: str, options: str, seed: int, index: int):
   """Returns the dataset of one item at an address, and its item.
 
-  Drawings of the other split are skipped, and those whose own answer is blank,
+  `options` are JSON, which can be a key of the cache. Drawings of the other split are skipped, and those whose own answer is blank,
   too long or not accepted.
   """
   import reasoning_gym
@@ -118,7 +149,8 @@ def _drawn(generator: str, seed: int, index: int):
     key = f"{generator}/{seed}/{index}/{attempt}".encode()
     digest = hashlib.blake2b(key, digest_size=4).digest()  # some take 32 bits
     dataset = reasoning_gym.create_dataset(
-        generator, seed=int.from_bytes(digest, "little"), size=1)
+        generator, seed=int.from_bytes(digest, "little"), size=1,
+        **json.loads(options))
     item = dataset[0]
     answer = item["answer"].strip()  # base_conversion has made empty ones
     if (split_of(item["question"]) == split
@@ -130,18 +162,19 @@ def _drawn(generator: str, seed: int, index: int):
                    "that knows more problems")
 
 
-def problem(generator: str, seed: int, index: int) -> Problem:
+def problem(generator: str, options: dict, seed: int, index: int) -> Problem:
   """Returns the problem at an address, of validation from index VALIDATION."""
-  _, item = _drawn(generator, seed, index)
+  _, item = _drawn(generator, json.dumps(options, sort_keys=True), seed, index)
   return Problem(index, item["question"], item["answer"])
 
 
-def dataset(generator: str, *, seed: int, split: str,
+def dataset(generator: str, options: dict, *, seed: int, split: str,
             size: int) -> list[Problem]:
   """Returns the first `size` problems of a split, train or validation."""
   check(generator)
+  check_options(generator, options)
   start = {"train": 0, "validation": VALIDATION}[split]
-  return [problem(generator, seed, start + i) for i in range(size)]
+  return [problem(generator, options, seed, start + i) for i in range(size)]
 
 
 def _first_of_each(problems: list[Problem], known: dict) -> dict:
@@ -154,32 +187,36 @@ def _first_of_each(problems: list[Problem], known: dict) -> dict:
   return of
 
 
-def load(generator: str, train: int, validation: int, seed: int) -> Pool:
+def load(generator: str, options: dict, train: int, validation: int,
+         seed: int) -> Pool:
   """Returns problems of a generator of reasoning-gym without copies.
 
   Args:
     generator: its name.
+    options: of its config in reasoning-gym, such as max_terms; {}: its own.
     train: problems drawn for training, before copies are dropped.
     validation: the same for validation.
     seed: of the problems.
   """
   held = _first_of_each(dataset(
-      generator, seed=seed, split="validation", size=validation), {})
+      generator, options, seed=seed, split="validation", size=validation), {})
   kept = _first_of_each(dataset(
-      generator, seed=seed, split="train", size=train), held)
+      generator, options, seed=seed, split="train", size=train), held)
   dropped = train + validation - len(kept) - len(held)
   return Pool(list(kept.values()), list(held.values()), (
       f"{dropped} of {train + validation} problems of {generator} are copies "
       "of others and were dropped",) if dropped else ())
 
 
-def score(generator: str, seed: int, index: int, answer: str) -> float:
+def score(generator: str, options: dict, seed: int, index: int,
+          answer: str) -> float:
   """Returns the generator's score of an answer, in [0, 1]; 1.0 is correct."""
-  return _value(*_drawn(generator, seed, index), answer)
+  return _value(*_drawn(generator, json.dumps(options, sort_keys=True), seed,
+                        index), answer)
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
   """Returns whether the generator accepts the answer in full, and its vote."""
   answer = answer.strip()
-  return score(source["generator"], source["seed"], problem.id,
-               answer) == 1.0, answer
+  return score(source["generator"], options_of(source), source["seed"],
+               problem.id, answer) == 1.0, answer

@@ -13,7 +13,6 @@ of the problems; the process that finishes last writes the strata.
 
 import contextlib
 import dataclasses
-import os
 
 from absl import flags
 
@@ -43,8 +42,7 @@ def main(_) -> None:
     raise InputError(f"--shard={_SHARD.value} --shards={_SHARDS.value}: "
                      "expected 0 <= shard < shards")
   strata, mixtures = config.wanted_of(cfg)
-  if not os.path.isdir(os.path.dirname(cfg.out) or "."):
-    raise InputError(f"config.out={cfg.out!r}: no such folder; make it")
+  output.make_folder(cfg.out)
   if not cfg.n:
     output.write_all(cfg)
     return

@@ -4,13 +4,17 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import math
 import operator
 import os
+import pathlib
 import shlex
 import sys
 
 from isojax import installation
-from isojax.errors import InputError
+from isojax import json_text
+from isojax.errors import InputError, reason
+from isojax.planner.cost import model_shape
 from isojax.tasks import base
 from isojax.tasks import strata as strata_lib
 from isojax.tasks import stratum_file as stratum_file_lib
@@ -18,25 +22,68 @@ from isojax.tasks.problem import Pool
 from launch.split import config
 
 
+# Parameters up to which a size of configs/base.py is proposed.
+_SIZES = (("tiny", 5e6), ("qwen2.5-0.5b", 2e9), ("qwen2.5-7b", math.inf))
+
+
+def size_of(model: str) -> str:
+  """Returns the size of configs/base.py that suits a model.
+
+  The largest if the model is not a local folder.
+  """
+  file = pathlib.Path(installation.find(model)) / "config.json"
+  if not file.is_file():
+    return _SIZES[-1][0]
+  try:
+    raw = json_text.loads(file.read_text(encoding="utf-8"))
+  except (OSError, ValueError) as error:
+    raise InputError(f"{file}: cannot be read ({reason(error)}); copy the "
+                     "checkpoint again") from error
+  params = model_shape.model_shape(raw, path=str(file)).params
+  return next(size for size, most in _SIZES if params <= most)
+
+
+def _values(section) -> dict:
+  """Returns a section of a dataclass by dotted key, without empty sections."""
+  out = {}
+  for field in dataclasses.fields(section):
+    value = getattr(section, field.name)
+    if dataclasses.is_dataclass(value):
+      out |= {f"{field.name}.{key}": x for key, x in _values(value).items()}
+    else:
+      out[field.name] = value
+  return out
+
+
 def proposal(cfg: config.Split, path: str, name: str) -> str:
   """Returns the command that trains on a stratum as it was measured."""
-  size = "tiny" if cfg.source["kind"] == "countdown" else "qwen2.5-7b"
+  size = size_of(cfg.model)
   experiment = importlib.import_module(f"configs.{name}").get_config(size)
   file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
-  sampler = dataclasses.asdict(cfg.sampler)
   values = {"task.stratum": path, "model.path": cfg.model,
-            "eval.temperature": cfg.sampler.temperature}
-  for section, fields in (("task.prompt", dataclasses.asdict(cfg.prompt)),
-                          ("task.grader", dataclasses.asdict(cfg.grader)),
-                          ("sampler", {key: sampler[key] for key in sampler
-                                       if key != "top_p"}),  # training has 1
-                          ("mesh", dataclasses.asdict(cfg.mesh))):
-    values |= {f"{section}.{key}": value for key, value in fields.items()}
+            "eval.temperature": cfg.sampler.temperature,
+            "recipe.loss.dtype": cfg.sampler.dtype}
+  for section, part in (("task.prompt", cfg.prompt),
+                        ("task.grader", cfg.grader),
+                        ("sampler", cfg.sampler), ("mesh", cfg.mesh)):
+    values |= {f"{section}.{key}": value
+               for key, value in _values(part).items()}
+  del values["sampler.top_p"]  # training has 1
   changed = [f"--config.{key}={value}" for key, value in values.items()
              if functools.reduce(operator.getitem, key.split("."), experiment)
              != value]
   return shlex.join(["python", "-m", "isojax.main",
                      f"--config={file}", *changed])
+
+
+def make_folder(out: str) -> None:
+  """Makes the folder of the files OUT-STRATUM.jsonl."""
+  folder = os.path.dirname(out) or "."
+  try:
+    os.makedirs(folder, exist_ok=True)
+  except OSError as error:
+    raise InputError(f"config.out={out!r}: the folder {folder} cannot be made "
+                     f"({reason(error)}); choose another") from error
 
 
 def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,

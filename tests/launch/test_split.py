@@ -26,6 +26,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
+from launch.split import output
 from tests import command
 from tests.conftest import ONE_DEVICE
 
@@ -390,27 +391,41 @@ def test_from_a_file_to_a_run(local_set, tmp_path):
   proposed = [shlex.split(line) for line in alone.stdout.splitlines()
               if line.startswith("  python -m isojax.main")]
   assert [p[3] for p in proposed] == [
-      f"--config=configs/{name}.py:qwen2.5-7b"
+      f"--config=configs/{name}.py"  # of a model of 141k parameters
       for name in ("easy", "hard", "hard", "hard")]
   run(*proposed[3][2:], "--config.alloc.Bp=8", "--config.alloc.M=1",
       "--config.eval.k=2", f"--workdir={tmp_path}/run")
 
 
 def test_without_a_policy(local_set, tmp_path):
-  done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
+  done = run("launch.split", local_set, f"--config.out={tmp_path}/new/dir/s",
              "--config.n=0", "--config.model=nowhere")
   assert "not measured, so without KL and entropy" in done.stdout
-  stratum = stratum_file_lib.read(f"{tmp_path}/s-all.jsonl")
+  assert "interrupt" not in done.stdout  # it has its default
+  stratum = stratum_file_lib.read(f"{tmp_path}/new/dir/s-all.jsonl")
   assert len(stratum.train) + len(stratum.validation) == 100
   assert (stratum.header["n"], stratum.header["model"]) == (0, None)
 
 
+def test_the_command_suits_the_size_of_the_model(tmp_path):
+  assert output.size_of(TINY) == "tiny"
+  assert output.size_of("tests/data/qwen2.5-0.5b") == "qwen2.5-0.5b"
+  assert output.size_of("tests/data/qwen2.5-1.5b") == "qwen2.5-0.5b"
+  assert output.size_of("tests/data/qwen2.5-7b") == "qwen2.5-7b"
+  assert output.size_of("Qwen/on-the-hub") == "qwen2.5-7b"
+  (tmp_path / "config.json").write_text("{")
+  with pytest.raises(InputError, match="config.json: cannot be read"):
+    output.size_of(str(tmp_path))
+
+
 def test_one_line_for_every_error(local_set, tmp_path):
+  blocked = tmp_path / "file"
+  blocked.touch()
   for argument, message in [
       ("--config.source.question=ask", "no column 'ask'; the nearest is"),
       ("--shard=2", "--shard=2 --shards=1: expected"),
       ("--config.source.kind=file", "'file': expected one of countdown, files"),
-      ("--config.out=nowhere/s", "'nowhere/s': no such folder"),
+      (f"--config.out={blocked}/s", "/s': the folder "),
       ("--config.sampler.max_new_tokens=50", "65 is longer than the model's")]:
     done = run("launch.split", local_set, f"--config.out={tmp_path}/s",
                argument, check=False)

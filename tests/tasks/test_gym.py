@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -24,17 +25,17 @@ JUNK = ["zzz", "\x00", "{", "[[1]]", "((" * 50, "-12345", "9" * 300, "[]", "{}",
 
 
 def problems(generator):
-  return [gym.problem(generator, SEED, start + i)
+  return [gym.problem(generator, {}, SEED, start + i)
           for start in (0, gym.VALIDATION) for i in range(EACH)]
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_scorer_is_sound(generator):
   for p in problems(generator):
-    assert gym.score(generator, SEED, p.id, p.answer) == 1.0
-    assert gym.score(generator, SEED, p.id, p.answer.strip()) == 1.0
+    assert gym.score(generator, {}, SEED, p.id, p.answer) == 1.0
+    assert gym.score(generator, {}, SEED, p.id, p.answer.strip()) == 1.0
     for junk in JUNK:
-      assert 0.0 <= gym.score(generator, SEED, p.id, junk) < 1.0, junk
+      assert 0.0 <= gym.score(generator, {}, SEED, p.id, junk) < 1.0, junk
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -47,7 +48,7 @@ def test_neighbouring_seeds_and_indices_share_no_problem():
   """reasoning-gym's own seeds s and s + 1 share all but one of these."""
   for generator in ("chain_sum", "gsm_symbolic"):
     here, there = ({p.question for p in gym.dataset(
-        generator, seed=seed, split="train", size=20)} for seed in (5, 6))
+        generator, {}, seed=seed, split="train", size=20)} for seed in (5, 6))
     assert len(here) == len(there) == 20 and not here & there
 
 
@@ -55,7 +56,7 @@ PRINT = """
 import json, sys
 from isojax.tasks import gym
 print(json.dumps({name: [[p.id, p.question, p.answer] for p in (
-    gym.problem(name, %d, i) for i in %r)] for name in %r}), file=sys.stderr)
+    gym.problem(name, {}, %d, i) for i in %r)] for name in %r}), file=sys.stderr)
 """
 
 
@@ -77,7 +78,27 @@ def test_another_process_makes_the_same_problems():
     ("composite", "choose one"), ("chain_summ", "chain_sum")])
 def test_refused(generator, told):
   with pytest.raises(InputError, match=told):
-    gym.dataset(generator, seed=0, split="train", size=1)
+    gym.dataset(generator, {}, seed=0, split="train", size=1)
+
+
+def test_options_make_other_problems():
+  options = dict(min_terms=2, max_terms=2, min_digits=1, max_digits=1)
+  pool = gym.load("chain_sum", options, 12, 8, SEED)
+  for p in (*pool.train, *pool.validation):
+    assert re.search(r" \d [+-] \d =$", p.question), p
+  source = SOURCE | {"options": options}
+  p = pool.validation[0]
+  assert gym.judge(p, f" {p.answer}\n", source) == (True, p.answer)
+  assert gym.judge(p, "99", source) == (False, "99")
+
+
+@pytest.mark.parametrize("options, told", [
+    ({"max_term": 2}, "no option 'max_term'; expected some of .*max_terms"),
+    ({"seed": 2}, "no option 'seed'"),
+    ({"min_terms": 5, "max_terms": 2}, "max_terms must be >= min_terms")])
+def test_refused_options(options, told):
+  with pytest.raises(InputError, match=told):
+    gym.check_source(SOURCE | {"options": options})
 
 
 def test_all_generators_are_let_in_or_refused():
@@ -93,11 +114,11 @@ def config(**fields):
 def test_a_problem_without_an_answer_is_passed_over():
   """reasoning-gym's base_conversion has one among the first 40 of seed 77."""
   for i in range(40):
-    assert gym.problem("base_conversion", 77, i % 2 * gym.VALIDATION + i).answer
+    assert gym.problem("base_conversion", {}, 77, i % 2 * gym.VALIDATION + i).answer
 
 
 def test_graded_in_workers():
-  problem = gym.problem("chain_sum", SEED, gym.VALIDATION + 3)
+  problem = gym.problem("chain_sum", {}, SEED, gym.VALIDATION + 3)
   texts = [f"so <answer> {problem.answer}\n</answer>", problem.answer,
            "<answer>zzz</answer>", "<answer>" + "1" * 9000 + "</answer>"]
   with grader.opened(config(), SOURCE) as grade:
