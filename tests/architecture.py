@@ -47,7 +47,8 @@ ONLY = {
     "ml_collections": ("cli", "launch"),
     "matplotlib": ("frontier.report", "study.figures",
                    "tasks.histogram", "launch"),
-    "torch": ("launch.bench.peers", "launch.verify.parity"),
+    "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
+              "launch.verify.parity"),
     "tensorflow": (),
 }
 
@@ -527,6 +528,8 @@ IMPORTS = {
         "",
     "tasks.answer_extraction":
         "",
+    "tasks.arrow_files":
+        "errors json_text",
     "tasks.base":
         "tasks.countdown tasks.files tasks.gym tasks.math tasks.problem "
         "tasks.python_reward",
@@ -535,7 +538,8 @@ IMPORTS = {
     "tasks.dedup":
         "tasks.problem",
     "tasks.files":
-        "errors json_text tasks.answer_extraction tasks.dedup tasks.problem",
+        "errors json_text tasks.answer_extraction tasks.arrow_files "
+        "tasks.dedup tasks.problem",
     "tasks.grader":
         "errors installation tasks.answer_extraction tasks.base "
         "tasks.grader_pool tasks.problem tasks.python_reward",
@@ -685,8 +689,9 @@ IMPORTS = {
         "tasks.base tasks.grader tasks.problem tasks.prompts "
         "tasks.python_reward",
     "launch.split.output":
-        "errors installation launch.split.config tasks.base tasks.histogram "
-        "tasks.problem tasks.strata tasks.stratum_file",
+        "errors installation json_text launch.split.config "
+        "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "
+        "tasks.strata tasks.stratum_file",
     "launch.study":
         "cli errors format frontier.bootstrap frontier.result "
         "launch.record_flags ledger.records planner.advice "
@@ -703,6 +708,9 @@ IMPORTS = {
         "cli errors frontier.analysis frontier.bootstrap frontier.curves "
         "frontier.diagnostics frontier.scalerl frontier.synthetic "
         "frontier.verdict planner.laws",
+    "launch.verify.checkpoint_parity":
+        "cli errors installation launch.verify.parity mesh models.hf_config "
+        "models.hf_tokenizer tasks.problem tasks.prompts",
     "launch.verify.compare":
         "cli errors ledger.object_store ledger.records",
     "launch.verify.kill_and_resume":

@@ -81,8 +81,17 @@ def make_checkpoint(config, folder: str, seed: int):
   return model
 
 
-def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
-  """Returns our decoder's logits and greedy tokens per prompt, and params."""
+def ours(folder: str, prompts: list[list[int]], mesh, *,
+         eos: tuple[int, ...], new: int):
+  """Returns our decoder's logits and greedy tokens per prompt, and params.
+
+  Args:
+    folder: of the checkpoint.
+    prompts: token ids.
+    mesh: of the decoder.
+    eos: ids that end a text.
+    new: greedy tokens of a text at most.
+  """
   model = decoder.Transformer(hf_config.read(folder), mesh)
   params = hf_weights.load(folder, decoder.abstract_params(model))
   S, P = max(map(len, prompts)), len(prompts)
@@ -99,9 +108,9 @@ def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
     return model.apply({"params": params}, hidden, method="head")
 
   sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
-      slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=NEW,
+      slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=new,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
-      attention="auto", precision="highest", head_dtype=None), (eos,))
+      attention="auto", precision="highest", head_dtype=None), eos)
   rollouts = sampler_lib.sample_all(
       sampler, params, Prompts(padded, lengths, np.arange(P, dtype=np.uint32)),
       1, jax.random.key(0),
@@ -112,14 +121,16 @@ def ours(folder: str, prompts: list[list[int]], mesh, eos: int = 2):
       greedy), params
 
 
-def theirs(model, prompts: list[list[int]]):
+def theirs(model, prompts: list[list[int]], *, eos: tuple[int, ...], new: int):
   """Returns torch's logits and greedy tokens per prompt, without padding."""
   logits, greedy = [], []
   for ids in prompts:
     with torch.no_grad():
       logits.append(model(torch.tensor([ids])).logits[0].numpy())
-      text = model.generate(torch.tensor([ids]), do_sample=False,
-                            max_new_tokens=NEW)[0, len(ids):].tolist()
+      text = model.generate(
+          torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=int),
+          do_sample=False, max_new_tokens=new, eos_token_id=list(eos))[
+              0, len(ids):].tolist()
     greedy.append(text)
   return logits, greedy
 
@@ -138,11 +149,12 @@ def compare(name: str, seed: int) -> dict:
   with tempfile.TemporaryDirectory() as folder:
     out = str(pathlib.Path(folder) / "out")
     model = make_checkpoint(CASES[name], folder + "/in", seed)
-    logits, greedy, params = ours(folder + "/in", prompts, mesh)
+    logits, greedy, params = ours(folder + "/in", prompts, mesh, eos=(2,),
+                                 new=NEW)
     hf_weights.export(folder + "/in", out, params, dtype="float32")
     again = transformers.AutoModelForCausalLM.from_pretrained(
         out, dtype=torch.float32, attn_implementation="eager").eval()
-    want_logits, want_greedy = theirs(model, prompts)
+    want_logits, want_greedy = theirs(model, prompts, eos=(2,), new=NEW)
     ours_again, original = again.state_dict(), model.state_dict()
   top = max(np.abs(x).max() for x in want_logits)
   return {

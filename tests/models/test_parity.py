@@ -37,10 +37,12 @@ def test_a_trained_run_opens_in_transformers(tmp_path):
   prompts = tokenizer(["3 8 2 5=24:", "13 1 12 11=7:", "9 9 9=81:",
                        "7 4=28:"])["input_ids"]
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
-  logits, greedy, _ = parity.ours(out, prompts, mesh, tokenizer.eos_token_id)
+  logits, greedy, _ = parity.ours(
+      out, prompts, mesh, eos=(tokenizer.eos_token_id,), new=parity.NEW)
   model = transformers.AutoModelForCausalLM.from_pretrained(
       out, dtype=torch.float32).eval()
-  want_logits, want_greedy = parity.theirs(model, prompts)
+  want_logits, want_greedy = parity.theirs(
+      model, prompts, eos=(tokenizer.eos_token_id,), new=parity.NEW)
   assert greedy == want_greedy and min(map(len, greedy)) > 2
   for got, want in zip(logits, want_logits, strict=True):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
