@@ -556,7 +556,7 @@ IMPORTS = {
     "tasks.math_text":
         "",
     "tasks.pass_counts":
-        "errors json_text tasks.problem",
+        "errors json_text progress tasks.problem",
     "tasks.problem":
         "",
     "tasks.prompts":
@@ -685,7 +685,7 @@ IMPORTS = {
         "tasks.problem tasks.prompts tasks.strata",
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
-        "models.hf_weights policy rl.rewards rng sampling.sampler "
+        "models.hf_weights policy progress rl.rewards rng sampling.sampler "
         "tasks.base tasks.grader tasks.problem tasks.prompts "
         "tasks.python_reward",
     "launch.split.output":

@@ -10,16 +10,19 @@ import hashlib
 import json
 import os
 import pathlib
-
-import tqdm
+import time
 
 from isojax import json_text
+from isojax import progress
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
 
 
 FOR_PEOPLE = ("model",)  # in the header for information; a folder may move
-SLICE = 256  # problems between two lines on disk and moves of the bar
+# Problems whose counts are stored together: twice as many as before while they
+# take less than a minute, so that little is lost on a slow machine, and few
+# slots of a fast one sit idle at the end of a slice.
+FIRST_SLICE, LARGEST_SLICE, SECONDS = 64, 1024, 60.0
 
 
 def key(split: str, p: Problem) -> str:
@@ -108,8 +111,8 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     out, header: of the files.
     by_key, n, again: as in `missing`, of all shards.
     shard, shards: which part to measure.
-    start: () -> measure(split, problems, samples) -> counts; called once if
-      anything is missing.
+    start: () -> measure(split, problems, samples, advance) -> counts; called
+      once if anything is missing. `advance` is told how many samples ended.
 
   Raises:
     InputError: a file was measured with another header.
@@ -121,18 +124,23 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     if not keys:
       continue
     measure = measure or start()
-    with tqdm.tqdm(total=len(keys), desc=f"avg@{samples}",
-                   unit="problem") as bar:
-      for split in sorted({mine[key_][0] for key_ in keys}):
-        wanted = [key_ for key_ in keys if mine[key_][0] == split]
-        for at in range(0, len(wanted), SLICE):
-          part = wanted[at:at + SLICE]
-          correct = measure(split, [mine[key_][1] for key_ in part], samples)
-          found = {(key_, samples): c
-                   for key_, c in zip(part, correct, strict=True)}
-          append(path, header, found)
-          counts |= found  # before `missing` looks for those with 0 of n
-          bar.update(len(part))
+    with progress.track(len(keys) * samples, f"avg@{samples}",
+                        "samples") as advance:
+      size, at = FIRST_SLICE, 0
+      keys.sort(key=lambda key_: mine[key_][0])  # by split; keeps the order
+      while at < len(keys):
+        split = mine[keys[at]][0]
+        part = [key_ for key_ in keys[at:at + size] if mine[key_][0] == split]
+        begun = time.monotonic()
+        correct = measure(split, [mine[key_][1] for key_ in part], samples,
+                          advance)
+        found = {(key_, samples): c
+                 for key_, c in zip(part, correct, strict=True)}
+        append(path, header, found)
+        counts |= found  # before `missing` looks for those with 0 of n
+        at += len(part)
+        if time.monotonic() - begun < SECONDS:
+          size = min(2 * size, LARGEST_SLICE)
   return read(out, header)
 
 

@@ -3,11 +3,11 @@
 import dataclasses
 
 import numpy as np
-import tqdm
 
 from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import policy as policy_lib
+from isojax import progress
 from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_weights
@@ -54,21 +54,26 @@ def opened_policy(cfg: config.Split) -> policy_lib.Opened:
 
 
 def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
-  """Returns a function (split, problems, n) -> correct samples of n, each."""
+  """Returns a function that counts the correct samples of n of each problem.
+
+  Its arguments are those of `measure` in `pass_counts.completed`.
+  """
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = policy_lib.make_sampler(policy, cfg.sampler)
   for note in notes:
     print(note)
 
-  def measure(split: str, problems: list[Problem], n: int) -> list[int]:
+  def measure(split: str, problems: list[Problem], n: int,
+              advance) -> list[int]:
     problems, prompts = encoded(cfg, policy, problems)
-    rollouts = sampler_lib.sample_all(
+    for ended, rollouts in sampler_lib.stream(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
         temperature=np.float32(cfg.sampler.temperature),
-        top_p=np.float32(cfg.sampler.top_p))
+        top_p=np.float32(cfg.sampler.top_p)):
+      advance(len(ended))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in graded.lost:
-      tqdm.tqdm.write(f"counted as wrong: {line}")
+      progress.say(f"counted as wrong: {line}")
     return (graded.correct_B.reshape(-1, n) == 1).sum(axis=1).tolist()
 
   return measure

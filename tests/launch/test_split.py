@@ -171,7 +171,8 @@ SET = {pass_counts_lib.key(split, p): (split, p) for split, side in (
 
 def policy(seen):
   """A policy that is right as often as an id says; notes what it is asked."""
-  def measure(split, asked, n):
+  def measure(split, asked, n, advance):
+    advance(n * len(asked))
     seen.extend((split, p.id, n) for p in asked)
     return [n * (p.id % 3) // 2 for p in asked]
   return lambda: measure
@@ -202,10 +203,10 @@ def test_a_killed_measurement_goes_on(tmp_path):
 
   def killed():
     measure = policy(seen)()
-    def some(split, asked, n):
+    def some(split, asked, n, advance):
       if len(seen) > 300:
         raise KeyboardInterrupt
-      return measure(split, asked, n)
+      return measure(split, asked, n, advance)
     return some
 
   with pytest.raises(KeyboardInterrupt):
