@@ -1,15 +1,21 @@
 """Warnings for a run that learns nothing, or loses what it had learned.
 
-They are computed from the records of training alone, so that a resumed run
-gives the same ones.
+They are computed from the records alone, so that a resumed run gives the same
+ones. Each record has the alarms that were on when it was written.
 """
 
 import collections
+import math
 
 STEPS = 20  # steps whose records are averaged
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
 ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
+# Standard errors of the best 20 steps: the best and the worst of thousands of
+# windows differ by 6 by chance.
+SURE = 8.0
+EVAL_FALL = 0.75  # fraction of its best evaluation that a collapsed run has left
+EVAL_SURE = 4.0  # standard errors over problems of such a fall
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
 
 
@@ -43,16 +49,46 @@ def _cut_off(lines) -> str | None:
           "as they are, cut off; raise it")
 
 
-def _collapse(lines, best: float) -> str | None:
-  """Returns a warning if the reward fell to a part of its best value."""
+ADVICE = ("training may have collapsed; an earlier checkpoint is better. Try, in "
+          "another --workdir, a lower recipe.optimizer.base_lr or a "
+          "recipe.loss.kl_coef above 0")
+
+
+def _standard_error(values) -> float:
+  """Returns the standard error of the mean of these values."""
+  mean = sum(values) / len(values)
+  return math.sqrt(sum((v - mean) ** 2 for v in values)
+                   / (len(values) - 1) / len(values)) if len(values) > 1 else 0.0
+
+
+def _collapse(lines, best: float, error: float) -> str | None:
+  """Returns a warning if the reward fell to a part of its best value.
+
+  Args:
+    lines: the last steps.
+    best: the largest mean reward of as many steps.
+    error: its standard error.
+  """
   reward = _mean(lines, "reward")
   rollouts = sum(line["Bp"] * line["n"] for line in lines)
-  if reward >= FALL * best or best * rollouts < ENOUGH:
+  if (reward >= FALL * best or best * rollouts < ENOUGH
+      or best - reward <= SURE * error):
     return None
-  return (f"the reward fell from {best:.3f} to {reward:.3f}: training may have "
-          "collapsed; an earlier checkpoint is better. Try, in another "
-          "--workdir, a lower recipe.optimizer.base_lr or a recipe.loss.kl_coef "
-          "above 0")
+  return f"the reward fell from {best:.3f} to {reward:.3f}: {ADVICE}"
+
+
+def _evaluation_fell(best: dict, line: dict) -> str | None:
+  """Returns a warning if an evaluation is far below the best one.
+
+  It sees a collapse in the first steps, before there is a best reward.
+  """
+  lost_Q = [(a - b) / line["k"]
+            for a, b in zip(best["correct"], line["correct"], strict=True)]
+  lost, error = sum(lost_Q) / len(lost_Q), _standard_error(lost_Q)
+  if line["avg"] >= EVAL_FALL * best["avg"] or lost <= EVAL_SURE * error:
+    return None
+  return (f"avg fell from {best['avg']:.3f} at step {best['step']} to "
+          f"{line['avg']:.3f}: {ADVICE}")
 
 
 def _narrow(lines, first: float) -> str | None:
@@ -65,37 +101,62 @@ def _narrow(lines, first: float) -> str | None:
           "little can be learned; try a lower recipe.optimizer.base_lr")
 
 
-def watcher(kept: list[dict]):
-  """Returns a function of a training record that returns new warnings.
+class Watcher:
+  """Finds warnings in the records of a run, in their order.
 
-  A warning is given once; again only after a window of STEPS without it.
-
-  Args:
-    kept: the records of the run so far.
+  A warning is given once; again only after a window of STEPS, or an evaluation,
+  without it.
   """
-  window = collections.deque(maxlen=STEPS)
-  best, first, given = 0.0, None, set()
 
-  def watch(line: dict) -> list[str]:
-    nonlocal best, first, given
+  def __init__(self, kept: list[dict]):
+    """Makes the watcher of a run whose records so far are `kept`."""
+    self._window = collections.deque(maxlen=STEPS)
+    self._best, self._error, self._first = 0.0, 0.0, None
+    self._best_eval = None
+    self._on: dict[str, set[str]] = {"train": set(), "eval": set()}
+    for line in kept:
+      self(line)
+
+  def __call__(self, line: dict) -> list[str]:
+    """Returns the new warnings of a record."""
+    kind = line["kind"]
+    found = (self._of_step(line) if kind == "train" else
+             {"collapse": self._of_evaluation(line)})
+    new = [text for name, text in found.items()
+           if text and name not in self._on[kind]]
+    self._on[kind] = {name for name, text in found.items() if text}
+    where = f"in the last {STEPS} steps, " if kind == "train" else ""
+    return [f"warning: {where}{text}. --config.log.samples=2 stores texts"
+            for text in new]
+
+  @property
+  def on(self) -> list[str]:
+    """The alarms that are on: signal, cut, collapse, entropy."""
+    return sorted(self._on["train"] | self._on["eval"])
+
+  def _of_step(self, line: dict) -> dict:
+    window = self._window
     window.append(line)
     if len(window) < STEPS:
-      return []
-    first = _mean(window, "entropy") if first is None else first
-    best = max(best, _mean(window, "reward"))
+      return {}
+    if self._first is None:
+      self._first = _mean(window, "entropy")
+    reward = _mean(window, "reward")
+    if reward > self._best:
+      self._best = reward
+      self._error = _standard_error([each["reward"] for each in window])
     found = {"signal": _without_signal(window), "cut": _cut_off(window),
-             "collapse": _collapse(window, best),
-             "entropy": _narrow(window, first)}
+             "collapse": _collapse(window, self._best, self._error),
+             "entropy": _narrow(window, self._first)}
     if found["collapse"]:
       found["signal"] = None
     if found["signal"]:
       found["cut"] = found["entropy"] = None  # part of the same message
-    new = [text for kind, text in found.items() if text and kind not in given]
-    given = {kind for kind, text in found.items() if text}
-    return [f"warning: in the last {STEPS} steps, {text}. --config.log.samples="
-            "2 stores texts" for text in new]
+    return found
 
-  for line in kept:
-    if line["kind"] == "train":
-      watch(line)
-  return watch
+  def _of_evaluation(self, line: dict) -> str | None:
+    best = self._best_eval
+    if best is None or line["avg"] > best["avg"]:
+      self._best_eval = line
+      return None
+    return _evaluation_fell(best, line)

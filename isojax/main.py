@@ -113,7 +113,7 @@ def evaluate_only(context: RunContext, folder: str) -> int:
               **run_context.totals_of(known),
               **training.evaluation(each, grader, params, step,
                                      stopping.Stop()),
-              "eval_set": name}
+              "eval_set": name, "alarms": []}
     if hosts.first():
       with records.opened(path) as written:
         written.append(line)

@@ -168,9 +168,7 @@ def advance(run: Run) -> str | None:
     run.totals[name] += fields.pop(name)
   run.state, run.step = state, run.step + 1
   run.rollouts += e.alloc.Bp * n * (1 + fields["refilled"])
-  line = record(run, "train", n, {"lr": lr, **fields})
-  for warning in run.watch(line):
-    hosts.say(f"step {run.step}: {warning}")
+  record(run, "train", n, {"lr": lr, **fields})
   if hosts.first():
     run.report(run.step, run.rollouts, fields["reward"])
   return None
@@ -202,10 +200,16 @@ def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,
 
 
 def record(run: Run, kind: str, n: int, fields: dict) -> dict:
-  """Adds a record of the last completed step; returns it."""
+  """Adds a record of the last completed step; returns it.
+
+  Says what is wrong with the run, if that is new.
+  """
   line = {"kind": kind, **run_context.identity_fields(
       run.context, run.step, run.rollouts, n),
           **run.totals, **fields}
+  for warning in run.watch(line):
+    hosts.say(f"step {run.step}: {warning}")
+  line["alarms"] = run.watch.on
   if hosts.first():
     run.written.append(line)
     run.summaries(line)
@@ -280,7 +284,7 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C,
             every_seconds=e.log.every_seconds),
-        watch=alarms.watcher(kept), store=sampled_texts.writer(
+        watch=alarms.Watcher(kept), store=sampled_texts.writer(
             folder, context.tokenizer, start=start, count=e.log.samples),
         compiled=compiled, grader=grader, written=written, manager=manager,
         summaries=summaries, traced=traced, stop=stop, further=further)

@@ -445,7 +445,8 @@ IMPORTS = {
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
         "ledger.workdir run_context",
     "run_state":
-        "compilation rollouts rollouts_in_flight run_context stopping types",
+        "alarms compilation rollouts rollouts_in_flight run_context "
+        "stopping types",
     "sampled_texts":
         "distributed.hosts errors json_text ledger.object_store "
         "ledger.records rl.rewards types",

@@ -11,7 +11,7 @@ DEAD = dict(reward=0.0, all_wrong=1.0, all_right=0.0)
 
 def said(*parts, kept=()):
   """Warnings of a run; parts are (steps, changed fields)."""
-  watch = alarms.watcher(list(kept))
+  watch = alarms.Watcher(list(kept))
   return [text for steps, fields in parts for _ in range(steps)
           for text in watch(LINE | fields)]
 
@@ -49,3 +49,44 @@ def test_a_warning_comes_again_after_a_pause_and_not_after_a_resume():
   first, second = said((30, DEAD), (30, {}), (30, DEAD))
   assert "no gradient" in first and "fell from 0.500" in second
   assert said((10, DEAD), kept=[LINE | DEAD] * 30) == []
+
+
+def evaluation(correct, step=0, k=4):
+  return dict(kind="eval", step=step, k=k, correct=correct,
+              avg=sum(correct) / k / len(correct))
+
+
+def test_an_evaluation_far_below_the_best_is_a_collapse():
+  """A fall in the first steps, before 20 of them have a best reward."""
+  watch = alarms.Watcher([])
+  assert watch(evaluation([2] * 30)) == [] and watch.on == []
+  # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
+  (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
+  assert "avg fell from 0.500 at step 0 to 0.317" in text
+  assert watch.on == ["collapse"]
+  assert watch(evaluation([1] * 22 + [2] * 8, step=6)) == []  # said once
+  watch(LINE)
+  assert watch.on == ["collapse"]  # until an evaluation is better
+  assert watch(evaluation([2] * 29 + [1], step=7)) == [] and watch.on == []
+
+
+def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
+  watch = alarms.Watcher([evaluation([4] * 30)])
+  assert watch(evaluation([4] * 10 + [3] * 20)) == []  # 0.83 of the best
+  watch = alarms.Watcher([evaluation([1, 0, 0, 0, 0, 0])])
+  assert watch(evaluation([0] * 6)) == []  # one problem: one standard error
+
+
+def test_the_extremes_of_a_noisy_reward_are_no_collapse():
+  """Two steps of 20 high, then two low: half of the best, by chance."""
+  noisy = [(1, {"reward": r}) for r in ([0.0] * 8 + [0.5, 0.5]) * 2
+           + [0.0] * 19 + [0.5]]
+  assert said(*noisy) == []
+
+
+def test_the_alarms_that_are_on_are_in_the_records():
+  watch = alarms.Watcher([LINE | DEAD] * 30)
+  assert watch.on == ["signal"]
+  for _ in range(20):
+    watch(LINE)
+  assert watch.on == []

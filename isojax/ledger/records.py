@@ -47,6 +47,7 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
+    "alarms",  # list: signal, cut, collapse, entropy; see isojax.alarms
 )
 TRAIN = (
     "lr",  # of the step's first update
@@ -98,7 +99,8 @@ EVAL = (
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 # Values of fields that older records lack.
-ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0}
+ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0,
+         "alarms": []}
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")

@@ -87,7 +87,7 @@ def test_records_of_before_the_checksum_are_read_and_get_one(path):
   with open(path, encoding="utf-8") as file:
     text = file.read()
   with open(path, "w", encoding="utf-8") as file:
-    file.write(text.replace('"step": 1,', '"step": 7,'))
+    file.write(text.replace('"step": 1', '"step": 7'))
   with pytest.raises(InputError, match="records.jsonl:3: the checksum"):
     records.read(path)  # the first line with a checksum
   with open(path, "w", encoding="utf-8") as file:
@@ -145,7 +145,7 @@ def test_the_names_that_others_rely_on():
   common = ("kind run_id seed model task split Bp n m D step rollouts "
             "prompt_tokens sampled_tokens trained_tokens epoch "
             "scored_tokens updates skipped_updates device_seconds "
-            "unix_time").split()
+            "unix_time alarms").split()
   train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
            "logp_gap response_length truncated interrupted seconds_sample "
            "seconds_score seconds_update").split()
