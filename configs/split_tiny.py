@@ -41,6 +41,8 @@ def get_config():
           hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
                     validation=300),
           easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300),
+          low256=dict(low=0.0625, high=0.125, again=NOT, train=256,
+                      validation=300),  # few problems, for configs/study.py
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
       sampler=dict(
