@@ -44,7 +44,7 @@ setuptools.setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
                  "matplotlib>=3.9", "pyflakes>=3.2", "tensorboardX>=2.6.2",
-                 "wandb>=0.19",
+                 "wandb>=0.19", "pandas>=2.2",
                  "setuptools>=77",  # builds the wheel that a test runs
                  SLURM, MATH, GYM, *GCS],
         "math": [MATH],  # judges mathematical answers
@@ -54,6 +54,7 @@ setuptools.setup(
         "parity": ["torch==2.13.0", "peft>=0.18"],
         "gcs": GCS,  # --workdir=gs://...
         "slurm": [SLURM],  # launch.sweep --backend=slurm
+        "notebook": ["matplotlib>=3.9", "pandas>=2.2"],  # of the Python API
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         "wandb": ["wandb>=0.19"],  # log.wandb

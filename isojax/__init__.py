@@ -1,5 +1,10 @@
-"""Decides how to spend sampling compute, spends it, and learns from it."""
+"""Decides how to spend sampling compute, spends it, and learns from it.
 
+docs/api.md describes the public names, which are those of `__all__`. They are
+loaded at their first use.
+"""
+
+import importlib
 import os
 
 # Read once by jaxlib 0.10, which deadlocks when several forced CPU devices have
@@ -9,3 +14,32 @@ if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
   os.environ.setdefault("NPROC", "32")
 # transformers says at import that it found no PyTorch; we need none.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+# Public name -> its module. No module of the package has one of these names.
+_PUBLIC = {
+    "config": "isojax.api.configs",
+    "train": "isojax.api.runs",
+    "Run": "isojax.api.runs",
+    "Records": "isojax.api.runs",
+    "plan": "isojax.api.plans",
+    "Plan": "isojax.planner.planning",
+    "read": "isojax.api.studies",
+    "Logs": "isojax.api.studies",
+    "fit": "isojax.api.studies",
+    "Law": "isojax.api.studies",
+    "Estimate": "isojax.api.studies",
+    "InputError": "isojax.errors",
+    "DivergedError": "isojax.errors",
+}
+__all__ = tuple(_PUBLIC)
+
+
+def __getattr__(name: str):
+  if name not in _PUBLIC:
+    raise AttributeError(f"module 'isojax' has no attribute {name!r}; its "
+                         f"public names are {', '.join(__all__)}")
+  return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__():
+  return [*globals(), *__all__]

@@ -78,6 +78,8 @@ def define_config(example: str, *, required: bool = True):
 
 def read_config(path: str):
   """Returns the config that --config=PATH gives."""
+  # ml_collections runs each file in the module of the one before, if any.
+  sys.modules.pop("config_config", None)
   return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
 
 
@@ -97,6 +99,30 @@ ALIASES = {
     "max_tokens": "sampler.max_new_tokens",
     "temperature": "sampler.temperature",
 }
+
+
+def config_of(path: str):
+  """Returns the config of FILE or FILE:ARGUMENT, without a command line.
+
+  Raises:
+    InputError: the file is missing, its code fails, or it has no get_config.
+  """
+  file = shipped(path).partition(":")[0]
+  try:
+    config = read_config(path)
+    config.keys()  # raises if the file is missing
+    return config
+  except OSError as error:
+    raise InputError(f"--config={path}: cannot be read ({_last_line(error)}); "
+                     "give a config file, such as configs/hard.py") from error
+  except Exception as error:  # of ml_collections, or of the config's own code
+    message = broken_config(file, error)
+    if message is None and str(error).endswith("no attribute 'get_config'"):
+      message = (f"--config={path}: defines no get_config(); expected a config "
+                 "file, such as configs/hard.py")
+    if message is None:
+      raise
+    raise InputError(message) from error
 
 
 def config_path(argv: list[str]) -> str:
@@ -208,11 +234,13 @@ def _ending(key: str, node, path: str) -> list[str]:
   return found
 
 
-def _names(values: dict, prefix: str):
-  """Yields the dotted name of every field in nested overrides."""
+def _names(values: dict, prefix: str, config):
+  """Yields the dotted name of every field in nested overrides of a config."""
   for key, value in values.items():
-    if isinstance(value, dict) and value:
-      yield from _names(value, f"{prefix}.{key}")
+    node = config[key] if hasattr(config, "keys") and key in config else None
+    if isinstance(value, dict) and value and (
+        node is None or _is_filled(node) or not hasattr(node, "keys")):
+      yield from _names(value, f"{prefix}.{key}", node)
     else:
       yield f"{prefix}.{key}"
 
@@ -234,14 +262,42 @@ def override(config, values: dict, where: str) -> None:
       raise InputError(
           f"{where}: the row sets {name} to {theirs!r}, the command line to "
           f"{value!r}; leave out --config.{name}, or make another plan")
-  wrong = (unknown_key(config, name) for name in _names(values, "config"))
+  set_values(config, values, where)
+
+
+def set_values(config, values: dict, where: str) -> None:
+  """Sets nested values in a config; InputError as `override`.
+
+  A section without keys, such as recipe.loss.constants, is set as a whole.
+  """
+  wrong = (unknown_key(config, name)
+           for name in _names(values, "config", config))
   for text in filter(None, wrong):
     raise InputError(f"{where}: {text}")
   try:
-    config.update(values)
+    _set(config, values)
   except (AttributeError, KeyError, TypeError, ValueError) as error:
-    raise InputError(f"{where}: {json.dumps(values)} is of other types than "
-                     f"the config ({error})") from error
+    raise InputError(f"{where}: {json.dumps(values, default=str)} is of other "
+                     f"types than the config ({error})") from error
+
+
+def _set(config, values: dict) -> None:
+  """Sets nested values whose keys the config has."""
+  for key, value in values.items():
+    if _is_filled(config[key]):
+      if not hasattr(value, "items"):
+        raise TypeError(f"{key}={value!r} is no section")
+      _set(config[key], value)
+    elif value is None or hasattr(config[key], "keys"):
+      with config.unlocked(), config.ignore_type():
+        config[key] = value
+    else:
+      config.update({key: value})
+
+
+def _is_filled(node) -> bool:
+  """Whether a node of a config is a section with keys."""
+  return hasattr(node, "keys") and bool(node.keys())
 
 
 def _given() -> dict:
@@ -295,7 +351,7 @@ def _unknown_flag(name: str, message: str) -> str:
     if not near and "Did you mean" not in message:
       near = [field for close in difflib.get_close_matches(
           name, {field.rpartition(".")[2] for field in _names(
-              config.to_dict(), "config")}, n=1, cutoff=0.7)
+              config.to_dict(), "config", config)}, n=1, cutoff=0.7)
               for field in fields_named(close, config)]
     if near:
       return (f"Unknown command line flag '{name}'. Fields of the config are "

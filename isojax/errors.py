@@ -1,4 +1,4 @@
-"""Errors that are shown to the user without a traceback."""
+"""The errors of the public interface; commands show them in one line."""
 
 
 class InputError(ValueError):
@@ -7,6 +7,10 @@ class InputError(ValueError):
 
 class OutOfReachError(InputError):
   """A resource is unavailable for now; rerun the same command later."""
+
+
+class DivergedError(Exception):
+  """A step whose loss, gradient or parameters are not finite ended a run."""
 
 
 def reason(error: Exception) -> str:

@@ -117,15 +117,37 @@ def block(height: int):
       row.close()
 
 
+_SINKS = []  # of `sent_to`, for the whole process, as the terminal is
+
+
+@contextlib.contextmanager
+def sent_to(write):
+  """Sends the lines of `say` and the texts of `show` to write(text) meanwhile.
+
+  For callers without a terminal of their own, such as a notebook.
+  """
+  _SINKS.append(write)
+  try:
+    yield
+  finally:
+    _SINKS.remove(write)
+
+
 def say(line: str) -> None:
   """Prints a line to standard error, above a progress bar."""
+  if _SINKS:
+    _SINKS[-1](line)
+    return
   tqdm.tqdm.write(line, file=sys.stderr)
   sys.stderr.flush()
 
 
 def show(text: str) -> None:
   """Prints a result to standard output."""
-  print(text, flush=True)
+  if _SINKS:
+    _SINKS[-1](text)
+  else:
+    print(text, flush=True)
 
 
 def evaluation_line(record: dict) -> str:

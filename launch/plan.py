@@ -14,9 +14,6 @@ python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 """
 
 from isojax import cli
-from isojax.errors import InputError
-from isojax.ledger import records
-from isojax.planner import plan_file
 from isojax.planner import planning
 from isojax.planner import trainers
 from launch import plan_flags
@@ -27,12 +24,8 @@ def main(_) -> None:
   exported = plan_flags.EXPORT.value and [
       trainers.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
                     lr=row.lr) for row in plan.rows]
-  words = planning.words(plan)  # before a file is written
-  out = plan_flags.OUT.value
-  try:
-    records.replace(out, plan_file.text(plan.rows).encode())
-  except OSError as error:
-    raise InputError(f"--out={out}: cannot be written ({error})") from error
+  words, out = plan.table(), plan_flags.OUT.value
+  plan.save(out)
   print(words)
   if exported:
     print("\n".join([f"options of {plan_flags.EXPORT.value}, a row a line:",

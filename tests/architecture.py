@@ -33,6 +33,7 @@ LAYERS = {
     "sweep": ("sweep",),
     "study": ("study",),
     "commands": ("main", "launch"),
+    "interface": ("api",),
 }
 # What people use who only plan, fit or manage sweeps: it does not load jax.
 # The sweeper imports `experiment` inside a function, to name new runs.
@@ -44,7 +45,7 @@ WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
-    "ml_collections": ("cli", "launch"),
+    "ml_collections": ("api", "cli", "launch"),
     "matplotlib": ("frontier.report", "study.figures",
                    "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
@@ -153,6 +154,22 @@ IMPORTS = {
         "",
     "alarms":
         "",
+    "api.configs":
+        "api.words cli errors experiment ledger.workdir",
+    "api.plans":
+        "api.configs api.studies api.words errors planner.planning "
+        "planner.request",
+    "api.runs":
+        "api.configs api.words cli compilation errors "
+        "frontier.report.plots_run ledger.object_store ledger.records "
+        "models.hf_weights progress rl.rewards rng run_context run_folder "
+        "sampling.sampler stopping tasks.prompts training types",
+    "api.studies":
+        "api.words errors format frontier.bootstrap frontier.curves "
+        "frontier.io.logs frontier.io.rows frontier.io.selection "
+        "frontier.result frontier.study planner.fit_file",
+    "api.words":
+        "errors installation",
     "attention_kernels":
         "",
     "cli":
@@ -231,6 +248,8 @@ IMPORTS = {
         "frontier.report.plots_frontier",
     "frontier.report.plots_frontier":
         "frontier.labels frontier.report.axes",
+    "frontier.report.plots_run":
+        "format frontier.report.axes",
     "frontier.report.plots_speedup":
         "format frontier.report.axes frontier.report.plots",
     "frontier.report.sections":
@@ -359,7 +378,7 @@ IMPORTS = {
     "planner.plan_file":
         "errors json_text planner.allocation",
     "planner.planning":
-        "errors format planner.advice planner.allocation "
+        "errors format ledger.records planner.advice planner.allocation "
         "planner.cost.pricing planner.cost.roofline planner.plan_file "
         "planner.pods planner.prices planner.priors planner.request "
         "planner.schedule planner.tables",
@@ -649,8 +668,7 @@ IMPORTS = {
         "cli frontier.bootstrap frontier.collapse frontier.curves "
         "frontier.io.selection frontier.result launch.record_flags",
     "launch.plan":
-        "cli errors launch.plan_flags ledger.records planner.plan_file "
-        "planner.planning planner.trainers",
+        "cli launch.plan_flags planner.planning planner.trainers",
     "launch.plan_flags":
         "cli planner.allocation planner.priors planner.request "
         "planner.trainers",

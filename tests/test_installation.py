@@ -93,6 +93,34 @@ def test_the_loop_from_another_folder(wheel):
   assert (wheel.folder / "fit/report.html").is_file()
 
 
+# The example of docs/api.md, smaller.
+API = """
+import isojax
+config = isojax.config("configs/hard.py", alloc={"Bp": 2, "n": 4, "C": 32},
+                       eval={"k": 1, "first": 16, "growth": 1.0},
+                       sampler={"slots": 64})
+run = isojax.train(config, workdir="api/a", progress=False)
+assert len(run.records.to_pandas()) == 7 == len(run.records)
+assert len(run.sample("8 3 8 3=24:", n=4)) == 4
+plan = isojax.plan(rollouts=2e6, stratum="hard")
+assert "n* = 137.8" in plan.table() and plan.rows[0].config["alloc"]["n"] == 128
+law = isojax.fit(isojax.read("api/*/records.jsonl"))
+assert not law.identified
+try:
+  law.n_star(2e6)
+except isojax.InputError as error:
+  print(error)
+law.plot("reward").savefig("api/reward.png")
+"""
+
+
+def test_the_python_api_from_another_folder(wheel):
+  done = wheel("-c", API)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith("the law is not identified: ")
+  assert (wheel.folder / "api/reward.png").stat().st_size > 10_000
+
+
 def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert installation.find("configs/hard.py") == str(ROOT / "configs/hard.py")

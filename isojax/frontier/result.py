@@ -93,6 +93,22 @@ def document(study: Study, rows: list[Row], chosen: Selection,
       next_plan=next_sweep.next_plan(fit, path=path), notes=notes)
 
 
+def figure(found: dict, name: str):
+  """Returns one figure of the result.
+
+  Raises:
+    InputError: no such figure, or no data for it.
+  """
+  from isojax.frontier.report import plots  # needs matplotlib
+  there = plots.drawable(found)
+  if name not in plots.FIGURES:
+    raise InputError(f"name={name!r}: expected one of {', '.join(there)}")
+  if name not in there:
+    raise InputError(f"name={name!r}: this fit has no data for it; there are: "
+                     f"{', '.join(there)}")
+  return plots.FIGURES[name](found)
+
+
 def save(found: dict, folder: str) -> list[str]:
   """Writes fit.json, figures and report.html; returns the figures' paths.
 

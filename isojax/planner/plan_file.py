@@ -20,6 +20,11 @@ class Row:
   expected: dict | None  # of prices.expected; None: not priced
   selection: str | None = None  # rule that keeps alloc.m; None: the config's
 
+  @property
+  def config(self) -> dict:
+    """The sections of a config that the run sets, such as seed and alloc."""
+    return overrides(self)
+
 
 SLACK = 1.05  # runs of different Bp * n end at slightly different C
 FIELDS = ("id", "overrides", "C", "lr", "expected")

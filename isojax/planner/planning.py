@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import math
+import os
 
 from isojax.errors import InputError
 from isojax.format import many
+from isojax.ledger import records
 from isojax.planner import advice as advice_lib
 from isojax.planner import plan_file
 from isojax.planner import pods as pods_lib
@@ -29,6 +31,28 @@ class Plan:
   text: str  # what the answer rests on, and warnings
   price: pricing.Price | None  # None: not priced
   D: int | None  # training problems, if known
+
+  def table(self) -> str:
+    """Returns a line for each run, what it rests on, warnings and the cost.
+
+    Columns: Bp problems per step, n rollouts per problem, M updates, C rollouts
+    in all, learning rate, epochs, seed; time, device-hours and USD if priced.
+    """
+    return words(self)
+
+  def save(self, path: str) -> None:
+    """Writes plan.jsonl, a run a line, for isojax.main and launch.sweep.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    try:
+      records.replace(os.fspath(path), plan_file.text(list(self.rows)).encode())
+    except OSError as error:
+      raise InputError(f"--out={path}: cannot be written ({error})") from error
+
+  def __repr__(self) -> str:
+    return self.table()
 
 
 def asked(ask: Request, D: int | None, law, price, B_max: int, *, Bp, n):

@@ -50,8 +50,9 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
         "no system's turn, leave prompt.system empty") from error
 
 
-def _token_ids(tokenizer, questions: list[str],
-               cfg: PromptConfig) -> list[list[int]]:
+def token_ids(tokenizer, questions: list[str],
+              cfg: PromptConfig) -> list[list[int]]:
+  """Returns the token ids of prompts: the questions in template and chat."""
   # Not str.format: prompts of mathematics are full of braces.
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
@@ -62,7 +63,7 @@ def _token_ids(tokenizer, questions: list[str],
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
   """Returns a hash of the tokens around a question."""
-  ids = _token_ids(tokenizer, ["1+1"], cfg)
+  ids = token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
 
@@ -102,7 +103,7 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
   special = list(filter(None, tokenizer.all_special_tokens))
   for problem, text in zip(problems, questions, strict=True):
     _check_special(special, problem, text)
-  ids = _token_ids(tokenizer, questions, cfg) if problems else []
+  ids = token_ids(tokenizer, questions, cfg) if problems else []
   fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
   if problems and not fits:
     lengths = [len(x) for x in ids]

@@ -263,15 +263,19 @@ FIGURES = {"reward": reward, "law": law, "variants": variants,
 OF_FRONTIER = ("reward", "law")  # the others draw the key of their own name
 
 
+def drawable(document: dict) -> list[str]:
+  """Returns the names of the figures that have data."""
+  return [name for name in FIGURES
+          if document["frontier" if name in OF_FRONTIER else name]
+          and not (name == "law" and document["frontier"]["tied"])]
+
+
 def save(document: dict, out: str) -> list[str]:
   """Writes each figure that has data as PNG and SVG, and returns the paths."""
   os.makedirs(out, exist_ok=True)
   paths = []
-  for name, draw in FIGURES.items():
-    if not document["frontier" if name in OF_FRONTIER else name] or (
-        name == "law" and document["frontier"]["tied"]):
-      continue
-    figure = draw(document)
+  for name in drawable(document):
+    figure = FIGURES[name](document)
     for kind, metadata in (("png", None), ("svg", {"Date": None})):
       paths.append(os.path.join(out, f"{name}.{kind}"))
       with matplotlib.rc_context(STYLE):

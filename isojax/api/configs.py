@@ -1,0 +1,57 @@
+"""isojax.config: the config of a run, from a file, a dict or a folder."""
+
+import copy
+import os
+
+from ml_collections import config_dict
+
+from isojax import cli
+from isojax.api import words
+from isojax.errors import InputError
+
+
+def _stored(folder: str) -> dict:
+  """Returns the config of a run's folder, with keys that were added since."""
+  from isojax import experiment  # loads jax
+  from isojax.ledger import workdir
+  return experiment.completed(workdir.read_config(folder).config)
+
+
+@words.of_python
+def config(source, **sections):
+  """Returns the config of a run, with some of its values replaced.
+
+  Every key with its unit is in configs/base.py.
+
+  Args:
+    source: path of a config file, such as "configs/hard.py", found in the
+      current folder or else in the installed package, with an argument after a
+      colon if the file takes one ("configs/hard.py:qwen2.5-7b"); folder of a
+      run, whose config is taken; dict with all sections; or config.
+    **sections: values to replace, a dict for each section:
+      alloc={"n": 16, "C": 32_768}, seed=1, or **plan.rows[0].config.
+
+  Returns:
+    A new ml_collections.ConfigDict with locked keys. config.alloc.n = 8 changes
+    a value; isojax.train checks them all before it compiles or writes.
+
+  Raises:
+    InputError: no such file, an error in its code, a key that the config does
+      not have (with the nearest one), or a value of another type.
+  """
+  where = "config"
+  if isinstance(source, (str, os.PathLike)):
+    where = os.fspath(source)
+    made = (config_dict.ConfigDict(_stored(where)) if os.path.isdir(where)
+            else cli.config_of(where))
+  elif isinstance(source, config_dict.ConfigDict):
+    made = copy.deepcopy(source)
+  elif isinstance(source, dict):
+    made = config_dict.ConfigDict(source)
+  else:
+    raise InputError(
+        f"config={source!r:.60}: expected the path of a config file such as "
+        "configs/hard.py, a dict, a config, or the folder of a run")
+  made.lock()
+  cli.set_values(made, sections, where)
+  return made

@@ -1,0 +1,86 @@
+"""isojax.plan: a budget to an allocation, with what the answer rests on."""
+
+from isojax.api import configs
+from isojax.api import studies
+from isojax.api import words
+from isojax.errors import InputError
+from isojax.planner import planning
+from isojax.planner.request import Request
+
+_DEFAULT = Request()
+
+
+def _listed(value) -> tuple:
+  """Returns a number, or several, as a tuple; None is empty."""
+  if value is None:
+    return ()
+  return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+@words.of_python
+def plan(
+    *, rollouts=None, hours=None, device_hours=None, usd=None, stratum=None,
+    problems=None, law=None, metric=_DEFAULT.metric, B_max=None, D=None,
+    Bp=None, n=None, B=None, seeds=_DEFAULT.seeds, sweep=_DEFAULT.sweep,
+    skip=None, pods=_DEFAULT.pods, speedup=None, schedule=_DEFAULT.schedule,
+    config=None, machine=None, usd_per_chip_hour=None, model=None,
+    prompt_tokens=None, response_tokens=None, dtype=_DEFAULT.dtype, rows=None,
+    measured=None, bench=None) -> planning.Plan:
+  """Turns a budget into an allocation, or into a sweep that measures the best.
+
+  The laws are those of the IsoCompute Playbook (arXiv 2603.12151), m that of
+  PODS (arXiv 2504.13818). The arguments are the flags of launch.plan.
+
+  Args:
+    rollouts: the budget C; give this or one of the next three.
+    hours: of wall time on `machine`.
+    device_hours: of all chips of `machine` together.
+    usd: at the price of `machine` or usd_per_chip_hour.
+    stratum: easy (avg@16 of the base policy in [0.3, 0.6]) or hard (at most
+      0.0625); chooses a published law.
+    problems: stratum file of isojax.split, instead of stratum and D.
+    law: result of isojax.fit, path of a fit.json, or name of a published law.
+    metric: avg, best (coverage) or worst (reliability).
+    B_max: most rollouts of a step; None: that of the law's study.
+    D: training problems, for the epochs.
+    Bp, n: problems of a step and rollouts of each; None: the law's. With sweep
+      a list of each.
+    B: with sweep instead of n: Bp * n of every run.
+    seeds: one run for each.
+    sweep: plan every Bp and n to the same C.
+    skip: with sweep, a fit.json whose runs are left out.
+    pods: propose m, the rollouts of a problem to train on; speedup: file of
+      launch.speedup, its evidence.
+    schedule: plan an n that follows the law while C is spent.
+    config: as isojax.config takes it: gives model, lengths, learning rate.
+    machine: such as v5p-64, 8xh100 or cpu-2core; prices the runs.
+    usd_per_chip_hour: None: the list price.
+    model: folder with the policy's config.json.
+    prompt_tokens, response_tokens: means.
+    dtype: of compute and cache, without config.
+    rows: most rollouts decoded at once.
+    measured: records.jsonl of a run on the machine: its speed and lengths.
+    bench: file of launch.bench on the machine: its speed.
+
+  Returns:
+    A Plan. table() is the text of launch.plan; rows[0].config the values for
+    isojax.config(FILE, **plan.rows[0].config); rows[0].allocation has Bp, n, M
+    and C; rows[0].expected the cost (seconds, device_hours, usd) or None;
+    save("plan.jsonl") writes the file of launch.sweep.
+
+  Raises:
+    InputError: not one budget, an argument without effect or out of range, or
+      nothing is known about n at this budget.
+  """
+  values = dict(locals())
+  given = frozenset(name for name, value in values.items()
+                    if value != getattr(_DEFAULT, name))
+  values |= {name: _listed(values[name]) for name in ("Bp", "n", "seeds")}
+  if config is not None:
+    values["config"] = configs.config(config)
+  if law is not None and not isinstance(law, str):
+    if not isinstance(law, studies.Law):
+      raise InputError(f"law={law!r:.60}: expected the result of isojax.fit, "
+                       "the path of a fit.json or the name of a published law")
+    values["law"] = law.fitted
+  return planning.make(Request(**values, given=given))

@@ -1,0 +1,252 @@
+"""isojax.read and isojax.fit: the logs of runs, and the law n*(C) of them."""
+
+import dataclasses
+import functools
+import math
+import os
+
+from isojax.api import words
+from isojax.errors import InputError
+from isojax.format import many, pair
+from isojax.frontier import bootstrap
+from isojax.frontier import curves
+from isojax.frontier import result
+from isojax.frontier import study as study_lib
+from isojax.frontier.io import logs
+from isojax.frontier.io import selection
+from isojax.frontier.io.rows import Row
+from isojax.planner import fit_file
+
+_READING, _OPTIONS = logs.Reading(), bootstrap.DEFAULT
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+  """The evaluations of many runs, which isojax.fit takes."""
+
+  study: study_lib.Study  # the checked runs, with one axis and one metric
+  notes: tuple[str, ...]  # what the readers assumed or left out, and why
+  _rows: tuple[Row, ...]
+  _chosen: selection.Selection
+
+  def to_pandas(self):
+    """Returns a pandas.DataFrame with a row for each evaluation of each run.
+
+    Columns: run_id, seed, Bp, n, step (updates), C (on the study's axis),
+    reward (the metric, mean over the validation problems), where (the file).
+
+    Raises:
+      InputError: pandas is not installed.
+    """
+    pandas = words.library("pandas", "notebook", "to_pandas")
+    return pandas.DataFrame([
+        {"run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
+         "step": step, "C": C, "reward": reward, "where": run.where}
+        for run in self.study.runs
+        for step, C, reward in zip(run.step_E, run.C_E, run.reward_E)])
+
+  def __repr__(self) -> str:
+    s = self.study
+    lines = [f"{many(len(s.runs), 'run')} of {s.model} on {s.eval_set}: "
+             f"{s.metric} against {s.axis}"]
+    for Bp, n in s.configurations:
+      runs = s.runs_of(Bp, n)
+      lines.append(
+          f"  Bp {Bp}, n {n}: {many(len(runs), 'run')}, "
+          f"{many(sum(len(r.C_E) for r in runs), 'evaluation')}, {s.symbol} to "
+          f"{max(r.C_E[-1] for r in runs):,.0f}")
+    return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+@words.of_python
+def read(files, *, format=_READING.kind, columns=None, fixed=None, scale=None,
+         from_path=_READING.from_path, axis=_READING.axis, metric="avg",
+         at_k=None, eval_set=None, Bp=None, B=None) -> Logs:
+  """Reads the evaluations of runs: records of isojax, or other trainers' logs.
+
+  Args:
+    files: a path or pattern, or several: "runs/*/records.jsonl", a console log
+      of verl, trainer_state.json of TRL, a CSV of W&B, also gs://...
+    format: trainer that wrote the files; None: what the names in the file tell.
+    columns: field -> its name in the file: {"avg": "val/acc"}.
+    fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
+    scale: metric or axis -> factor, {"avg": 0.01} for percent, or the values of
+      a wrong and a right answer, {"avg": (-1, 1)}.
+    from_path: regular expression whose named groups are fields, matched with
+      the path, such as r"n(?P<n>\\d+)-s(?P<seed>\\d+)".
+    axis: the compute: rollouts, sampled_tokens, device_seconds, updates or any
+      column.
+    metric: avg, best or worst; at_k: k of best@k and worst@k.
+    eval_set: evaluation set, if the files have several.
+    Bp, B: only runs with this Bp, or this Bp * n.
+
+  Returns:
+    Logs. They print as a table of the runs with the readers' notes.
+
+  Raises:
+    InputError: no such file, a field that the file does not have (with what to
+      give), or runs of several models, sets or recipes.
+  """
+  reading = logs.Reading(
+      kind=format, columns=columns or {}, fixed=fixed or {},
+      scale={name: _ends(name, value) for name, value in (scale or {}).items()},
+      from_path=from_path, axis=axis)
+  paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+  rows, notes = logs.read([os.fspath(path) for path in paths], reading,
+                          flag="files")
+  chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
+                               eval_set=eval_set, Bp=Bp, B=B)
+  study, more = selection.from_rows(rows, chosen)
+  notes = tuple(words.plain(note, read) for note in more + notes)
+  return Logs(study, notes, tuple(rows), chosen)
+
+
+def _ends(name: str, value) -> tuple[float, float]:
+  """Returns the values that become 0 and 1, of a factor or of both."""
+  try:
+    ends = (0.0, 1 / value) if isinstance(value, (int, float)) else tuple(value)
+    low, high = map(float, ends)
+  except (TypeError, ValueError, ZeroDivisionError):
+    low = high = math.nan
+  return logs.span(name, low, high, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """n*(C) of a fitted law."""
+
+  n: float  # rollouts per problem, not rounded
+  low: float  # 95 % interval of the bootstrap
+  high: float
+  C: float
+  unit: str  # of C
+  seen: tuple[float, float]  # the C that the law was fitted to
+
+  @property
+  def beyond(self) -> bool:
+    """Whether C is outside the data, so that n is extrapolated."""
+    return not self.seen[0] <= self.C <= self.seen[1]
+
+  def __repr__(self) -> str:
+    return (f"n* = {self.n:.4g}, 95% interval "
+            f"{pair((self.low, self.high), '{:.3g}'.format)}, at C = "
+            f"{self.C:,.0f} {self.unit}" + (
+                f"; extrapolated: the data end at {self.seen[1]:,.0f}"
+                if self.C > self.seen[1] else
+                f"; extrapolated: the data begin at {self.seen[0]:,.0f}"
+                if self.C < self.seen[0] else ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+  """The result of a fit: curves, frontier, law n*(C) and verdict."""
+
+  document: dict = dataclasses.field(repr=False)  # the content of fit.json
+
+  @functools.cached_property
+  def fitted(self) -> fit_file.Fitted:
+    """The law as the planner reads it; isojax.plan(law=...) uses it."""
+    return fit_file.read_fit(self.document, path="isojax.fit")
+
+  @property
+  def identified(self) -> bool:
+    """Whether the data determine the law."""
+    return self.fitted.identified
+
+  @property
+  def reasons(self) -> tuple[str, ...]:
+    """Why the law is not identified; empty if it is."""
+    return self.fitted.reasons
+
+  @property
+  def next(self) -> str:
+    """What to run next, with the command."""
+    found = self.document["next"]
+    return " ".join(filter(None, (found["text"], found["command"])))
+
+  @words.of_python
+  def n_star(self, C: float) -> Estimate:
+    """Returns the best number of rollouts per problem for a budget.
+
+    IsoCompute Playbook (arXiv 2603.12151), section 3.
+
+    Args:
+      C: budget in the unit of the study's axis, by default rollouts.
+
+    Returns:
+      An Estimate: n, low and high (95 % interval of the bootstrap), beyond.
+
+    Raises:
+      InputError: the law is not identified; the message has the reasons and
+        what to run.
+    """
+    law = self.fitted
+    if not 0 < C < math.inf:
+      raise InputError(f"C={C}: expected a positive number")
+    if not law.identified:
+      raise InputError(
+          "the law is not identified: " + "; ".join(law.reasons)
+          + f". {self.next}")
+    return Estimate(float(law.law(C)), *law.interval(C), float(C), law.unit,
+                    law.C_seen)
+
+  def plot(self, name: str = "law"):
+    """Returns a figure of the result, a matplotlib.figure.Figure.
+
+    Args:
+      name: law; reward, the curves and the frontier; variants, sensitivity,
+        best_n, interference or scalerl.
+
+    Raises:
+      InputError: no such figure, no data for it, or matplotlib is missing.
+    """
+    result.need_matplotlib("plot")
+    return result.figure(self.document, name)
+
+  def save(self, folder: str) -> None:
+    """Writes fit.json, the figures and report.html, as launch.fit does.
+
+    Raises:
+      InputError: the folder cannot be written, or matplotlib is missing.
+    """
+    result.save(self.document, os.fspath(folder))
+
+  def __repr__(self) -> str:
+    return result.summary(self.document)
+
+
+@words.of_python
+def fit(study, *, points=_OPTIONS.points.select,
+        bin_width=_OPTIONS.points.bin_width, ema=_OPTIONS.points.ema,
+        min_C=_OPTIONS.points.min_C, form=_OPTIONS.form,
+        draws=_OPTIONS.draws) -> Law:
+  """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
+
+  IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes
+  the method and when a law is identified.
+
+  Args:
+    study: result of isojax.read; or paths, which isojax.read gets.
+    points: evaluations to fit: all, or records, only record-breaking ones.
+    bin_width: of the reward bins for records; 0: every rise is a record.
+    ema: weight of the past in a moving average of the evaluations, in [0, 1).
+    min_C: smallest compute that is fitted.
+    form: of the reward curves, a key of isojax.frontier.curves.FORMS.
+    draws: of the bootstrap, at least 100.
+
+  Returns:
+    A Law. It prints as the verdict, the law and what to run next.
+
+  Raises:
+    InputError: too few usable evaluations, or an option out of range.
+  """
+  if not isinstance(study, Logs):
+    study = read(study)
+  if draws < 100:
+    raise InputError(f"draws={draws}: expected at least 100")
+  options = dataclasses.replace(
+      _OPTIONS, form=form, draws=draws, points=curves.Points(
+          select=points, ema=ema, min_C=min_C, bin_width=bin_width))
+  return Law(result.document(
+      study.study, list(study._rows), study._chosen, options,
+      notes=list(study.notes), path="fit/fit.json"))

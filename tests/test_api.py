@@ -1,0 +1,339 @@
+"""The public interface: names, pages, and what each function gives."""
+
+import inspect
+import pathlib
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+import isojax
+from configs import hard
+from isojax import experiment
+from isojax import stopping
+from isojax.frontier import synthetic
+from isojax.ledger import records
+from tests import few
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = (ROOT / "docs/api.md").read_text("utf-8")
+FUNCTIONS = [name for name in isojax.__all__
+             if isinstance(getattr(isojax, name), types.FunctionType)]
+CLASSES = [name for name in isojax.__all__
+           if isinstance(getattr(isojax, name), type)]
+SMALL = dict(
+    alloc={"Bp": 2, "n": 4, "C": 32}, sampler={"slots": 64},
+    eval={"k": 1, "first": 16, "growth": 1.0},
+    task={"stratum": few.hard()})
+
+
+def methods():
+  """(class, name, method) of every public method of a public class."""
+  return [(cls, name, value) for cls in CLASSES
+          for name, value in vars(getattr(isojax, cls)).items()
+          if not name.startswith("_") and inspect.isfunction(value)]
+
+
+def test_every_public_name_is_on_the_page():
+  assert set(FUNCTIONS) | set(CLASSES) == set(isojax.__all__)
+  for name in isojax.__all__:
+    assert f"isojax.{name}" in PAGE, name
+  for cls, name, _ in methods():
+    assert f"`{name}" in PAGE or f".{name}(" in PAGE, f"{cls}.{name}"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_says_what_it_takes_returns_and_raises(name):
+  function = getattr(isojax, name)
+  text = inspect.getdoc(function)
+  for heading in ("Args:", "Returns:", "Raises:"):
+    assert heading in text or (
+        heading == "Returns:" and "returns it" in text), heading
+  for argument in inspect.signature(function).parameters:
+    assert argument in text, argument
+
+
+def test_a_method_has_a_docstring():
+  for cls, name, method in methods():
+    text = inspect.getdoc(method)
+    assert text and text.splitlines()[0].endswith("."), f"{cls}.{name}"
+    if inspect.signature(method).parameters.keys() - {"self"}:
+      assert "Args:" in text or "Raises:" in text, f"{cls}.{name}"
+
+
+def test_the_import_is_quick_and_loads_nothing():
+  done = subprocess.run(
+      [sys.executable, "-c", "import sys, isojax; print(sorted(set(sys.modules)"
+       " & {'jax', 'numpy', 'absl', 'scipy', 'ml_collections'}))\n"
+       "isojax.plan; print('jax' in sys.modules)\n"
+       "isojax.fit; print('jax' in sys.modules, 'matplotlib' in sys.modules)"],
+      cwd=ROOT, capture_output=True, text=True, check=True)
+  assert done.stdout.split("\n")[:3] == ["[]", "False", "False False"]
+
+
+def test_an_unknown_name_is_no_attribute():
+  with pytest.raises(AttributeError, match="public names are config, train"):
+    isojax.trian
+
+
+# config
+
+
+def test_a_config_is_a_file_with_values_replaced():
+  found = isojax.config("configs/hard.py", alloc={"n": 16, "C": 32_768}, seed=3)
+  wanted = hard.get_config()
+  wanted.alloc.update(n=16, C=32_768)
+  wanted.seed = 3
+  assert experiment.load(found) == experiment.load(wanted)
+  assert experiment.load(isojax.config(found.to_dict())) == experiment.load(
+      wanted)
+  other = isojax.config(found, alloc={"n": 4})
+  assert (found.alloc.n, other.alloc.n, other.alloc.C) == (16, 4, 32_768)
+  none = isojax.config(found, recipe={"loss": {
+      "importance_cap": None, "constants": {"cap": 5.0},
+      "policy_loss": "cispo"}})
+  assert experiment.load(none).recipe.loss.constants == {"cap": 5.0}
+  assert none.recipe.loss.importance_cap is None
+
+
+@pytest.mark.parametrize("source, sections, message", [
+    ("configs/hard.py", {"alloc": {"N": 3}},
+     r"configs/hard.py: config.alloc.N: no such key; the nearest is "
+     r"config.alloc.n"),
+    ("configs/hard.py", {"alloc": {"n": 2.5}}, r'"n": 2.5.*of other types'),
+    ("configs/hard.py", {"alloc": 3}, "alloc=3 is no section"),
+    ("configs/none.py", {}, "^config=configs/none.py: cannot be read"),
+    (7, {}, "^config=7: expected the path of a config file")])
+def test_a_wrong_config_is_refused(source, sections, message):
+  with pytest.raises(isojax.InputError, match=message):
+    isojax.config(source, **sections)
+
+
+def test_a_file_that_is_no_config_is_refused(tmp_path):
+  (tmp_path / "mine.py").write_text("x = 1\n")
+  with pytest.raises(isojax.InputError, match=r"defines no get_config\(\)"):
+    isojax.config(tmp_path / "mine.py")
+  (tmp_path / "mine.py").write_text("x = 1\ny = x.z\n")
+  with pytest.raises(isojax.InputError, match=r"mine.py:2: AttributeError: "):
+    isojax.config(tmp_path / "mine.py")
+
+
+# train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  config = isojax.config("configs/hard.py", **SMALL)
+  return isojax.train(config, tmp_path_factory.mktemp("api") / "run",
+                      progress=False)
+
+
+def test_a_run_has_records_and_a_policy(run, capfd):
+  assert [r["step"] for r in run.records.steps] == [1, 2, 3, 4]
+  assert [r["rollouts"] for r in run.records.evaluations] == [0, 16, 32]
+  assert list(run.records) == records.read(f"{run.workdir}/records.jsonl")
+  assert run.records[-1]["run_id"] == run.run_id
+  assert experiment.load(run.config).alloc.n == 4
+  four = run.sample("8 3 8 3=24:", n=4)
+  assert len(four) == 4 and all(isinstance(text, str) for text in four)
+  assert run.sample("8 3 8 3=24", n=2, template=True) == four[:2]
+  assert run.sample("8 3 8 3=24:", n=4, seed=1) != four
+  greedy = run.sample("8 3 8 3=24:", n=3, temperature=0)
+  assert len(set(greedy)) == 1
+  assert not "".join(capfd.readouterr())
+
+
+def test_a_complete_run_is_returned_and_a_longer_one_extends_it(run, capsys):
+  again = isojax.train(run.config, run.workdir)
+  assert "the run was complete" in capsys.readouterr().out
+  assert list(again.records) == list(run.records)
+  longer = isojax.train(isojax.config(run.config, alloc={"C": 48}),
+                        run.workdir, progress=False)
+  assert list(longer.records)[:len(run.records) - 1] == list(run.records)[:-1]
+  assert longer.records[-1]["rollouts"] == 48
+
+
+@pytest.mark.parametrize("call, message", [
+    (dict(prompt=""), "the prompt has 0 tokens: expected 1 to"),
+    (dict(prompt="1" * 99), "the prompt has 99 tokens"),
+    (dict(prompt="1+1=2:", n=0), "n=0: expected at least 1"),
+    (dict(prompt="1+1=2:", temperature=-1), "temperature=-1: expected"),
+    (dict(prompt="1+1=2:", seed=-1), "seed=-1: expected 0")])
+def test_a_wrong_sample_is_refused(run, call, message):
+  with pytest.raises(isojax.InputError, match=message):
+    run.sample(**call)
+
+
+def test_messages_name_arguments_not_flags(run, tmp_path):
+  (tmp_path / "mine.txt").touch()
+  with pytest.raises(isojax.InputError, match="^workdir=.*contains mine.txt"):
+    isojax.train(run.config, tmp_path)
+  with pytest.raises(isojax.InputError, match="; choose another workdir, or"):
+    isojax.train(isojax.config(run.config, seed=1), run.workdir)
+  with pytest.raises(isojax.InputError, match="^give one budget: rollouts=2e6"):
+    isojax.plan()
+
+
+def test_a_policy_is_exported(run, tmp_path):
+  run.export(tmp_path / "policy", dtype="float32")
+  config = isojax.config(
+      "configs/hard.py", **SMALL, model={"path": str(tmp_path / "policy")})
+  start = isojax.train(isojax.config(config, alloc={"C": 8}),
+                       tmp_path / "run", progress=False)
+  assert start.records[0]["step"] == 0
+  with pytest.raises(isojax.InputError, match="exists"):
+    run.export(tmp_path / "policy")
+
+
+def test_an_interrupt_saves_a_run_that_resumes(run, tmp_path, monkeypatch):
+  """Ctrl-C in the second step: one step is saved, the rest is the same."""
+  import _thread
+  import signal
+  from isojax import training
+  real, calls = training.record, []
+
+  def record(*args):
+    calls.append(args[1])
+    if calls.count("train") == 1:
+      _thread.interrupt_main(signal.SIGINT)
+    return real(*args)
+
+  before = signal.getsignal(signal.SIGINT)
+  monkeypatch.setattr(training, "record", record)
+  config = isojax.config("configs/hard.py", **SMALL)
+  with pytest.raises(KeyboardInterrupt, match="call isojax.train again"):
+    isojax.train(config, tmp_path / "run", progress=False)
+  assert signal.getsignal(signal.SIGINT) is before
+  monkeypatch.undo()
+  again = isojax.train(config, tmp_path / "run", progress=False)
+  same = lambda r: {k: v for k, v in r.items() if not (
+      k.startswith("seconds") or "time" in k or k == "device_seconds")}
+  first = [r for r in run.records if r["rollouts"] <= 32]
+  assert list(map(same, again.records)) == list(map(same, first))
+
+
+def test_no_handler_is_installed_in_another_thread():
+  found = []
+
+  def other():
+    with stopping.on_interrupt() as stop:
+      found.append(stop.asked)
+
+  thread = threading.Thread(target=other)
+  thread.start()
+  thread.join()
+  assert found == [False]
+
+
+# plan, read, fit
+
+
+def test_a_plan_of_the_paper():
+  plan = isojax.plan(rollouts=2e6, stratum="hard")
+  row, = plan.rows
+  # n*(2e6) = 137.8 by the published law, to a power of two; 2e6 / (32 * 128).
+  assert row.config == {"seed": 0, "alloc": {"Bp": 32, "n": 128, "M": 488}}
+  assert "n* = 137.8" in plan.table() and "1,998,848" in plan.table()
+  assert isojax.config("configs/hard.py", **row.config).alloc.M == 488
+
+
+def test_a_plan_is_that_of_the_command(tmp_path):
+  sweep = isojax.plan(rollouts=16384, config="configs/hard.py", sweep=True,
+                      Bp=32, n=[4, 16], seeds=[0, 1])
+  assert [(r.allocation.n, r.seed) for r in sweep.rows] == [
+      (4, 0), (4, 1), (16, 0), (16, 1)]
+  sweep.save(tmp_path / "plan.jsonl")
+  assert len((tmp_path / "plan.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("asked, message", [
+    (dict(rollouts=2e6, stratum="medium"), "^stratum=medium: expected one of"),
+    (dict(rollouts=2e6, stratum="hard", rows=4), "^rows: no effect without mac"),
+    (dict(rollouts=2e6, law=3), "^law=3: expected the result of isojax.fit"),
+    (dict(rollouts="2M", stratum="hard"), "^rollouts=2M: expected a whole"),
+    (dict(hours=-1, machine="8xh100"), "^hours=-1: expected a number from 0")])
+def test_a_wrong_plan_is_refused(asked, message):
+  with pytest.raises(isojax.InputError, match=message):
+    isojax.plan(**asked)
+
+
+def table(path, study) -> str:
+  """Writes a study as a CSV file, as another trainer might."""
+  lines = ["run_id,seed,Bp,n,step,rollouts,avg"] + [
+      f"{run.run_id},{run.seed},{run.Bp},{run.n},{int(C) // (run.Bp * run.n)},"
+      f"{C:.0f},{reward:.6f}" for run in study.runs
+      for C, reward in zip(run.C_E, run.reward_E)]
+  path.write_text("\n".join(lines) + "\n")
+  return str(path)
+
+
+@pytest.fixture(scope="module")
+def law(tmp_path_factory):
+  """The fit of a study whose truth is known: n* rises from 8 to 256."""
+  path = tmp_path_factory.mktemp("logs") / "runs.csv"
+  known = synthetic.study(
+      synthetic.saturating(), C_max=6e6, evaluations=30, seeds=1, Q=300, k=16,
+      spread=0.5, run_sd=0.0, seed=3)
+  return isojax.fit(isojax.read(table(path, known)), draws=100)
+
+
+def test_an_identified_law(law, tmp_path):
+  assert law.identified and not law.reasons
+  at = law.n_star(2e6)
+  # The true best n at 2 million rollouts of synthetic.saturating is 128.
+  assert at.low < 128 < at.high and 64 < at.n < 256 and not at.beyond
+  assert law.n_star(5e7).beyond and "extrapolated" in repr(law.n_star(5e7))
+  assert "identified" in repr(law) and "launch.plan" in law.next
+  with pytest.raises(isojax.InputError, match="^C=0: expected a positive"):
+    law.n_star(0)
+  assert law.plot().axes and law.plot("reward").axes
+  with pytest.raises(isojax.InputError, match="^name='lwa': expected one of"):
+    law.plot("lwa")
+  plan = isojax.plan(rollouts=2e6, law=law)
+  assert plan.rows[0].allocation.n in (64, 128, 256)
+  assert "your own fit, isojax.fit" in plan.table()
+
+
+def test_logs_of_another_trainer_and_why_there_is_no_law():
+  path = ROOT / "tests/data/logs/real/tinker_metrics.jsonl"
+  with pytest.raises(isojax.InputError, match=(
+      r"no evaluations; .* noisier one, of the training problems: "
+      r"columns={'avg': 'env/all/correct'} or")):
+    isojax.read(path)
+  logs = isojax.read(path, fixed={"n": 8, "Bp": 4},
+                     columns={"avg": "env/all/correct"})
+  frame = logs.to_pandas()
+  assert list(frame.columns) == ["run_id", "seed", "Bp", "n", "step", "C",
+                                 "reward", "where"]
+  assert len(frame) == sum(len(run.C_E) for run in logs.study.runs) > 2
+  assert frame.C.is_monotonic_increasing and "read as tinker" in repr(logs)
+  assert "; format=NAME overrides" in repr(logs)
+  law = isojax.fit(logs, draws=100)
+  assert not law.identified and "NOT identified" in repr(law)
+  with pytest.raises(isojax.InputError, match="^the law is not identified: "):
+    law.n_star(1e6)
+
+
+@pytest.mark.parametrize("call, message", [
+    (dict(files="none/*.jsonl"), "^files=none/.*: no such file"),
+    (dict(files=[], fixed={}), "no evaluation in the records"),
+    (dict(files="x", scale={"avg": 0}), r"^scale={'avg': 0}: expected a number"),
+    (dict(files="x", at_k=0), "no such file|at_k=0")])
+def test_wrong_logs_are_refused(call, message):
+  with pytest.raises(isojax.InputError, match=message):
+    isojax.read(**call)
+
+
+def test_records_are_a_frame(run):
+  frame = run.records.to_pandas()
+  assert len(frame) == len(run.records)
+  assert frame.avg.notna().sum() == len(run.records.evaluations)
+  assert run.plot().axes
+
+
+def test_a_missing_library_is_named_with_its_extra(run, monkeypatch):
+  monkeypatch.setitem(sys.modules, "pandas", None)
+  with pytest.raises(isojax.InputError, match=r"needs pandas: .*\[notebook\]"):
+    run.records.to_pandas()
