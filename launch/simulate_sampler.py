@@ -10,11 +10,12 @@ The queue, its refills and the sizes of all calls are those of isojax.sampling.
 Only the calls on devices are replaced, by seconds of the planner's roofline.
 Without --config, 7B on 16 chips of v5e and 0.5B on one H100 are shown.
 
-The first design is the sampler as it is. The others replace only what a token
-reads and what the cache holds; isojax does not have them. Pages get the memory
-of the slots of the first design; slots are admitted at the mean context, and
-`pool` is the largest part of the pool that is used: above 100 %, rollouts would
-be put back into the queue, which is not simulated.
+The first design is the sampler as it is. `longest first` knows the mean length
+of n earlier rollouts of each problem, which training does not. The others
+replace only what a token reads and what the cache holds; isojax does not have
+them. Pages get the memory of the slots of the first design; slots are admitted
+at the mean context, and `pool` is the largest part of the pool that is used:
+above 100 %, rollouts would be put back into the queue, which is not simulated.
 """
 
 import dataclasses
@@ -173,7 +174,7 @@ def drawn(e: experiment_lib.Experiment, seed: int, stored) -> simulate.Lengths:
   prompt = simulate.lognormal(
       e.alloc.Bp, 1, mean=_PROMPT.value or S / 8, sigma=0.5, shared=1.0, most=S,
       rng=rng)[:, 0]
-  size = e.alloc.Bp, e.alloc.n
+  size = e.alloc.Bp, 2 * e.alloc.n  # of this step and of an earlier one
   if stored is not None:
     new = simulate.resampled(stored, *size, most=most, rng=rng)
   elif _LENGTHS.value == "geometric":
@@ -181,7 +182,8 @@ def drawn(e: experiment_lib.Experiment, seed: int, stored) -> simulate.Lengths:
   else:
     new = simulate.lognormal(*size, mean=mean, sigma=_SIGMA.value,
                              shared=_SHARED.value, most=most, rng=rng)
-  return simulate.Lengths(new, prompt)
+  return simulate.Lengths(new[:, :e.alloc.n], prompt,
+                          new[:, e.alloc.n:].mean(axis=1))
 
 
 def mean_context(lengths: simulate.Lengths) -> float:
@@ -207,15 +209,16 @@ def admitted(s: Setting, context: float, page: int) -> int:
 
 def designs(s: Setting, context: float) -> list[simulate.Design]:
   """Returns the rows of a table."""
-  now = s.unpaged * s.G
+  now = simulate.Design("as it is", s.unpaged * s.G, None, False, False)
   pages = [int(page) for page in _PAGES.value]
+  paged = [now._replace(name=f"pages of {page}", page=page,
+                        slots=admitted(s, context, page)) for page in pages]
   return [
-      simulate.Design("as it is", now, None, False),
-      simulate.Design("reads up to the longest", now, None, True),
-      *[simulate.Design(f"pages of {page}, as many slots", now, page, False)
-        for page in pages[-1:]],
-      *[simulate.Design(f"pages of {page}", admitted(s, context, page), page,
-                        False) for page in pages]]
+      now, now._replace(name="longest first", ordered=True),
+      now._replace(name="reads up to the longest", shrinks=True),
+      paged[0]._replace(name=f"{paged[0].name}, as many slots",
+                        slots=now.slots), *paged,
+      paged[0]._replace(name=f"{paged[0].name}, longest first", ordered=True)]
 
 
 def cells(s: Setting, design: simulate.Design, replays: list) -> list[str]:

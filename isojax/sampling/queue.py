@@ -1,12 +1,14 @@
 """Decides on the host which rollout each slot of the sampler decodes.
 
-A queue of Bp * n rollouts, problem-major, is cut evenly over the G blocks of
-the mesh. A slot takes the next rollout of its own block. The prompts of the
-next W problems of a block are prefilled together, as its window; the window
-moves on when all of its rollouts have started.
+One queue of Bp * n rollouts, problem-major, serves the G blocks of the mesh.
+Each block holds the rollouts of a few problems: the prompts of W problems are
+prefilled together, as its window. When the windows move on, the next problems
+of the queue go to the blocks with the least to do. When the queue is empty, a
+block with free slots takes rollouts from the block with the most waiting ones.
 """
 
 import dataclasses
+import heapq
 
 import jax
 import numpy as np
@@ -46,8 +48,8 @@ class Queue:
   """Rollouts that wait, and those that slots hold; changed in place.
 
   Items are numbered problem * n + rollout. A block's slots are neighbours.
-  Problems are ordered by the length of their prompt, shortest first; position p
-  of that order of items has the problem of rank p // n.
+  Problems are ordered, see `start`; position p of that order of items has the
+  problem of rank p // n.
   """
 
   prompts: Prompts  # host arrays
@@ -55,10 +57,11 @@ class Queue:
   G: int
   W: int  # prompts of a block's window
   problem_P: np.ndarray  # problems by rank
-  next_G: np.ndarray  # position of each block's next item
-  last_G: np.ndarray  # position behind each block's last item
-  first_G: np.ndarray  # rank of the first problem in each block's window
-  known_G: np.ndarray  # position behind the last item with a prompt there
+  next: int  # rank of the first problem that no block holds
+  # Of each block: the positions that wait, and the slots in the block's window
+  # of the first of them, as far as their prompts are there.
+  held: list[np.ndarray]
+  slots: list[np.ndarray]
   item_R: np.ndarray  # the item that each slot holds
   row: Rows  # the state of each slot
   out: Rollouts  # the tokens drawn so far, by item
@@ -66,7 +69,12 @@ class Queue:
 
   @property
   def waiting(self) -> bool:
-    return bool((self.next_G < self.last_G).any())
+    return self.next < len(self.problem_P) or any(map(len, self.held))
+
+  @property
+  def free_G(self) -> np.ndarray:
+    """Free slots of each block."""
+    return (~self.row.active_R.reshape(self.G, -1)).sum(axis=1)
 
   @property
   def most_active(self) -> int:
@@ -75,14 +83,17 @@ class Queue:
 
   @property
   def starving(self) -> bool:
-    """Whether a block has both a free slot and a waiting item."""
-    free_G = (~self.row.active_R.reshape(self.G, -1)).any(axis=1)
-    return bool((free_G & (self.next_G < self.last_G)).any())
+    """Whether a slot is free while an item waits, after `fill`."""
+    return self.waiting and bool(self.free_G.any())
 
 
 def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int,
-          interrupt_B=None) -> Queue:
+          interrupt_B=None, expected_P=None) -> Queue:
   """Returns a queue of which nothing has started.
+
+  The problems with the longest expected rollouts are first. If nothing is
+  expected, those with the shortest prompts are first, so that prompts of
+  similar length are prefilled together.
 
   Args:
     prompts: host arrays.
@@ -92,16 +103,17 @@ def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int,
     W: prompts of a block's window.
     T: new tokens of a rollout, at most.
     interrupt_B: new tokens of each item before the phrase; None: it is off.
+    expected_P: new tokens that a rollout of each problem is expected to have;
+      None: not known.
   """
   P = len(prompts.len_P)
   B = P * n
-  edge = np.arange(G + 1) * B // G
   zeros = lambda dtype, *shape: np.zeros(shape, dtype)
   return Queue(
       prompts=prompts, n=n, G=G, W=W,
-      problem_P=np.argsort(prompts.len_P, kind="stable"),
-      next_G=edge[:-1].copy(), last_G=edge[1:],
-      first_G=zeros(np.int64, G), known_G=zeros(np.int64, G),
+      problem_P=np.argsort(prompts.len_P if expected_P is None else
+                           -np.asarray(expected_P), kind="stable"),
+      next=0, held=[zeros(np.int64, 0)] * G, slots=[zeros(np.int64, 0)] * G,
       item_R=zeros(np.int64, R),
       row=Rows(token_R=zeros(np.int32, R), position_R=zeros(np.int32, R),
                count_R=zeros(np.int32, R), id_R=zeros(np.uint32, R),
@@ -117,19 +129,64 @@ def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int,
       interrupt_B=interrupt_B)
 
 
+def _deal(q: Queue) -> None:
+  """Gives blocks problems of the queue, up to W problems each.
+
+  A problem goes to the block with the fewest items waiting beyond free slots.
+  """
+  begins = lambda held: 1 + int((np.diff(held // q.n) != 0).sum())
+  room = {g: q.W - (begins(held) if len(held) else 0)
+          for g, held in enumerate(q.held)}
+  heap = [(len(q.held[g]) - int(free), g)
+          for g, free in enumerate(q.free_G) if room[g] > 0]
+  heapq.heapify(heap)
+  dealt = [[] for _ in q.held]
+  while heap and q.next < len(q.problem_P):
+    load, g = heapq.heappop(heap)
+    dealt[g].append(q.next)
+    q.next, room[g] = q.next + 1, room[g] - 1
+    if room[g]:
+      heapq.heappush(heap, (load + q.n, g))
+  for g, ranks in enumerate(dealt):
+    items_RxN = np.array(ranks, np.int64)[:, None] * q.n + np.arange(q.n)[None]
+    q.held[g] = np.concatenate([q.held[g], items_RxN.reshape(-1)])
+
+
+def _steal(q: Queue) -> None:
+  """Moves waiting items from the fullest block to blocks with free slots.
+
+  Afterwards the two have equally many items waiting beyond free slots, or the
+  first has none.
+  """
+  load_G = np.array([len(held) for held in q.held]) - q.free_G
+  while True:
+    thief, owner = int(load_G.argmin()), int(load_G.argmax())
+    if load_G[thief] >= 0 or load_G[owner] <= 0:
+      return
+    count = min(-(-int(load_G[owner] - load_G[thief]) // 2),
+                int(load_G[owner]))
+    taken = q.held[owner][-count:]
+    q.held[owner] = q.held[owner][:-count]
+    q.held[thief] = np.concatenate([q.held[thief], taken])
+    load_G[owner] -= count
+    load_G[thief] += count
+
+
 def move_window(q: Queue) -> Prompts:
   """Returns each block's next W problems with a waiting rollout, [G * W].
 
   Beyond the last one, problem 0 fills the shape.
   """
-  q.first_G = q.next_G // q.n
-  q.known_G = np.minimum((q.first_G + q.W) * q.n, q.last_G)
-  rank_GxW = q.first_G[:, None] + np.arange(q.W)[None]
-  waits_GxW = rank_GxW * q.n < q.last_G[:, None]
-  waits_GxW &= (q.next_G < q.last_G)[:, None]
-  index = np.where(
-      waits_GxW, q.problem_P[np.minimum(rank_GxW, len(q.problem_P) - 1)],
-      0).reshape(-1)
+  _deal(q)
+  if q.next == len(q.problem_P):
+    _steal(q)
+  index_GxW = np.zeros((q.G, q.W), np.int64)
+  for g, held in enumerate(q.held):
+    rank = held // q.n
+    slot = np.cumsum(np.diff(rank, prepend=rank[:1]) != 0)
+    q.slots[g] = slot[slot < q.W]
+    index_GxW[g, q.slots[g]] = q.problem_P[rank[:len(q.slots[g])]]
+  index = index_GxW.reshape(-1)
   return Prompts(q.prompts.tokens_PxS[index], q.prompts.len_P[index],
                  q.prompts.id_P[index])
 
@@ -150,11 +207,12 @@ def fill(q: Queue) -> tuple[np.ndarray, np.ndarray]:
   taken = []
   for g in range(q.G):
     free = np.flatnonzero(~q.row.active_R[g * R_b:(g + 1) * R_b])
-    count = max(0, min(len(free), q.known_G[g] - q.next_G[g]))
-    rank, rollout = np.divmod(q.next_G[g] + np.arange(count), q.n)
-    _hold(q, g * R_b + free[:count], q.problem_P[rank], rollout)
-    taken.append((free[:count], rank - q.first_G[g]))
-    q.next_G[g] += count
+    free = free[:len(q.slots[g])]
+    count = len(free)
+    rank, rollout = np.divmod(q.held[g][:count], q.n)
+    _hold(q, g * R_b + free, q.problem_P[rank], rollout)
+    taken.append((free, q.slots[g][:count]))
+    q.held[g], q.slots[g] = q.held[g][count:], q.slots[g][count:]
   F = smallest((0, -(-R_b // 8), R_b), max(len(rows) for rows, _ in taken))
   row_GxF = np.full((q.G, F), R_b, np.int32)
   slot_GxF = np.zeros((q.G, F), np.int32)

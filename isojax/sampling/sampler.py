@@ -322,7 +322,7 @@ def _refill(s: Sampler, q: queue_lib.Queue, params, held: _Held) -> None:
 
 
 def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
-           temperature, top_p, interrupt_B=None):
+           temperature, top_p, interrupt_B=None, expected_P=None):
   """Samples n rollouts of each prompt and yields them as they end.
 
   The devices decode the next chunk while the caller works on what was yielded.
@@ -336,6 +336,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
     key: the random stream; rollouts fold in problem, index and position.
     temperature, top_p: numbers.
     interrupt_B: see interrupt.lengths; None: no rollout is interrupted.
+    expected_P: see queue.start; it changes the order, and no token.
 
   Yields:
     After each chunk: (items that ended, problem * n + rollout, maybe none;
@@ -354,7 +355,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
   if s.interrupt is not None and interrupt_B is None:  # beyond the last token
     interrupt_B = np.full(len(prompts.len_P) * n, s.max_new_tokens, np.int32)
   q = queue_lib.start(prompts, n, G=G, R=R, W=s.window, T=s.max_new_tokens,
-                      interrupt_B=interrupt_B)
+                      interrupt_B=interrupt_B, expected_P=expected_P)
   held = _Held(s.empty(R, s.length_sizes[0]), None)
   ended = np.zeros(0, np.int64)
   while True:
@@ -373,13 +374,14 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
 
 
 def sample_all(s: Sampler, params, prompts: Prompts, n: int, key, *,
-               temperature, top_p, interrupt_B=None) -> Rollouts:
+               temperature, top_p, interrupt_B=None,
+               expected_P=None) -> Rollouts:
   """Samples n rollouts of each prompt: problem-major host arrays [B, ...].
 
   Arguments and errors are those of `stream`.
   """
   for _, rollouts in stream(s, params, prompts, n, key,
                             temperature=temperature, top_p=top_p,
-                            interrupt_B=interrupt_B):
+                            interrupt_B=interrupt_B, expected_P=expected_P):
     pass
   return rollouts

@@ -23,7 +23,10 @@ CALLS = ("gather", "prefill", "insert", "resize", "decode")
 
 
 class Design(typing.NamedTuple):
-  """A sampler; `sampler.py` has page=None and shrinks=False."""
+  """A sampler; `sampler.py` has page=None and shrinks=False.
+
+  Training does not know expected lengths: it has ordered=False.
+  """
 
   name: str
   slots: int
@@ -33,13 +36,15 @@ class Design(typing.NamedTuple):
   # Whether a token reads the positions up to the longest active rollout,
   # instead of all that the cache has; not read with pages.
   shrinks: bool
+  ordered: bool  # the longest expected problems are first
 
 
 class Lengths(typing.NamedTuple):
-  """Tokens of each rollout, and of the prompts."""
+  """Tokens of each rollout, of the prompts, and those that are expected."""
 
   new_PxN: np.ndarray
   prompt_P: np.ndarray
+  expected_P: np.ndarray  # mean of other rollouts of the problem
 
 
 def geometric(P: int, n: int, *, mean: float, most: int, rng) -> np.ndarray:
@@ -196,6 +201,7 @@ def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
   prompts = Prompts(
       np.zeros((P, cfg.max_prompt_tokens), np.int32),
       lengths.prompt_P.astype(np.int32), np.arange(P, dtype=np.uint32))
-  sampler_lib.sample_all(out.sampler(), None, prompts, n, None,
-                         temperature=1.0, top_p=1.0)
+  sampler_lib.sample_all(
+      out.sampler(), None, prompts, n, None, temperature=1.0, top_p=1.0,
+      expected_P=lengths.expected_P if design.ordered else None)
   return out

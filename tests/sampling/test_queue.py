@@ -13,7 +13,8 @@ from isojax.types import Prompts
 def test_slots_take_what_waits_by_hand():
   """3 problems of 2 rollouts, 2 blocks of 2 slots, windows of 1 prompt.
 
-  Short prompts first: items 2 3 | 0 1 | 4 5; block 0 has the first three.
+  Short prompts first: items 2 3 | 0 1 | 4 5; each block gets one problem. Then
+  block 0 gets the third, and block 1 takes half of it.
   """
   prompts = Prompts(np.arange(9, dtype=np.int32).reshape(3, 3),
                     np.array([2, 1, 3], np.int32),
@@ -22,17 +23,87 @@ def test_slots_take_what_waits_by_hand():
   assert q.starving and queue.fill(q)[0].shape == (2, 0)
   assert queue.move_window(q).id_P.tolist() == [8, 7]
   row, slot = queue.fill(q)
-  assert row.tolist() == [[0, 1], [0, 2]] and slot.tolist() == [[0, 0], [0, 0]]
-  assert q.item_R[:3].tolist() == [2, 3, 1] and q.starving
-  assert queue.move_window(q).id_P.tolist() == [7, 9]
-  assert queue.fill(q)[0].tolist() == [[2], [1]]  # block 0 is full
-  assert q.item_R.tolist() == [2, 3, 1, 4] and not q.starving and q.waiting
-  assert q.row.token_R.tolist() == [3, 3, 1, 8]  # last tokens of the prompts
-  assert q.row.rollout_R.tolist() == [0, 1, 1, 0]
+  assert row.tolist() == [[0, 1], [0, 1]] and slot.tolist() == [[0, 0], [0, 0]]
+  assert q.item_R.tolist() == [2, 3, 0, 1] and not q.starving and q.waiting
+  assert q.row.token_R.tolist() == [3, 3, 1, 1]  # last tokens of the prompts
+  assert q.row.rollout_R.tolist() == [0, 1, 0, 1]
   q.row.active_R[:] = [False, True, True, False]
-  assert queue.move_window(q).id_P.tolist() == [7, 9]
+  assert q.starving and queue.move_window(q).id_P.tolist() == [9, 9]
   assert queue.fill(q)[0].tolist() == [[0], [1]]
-  assert q.item_R.tolist() == [0, 3, 1, 5] and not q.waiting
+  assert q.item_R.tolist() == [4, 3, 0, 5] and not q.waiting
+  assert q.row.token_R.tolist() == [8, 3, 1, 8]
+
+
+def test_a_block_keeps_the_prompt_of_what_it_has_started():
+  """4 problems of 3 rollouts, windows of 2: the second is half started."""
+  prompts = Prompts(np.zeros((4, 1), np.int32), np.ones(4, np.int32),
+                    np.arange(4, dtype=np.uint32))
+  q = queue.start(prompts, 3, G=1, R=5, W=2, T=1)
+  assert queue.move_window(q).id_P.tolist() == [0, 1]
+  queue.fill(q)
+  assert [x.tolist() for x in (*q.held, *q.slots)] == [[5], [1]]
+  q.row.active_R[:3] = False
+  _, slot = queue.fill(q)  # item 5, whose prompt is there
+  assert slot.tolist() == [[1]] and q.starving
+  assert queue.move_window(q).id_P.tolist() == [2, 3]
+  q.row.active_R[:] = False
+  queue.fill(q)
+  assert q.item_R.tolist() == [6, 7, 8, 9, 10]
+  assert q.waiting and not q.starving
+
+
+def test_the_longest_expected_are_first():
+  prompts = Prompts(np.zeros((4, 3), np.int32), np.array([1, 3, 2, 3], np.int32),
+                    np.arange(4, dtype=np.uint32))
+  order = lambda **more: queue.start(
+      prompts, 1, G=1, R=1, W=1, T=1, **more).problem_P.tolist()
+  assert order() == [0, 2, 1, 3]
+  assert order(expected_P=[5.0, 7.5, 5.0, 9.0]) == [3, 1, 0, 2]
+
+
+def test_the_last_problem_is_shared_by_hand():
+  """One problem of 10 rollouts on 4 blocks of 2 slots."""
+  prompts = Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
+                    np.zeros(1, np.uint32))
+  q = queue.start(prompts, 10, G=4, R=8, W=1, T=1)
+  queue.move_window(q)
+  queue.fill(q)
+  assert q.row.active_R.all() and sum(map(len, q.held)) == 2
+  assert sorted([*q.item_R, *np.concatenate(q.held)]) == list(range(10))
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=100)
+def test_each_item_starts_once_and_no_slot_idles(data):
+  """Rollouts end at random; after a refill, nothing waits or no slot is free."""
+  G, R_b = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
+  P, n = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 7))
+  W = data.draw(st.integers(1, 3))
+  random = np.random.default_rng(data.draw(st.integers(0, 99)))
+  prompts = Prompts(np.arange(3 * P, dtype=np.int32).reshape(P, 3),
+                    random.integers(1, 4, P).astype(np.int32),
+                    np.arange(P, dtype=np.uint32))
+  q = queue.start(prompts, n, G=G, R=G * R_b, W=W, T=1)
+  started, window = [], None
+  while q.waiting:
+    while True:
+      row_GxF, slot_GxF = queue.fill(q)
+      for g, (rows, slots) in enumerate(zip(row_GxF, slot_GxF)):
+        for row, slot in zip(rows[rows < R_b], slots[rows < R_b]):
+          item = q.item_R[g * R_b + row]
+          started.append(item)
+          # Its prompt is in the window of its own block.
+          assert window.id_P[g * W + slot] == item // n
+      if not q.starving:
+        break
+      window = queue.move_window(q)
+      assert any(map(len, q.slots))
+    assert not q.waiting or q.row.active_R.all()
+    ends = random.random(G * R_b) < 0.4
+    if q.waiting:
+      ends[random.integers(G * R_b)] = True
+    q.row.active_R[ends] = False
+  assert sorted(started) == list(range(P * n))
 
 
 def test_sizes_by_hand():

@@ -364,3 +364,36 @@ def test_temperature_zero_is_argmax_and_certain(model, params):
 def test_bad_config_is_refused(field, value):
   with pytest.raises(ValueError, match=field):
     dataclasses.replace(CONFIG, **{field: value})
+
+
+def test_one_queue_for_all_devices_changes_no_token(params):
+  """Skewed lengths on 1, 2 and 4 devices; no device idles while others wait."""
+  prompts = make_prompts(7)
+  found, decoded = {}, {}
+  for data in (1, 2, 4):
+    sharded = make_model(data=data)
+    s = sampler_lib.make_sampler(
+        sharded, dataclasses.replace(CONFIG, slots=8, max_new_tokens=40), (1,))
+    decoded[data] = 0  # slots, times tokens
+
+    def decode(params, cache, row, *more, s=s, data=data, **kind):
+      decoded[data] += row.token_R.size * s.chunk
+      return s.decode(params, cache, row, *more, **kind)
+
+    placed = jax.tree.map(
+        lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
+        decoder.abstract_params(sharded))
+    found[data] = run(sharded, placed, prompts, 9,
+                      sampler=s._replace(decode=decode))
+    found[-data] = sampler_lib.sample_all(
+        s, placed, prompts, 9, rng.stream(11, "rollout", 0),
+        temperature=np.float32(1), top_p=np.float32(1),
+        expected_P=[3, 9, 1, 4, 4, 7, 2])
+  for each in found.values():
+    np.testing.assert_array_equal(each.tokens_RxT, found[1].tokens_RxT)
+    np.testing.assert_array_equal(each.len_R, found[1].len_R)
+  lengths = found[1].len_R
+  assert lengths.min() < 4 and lengths.max() == 40
+  # With the queue cut into equal blocks, 2 and 4 devices decoded 1,920 and
+  # 1,792.
+  assert lengths.sum() == 1483 and decoded == {1: 1728, 2: 1664, 4: 1696}

@@ -62,8 +62,9 @@ def test_a_replay_by_hand():
   """
   cfg = dataclasses.replace(CONFIG, slots=2, max_prompt_tokens=32,
                             max_new_tokens=32)
-  lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]))
-  now = simulate.Design("now", 2, None, False)
+  lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
+                             np.array([6, 1, 2]))
+  now = simulate.Design("now", 2, None, False, False)
   got = simulate.replay(cfg, lengths, now, calls())
   assert (got.tokens, got.decoded, got.counts["decode"]) == (10, 16, 2)
   assert got.held == 2 * 32 and got.read == 2 * 4 * 2 * 32
@@ -76,6 +77,12 @@ def test_a_replay_by_hand():
   assert paged.read == 4 * 4 * (2 + 2) + 4 * 4 * (3 + 2)
   assert paged.held == 4 * (3 + 2)
   assert paged.tokens == 10 and paged.counts == got.counts
+  # 1, 1, then 6 in two chunks; or 6 and 1, then 1 beside the second chunk.
+  last = simulate.Lengths(np.array([[1], [1], [6]]), np.array([5, 5, 5]),
+                          np.array([2, 1, 3]))
+  for ordered, chunks in ((False, 3), (True, 2)):
+    got = simulate.replay(cfg, last, now._replace(ordered=ordered), calls())
+    assert got.tokens == 8 and got.counts["decode"] == chunks
 
 
 def recorded(s: sampler_lib.Sampler, seen: list) -> sampler_lib.Sampler:
@@ -117,10 +124,11 @@ def test_the_calls_are_those_of_the_sampler(G, slots):
       recorded(sampler_lib.make_sampler(model, cfg, (1,)), real), params,
       prompts, 13, rng.stream(1, "rollout", 0), temperature=np.float32(1),
       top_p=np.float32(1))
-  lengths = simulate.Lengths(rollouts.len_R.reshape(7, 13), prompts.len_P)
+  new_PxN = rollouts.len_R.reshape(7, 13)
+  lengths = simulate.Lengths(new_PxN, prompts.len_P, new_PxN.mean(axis=1))
   assert rollouts.len_R.min() < 4 and rollouts.len_R.max() > 40
   out = simulate.Replay(
-      calls(G), simulate.Design("now", slots, None, False), lengths,
+      calls(G), simulate.Design("now", slots, None, False, False), lengths,
       sampler_lib.sizes(cfg, G), dict.fromkeys(simulate.CALLS, 0.0),
       dict.fromkeys(simulate.CALLS, 0))
   sampler_lib.sample_all(
