@@ -83,10 +83,11 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     done += count
     bar.update(count)
     now = time.monotonic()
-    if bar.disable and now - last >= QUIET and done:
+    if bar.disable and now - last >= QUIET:
       last, rate = now, done / (now - began)
-      say(f"{what}: {done:,}/{total:,} {unit}  {rate:.3g}/s  "
-          f"ETA {clock((total - done) / rate)}")
+      say(f"{what}: {done:,}/{total:,} {unit}  " + (
+          f"{rate:.3g}/s  ETA {clock((total - done) / rate)}" if done else
+          f"after {clock(now - began)}"))
 
   try:
     yield advance

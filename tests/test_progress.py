@@ -59,6 +59,10 @@ def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
       advance(count)
   assert capsys.readouterr().err == (
       "sampling: 4,000/10,000 rollouts  200/s  ETA 0:30\n")
+  now = iter([0.0, 75.0])
+  with progress.track(8, "avg@4", "samples") as advance:
+    advance(0)  # a chunk in which none ended
+  assert capsys.readouterr().err == "avg@4: 0/8 samples  after 1:15\n"
   with progress.track(3, "sampling", "rollouts", on=False) as advance:
     advance(3)
 

@@ -48,6 +48,7 @@ def main(_) -> None:
     return
   if note := compilation.keep_programs():
     progress.say(note)
+  compilation.announce(progress.say)
   policy = measure.opened_policy(cfg)
   pool = measure.without_long(cfg, policy, config.read_pool(cfg))
   output.say(pool, cfg.grader.name)

@@ -1,0 +1,43 @@
+"""Strata of two-number sums for SmolLM2-135M, measured on a CPU.
+
+  python -m launch.demo_model --out=smollm2
+  python -m launch.split --config=configs/split_smollm2.py
+
+The problems are those of reasoning-gym's chain_sum with two numbers of one or
+two digits. The model completes "6 + 2 =" in its own turn of a chat: asked in
+the user's turn, it talks instead.
+"""
+
+from ml_collections import config_dict
+
+from configs import split_gym
+from configs import split_tiny
+
+PROMPT = ("<|im_start|>user\nWhat is the result?<|im_end|>\n"
+          "<|im_start|>assistant\n{question}")  # "... problem: 6 + 2 ="
+
+
+def get_config():
+  config = split_gym.get_config("chain_sum")
+  config.model = "smollm2"  # of launch.demo_model
+  config.out = "strata/smollm2"
+  config.prompt.update(chat=False, template=PROMPT)
+  config.grader.update(answer="whole", workers=1)
+  config.n = 8
+  config.source.update(train=400, validation=200)
+  with config.source.ignore_type():
+    config.source.options = dict(min_terms=2, max_terms=2, min_digits=1,
+                                 max_digits=2)
+  of = lambda low, high: dict(low=low, high=high, again=split_tiny.NOT,
+                              train=split_tiny.NOT, validation=split_tiny.NOT)
+  config.strata = config_dict.ConfigDict(dict(
+      easy=of(0.3, 0.6), hard=of(0.0, 0.125), mid=of(0.1, 0.6)))
+  config.mixtures = config_dict.ConfigDict()
+  config.sampler.update(
+      slots=128,  # decoded at once
+      memory_gib=4.0,  # of the machine
+      max_prompt_tokens=32,  # they have 30 or 32
+      max_new_tokens=8,  # " -12" and EOS are 5
+      temperature=1.0,
+      dtype="float32")  # faster than bfloat16 on CPUs
+  return config
