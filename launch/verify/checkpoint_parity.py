@@ -56,19 +56,18 @@ class Found:
   ended_by_second: int  # texts that the second EOS ended
 
 
-def _prompts(tokenizer, folder: str, texts, template: str):
+def _prompts(tokenizer, folder: str, texts):
   """Returns our token ids and those of transformers, of chats and of texts."""
   problems = [Problem(i, text, "") for i, text in enumerate(texts)]
   V = hf_config.read(folder).V
   ours, theirs = [], []
   for chat in (True, False) if tokenizer.chat_template else (False,):
     _, encoded = prompts_lib.encode(
-        tokenizer, problems, prompts_lib.PromptConfig(template, chat, ""),
+        tokenizer, problems, prompts_lib.PromptConfig("{question}", chat, ""),
         S=LONGEST, V=V)
     ours += [row[:n].tolist() for row, n in zip(
         encoded.tokens_PxS, encoded.len_P, strict=True)]
     for text in texts:
-      text = template.replace("{question}", text)
       theirs.append(list(tokenizer.apply_chat_template(
           [{"role": "user", "content": text}], add_generation_prompt=True,
           return_dict=True)["input_ids"] if chat else
@@ -76,18 +75,17 @@ def _prompts(tokenizer, folder: str, texts, template: str):
   return ours, theirs
 
 
-def compare(folder: str, texts, *, template: str, new: int) -> Found:
+def compare(folder: str, texts, *, new: int) -> Found:
   """Returns how far our decoder and transformers' agree on some questions.
 
   Args:
     folder: of the checkpoint.
     texts: questions.
-    template: around a question, with {question}.
     new: greedy tokens of a text at most.
   """
   tokenizer = hf_tokenizer.load(folder)
   eos = hf_tokenizer.eos_ids(folder, tokenizer)
-  prompts, expected = _prompts(tokenizer, folder, texts, template)
+  prompts, expected = _prompts(tokenizer, folder, texts)
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
   model = transformers.AutoModelForCausalLM.from_pretrained(
       folder, dtype=torch.float32).eval()
@@ -113,8 +111,7 @@ def main(_) -> None:
     raise InputError("launch.verify.checkpoint_parity needs torch: "
                      f"{installation.pip_install('parity')}")
   transformers.utils.logging.disable_progress_bar()
-  found = compare(hf_config.resolve(_MODEL.value), TEXTS,
-                  template="{question}", new=_NEW.value)
+  found = compare(hf_config.resolve(_MODEL.value), TEXTS, new=_NEW.value)
   of = f"of {found.prompts}"
   print(f"{found.prompts} prompts, {found.tokens} tokens, float32\n"
         f"same token ids: {found.same_ids} {of}\n"
