@@ -33,6 +33,8 @@ from isojax.planner import fit_file
 from isojax.planner import request
 from isojax.planner import schedule
 from isojax.planner.allocation import B_MAX
+from isojax.study import arms
+from isojax.study import arms_page
 from isojax.study import law as law_lib
 from isojax.study import ledger
 from isojax.study import page
@@ -216,33 +218,43 @@ def run() -> tuple[str, list[dict]]:
   return collected(done)
 
 
+def prediction_of(part: str) -> dict | None:
+  """Returns the registered prediction of a part, if there is one."""
+  path = os.path.join(out(), f"{part}-prediction.json")
+  return (request.load_json(path, "a prediction of launch.study")
+          if os.path.exists(path) else None)
+
+
 def write_page(path: str, lines: list[dict]) -> list[str]:
   """Writes fit, figures and the block of the page; returns what was written."""
-  p = ledger.protocol_of(lines)
-  part, folder = p.part, out()
-  record_flags.writable(folder)
-  registered = os.path.join(folder, f"{part}-prediction.json")
-  found = results.of_law(
-      lines, path=path, options=options(), registered=request.load_json(
-          registered, "a prediction of launch.study") if os.path.exists(
-              registered) else None)
   from isojax.study import figures  # needs matplotlib
+  p, folder = ledger.protocol_of(lines), out()
+  record_flags.writable(folder)
   target = _PAGE.value or os.path.join(folder, "study.md")
   relative = os.path.relpath(folder, os.path.dirname(target) or ".")
-  block = page.of_law(found, "" if relative == "." else f"{relative}/")
+  place = "" if relative == "." else f"{relative}/"
+  fit = None
+  if len(p.arms) > 1:
+    found = arms.of_part(lines, path=path, options=options())
+    block, drawn = arms_page.block(found, place), figures.ARMS
+  else:
+    found = results.of_law(lines, path=path, options=options(),
+                           registered=prediction_of(p.part))
+    block, drawn, fit = page.of_law(found, place), figures.LAW, found["fit"]
   before = None
   if os.path.exists(target):
     with open(target, encoding="utf-8") as file:
       before = file.read()
-  fit = os.path.join(folder, f"{part}-fit.json")
   try:
-    drawn = figures.save(found, folder)
-    records.replace(fit, json.dumps(found["fit"], allow_nan=False).encode())
-    records.replace(target, page.put(before, part, block).encode())
+    names = figures.save(found, folder, drawn)
+    if fit is not None:
+      records.replace(os.path.join(folder, f"{p.part}-fit.json"),
+                      json.dumps(fit, allow_nan=False).encode())
+    records.replace(target, page.put(before, p.part, block).encode())
   except OSError as error:
     raise InputError(f"--out={folder}: cannot be written ({error})") from error
   return [block.split("### ")[0].strip(),
-          f"wrote {target}, {fit} and {many(len(drawn), 'figure')}"]
+          f"wrote {target} and {many(len(names), 'figure')} in {folder}"]
 
 
 def main(_) -> None:

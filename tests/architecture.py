@@ -502,6 +502,12 @@ IMPORTS = {
         "sampling.interrupt stopping tasks.grader tasks.prompts types",
     "stopping":
         "distributed.hosts",
+    "study.arms":
+        "errors frontier.analysis frontier.bootstrap frontier.io.selection "
+        "frontier.scalerl frontier.speedup study.law study.ledger "
+        "study.results",
+    "study.arms_page":
+        "format study.page",
     "study.figures":
         "format frontier.report.axes",
     "study.law":
@@ -715,9 +721,9 @@ IMPORTS = {
         "cli errors format frontier.bootstrap frontier.result "
         "launch.record_flags ledger.records planner.advice "
         "planner.allocation planner.fit_file planner.request "
-        "planner.schedule progress study.figures study.law study.ledger "
-        "study.page study.prediction study.protocol study.results "
-        "study.stages sweep.runs",
+        "planner.schedule progress study.arms study.arms_page study.figures "
+        "study.law study.ledger study.page study.prediction study.protocol "
+        "study.results study.stages sweep.runs",
     "launch.sweep":
         "cli errors progress sweep.commands sweep.devices sweep.run_process "
         "sweep.runs sweep.slurm sweep.status sweep.sweeper",

@@ -253,15 +253,46 @@ def mechanisms(found: dict) -> Figure:
   return figure
 
 
-FIGURES = {"reward": reward, "frontier": frontier, "best-n": best_n,
+@styled
+def arms(found: dict) -> Figure:
+  """Returns avg at C of every arm, with its interval, from the top down."""
+  rows = found["rows"]
+  tested = sorted({row["n"] for row in rows if row["n"]})
+  figure, ax = _axes(1.2 + 0.24 * len(rows))
+  for i, row in enumerate(rows):
+    value, (low, high) = row["avg"]["mean"], row["avg"]["interval"]
+    n = row["n"]
+    ax.errorbar(value, -i, xerr=[[max(value - low, 0)], [max(high - value, 0)]],
+                fmt=axes_lib.marker_of(n, tested) if n else "*", capsize=3,
+                color=colour_of(n, tested) if n else "C3", ms=5 if n else 8)
+  for base in (row for row in rows if row["arm"] == found["baseline"]):
+    if len(tested) == 1:
+      ax.axvline(base["avg"]["mean"], color=GREY, lw=0.8, ls=":")
+  ax.set_yticks([-i for i in range(len(rows))], [
+      ", ".join(filter(None, (row["arm"], row["n"] and f"n = {row['n']}")))
+      for row in rows])
+  ax.tick_params(axis="y", length=0)
+  ax.set_xlabel(f"avg@{found['k']} at C = {compact(found['protocol']['C'])}, "
+                "95 % interval")
+  return figure
+
+
+ARMS = {"arms": arms}
+LAW = {"reward": reward, "frontier": frontier, "best-n": best_n,
            "metrics": metrics, "mechanisms": mechanisms}
 
 
-def save(found: dict, folder: str) -> list[str]:
-  """Writes PART-NAME.svg and .png of each figure; returns the names."""
+def save(found: dict, folder: str, drawn: dict) -> list[str]:
+  """Writes PART-NAME.svg and .png of each figure; returns the names.
+
+  Args:
+    found: the results of a part.
+    folder: of the files.
+    drawn: name -> function of the results.
+  """
   names = []
   with matplotlib.rc_context(STYLE):
-    for name, draw in FIGURES.items():
+    for name, draw in drawn.items():
       figure = draw(found)
       path = os.path.join(folder, f"{found['part']}-{name}")
       figure.savefig(path + ".svg", metadata={"Date": None})

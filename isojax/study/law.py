@@ -20,9 +20,8 @@ def grid(runs: list[LedgerRun]) -> list[LedgerRun]:
 
 
 def reached(runs: list[LedgerRun], C: float) -> bool:
-  """Returns whether every run has spent C, up to a step, or has diverged."""
-  return all(run.head["diverged"] or run.evals[-1]["rollouts"] + (
-      run.head["Bp"] * run.head["n"]) > C for run in runs)
+  """Returns whether every run has spent C, or has diverged."""
+  return all(run.has_spent(C) for run in runs)
 
 
 def study_of(runs: list[LedgerRun], *, path: str, C: float, axis: str,

@@ -178,10 +178,14 @@ class LedgerRun:
   updates: tuple[dict, ...]
 
   @property
-  def complete(self) -> bool:
-    """Whether the run reached its C, up to a part of a step."""
-    alloc = max(n for _, n in self.head["schedule"] or ((0, self.head["n"]),))
-    return self.head["reached"] + self.head["Bp"] * alloc > self.head["C"]
+  def step(self) -> int:
+    """Rollouts of the largest step."""
+    pieces = self.head["schedule"] or ((0, self.head["n"]),)
+    return self.head["Bp"] * max(n for _, n in pieces)
+
+  def has_spent(self, C: float) -> bool:
+    """Returns whether the run has spent C, up to a step, or has diverged."""
+    return self.head["diverged"] or self.head["reached"] + self.step > C
 
 
 def protocol_of(lines: list[dict]) -> Protocol:

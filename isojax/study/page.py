@@ -142,12 +142,14 @@ def _prediction(found: dict) -> list[str]:
   return out
 
 
-def _missing(found: dict) -> list[str]:
+def missing(found: dict) -> list[str]:
   """Returns what is missing, if anything."""
   if not found["missing"]:
     return []
   C = found["protocol"]["C"]
-  lines = [(m["arm"] and f"{m['arm']}, ") + f"n = {m['n']}: seeds "
+  name = lambda m: ", ".join(filter(None, (
+      m["arm"], m["n"] and f"n = {m['n']}"))) + ": seeds "
+  lines = [name(m)
            + ", ".join(map(str, m["seeds"]))
            + f" (at least {compact(m['reached'])})" for m in found["missing"]]
   count = sum(len(m["seeds"]) for m in found["missing"])
@@ -233,7 +235,7 @@ def of_law(found: dict, figures: str) -> str:
   falls = found["falls"]
   lines = [
       f"## {TITLES.get(found['part'], found['part'])}", "",
-      *_missing(found), _lead(found), _switches(found), _verdict(found), "",
+      *missing(found), _lead(found), _switches(found), _verdict(found), "",
       image("reward"), image("frontier"), image("best-n"),
       *_prediction(found), *_metrics(found), image("metrics"),
       *_mechanisms(found), image("mechanisms"), *_axes(found),

@@ -31,7 +31,7 @@ def missing(p: Protocol, runs: list[LedgerRun]) -> list[dict]:
   out = []
   for arm in p.arms:
     for n in arm.n or sorted({r.head["n"] for r in runs
-                              if r.head["arm"] == arm.name}):
+                              if r.head["arm"] == arm.name}) or (None,):
       late = [s for s in arm.seeds if (arm.name, n, s) not in reached
               or not law.reached([reached[arm.name, n, s]], p.C)]
       if late:
@@ -55,18 +55,23 @@ def metric(correct_Q, k: int, name: str) -> np.ndarray:
           }[name]()
 
 
-def resampled(value_SxQ, *, draws: int, seed: int) -> np.ndarray:
+def resampled(value_SxQ, *, draws: int, seed: int, index: int) -> np.ndarray:
   """Returns means over seeds and problems: of the data, then of the draws.
 
-  The problems of a draw depend on `seed` alone, so that several calls draw the
-  same ones. S - 1 of S seeds are drawn, as in frontier.bootstrap.
+  S - 1 of S seeds are drawn, as in frontier.bootstrap.
+
+  Args:
+    value_SxQ: of each run and problem.
+    draws: bootstrap samples.
+    seed: of the problems, which calls with the same seed share.
+    index: of the call; the seeds of runs are drawn independently.
   """
   value_SxQ = np.asarray(value_SxQ, float)
   S, Q = value_SxQ.shape
   problems_DxQ = np.random.default_rng(seed).multinomial(
       Q, np.full(Q, 1 / Q), size=draws) / Q
   taken = max(S - 1, 1)
-  seeds_DxS = np.random.default_rng([seed, S]).multinomial(
+  seeds_DxS = np.random.default_rng([seed, index]).multinomial(
       taken, np.full(S, 1 / S), size=draws) / taken
   drawn_D = ((problems_DxQ @ value_SxQ.T) * seeds_DxS).sum(1)
   return np.append(value_SxQ.mean(), drawn_D)
@@ -89,7 +94,7 @@ def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
     for name in METRICS:
       value_SxQ = np.stack([metric(correct, run.head["k"], name)
                             for run, (_, correct) in zip(members, found)])
-      drawn = resampled(value_SxQ, draws=options.draws, seed=100 + i)
+      drawn = resampled(value_SxQ, draws=options.draws, seed=100, index=i)
       ends = value_SxQ.mean(1)
       row[name] = {"mean": float(drawn[0]),
                    "interval": list(bootstrap.percentiles(drawn)),

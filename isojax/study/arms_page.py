@@ -1,0 +1,127 @@
+"""The block of the page for a part of the study that compares arms."""
+
+from isojax.format import compact, duration, many, number, pair, rate, signed
+from isojax.study import page
+
+NO_DATA = "No arm has reached C yet."
+
+
+def name_of(found: dict, row: dict) -> str:
+  """Returns the name of an arm."""
+  return row["arm"] or {"scalerl": "the recipe", "pods": "all rollouts",
+                        "rate": "the rule", "schedule": "fixed",
+                        "regimes": "-"}[found["part"]]
+
+
+def _gain(value: dict | None) -> str:
+  return "-" if value is None else (
+      f"{signed(value['mean'])} {pair(value['interval'], signed)}")
+
+
+def _estimate(value: dict, told=rate) -> str:
+  return f"{told(value['mean'])} {pair(value['interval'], told)}"
+
+
+def resolved(value: dict) -> str:
+  """Returns better, worse or not resolved."""
+  low, high = value["interval"]
+  return "better" if low > 0 else "worse" if high < 0 else "not resolved"
+
+
+def _count(found: dict) -> str:
+  """Returns how many arms differ from the baseline."""
+  said = [(resolved(r["gain"]), f"{name_of(found, r)} at n = {r['n']}")
+          for r in found["rows"] if r["gain"]]
+  parts = [f"{word}: " + ", ".join(name for w, name in said if w == word)
+           for word in ("better", "worse", "not resolved")
+           if any(w == word for w, _ in said)]
+  return "Against the first arm at the same n, " + "; ".join(parts) + "."
+
+
+def _schedule(found: dict) -> list[str]:
+  s = found["schedule"]
+  path = ", ".join(f"n = {n} from C = {compact(start)}"
+                   for start, n in s["pieces"])
+  return [f"The schedule **{s['verdict']}** the best of {s['against']} fixed n "
+          f"(n = {s['best_n']}): the difference in avg@{found['k']} is "
+          f"{_gain(s['gain'])}. The schedule: {path}."]
+
+
+def _speedup(row: dict, axis: str) -> str:
+  if axis not in row["speedups"]:
+    return "-"
+  s = row["speedups"][axis]
+  if s["ratio"] is None:
+    return "never"
+  ends = "" if s["interval"] is None else (
+      f" [{number(s['interval'][0])}, {number(s['interval'][2])}]")
+  return f"{number(s['ratio'])}x{ends}, {s['verdict']}"
+
+
+def _table(found: dict) -> str:
+  k, part = found["k"], found["part"]
+  head = ["arm", "Bp", "n", "m", "seeds", f"avg@{k} at C", "difference"]
+  more = {"pods": ["speed-up in rollouts", "speed-up in device-seconds"],
+          "scalerl": ["A", "B", "B at the mean A", "error from half of C"]}
+  lines = []
+  for row in found["rows"]:
+    line = [name_of(found, row), str(row["Bp"]), *(
+        "-" if row[name] is None else str(row[name]) for name in ("n", "m")),
+            str(row["seeds"]), _estimate(row["avg"]), _gain(row["gain"])]
+    if part == "pods":
+      line += [_speedup(row, axis) for axis in ("rollouts", "device_seconds")]
+    if part == "scalerl":
+      line += [_estimate(row["hill"]["A"]), _estimate(row["hill"]["B"], number)]
+      at = found["matched"] and found["matched"]["why"] is None and next(
+          r for r in found["matched"]["rows"]
+          if (r["arm"], r["n"]) == (row["arm"], row["n"]))
+      line += [number(at["B_at_A"]), rate(at["half_error"])] if at else ["-"] * 2
+    lines.append(line)
+  return page.table(head + (more[part] if part in more else []), lines)
+
+
+def _matched(found: dict) -> list[str]:
+  m = found["matched"]
+  if m is None:
+    return []
+  if m["why"] is not None:
+    return [f"B cannot be compared: {m['why']}.", ""]
+  return [f"The mean A is {rate(m['A'])}; A differs by {rate(m['spread'])} "
+          "between arms, so B " + (
+              "may be compared" if m["comparable"] else
+              "must not be compared") + " (the margin of ScaleRL is 0.02).", ""]
+
+
+def _fixed_batch(found: dict) -> list[str]:
+  f = found["fixed_batch"]
+  if f is None:
+    return []
+  best = f["at_end"]
+  return [f"At Bp · n = {f['B']:,} and {number(f['end'])} updates, n = "
+          f"{best['n']} leads {pair(best['n_interval'], str)}. The law n\\*(M) "
+          + ("is identified." if f["identified"] else
+             f"is not identified: {'; '.join(f['reasons'])}."), ""]
+
+
+def block(found: dict, figures: str) -> str:
+  """Returns the block of a part that compares arms.
+
+  Args:
+    found: of arms.of_part.
+    figures: the folder of the figures, relative to the page.
+  """
+  part, c = found["part"], found["clock"]
+  first = ([NO_DATA] if not found["rows"] else
+           _schedule(found) if found["schedule"] else
+           [_count(found)] if any(r["gain"] for r in found["rows"]) else [])
+  image = [f"![avg at C of every arm]({figures}{part}-arms.svg)", ""
+           ] if found["rows"] else []
+  return "\n".join([
+      f"## {page.title(part)}", "", *page.missing(found), *first, "", *image,
+      *([_table(found), ""] if found["rows"] else []), *_matched(found),
+      *_fixed_batch(found),
+      "Intervals are 95 % over seeds and problems. The difference is that to the "
+      "first arm at the same n.", "",
+      f"{many(found['runs'], 'run')}, {compact(c['rollouts'])} rollouts in "
+      f"{duration(c['seconds'])} of processes, {page.date(c['first'])} to "
+      f"{page.date(c['last'])}; code {found['code']}.", ""])
