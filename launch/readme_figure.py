@@ -69,8 +69,7 @@ def main(_) -> None:
   os.makedirs(os.path.dirname(_OUT.value) or ".", exist_ok=True)
   with matplotlib.rc_context(axes.STYLE):
     figure = draw(document)
-    figure.savefig(_OUT.value + ".png", dpi=150)
-    figure.savefig(_OUT.value + ".svg", metadata={"Date": None})
+    axes.save(figure, *os.path.split(_OUT.value), ("png", "svg"))
   print(f"wrote {_OUT.value}.svg and {_OUT.value}.png")
 
 

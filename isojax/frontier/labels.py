@@ -1,6 +1,10 @@
 """Names of axes, metrics, runs and parameters, for console, report, figures."""
 
+import bisect
+
 from isojax.format import compact, number, pair
+
+SEEN = 0.5  # share of the rise to an asymptote that determines it
 
 
 def axis_of(study: dict) -> tuple[str, str]:
@@ -18,6 +22,19 @@ def run_of(row: dict) -> str:
   """Returns Bp, n and seed of a run; its name if the seed is not known."""
   return f"Bp {row['Bp']}, n {row['n']}, " + (
       f"{row['run_id']:.24}" if row["seed"] is None else f"seed {row['seed']}")
+
+
+def still_rising(curve: dict) -> bool:
+  """Returns whether the data end before half of the rise to the asymptote A.
+
+  A is then an extrapolation of a nearly straight curve. A curve without values
+  (null) is not called rising.
+  """
+  if None in (curve["A"], curve["b"]):
+    return False
+  end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
+  rise = curve["A"] - curve["b"]
+  return rise > 0 and end - curve["b"] < SEEN * rise
 
 
 def of_x0(study: dict, x0: float | None) -> float | None:

@@ -9,8 +9,8 @@ import pathlib
 
 from isojax.format import compact, many, number, pair
 from isojax.frontier.labels import axis_of, metric_of, parameters
-from isojax.frontier.report.sections import CAPTIONS, SECTIONS, listed
-from isojax.frontier.report.sections import paragraph, table, text
+from isojax.frontier.report.sections import CAPTIONS, IN_COLUMN, SECTIONS
+from isojax.frontier.report.sections import listed, paragraph, table, text
 
 STYLE = """
 :root { color-scheme: light dark }
@@ -31,7 +31,14 @@ th:first-child, td:first-child { text-align: left }
 figure { margin: 1rem 0 }
 figcaption { font-size: 14px }
 img { width: 100%; background: white }
-pre { white-space: pre-wrap; padding: .6rem;
+h1, h2, p, li, figcaption { overflow-wrap: anywhere }
+@media (max-width: 600px) {
+  h1 { font-size: 1.4rem }
+  .verdict { padding: .2rem .8rem }
+  .wide img { min-width: 44rem }
+  td:last-child { min-width: 8rem }
+}
+pre { overflow-x: auto; padding: .6rem;
   background: rgba(128, 128, 128, .15) }
 """
 OPTIONS = {
@@ -90,6 +97,23 @@ def heading(study: dict) -> tuple[str, str]:
                             if study["D"] else "."))
 
 
+def image(inside: dict[str, str], name: str, caption: str) -> str:
+  """Returns a figure; a narrow screen shows the one of a column, or scrolls.
+
+  Args:
+    inside: name of a figure -> its SVG in base64.
+    name: of the figure.
+    caption: escaped.
+  """
+  of = lambda name: f"data:image/svg+xml;base64,{inside[name]}"
+  picture = f'<img alt="{caption}" src="{of(name)}">'
+  narrow = f"{name}{IN_COLUMN}"
+  if narrow not in inside:
+    return f'<div class="scroll wide">{picture}</div>'
+  return ('<picture><source media="(max-width: 600px)" '
+          f'srcset="{of(narrow)}">{picture}</picture>')
+
+
 def page(document: dict, figures: list[str]) -> str:
   """Returns the page.
 
@@ -108,9 +132,8 @@ def page(document: dict, figures: list[str]) -> str:
     parts.append(f"<h2>{name.format(C=symbol)}</h2>")
     if figure in inside:
       caption = text(CAPTIONS[figure].format(C=symbol))
-      parts.append(
-          f'<figure><img alt="{caption}" src="data:image/svg+xml;base64,'
-          f'{inside[figure]}"><figcaption>{caption}</figcaption></figure>')
+      parts.append(f"<figure>{image(inside, figure, caption)}"
+                   f"<figcaption>{caption}</figcaption></figure>")
     parts.append(section(document, f"{symbol}, {unit}"))
   if document["notes"]:
     parts += ["<h2>Notes on the input</h2>", listed(document["notes"])]

@@ -6,7 +6,6 @@ The same n has the same colour and marker in all of them.
 import math
 import os
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN
@@ -16,12 +15,14 @@ from matplotlib.ticker import FuncFormatter
 
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.labels import axis_of, metric_of, of_x0, run_of
-from isojax.frontier.report.axes import GREY, STYLE, WIDTH, C_axis, colour_of
+from isojax.frontier.report import axes as axes_lib
+from isojax.frontier.report import plots_frontier
+from isojax.frontier.report.axes import GREY, WIDTH, C_axis, colour_of
 from isojax.frontier.report.axes import floats, marker_of, n_axis, styled
 from isojax.frontier.report.plots_frontier import law
 from isojax.frontier.report.plots_frontier import reward
+from isojax.frontier.report.sections import IN_COLUMN
 
-DPI = 150  # 1200 px of width
 MOST = 6  # runs in a figure that draws runs
 
 
@@ -260,6 +261,8 @@ def variants(document: dict) -> Figure:
 FIGURES = {"reward": reward, "law": law, "variants": variants,
            "sensitivity": sensitivity, "best_n": best_n,
            "interference": interference, "scalerl": scalerl}
+COLUMNS = {"reward": plots_frontier.reward_column,
+           "law": plots_frontier.law_column}
 OF_FRONTIER = ("reward", "law")  # the others draw the key of their own name
 
 
@@ -270,15 +273,22 @@ def drawable(document: dict) -> list[str]:
           and not (name == "law" and document["frontier"]["tied"])]
 
 
+def count(paths: list[str]) -> int:
+  """Returns the number of figures, of which `save` wrote several files."""
+  return len({os.path.basename(path).partition(".")[0].removesuffix(IN_COLUMN)
+              for path in paths})
+
+
 def save(document: dict, out: str) -> list[str]:
-  """Writes each figure that has data as PNG and SVG, and returns the paths."""
+  """Writes each figure that has data and returns the paths.
+
+  The figures of COLUMNS are written again, one column wide.
+  """
   os.makedirs(out, exist_ok=True)
   paths = []
   for name in drawable(document):
-    figure = FIGURES[name](document)
-    for kind, metadata in (("png", None), ("svg", {"Date": None})):
-      paths.append(os.path.join(out, f"{name}.{kind}"))
-      with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[-1], dpi=DPI, metadata=metadata)
-      figure.set_layout_engine("none")  # arranged; again would take as long
+    paths += axes_lib.save(FIGURES[name](document), out, name)
+    if name in COLUMNS:
+      paths += axes_lib.save(COLUMNS[name](document), out,
+                             f"{name}{IN_COLUMN}", ("svg", "pdf"))
   return paths

@@ -5,8 +5,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters
-from isojax.frontier.report.axes import GREY, WIDTH, C_axis, colour_of, floats
-from isojax.frontier.report.axes import marker_of, n_axis, styled
+from isojax.frontier.report.axes import COLUMN, GREY, WIDTH, C_axis, colour_of
+from isojax.frontier.report.axes import floats, marker_of, n_axis, styled
+
+WIDE = 2.6  # a label in COLUMN relative to one in WIDTH, as shares of the axis
 
 
 def spread(at, gap: float, low: float, high: float) -> np.ndarray:
@@ -72,7 +74,7 @@ def _label_ends(ax, document, curves, *, inches: float, columns: int):
             **at)
 
 
-def _draw_envelope(ax, document):
+def _draw_envelope(ax, document, *, columns: float = 1):
   """Draws the frontier, and above it a ribbon that names its leaders."""
   study, frontier = document["study"], document["frontier"]
   C, R, low, high = floats(frontier, "C", "reward", "low", "high")
@@ -102,7 +104,7 @@ def _draw_envelope(ax, document):
     name = (f"n = {n}" if by_n else f"{Bp}×{n}") + "?" * (not resolved)
     labels.append((right - left, (left + right) / 2, name))
   at = dict(clip_on=False, transform=ax.transAxes)
-  gap = 0.0125 * max(len(name) for *_, name in labels) + 0.01
+  gap = columns * (0.0125 * max(len(name) for *_, name in labels) + 0.01)
   widest = sorted(labels, reverse=True)[:int(0.95 / gap)]  # a name for these
   labels = sorted(widest, key=lambda label: label[1])
   places = spread([middle for _, middle, _ in labels], gap, 0.03, 0.98)
@@ -161,6 +163,61 @@ def reward(document: dict) -> Figure:
   return figure
 
 
+@styled
+def reward_column(document: dict) -> Figure:
+  """Returns the first panel of `reward`, one column wide."""
+  study, C = document["study"], document["frontier"]["C"]
+  figure = Figure((COLUMN, 2.8), layout="constrained")
+  ax = _reward_axes(figure, figure.add_gridspec(1, 1)[0, 0], document,
+                    subs=(1, 3) if C[-1] < 100 * C[0] else (1,))
+  leaders = {(Bp, n) for _, _, Bp, n, _ in _stretches(document["frontier"])}
+  joint = study["regime"] == "joint"
+  shown = [c for c in document["curves"]
+           if not joint or (c["Bp"], c["n"]) in leaders]
+  _draw_curves(ax, document, shown, points=False)
+  _draw_envelope(ax, document, columns=WIDE)
+  if not joint:
+    _label_ends(ax, document, shown, inches=2.0, columns=WIDE)
+  return figure
+
+
+@styled
+def law_column(document: dict) -> Figure:
+  """Returns n*(C) of `law`, one column wide and without its parameters."""
+  study, frontier = document["study"], document["frontier"]
+  figure = Figure((COLUMN, 3.1), layout="constrained")
+  ax = figure.subplots()
+  _draw_law(ax, document, "n", lambda n: n)
+  if document["law"] is not None:
+    _draw_middle(ax, document)
+  C = frontier["C"]
+  C_axis(ax, study, subs=(1, 3) if C[-1] < 100 * C[0] else (1,))
+  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
+  if not document["verdict"]["identified"]:
+    ax.set_title("the law is NOT identified")
+  ax.plot([], [], "o", color=GREY, label="best n tested")
+  figure.legend(loc="outside lower left", ncols=2, fontsize=7)
+  return figure
+
+
+def _draw_middle(ax, document):
+  """Draws C0, halfway between floor and ceiling, with its interval."""
+  study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
+  x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
+  halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
+  ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
+  held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
+  ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
+  for end, at, beyond in zip(ends, held, "<>"):  # arrow: beyond the axis
+    ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
+            zorder=4)
+  ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
+          zorder=5)
+  ax.plot([], [], "-D", color="C3", mfc="white",
+          label=f"{axis_of(study)[0]}0, halfway in log2 n,\nwith its 95% "
+          "interval")
+
+
 def _draw_law(ax, document, key: str, of_n):
   """Draws the points of the frontier (hollow: not resolved), law and band."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
@@ -197,18 +254,7 @@ def law(document: dict) -> Figure:
   (ax, side), told = axes[0], ["no law was fitted"]
   _draw_law(ax, document, "n", lambda n: n)
   if fitted is not None:
-    x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
-    halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
-    ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
-    held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
-    ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
-    for end, at, beyond in zip(ends, held, "<>"):  # arrow: beyond the axis
-      ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
-              zorder=4)
-    ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
-            zorder=5)
-    ax.plot([], [], "-D", color="C3", mfc="white",
-            label=f"{symbol}0, halfway in log2 n,\nwith its 95% interval")
+    _draw_middle(ax, document)
     told = ["the law is identified" if document["verdict"]["identified"] else
             "the law is NOT identified:\ndo not use it"]
     told += [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")

@@ -1,15 +1,13 @@
 """Draws the figure of launch.speedup from a parsed speedup.json."""
 
-import os
-
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from isojax.format import compact, number
-from isojax.frontier.report.axes import GREY, MARKERS, STYLE, WIDTH, styled
-from isojax.frontier.report.plots import DPI
+from isojax.frontier.report import axes
+from isojax.frontier.report.axes import GREY, MARKERS, WIDTH, styled
 
 
 def _label(arm: dict, unit: str) -> str:
@@ -29,8 +27,8 @@ def curves(document: dict) -> Figure:
   base = document["baseline"]
   rows = [(base, "black", "o",
            f"{base['name']}: {number(base['time'])} {unit}")]
-  colours = matplotlib.colormaps["viridis"](
-      np.linspace(0.1, 0.8, len(document["arms"])))
+  colours = matplotlib.colormaps[axes.PALETTE](
+      np.linspace(0.1, axes.LIGHTEST, len(document["arms"])))
   rows += [(arm, colour, MARKERS[(i + 1) % len(MARKERS)], _label(arm, unit))
            for i, (arm, colour) in enumerate(zip(document["arms"], colours))]
   figure = Figure((WIDTH, 4.6 + 0.2 * len(rows)), layout="constrained")
@@ -61,10 +59,5 @@ def curves(document: dict) -> Figure:
 
 
 def save(document: dict, out: str) -> list[str]:
-  """Writes the figure as PNG and SVG, and returns the paths."""
-  figure, paths = curves(document), []
-  for kind, metadata in (("png", None), ("svg", {"Date": None})):
-    paths.append(os.path.join(out, f"speedup.{kind}"))
-    with matplotlib.rc_context(STYLE):
-      figure.savefig(paths[-1], dpi=DPI, metadata=metadata)
-  return paths
+  """Writes the figure in every format, and returns the paths."""
+  return axes.save(curves(document), out, "speedup")

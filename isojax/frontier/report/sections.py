@@ -4,8 +4,9 @@ import html
 
 from isojax.format import NONE, compact, number, pair, rate, signed
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters
-from isojax.frontier.labels import run_of
+from isojax.frontier.labels import run_of, still_rising
 
+IN_COLUMN = "-column"  # end of the name of a figure that is one column wide
 CAPTIONS = {
     "law": "The best tested n at each {C} (same colours in every figure; "
            "fainter: fewer bootstrap draws agree; hollow: not resolved), the "
@@ -104,13 +105,17 @@ def frontier_section(document: dict, x: str) -> str:
 
 def curves_section(document: dict, x: str) -> str:
   """Returns the fitted reward curve of each configuration."""
-  return table(
+  rising = [still_rising(c) for c in document["curves"]]
+  return (paragraph(
+      "Still rising: less than half of the rise to the fitted asymptote was "
+      "seen, so the data do not determine it.") if any(rising) else "") + table(
       ("Bp, problems", "n, rollouts per problem", "asymptote A", "95%",
        f"fitted on {x}", "points", "rmse", "bounds hit"),
-      [(c["Bp"], c["n"], rate(c["A"]), pair(c["A_interval"], rate),
+      [(c["Bp"], c["n"], "still rising" if up else rate(c["A"]),
+        NONE if up else pair(c["A_interval"], rate),
         f"{compact(c['C_lo'])} to {compact(c['C_hi'])}", c["points"],
         rate(c["rmse"]), ", ".join(c["at_bound"]) or "none")
-       for c in document["curves"]])
+       for c, up in zip(document["curves"], rising)])
 
 
 def difference(document: dict) -> str:

@@ -6,7 +6,7 @@ from html import parser
 class Page(parser.HTMLParser):
   """Text, links and unclosed tags of a page."""
 
-  VOID = {"meta", "img", "br"}
+  VOID = {"meta", "img", "br", "source"}
 
   def __init__(self, page):
     super().__init__()

@@ -3,6 +3,7 @@
 import copy
 import re
 
+from isojax.frontier import labels
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
 from tests.frontier.report import page
@@ -27,7 +28,8 @@ def test_report_is_one_safe_readable_page(name, documents, saved):
   found, figures = documents[name], saved.get(name, [])
   told = page.Page(html.page(found, figures))
   assert "script" not in told.tags and HOSTILE in told.text
-  assert len(told.links) == len(figures) // 2
+  assert len(told.links) == plots.count(figures)
+  assert told.tags >= {"picture", "source"} or not figures
   assert all(link.startswith("data:image/svg+xml;base64,")
              for link in told.links)
   assert not re.search(r"\b(nan|None|inf|null)\b", told.text)
@@ -57,6 +59,24 @@ def test_a_run_is_listed_with_its_file(documents):
   text = page.Page(html.page(documents["joint"], [])).text
   for run in documents["joint"]["study"]["runs"]:
     assert run["run_id"] in text and run["where"] in text
+
+
+def test_a_curve_that_still_rises_has_no_asymptote(documents):
+  """Of a rise from 0.1 to 0.9, 0.2 was seen: a quarter."""
+  found = copy.deepcopy(documents["joint"])
+  curve = found["curves"][0]
+  curve.update(A=0.9, A_interval=[0.5, 0.963], b=0.1, C=[10, 20, 30],
+               reward=[0.2, 0.3, 0.8], C_hi=25, C_lo=0)
+  assert labels.still_rising(curve)
+  text = page.Page(html.page(found, [])).text
+  assert "still rising" in text and "0.963" not in text
+  curve["reward"][1] = 0.6  # five eighths
+  assert not labels.still_rising(curve)
+  assert "0.963" in page.Page(html.page(found, [])).text
+
+
+def test_long_names_break_instead_of_widening_the_page():
+  assert "h1, h2, p, li, figcaption { overflow-wrap: anywhere }" in html.STYLE
 
 
 def test_numbers_that_are_not_known_show_as_a_dash(documents):

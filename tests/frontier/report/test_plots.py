@@ -18,7 +18,11 @@ from tests.frontier.report import page
 
 def test_every_figure_is_written_and_not_empty(saved, documents):
   assert {pathlib.Path(path).name for path in saved["joint"]} == {
-      f"{name}.{kind}" for name in plots.FIGURES for kind in ("png", "svg")}
+      f"{name}.{kind}" for name in plots.FIGURES
+      for kind in ("png", "svg", "pdf")} | {
+          f"{name}-column.{kind}" for name in ("law", "reward")
+          for kind in ("svg", "pdf")}
+  assert plots.count(saved["joint"]) == len(plots.FIGURES) == 7
   for path in map(pathlib.Path, saved["joint"]):
     assert path.stat().st_size > 8000
     if path.suffix == ".svg":
@@ -39,7 +43,9 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
     found[key] = []
   paths = plots.save(found, str(tmp_path))
   assert [pathlib.Path(p).name for p in paths] == [
-      "reward.png", "reward.svg", "law.png", "law.svg"]
+      "reward.png", "reward.svg", "reward.pdf", "reward-column.svg",
+      "reward-column.pdf", "law.png", "law.svg", "law.pdf", "law-column.svg",
+      "law-column.pdf"]
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
@@ -90,6 +96,28 @@ def test_n_has_one_colour_and_no_two_share_it():
   assert np.diff(luminance).min() > 0.02  # also without colour
   assert len({axes.marker_of(n, tested) for n in tested}) == len(tested)
   assert axes.colour_of(8, [8]) == axes.colour_of(16, [16])  # a single n
+
+
+def test_every_colour_is_readable_on_white():
+  """WCAG 2.2, 1.4.11: a contrast of at least 3."""
+  tested = [2, 4, 8, 16]
+  for n in tested:
+    c = np.array(axes.colour_of(n, tested)[:3])
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    assert 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05) >= 3, n
+
+
+def test_figures_of_a_column_are_readable_on_a_phone(name, documents):
+  """At 358 px of 3.3 inches, a point is 1.5 px: 7 points are 10 px."""
+  for draw in (plots_frontier.law_column, plots_frontier.reward_column):
+    figure = draw(documents[name])
+    figure.draw_without_rendering()
+    assert figure.get_size_inches()[0] == axes.COLUMN
+    texts = [t for ax in figure.axes for t in (
+        *ax.texts, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels())]
+    assert min(t.get_fontsize() for t in texts) * 358 / (72 * 3.3) > 10
+    for ax in figure.axes:
+      assert not overlapping(ax.texts)
 
 
 def test_the_colour_of_n_is_the_same_in_every_figure(documents):
