@@ -82,7 +82,7 @@ def main(argv) -> None:
                           path=path)
   figures = result.save(found, _OUT.value)
   print(result.summary(found))
-  print(f"wrote {path}, {plots.count(figures)} figures and report.html in "
+  print(f"wrote {path}, {result.count(figures)} figures and report.html in "
         f"{time.monotonic() - began:.1f} s")
 
 

@@ -245,21 +245,22 @@ IMPORTS = {
         "format frontier.labels frontier.report.sections",
     "frontier.report.plots":
         "format frontier.labels frontier.report.axes "
-        "frontier.report.plots_frontier",
+        "frontier.report.plots_frontier frontier.report.sections",
     "frontier.report.plots_frontier":
         "frontier.labels frontier.report.axes",
     "frontier.report.plots_run":
         "format frontier.report.axes",
     "frontier.report.plots_speedup":
-        "format frontier.report.axes frontier.report.plots",
+        "format frontier.report.axes",
     "frontier.report.sections":
         "format frontier.labels",
     "frontier.result":
         "errors format frontier.analysis frontier.bootstrap "
         "frontier.io.fit_json frontier.io.formats frontier.io.rows "
         "frontier.io.selection frontier.labels frontier.next_sweep "
-        "frontier.report.html frontier.report.plots frontier.study "
-        "frontier.verdict installation ledger.records",
+        "frontier.report.html frontier.report.plots "
+        "frontier.report.sections frontier.study installation "
+        "ledger.records progress",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":

@@ -136,13 +136,23 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
   return fit(rewards, weights)
 
 
-def fit_curves(study: Study, options: Options) -> list[Curves]:
+def silent(count: int) -> None:
+  """Shows no progress."""
+
+
+def fit_curves(study: Study, options: Options, tick=silent) -> list[Curves]:
   """Returns 1 + draws fits of every configuration, in the study's order.
+
+  After each configuration, tick(1) is called.
 
   Without counts per problem, a draw is the fitted curve plus normal noise of
   the size of the residuals. Noise that runs share is then not recognised.
   """
   problems, seeds = resamples(study, options)
   rng = np.random.default_rng(options.seed + 1)
-  return [_fit_configuration(study, cell, seeds_DxS, problems, options, rng)
-          for cell, seeds_DxS in zip(study.configurations, seeds, strict=True)]
+  out = []
+  for cell, seeds_DxS in zip(study.configurations, seeds, strict=True):
+    out.append(_fit_configuration(study, cell, seeds_DxS, problems, options,
+                                  rng))
+    tick(1)
+  return out

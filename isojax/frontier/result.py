@@ -6,8 +6,9 @@ import json
 import os
 
 from isojax import installation
+from isojax import progress
 from isojax.errors import InputError
-from isojax.format import many
+from isojax.format import compact, many, rate
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import labels
@@ -17,9 +18,11 @@ from isojax.frontier.io import formats
 from isojax.frontier.io import selection
 from isojax.frontier.io.rows import Row
 from isojax.frontier.io.selection import Selection
+from isojax.frontier.report.sections import IN_COLUMN
 from isojax.frontier.study import Study
-from isojax.frontier.verdict import Fit
 from isojax.ledger import records
+
+FEW = 4  # runs that the summary lists
 
 
 def need_matplotlib(what: str) -> None:
@@ -29,18 +32,20 @@ def need_matplotlib(what: str) -> None:
                      f"{installation.pip_install('plot')}")
 
 
-def of_all_metrics(fit: Fit, rows: list[Row], chosen: Selection) -> dict:
-  """Returns metric -> fit of the same runs, for each metric in the records."""
-  fits = {fit.study.metric: fit}
-  for metric in formats.METRICS:
+def other_metrics(metric: str, rows: list[Row],
+                  chosen: Selection) -> dict[str, Study]:
+  """Returns metric -> study of the same runs, for other metrics in the records.
+  """
+  found = {}
+  for name in formats.METRICS:
     try:
       study, _ = selection.from_rows(
-          rows, dataclasses.replace(chosen, metric=metric))
+          rows, dataclasses.replace(chosen, metric=name))
     except InputError:  # a log without this metric
       continue
-    if study.metric not in fits:
-      fits[study.metric] = analysis.analyse(study, fit.options)
-  return fits
+    if study.metric != metric:
+      found[study.metric] = study
+  return found
 
 
 def summary(found: dict) -> str:
@@ -50,6 +55,8 @@ def summary(found: dict) -> str:
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
            f"{study['eval_set']} against {study['axis']}",
+           *(curve_of(run, study) for run in study["runs"]
+             if len(study["runs"]) <= FEW),
            "identified" if verdict["identified"] else "NOT identified:",
            *(f"  - {reason}" for reason in verdict["reasons"]),
            *(f"  caution: {caution}" for caution in verdict["cautions"])]
@@ -70,6 +77,22 @@ def summary(found: dict) -> str:
   return "\n".join(lines)
 
 
+def curve_of(run: dict, study: dict) -> str:
+  """Returns where the evaluations of a run begin, culminate and end."""
+  rewards, C = run["reward"], run["C"]
+  best = max(range(len(rewards)), key=rewards.__getitem__)
+  ends = ", ".join(
+      f"{name} {rate(rewards[i])} at {compact(C[i])}"
+      for name, i in (("start", 0), ("best", best), ("final", -1)))
+  return f"{run['run_id']}: {ends} {labels.axis_of(study)[1]}"
+
+
+def count(paths: list[str]) -> int:
+  """Returns the number of figures; `save` writes several files of each."""
+  return len({os.path.basename(path).partition(".")[0].removesuffix(IN_COLUMN)
+              for path in paths})
+
+
 def document(study: Study, rows: list[Row], chosen: Selection,
              options: bootstrap.Options, *, notes: list[str],
              path: str) -> dict:
@@ -83,12 +106,18 @@ def document(study: Study, rows: list[Row], chosen: Selection,
     notes: what the readers left out, and why.
     path: of the file, for the command that comes next.
   """
-  fit = analysis.analyse(study, options)
+  others = other_metrics(study.metric, rows, chosen)
+  total = sum(len(each.configurations) for each in (study, *others.values()))
+  with progress.track(total, "fitting", "curves") as advance:
+    fit = analysis.analyse(study, options, advance)
+    fits = {study.metric: fit} | {
+        metric: analysis.analyse(each, options, advance)
+        for metric, each in others.items()}
   study = fit.study  # without what is not fitted
   notes, min_C = list(notes), options.points.min_C
   hill = fit_json.scalerl_fields(study, min_C=min_C, notes=notes)
   return fit_json.document(
-      fit, others=of_all_metrics(fit, rows, chosen), hill=hill,
+      fit, others=fits, hill=hill,
       matched=fit_json.scalerl_matched(study, hill, min_C=min_C),
       next_plan=next_sweep.next_plan(fit, path=path), notes=notes)
 

@@ -77,6 +77,8 @@ def read_own(document: dict, *, path: str) -> list[Own]:
   """Returns the arms of speedup.json; InputError if it is another file."""
   try:
     out = []
+    if not isinstance(document, dict) or "arms" not in document:
+      raise ValueError("it has no arms")
     for arm in document["arms"]:
       interval = arm["interval"]
       n, m = arm["n"], arm["m"]
@@ -98,8 +100,15 @@ def read_own(document: dict, *, path: str) -> list[Own]:
     return out
   except (KeyError, TypeError, ValueError, IndexError) as error:
     raise InputError(
-        f"{path}: expected speedup.json of launch.speedup --out on the axis "
-        f"device_seconds ({type(error).__name__}: {error})") from error
+        f"{path}: {_wrong(error)}; expected speedup.json on the axis "
+        "device_seconds: make it with python -m launch.speedup --out=FOLDER"
+    ) from error
+
+
+def _wrong(error: Exception) -> str:
+  """Returns what is wrong with speedup.json, from the error of reading it."""
+  return (f"the field {error.args[0]!r} is missing"
+          if isinstance(error, KeyError) else str(error))
 
 
 def candidates(n: int) -> list[int]:
@@ -155,6 +164,8 @@ def propose(n: int, *, own: list[Own] | None,
       min(p.rollouts_needed for p in PUBLISHED),
       max(p.rollouts_needed for p in PUBLISHED))]
   m, basis = _nearest(n, RATIO), prior
+  if n / m != RATIO:
+    basis += f"; here {n / m:g}, with m = n / 2, n / 4, ... of {FEWEST_M} or more"
   kept = [arm for arm in own or () if arm.ratio is not None and arm.ratio > 1]
   faster = [arm for arm in kept if arm.verdict == "faster"]
   if faster:

@@ -18,9 +18,9 @@ def no_column(path: str, where: str, columns) -> InputError:
   """Returns the error for a missing column."""
   near = difflib.get_close_matches(path, columns, n=1, cutoff=0) or ["none"]
   return InputError(
-      f"{where}: no column {path!r}; the nearest is {near[0]!r} (there are: "
-      f"{', '.join(columns)}); inside a column, write it as in "
-      "'prompt.0.content'")
+      f"{where}: no column {path!r}; the nearest is {near[0]!r}; inside a "
+      "column, write it as in 'prompt.0.content'; there are: "
+      f"{', '.join(columns)}")
 
 
 def _tops(columns: tuple[str, ...], names: list[str], file: str) -> list[str]:

@@ -27,6 +27,7 @@ def test_the_prior_is_a_quarter_but_not_below_four(n, m):
   assert found.m == m and "published prior" in found.basis
   assert "m of 4 to 16 at n = 64" in found.warnings[0]
   assert "1.3 to 2.4 times the rollouts" in found.warnings[1]
+  assert ("; here " in found.basis) == (n / m != 4)
 
 
 @pytest.mark.parametrize("n", [2, 4, 6, 7, 9, 15])
@@ -79,8 +80,21 @@ def test_only_device_seconds_of_speedup_are_evidence():
     assert read(arms=[never | change], baseline={"time": 5.0})[0].verdict == (
         verdict)
   for change, message in ((dict(axis="rollouts"), "not device_seconds"),
-                          (dict(arms=[{}]), "KeyError"),
+                          (dict(arms=[{}]), "'interval' is missing"),
                           (dict(arms=[arm | dict(verdict="x")]),
                            "verdict 'x'")):
-    with pytest.raises(InputError, match=f"s.json: expected .*{message}"):
+    with pytest.raises(InputError, match=f"s.json: .*{message}; expected"):
       read(**change)
+
+
+@pytest.mark.parametrize("document, told", [
+    ({}, "speedup.json: it has no arms; expected speedup.json on the axis "
+     "device_seconds: make it with python -m launch.speedup"),
+    ([], "it has no arms"), (None, "it has no arms"),
+    ({"arms": [{"n": 4}]}, "the field 'interval' is missing; expected"),
+    ({"arms": []}, "the field 'axis' is missing; expected"),
+    ({"arms": [], "axis": "rollouts"}, "axis 'rollouts', not device_seconds")])
+def test_a_file_that_is_no_speedup(document, told):
+  with pytest.raises(InputError) as error:
+    pods.read_own(document, path="speedup.json")
+  assert told in str(error.value) and "KeyError" not in str(error.value)

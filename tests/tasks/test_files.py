@@ -282,7 +282,7 @@ GOOD = b'{"question": "1+1?", "answer": "2"}\n'
 
 @pytest.mark.parametrize("name, data, message", [
     ("a.jsonl", GOOD + b'{"question": "2+2?"}\n',
-     r"a.jsonl:2: no column 'answer'; .* \(there are: question\)"),
+     r"a.jsonl:2: no column 'answer'; .*; there are: question"),
     ("a.jsonl", GOOD + b'\n{"question": "2+2?", "answer": " "}\n',
      r"a.jsonl:3: no question or no answer .* as in 1 of 2 rows"),
     ("a.jsonl", GOOD + b'{"question": null, "answer": "2"}\n',

@@ -50,9 +50,8 @@ def _whole(row: Row, name: str, least: int, most: int = MOST) -> int:
 def _field(row: Row, name: str):
   if name not in row.fields or row.fields[name] is None:
     raise InputError(
-        f"{row.where}: no {name} (there are: {', '.join(row.fields)}); give "
-        f"its column, --columns={name}=COLUMN, or its value, "
-        f"--fixed={name}=VALUE")
+        f"{row.where}: no {name}; give its column, --columns={name}=COLUMN, or "
+        f"its value, --fixed={name}=VALUE; there are: {', '.join(row.fields)}")
   return row.fields[name]
 
 

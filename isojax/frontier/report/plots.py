@@ -273,12 +273,6 @@ def drawable(document: dict) -> list[str]:
           and not (name == "law" and document["frontier"]["tied"])]
 
 
-def count(paths: list[str]) -> int:
-  """Returns the number of figures, of which `save` wrote several files."""
-  return len({os.path.basename(path).partition(".")[0].removesuffix(IN_COLUMN)
-              for path in paths})
-
-
 def save(document: dict, out: str) -> list[str]:
   """Writes each figure that has data and returns the paths.
 

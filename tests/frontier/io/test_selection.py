@@ -135,7 +135,7 @@ def test_a_missing_column_names_those_that_are_there():
   some = rows()
   for row in some:
     del row.fields["n"]
-  with pytest.raises(InputError, match=r"a.jsonl:1: no n \(there are: run_id"):
+  with pytest.raises(InputError, match="a.jsonl:1: no n; give its column, .*; there are: run_id"):
     selection.from_rows(some, WANTED)
   with pytest.raises(InputError, match="no gpu_hours.*--columns=gpu_hours="):
     selection.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))

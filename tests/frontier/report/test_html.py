@@ -4,6 +4,7 @@ import copy
 import re
 
 from isojax.frontier import labels
+from isojax.frontier import result
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
 from tests.frontier.report import page
@@ -28,7 +29,7 @@ def test_report_is_one_safe_readable_page(name, documents, saved):
   found, figures = documents[name], saved.get(name, [])
   told = page.Page(html.page(found, figures))
   assert "script" not in told.tags and HOSTILE in told.text
-  assert len(told.links) == plots.count(figures)
+  assert len(told.links) == result.count(figures)
   assert told.tags >= {"picture", "source"} or not figures
   assert all(link.startswith("data:image/svg+xml;base64,")
              for link in told.links)

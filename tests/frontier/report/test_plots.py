@@ -8,6 +8,7 @@ from matplotlib.colors import same_color
 import numpy as np
 import pytest
 
+from isojax.frontier import result
 from isojax.frontier.report import axes
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
@@ -22,7 +23,7 @@ def test_every_figure_is_written_and_not_empty(saved, documents):
       for kind in ("png", "svg", "pdf")} | {
           f"{name}-column.{kind}" for name in ("law", "reward")
           for kind in ("svg", "pdf")}
-  assert plots.count(saved["joint"]) == len(plots.FIGURES) == 7
+  assert result.count(saved["joint"]) == len(plots.FIGURES) == 7
   for path in map(pathlib.Path, saved["joint"]):
     assert path.stat().st_size > 8000
     if path.suffix == ".svg":
