@@ -122,5 +122,5 @@ def get_study(part):
         for n in N] + [
             arm(f"Bp = {Bp}", N, (0, 1), alloc=dict(Bp=Bp)) for Bp in (8, 128)]
   elif part == "quick":
-    study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0, 1))])
+    study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0,))])
   return study

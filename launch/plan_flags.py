@@ -37,7 +37,8 @@ flags.DEFINE_string(
     "--config. Its counts of correct samples give --stratum and --D.")
 flags.DEFINE_string(
     "law", None, "fit.json of launch.fit, or a published prior: "
-    f"{', '.join(priors.PRIORS)}. Default: q1-STRATUM.")
+    f"{', '.join(priors.PRIORS)}; or a law of docs/study.md, for tiny policies: "
+    f"{', '.join(priors.STUDIES)}. Default: q1-STRATUM.")
 flags.DEFINE_enum(
     "metric", DEFAULT.metric, CHOICES["metric"], "The metric to maximise: avg, "
     "best@k (coverage) or worst@k (reliability).")

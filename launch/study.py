@@ -1,9 +1,10 @@
 """Runs a part of the study of n*(C), fits it and writes its page.
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study \
-      --out=docs/study --page=docs/study.md --workers=2
+      --out=docs/study --page=docs/study.md --fits=isojax/assets/study \
+      --workers=2
   python -m launch.study --ledger=docs/study/hard.jsonl.gz --out=docs/study \
-      --page=docs/study.md
+      --page=docs/study.md --fits=isojax/assets/study
 
 The same command resumes the runs. A part with a prediction runs to a quarter of
 its C, writes OUT/PART-prediction.json and ends; when that file is committed,
@@ -63,6 +64,9 @@ _LEDGER = flags.DEFINE_string(
 _PAGE = flags.DEFINE_string(
     "page", None, "Page whose block of the part is replaced; default: "
     "OUT/study.md.")
+_FITS = flags.DEFINE_string(
+    "fits", None, "Folder of PART-fit.json, input of launch.plan --law; "
+    "default: OUT.")
 _DRAWS = flags.DEFINE_integer(
     "draws", bootstrap.DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 FAILED = 1  # exit code of launch.sweep: some runs failed
@@ -85,6 +89,10 @@ class Stage:
 def out() -> str:
   """Returns the folder of ledger, fit and figures."""
   return _OUT.value or os.path.join(_ROOT.value, "report")
+
+
+def fit_path(part: str) -> str:
+  return os.path.join(_FITS.value or out(), f"{part}-fit.json")
 
 
 def of_config() -> tuple[str, protocol_lib.Protocol]:
@@ -122,7 +130,7 @@ def pieces(p: protocol_lib.Protocol):
   """Returns the pieces of the schedule of a part, or None without one."""
   if all(arm.n for arm in p.arms):
     return None
-  config, path = _CONFIG.value, os.path.join(out(), f"{p.law}-fit.json")
+  config, path = _CONFIG.value, fit_path(p.law)
   law = fit_file.read_fit(request.load_json(
       path, f"the fit of the part {p.law}, which must run before"), path=path)
   optimizer = config.recipe.optimizer
@@ -248,8 +256,9 @@ def write_page(path: str, lines: list[dict]) -> list[str]:
   try:
     names = figures.save(found, folder, drawn)
     if fit is not None:
-      records.replace(os.path.join(folder, f"{p.part}-fit.json"),
-                      json.dumps(fit, allow_nan=False).encode())
+      record_flags.writable(os.path.dirname(fit_path(p.part)))
+      records.replace(fit_path(p.part), json.dumps(
+          fit, allow_nan=False).encode())
     records.replace(target, page.put(before, p.part, block).encode())
   except OSError as error:
     raise InputError(f"--out={folder}: cannot be written ({error})") from error

@@ -139,7 +139,7 @@ def ask(q: Question) -> Answer:
   if law.identified:
     return Answer(
         float(law.law(x)), law.interval(x),
-        f"your own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
+        f"{law.whose} own fit, {law.path} ({law.metric} on {law.stratum}); 95% "
         "interval of the bootstrap", x, law.unit, law.C_seen)
   best = law.best_measured(x)
   why = f"{law.path}: its law is not identified ({'; '.join(law.reasons)})"
@@ -155,7 +155,7 @@ def ask(q: Question) -> Answer:
               if low <= x <= high)
   return Answer(
       float(best.n), best.interval,
-      f"the best of your tested n at this C, measured, not a law: {why}"
+      f"the best of {law.whose} tested n at this C, measured, not a law: {why}"
       + ("; 95% interval of the bootstrap" if best.interval else "")
       + f"; {best.agreeing:.0%} of the bootstrap draws agree", x, law.unit,
       seen, best.Bp)

@@ -69,6 +69,9 @@ def of_the_law(q, a: Allocation, answer):
       yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
              "points): check two values of Bp")
     return
+  if law.whose != Fitted.whose:
+    yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
+           "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
   found = contradicted(law, a, answer.x)
   if found:

@@ -74,6 +74,7 @@ class Fitted:
   path: str
   frontier: tuple[Best, ...] = ()  # in order of C
   runs: tuple[Run, ...] = ()
+  whose: str = "your"  # fit; or the study's
 
   def interval(self, C: float) -> tuple[float, float]:
     """Returns the 95 % interval of n*(C)."""

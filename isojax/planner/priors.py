@@ -49,6 +49,11 @@ PRIORS = {
                            unit="updates", Bp=None, C_seen=(27, 830),
                            **_EASY | _AT_8192),
 }
+# Fits of docs/study.md: the embedded policy on countdown, Bp = 32. launch.study
+# writes these files.
+STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
+           "study-easy": "isojax/assets/study/easy-fit.json"}
+STUDY_MODEL = "the embedded policy of isojax on countdown"
 # The n with the best best@4 and worst@4 at the largest C, by Bp (section 8).
 BEST_AT_END = {
     ("easy", "best"): {32: 512, 64: 128, 128: 8, 256: 16},

@@ -241,6 +241,19 @@ def read_fit(path: str) -> Fitted:
                            path=path)
 
 
+def read_study(name: str) -> Fitted:
+  """Returns a law of docs/study.md; InputError if it was not measured yet."""
+  path = priors.STUDIES[name]
+  if not os.path.exists(installation.find(path)):
+    raise InputError(
+        f"--law={name}: {path} does not exist, the study has not measured it; "
+        f"expected a fit that launch.study writes; take one of "
+        f"{', '.join(priors.PRIORS)}")
+  return dataclasses.replace(
+      read_fit(path), path=f"{name} (docs/study.md)", whose="the study's",
+      stratum=name.removeprefix("study-"))
+
+
 def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   """Returns the law that is asked, or the prior of the stratum.
 
@@ -260,11 +273,13 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
     law, name = name, name.path
   elif name in priors.PRIORS:
     law = priors.PRIORS[name]
+  elif name in priors.STUDIES:
+    law = read_study(name)
   elif os.path.exists(name):
     law = read_fit(name)
   else:
     raise InputError(f"--law={name}: no such file, and no prior "
-                     f"({', '.join(priors.PRIORS)})")
+                     f"({', '.join([*priors.PRIORS, *priors.STUDIES])})")
   if stratum is not None and law.stratum not in (None, stratum):
     raise InputError(f"--law={name} is of {law.stratum} problems, yours are "
                      f"{stratum}")

@@ -53,3 +53,24 @@ def lines(protocol=PROTOCOL, *, truth=TRUTH, C=None, begun=1_000_000_000,
              "split": "hard", "eval_set": "hard/validation"},
             *evals, *updates]
   return out
+
+
+def of_arms(protocol: Protocol, gains: dict) -> list[dict]:
+  """Returns a ledger in which an arm adds `gains[name]` to the asymptote.
+
+  All arms have the same problems and samples, but for the gain.
+  """
+  out = []
+  for i, arm in enumerate(protocol.arms):
+    for n in arm.n or (4,):
+      truth = synthetic.Truth(Bp=32, n=(n,), A=(0.3 + gains[arm.name],),
+                              k=(12 / protocol.C,), b=0.06)
+      made = lines(dataclasses.replace(protocol, arms=(
+          Arm("", (n,), arm.seeds, {}),)), truth=truth, Q=300)
+      for line in made[1:]:
+        if line["kind"] == "run":
+          line |= {"arm": arm.name, "run_id": f"{i:06d}{n:04d}{line['seed']:02d}",
+                   "schedule": None if arm.n else [[0, 4], [1000, 8]]}
+      out += made[1:]
+  return [{"kind": "study", "version": ledger.VERSION, "code": "abc",
+           "protocol": dataclasses.asdict(protocol)}, *out]

@@ -10,6 +10,9 @@ import pytest
 from configs import study as config
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
+from isojax.planner import request
+from isojax.study import arms
+from isojax.study import arms_page
 from isojax.study import law
 from isojax.study import ledger
 from isojax.study import page
@@ -45,7 +48,7 @@ def runs_of_parts(tmp_path_factory):
 def test_every_part_has_its_runs(runs_of_parts):
   assert {part: len(runs) for part, runs in runs_of_parts.items()} == {
       "hard": 21, "easy": 21, "pods": 40, "scalerl": 21, "schedule": 40,
-      "rate": 18, "regimes": 42, "quick": 6}
+      "rate": 18, "regimes": 42, "quick": 3}
   ids = {part: {r.run_id for r in runs} for part, runs in runs_of_parts.items()}
   assert ids["hard"] < ids["schedule"]  # seeds 0 to 2 are made once
   assert len(ids["pods"] & ids["rate"]) == 3  # n = 64 as it is
@@ -172,18 +175,20 @@ def test_hit_and_miss(n, reward, interval, n_hit, reward_hit):
   assert not found["by_n"][0]["hit"]
 
 
-def test_the_page_says_what_was_found_and_is_rebuilt_alike(registered):
-  lines, _ = made()
-  one, two = (page.of_law(results.of_law(
-      lines, path="x", registered=registered, options=OPTIONS), "f/")
-      for _ in range(2))
-  assert one == two
-  assert "**n = 32 leads**" in one and "Partial" not in one
-  assert "Registered prediction" in one and "after the prediction" not in one
-  assert "before the prediction, which is therefore void" in one  # of 2001
-  assert "not those that the prediction" not in one
-  assert json.dumps(results.of_law(
-      lines, path="x", registered=None, options=OPTIONS), allow_nan=False)
+@pytest.fixture(scope="module")
+def whole(registered):
+  """The results of all runs."""
+  return results.of_law(made()[0], path="x", registered=registered,
+                        options=OPTIONS)
+
+
+def test_the_page_says_what_was_found(whole):
+  text = page.of_law(whole, "f/")
+  assert "**n = 32 leads**" in text and "Partial" not in text
+  assert "before the prediction, which is therefore void" in text  # of 2001
+  assert "not those that the prediction" not in text
+  assert "](f/hard-reward.svg)" in text
+  assert json.dumps(whole, allow_nan=False)
 
 
 def test_a_partial_page_says_what_is_missing():
@@ -195,13 +200,14 @@ def test_a_partial_page_says_what_is_missing():
   assert "n = 8: seeds 0, 1 (at least 0.2M)" in text
 
 
-def test_other_data_void_the_prediction(registered):
-  lines, _ = made(seed=4)
-  found = results.of_law(lines, path="x", registered=registered | {
-      "unix_time": 10}, options=OPTIONS)
-  text = page.of_law(found, "")
+def test_other_data_void_the_prediction(registered, whole):
+  _, runs = made(seed=4)
+  fit = law.fitted(runs, path="x", C=1e9, axis="rollouts", metric="avg",
+                   options=OPTIONS, notes=[])
+  found = results.predicted(registered | {"unix_time": 10}, runs, fit)
+  text = page.of_law(whole | {"prediction": found}, "")
   assert "not those that the prediction was made from" in text
-  assert "after the prediction" in text
+  assert "after the prediction" in text and "hit" in text
 
 
 def test_a_block_replaces_its_own():
@@ -213,3 +219,60 @@ def test_a_block_replaces_its_own():
   assert page.put(again, "hard", "one\n") == both
   with pytest.raises(InputError, match="no block"):
     page.block_of(again, "pods")
+
+
+def compared(part, *names, gains):
+  p = dataclasses.replace(ledgers.PROTOCOL, part=part, first=None, law="hard",
+                          arms=tuple(
+      protocol.Arm(name, (8, 32) if part == "schedule" and not name else
+                   None if name == "schedule" else (8,), (0, 1, 2), {})
+      for name in names))
+  found = arms.of_part(ledgers.of_arms(p, gains), path="x", options=OPTIONS)
+  return found, arms_page.block(found, "f/")
+
+
+def test_arms_are_compared_with_the_first():
+  found, text = compared("rate", "", "high", "low", "same", gains={
+      "": 0.0, "high": 0.1, "low": -0.1, "same": 0.0})
+  gains = {row["arm"]: row["gain"] for row in found["rows"]}
+  assert gains[""] is None and gains["same"]["mean"] == 0.0
+  assert gains["high"]["mean"] == pytest.approx(0.1, abs=0.03)
+  assert ("better: high at n = 8; worse: low at n = 8; not resolved: same at "
+          "n = 8.") in text
+  assert "Partial" not in text
+
+
+@pytest.mark.parametrize("gain, words", [
+    (0.1, "**beats** the best of 2 fixed n"), (-0.1, "**loses to**"),
+    (0.0, "**cannot be told from**")])
+def test_a_schedule_against_every_fixed_n(gain, words):
+  found, text = compared("schedule", "", "schedule",
+                         gains={"": 0.0, "schedule": gain})
+  assert words in text and "n = 4 from C = 0, n = 8 from C = 1k" in text
+  assert found["schedule"]["gain"]["mean"] == pytest.approx(gain, abs=0.03)
+
+
+def test_speedups_and_asymptotes():
+  found, text = compared("pods", "", "8/4", gains={"": 0.0, "8/4": 0.1})
+  assert found["rows"][1]["speedups"]["rollouts"]["ratio"] > 1.3
+  assert "faster" in text or "not resolved" in text
+  found, text = compared("scalerl", "", "x", gains={"": 0.0, "x": 0.1})
+  A = [row["hill"]["A"]["mean"] for row in found["rows"]]
+  assert A == pytest.approx([0.3, 0.4], abs=0.05)
+  assert "B must not be compared" in text
+
+
+def test_the_planner_takes_a_law_of_the_study(tmp_path, monkeypatch, whole):
+  monkeypatch.chdir(tmp_path)
+  folder = tmp_path / "isojax/assets/study"
+  folder.mkdir(parents=True)
+  (folder / "hard-fit.json").write_text(json.dumps(whole["fit"]))
+  found = request.read_study("study-hard")
+  assert (found.stratum, found.whose) == ("hard", "the study's")
+  assert found.best_measured(300_000).n == 32
+
+
+def test_a_law_of_a_part_that_was_not_run_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setitem(request.priors.STUDIES, "study-x", str(tmp_path / "x"))
+  with pytest.raises(InputError, match="has not measured it"):
+    request.read_study("study-x")

@@ -20,7 +20,7 @@ LEDGERS = sorted(FOLDER.glob("*.jsonl.gz"))
 def test_the_page_is_rebuilt(path, tmp_path):
   """Words and numbers exactly; the fit to rounding."""
   part = path.name.removesuffix(".jsonl.gz")
-  for name in (f"{part}-prediction.json", "hard-fit.json"):
+  for name in (f"{part}-prediction.json",):
     if (FOLDER / name).exists():
       shutil.copy(FOLDER / name, tmp_path / name)
   done = command.run("launch.study", f"--ledger={path}", f"--out={tmp_path}")
