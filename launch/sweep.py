@@ -1,7 +1,7 @@
 """Runs every row of a plan, on this machine or on many.
 
   python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs
-  python -m launch.sweep --root=runs --status
+  python -m launch.sweep --root=runs --status --follow
 
 The same command resumes a sweep: finished runs are skipped, partial runs
 resume, and failed runs are started again until they have failed --tries
@@ -75,8 +75,13 @@ _SLURM = flags.DEFINE_list(
 _STATUS = flags.DEFINE_boolean(
     "status", False, "Print the state of the root's runs and change nothing.")
 
+_FOLLOW = flags.DEFINE_boolean(
+    "follow", False, "With --status: show it again as it changes, until every "
+    "run is finished or failed.")
+
 FAILED = 1  # exit code: some runs failed
 EVERY = 30.0  # seconds between status lines where there is no terminal
+FRESH = 3.0  # seconds between two looks of --follow
 
 
 def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
@@ -107,6 +112,8 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
 
 def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
   """Returns (the runs of this sweep, what is wrong with others)."""
+  if _FOLLOW.value and not _STATUS.value:
+    raise InputError("--follow shows the status of a sweep: give --status too")
   if _PLAN.value and _STATUS.value:
     raise InputError("--status shows the runs that a root holds: leave --plan "
                      "out")
@@ -144,6 +151,23 @@ def live_line(root: str):
       progress.say(status.line(root, states))
 
   return show
+
+
+def read_now(root: str, rules: sweeper.Rules) -> list[sweeper.RunState]:
+  """Returns the states of the chosen runs, those registered since included."""
+  return sweeper.read_states(root, chosen(root)[0], rules, {}, {})
+
+
+def show_status(root: str, runs: list[runs_lib.Run],
+                rules: sweeper.Rules) -> None:
+  """Prints the table of --status, once or with --follow."""
+  if not _FOLLOW.value:
+    print(status.table(root, sweeper.read_states(root, runs, rules, {}, {})))
+    return
+  try:
+    status.follow(root, lambda: read_now(root, rules), lambda: time.sleep(FRESH))
+  except KeyboardInterrupt:
+    pass
 
 
 def code_of(states: list[sweeper.RunState], wrong: list[str],
@@ -217,7 +241,7 @@ def main(_) -> int:
   rules = sweeper.Rules(_MAX_FAILURES.value, _LEASE.value,
                         runs_lib.code_version(), _WAIT.value)
   if _STATUS.value:
-    print(status.table(root, sweeper.read_states(root, runs, rules, {}, {})))
+    show_status(root, runs, rules)
     return code_of([], wrong, False)
   for text in wrong:
     progress.say(f"left out: {text}")

@@ -3,7 +3,9 @@
 import collections
 import dataclasses
 import os
+import shutil
 import statistics
+import sys
 import time
 
 from isojax.ledger import records
@@ -11,8 +13,9 @@ from isojax.errors import InputError
 from isojax import format as format_lib
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
-from isojax.sweep.sweeper import RunState
+from isojax.sweep.sweeper import FINAL, RunState
 
+HOME, TO_END_OF_LINE, BELOW = "\x1b[H", "\x1b[K", "\x1b[J"  # ECMA-48
 TAIL = 65_536  # bytes of records that the live line reads
 RECENT = 20  # training steps whose median gives the rate; some compile
 PHASES = ("sample", "score", "update")
@@ -121,6 +124,51 @@ def table(root: str, states: list[RunState]) -> str:
     if each.attempts and each.state in ("waiting", "failed"):
       below.append(f"{run_id} ({each.run.row}): {each.attempts[-1].reason}")
   return "\n".join([format_lib.aligned(lines), *below])
+
+
+def may_change(root: str, each: RunState) -> bool:
+  """Returns whether a run is neither finished nor failed."""
+  try:
+    state = shown_state(each, progress_of(root, each.run, TAIL))
+  except InputError:  # damaged records, which the table names
+    return False
+  return state not in FINAL
+
+
+def screen(text: str, columns: int, lines: int) -> str:
+  """Returns a text that replaces what a terminal shows, cut to its size."""
+  rows = text.split("\n")
+  if len(rows) > lines - 1:
+    cut = len(rows) - lines + 2  # the last line stays
+    rows = [*rows[:-cut - 1], f"... {cut} more lines", rows[-1]]
+  return HOME + "".join(row[:columns] + TO_END_OF_LINE + "\n"
+                        for row in rows) + BELOW
+
+
+def follow(root: str, read, pause) -> list[RunState]:
+  """Shows the status of a root until no run can change; returns the states.
+
+  On a terminal it is redrawn in place, cut to its size. Otherwise it is printed
+  each time that it has changed.
+
+  Args:
+    root: of the sweep.
+    read: () -> the states of its runs.
+    pause: called between two looks.
+  """
+  shown, live = None, sys.stdout.isatty()
+  while True:
+    states = read()
+    text = f"{table(root, states)}\n{line(root, states)}"
+    if live:
+      print(screen(text, *shutil.get_terminal_size()), end="",
+            flush=True)
+    elif text != shown:
+      print(f"{time.strftime('%H:%M:%S')}\n{text}\n", flush=True)
+    shown = text
+    if not any(may_change(root, each) for each in states):
+      return states
+    pause()
 
 
 def line(root: str, states: list[RunState]) -> str:

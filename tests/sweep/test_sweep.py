@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -422,7 +423,7 @@ def test_devices_that_are_not_there():
 def ledger(root, run, steps):
   """Records of a run of one rollout a millisecond, avg 0.1 a step."""
   folder = pathlib.Path(runs_lib.workdir_of(root, run))
-  folder.mkdir()
+  folder.mkdir(exist_ok=True)
   a = run.allocation
   line = lambda kind, step, **more: json.dumps(
       dict(kind=kind, step=step, rollouts=step * a.B, Bp=a.Bp, n=a.n) | more)
@@ -467,6 +468,26 @@ def test_status(tmp_path, root):
   path = pathlib.Path(runs_lib.workdir_of(root, runs[0])) / "records.jsonl"
   path.write_text("damaged\n{}\n")
   assert f"{path}:1: not a record" in status.table(root, states)
+
+
+def test_follow_prints_each_change_until_nothing_can_change(
+    tmp_path, root, capsys):
+  (run,), _ = runs_of(tmp_path, rows((8, 8)))  # of 4 steps
+  runs_lib.register(root, run)
+  rules, steps = sweeper.Rules(2, 60.0, "v", True), iter([1, 1, 3, 4])
+  read = lambda: sweeper.read_states(root, [run], rules, {}, {})
+  ledger(root, run, 0)
+  status.follow(root, read, lambda: ledger(root, run, next(steps)))
+  out = capsys.readouterr().out
+  assert re.findall(r"(\d)/4", out) == ["0", "1", "3", "4"]  # 1 only once
+  assert out.count("of C = 256") == 4 and next(steps, None) is None
+
+
+def test_the_screen_is_cut_to_the_terminal():
+  assert status.screen("ab\nc", 9, 9) == "\x1b[Hab\x1b[K\nc\x1b[K\n\x1b[J"
+  drawn = status.screen("\n".join("abcdefgh"), 20, 6)
+  assert re.findall(r"[^\x1b\n]+(?=\x1b\[K)", drawn.replace("\x1b[H", "")) == [
+      "a", "b", "c", "... 4 more lines", "h"]
 
 
 def test_the_tail_of_records_is_their_end(tmp_path, root):
