@@ -21,8 +21,11 @@ def extended(context: RunContext, folder: str) -> workdir.Stored | None:
   if not workdir.claimed(folder):
     return None
   stored, values = workdir.read_config(folder), context.identity["alloc"]
-  budgets = [(stored.config["alloc"][name], values[name]) for name in ("C", "M")
-             if "alloc" in stored.config and name in stored.config["alloc"]]
+  there = stored.config["alloc"] if "alloc" in stored.config else {}
+  if stored.given_C is not None:
+    there = there | {"C": stored.given_C}
+  budgets = [(there[name], values[name]) for name in ("C", "M")
+             if name in there]
   if len(budgets) < 2 or any(
       old is not None and new is not None and new < old
       for old, new in budgets):
@@ -32,6 +35,17 @@ def extended(context: RunContext, folder: str) -> workdir.Stored | None:
   same = workdir.run_id(shorter) == stored.identity
   return stored if same and workdir.run_id(context.identity) != (
       stored.identity) else None
+
+
+def spent(config: dict, C: int) -> dict:
+  """Returns a config with the rollouts that are spent as alloc.C, if M is given.
+
+  Args:
+    config: whose alloc.C is void beside alloc.M.
+    C: of the run.
+  """
+  alloc = config["alloc"]
+  return config | {"alloc": alloc | {"C": C}} if alloc["M"] else config
 
 
 def as_stored(context: RunContext, config: dict, folder: str, *,
@@ -82,9 +96,12 @@ def claimed(context: RunContext, config: dict, folder: str, *,
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
-  claim = workdir.claim(folder, config, context.run_id, context.model_sha256,
-                        identity=workdir.run_id(context.identity),
-                        shorter=shorter and shorter.identity)
+  true = spent(config, context.e.alloc.C)
+  claim = workdir.claim(
+      folder, true, context.run_id, context.model_sha256,
+      identity=workdir.run_id(context.identity),
+      shorter=shorter and shorter.identity,
+      given_C=None if true == config else config["alloc"]["C"])
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(

@@ -326,6 +326,33 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   assert workdir.read_config(str(folder)).config["alloc"]["C"] == 192
 
 
+def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
+  """C of the config is void beside M, but is part of the identity."""
+  folder, path = str(tmp_path / "a"), tmp_path / "a/config.json"
+  claim = lambda config: run_folder.claimed(
+      run_context.prepare(config), config.to_dict(), folder, run_id=None,
+      evaluate=False)
+  with claim(small(alloc=dict(M=3))) as context:
+    run_id = context.run_id
+    assert context.identity["alloc"]["C"] == 120
+  stored = workdir.read_config(folder)
+  assert (stored.config["alloc"]["C"], stored.given_C) == (3 * 4 * 6, 120)
+  new = path.read_text()
+  values = json.loads(new)
+  values["config"]["alloc"]["C"] = values.pop("given_C")
+  old = json.dumps(values)  # as before this was stored
+  for text in (new, old):
+    for M in (3, 6):  # resumed; then extended
+      path.write_text(text)
+      with claim(small(alloc=dict(M=M))) as context:
+        assert context.run_id == run_id
+    with pytest.raises(InputError, match="belongs to run"):
+      with claim(small(alloc=dict(M=2))):
+        pass
+  alloc = workdir.read_config(folder).config["alloc"]
+  assert (alloc["M"], alloc["C"]) == (6, 144)
+
+
 # --- evaluation ---------------------------------------------------------------
 
 

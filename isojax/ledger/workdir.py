@@ -80,6 +80,9 @@ class Stored:
   identity: str  # hash of all inputs of its results
   model_sha256: str | None  # of the base policy's weights; old runs: None
   config: dict  # may lack keys that were added since
+  # alloc.C of the given config, which the identity contains, where alloc.M
+  # makes it void: `config` has the rollouts of these M steps. None elsewhere.
+  given_C: int | None = None
 
 
 def read_config(folder: str) -> Stored:
@@ -99,7 +102,7 @@ def read_config(folder: str) -> Stored:
                      "the folder of a run")
   try:
     # In earlier versions the run id was always the identity.
-    found = {"model_sha256": None} | json_text.loads(content)
+    found = {"model_sha256": None, "given_C": None} | json_text.loads(content)
     found = {"identity": found["run_id"]} | found
     if not isinstance(found["config"], dict):
       raise ValueError("config is not an object")
@@ -211,7 +214,8 @@ def _writing(folder: str):
 
 @contextlib.contextmanager
 def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
-          identity: str | None = None, shorter: str | None = None):
+          identity: str | None = None, shorter: str | None = None,
+          given_C: int | None = None):
   """Locks a folder for one run, and writes or checks its config.json.
 
   Args:
@@ -222,6 +226,7 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
       adapters into them.
     identity: hash of all inputs of the results, if it is not the run id.
     shorter: the identity of a run in the folder that this run extends.
+    given_C: see Stored.
 
   Raises:
     InputError: as `hold`, or the folder belongs to another run, which was not
@@ -231,5 +236,5 @@ def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
   with hold(folder):
     with _writing(folder):
       _check_config(folder, Stored(this_id, identity or this_id, model_sha256,
-                                   config), shorter)
+                                   config, given_C), shorter)
     yield
