@@ -90,10 +90,18 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
   C = round(C)
   known = {(r.Bp, r.n, r.seed): r.C_E[-1] * (
       r.Bp * r.n if study.axis == "updates" else 1) for r in study.runs}
-  runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
-          for Bp, n in cells for seed in range(seeds)}
-  new = {run: C for run, C in runs.items()
-         if run not in known or not reached(known[run], C)}
+
+  def planned(seeds: int):
+    runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
+            for Bp, n in cells for seed in range(seeds)}
+    return runs, {run: C for run, C in runs.items()
+                  if run not in known or not reached(known[run], C)}
+
+  runs, new = planned(seeds)
+  while cells and not new:  # every run exists, such as where B_max admits no
+    seeds += 1  # larger n
+    runs, new = planned(seeds)
+    why.append(f"{seeds} seeds, because these runs exist")
   skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
   return {
       "text": "The law is not identified. A sweep that could identify it: "

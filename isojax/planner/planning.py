@@ -14,6 +14,7 @@ from isojax.planner import pods as pods_lib
 from isojax.planner import prices
 from isojax.planner import request
 from isojax.planner import schedule as schedule_lib
+from isojax.planner import stages
 from isojax.planner import tables
 from isojax.planner.allocation import B_MAX, FEWEST_M, Allocation
 from isojax.planner.allocation import allocate, sqrt_lr
@@ -115,6 +116,9 @@ def advised(ask: Request, D, law, price, seeds, B_max: int):
         question, hours, lambda Bp, n: roofline.budget_for(
             hours, Bp, n, priced_at(n).run),
         lambda Bp, n: float(priced_at(n).run(Bp, n, 1).hours))
+    found = staged(ask, question, answer, seeds, hours, price)
+    if found:
+      return found
   a = answer.allocation
   text = tables.explained(question, answer, request.whose(ask.config))
   if ask.pods:
@@ -131,6 +135,41 @@ def advised(ask: Request, D, law, price, seeds, B_max: int):
     predict = functools.partial(advice_lib.predict, law)
     text = tables.beside(near, expected, predict) + "\n" + text
   return rows, text
+
+
+def staged(ask: Request, question, answer, seeds, hours: float, price):
+  """Returns (rows of a sweep, words on it and on the final run), or None.
+
+  None: one run of these hours is near enough to the data of the law, or the
+  request leaves no choice of n.
+  """
+  end, a = answer.answer.seen[1], answer.allocation
+  if ask.n or ask.pods or question.fixed or question.from_table or (
+      not stages.beyond(answer.answer.x, end)):
+    return None
+  seeds = seeds if "seeds" in ask.given else stages.SEEDS
+  advise = lambda C: advice_lib.advise(dataclasses.replace(question, C=C))
+  guess = a.C // (len(stages.sweep_n(16)) * len(seeds) + stages.REACH)
+  cells, moved = plan_file.kept_cells(
+      [(a.Bp, n) for n in stages.sweep_n(advise(guess).allocation.n)],
+      B=None, B_max=question.B_max, D=question.D)
+  hours_at = lambda Bp, n, C: float(
+      price.run(Bp, n, max(1, C // (Bp * n))).hours)
+
+  def all_hours(C: int) -> float:
+    last = advise(stages.REACH * max(C, 2)).allocation
+    return len(seeds) * sum(hours_at(*cell, C) for cell in cells) + hours_at(
+        last.Bp, last.n, last.C)
+
+  C = stages.sweep_budget(hours, guess, all_hours)
+  last = advise(stages.REACH * C).allocation
+  anchor = request.anchors(ask.config)
+  rows = plan_file.sweep(cells, C=C, seeds=seeds, cost=functools.partial(
+      prices.expected, price), **anchor)
+  return rows, "\n".join([
+      tables.staged(answer, last, prices.expected(price, last), rows),
+      *moved, tables.learning_rate(**anchor,
+                                   anchor=request.whose(ask.config))])
 
 
 def scheduled(ask: Request, D, law, price, seeds, B_max: int):

@@ -139,6 +139,31 @@ def down_sampled(n: int, proposal: pods.Proposal, step_ratio) -> str:
       *(f"warning: {warning}" for warning in proposal.warnings)])
 
 
+def staged(one: Advice, last: Allocation, expected: dict | None,
+           rows: list[plan_file.Row]) -> str:
+  """Returns why a budget is divided, and what follows the sweep.
+
+  Args:
+    one: the advice for one run of the whole budget.
+    last: the final run, by the law that is known now.
+    expected: its costs.
+    rows: of the sweep.
+  """
+  x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
+  time, ends, device_hours, usd = costs(expected)
+  return "\n".join([
+      f"this budget pays for one run of C = {one.allocation.C:,}, "
+      f"{x / end:.0f} times the largest C of the data behind the law "
+      f"({one.answer.basis}); it is divided:",
+      f"1. the sweep above: {many(len(rows), 'run')} to C = {C:,}, which "
+      "measure n*(C) on your own problems; launch.sweep makes them, launch.fit "
+      "fits the law",
+      f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
+      f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
+      "by the law that is known now, to be replaced by your own: python -m "
+      f"launch.plan --rollouts={last.C} --law=fit/fit.json"])
+
+
 def scheduled(found: schedule.Schedule, Bp: int) -> str:
   """Returns the pieces of a schedule and what they rest on."""
   lines = [["from C", "n", "rollouts a step"]]

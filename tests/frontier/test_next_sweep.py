@@ -75,3 +75,17 @@ def test_an_identified_law_goes_on_from_what_was_fitted():
   text = next_sweep.next_plan(far, path="my fit.json")["command"]
   assert f"--rollouts={round(2 * fit.frontier.C_G[49])} " in text
   assert text.endswith("--law='my fit.json'")
+
+
+def test_a_sweep_whose_every_run_exists_gets_another_seed():
+  """n = 8 leads at the end, but Bp * n admits no larger n."""
+  study = synthetic.study(
+      synthetic.Truth(Bp=8192, n=(4, 8), A=(0.4, 0.6), k=(2e-6, 1e-6), b=0.1),
+      C_max=60 * 65_536, evaluations=10, seeds=3, Q=50, k=4, spread=0.4,
+      run_sd=0.0, seed=0)
+  fit = analysis.analyse(study, studies.EXACT)
+  found, text = command(fit), next_sweep.next_plan(fit, path="f")["text"]
+  assert (found["n"], found["seeds"]) == ("4,8", "0,1,2,3")
+  assert "4 seeds, because these runs exist" in text
+  assert "It has 2 runs" in text and "--skip" in next_sweep.next_plan(
+      fit, path="f")["command"]
