@@ -20,6 +20,7 @@ from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
 from isojax.planner.allocation import Allocation, Pieces, allocate, sqrt_lr
 from isojax.rl import advantages
+from isojax.rl import objective
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
 from isojax.rl.rewards import RewardConfig
@@ -106,6 +107,9 @@ class LogSection:
 VALUED = ("gae", "gae_whitened")  # advantages that depend on a critic's values
 # Advantages that are 0 in a group of one.
 COMPARING = (*advantages.ADVANTAGES, "reinforce_pp_baseline")
+# Advantages whose standard deviation is over all rollouts or tokens of a step.
+OVER_STEP = ("batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
+             *advantages.TOKEN_ADVANTAGES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,6 +411,25 @@ def _check_updates(e: Experiment) -> None:
         "for its own rollouts; use rounds=1, or in_flight=0")
 
 
+def _check_ddof(e: Experiment) -> None:
+  """InputError if a standard deviation is of too few values."""
+  a, cfg = e.alloc, e.recipe.loss
+  fields = [objective.field_of("advantage", name)
+            for name in objective.constant_names(
+                objective.TABLES["advantage"][cfg.advantage])]
+  if "advantage_ddof" not in fields:
+    return
+  letter = "n" if a.m is None or cfg.normalise == "before" else "m"
+  values = a.n_min if letter == "n" else a.m
+  if cfg.advantage in OVER_STEP:
+    letter, values = f"Bp * {letter}", a.Bp * values
+  if cfg.advantage_ddof >= values:
+    raise InputError(
+        f"recipe.loss.advantage_ddof={cfg.advantage_ddof}: the standard "
+        f"deviation of recipe.loss.advantage={cfg.advantage!r} is over {letter}"
+        f"={values} values; expected a ddof below, such as 0")
+
+
 def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """Refuses what could not run, before anything is compiled or written.
 
@@ -424,11 +447,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         "alloc.n=1: this recipe compares the rollouts of one problem (recipe."
         f"loss.advantage={e.recipe.loss.advantage!r}, loss.zero_variance, "
         "filter.rounds), and a group of one has none to compare; use n >= 2")
-  if e.recipe.loss.advantage_ddof >= a.m_of(a.n_min):
-    raise InputError(
-        f"recipe.loss.advantage_ddof={e.recipe.loss.advantage_ddof} needs "
-        f"groups larger than that, not {'m' if a.m else 'n'}="
-        f"{a.m_of(a.n_min)}")
+  _check_ddof(e)
   if a.m == 1 and e.recipe.loss.normalise == "after" and (
       e.recipe.loss.advantage in COMPARING):
     raise InputError(

@@ -122,7 +122,10 @@ def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
   """
   path = os.path.join(folder, "config.json")
   if not claimed(folder) or read_config(folder).identity == shorter:
-    text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
+    values = dataclasses.asdict(here)
+    if here.given_C is None:
+      del values["given_C"]
+    text = json.dumps(values, indent=2) + "\n"
     if object_store.remote(folder):
       object_store.write(path, text.encode())
     else:
