@@ -18,13 +18,14 @@ from ml_collections.config_flags import config_flags as config_flags_lib
 
 from isojax import help_text
 from isojax import installation
+from isojax import preemption
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
 BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
 # Run the same command again: after a signal (the run was saved), or when a
 # bucket was out of reach.
-PREEMPTED = 75
+PREEMPTED = preemption.CODE
 DIVERGED = 76  # after a NaN or infinite loss, which would happen again
 # Another process of the run ended after this start had saved a checkpoint: run
 # the same command again.

@@ -6,6 +6,11 @@
 The loop of training is isojax/training.py. The same command resumes a run.
 """
 
+from isojax import preemption
+
+if __name__ == "__main__":  # the other imports take seconds
+  preemption.listen()
+
 import contextlib
 import functools
 import math
