@@ -103,8 +103,9 @@ def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
   A function of (seed, step, problem, rollout): the numbers of n = 4 are the
   first four of n = 8.
   """
+  # The last word is 3 in prompts.order_at, which counts up from problem 0.
   raw_Pxn = np.stack([
-      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 3]).random_raw(n)
+      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 4]).random_raw(n)
       for i in id_P])
   span = np.uint64(cfg.high - cfg.low + 1)
   return (cfg.low + (raw_Pxn % span).astype(np.int32)).reshape(-1)

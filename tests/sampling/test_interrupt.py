@@ -107,7 +107,7 @@ def make_sampler(model, cfg, it):
 
 def lengths(n=n):
   return interrupt.lengths(
-      CFG, seed=0, step=0, id_P=sampling.make_prompts(5).id_P, n=n)
+      CFG, seed=1, step=0, id_P=sampling.make_prompts(5).id_P, n=n)
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +261,12 @@ def test_a_step_is_interrupted_and_an_evaluation_is_not():
   assert fields["interrupted"] == found.mean()
   assert fields["entropy"] == pytest.approx(
       rollouts.entropy_R.sum() / (rollouts.len_R.sum() - 2 * found.sum()))
+
+
+def test_lengths_do_not_follow_the_order_of_problems():
+  """Problem 0 had the bits that order the problems of its step."""
+  cfg = interrupt.InterruptConfig(phrase="x", unless="", low=1, high=2**30)
+  found = interrupt.lengths(cfg, seed=5, step=2, id_P=[0, 1], n=8)
+  bits = np.random.Philox(key=[5, 2], counter=[0, 0, 0, 3]).random_raw(8)
+  assert not np.isin(1 + (bits % np.uint64(2**30)).astype(np.int32), found).any()
+  assert len(set(found.tolist())) == 16
