@@ -23,15 +23,30 @@ def _mean(lines, name: str) -> float:
   return sum(line[name] for line in lines) / len(lines)
 
 
-def _without_signal(lines) -> str | None:
-  """Returns a warning if all groups had equal rewards in every step."""
-  if any(line["all_wrong"] + line["all_right"] < 1 for line in lines):
+def _without_signal(lines, grouped: bool) -> str | None:
+  """Returns a warning if the rewards gave no gradient in any step.
+
+  Args:
+    lines: of the steps.
+    grouped: whether the advantages of groups of equal rewards are 0. Others
+      learn from such groups if not all rewards of the steps are equal.
+  """
+  flat = all(line["all_wrong"] + line["all_right"] >= 1 for line in lines)
+  gradient = any(line["grad_norm"] for line in lines)
+  if not flat:
+    return None if gradient else (
+        "no rollout had a gradient: the rewards of each problem are equal; "
+        "take other problems, or a larger alloc.n")
+  equal = _mean(lines, "all_wrong") in (0.0, 1.0)
+  if gradient and not grouped and not equal:
     return None
   if _mean(lines, "all_right") >= 0.5:
     return ("every group was solved by all of its rollouts: there is nothing "
             "left to learn; take a harder stratum, or stop the run")
-  text = ("no group had a right and a wrong rollout, so no gradient; take an "
-          "easier stratum, a better base policy or a larger alloc.n")
+  text = ("no group had a right and a wrong rollout, so "
+          + ("the rewards give no gradient" if gradient else "no gradient")
+          + "; take an easier stratum, a better base policy or a larger "
+          "alloc.n")
   if _mean(lines, "truncated") >= CLIPPED:
     return text + ", or raise sampler.max_new_tokens: most answers are cut off"
   if _mean(lines, "formatted") < 0.5:
@@ -108,8 +123,14 @@ class Watcher:
   without it.
   """
 
-  def __init__(self, kept: list[dict]):
-    """Makes the watcher of a run whose records so far are `kept`."""
+  def __init__(self, kept: list[dict], *, grouped: bool):
+    """Makes the watcher of a run.
+
+    Args:
+      kept: the records of the run so far.
+      grouped: whether the advantages of groups of equal rewards are 0.
+    """
+    self._grouped = grouped
     self._window = collections.deque(maxlen=STEPS)
     self._best, self._error, self._first = 0.0, 0.0, None
     self._best_eval = None
@@ -145,7 +166,8 @@ class Watcher:
     if reward > self._best:
       self._best = reward
       self._error = _standard_error([each["reward"] for each in window])
-    found = {"signal": _without_signal(window), "cut": _cut_off(window),
+    found = {"signal": _without_signal(window, self._grouped),
+             "cut": _cut_off(window),
              "collapse": _collapse(window, self._best, self._error),
              "entropy": _narrow(window, self._first)}
     if found["collapse"]:

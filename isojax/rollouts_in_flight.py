@@ -15,6 +15,7 @@ import numpy as np
 from isojax import rng
 from isojax import step_rollouts
 from isojax.distributed import hosts
+from isojax.errors import InputError
 from isojax.rl import rewards
 from isojax.rollouts import Grading
 from isojax.rollouts import Sampled
@@ -41,11 +42,26 @@ class Flight:
   verdicts: dict
 
 
-def opened(saved: np.ndarray | None) -> Flight:
-  """Returns the Flight of a new run, or of the bytes in a checkpoint."""
-  state = (in_flight_queue.nothing() if saved is None
-           else in_flight_queue.from_bytes(saved))
-  return Flight(state, None, {})
+def opened(saved: np.ndarray | None, slots: int) -> Flight:
+  """Returns the Flight of a new run, or of the bytes in a checkpoint.
+
+  Args:
+    saved: of the checkpoint; None: a new run.
+    slots: of the sampler.
+
+  Raises:
+    InputError: the run had another number of slots.
+  """
+  if saved is None:
+    return Flight(in_flight_queue.nothing(), None, {})
+  before = in_flight_queue.slots_of(saved)
+  if before not in (None, slots):
+    raise InputError(
+        f"the run had {before} slots until now, and this machine and mesh admit "
+        f"{slots} of sampler.slots: with in-flight updates other slots give "
+        "other results; resume it on the mesh that it had, or start another "
+        "--workdir")
+  return Flight(in_flight_queue.from_bytes(saved), None, {})
 
 
 def source(context: RunContext, state: in_flight_queue.InFlight,

@@ -125,16 +125,24 @@ def score(run: Run, group: Group) -> Scored:
   layouts = update_lib.layouts(
       group.prompts, rollouts, which_B, n=group.reward_Bpxn.shape[1],
       G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
-  found = jax.device_get([
-      run.score(run.state, run.base, update_lib.place(
-          packing.batch(layout, group.prompts, rollouts, {}),
-          context.model.mesh), np.float32(context.e.sampler.temperature))
-      for layout in layouts])
-  for layout, values in zip(layouts, found, strict=True):
-    for name, value_RxW in values.items():
-      packing.collect(layout, value_RxW, out[name])
+  before = None  # read while the next microbatch is computed; two are held
+  for layout in layouts:
+    values = run.score(run.state, run.base, update_lib.place(
+        packing.batch(layout, group.prompts, rollouts, {}),
+        context.model.mesh), np.float32(context.e.sampler.temperature))
+    if before:
+      collect(*before, out)
+    before = layout, values
+  if before:
+    collect(*before, out)
   passes = algorithm.forward_passes(run.scored, context.e.recipe.critic)
   return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
+
+
+def collect(layout: packing.Layout, values: dict, out: dict) -> None:
+  """Adds the scored columns of a microbatch to those of all rollouts, `out`."""
+  for name, value_RxW in jax.device_get(values).items():
+    packing.collect(layout, value_RxW, out[name])
 
 
 def explained_variance(rollouts: Rollouts, scored: Scored,

@@ -16,6 +16,7 @@ from isojax import alarms
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
+from isojax import experiment
 from isojax import opening
 from isojax import profile
 from isojax import progress
@@ -132,7 +133,8 @@ def save(run: Run) -> None:
     run.written.sync()
   checkpoint.save(
       run.manager, run.step, run.state, run.context.run_id,
-      in_flight_queue.to_bytes(run.flight.state) if run.flight else None)
+      in_flight_queue.to_bytes(run.flight.state, run.context.sampler.slots)
+      if run.flight else None)
   run.saved, run.saved_at = run.step, time.monotonic()
 
 
@@ -270,8 +272,8 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
         rollouts=rollouts,
         solved_D=step_rollouts.solved(kept, context.train.id_P),
         state=state, flight=(
-            rollouts_in_flight.opened(host) if e.recipe.updates.in_flight
-            else None), base=base,
+            rollouts_in_flight.opened(host, context.sampler.slots)
+            if e.recipe.updates.in_flight else None), base=base,
         totals=run_context.totals_of(kept),
         evaluated=evaluated, due=due,
         saved=start, saved_at=time.monotonic(), ledger=ledger,
@@ -284,7 +286,9 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C,
             every_seconds=e.log.every_seconds),
-        watch=alarms.Watcher(kept), store=sampled_texts.writer(
+        watch=alarms.Watcher(
+            kept, grouped=e.recipe.loss.advantage in experiment.COMPARING),
+        store=sampled_texts.writer(
             folder, context.tokenizer, start=start, count=e.log.samples),
         compiled=compiled, grader=grader, written=written, manager=manager,
         summaries=summaries, traced=traced, stop=stop, further=further)

@@ -21,7 +21,7 @@ LAYERS = {
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
         "evaluate", "progress", "live_plot", "summaries", "alarms", "cli",
-        "compilation", "profile"),
+        "compilation", "profile", "preemption"),
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
@@ -29,7 +29,8 @@ LAYERS = {
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume",
-            "repair", "run_folder", "run_state", "step", "training"),
+            "repair", "run_folder", "run_state", "step", "training",
+            "unused_settings"),
     "sweep": ("sweep",),
     "study": ("study",),
     "commands": ("main", "launch"),
@@ -173,7 +174,7 @@ IMPORTS = {
     "attention_kernels":
         "",
     "cli":
-        "errors help_text installation",
+        "errors help_text installation preemption",
     "compilation":
         "",
     "distributed.hosts":
@@ -186,8 +187,8 @@ IMPORTS = {
         "",
     "experiment":
         "errors installation mesh models.lora planner.allocation "
-        "rl.advantages rl.algorithm rl.critic rl.rewards rl.update "
-        "sampling.sampler tasks.grader tasks.prompts",
+        "rl.advantages rl.algorithm rl.critic rl.objective rl.rewards "
+        "rl.update sampling.sampler tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -302,7 +303,8 @@ IMPORTS = {
     "main":
         "cli compilation distributed.hosts distributed.rendezvous errors "
         "ledger.object_store ledger.records live_plot planner.plan_file "
-        "profile progress rollouts run_context run_folder stopping training",
+        "preemption profile progress rollouts run_context run_folder "
+        "stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -382,7 +384,7 @@ IMPORTS = {
         "errors format ledger.records planner.advice planner.allocation "
         "planner.cost.pricing planner.cost.roofline planner.plan_file "
         "planner.pods planner.prices planner.priors planner.request "
-        "planner.schedule planner.tables",
+        "planner.schedule planner.stages planner.tables",
     "planner.pods":
         "errors",
     "planner.prices":
@@ -399,6 +401,8 @@ IMPORTS = {
         "planner.fit_file planner.priors",
     "planner.schedule":
         "errors planner.advice planner.allocation planner.fit_file",
+    "planner.stages":
+        "",
     "planner.tables":
         "format planner.advice planner.allocation planner.cost.calibration "
         "planner.cost.choices planner.cost.pricing planner.cost.roofline "
@@ -409,6 +413,8 @@ IMPORTS = {
         "errors mesh model_families models.decoder models.hf_config "
         "models.hf_tokenizer models.hf_weights planner.cost.memory "
         "planner.cost.model_shape sampling.interrupt sampling.sampler",
+    "preemption":
+        "",
     "profile":
         "errors",
     "progress":
@@ -452,7 +458,7 @@ IMPORTS = {
         "distributed.hosts profile progress rl.rewards run_context "
         "sampling.sampler stopping tasks.grader tasks.stratum_file types",
     "rollouts_in_flight":
-        "distributed.hosts rl.rewards rng rollouts run_context "
+        "distributed.hosts errors rl.rewards rng rollouts run_context "
         "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
         "tasks.grader tasks.prompts",
     "run_context":
@@ -463,7 +469,7 @@ IMPORTS = {
         "types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
-        "ledger.workdir run_context",
+        "ledger.workdir run_context unused_settings",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",
@@ -595,13 +601,15 @@ IMPORTS = {
     "tasks.stratum_file":
         "errors installation json_text tasks.base tasks.problem",
     "training":
-        "alarms cli compilation distributed.hosts evaluate "
+        "alarms cli compilation distributed.hosts evaluate experiment "
         "ledger.checkpoint ledger.records opening profile progress resume "
         "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
         "run_state sampled_texts sampling.in_flight_queue step "
         "step_rollouts stopping summaries",
     "types":
         "",
+    "unused_settings":
+        "errors experiment rl.objective",
     "launch":
         "",
     "launch.bench.__main__":

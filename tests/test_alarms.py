@@ -5,13 +5,14 @@ import pytest
 from isojax import alarms
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_wrong=0.2, all_right=0.2,
-            truncated=0.0, formatted=1.0, entropy=1.0)
-DEAD = dict(reward=0.0, all_wrong=1.0, all_right=0.0)
+            truncated=0.0, formatted=1.0, entropy=1.0, grad_norm=0.1)
+DEAD = dict(reward=0.0, all_wrong=1.0, all_right=0.0, grad_norm=0.0)
+FLAT = dict(reward=0.25, all_wrong=0.75, all_right=0.25)
 
 
-def said(*parts, kept=()):
+def said(*parts, kept=(), grouped=True):
   """Warnings of a run; parts are (steps, changed fields)."""
-  watch = alarms.Watcher(list(kept))
+  watch = alarms.Watcher(list(kept), grouped=grouped)
   return [text for steps, fields in parts for _ in range(steps)
           for text in watch(LINE | fields)]
 
@@ -30,6 +31,20 @@ def test_a_run_that_learns_is_not_warned():
 def test_what_is_wrong_is_said_once(fields, words):
   (text,) = said((60, fields))
   assert words in text and text.startswith("warning: in the last 20 steps")
+
+
+@pytest.mark.parametrize("fields, grouped, words", [
+    (FLAT | {"grad_norm": 0.0}, True, "so no gradient; take"),
+    (FLAT, True, "the rewards give no gradient"),  # KL or entropy do
+    (FLAT, False, None),  # tokens are compared over the batch
+    (DEAD | {"grad_norm": 0.1}, False, "the rewards give no gradient"),
+    (FLAT | {"grad_norm": 0.0}, False, "so no gradient; take"),
+    # Rewards between 0 and 1, equal in each group.
+    ({"all_wrong": 0.0, "all_right": 0.0, "grad_norm": 0.0}, True,
+     "no rollout had a gradient")])
+def test_flat_groups_matter_unless_they_have_a_gradient(fields, grouped, words):
+  found = said((30, fields), grouped=grouped)
+  assert [words in text for text in found] == [True] * (words is not None)
 
 
 def test_a_collapse_names_both_rewards():
@@ -58,7 +73,7 @@ def evaluation(correct, step=0, k=4):
 
 def test_an_evaluation_far_below_the_best_is_a_collapse():
   """A fall in the first steps, before 20 of them have a best reward."""
-  watch = alarms.Watcher([])
+  watch = alarms.Watcher([], grouped=True)
   assert watch(evaluation([2] * 30)) == [] and watch.on == []
   # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
   (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
@@ -71,9 +86,9 @@ def test_an_evaluation_far_below_the_best_is_a_collapse():
 
 
 def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
-  watch = alarms.Watcher([evaluation([4] * 30)])
+  watch = alarms.Watcher([evaluation([4] * 30)], grouped=True)
   assert watch(evaluation([4] * 10 + [3] * 20)) == []  # 0.83 of the best
-  watch = alarms.Watcher([evaluation([1, 0, 0, 0, 0, 0])])
+  watch = alarms.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
   assert watch(evaluation([0] * 6)) == []  # one problem: one standard error
 
 
@@ -85,7 +100,7 @@ def test_the_extremes_of_a_noisy_reward_are_no_collapse():
 
 
 def test_the_alarms_that_are_on_are_in_the_records():
-  watch = alarms.Watcher([LINE | DEAD] * 30)
+  watch = alarms.Watcher([LINE | DEAD] * 30, grouped=True)
   assert watch.on == ["signal"]
   for _ in range(20):
     watch(LINE)

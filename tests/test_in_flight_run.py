@@ -1,6 +1,7 @@
 """A run with in-flight updates: its records, a signal, and resuming."""
 
 import dataclasses
+import io
 import os
 import signal
 import threading
@@ -127,7 +128,7 @@ def test_verdicts_are_those_of_the_rollouts_and_stale_caches_are_kept():
   """Each rollout is graded once, also those of later batches."""
   context, graded = run_context.prepare(config(caches="stale")), []
   params = run_context.base_params(context)
-  flight = rollouts_in_flight.opened(None)
+  flight = rollouts_in_flight.opened(None, context.sampler.slots)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
       graded.extend(zip([p.id for p in problems], texts, strict=True))
@@ -161,3 +162,15 @@ def test_what_cannot_work_is_refused(changes, message):
   with pytest.raises(InputError, match=message):
     e = experiment.load(made)
     experiment.check(e, problems=100, max_positions=1000)
+
+
+def test_other_slots_than_those_of_the_checkpoint_are_refused():
+  state = in_flight_queue.nothing()
+  saved = in_flight_queue.to_bytes(state, 24)
+  assert rollouts_in_flight.opened(saved, 24).state.begun == 0
+  with pytest.raises(InputError, match="had 24 slots .* admit 16"):
+    rollouts_in_flight.opened(saved, 16)
+  file = io.BytesIO()  # as older versions have saved it
+  np.savez(file, **dataclasses.asdict(state))
+  old = np.frombuffer(file.getvalue(), np.uint8)
+  assert rollouts_in_flight.opened(old, 16).state.begun == 0

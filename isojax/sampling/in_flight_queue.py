@@ -79,10 +79,14 @@ def nothing() -> InFlight:
                         for name, dtype in _DTYPES.items()})
 
 
-def to_bytes(state: InFlight) -> np.ndarray:
-  """Returns the state as one uint8 array, for a checkpoint."""
+def to_bytes(state: InFlight, slots: int) -> np.ndarray:
+  """Returns the state as one uint8 array, for a checkpoint.
+
+  Args:
+    slots: of the sampler, on which the results depend.
+  """
   file = io.BytesIO()
-  np.savez(file, **dataclasses.asdict(state))
+  np.savez(file, slots=slots, **dataclasses.asdict(state))
   return np.frombuffer(file.getvalue(), np.uint8)
 
 
@@ -91,6 +95,12 @@ def from_bytes(saved: np.ndarray) -> InFlight:
   with np.load(io.BytesIO(saved.tobytes()), allow_pickle=False) as file:
     return InFlight(int(file["begun"]), **{name: file[name]
                                            for name in _DTYPES})
+
+
+def slots_of(saved: np.ndarray) -> int | None:
+  """Returns the slots that `to_bytes` was given; None in older checkpoints."""
+  with np.load(io.BytesIO(saved.tobytes()), allow_pickle=False) as file:
+    return int(file["slots"]) if "slots" in file.files else None
 
 
 @dataclasses.dataclass

@@ -47,7 +47,7 @@ def run(sampler, weights, *, k=2, caches="recompute", resume_at=(),
   state, carried, batches = queue.nothing(), None, []
   for version in range(M):
     if version in resume_at:
-      state, carried = queue.from_bytes(queue.to_bytes(state)), None
+      state, carried = queue.from_bytes(queue.to_bytes(state, 3)), None
     handed, state, carried = in_flight.next_batch(
         sampler, weights[version], state, make_source(lengths=lengths),
         version=version, Bp=BP, n=N, k=k, temperature=1.0, top_p=1.0,
