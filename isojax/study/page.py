@@ -214,6 +214,18 @@ def _axes(found: dict) -> list[str]:
       lines), ""]
 
 
+ALARMS = {"signal": "no group has a gradient", "cut": "answers are cut off",
+          "collapse": "the reward fell far below its best",
+          "entropy": "the entropy vanished"}
+
+
+def _alarms(found: dict) -> list[str]:
+  """Returns which alarms the records of which runs have."""
+  return [f"Alarm `{name}` ({ALARMS[name]}) in the records of "
+          + ", ".join(f"n = {n} seed {seed}" for n, seed in runs) + "."
+          for name, runs in sorted(found["alarms"].items())]
+
+
 def _clock(found: dict) -> str:
   c = found["clock"]
   return (f"{many(len(found['evaluations']), 'run')}, "
@@ -241,6 +253,6 @@ def of_law(found: dict, figures: str) -> str:
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(
-          falls) + "." if falls else "No run fell."),
+          falls) + "." if falls else "No run fell."), *_alarms(found),
       f"The prediction and the rules use C = {compact(p['C'])}.", ""]
   return "\n".join(lines)

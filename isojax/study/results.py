@@ -144,6 +144,16 @@ def predicted(found: dict | None, runs: list[LedgerRun], fit) -> dict | None:
           == found["evaluations"]}
 
 
+def alarms(runs: list[LedgerRun]) -> dict:
+  """Returns alarm -> the runs, as n and seed, in whose records it is."""
+  out = collections.defaultdict(list)
+  for run in runs:
+    for name in sorted({a for line in (*run.evals, *run.updates)
+                        for a in line["alarms"]}):
+      out[name].append([run.head["n"], run.head["seed"]])
+  return dict(out)
+
+
 def clock(runs: list[LedgerRun]) -> dict:
   """Returns rollouts, seconds of the runs and their range of dates."""
   times = [e["unix_time"] for run in runs for e in run.evals]
@@ -183,7 +193,7 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
   return {
       "part": p.part, "protocol": dataclasses.asdict(p), "end": end,
       "missing": missing(p, everything), "fit": document,
-      "falls": list(map(str, fit.falls)),
+      "falls": list(map(str, fit.falls)), "alarms": alarms(runs),
       "at_end": law.at(fit, end, clipped=True),
       "prediction": predicted(registered, runs, fit),
       "by_n": by_n(runs, end, options),
