@@ -143,6 +143,18 @@ def _fixed_batch(runs: list[LedgerRun], options: Options, *,
           "identified": fit.identified, "reasons": list(fit.reasons)}
 
 
+def _joint(runs: list[LedgerRun], C: float, options: Options, *,
+           path: str) -> dict:
+  """Returns the best (Bp, n) at C, and the fit of n*(C) over all Bp."""
+  fit = analysis.analyse(_study(_once(runs), "rollouts", path), options)
+  reward_DxK = np.stack([c([min(C, c.C_hi)])[:, 0] for c in fit.curves], 1)
+  best_D = reward_DxK.argmax(1)
+  Bp, n = fit.study.configurations[best_D[0]]
+  return {"Bp": Bp, "n": n, "share": float(np.mean(best_D[1:] == best_D[0])),
+          "reward": estimate(reward_DxK.max(1)),
+          "identified": fit.identified, "reasons": list(fit.reasons)}
+
+
 def _once(runs: list[LedgerRun]) -> list[LedgerRun]:
   """Returns the runs without those that are in two arms."""
   return list({run.head["run_id"]: run for run in runs}.values())
@@ -165,7 +177,8 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
     arm, n = key
     base = (p.arms[0].name, n)
     followed = members[0].head["schedule"] is not None
-    compared = key != base and base in groups and not followed
+    compared = (key != base and base in groups and not followed
+                and p.part != "regimes")  # its arms differ in Bp
     rows.append({
         "arm": arm, "n": None if followed else n, "Bp": members[0].head["Bp"],
         "m": None if followed else members[0].head["m"], "seeds": len(members),
@@ -186,5 +199,8 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
           "fixed_batch": _fixed_batch(
               [r for members in groups.values() for r in members], options,
               path=path) if p.part == "regimes" and groups else None,
+          "joint": _joint([r for members in groups.values() for r in members],
+                          p.C, options, path=path)
+          if p.part == "regimes" and groups else None,
           "runs": len(runs), "clock": results.clock(runs),
           "code": lines[0]["code"]}

@@ -92,6 +92,15 @@ def _matched(found: dict) -> list[str]:
               "must not be compared") + " (the margin of ScaleRL is 0.02).", ""]
 
 
+def _joint(found: dict) -> list[str]:
+  j = found["joint"]
+  return [f"With Bp and n free, Bp = {j['Bp']} and n = {j['n']} lead at C with "
+          f"avg@{found['k']} = {_estimate(j['reward'])}, in {j['share']:.0%} of "
+          "the bootstrap samples. The joint law n\\*(C) " + (
+              "is identified." if j["identified"] else
+              f"is not identified: {'; '.join(j['reasons'])}.")]
+
+
 def _fixed_batch(found: dict) -> list[str]:
   f = found["fixed_batch"]
   if f is None:
@@ -113,6 +122,7 @@ def block(found: dict, figures: str) -> str:
   part, c = found["part"], found["clock"]
   first = ([NO_DATA] if not found["rows"] else
            _schedule(found) if found["schedule"] else
+           _joint(found) if found["joint"] else
            [_count(found)] if any(r["gain"] for r in found["rows"]) else [])
   image = [f"![avg at C of every arm]({figures}{part}-arms.svg)", ""
            ] if found["rows"] else []
@@ -120,8 +130,9 @@ def block(found: dict, figures: str) -> str:
       f"## {page.title(part)}", "", *page.missing(found), *first, "", *image,
       *([_table(found), ""] if found["rows"] else []), *_matched(found),
       *_fixed_batch(found),
-      "Intervals are 95 % over seeds and problems. The difference is that to the "
-      "first arm at the same n.", "",
+      "Intervals are 95 % over seeds and problems." + (
+          " The difference is that to the first arm at the same n."
+          if any(r["gain"] for r in found["rows"]) else ""), "",
       f"{many(found['runs'], 'run')}, {compact(c['rollouts'])} rollouts in "
       f"{duration(c['seconds'])} of processes, {page.date(c['first'])} to "
       f"{page.date(c['last'])}; code {found['code']}.", ""])

@@ -58,6 +58,7 @@ def at(fit: Fit, C: float, *, clipped: bool) -> dict:
   top_D = reward_DxN.max(1)
   share = collections.Counter(ns[best_D[1:]].tolist())
   low, high = np.quantile(ns[best_D[1:]], bootstrap.QUANTILES, method="nearest")
+  x = C if fit.study.axis == "updates" else np.log10(C)
   each = [{"n": int(n), "reward": float(reward[0]),
            "interval": bootstrap.percentiles(reward)}
           for n, reward in zip(ns, reward_DxN.T)]
@@ -67,7 +68,7 @@ def at(fit: Fit, C: float, *, clipped: bool) -> dict:
           "reward": float(top_D[0]),
           "interval": bootstrap.percentiles(top_D), "by_n": each,
           "law_n": None if fit.law is None else float(
-              2.0 ** fit.law([np.log10(C)])[0, 0])}
+              2.0 ** fit.law([x])[0, 0])}
 
 
 def fitted(runs: list[LedgerRun], *, path: str, C: float, axis: str,
