@@ -12,7 +12,6 @@ import pathlib
 import jax
 import numpy as np
 import optax
-import tqdm
 import transformers
 
 from isojax import cli
@@ -110,6 +109,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
 def main(_) -> None:
   if note := compilation.keep_programs():
     progress.say(note)
+  compilation.announce(progress.say)
   cfg = _CONFIG.value
   sampling, loss, optimizer = (
       experiment.section(
@@ -135,23 +135,25 @@ def main(_) -> None:
   update = update_lib.make_update(model, tx, loss)
 
   one = np.ones(cfg.batch)
-  bar = tqdm.trange(cfg.steps, mininterval=2.0, desc="pretrain")
-  for step in bar:
-    problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
-                      numbers=cfg.numbers, split="train")
-    problems, prompts = prompts_lib.encode(
-        tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
-        V=len(tokenizer))
-    data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
-    weight = one / data.len_R.sum()
-    batches = update_lib.assemble(
-        prompts, data, dict(advantage=one, policy_weight=weight,
-                            regularizer_weight=weight), n=1, G=1, cfg=loss)
-    jax.block_until_ready(state)
-    state, metrics = update(
-        state, None, [update_lib.place(batch, mesh) for batch in batches], 1.0)
-    if step % 50 == 49:
-      bar.set_postfix(nats_per_token=f"{-float(metrics['logp']):.4f}")
+  with progress.track(cfg.steps, "pretrain", "steps") as advance:
+    for step in range(cfg.steps):
+      problems = solved(cfg.seed, step * cfg.batch, cfg.batch,
+                        numbers=cfg.numbers, split="train")
+      problems, prompts = prompts_lib.encode(
+          tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
+          V=len(tokenizer))
+      data = answers(tokenizer, problems, T=sampling.max_new_tokens, eos=eos)
+      weight = one / data.len_R.sum()
+      batches = update_lib.assemble(
+          prompts, data, dict(advantage=one, policy_weight=weight,
+                              regularizer_weight=weight), n=1, G=1, cfg=loss)
+      jax.block_until_ready(state)
+      state, metrics = update(
+          state, None, [update_lib.place(batch, mesh) for batch in batches], 1.0)
+      advance(1)
+      if step % 500 == 499:
+        progress.say(f"step {step + 1}: {-float(metrics['logp']):.4f} nats a "
+                     "token")
 
   hf_weights.save(folder, state.params, dtype="float32")
   sampler = sampler_lib.make_sampler(model, sampling, (eos,))

@@ -319,7 +319,7 @@ IMPORTS = {
     "models.hf_tokenizer":
         "errors json_text",
     "models.hf_weights":
-        "errors json_text",
+        "errors json_text progress",
     "models.int8":
         "",
     "models.linear":
@@ -614,7 +614,8 @@ IMPORTS = {
         "",
     "launch.bench.__main__":
         "cli errors installation launch.bench.cases launch.bench.run "
-        "launch.bench.table models.decoder profile sampling.sampler",
+        "launch.bench.table models.decoder profile progress "
+        "sampling.sampler",
     "launch.bench.cases":
         "errors",
     "launch.bench.frontier":
@@ -651,8 +652,8 @@ IMPORTS = {
     "launch.bench.work":
         "planner.cost.model_shape",
     "launch.compile.__main__":
-        "cli errors experiment launch.compile.devices "
-        "launch.compile.programs launch.compile.report",
+        "cli compilation errors experiment launch.compile.devices "
+        "launch.compile.programs launch.compile.report progress",
     "launch.compile.devices":
         "errors installation launch.compile.report mesh "
         "planner.cost.machine",
@@ -741,7 +742,7 @@ IMPORTS = {
     "launch.verify.calibrate":
         "cli errors frontier.analysis frontier.bootstrap frontier.curves "
         "frontier.diagnostics frontier.scalerl frontier.synthetic "
-        "frontier.verdict planner.laws",
+        "frontier.verdict planner.laws progress",
     "launch.verify.checkpoint_parity":
         "cli errors installation launch.verify.parity mesh models.hf_config "
         "models.hf_tokenizer tasks.problem tasks.prompts",

@@ -19,6 +19,7 @@ import safetensors
 import safetensors.numpy
 
 from isojax import json_text
+from isojax import progress
 from isojax.errors import InputError, reason
 
 SHARD_BYTES = 5 * 10**9  # per file, as on the hub
@@ -234,11 +235,20 @@ def load(path: str, abstract):
 
   def leaf_of(leaf, tensor: Stored):
     with _reading(files[tensor.name], tensor.name) as tensors:
-      return jax.make_array_from_callback(
+      value = jax.make_array_from_callback(
           leaf.shape, leaf.sharding, lambda index: read_slice(
               tensors, tensor, index, leaf.shape).astype(leaf.dtype))
+    advance(value.size)
+    return value
 
-  return jax.tree.map(leaf_of, abstract, stored(abstract))
+  with _progress("loading", abstract) as advance:
+    return jax.tree.map(leaf_of, abstract, stored(abstract))
+
+
+def _progress(what: str, params):
+  """Returns progress.track of the parameters, shown by process 0."""
+  return progress.track(sum(x.size for x in jax.tree.leaves(params)), what,
+                        "parameters", on=jax.process_index() == 0)
 
 
 def _numbered(names_and_bytes: list[tuple[str, int]], limit: int) -> list[list]:
@@ -268,14 +278,16 @@ def save(folder: pathlib.Path, params, *, dtype: str,
   sizes = [(name, x.size * number.itemsize) for name, (x, _) in leaves.items()]
   files = _numbered(sizes, limit)
   file_of = {}
-  for i, names in enumerate(files):
-    file = ("model.safetensors" if len(files) == 1 else
-            f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
-    file_of.update(dict.fromkeys(names, file))
-    safetensors.numpy.save_file(
-        {name: as_stored(np.asarray(leaves[name][0]).astype(number),
-                         leaves[name][1]) for name in names},
-        folder / file, metadata={"format": "pt"})
+  with _progress("writing", params) as advance:
+    for i, names in enumerate(files):
+      file = ("model.safetensors" if len(files) == 1 else
+              f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
+      file_of.update(dict.fromkeys(names, file))
+      safetensors.numpy.save_file(
+          {name: as_stored(np.asarray(leaves[name][0]).astype(number),
+                           leaves[name][1]) for name in names},
+          folder / file, metadata={"format": "pt"})
+      advance(sum(leaves[name][0].size for name in names))
   if len(files) > 1:
     (folder / "model.safetensors.index.json").write_text(json.dumps(
         {"metadata": {"total_size": sum(size for _, size in sizes)},

@@ -33,6 +33,7 @@ from absl import flags
 from isojax import cli
 from isojax import installation
 from isojax import profile
+from isojax import progress
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import sampler
@@ -161,6 +162,9 @@ def compare(document: dict) -> int:
   print(table.heading(machine) + "\n", flush=True)
   failed = 0
   for i, case in enumerate(cases):
+    progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
+                 f"{progress.clock(time.monotonic() - began)} of at most "
+                 f"{_MINUTES.value:g} min so far")
     trace = _PROFILE.value and os.path.join(_PROFILE.value, str(i))
     left = 60 * _MINUTES.value - (time.monotonic() - began)
     try:

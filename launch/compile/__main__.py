@@ -18,7 +18,9 @@ import jax
 from absl import flags
 
 from isojax import cli
+from isojax import compilation
 from isojax import experiment as experiment_lib
+from isojax import progress
 from isojax.errors import InputError
 from launch.compile import devices as devices_lib
 from launch.compile import programs as programs_lib
@@ -41,6 +43,7 @@ _HLO = flags.DEFINE_string(
 
 def main(_) -> None:
   jax.config.update("jax_platforms", "cpu")
+  compilation.announce(progress.say)
   known = (*programs_lib.NAMES, *programs_lib.FURTHER)
   unknown = set(_ONLY.value) - set(known)
   if unknown:

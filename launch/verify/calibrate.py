@@ -10,7 +10,6 @@ asymptote A of ScaleRL's law.
 """
 
 import dataclasses
-import sys
 import time
 
 from absl import flags
@@ -18,6 +17,7 @@ import numpy as np
 import tqdm
 
 from isojax import cli
+from isojax import progress
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
@@ -202,11 +202,12 @@ def main(_) -> None:
   began = time.monotonic()
   of_scalerl = _LAW.value == "scalerl"
   count = len(SCALERL_RUNS) * len(NOISE) if of_scalerl else len(chosen)
-  with tqdm.tqdm(total=count * _STUDIES.value, unit="study",
-                 disable=not sys.stderr.isatty()) as bar:
-    for line in (scalerl_lines(bar.update) if of_scalerl else
-                 frontier_lines(chosen, bar.update)):
-      with bar.external_write_mode():
+  with progress.track(count * _STUDIES.value, "calibrate",
+                      "studies") as advance:
+    tick = lambda: advance(1)
+    for line in (scalerl_lines(tick) if of_scalerl else
+                 frontier_lines(chosen, tick)):
+      with tqdm.tqdm.external_write_mode():
         print(line, flush=True)
   print(f"\n{time.monotonic() - began:.0f} s")
 

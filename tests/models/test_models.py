@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from isojax import progress
 from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
@@ -216,6 +217,20 @@ def test_files_are_cut_by_size(tmp_path, both):
     assert sum(x.nbytes for x in tensors.values()) <= 5000 or len(tensors) == 1
   assert index["metadata"]["total_size"] == sum(
       2 * x.size for x in jax.tree.leaves(params))
+
+
+def test_slow_files_show_how_many_parameters_are_done(
+    tmp_path, both, capsys, monkeypatch):
+  model, params = both
+  monkeypatch.setattr(progress, "QUIET", -1.0)
+  hf_weights.save(tmp_path, params, dtype="float32", limit=5000)
+  hf_weights.load(str(tmp_path), decoder.abstract_params(model))
+  total = sum(x.size for x in jax.tree.leaves(params))
+  lines = capsys.readouterr().err.splitlines()
+  for what in ("writing", "loading"):
+    done = [int(line.split()[1].split("/")[0].replace(",", ""))
+            for line in lines if line.startswith(f"{what}: ")]
+    assert done == sorted(set(done)) and done[-1] == total
 
 
 def test_a_missing_file_of_the_index(tmp_path, both):
