@@ -724,7 +724,7 @@ IMPORTS = {
         "tasks.base tasks.grader tasks.problem tasks.prompts "
         "tasks.python_reward",
     "launch.split.output":
-        "errors installation json_text launch.split.config "
+        "errors installation json_text launch.split.config mesh "
         "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "
         "tasks.strata tasks.stratum_file",
     "launch.study":

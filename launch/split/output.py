@@ -13,6 +13,7 @@ import sys
 
 from isojax import installation
 from isojax import json_text
+from isojax import mesh as mesh_lib
 from isojax.errors import InputError, reason
 from isojax.planner.cost import model_shape
 from isojax.tasks import base
@@ -63,9 +64,11 @@ def proposal(cfg: config.Split, path: str, name: str) -> str:
   values = {"task.stratum": path, "model.path": cfg.model,
             "eval.temperature": cfg.sampler.temperature,
             "recipe.loss.dtype": cfg.sampler.dtype}
-  for section, part in (("task.prompt", cfg.prompt),
-                        ("task.grader", cfg.grader),
-                        ("sampler", cfg.sampler), ("mesh", cfg.mesh)):
+  sections = [("task.prompt", cfg.prompt), ("task.grader", cfg.grader),
+              ("sampler", cfg.sampler)]
+  if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
+    sections.append(("mesh", cfg.mesh))  # else training may need more devices
+  for section, part in sections:
     values |= {f"{section}.{key}": value
                for key, value in _values(part).items()}
   del values["sampler.top_p"]  # training has 1

@@ -14,6 +14,8 @@ import safetensors.numpy
 from hypothesis import strategies as st
 
 from configs import hard
+from configs import split_math
+from isojax import experiment
 from isojax import run_context
 from isojax.errors import InputError
 from isojax.models import hf_tokenizer
@@ -26,6 +28,7 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
+from launch.split import config as split_config
 from launch.split import output
 from tests import command
 from tests.conftest import ONE_DEVICE
@@ -417,6 +420,19 @@ def test_the_command_suits_the_size_of_the_model(tmp_path):
   (tmp_path / "config.json").write_text("{")
   with pytest.raises(InputError, match="config.json: cannot be read"):
     output.size_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("mesh, proposed", [
+    ({}, []), ({"fsdp": 8}, ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"])])
+def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
+  values = split_math.get_config("gsm8k").to_dict()
+  values["model"] = "tests/data/qwen2.5-7b"
+  values["mesh"] |= mesh
+  cfg = experiment.section(split_config.Split, experiment.completed(
+      values, split_config.Split), "config")
+  words = shlex.split(output.proposal(cfg, "s-hard.jsonl", "hard"))
+  assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
+  assert [word for word in words if ".mesh." in word] == proposed
 
 
 def test_one_line_for_every_error(local_set, tmp_path):
