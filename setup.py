@@ -45,6 +45,9 @@ setuptools.setup(
         "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100",
                  "matplotlib>=3.9", "pyflakes>=3.2", "tensorboardX>=2.6.2",
                  "wandb>=0.19", "pandas>=2.2",
+                 # makes and runs the notebooks
+                 "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16", "nbclient>=0.10",
+                 "nbformat>=5.10",
                  "setuptools>=77",  # builds the wheel that a test runs
                  SLURM, MATH, GYM, *GCS],
         "math": [MATH],  # judges mathematical answers
@@ -54,7 +57,8 @@ setuptools.setup(
         "parity": ["torch==2.13.0", "peft>=0.18"],
         "gcs": GCS,  # --workdir=gs://...
         "slurm": [SLURM],  # launch.sweep --backend=slurm
-        "notebook": ["matplotlib>=3.9", "pandas>=2.2"],  # of the Python API
+        "notebook": ["matplotlib>=3.9", "pandas>=2.2",  # of the Python API
+                     "ipywidgets>=8"],  # or tqdm warns
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         "wandb": ["wandb>=0.19"],  # log.wandb

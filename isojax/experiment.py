@@ -112,6 +112,11 @@ OVER_STEP = ("batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
              *advantages.TOKEN_ADVANTAGES)
 
 
+def compares(loss: LossConfig) -> bool:
+  """Returns whether an advantage is 0 in a group of one; an own one may be."""
+  return loss.advantage in COMPARING or "advantage" in loss.own
+
+
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
   # Sampling rounds of a step, at most, until Bp groups are informative.
@@ -440,7 +445,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """
   a = e.alloc
   check_sampler(e.sampler, max_positions=max_positions)
-  if a.n_min < 2 and (e.recipe.loss.advantage in COMPARING
+  if a.n_min < 2 and (compares(e.recipe.loss)
                       or e.recipe.loss.zero_variance != "off"
                       or e.recipe.filter.rounds > 1):
     raise InputError(
@@ -449,7 +454,7 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
         "filter.rounds), and a group of one has none to compare; use n >= 2")
   _check_ddof(e)
   if a.m == 1 and e.recipe.loss.normalise == "after" and (
-      e.recipe.loss.advantage in COMPARING):
+      compares(e.recipe.loss)):
     raise InputError(
         f"alloc.m=1 with recipe.loss.advantage={e.recipe.loss.advantage!r}: it "
         "compares the kept rollouts of one problem, and of one all advantages "

@@ -163,6 +163,9 @@ def prepare(config) -> RunContext:
       "prompts_sha256": _prompts_sha256(prompts)}
   if e.recipe.filter.rounds == 1 and not e.alloc.schedule:
     notes += other_budget(config, e.alloc)
+  if e.recipe.loss.own:
+    identity["functions_sha256"] = {
+        kind: own.sha256 for kind, own in sorted(e.recipe.loss.own.items())}
   if reward:
     identity["reward_sha256"] = python_reward.sha256(reward["reward"])
     notes += other_reward(e, stratum.header, identity["reward_sha256"])

@@ -168,7 +168,7 @@ IMPORTS = {
     "api.studies":
         "api.words errors format frontier.bootstrap frontier.curves "
         "frontier.io.logs frontier.io.rows frontier.io.selection "
-        "frontier.result frontier.study planner.fit_file",
+        "frontier.result frontier.study installation planner.fit_file",
     "api.words":
         "errors installation",
     "attention_kernels":
@@ -441,7 +441,10 @@ IMPORTS = {
         "",
     "rl.objective":
         "errors models.attention models.decoder models.precision "
-        "rl.advantages rl.aggregation rl.losses rl.selection types",
+        "rl.advantages rl.aggregation rl.losses rl.own_functions "
+        "rl.selection types",
+    "rl.own_functions":
+        "errors",
     "rl.packing":
         "types",
     "rl.rewards":

@@ -227,6 +227,85 @@ def test_no_handler_is_installed_in_another_thread():
   assert found == [False]
 
 
+OWN = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+def topr(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
+  ratio = jax.lax.stop_gradient(jnp.exp(log_ratio_RxT))
+  weight = jnp.where(advantage_RxT > 0, 1.0, jnp.minimum(ratio, cap))
+  return -weight * advantage_RxT * logp_RxT, ratio > cap
+
+def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):
+  return -advantage_RxT * logp_RxT, jnp.zeros_like(logp_RxT, bool)
+
+def last(reward_Bpxn, uniform_Bpxn, *, m):
+  Bp, n = reward_Bpxn.shape
+  return np.tile(np.arange(n - m, n), (Bp, 1))
+
+def centered(reward_Bpxm):
+  return reward_Bpxm - reward_Bpxm.mean(axis=1, keepdims=True)
+
+def few(reward_Bpxn):
+  return reward_Bpxn
+"""
+
+
+def owned(path, **loss):
+  path.write_text(OWN)
+  return isojax.config("configs/easy.py", **SMALL | {"task": {
+      "stratum": few.easy()}}, recipe={"loss": loss})
+
+
+def test_functions_of_ones_own_train_as_those_of_the_package(tmp_path):
+  """The same loss and advantage from a file: the same numbers."""
+  path = tmp_path / "mine.py"
+  fields = ("step", "reward", "grad_norm", "entropy")
+  found = []
+  for names in (dict(policy_loss=f"{path}:reinforce",
+                     advantage=f"{path}:centered"),
+                dict(policy_loss="reinforce", advantage="centered")):
+    run = isojax.train(owned(path, **names), tmp_path / f"{len(found)}",
+                       progress=False)
+    found.append([[r[f] for f in fields] for r in run.records.steps])
+  assert found[0] == found[1] and any(row[2] > 0 for row in found[0])
+
+
+def test_a_changed_file_is_another_run(tmp_path):
+  path = tmp_path / "mine.py"
+  config = isojax.config(owned(
+      path, policy_loss=f"{path}:topr", selection=f"{path}:last",
+      constants={"cap": 1.0}), alloc={"m": 2, "C": 8})
+  run = isojax.train(config, tmp_path / "run", progress=False)
+  step = run.records.steps[0]
+  assert step["m"] == 2 and step["selected"] <= 4
+  path.write_text(OWN + "# changed")
+  with pytest.raises(isojax.InputError, match="a function of recipe.loss"):
+    isojax.train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("loss, message", [
+    (dict(policy_loss="none.py:f"), "recipe.loss.policy_loss=none.py:f: cannot"),
+    (dict(policy_loss="PATH:g"), "has no function 'g'; it has topr, reinforce"),
+    (dict(policy_loss="PATH:topr"), "recipe.loss.constants.cap is missing"),
+    (dict(selection="PATH:few"), r"takes \(reward_Bpxn\); expected "
+     r"\(reward_Bpxn, uniform_Bpxn\)")])
+def test_a_wrong_function_is_refused(tmp_path, loss, message):
+  path = tmp_path / "mine.py"
+  loss = {k: v.replace("PATH", str(path)) for k, v in loss.items()}
+  with pytest.raises(isojax.InputError, match=message):
+    isojax.train(owned(path, **loss), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_the_file_names_its_line(tmp_path):
+  config = owned(tmp_path / "mine.py", policy_loss=f"{tmp_path}/mine.py:f")
+  (tmp_path / "mine.py").write_text("x = 1\nx.y\n")
+  with pytest.raises(isojax.InputError, match=r"mine.py:2: AttributeError"):
+    isojax.train(config, tmp_path / "run")
+
+
 # plan, read, fit
 
 
@@ -269,14 +348,21 @@ def table(path, study) -> str:
   return str(path)
 
 
+SIMULATED = "isojax/assets/logs/simulated.csv"
+
+
 @pytest.fixture(scope="module")
-def law(tmp_path_factory):
+def law():
   """The fit of a study whose truth is known: n* rises from 8 to 256."""
-  path = tmp_path_factory.mktemp("logs") / "runs.csv"
+  return isojax.fit(isojax.read(SIMULATED), draws=100)
+
+
+def test_the_simulated_log_is_that_of_its_description(tmp_path):
   known = synthetic.study(
       synthetic.saturating(), C_max=6e6, evaluations=30, seeds=1, Q=300, k=16,
       spread=0.5, run_sd=0.0, seed=3)
-  return isojax.fit(isojax.read(table(path, known)), draws=100)
+  made = pathlib.Path(table(tmp_path / "runs.csv", known)).read_text()
+  assert made == (ROOT / SIMULATED).read_text()
 
 
 def test_an_identified_law(law, tmp_path):
@@ -297,7 +383,7 @@ def test_an_identified_law(law, tmp_path):
 
 
 def test_logs_of_another_trainer_and_why_there_is_no_law():
-  path = ROOT / "tests/data/logs/real/tinker_metrics.jsonl"
+  path = "isojax/assets/logs/tinker_metrics.jsonl"
   with pytest.raises(isojax.InputError, match=(
       r"no evaluations; .* noisier one, of the training problems: "
       r"columns={'avg': 'env/all/correct'} or")):
@@ -312,7 +398,8 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
   assert "; format=NAME overrides" in repr(logs)
   law = isojax.fit(logs, draws=100)
   assert not law.identified and "NOT identified" in repr(law)
-  with pytest.raises(isojax.InputError, match="^the law is not identified: "):
+  with pytest.raises(isojax.InputError, match=(
+      "^the law is not identified: .*launch.plan --sweep --config=CONFIG")):
     law.n_star(1e6)
 
 

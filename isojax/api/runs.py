@@ -129,9 +129,10 @@ class Run:
     if not 0 <= seed < 2**31:
       raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
     prompts = _prompts(context, prompt, template)
-    *_, (_, rollouts) = [*sampler_lib.stream(
-        context.sampler, self.params, prompts, n, rng.stream(seed, "sample"),
-        temperature=temperature, top_p=1.0)]
+    with progress_lib.sent_to(_Told(False)):
+      *_, (_, rollouts) = sampler_lib.stream(
+          context.sampler, self.params, prompts, n, rng.stream(seed, "sample"),
+          temperature=temperature, top_p=1.0)
     return rewards.texts(context.tokenizer, rollouts)
 
   @words.of_python
@@ -161,7 +162,7 @@ class Run:
     """
     words.library("matplotlib", "plot", "plot")
     from isojax.frontier.report import plots_run  # needs matplotlib
-    return plots_run.learning(list(self.records.evaluations))
+    return words.shown(plots_run.learning(list(self.records.evaluations)))
 
 
 def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:

@@ -5,6 +5,7 @@ import functools
 import math
 import os
 
+from isojax import installation
 from isojax.api import words
 from isojax.errors import InputError
 from isojax.format import many, pair
@@ -66,7 +67,8 @@ def read(files, *, format=_READING.kind, columns=None, fixed=None, scale=None,
 
   Args:
     files: a path or pattern, or several: "runs/*/records.jsonl", a console log
-      of verl, trainer_state.json of TRL, a CSV of W&B, also gs://...
+      of verl, trainer_state.json of TRL, a CSV of W&B, also gs://... Files of
+      the package, such as isojax/assets/logs/simulated.csv, are found anywhere.
     format: trainer that wrote the files; None: what the names in the file tell.
     columns: field -> its name in the file: {"avg": "val/acc"}.
     fixed: field that the files do not have -> value: {"Bp": 32, "n": 8}.
@@ -92,8 +94,9 @@ def read(files, *, format=_READING.kind, columns=None, fixed=None, scale=None,
       scale={name: _ends(name, value) for name, value in (scale or {}).items()},
       from_path=from_path, axis=axis)
   paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-  rows, notes = logs.read([os.fspath(path) for path in paths], reading,
-                          flag="files")
+  rows, notes = logs.read(
+      [installation.find(os.fspath(path)) for path in paths], reading,
+      flag="files")
   chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B)
   study, more = selection.from_rows(rows, chosen)
@@ -201,7 +204,7 @@ class Law:
       InputError: no such figure, no data for it, or matplotlib is missing.
     """
     result.need_matplotlib("plot")
-    return result.figure(self.document, name)
+    return words.shown(result.figure(self.document, name))
 
   def save(self, folder: str) -> None:
     """Writes fit.json, the figures and report.html, as launch.fit does.

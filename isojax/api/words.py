@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import io
 import re
 
 from isojax import installation
@@ -29,12 +30,14 @@ def plain(text: str, function) -> str:
   """Returns a message about flags as one about a function's arguments.
 
   The modules below serve commands, too, and write --rollouts=2e6. Only names
-  of the function's own arguments lose their dashes.
+  of the function's own arguments lose their dashes, and a command keeps them.
   """
   names = [*inspect.signature(function).parameters, "config"]
+  text, *command = re.split(r"(?=python -m )", text, maxsplit=1)
   if "columns" in names:
     text = _PAIRS.sub(_dict, text)
-  return re.sub(rf"--(?=(?:{'|'.join(names)})\b)", "", text)
+  return "".join(
+      [re.sub(rf"--(?=(?:{'|'.join(names)})\b)", "", text), *command])
 
 
 def of_python(function):
@@ -47,6 +50,17 @@ def of_python(function):
       raise type(error)(plain(str(error), function)) from error
 
   return called
+
+
+def shown(figure):
+  """Returns a matplotlib figure that a notebook shows, without pyplot."""
+  def png() -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=100)
+    return content.getvalue()
+
+  figure._repr_png_ = png
+  return figure
 
 
 def library(name: str, extra: str, what: str):

@@ -137,7 +137,8 @@ def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
         json.loads(json.dumps(here.config)), there.config,
         at=("in this config", "in the workdir")) or (
             "the same config, but the files of the model, the stratum, the "
-            "reward (task.grader.file) or the prompts' tokens differ")
+            "reward (task.grader.file), a function of recipe.loss or the "
+            "prompts' tokens differ")
     raise InputError(
         f"--workdir={folder} belongs to run {there.run_id}, expected run "
         f"{here.run_id}: {differ}; choose another --workdir, or give the same "

@@ -98,7 +98,7 @@ def to_score(reward_Bpxn, kept_Bpxm, rollouts: Rollouts,
   n = np.shape(reward_Bpxn)[1]
   kept_B = put(kept_Bpxm, np.ones(np.shape(kept_Bpxm), bool), n).reshape(-1)
   if (cfg.regularized or cfg.kl_in_reward
-      or cfg.advantage not in advantages_lib.ADVANTAGES):
+      or cfg.advantage in advantages_lib.TOKEN_ADVANTAGES):
     return kept_B
   found = advantages(reward_Bpxn, kept_Bpxm, rollouts, {}, cfg)
   return kept_B & (found["advantage"] != 0)
@@ -159,7 +159,7 @@ def advantages(reward_Bpxn, kept_Bpxm, rollouts: Rollouts, scored: dict,
     return take(kept_Bpxm, value_BxT.reshape(Bp, n, -1))
 
   reward_Bpxm = take(kept_Bpxm, reward_Bpxn)
-  of_rollouts = cfg.advantage in advantages_lib.ADVANTAGES
+  of_rollouts = cfg.advantage not in advantages_lib.TOKEN_ADVANTAGES
   if of_rollouts and not cfg.kl_in_reward:  # without arrays of tokens
     return {"advantage": put(kept_Bpxm, function(reward_Bpxm), n).reshape(-1)}
   mask_BpxmxT = of_kept(rollouts.mask_RxT)

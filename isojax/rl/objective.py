@@ -23,6 +23,7 @@ from isojax.models import precision as precision_lib
 from isojax.rl import advantages
 from isojax.rl import aggregation
 from isojax.rl import losses
+from isojax.rl import own_functions
 from isojax.rl import selection
 from isojax.types import Batch
 
@@ -33,6 +34,8 @@ TABLES = {
     "aggregation": aggregation.AGGREGATIONS,
     "policy_loss": losses.POLICY_LOSSES,
 }
+# The kind of function that a file of the user may have in place of each.
+LIKE = TABLES | {"advantage": advantages.ADVANTAGES}
 
 NORMALISE = ("after", "before")  # the selection
 # What a probability ratio compares: a token, or the mean over an answer (GSPO).
@@ -88,7 +91,13 @@ class LossConfig:
   head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
 
   def __post_init__(self):
-    for name, choices in (*TABLES.items(),
+    # Read once, here. Not a field: the config has only the names.
+    object.__setattr__(self, "own", {
+        kind: own_functions.load(f"loss.{kind}", getattr(self, kind),
+                                 next(iter(LIKE[kind].values())))
+        for kind in TABLES if own_functions.is_own(getattr(self, kind))})
+    for name, choices in (*((k, v) for k, v in TABLES.items()
+                            if k not in self.own),
                           ("zero_variance", aggregation.ZERO_VARIANCE),
                           ("normalise", NORMALISE), ("ratio", RATIOS),
                           ("ratio_to", RATIO_TO),
@@ -189,9 +198,9 @@ def field_of(kind: str, constant: str) -> str | None:
 def _check_constants(cfg: LossConfig) -> None:
   """InputError if cfg.constants lacks a constant, or has one without a use."""
   wanted, described = set(), []
-  for kind, table in TABLES.items():
+  for kind in TABLES:
     name = getattr(cfg, kind)
-    names = constant_names(table[name])
+    names = constant_names(function_of(cfg, kind))
     own = [c for c in names if field_of(kind, c) is None]
     missing = [c for c in own if c not in cfg.constants]
     if missing:
@@ -214,14 +223,20 @@ def _check_constants(cfg: LossConfig) -> None:
       raise InputError(f"loss.constants.{name}={value}: expected {expected}")
 
 
+def function_of(cfg: LossConfig, kind: str):
+  """Returns the function that cfg names, of a table or of the user's file."""
+  if kind in cfg.own:
+    return cfg.own[kind].function
+  return TABLES[kind][getattr(cfg, kind)]
+
+
 def chosen(cfg: LossConfig, kind: str):
   """Returns the function that cfg names, with its constants bound.
 
   Args:
     kind: a key of TABLES.
   """
-  function = TABLES[kind][getattr(cfg, kind)]
-  bound = {}
+  function, bound = function_of(cfg, kind), {}
   for name in constant_names(function):
     field = field_of(kind, name)
     bound[name] = getattr(cfg, field) if field else cfg.constants[name]

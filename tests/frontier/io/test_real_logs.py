@@ -1,6 +1,6 @@
 """Logs of other trainers are read without the user editing them.
 
-The files in tests/data/logs/real were written by others; the texts here have
+The files in isojax/assets/logs were written by others; the texts here have
 the format of real ones, with values that can be checked by hand.
 """
 
@@ -14,7 +14,8 @@ from isojax.frontier.io import field_mapping
 from isojax.frontier.io import formats
 from isojax.frontier.io import parse
 
-REAL = pathlib.Path(__file__).parents[2] / "data/logs/real"
+REAL = pathlib.Path(__file__).parents[3] / "isojax/assets/logs"
+WRITTEN = pathlib.Path(__file__).parents[2] / "data/logs"
 
 
 def read(path, kind=None, columns=None, fixed=None, **more):
@@ -323,8 +324,9 @@ def test_endpoints_at_equal_compute(write):
     ("tunix/wandb_history.jsonl", "tunix"), ("table/curves.csv", "table"),
     ("prime-rl/metrics.jsonl", "prime-rl"),
     ("table/wandb_chart.csv", "table"),
-    ("real/tinker_metrics.jsonl", "tinker")])
+    ("logs/tinker_metrics.jsonl", "tinker")])
 def test_formats_are_detected(name, kind):
-  lines = parse.load(str(REAL.parent / name)).lines
+  root = REAL.parent if name.startswith("logs/") else WRITTEN
+  lines = parse.load(str(root / name)).lines
   assert formats.detect(list(dict.fromkeys(
       name for _, line in lines for name in line)))[0] == kind

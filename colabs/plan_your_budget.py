@@ -1,0 +1,96 @@
+# %% [markdown]
+# # Plan your budget: from GPUs and hours to (Bp, n, M)
+#
+# `Bp` problems per step, `n` rollouts of each problem, `M` updates: the budget is
+# `C = Bp · n · M` rollouts. The IsoCompute Playbook
+# ([arXiv 2603.12151](https://arxiv.org/abs/2603.12151)) measured which `n` is best
+# at which `C`. This notebook asks its laws, and prices the answer.
+#
+# **Needs:** CPU. Nothing is trained.
+#
+# **Time:** 3 seconds of CPU time.
+
+# %%
+import isojax
+
+# %% [markdown]
+# ## A budget in rollouts
+#
+# Problems are *easy* if the base policy solves 30 to 60 % of 16 samples, *hard* if
+# it solves at most one of 16.
+
+# %%
+plan = isojax.plan(rollouts=2e6, stratum="hard")
+print(plan.table())
+
+# %% [markdown]
+# `n*` is the law's answer and `n` the power of two near it. The **interval** of a
+# published law is the spread of refits of its points, not of your problems: another
+# base model may differ by more, as the warning says. Half and twice the `n` are
+# beside it, with the `M` that the same `C` then pays for.
+#
+# ## GPUs and hours
+#
+# With a machine, a model and mean lengths, the budget can be hours, device-hours
+# or money. Only the model's `config.json` is read; this is that of
+# Qwen2.5-7B-Instruct.
+
+# %%
+# %%writefile config.json
+{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+ "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944,
+ "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+ "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+ "rope_theta": 1000000.0, "tie_word_embeddings": false, "vocab_size": 152064,
+ "torch_dtype": "bfloat16", "use_sliding_window": false}
+
+# %%
+priced = dict(stratum="hard", machine="8xh100", model="config.json",
+              prompt_tokens=200, response_tokens=1500)
+day = isojax.plan(hours=24, **priced)
+print(day.table())
+
+# %% tags=["small"]
+assert day.rows[0].allocation.C > 10_000
+
+# %% [markdown]
+# The time has a range: published step times of other trainers lie within it. A
+# `records.jsonl` of your own machine replaces the estimate: `measured=FILE`.
+#
+# ## The price of other budgets
+
+# %%
+for hours in (6, 24, 96):
+  row = isojax.plan(hours=hours, **priced).rows[0]
+  print(f"{hours:3} h: Bp {row.allocation.Bp}, n {row.allocation.n}, "
+        f"M {row.allocation.M:,}, C {row.allocation.C:,}, "
+        f"{row.expected['usd']:,.0f} USD")
+
+# %% [markdown]
+# ## What changes the answer
+#
+# The difficulty of the problems, the metric, and the length of the responses.
+
+# %%
+for change in (dict(), dict(stratum="easy"), dict(metric="best"),
+               dict(metric="worst"), dict(response_tokens=6000)):
+  row = isojax.plan(hours=24, **priced | change).rows[0]
+  print(f"{str(change or 'as above'):28} n {row.allocation.n:4}, "
+        f"M {row.allocation.M:6,}, C {row.allocation.C:9,}")
+
+# %% [markdown]
+# ## Use it
+#
+# The values go into a config, or into a file for `python -m launch.sweep`. A sweep
+# around the answer measures which `n` is best for your model and problems.
+
+# %%
+row = plan.rows[0]
+print(row.config)
+print(isojax.config("configs/hard.py", **row.config).alloc.to_dict())
+
+# %%
+sweep = isojax.plan(rollouts=16_384, config="configs/hard.py", sweep=True, Bp=32,
+                    n=[4, 16], seeds=[0, 1])
+sweep.save("plan.jsonl")
+print(sweep.table())
