@@ -61,7 +61,8 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
   """Yields a function (count) that adds to the progress of one long task.
 
   Nothing is shown for the first QUIET seconds. After that, a terminal shows a
-  bar with rate and ETA; otherwise a line is printed every QUIET seconds.
+  bar with rate and ETA; otherwise a line is printed every QUIET seconds. The
+  rate leaves out the first units, before which programs compile.
 
   Args:
     total: units of the task.
@@ -73,21 +74,23 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     yield lambda count: None
     return
   began = last = time.monotonic()
-  done = 0
+  done = before = 0
   bar = tqdm.tqdm(total=total, desc=what, unit=f" {unit}", delay=QUIET,
                   dynamic_ncols=True, leave=False,
                   disable=not sys.stderr.isatty())
 
   def advance(count: int) -> None:
-    nonlocal done, last
-    done += count
+    nonlocal done, last, began, before
+    first, done = not done, done + count
     bar.update(count)
     now = time.monotonic()
     if bar.disable and now - last >= QUIET:
-      last, rate = now, done / (now - began)
+      last, rate = now, (done - before) / max(now - began, 1e-9)
       say(f"{what}: {done:,}/{total:,} {unit}  " + (
-          f"{rate:.3g}/s  ETA {clock((total - done) / rate)}" if done else
+          f"{rate:.3g}/s  ETA {clock((total - done) / rate)}" if rate else
           f"after {clock(now - began)}"))
+    if first and done:
+      began, before = now, done
 
   try:
     yield advance

@@ -58,7 +58,7 @@ def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
     for count in (1000, 3000, 1000):
       advance(count)
   assert capsys.readouterr().err == (
-      "sampling: 4,000/10,000 rollouts  200/s  ETA 0:30\n")
+      "sampling: 4,000/10,000 rollouts  273/s  ETA 0:22\n")
   now = iter([0.0, 75.0])
   with progress.track(8, "avg@4", "samples") as advance:
     advance(0)  # a chunk in which none ended
