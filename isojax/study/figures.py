@@ -204,7 +204,6 @@ def metrics(found: dict) -> Figure:
   tested = [row["n"] for row in rows]
   figure, panels = _axes(5.2, 3, sharex=True)
   for ax, name in zip(panels, ("avg", "best", "worst")):
-    best = max(rows, key=lambda row: row[name]["mean"])["n"]
     for row in rows:
       value = row[name]
       ends = value["interval"]
@@ -215,7 +214,8 @@ def metrics(found: dict) -> Figure:
                   color=colour_of(row["n"], tested))
     ax.plot(tested, [row[name]["mean"] for row in rows], color="0.8", lw=1,
             zorder=0)
-    ax.set_title(f"{name}@{k}: best at n = {best}")
+    ax.set_title({"avg": f"avg@{k}: mean", "best": f"best@{k}: at least one right",
+                  "worst": f"worst@{k}: all right"}[name])
     ax.set_ylabel("reward")
   axes_lib.n_axis(panels[-1], "x", tested)
   panels[-1].set_xlabel("n, rollouts per problem")

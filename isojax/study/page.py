@@ -151,7 +151,7 @@ def missing(found: dict) -> list[str]:
       m["arm"], m["n"] and f"n = {m['n']}"))) + ": seeds "
   lines = [name(m)
            + ", ".join(map(str, m["seeds"]))
-           + f" (at least {compact(m['reached'])})" for m in found["missing"]]
+           + f" ({compact(m['reached'])} or more)" for m in found["missing"]]
   count = sum(len(m["seeds"]) for m in found["missing"])
   return [f"**Partial: {many(count, 'run')} have not reached C = {compact(C)}.**"
           f" {'; '.join(lines)}.", ""]
@@ -162,12 +162,16 @@ def _metrics(found: dict) -> list[str]:
   lines = [[str(r["n"]), str(r["seeds"]), _estimate(r["avg"]),
             pair(r["avg"]["range"], rate), _estimate(r["best"]),
             _estimate(r["worst"])] for r in found["by_n"]]
-  best = [f"{row['metric']}: n = {row['n']} "
-          f"{pair(row['n_interval'] and [round(v) for v in row['n_interval']], str)}"
-          for row in found["fit"]["best_n"] if row["n"] is not None]
+  best = []
+  for name in ("avg", "best", "worst"):
+    top = max(found["by_n"], key=lambda row: row[name]["mean"])
+    near = [str(r["n"]) for r in found["by_n"] if r[name]["leads"] >= 0.025]
+    best.append(f"{name}@{k}: n = {top['n']} (leads in "
+                f"{top[name]['leads']:.0%} of the samples; in 2.5 % or more: "
+                f"n = {', '.join(near)})")
   return [f"### By metric, at C = {compact(found['end'])}", "", table(
       ["n", "seeds", f"avg@{k}", "range of seeds", f"best@{k}", f"worst@{k}"],
-      lines), "", f"Best n by metric: {'; '.join(best)}." if best else "", ""]
+      lines), "", f"Highest mean by metric: {'; '.join(best)}.", ""]
 
 
 def _mechanisms(found: dict) -> list[str]:

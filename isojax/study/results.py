@@ -80,13 +80,14 @@ def resampled(value_SxQ, *, draws: int, seed: int, index: int) -> np.ndarray:
 def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
   """Returns what the policies are at C, by n: metrics, entropy, signal.
 
-  A metric has its mean over seeds, its 95 % interval and the range of seeds.
+  A metric has its mean over seeds, its 95 % interval, the range of seeds, and
+  the share of the bootstrap samples in which this n has the highest mean.
   """
   groups = collections.defaultdict(list)
   for run in runs:
-    if any(e["rollouts"] <= C for e in run.evals):
+    if run.has_spent(C):
       groups[run.head["n"]].append(run)
-  out = []
+  out, draws = [], collections.defaultdict(list)
   for i, (n, members) in enumerate(sorted(groups.items())):
     found = [correct_at(run, C) for run in members]
     row = {"n": n, "seeds": len(members),
@@ -95,6 +96,7 @@ def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
       value_SxQ = np.stack([metric(correct, run.head["k"], name)
                             for run, (_, correct) in zip(members, found)])
       drawn = resampled(value_SxQ, draws=options.draws, seed=100, index=i)
+      draws[name].append(drawn[1:])
       ends = value_SxQ.mean(1)
       row[name] = {"mean": float(drawn[0]),
                    "interval": list(bootstrap.percentiles(drawn)),
@@ -106,6 +108,10 @@ def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
       known = [u[name] for u in last if u[name] is not None]
       row[name] = float(np.mean(known)) if known else None
     out.append(row)
+  for name, drawn_NxD in draws.items():
+    best_D = np.argmax(drawn_NxD, axis=0)
+    for i, row in enumerate(out):
+      row[name]["leads"] = float(np.mean(best_D == i))
   return out
 
 
@@ -176,19 +182,14 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
   """
   p, everything = ledger.protocol_of(lines), ledger.runs(lines)
   runs, notes = law.grid(everything), []
-  fits = {}
-  for name in METRICS:
-    fit = law.fitted(runs, path=path, C=EVERYTHING, axis="rollouts",
-                     metric=name, options=options,
-                     notes=notes if name == "avg" else [])
-    fits[fit.study.metric] = fit
-  fit = fits["avg"]
+  fit = law.fitted(runs, path=path, C=EVERYTHING, axis="rollouts", metric="avg",
+                   options=options, notes=notes)
   end = min(p.C, min(max(r.head["reached"] for r in runs if r.head["n"] == n)
                      for n in fit.study.tested))
   raw = law.study_of(runs, path=path, C=EVERYTHING, axis="rollouts",
                      metric="avg", notes=[])
   document = fit_json.document(
-      fit, others=fits, hill=[], matched=None, notes=notes,
+      fit, others={}, hill=[], matched=None, notes=notes,
       next_plan=next_sweep.next_plan(fit, path=f"{p.part}-fit.json"))
   return {
       "part": p.part, "protocol": dataclasses.asdict(p), "end": end,

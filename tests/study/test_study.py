@@ -197,7 +197,7 @@ def test_a_partial_page_says_what_is_missing():
   assert len(found["missing"]) == 3
   text = page.of_law(found, "")
   assert "**Partial: 6 runs have not reached C = 0.4M.**" in text
-  assert "n = 8: seeds 0, 1 (at least 0.2M)" in text
+  assert "n = 8: seeds 0, 1 (0.2M or more)" in text
 
 
 def test_other_data_void_the_prediction(registered, whole):
