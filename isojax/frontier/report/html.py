@@ -25,7 +25,7 @@ table { border-collapse: collapse; font-size: 14px; margin: 1rem 0;
 th, td { padding: .25rem .8rem; text-align: right; vertical-align: bottom }
 th { border-bottom: 1px solid }
 td { white-space: nowrap }
-td:last-child { white-space: normal }
+td.words { white-space: normal; min-width: 20rem }
 tr:nth-child(even) td { background: rgba(128, 128, 128, .08) }
 th:first-child, td:first-child { text-align: left }
 figure { margin: 1rem 0 }
@@ -36,7 +36,6 @@ h1, h2, p, li, figcaption { overflow-wrap: anywhere }
   h1 { font-size: 1.4rem }
   .verdict { padding: .2rem .8rem }
   .wide img { min-width: 44rem }
-  td:last-child { min-width: 8rem }
 }
 pre { overflow-x: auto; padding: .6rem;
   background: rgba(128, 128, 128, .15) }

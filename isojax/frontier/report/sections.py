@@ -6,6 +6,7 @@ from isojax.format import NONE, compact, number, pair, rate, signed
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters
 from isojax.frontier.labels import run_of, still_rising
 
+LONG = 30  # characters of a cell, above which its line may break
 IN_COLUMN = "-column"  # end of the name of a figure that is one column wide
 CAPTIONS = {
     "law": "The best tested n at each {C} (same colours in every figure; "
@@ -44,10 +45,16 @@ def listed(items) -> str:
 
 def table(heads, rows) -> str:
   """Returns a table that scrolls sideways on a narrow screen."""
-  cells = lambda tag, row: "".join(f"<{tag}>{text(v)}</{tag}>" for v in row)
-  body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-  return (f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr>'
-          f"</thead><tbody>{body}</tbody></table></div>")
+  head = "".join(f"<th>{text(name)}</th>" for name in heads)
+  body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+  return (f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+          f"<tbody>{body}</tbody></table></div>")
+
+
+def cell(value) -> str:
+  """Returns a cell of a table; only one with many words breaks its line."""
+  words = ' class="words"' if len(str(value)) > LONG else ""
+  return f"<td{words}>{text(value)}</td>"
 
 
 def law_section(document: dict, x: str) -> str:

@@ -7,6 +7,7 @@ from isojax.frontier import labels
 from isojax.frontier import result
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
+from isojax.frontier.report import sections
 from tests.frontier.report import page
 from tests.frontier.report.documents import HOSTILE
 
@@ -74,6 +75,11 @@ def test_a_curve_that_still_rises_has_no_asymptote(documents):
   curve["reward"][1] = 0.6  # five eighths
   assert not labels.still_rising(curve)
   assert "0.963" in page.Page(html.page(found, [])).text
+
+
+def test_only_cells_of_many_words_break_their_line():
+  made = sections.table(("a", "b"), [("[0.587, 0.754]", "8, 16 from 0.3M, " * 3)])
+  assert "<td>[0.587, 0.754]</td>" in made and '<td class="words">8, 1' in made
 
 
 def test_long_names_break_instead_of_widening_the_page():
