@@ -421,7 +421,7 @@ def _check_ddof(e: Experiment) -> None:
   a, cfg = e.alloc, e.recipe.loss
   fields = [objective.field_of("advantage", name)
             for name in objective.constant_names(
-                objective.TABLES["advantage"][cfg.advantage])]
+                objective.function_of(cfg, "advantage"))]
   if "advantage_ddof" not in fields:
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"

@@ -17,9 +17,9 @@ KL_ESTIMATOR, NORMALISE, LEVEL = "k3", "after", "token"
 
 def _constants(cfg: LossConfig):
   """Yields (setting, why) of constants that no chosen function takes."""
-  used = {objective.field_of(kind, name) for kind, table in (
-      objective.TABLES.items()) for name in objective.constant_names(
-          table[getattr(cfg, kind)])}
+  used = {objective.field_of(kind, name) for kind in objective.TABLES
+          for name in objective.constant_names(
+              objective.function_of(cfg, kind))}
   for name, value in CONSTANTS.items():
     if name not in used and getattr(cfg, name) != value:
       kind = "policy_loss" if name.startswith("clip") else "advantage"
