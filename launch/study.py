@@ -204,6 +204,10 @@ def run() -> tuple[str, list[dict]]:
   runs_lib.make_root(_ROOT.value)
   record_flags.writable(out())
   last = _STAGE.value or "beyond"
+  if last == "first" and p.first is None or (
+      _STAGE.value == "beyond" and p.beyond is None):
+    raise InputError(f"--stage={last}: the part {p.part} has no such stage; "
+                     "leave it out")
   full, done = stage("full", p.C), []
   if p.first is not None:
     done.append(stage("first", p.first))
@@ -272,6 +276,9 @@ def main(_) -> None:
     raise InputError("give either --config and --root, or --ledger")
   if _LEDGER.value is not None and _OUT.value is None:
     raise InputError("--ledger needs --out, the folder of fit and figures")
+  if _ROOT.value is not None and _CONFIG.value is None:
+    raise InputError("--root needs --config=FILE:PART, such as "
+                     "configs/study.py:hard")
   path, lines = (run() if _LEDGER.value is None else
                  (_LEDGER.value, ledger.read(_LEDGER.value)))
   for told in write_page(path, lines):
