@@ -650,6 +650,11 @@ IMPORTS = {
         "errors json_text launch.bench.cases launch.bench.machine "
         "launch.bench.ours launch.bench.peers launch.bench.work "
         "planner.cost.model_shape planner.cost.workload profile",
+    "launch.bench.simulator":
+        "cli experiment mesh models.decoder models.hf_weights "
+        "planner.cost.calls planner.cost.efficiency planner.cost.machine "
+        "planner.cost.roofline planner.cost.workload policy rng run_context "
+        "sampling.sampler sampling.simulate types",
     "launch.bench.table":
         "format launch.bench.cases",
     "launch.bench.work":

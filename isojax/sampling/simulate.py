@@ -120,9 +120,10 @@ class Replay:
     shape = list(part.shape)
     shape[0], shape[axis] = take_GxR.size, L
     if self.design.page is None:  # else only the table of pages changes
-      # One part of two; all layers of it.
+      # One part of two, but each layer has a call of its own.
       self._spend("resize", self.calls.copy(
-          max(before, take_GxR.size * L) // 2))
+          max(before, take_GxR.size * L) // 2)
+                  + (self.calls.shape.layers - 1) * self.calls.overheads.call)
     return np.broadcast_to(np.int8(0), shape)
 
   def decode(self, params, cache, row: Rows, key, temperature, top_p, kind):

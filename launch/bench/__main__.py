@@ -14,8 +14,8 @@ those of the first call, without a cache. Lengths are skewed by a policy close
 to uniform, of whose V ids V / mean end the rollout. The flags of a case change
 one case, or all cases of a suite.
 
---what=planner, frontier, grader, grader_overlap, in_flight and machine time
-other parts.
+--what=planner, frontier, grader, grader_overlap, in_flight, simulator and machine
+time other parts.
 """
 
 from concurrent.futures import process
@@ -47,6 +47,7 @@ PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
     "grader": "the grader of mathematical answers",
     "grader_overlap": "sampling with a slow grader, in line and in background",
     "in_flight": "sampling across updates, against step by step",
+    "simulator": "sampling, against what launch.simulate_sampler predicts",
     "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
 }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 from isojax import compilation
@@ -22,6 +23,7 @@ from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
 from launch.bench import cases
+from launch.bench import simulator
 from launch.bench import table
 from launch.bench import work
 from tests import command
@@ -206,7 +208,7 @@ def test_a_peer_without_its_packages_says_what_is_possible():
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected either --what=sample|update|step|planner|frontier|grader|"
-     "grader_overlap|in_flight|machine or --suite=cpu|h200"),
+     "grader_overlap|in_flight|simulator|machine or --suite=cpu|h200"),
     (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
@@ -311,3 +313,20 @@ def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
   lines = done.stdout.splitlines()
   assert lines[0].startswith(note) and lines[1] == "True True 0"
   assert lines[2] == kept.format(tmp_path)
+
+
+def test_costs_are_fitted_to_the_calls():
+  """Times that follow known costs give these costs back."""
+  runs = [simulator.Shortest(case, 0) for case in simulator.make_cases(
+      (2, 2, 4), (2, 2, 4))]
+  random = np.random.default_rng(0)
+  for run in runs:
+    run.features = np.stack([np.ones(50), random.integers(0, 9, 50),
+                             *random.random((2, 50))], axis=1)
+    run.calls = run.features @ [0.5, 0.25, 2.0, 4.0]
+    run.seconds = run.calls.sum() + 50 * 0.1  # the host between calls
+  calls = simulator.fitted(runs)
+  np.testing.assert_allclose(
+      [calls.overheads.call, calls.overheads.position,
+       calls.efficiency.decode_bandwidth, calls.efficiency.prefill_flops],
+      [0.6, 0.25, 0.5, 0.25])
