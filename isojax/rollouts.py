@@ -52,6 +52,24 @@ def grading(context: RunContext):
       thread.shutdown(cancel_futures=True)
 
 
+def judging(context: RunContext, grader: Grading):
+  """Returns judged(problems, rollouts) -> Graded, for the grader's thread.
+
+  All calls of it share task.grader.step_seconds.
+  """
+  left = context.e.task.grader.step_seconds
+
+  def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
+    nonlocal left
+    begun = time.monotonic()
+    graded = grader.grade(problems, rewards.texts(context.tokenizer, rollouts),
+                          seconds=max(0.0, left))
+    left -= time.monotonic() - begun
+    return graded
+
+  return judged
+
+
 class Sampled(typing.NamedTuple):
   """Graded rollouts of a step or an evaluation, problem-major."""
 
@@ -82,19 +100,8 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
   Raises:
     Stopped: a process of the run was asked to stop.
   """
-  left = context.e.task.grader.step_seconds
+  judged, futures = judging(context, grader), {}
   owner_B = np.arange(len(problems) * n) // n % hosts.count()
-
-  def judged(items, rollouts) -> grader_lib.Graded:  # in the grader's thread
-    nonlocal left
-    begun = time.monotonic()
-    graded = grader.grade([problems[i // n] for i in items],
-                          rewards.texts(context.tokenizer, rollouts),
-                          seconds=max(0.0, left))
-    left -= time.monotonic() - begun
-    return graded
-
-  futures = {}
   with progress.track(len(owner_B), "sampling", "rollouts",
                       on=hosts.first()) as advance:
     for items, rollouts in sampler_lib.stream(
@@ -106,7 +113,8 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
       ours = items[owner_B[items] == hosts.number()]
       if ours.size:
         ended = jax.tree.map(lambda x: x[ours], rollouts)
-        futures[grader.thread.submit(judged, ours, ended)] = ours
+        futures[grader.thread.submit(
+            judged, [problems[i // n] for i in ours], ended)] = ours
   begun = time.perf_counter()
   while not stop.asked and concurrent.futures.wait(
       futures, timeout=WAIT).not_done:

@@ -16,8 +16,8 @@ from isojax import rng
 from isojax import step_rollouts
 from isojax.distributed import hosts
 from isojax.errors import InputError
-from isojax.rl import rewards
 from isojax.rollouts import Grading
+from isojax.rollouts import judging
 from isojax.rollouts import Sampled
 from isojax.rollouts import WAIT
 from isojax.run_context import RunContext
@@ -130,15 +130,7 @@ def graded_batch(context: RunContext, grader: Grading, params, flight: Flight,
   """
   e, a = context.e, context.e.alloc
   problems = source(context, flight.state, solved_D)
-  left, verdicts = e.task.grader.step_seconds, flight.verdicts
-
-  def judged(of, rollouts) -> grader_lib.Graded:  # in the grader's thread
-    nonlocal left
-    begun = time.monotonic()
-    graded = grader.grade(of, rewards.texts(context.tokenizer, rollouts),
-                          seconds=max(0.0, left))
-    left -= time.monotonic() - begun
-    return graded
+  judged, verdicts = judging(context, grader), flight.verdicts
 
   def ended(positions, numbers, rollouts):
     stop.poll()

@@ -239,7 +239,8 @@ IMPORTS = {
     "frontier.labels":
         "format",
     "frontier.next_sweep":
-        "frontier.verdict planner.allocation planner.plan_file",
+        "frontier.study frontier.verdict planner.allocation "
+        "planner.plan_file",
     "frontier.report.axes":
         "format frontier.labels",
     "frontier.report.html":
@@ -461,7 +462,7 @@ IMPORTS = {
         "distributed.hosts profile progress rl.rewards run_context "
         "sampling.sampler stopping tasks.grader tasks.stratum_file types",
     "rollouts_in_flight":
-        "distributed.hosts errors rl.rewards rng rollouts run_context "
+        "distributed.hosts errors rng rollouts run_context "
         "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
         "tasks.grader tasks.prompts",
     "run_context":

@@ -6,6 +6,7 @@ import shlex
 import numpy as np
 
 from isojax.frontier import verdict
+from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 from isojax.planner.allocation import B_MAX
 from isojax.planner.allocation import FEWEST_M
@@ -88,19 +89,10 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     C = least
     why.append(f"at least {FEWEST_M} updates of the largest batch")
   C = round(C)
-  known = {(r.Bp, r.n, r.seed): r.C_E[-1] * (
-      r.Bp * r.n if study.axis == "updates" else 1) for r in study.runs}
-
-  def planned(seeds: int):
-    runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
-            for Bp, n in cells for seed in range(seeds)}
-    return runs, {run: C for run, C in runs.items()
-                  if run not in known or not reached(known[run], C)}
-
-  runs, new = planned(seeds)
+  runs, new = _planned(study, cells, C, seeds)
   while cells and not new:  # every run exists, such as where B_max admits no
     seeds += 1  # larger n
-    runs, new = planned(seeds)
+    runs, new = _planned(study, cells, C, seeds)
     why.append(f"{seeds} seeds, because these runs exist")
   skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
   return {
@@ -110,6 +102,16 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
       + ", without the runs that exist" * bool(skip) + ".",
       "command": "python -m launch.plan --sweep --config=CONFIG "
       f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+
+
+def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
+  """Returns (Bp, n, seed) -> rollouts of all runs, and of those to be made."""
+  known = {(r.Bp, r.n, r.seed): r.C_E[-1] * (
+      r.Bp * r.n if study.axis == "updates" else 1) for r in study.runs}
+  runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
+          for Bp, n in cells for seed in range(seeds)}
+  return runs, {run: C for run, C in runs.items()
+                if run not in known or not reached(known[run], C)}
 
 
 def _listed(values) -> str:

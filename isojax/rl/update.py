@@ -356,6 +356,43 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
   shared = critic if critic and not critic.own else None
   own = make_own_update(model, cfg, lora, critic) if (
       critic and critic.own) else None
+  start, accumulate, apply, skip = _programs(model, tx, cfg, lora, shared)
+
+  def update(state: TrainState, base, batches: list[Batch], temperature,
+             lr_factor=None):
+    if not batches:
+      return skip(state)
+    carry = start()
+    for batch in batches:
+      carry = accumulate(
+          learned(state, shared), base, carry, batch, temperature)
+    return apply(state, carry, lr_factor)
+
+  def update_both(state: TrainState, base, batches: list[Batch], temperature,
+                  lr_factor=None):
+    valued = state.critic
+    state, metrics = update(
+        state.replace(critic=None), base, batches, temperature, lr_factor)
+    valued, more = own(valued, base, batches, lr_factor)
+    return state.replace(critic=valued), metrics | more | {
+        "finite": metrics["finite"] & more["finite"]}
+
+  out = update_both if own else update
+  out.programs = (start, accumulate, apply)
+  out.own_programs = own and own.programs
+  return out
+
+
+def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
+              shared: Critic | None):
+  """Returns the programs of `make_update`: start, accumulate, apply, skip.
+
+  Gradients and sums start at zero, a microbatch is added to them, and the
+  optimizer applies them; or the optimizer is skipped.
+
+  Args:
+    shared: the critic, if the policy's program trains it.
+  """
   gradient = make_gradient(model, cfg, lora, shared)
   abstract = abstract_state(model, tx, lora, shared)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
@@ -399,30 +436,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                        donate_argnums=2, out_shardings=carried)
   apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
   skip = jax.jit(skip, donate_argnums=0, out_shardings=(shardings, whole))
-
-  def update(state: TrainState, base, batches: list[Batch], temperature,
-             lr_factor=None):
-    if not batches:
-      return skip(state)
-    carry = start()
-    for batch in batches:
-      carry = accumulate(
-          learned(state, shared), base, carry, batch, temperature)
-    return apply(state, carry, lr_factor)
-
-  def update_both(state: TrainState, base, batches: list[Batch], temperature,
-                  lr_factor=None):
-    valued = state.critic
-    state, metrics = update(
-        state.replace(critic=None), base, batches, temperature, lr_factor)
-    valued, more = own(valued, base, batches, lr_factor)
-    return state.replace(critic=valued), metrics | more | {
-        "finite": metrics["finite"] & more["finite"]}
-
-  out = update_both if own else update
-  out.programs = (start, accumulate, apply)
-  out.own_programs = own and own.programs
-  return out
+  return start, accumulate, apply, skip
 
 
 def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,

@@ -200,6 +200,34 @@ def _fill(call: _Call) -> None:
     pending = _insert(call, pending)
 
 
+def _opened(s: sampler_lib.Sampler, params, pool: queue.Pool,
+            source: queue.Source, carried: Carried | None, *, version: int,
+            most: int) -> _Call:
+  """Returns the call of a step: its slots, and what waits for them."""
+  G = mesh_lib.blocks(s.mesh)
+  held = carried.slots.held if carried else np.zeros(0, np.int64)
+  waiting = queue.waiting(pool, source, held, version=version, most=most)
+  if carried is None:
+    R = _rows_needed(s, waiting.count, G)
+    carried = Carried(
+        queue.free_slots(G, R, interrupted=s.interrupt is not None),
+        s.empty(R, s.length_sizes[0]))
+  return _Call(s, s.prepare(params), pool, waiting, carried)
+
+
+def _handed(call: _Call, chosen) -> Handed:
+  """Returns the batch of the chosen groups of the pool."""
+  s, pool, source = call.s, call.pool, call.waiting.source
+  items = queue.items_of(chosen, pool.n)
+  rollouts = jax.tree.map(lambda x: x[items], pool.out)
+  if s.interrupt is not None:
+    rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
+        rollouts.tokens_RxT, rollouts.len_R, queue.lengths_of(
+            source, pool.position_E[chosen], n=pool.n, T=s.max_new_tokens),
+        s.interrupt))
+  return Handed(pool.position_E[chosen], rollouts, pool.version_RxT[items])
+
+
 def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
                source: queue.Source, *, version: int, Bp: int, n: int, k: int,
                temperature, top_p, ended, carried: Carried | None):
@@ -228,18 +256,11 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
     InputError: a prompt is longer than the sampler's largest.
   """
   sampler_lib.check_lengths(s, source.prompts)
-  G, rows = mesh_lib.blocks(s.mesh), mesh_lib.row_sharding(s.mesh)
-  kind = draw_lib.kind_of(temperature, top_p)
-  most = (k + 1) * Bp
+  rows = mesh_lib.row_sharding(s.mesh)
+  kind, most = draw_lib.kind_of(temperature, top_p), (k + 1) * Bp
   pool = queue.opened(state, n=n, T=s.max_new_tokens, most=most)
-  held = carried.slots.held if carried else np.zeros(0, np.int64)
-  waiting = queue.waiting(pool, source, held, version=version, most=most)
-  if carried is None:
-    R = _rows_needed(s, waiting.count, G)
-    carried = Carried(
-        queue.free_slots(G, R, interrupted=s.interrupt is not None),
-        s.empty(R, s.length_sizes[0]))
-  call = _Call(s, s.prepare(params), pool, waiting, carried)
+  call = _opened(s, params, pool, source, carried, version=version, most=most)
+  carried = call.on
   done = np.flatnonzero(pool.done_R)
 
   def tell(items):
@@ -264,13 +285,6 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   tell(done)
   carried.window, carried.known = None, ()  # of these weights
   kept = np.setdiff1d(np.arange(pool.groups), chosen)
-  items = queue.items_of(chosen, n)
-  rollouts = jax.tree.map(lambda x: x[items], pool.out)
-  if s.interrupt is not None:
-    rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
-        rollouts.tokens_RxT, rollouts.len_R, queue.lengths_of(
-            source, pool.position_E[chosen], n=n, T=s.max_new_tokens),
-        s.interrupt))
-  handed = Handed(pool.position_E[chosen], rollouts, pool.version_RxT[items])
+  handed = _handed(call, chosen)
   queue.renumber(carried.slots, kept, n)
   return handed, queue.closed(pool, kept, source), carried

@@ -249,6 +249,84 @@ def _recomputed(n, *, Bp, shape: ModelShape, workload: Workload,
                 e.decode_bandwidth)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+  """One forward pass over the trained rollouts of a step, on all chips."""
+
+  layers: float  # FLOPs, without the head
+  total: float  # FLOPs
+  slower: float  # FLOPs that only take time, see `_slower`
+  hbm: float  # bytes of the weights, through memory
+  reduced: float  # bytes of activations, over the links of `tensor`
+  gathered: float  # numbers of the weights, over the links of `fsdp`
+
+
+def _forward(Bp, m, *, shape: ModelShape, workload: Workload, machine: Machine,
+             mesh: Mesh, microbatches: int) -> _Forward:
+  """Returns a forward pass over m rollouts each of Bp problems."""
+  w, B, number = workload, Bp * m, BYTES[workload.dtype]
+  S, T, prompt_context, context = w.lengths
+  if w.padded:
+    T = np.minimum(T, w.response_tokens + T / (2 * m))
+  layers = w.trained * (
+      Bp * S * shape.forward_flops(prompt_context, head=False)
+      + B * T * shape.forward_flops(context, head=False))
+  head = w.trained * (B * T * (2.0 * shape.head))
+  tokens = w.trained * (Bp * S + B * T)
+  # A float: products with integer arrays would overflow.
+  G, params = mesh.data * mesh.fsdp, float(shape.params)
+  shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips
+  return _Forward(
+      layers=layers, total=layers + head,
+      slower=_slower(head, machine, w.dtype, w.head),
+      # The critic's too, as if it had the policy's head.
+      hbm=microbatches * G * (
+          params * number + shape.head * (BYTES[w.head_updated] - number)),
+      reduced=4 * shape.layers * shape.width * number * (
+          mesh.tensor - 1) * tokens,
+      gathered=microbatches * shard)
+
+
+def _training(Bp, m, *, shape: ModelShape, workload: Workload,
+              machine: Machine, efficiency: Efficiency, mesh: Mesh,
+              microbatches: int) -> tuple[Stage, Stage, Stage]:
+  """Returns scoring, update and optimizer of a step; see `step_cost`."""
+  w, e, number, recipe = (workload, efficiency, BYTES[workload.dtype],
+                          workload.recipe)
+  forward = _forward(Bp, m, shape=shape, workload=w, machine=machine, mesh=mesh,
+                     microbatches=microbatches)
+  # KL in the loss: the reference is computed again in every epoch.
+  forwards = w.kl * recipe.epochs + recipe.passes
+  logp = forwards - recipe.valued
+  score = _stage(
+      forward.total * logp + forward.layers * (forwards - logp),
+      forward.hbm * forwards,
+      (forward.reduced + forward.gathered * number) * forwards,
+      machine, w.dtype, e.score_flops, e.update_bandwidth,
+      slower=forward.slower * logp)
+  trained = params = float(shape.params)
+  if w.lora_rank is not None:
+    trained = float(shape.lora_params(w.lora_rank))
+  times, reduce = 4 if w.remat else 3, BYTES[w.reduce_dtype]
+  gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
+  models = 1 + recipe.own_critic
+  update = _stage(
+      (forward.total + forward.layers * recipe.own_critic) * (
+          times * recipe.epochs),
+      forward.hbm * (times * models * recipe.epochs),
+      ((forward.reduced * (times - 1)
+        + forward.gathered * (2 * number + reduce * trained / params))
+       * recipe.epochs + gradients * recipe.updates) * models,
+      machine, w.dtype, e.update_flops, e.update_bandwidth,
+      slower=forward.slower * (times * recipe.epochs))
+  # float32: parameters and two moments read and written, gradients read.
+  optimizer = _stage(
+      10 * trained * mesh.data, 28 * trained * mesh.data, 0,
+      machine, w.dtype, e.update_flops, e.update_bandwidth
+      ) * (recipe.updates * models)
+  return score, update, optimizer
+
+
 def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               machine: Machine, efficiency: Efficiency, rows: int,
               whole: bool = False, mesh: Mesh | None = None,
@@ -272,7 +350,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
     microbatches: of one pass over the trained rollouts.
     mesh: None: all chips on `data`, with whole weights on each.
   """
-  w, e, number = workload, efficiency, BYTES[workload.dtype]
+  w, e = workload, efficiency
   prefill, decode = sampling_cost(
       Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
       whole=whole, mesh=mesh)
@@ -281,51 +359,9 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
       n, Bp=Bp, shape=shape, workload=w, machine=machine, efficiency=e,
       rows=rows)
   decode = decode * recipe.rounds
-  mesh, B = checked_mesh(mesh, machine), Bp * m
-  S, T, prompt_context, context = w.lengths
-  if w.padded:
-    T = np.minimum(T, w.response_tokens + T / (2 * m))
-  layers = w.trained * (
-      Bp * S * shape.forward_flops(prompt_context, head=False)
-      + B * T * shape.forward_flops(context, head=False))
-  head = w.trained * (B * T * (2.0 * shape.head))
-  forward, slower = layers + head, _slower(head, machine, w.dtype, w.head)
-  tokens = w.trained * (Bp * S + B * T)
-  # A float: products with integer arrays would overflow.
-  G, params = mesh.data * mesh.fsdp, float(shape.params)
-  shard = params / mesh.tensor * (1 - 1 / mesh.fsdp) * machine.chips  # numbers
-  reduced = 4 * shape.layers * shape.width * number * (mesh.tensor - 1) * tokens
-  # Weights through memory; the critic's too, as if it had the policy's head.
-  passes = microbatches * G * (
-      params * number + shape.head * (BYTES[w.head_updated] - number))
-  # KL in the loss: the reference is computed again in every epoch.
-  forwards = w.kl * recipe.epochs + recipe.passes
-  logp = forwards - recipe.valued
-  score = _stage(
-      forward * logp + layers * (forwards - logp), passes * forwards,
-      (reduced + microbatches * shard * number) * forwards,
-      machine, w.dtype, e.score_flops, e.update_bandwidth,
-      slower=slower * logp)
-  trained = params
-  if w.lora_rank is not None:
-    trained = float(shape.lora_params(w.lora_rank))
-  times = 4 if w.remat else 3
-  reduce = BYTES[w.reduce_dtype]
-  gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
-  models = 1 + recipe.own_critic
-  update = _stage(
-      (forward + layers * recipe.own_critic) * (times * recipe.epochs),
-      passes * (times * models * recipe.epochs),
-      ((reduced * (times - 1)
-        + microbatches * shard * (2 * number + reduce * trained / params))
-       * recipe.epochs + gradients * recipe.updates) * models,
-      machine, w.dtype, e.update_flops, e.update_bandwidth,
-      slower=slower * (times * recipe.epochs))
-  # float32: parameters and two moments read and written, gradients read.
-  optimizer = _stage(
-      10 * trained * mesh.data, 28 * trained * mesh.data, 0,
-      machine, w.dtype, e.update_flops, e.update_bandwidth
-      ) * (recipe.updates * models)
+  score, update, optimizer = _training(
+      Bp, m, shape=shape, workload=w, machine=machine, efficiency=e,
+      mesh=checked_mesh(mesh, machine), microbatches=microbatches)
   rollouts = Bp * n * recipe.rounds
   return Cost(prefill, decode, score, update, optimizer, e.step_seconds,
               rollouts, rollouts * w.response_tokens, machine.chips,

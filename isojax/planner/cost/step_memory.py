@@ -78,8 +78,16 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
         memory, shape, workload, machine, mesh, rows=rows,
         microbatch_rows=microbatch_rows, chunked_head=chunked_head)
     return size(whole=True) if size(whole=True).fits else size(whole=False)
+  return _memory(shape, workload, machine, checked_mesh(mesh, machine),
+                 rows=rows, microbatch_rows=microbatch_rows,
+                 chunked_head=chunked_head, whole=whole)
+
+
+def _memory(shape: ModelShape, workload: Workload, machine: Machine,
+            mesh: Mesh, *, rows: int, microbatch_rows: int, chunked_head: bool,
+            whole: bool) -> Memory:
+  """Returns bytes per device; arguments as for `memory`."""
   w, number = workload, BYTES[workload.dtype]
-  mesh = checked_mesh(mesh, machine)
   shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
   trained, lora = shape.params, w.lora_rank is not None
   if lora:
