@@ -13,6 +13,7 @@ import isojax
 from configs import hard
 from isojax import experiment
 from isojax import stopping
+from isojax.api import words
 from isojax.frontier import synthetic
 from isojax.ledger import records
 from tests import few
@@ -307,6 +308,14 @@ def test_an_error_of_the_file_names_its_line(tmp_path):
 
 
 # plan, read, fit
+
+
+def test_a_message_about_flags_is_one_about_arguments():
+  assert words.plain(
+      "give --fixed=Bp=32,n=8 or --scale=avg=-1:1, not --out; run "
+      "python -m launch.fit --fixed=n=8", isojax.read) == (
+          "give fixed={'Bp': 32, 'n': 8} or scale={'avg': (-1, 1)}, not --out; "
+          "run python -m launch.fit --fixed=n=8")
 
 
 def test_a_plan_of_the_paper():
