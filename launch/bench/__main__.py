@@ -14,8 +14,8 @@ those of the first call, without a cache. Lengths are skewed by a policy close
 to uniform, of whose V ids V / mean end the rollout. The flags of a case change
 one case, or all cases of a suite.
 
---what=planner, frontier, grader, grader_overlap, in_flight, simulator and machine
-time other parts.
+--what=planner, frontier, grader, grader_overlap, in_flight, simulator and
+machine time other parts.
 """
 
 from concurrent.futures import process

@@ -45,6 +45,8 @@ def typed(where: str, value, field: str, column: str | None = None,
     return value
   if field in TEXT:  # a lone surrogate cannot be encoded
     return str(value).encode("utf-8", "replace").decode()
+  if field == "alarms":  # a list of names in isojax's records
+    return value
   low = 1 if field in POSITIVE else low
   if field not in KNOWN and field != axis and not low:
     return value

@@ -521,3 +521,10 @@ def test_nonsense_is_an_input_error(tmp_path_factory, text, kind, suffix):
     table(str(path), kind=kind)
   except InputError:
     pass
+
+
+def test_alarms_of_our_records_are_lists(write):
+  line = json.loads((LOGS / "isojax/records.jsonl").read_text().splitlines()[0])
+  path = write(json.dumps(line | {"alarms": ["cut"]}) + "\n", "records.jsonl")
+  (row, *_), _ = table(path, kind="isojax")
+  assert row.fields["alarms"] == ["cut"]
