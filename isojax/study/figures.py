@@ -139,7 +139,7 @@ def frontier(found: dict) -> Figure:
   C, R, low, high = axes_lib.floats(f, "C", "reward", "low", "high")
   figure, ax = _axes(3.8)
   ax.fill_between(C, low, high, color="0.88", lw=0)
-  ns, begin = f["n"], 0
+  ns, begin, below = f["n"], 0, True  # the first label is not on the axis
   for i in range(1, len(ns) + 1):
     if i < len(ns) and ns[i] == ns[begin]:
       continue
@@ -147,18 +147,23 @@ def frontier(found: dict) -> Figure:
     ax.plot(C[begin:i + 1], R[begin:i + 1], lw=4, color=colour,
             solid_capstyle="butt")
     middle = (begin + i - 1) // 2
-    ax.annotate(f"n = {ns[begin]}", (C[middle], R[middle]), (-6, 7), ha="right",
+    ax.annotate(f"n = {ns[begin]}", (C[middle], R[middle]),
+                (7, -11) if below else (-6, 7), ha="left" if below else "right",
                 textcoords="offset points", color=colour, fontweight="bold")
-    begin = i
+    begin, below = i, not below
   for each in _predictions(found):
     ends = each["interval"]
     ax.errorbar(each["C"], each["reward"], [[each["reward"] - ends[0]],
                                             [ends[1] - each["reward"]]],
                 fmt="D", mfc="white", color="C3", ms=6, capsize=3, zorder=5)
-    ax.annotate(f"predicted\nn = {each['n']}", (each["C"], ends[1]), (0, 3),
-                ha="right", color="C3", textcoords="offset points", fontsize=8)
+    ax.annotate(f"{each['n']}", (each["C"], ends[0]), (0, -11), ha="center",
+                color="C3", textcoords="offset points", fontsize=8)
   ax.margins(y=0.12)
   _compute(ax, found, _start(found))
+  if _predictions(found):
+    ax.plot([], [], "D", mfc="white", color="C3", label="predicted before,\nwith its n")
+    ax.legend(loc="lower right")
+    ax.set_xlim(right=1.6 * max(p["C"] for p in _predictions(found)))
   ax.set_ylabel(f"best reward, avg@{_study(found)['k']}")
   ax.set_title("Frontier: the best n at each budget\ngrey: 95 % interval")
   return figure
