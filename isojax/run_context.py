@@ -10,6 +10,7 @@ import jax
 
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
+from isojax import own_file
 from isojax import policy as policy_lib
 from isojax import rng
 from isojax.ledger import records
@@ -25,7 +26,6 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import python_reward
 from isojax.tasks import stratum_file as stratum_file_lib
 from isojax.types import Prompts
 
@@ -167,7 +167,7 @@ def prepare(config) -> RunContext:
     identity["functions_sha256"] = {
         kind: own.sha256 for kind, own in sorted(e.recipe.loss.own.items())}
   if reward:
-    identity["reward_sha256"] = python_reward.sha256(reward["reward"])
+    identity["reward_sha256"] = own_file.sha256(reward["reward"])
     notes += other_reward(e, stratum.header, identity["reward_sha256"])
   return RunContext(
       e=e, folder=folder, model_sha256=model_sha256, identity=identity,

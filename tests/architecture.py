@@ -21,7 +21,7 @@ LAYERS = {
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
         "evaluate", "progress", "live_plot", "summaries", "alarms", "cli",
-        "compilation", "profile", "preemption"),
+        "compilation", "profile", "preemption", "own_file"),
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
@@ -331,6 +331,8 @@ IMPORTS = {
         "",
     "opening":
         "format models.decoder models.lora run_context",
+    "own_file":
+        "errors",
     "planner.advice":
         "errors planner.allocation planner.cautions planner.fit_file "
         "planner.laws planner.priors",
@@ -445,7 +447,7 @@ IMPORTS = {
         "rl.advantages rl.aggregation rl.losses rl.own_functions "
         "rl.selection types",
     "rl.own_functions":
-        "errors",
+        "errors own_file",
     "rl.packing":
         "types",
     "rl.rewards":
@@ -467,10 +469,10 @@ IMPORTS = {
         "tasks.grader tasks.prompts",
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
-        "models.decoder models.hf_weights models.lora planner.allocation "
-        "policy rl.packing rl.update rng sampling.sampler tasks.base "
-        "tasks.grader tasks.prompts tasks.python_reward tasks.stratum_file "
-        "types",
+        "models.decoder models.hf_weights models.lora own_file "
+        "planner.allocation policy rl.packing rl.update rng "
+        "sampling.sampler tasks.base tasks.grader tasks.prompts "
+        "tasks.stratum_file types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
         "ledger.workdir run_context unused_settings",
@@ -599,7 +601,7 @@ IMPORTS = {
     "tasks.prompts":
         "errors tasks.base tasks.problem types",
     "tasks.python_reward":
-        "errors tasks.problem",
+        "errors own_file tasks.problem",
     "tasks.strata":
         "errors tasks.problem tasks.stratum_file",
     "tasks.stratum_file":
@@ -729,9 +731,9 @@ IMPORTS = {
         "tasks.problem tasks.prompts tasks.strata",
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
-        "models.hf_weights policy progress rl.rewards rng sampling.sampler "
-        "tasks.base tasks.grader tasks.problem tasks.prompts "
-        "tasks.python_reward",
+        "models.hf_weights own_file policy progress rl.rewards rng "
+        "sampling.sampler tasks.base tasks.grader tasks.problem "
+        "tasks.prompts",
     "launch.split.output":
         "errors installation json_text launch.split.config mesh "
         "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "

@@ -6,6 +6,7 @@ import numpy as np
 
 from isojax import experiment
 from isojax import mesh as mesh_lib
+from isojax import own_file
 from isojax import policy as policy_lib
 from isojax import progress
 from isojax import rng
@@ -16,7 +17,6 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import python_reward
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 from launch.split import config
@@ -92,5 +92,5 @@ def decides(cfg: config.Split, policy: policy_lib.Opened) -> dict:
           "max_new_tokens": cfg.sampler.max_new_tokens,
           "dtype": cfg.sampler.dtype, "weights": cfg.sampler.weights,
           "cache": cfg.sampler.cache} | (
-              {"reward_sha256": python_reward.sha256(reward["reward"])}
+              {"reward_sha256": own_file.sha256(reward["reward"])}
               if reward else {})

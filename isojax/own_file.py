@@ -1,0 +1,89 @@
+"""A function in a Python file of the user's own: FILE.py:FUNCTION in a config.
+
+The file is read once. What runs later is its text, so that editing the file
+does not change a run that has begun.
+"""
+
+import functools
+import hashlib
+import os
+import sys
+import traceback
+import types
+
+from isojax.errors import InputError
+from isojax.errors import reason
+
+BYTES = 64_000  # of a file; the text of a reward is an argument of processes
+MODULE = "isojax_own"  # name of the file's module
+
+
+def read(key: str, name: str) -> dict[str, str]:
+  """Returns the path, the function's name and the text of FILE.py:FUNCTION.
+
+  Args:
+    key: the config's, for messages.
+    name: FILE.py:FUNCTION.
+
+  Raises:
+    InputError: not of this form, or the file cannot be read or compiled.
+  """
+  path, _, function = name.rpartition(":")
+  if not path or not function.isidentifier():
+    raise InputError(f"{key}={name!r}: expected FILE.py:FUNCTION")
+  try:
+    with open(path, "rb") as file:
+      text = file.read(BYTES + 1)
+    if len(text) > BYTES:
+      raise InputError(f"{key}={name}: expected at most {BYTES:,} bytes")
+    text = text.decode()
+    compile(text, path, "exec")
+  except SyntaxError as error:
+    raise InputError(f"{path}:{error.lineno or 1}: {type(error).__name__}: "
+                     f"{error.msg}; correct the file") from error
+  except (OSError, ValueError) as error:
+    raise InputError(f"{key}={name}: cannot be read "
+                     f"({reason(error) if isinstance(error, OSError) else error}"
+                     "); expected a Python file") from error
+  return {"path": path, "function": function, "text": text}
+
+
+def sha256(own: dict[str, str]) -> str:
+  """Returns the hash of the function's name and text, wherever the file lies.
+  """
+  content = f"{own['function']}\n{own['text']}"
+  return hashlib.sha256(content.encode()).hexdigest()
+
+
+def located(path: str, error: Exception) -> InputError:
+  """Returns an error of the file's code with the line that caused it."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+           if frame.filename == path]
+  at = f"{path}:{lines[-1]}" if lines else path
+  return InputError(f"{at}: {type(error).__name__}: {error}")
+
+
+@functools.lru_cache(maxsize=8)
+def function(path: str, function: str, text: str):
+  """Returns the function of a file's text, and runs the text once.
+
+  Arguments are those of `read`.
+
+  Raises:
+    InputError: the text cannot be run, or has no such function.
+  """
+  module = types.ModuleType(MODULE)
+  module.__file__ = os.path.abspath(path)
+  sys.modules[MODULE] = module  # where dataclasses look up annotations
+  try:
+    exec(compile(text, path, "exec"), module.__dict__)
+  except MemoryError:
+    raise
+  except Exception as error:  # any of theirs
+    raise located(path, error) from error
+  known = [name for name, value in vars(module).items()
+           if callable(value) and not name.startswith("__")]
+  if function not in known:
+    raise InputError(f"{path} has no function {function!r}; it has "
+                     f"{', '.join(known) or 'none'}")
+  return vars(module)[function]
