@@ -46,7 +46,9 @@ def test_split_then_train_then_compare(policy, tmp_path):
   flags = ["--config=configs/split_tiny.py", f"--config.model={policy}",
            f"--config.out={tmp_path}/s", "--config.source.train=40",
            "--config.source.validation=12", "--config.strata.hard.train=30",
-           "--config.strata.hard.validation=9", "--config.sampler.slots=32"]
+           "--config.strata.hard.validation=9", "--config.sampler.slots=32",
+           *(f"--config.strata.low256.{key}" for key in (
+               "low=0.0", "train=30", "validation=9"))]
   refused = launch("launch.split", *flags, check=False)
   assert refused.returncode == 2 and "Traceback" not in refused.stderr
   assert "easy: 0 of 40 train problems have avg@16 in [0.3, 0.6]" in (
