@@ -11,16 +11,14 @@
 # **Time:** a few minutes on 2 cores, for six short processes of training.
 
 # %%
+import importlib.resources
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
 from IPython.display import Image, Markdown, display
-
-import isojax
-from isojax.frontier import bootstrap
-from isojax.study import figures, ledger, page, results
 
 # %% [markdown]
 # ## A small study
@@ -65,20 +63,21 @@ said["written"], said["predicted"][0]["n"], said["predicted"][0]["interval"]
 # shows the small study instead.
 
 # %%
-docs = pathlib.Path(isojax.__file__).parents[1] / "docs/study"
-path = docs / "hard.jsonl.gz"
-if not path.exists():
-  path = pathlib.Path("runs/study/report/quick.jsonl.gz")
-prediction = path.with_name(path.name.replace(".jsonl.gz", "-prediction.json"))
-found = results.of_law(
-    ledger.read(str(path)), path=str(path), options=bootstrap.DEFAULT,
-    registered=json.loads(prediction.read_text()) if prediction.exists()
-    else None)
-figures.save(found, ".", figures.LAW)
-path.name, len(found["evaluations"]), found["at_end"]["n"]
+stored = pathlib.Path(str(importlib.resources.files("isojax"))).parent
+stored /= "docs/study"
+part = "hard" if stored.exists() else "quick"
+if part == "quick":
+  stored = pathlib.Path("runs/study/report")
+law = pathlib.Path("runs/law")
+law.mkdir(parents=True, exist_ok=True)
+shutil.copy(stored / f"{part}-prediction.json", law)
+done = subprocess.run([
+    sys.executable, "-m", "launch.study", f"--out={law}",
+    f"--ledger={stored / part}.jsonl.gz"], capture_output=True, text=True)
+print((done.stdout or done.stderr).splitlines()[-1])
 
 # %%
-show = lambda name: display(Image(f"{found['part']}-{name}.png", width=390))
+show = lambda name: display(Image(law / f"{part}-{name}.png", width=390))
 show("reward")
 
 # %% [markdown]
@@ -101,4 +100,4 @@ show("metrics")
 # ## In words
 
 # %%
-display(Markdown(page.of_law(found, "").split("![")[0]))
+display(Markdown((law / "study.md").read_text().split("![")[0]))
