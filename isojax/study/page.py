@@ -122,23 +122,26 @@ def _prediction(found: dict) -> list[str]:
   lines = []
   for each in said["predicted"]:
     row = done[each["C"]] if each["C"] in done else None
-    seen = row and row["measured"]
+    seen = row["measured"] if row and row["tested"] else None
+    why = "not every n has got there" if row else "not measured"
     lines += [
         [compact(each["C"]), "n\\*",
          f"{each['n']} {pair(each['n_interval'], str)}",
-         f"{seen['n']} {pair(seen['n_interval'], str)}" if seen else
-         "not measured", _hit(row["n_hit"]) if row else "-"],
+         f"{seen['n']} {pair(seen['n_interval'], str)}" if seen else why,
+         _hit(row["n_hit"]) if seen else "-"],
         [compact(each["C"]), "reward",
          f"{rate(each['reward'])} {pair(each['interval'], rate)}",
-         f"{rate(seen['reward'])} {pair(seen['interval'], rate)}" if seen else
-         "not measured", _hit(row["reward_hit"]) if row else "-"]]
+         f"{rate(seen['reward'])} {pair(seen['interval'], rate)}" if seen
+         else why, _hit(row["reward_hit"]) if seen else "-"]]
   out += [when, "", table(["C", "of", "predicted", "measured", "result"],
                           lines), ""]
   for C, row in done.items():
     out += [f"The curves of single n at C = {compact(C)}:", "", table(
-        ["n", "predicted", "measured", "result"],
+        ["n", "predicted", "measured, by the curve", "result",
+         "last evaluations"],
         [[str(r["n"]), f"{rate(r['predicted'])} {pair(r['interval'], rate)}",
-          rate(r["measured"]), _hit(r["hit"])] for r in row["by_n"]]), ""]
+          rate(r["measured"]), _hit(r["hit"]), rate(r["end"])]
+         for r in row["by_n"]]), ""]
   return out
 
 

@@ -68,12 +68,20 @@ def rounded(value, digits: int = 4):
   return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
-def compared(predicted: dict, fit: Fit) -> dict:
+def compared(predicted: dict, fit: Fit, ends: dict[int, float],
+             tested: bool) -> dict:
   """Returns what was measured at the C of a prediction, and hit or miss.
+
+  The measured values are those of the curves, which end at a fall; `ends` tells
+  what the policies were.
 
   Args:
     predicted: an entry of `predicted`.
     fit: of all data.
+    ends: mean reward of the last evaluations up to that C of each n whose runs
+      have reached it.
+    tested: whether every n has reached that C. If not, n* and the best reward
+      are not compared, since the other n would keep their last values.
   """
   seen = law.at(fit, predicted["C"], clipped=True)
   steps = abs(np.log2(predicted["n"] / seen["n"]))
@@ -81,17 +89,19 @@ def compared(predicted: dict, fit: Fit) -> dict:
   reward_hit = lambda one, other, ends: bool(
       abs(one - other) <= REWARD or ends[0] <= other <= ends[1])
   by_n = {row["n"]: row for row in seen["by_n"]}
-  return {"C": predicted["C"], "measured": seen,
-          "n_hit": bool(steps <= GRID_STEP + 1e-9),
+  return {"C": predicted["C"], "tested": tested, "measured": seen,
+          "n_hit": bool(steps <= GRID_STEP + 1e-9) if tested else None,
           "reward_hit": reward_hit(predicted["reward"], seen["reward"],
-                                   (low, high)),
+                                   (low, high)) if tested else None,
           "by_n": [{"n": row["n"], "predicted": row["reward"],
                     "interval": row["interval"],
                     "measured": by_n[row["n"]]["reward"],
+                    "end": ends[row["n"]],
                     "hit": reward_hit(row["reward"],
                                       by_n[row["n"]]["reward"],
                                       row["interval"])}
-                   for row in predicted["by_n"] if row["n"] in by_n]}
+                   for row in predicted["by_n"]
+                   if row["n"] in by_n and row["n"] in ends]}
 
 
 def first_record(runs: list[LedgerRun], C: float) -> int | None:

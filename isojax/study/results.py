@@ -131,7 +131,8 @@ def axis_fit(runs: list[LedgerRun], axis: str, *, path: str,
           "identified": fit.identified}
 
 
-def predicted(found: dict | None, runs: list[LedgerRun], fit) -> dict | None:
+def predicted(found: dict | None, runs: list[LedgerRun], fit,
+              options: Options) -> dict | None:
   """Returns the prediction, and its comparison as far as runs have got."""
   if found is None:
     return None
@@ -140,10 +141,12 @@ def predicted(found: dict | None, runs: list[LedgerRun], fit) -> dict | None:
   for each in found["predicted"]:
     C = each["C"]
     leaders = [r for r in runs if law.reached([r], C)]
-    if law.reached(runs, C) or (
-        leaders and C > max(r.head["C"] for r in runs
-                            if not law.reached([r], C))):
-      compared.append(prediction_lib.compared(each, fit))
+    tested = law.reached(runs, C)
+    if tested or (leaders and C > max(r.head["C"] for r in runs
+                                      if not law.reached([r], C))):
+      ends = {row["n"]: row["avg"]["mean"]
+              for row in by_n(leaders, C, options)}
+      compared.append(prediction_lib.compared(each, fit, ends, tested))
   return {"found": found, "compared": compared, "first_record": beyond,
           "before": None if beyond is None else found["unix_time"] < beyond,
           "same_data": prediction_lib.digest(runs, found["fitted_to"])
@@ -196,7 +199,7 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
       "missing": missing(p, everything), "fit": document,
       "falls": list(map(str, fit.falls)), "alarms": alarms(runs),
       "at_end": law.at(fit, end, clipped=True),
-      "prediction": predicted(registered, runs, fit),
+      "prediction": predicted(registered, runs, fit, options),
       "by_n": by_n(runs, end, options),
       "axes": [axis_fit(runs, axis, path=path, options=options)
                for axis in AXES],

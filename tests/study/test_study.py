@@ -170,9 +170,13 @@ def test_hit_and_miss(n, reward, interval, n_hit, reward_hit):
       0.34, abs=0.012)
   row = dict(C=400_000, n=n, reward=reward, interval=interval, by_n=[
       dict(n=2, reward=0.5, interval=[0.4, 0.6])])
-  found = prediction.compared(row, fit)
+  found = prediction.compared(row, fit, {2: 0.1}, True)
   assert (found["n_hit"], found["reward_hit"]) == (n_hit, reward_hit)
-  assert not found["by_n"][0]["hit"]
+  assert not found["by_n"][0]["hit"] and found["by_n"][0]["end"] == 0.1
+  # Where not every n has got, n* is not tested.
+  found = prediction.compared(row, fit, {}, False)
+  assert (found["n_hit"], found["reward_hit"], found["by_n"]) == (
+      None, None, [])
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +208,7 @@ def test_other_data_void_the_prediction(registered, whole):
   _, runs = made(seed=4)
   fit = law.fitted(runs, path="x", C=1e9, axis="rollouts", metric="avg",
                    options=OPTIONS, notes=[])
-  found = results.predicted(registered | {"unix_time": 10}, runs, fit)
+  found = results.predicted(registered | {"unix_time": 10}, runs, fit, OPTIONS)
   text = page.of_law(whole | {"prediction": found}, "")
   assert "not those that the prediction was made from" in text
   assert "after the prediction" in text and "hit" in text
