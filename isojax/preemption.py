@@ -6,16 +6,15 @@ takes time, so a command can call it before its imports, which take seconds.
 
 import os
 import signal
-import sys
 
 CODE = 75  # of a command that should be run again
 
 
 def _end(number, frame) -> None:
   del number, frame
-  sys.stderr.write("isojax: stopped by a signal before or after the steps of a "
-                   "run; rerun the same command\n")
-  sys.stderr.flush()
+  # Not sys.stderr, which may be in the middle of a write.
+  os.write(2, b"isojax: stopped by a signal before or after the steps of a run; "
+           b"rerun the same command\n")
   os._exit(CODE)  # an import may be in progress
 
 

@@ -80,7 +80,8 @@ def on_interrupt():
 def _set_by(numbers: tuple, second):
   """Yields a Stop that signals set; second(number) handles the second one."""
   stop = Stop()
-  again = {number: second(number) for number in numbers}
+  # None: a handler that was not installed by Python, which Python cannot set.
+  again = {number: second(number) or signal.SIG_DFL for number in numbers}
 
   def handle(number, frame):
     del frame
@@ -92,4 +93,4 @@ def _set_by(numbers: tuple, second):
     yield stop
   finally:
     for number, handler in before.items():
-      signal.signal(number, handler)
+      signal.signal(number, handler or signal.SIG_DFL)

@@ -86,6 +86,7 @@ def to_end(context: RunContext, folder: str, trace: str | None,
         evaluate_if_due(run)
         save_if_due(run)
         if run.finished:
+          checkpoint.finish(run.manager)  # while the run listens to signals
           break
         if (why := advance(run)) is not None:
           return End(cli.DIVERGED, why)
@@ -287,7 +288,7 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
             rollouts=rollouts, C=e.alloc.C,
             every_seconds=e.log.every_seconds),
         watch=alarms.Watcher(
-            kept, grouped=e.recipe.loss.advantage in experiment.COMPARING),
+            kept, grouped=experiment.compares(e.recipe.loss)),
         store=sampled_texts.writer(
             folder, context.tokenizer, start=start, count=e.log.samples),
         compiled=compiled, grader=grader, written=written, manager=manager,

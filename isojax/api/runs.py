@@ -201,7 +201,8 @@ def train(config, workdir: str | None = None, *, progress: bool = True) -> Run:
   An interrupted run (KeyboardInterrupt, a closed notebook, a killed process)
   loses at most the steps since its newest checkpoint: the same call resumes it
   with bit-identical results. A complete run is returned at once. The same
-  config with a larger alloc.C extends a run.
+  config with a larger alloc.C extends the run, in the same `workdir`, which has
+  to be given: the default one has the run id in its name.
 
   No signal handler stays installed: in the main thread the first SIGINT ends the
   run after the current chunk, saves it and raises KeyboardInterrupt; other
