@@ -293,6 +293,9 @@ def _set(config, values: dict) -> None:
       with config.unlocked(), config.ignore_type():
         config[key] = value
     else:
+      if (isinstance(value, float) and value.is_integer()
+          and config.get_type(key) is int):
+        value = int(value)  # 2e6
       config.update({key: value})
 
 

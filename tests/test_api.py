@@ -307,6 +307,19 @@ def test_an_error_of_the_file_names_its_line(tmp_path):
     isojax.train(config, tmp_path / "run")
 
 
+def test_whole_floats_are_whole_numbers():
+  config = isojax.config("configs/hard.py", alloc={"C": 1e5, "m": 4.0})
+  assert (config.alloc.C, config.alloc.m) == (100_000, 4)
+  assert isinstance(config.alloc.C, int) and isinstance(config.alloc.m, int)
+  with pytest.raises(isojax.InputError, match="of other types"):
+    isojax.config("configs/hard.py", alloc={"C": 2.5})
+
+
+def test_what_is_no_study_is_refused():
+  with pytest.raises(isojax.InputError, match="study=None: expected"):
+    isojax.fit(None)
+
+
 # plan, read, fit
 
 

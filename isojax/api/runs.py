@@ -120,6 +120,8 @@ class Run:
         or a number is out of range.
     """
     context = self._context
+    if not isinstance(prompt, str):
+      raise InputError(f"prompt={prompt!r:.40}: expected a text")
     if n < 1:
       raise InputError(f"n={n}: expected at least 1")
     if temperature is None:

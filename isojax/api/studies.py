@@ -243,6 +243,9 @@ def fit(study, *, points=_OPTIONS.points.select,
   Raises:
     InputError: too few usable evaluations, or an option out of range.
   """
+  if not isinstance(study, (Logs, str, os.PathLike, list, tuple)):
+    raise InputError(f"study={study!r:.40}: expected the result of isojax.read, "
+                     "or paths")
   if not isinstance(study, Logs):
     study = read(study)
   if draws < 100:

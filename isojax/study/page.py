@@ -70,9 +70,9 @@ def _lead(found: dict) -> str:
   share = end["share"][str(end["n"])] if str(end["n"]) in end["share"] else 0.0
   base = next(iter(r["reward"][0] for r in found["evaluations"]))
   return (f"At C = {compact(found['end'])} rollouts **n = {end['n']} leads** "
-          f"with avg@{k} = {rate(end['reward'])} {pair(end['interval'], rate)}, "
-          f"from {rate(base)} before training. The 95 % interval of the best n "
-          f"is {low} to {high}; n = {end['n']} leads in {share:.0%} of the "
+          f"by its fitted curve, with avg@{k} = {rate(end['reward'])} "
+          f"{pair(end['interval'], rate)}, from {rate(base)} before training. "
+          f"The 95 % interval of the best n is {low} to {high}; n = {end['n']} leads in {share:.0%} of the "
           "bootstrap samples.")
 
 
@@ -174,7 +174,8 @@ def _metrics(found: dict) -> list[str]:
                 f"n = {', '.join(near)})")
   return [f"### By metric, at C = {compact(found['end'])}", "", table(
       ["n", "seeds", f"avg@{k}", "range of seeds", f"best@{k}", f"worst@{k}"],
-      lines), "", f"Highest mean by metric: {'; '.join(best)}.", ""]
+      lines), "", "Highest mean of the last evaluations, by metric: "
+          f"{'; '.join(best)}.", ""]
 
 
 def _mechanisms(found: dict) -> list[str]:
@@ -238,7 +239,8 @@ def _clock(found: dict) -> str:
   return (f"{many(len(found['evaluations']), 'run')}, "
           f"{compact(c['rollouts'])} rollouts in {duration(c['seconds'])} of "
           f"processes ({duration(c['device_seconds'])} of training steps), "
-          f"{date(c['first'])} to {date(c['last'])}; code {found['code']}.")
+          f"{date(c['first'])} to {date(c['last'])}; the ledger was written by "
+          f"code {found['code']}.")
 
 
 def of_law(found: dict, figures: str) -> str:

@@ -12,7 +12,7 @@ def test_the_quick_study(tmp_path):
            f"--root={tmp_path}", "--workers=2", "--draws=200"]
   done = command.run(*words, timeout=1800)
   assert done.returncode == 0, done.stderr
-  assert "leads** with avg@8" in done.stdout
+  assert "leads** by its fitted curve, with avg@8" in done.stdout
   out = tmp_path / "report"
   runs = ledger.runs(ledger.read(str(out / "quick.jsonl.gz")))
   assert [(r.head["n"], r.head["seed"]) for r in runs] == [
