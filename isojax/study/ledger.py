@@ -134,10 +134,11 @@ def collect(root: str, p: Protocol,
     seconds = sum((a.ended if a.ended is not None else a.beat) - a.begun
                   for a in attempts)
     diverged = any(a.code == cli.DIVERGED for a in attempts)
+    name = of_key[0][1].run_id  # the run is the same one when it is extended
     for planned, run in reversed(of_key):
       path = os.path.join(runs_lib.workdir_of(root, run), "records.jsonl")
       if os.path.exists(path):
-        lines += of_run(planned, run.run_id, records.read(path), C=C,
+        lines += of_run(planned, name, records.read(path), C=C,
                         seconds=seconds, diverged=diverged)
         break
   return lines

@@ -25,6 +25,7 @@ def test_the_quick_study(tmp_path):
   text = (out / "study.md").read_text("utf-8")
   assert "| 8.19k | reward |" in text and "not measured" not in text
   assert "after the prediction" in text and "Partial" not in text
+  assert "not those that the prediction" not in text  # the same runs went on
   assert (out / "quick-reward.svg").exists()
   # Without runs, the same numbers.
   before = text
