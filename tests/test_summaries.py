@@ -49,6 +49,7 @@ def test_a_resumed_run_is_the_same_wandb_run(tmp_path, monkeypatch):
   with writer() as add:
     add(RECORD | {"step": 4, "rollouts": 96})
     assert library.run.id == "abc" and library.run.step == 96
+  library.teardown()  # its process writes the files after a run has ended
   files = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-abc.wandb")
   found = [open(path, "rb").read() for path in files]
   assert found and all(b"train/sampled_tokens" in text for text in found)
