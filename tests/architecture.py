@@ -496,6 +496,8 @@ IMPORTS = {
         "sampling.interrupt sampling.queue types",
     "sampling.interrupt":
         "errors types",
+    "sampling.pages":
+        "",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":
