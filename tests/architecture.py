@@ -363,6 +363,8 @@ IMPORTS = {
         "planner.cost.roofline planner.cost.workload",
     "planner.cost.model_shape":
         "errors model_families",
+    "planner.cost.pages":
+        "planner.cost.memory planner.cost.model_shape planner.cost.workload",
     "planner.cost.pricing":
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.memory planner.cost.model_shape planner.cost.roofline "

@@ -81,6 +81,24 @@ def _beside_cache(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
   return DRAWN * 4 * shape.vocab / tensor + prompt / 8
 
 
+def paged_slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
+                     max_prompt: int, max_response: int, fused: bool,
+                     kernel: bool, buffer: int) -> float:
+  """Returns the bytes of one slot on a device, beside a pool of pages.
+
+  Args:
+    kernel: decoding reads pages in place. Without it, a row's keys and values
+      of one layer are gathered, and its float32 scores are stored.
+    buffer: positions of a chunk that is kept beside the pool; 0: none.
+  """
+  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
+  length = max_prompt + max_response
+  gathered = length * (kv / shape.layers + 8 * shape.heads / tensor)
+  return gathered * (not kernel) + buffer * kv + _beside_cache(
+      shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
+      fused=fused)
+
+
 def pool_positions(shape: ModelShape, *, unpaged: int, slots: int, dtype: str,
                    cache: str, tensor: int, max_prompt: int, max_response: int,
                    fused: bool) -> int:

@@ -1,0 +1,125 @@
+"""Slots and pages that the lengths of rollouts and a device's memory admit."""
+
+import math
+
+import numpy as np
+import pytest
+
+from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost import pages
+
+# Lengths 2 and 6: longer than 0, 2, 4 are all, half, half of them.
+HALVES = pages.Lengths(2, np.array([1, 0.5, 0.5]), np.array([1, 0.25, 0.5]))
+# Keys and values of a position: 16 bytes in float32; 116 numbers.
+ONE = model_shape_lib.ModelShape(
+    layers=1, width=4, heads=2, kv_heads=1, head_dim=2, mlp=3, vocab=5,
+    tied=True, family=model_shape_lib.FAMILIES["llama"])
+
+
+def test_distribution_of_records_by_hand():
+  got = pages.recorded([[2, 6], [6, 6, 1]], step=2)
+  np.testing.assert_allclose(got.one_A, [1, (1 / 2 + 2 / 3) / 2] + [7 / 12])
+  # Of the pairs: none of 1, and 1 of 3, longer than 2 tokens.
+  np.testing.assert_allclose(got.two_A, [1, 1 / 6, 1 / 6])
+  np.testing.assert_allclose(pages.recorded([[2], [6]], step=2).two_A,
+                             [1, 1 / 4, 1 / 4])
+
+
+def test_ages_by_hand():
+  """Over a long time (0 + 1 + 2) / 2; starts are 1, 1/2, 1/4, 5/8, 5/16, ...
+
+  At time 4 half of the first rollouts have age 4, and half of the 1/2 that
+  followed at time 2 have age 2: 2 + 1/2. Later means are smaller.
+  """
+  assert pages.mean_age(HALVES) == (1.5, 2.5)
+  # All have 3 tokens: the slots go on together.
+  assert pages.mean_age(pages.recorded([[3, 3]], step=1)) == (1.0, 2.0)
+
+
+def test_demand_by_hand():
+  """Variance at ages 0, 2, 4 with n = 3: 0, 1/4, 1/4 + 2 * 1/4; mean 1.5."""
+  got = pages.demand(HALVES, page=3, prompt=10, n=3)
+  # (0.25 / 4 + 6.25 * 3 / 4) / 2 is 2.375. The longest of three is longer than
+  # 2 with chance 7/8: 2.75 problem ages by 3 * 2 of the rollouts.
+  assert got.deviation == pytest.approx(math.sqrt(2.375) / 3)
+  assert got.mean == pytest.approx((2.5 + 2 + 2) / 3 + 9 / 3 * 2.75 / 6)
+  assert pages.needed(pages.Demand(2.0, 0.5), 9) == 18 + 1.5 * pages.MARGIN + (
+      -1.5 * pages.MARGIN) % 1
+  # A prompt shorter than a page has no page that is shared.
+  assert pages.demand(HALVES, page=3, prompt=1, n=3).mean == 6.5 / 3
+
+
+def admitted(budget, most=9, fsdp=1, tensor=1, demanded=pages.Demand(2.0, 0.0)):
+  return pages.admitted(
+      ONE, demanded, page=4, longest=16, cache="float32", weights="float32",
+      head="float32", fsdp=fsdp, tensor=tensor, budget=budget, most=most,
+      beside=100.0)
+
+
+def test_slots_and_pages_by_hand():
+  """464 bytes of weights, 64 of a page, 100 of a slot: 228 with two pages."""
+  assert admitted(464 + 5 * 228) == (5, 10, True)
+  assert admitted(464 + 5 * 228 - 1) == (4, 11, True)  # 1,139 - 400 is 11.5
+  # All slots are admitted: no more pages than 16 positions of each.
+  assert admitted(464 + 10**6, most=5) == (5, 20, True)
+  # A slot with the longest rollout needs 4 pages and 100 bytes.
+  assert admitted(464 + 356) == (1, 4, True)
+  assert admitted(464 + 355)[0] == 0
+  assert admitted(464 + 5 * 228, most=5, fsdp=2) == (5, 10, True)
+  # 232 of half the weights; 116 of a quarter with two shards of tensor.
+  assert admitted(232 + 5 * 228, most=6, fsdp=2) == (5, 10, False)
+  assert admitted(116 + 5 * 228, most=6, fsdp=2, tensor=2) == (4, 11, False)
+
+
+def test_bytes_beside_the_pool_by_hand():
+  """8 times 4 * 5 to draw, 345 of a prefill; see test_cost.
+
+  A row of 16 positions gathers 16 bytes each, and stores 8 * 2 of scores.
+  """
+  beside = lambda **how: memory_lib.paged_slot_bytes(
+      ONE, dtype="float32", cache="float32", tensor=1, max_prompt=10,
+      max_response=6, fused=False, **how)
+  assert beside(kernel=True, buffer=0) == 160 + 345
+  assert beside(kernel=True, buffer=3) == 160 + 345 + 48
+  assert beside(kernel=False, buffer=0) == 160 + 345 + 256 + 256
+
+
+def pages_in_use(new_B, *, n, slots, prompt, page, chunk):
+  """Returns pages before each chunk, until nothing waits: a plain loop."""
+  items, later, used = list(range(slots)), slots, []
+  age = np.zeros(slots, int)
+  while True:
+    own = -(-(prompt + age + chunk) // page) - prompt // page
+    used.append(own.sum() + prompt // page * len({i // n for i in items}))
+    age += chunk
+    for slot in np.flatnonzero(age >= new_B[items]):
+      if later == len(new_B):
+        return np.array(used)
+      items[slot], age[slot], later = later, 0, later + 1
+
+
+@pytest.mark.parametrize("shared, mean, least", [
+    (0.0, 300, 0.05), (0.5, 300, 0.05), (0.5, 900, 0.005)])
+def test_a_pool_is_exhausted_as_rarely_as_the_margin_says(shared, mean, least):
+  """A normal deviate exceeds one standard deviation in 16 % of the chunks.
+
+  With a mean near the limit of 2,048 tokens, the largest mean age is that of
+  the beginning, and later chunks need less.
+  """
+  random, n, slots = np.random.default_rng(0), 8, 96
+  normal = (np.sqrt(shared) * random.standard_normal((400, 1))
+            + np.sqrt(1 - shared) * random.standard_normal((400, n)))
+  new_PxN = np.clip(np.ceil(mean * np.exp(0.8 * normal - 0.32)), 1,
+                    2048).astype(int)
+  used = pages_in_use(new_PxN.reshape(-1), n=n, slots=slots, prompt=100,
+                      page=32, chunk=32)
+  of = lambda d: pages.needed(
+      pages.demand(d, page=32, prompt=100, n=n), slots)
+  measured = of(pages.recorded(new_PxN.tolist(), step=32))
+  assert pages.MARGIN == 1.0
+  assert least < (used > measured).mean() < 0.2
+  assert (used > 0.75 * measured).mean() > 0.5
+  prior = of(pages.lognormal(mean=mean, sigma=0.8, shared=shared, most=2048,
+                             step=32))
+  assert abs(prior / measured - 1) < 0.1
