@@ -50,39 +50,59 @@ def test_demand_by_hand():
   assert pages.demand(HALVES, page=3, prompt=1, n=3).mean == 6.5 / 3
 
 
-def admitted(budget, most=9, fsdp=1, tensor=1, demanded=pages.Demand(2.0, 0.0)):
-  return pages.admitted(
-      ONE, demanded, page=4, longest=16, cache="float32", weights="float32",
-      head="float32", fsdp=fsdp, tensor=tensor, budget=budget, most=most,
-      beside=100.0)
+SIZES = dict(cache="float32", dtype="float32", max_prompt=10, max_response=6,
+             fused=False)
+HELD = dict(weights="float32", head="float32", tensor=1)
+
+
+def shared_out(budget, most=9, fsdp=1, tensor=1):
+  return pages.shared_out(
+      ONE, pages.Demand(2.0, 0.0), page=4, chunk=2, kernel=True, fsdp=fsdp,
+      budget=budget, most=most, **SIZES, **HELD | {"tensor": tensor})
+
+
+def test_bytes_of_slots_and_pages_by_hand():
+  """8 times 4 * 5 to draw, 345 of a prefill, see test_cost; 2 * 16 decoded."""
+  slot = {name: x for name, x in SIZES.items() if name != "max_response"}
+  assert memory_lib.paged_slot_bytes(ONE, tensor=1, chunk=2, **slot) == (
+      160 + 345 + 32)
+  each = lambda kernel: memory_lib.page_bytes(
+      ONE, page=4, cache="float32", tensor=1, kernel=kernel)
+  assert each(True) == 64 and each(False) == 4 * (16 + 2 * 16)
 
 
 def test_slots_and_pages_by_hand():
-  """464 bytes of weights, 64 of a page, 100 of a slot: 228 with two pages."""
-  assert admitted(464 + 5 * 228) == (5, 10, True)
-  assert admitted(464 + 5 * 228 - 1) == (4, 11, True)  # 1,139 - 400 is 11.5
-  # All slots are admitted: no more pages than 16 positions of each.
-  assert admitted(464 + 10**6, most=5) == (5, 20, True)
-  # A slot with the longest rollout needs 4 pages and 100 bytes.
-  assert admitted(464 + 356) == (1, 4, True)
-  assert admitted(464 + 355)[0] == 0
-  assert admitted(464 + 5 * 228, most=5, fsdp=2) == (5, 10, True)
-  # 232 of half the weights; 116 of a quarter with two shards of tensor.
-  assert admitted(232 + 5 * 228, most=6, fsdp=2) == (5, 10, False)
-  assert admitted(116 + 5 * 228, most=6, fsdp=2, tensor=2) == (4, 11, False)
+  """464 bytes of weights, 64 of a page, 537 of a slot: 665 with two pages."""
+  assert shared_out(464 + 5 * 665) == (5, 10, True)
+  # A pool has at most 4 pages, 16 positions, of each slot.
+  assert shared_out(464 + 5 * 665 - 1) == (4, 16, True)
+  assert shared_out(464 + 10**6, most=5) == (5, 20, True)
+  # A slot with the longest rollout needs 4 pages.
+  assert shared_out(464 + 537 + 256) == (1, 4, True)
+  assert shared_out(464 + 537 + 255)[0] == 0
+  assert shared_out(464 + 5 * 665, most=5, fsdp=2) == (5, 10, True)
+  # Half of the weights.
+  assert shared_out(232 + 5 * 665, most=6, fsdp=2) == (5, 10, False)
 
 
-def test_bytes_beside_the_pool_by_hand():
-  """8 times 4 * 5 to draw, 345 of a prefill; see test_cost.
-
-  A row of 16 positions gathers 16 bytes each, and stores 8 * 2 of scores.
-  """
-  beside = lambda **how: memory_lib.paged_slot_bytes(
-      ONE, dtype="float32", cache="float32", tensor=1, max_prompt=10,
-      max_response=6, fused=False, **how)
-  assert beside(kernel=True, buffer=0) == 160 + 345
-  assert beside(kernel=True, buffer=3) == 160 + 345 + 48
-  assert beside(kernel=False, buffer=0) == 160 + 345 + 256 + 256
+def test_a_config_by_hand():
+  admitted = lambda page, expected=6.0, **more: pages.admitted(
+      ONE, page=page, expected=expected, chunk=1, kernel=False, fsdp=1, most=9,
+      **SIZES, **HELD, **more)
+  # 1,145 bytes of a slot without pages, see test_cost.
+  assert admitted(None, budget=464 + 3 * 1145) == (3, None, True)
+  assert admitted(4, budget=464 + 9 * (160 + 345 + 16 + 4 * 192)) == (
+      9, 36, True)
+  # The fewer tokens are expected, the more slots.
+  fewer = lambda expected: admitted(1, expected, budget=464 + 6000).slots
+  assert fewer(1.0) > fewer(3.0) > fewer(6.0) >= 1
+  assert fewer(None) == fewer(6 * 0.18)
+  least = lambda page: pages.least_bytes(
+      ONE, page=page, chunk=1, kernel=False, fsdp=1, **SIZES, **HELD)
+  assert least(None) == 464 + 1145
+  assert least(4) == 464 + 160 + 345 + 16 + 4 * 192
+  assert admitted(4, budget=least(4)).slots == 1
+  assert admitted(4, budget=least(4) - 1).slots == 0
 
 
 def pages_in_use(new_B, *, n, slots, prompt, page, chunk):

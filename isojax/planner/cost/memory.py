@@ -82,21 +82,31 @@ def _beside_cache(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
 
 
 def paged_slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
-                     max_prompt: int, max_response: int, fused: bool,
-                     kernel: bool, buffer: int) -> float:
-  """Returns the bytes of one slot on a device, beside a pool of pages.
+                     max_prompt: int, fused: bool, chunk: int) -> float:
+  """Returns the bytes of one slot on a device, beside the pages of a pool.
 
-  Args:
-    kernel: decoding reads pages in place. Without it, a row's keys and values
-      of one layer are gathered, and its float32 scores are stored.
-    buffer: positions of a chunk that is kept beside the pool; 0: none.
+  Counts a chunk that is decoded beside the pool; otherwise as `slot_bytes`.
   """
   kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  length = max_prompt + max_response
-  gathered = length * (kv / shape.layers + 8 * shape.heads / tensor)
-  return gathered * (not kernel) + buffer * kv + _beside_cache(
+  return chunk * kv + _beside_cache(
       shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
       fused=fused)
+
+
+def page_bytes(shape: ModelShape, *, page: int, cache: str, tensor: int,
+               kernel: bool) -> float:
+  """Returns the bytes of a page of all layers, and of the work on it.
+
+  Args:
+    shape: of the policy.
+    page: positions.
+    cache: dtype.
+    tensor: of the mesh.
+    kernel: whether a kernel reads pages. Plain products store float32 scores
+      and their softmax: of one row for most pages, of eight for an eighth.
+  """
+  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
+  return page * (kv + 2 * 8 * shape.heads / tensor * (not kernel))
 
 
 def pool_positions(shape: ModelShape, *, unpaged: int, slots: int, dtype: str,

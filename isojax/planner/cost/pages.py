@@ -39,6 +39,8 @@ MARGIN = 1.0
 # mean, as a share of the most tokens, and this deviation of the logarithm, of
 # whose variance this share is common to the rollouts of a problem.
 MEAN, SIGMA, SHARED = 0.18, 0.8, 0.5
+PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
+ROLLOUTS = 16  # of a problem
 CLASSES = 64  # quantiles of problems by which `lognormal` is computed
 
 
@@ -61,7 +63,7 @@ class Admitted(typing.NamedTuple):
   """What the memory of a device has space for."""
 
   slots: int
-  pages: int  # of the pool
+  pages: int | None  # of the pool; None: each slot has the longest length
   gathered: bool  # weights over fsdp, once instead of at every token
 
 
@@ -155,10 +157,49 @@ def needed(demanded: Demand, slots: int) -> int:
                    + MARGIN * demanded.deviation * math.sqrt(slots))
 
 
-def admitted(shape: ModelShape, demanded: Demand, *, page: int, longest: int,
-             cache: str, weights: str, head: str, fsdp: int, tensor: int,
-             budget: float, most: int, beside: float) -> Admitted:
-  """Returns the slots of a device, and the pages of its pool.
+def prior(*, expected: float | None, most: int, step: int) -> Lengths:
+  """Returns the lengths that are assumed: their mean is `expected`, or MEAN."""
+  return lognormal(mean=MEAN * most if expected is None else expected,
+                   sigma=SIGMA, shared=SHARED, most=most, step=step)
+
+
+def mean_context(d: Lengths, prompt: float) -> float:
+  """Returns the mean positions of an active rollout over a long time."""
+  return prompt + mean_age(d)[0]
+
+
+def admitted(shape: ModelShape, *, page: int | None, expected: float | None,
+             chunk: int, max_prompt: int, max_response: int,
+             **of) -> Admitted:
+  """Returns the slots of a device, and the pages of its pool, of a config.
+
+  n is not one of the arguments: all runs of a sweep have the same shapes.
+
+  Args:
+    shape: of the policy.
+    page: positions of a page; None: every slot has the longest length.
+    expected: mean new tokens; None: MEAN of the most.
+    chunk: tokens of a call of the sampler.
+    max_prompt, max_response: tokens, at most.
+    of: the other keywords of `memory.slots_admitted` and, with pages, `kernel`
+      of `memory.page_bytes`.
+  """
+  most = dict(max_prompt=max_prompt, max_response=max_response)
+  if page is None:
+    slots, gathered = memory_lib.slots_admitted(shape, **most, **(
+        {name: x for name, x in of.items() if name != "kernel"}))
+    return Admitted(slots, None, gathered)
+  return shared_out(
+      shape, demand(prior(expected=expected, most=max_response, step=chunk),
+                    page=page, prompt=PROMPT * max_prompt, n=ROLLOUTS),
+      page=page, chunk=chunk, **most, **of)
+
+
+def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
+               kernel: bool, weights: str, head: str, fsdp: int, tensor: int,
+               cache: str, budget: float, most: int, max_prompt: int,
+               max_response: int, **slot) -> Admitted:
+  """Shares the memory of a device out to slots and the pool.
 
   Weights are gathered and slots are rounded as in `memory.slots_admitted`. The
   pool has the memory that is left, and at most what all slots can use. If it
@@ -167,28 +208,48 @@ def admitted(shape: ModelShape, demanded: Demand, *, page: int, longest: int,
   Args:
     shape: of the policy.
     demanded: by slots.
-    page: positions of a page.
-    longest: positions of a rollout with its prompt, at most.
-    cache, weights, head: dtypes while sampling.
+    page, chunk: positions.
+    kernel: see `memory.page_bytes`.
+    weights, head, cache: dtypes while sampling.
     fsdp, tensor: of the mesh.
     budget: bytes of a device for sampling.
     most: slots wanted on a device.
-    beside: bytes of a slot beside the pool, `memory.paged_slot_bytes`.
+    max_prompt, max_response: tokens, at most.
+    slot: the other keywords of `memory.paged_slot_bytes`.
   """
-  each = page * shape.kv_bytes_per_token(BYTES[cache]) / min(
-      tensor, shape.kv_heads)
-  of_longest = -(-longest // page)
+  each = memory_lib.page_bytes(shape, page=page, cache=cache, tensor=tensor,
+                               kernel=kernel)
+  beside = memory_lib.paged_slot_bytes(
+      shape, cache=cache, tensor=tensor, max_prompt=max_prompt, chunk=chunk,
+      **slot)
+  longest = -(-(max_prompt + max_response) // page)
   whole = memory_lib.weight_bytes(shape, weights, head) / tensor
 
   def room(held):
     pages = lambda slots: int((budget - held - slots * beside) // each)
     slots = memory_lib.largest(
-        lambda slots: pages(slots) >= max(of_longest, min(
-            slots * of_longest, needed(demanded, slots))), most)
+        lambda slots: pages(slots) >= max(longest, min(
+            slots * longest, needed(demanded, slots))), most)
     if slots < most:
       slots = slots // tensor * tensor or slots
-    return slots, min(pages(slots), slots * of_longest)
+    return slots, min(pages(slots), slots * longest)
 
   if fsdp == 1 or room(whole)[0] == most:
     return Admitted(*room(whole), True)
   return Admitted(*room(whole / fsdp), False)
+
+
+def least_bytes(shape: ModelShape, *, page: int | None, chunk: int,
+                max_prompt: int, max_response: int, weights: str, head: str,
+                fsdp: int, tensor: int, cache: str, kernel: bool,
+                **slot) -> float:
+  """Returns the bytes of a device that samples with one slot."""
+  most = dict(max_prompt=max_prompt, cache=cache, tensor=tensor)
+  if page is None:
+    return memory_lib.least_bytes(
+        shape, max_response=max_response, weights=weights, head=head,
+        fsdp=fsdp, **most, **slot)
+  return (memory_lib.weight_bytes(shape, weights, head) / tensor / fsdp
+          + memory_lib.paged_slot_bytes(shape, chunk=chunk, **most, **slot)
+          + -(-(max_prompt + max_response) // page) * memory_lib.page_bytes(
+              shape, page=page, cache=cache, tensor=tensor, kernel=kernel))
