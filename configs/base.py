@@ -63,6 +63,8 @@ def get_config():
           precision="highest",  # of float32 products; high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the head: None for
           # dtype and weights, or float32 at the highest precision
+          page=config_dict.placeholder(int),  # positions of a page of the cache:
+          # slots take pages as answers grow; None: all have the longest length
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always

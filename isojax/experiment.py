@@ -404,6 +404,11 @@ def _check_updates(e: Experiment) -> None:
         f"recipe.loss.zero_variance={e.recipe.loss.zero_variance!r} with "
         f"recipe.critic.kind={e.recipe.critic.kind!r}: the critic would not "
         "learn from groups of equal rewards; use 'off' or 'policy'")
+  if e.recipe.updates.in_flight and e.sampler.page is not None:
+    raise InputError(
+        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
+        f"sampler.page={e.sampler.page}: in-flight updates have no paged cache; "
+        "set sampler.page=None, or in_flight=0")
   if e.recipe.updates.in_flight and a.schedule:
     raise InputError(
         f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "

@@ -212,4 +212,5 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "value_loss": None,  # likewise, with a critic
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
-      "interrupted": float(np.mean(rollouts.interrupted_R))}
+      "interrupted": float(np.mean(rollouts.interrupted_R)),
+      "put_back": rollouts.put_back}

@@ -69,6 +69,9 @@ class Rollouts:
   entropy_R: Array  # float32, nats, summed over tokens; before top_p
   # bool, inserted tokens, see sampling.interrupt; None if it is off.
   forced_RxT: Array | None = None
+  # int32, times that the rollout lost its pages and was prefilled again, see
+  # sampling.paged; None without pages.
+  put_back_R: Array | None = None
 
   @property
   def mask_RxT(self) -> np.ndarray:
@@ -84,6 +87,11 @@ class Rollouts:
     if self.forced_RxT is None:
       return np.zeros(len(self.len_R), bool)
     return np.asarray(self.forced_RxT).any(axis=1)
+
+  @property
+  def put_back(self) -> int:
+    """Returns how often rollouts were put back, in total."""
+    return 0 if self.put_back_R is None else int(np.sum(self.put_back_R))
 
 
 @flax.struct.dataclass

@@ -313,7 +313,8 @@ IMPORTS = {
     "models.attention":
         "attention_kernels errors mesh",
     "models.decoder":
-        "mesh models.attention models.linear models.precision",
+        "mesh models.attention models.linear models.paged_attention "
+        "models.precision",
     "models.hf_config":
         "errors installation json_text model_families models.decoder "
         "planner.cost.model_shape",
@@ -327,6 +328,8 @@ IMPORTS = {
         "mesh models.int8",
     "models.lora":
         "errors models.decoder models.hf_weights models.int8",
+    "models.paged_attention":
+        "models.attention",
     "models.precision":
         "",
     "opening":
@@ -488,26 +491,33 @@ IMPORTS = {
         "mesh models.decoder",
     "sampling.decode":
         "mesh models.decoder rng sampling.cache sampling.draw "
-        "sampling.interrupt types",
+        "sampling.interrupt sampling.paged_cache types",
     "sampling.draw":
         "",
     "sampling.in_flight":
         "mesh models.decoder sampling.draw sampling.in_flight_queue "
-        "sampling.interrupt sampling.queue sampling.sampler types",
+        "sampling.interrupt sampling.prefill sampling.queue "
+        "sampling.sampler types",
     "sampling.in_flight_queue":
         "sampling.interrupt sampling.queue types",
     "sampling.interrupt":
         "errors types",
+    "sampling.paged":
+        "mesh models.decoder sampling.paged_cache sampling.pages "
+        "sampling.prefill sampling.queue types",
+    "sampling.paged_cache":
+        "models.decoder models.paged_attention",
     "sampling.pages":
         "",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":
-        "types",
+        "sampling.interrupt types",
     "sampling.sampler":
         "errors mesh models.attention models.decoder models.int8 "
         "models.precision sampling.cache sampling.decode sampling.draw "
-        "sampling.interrupt sampling.prefill sampling.queue types",
+        "sampling.interrupt sampling.paged sampling.paged_cache "
+        "sampling.pages sampling.prefill sampling.queue types",
     "sampling.simulate":
         "models.decoder planner.cost.calls sampling.sampler types",
     "step":

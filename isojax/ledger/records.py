@@ -80,6 +80,7 @@ TRAIN = (
     "response_length",  # tokens, mean over rollouts, EOS included
     "truncated",  # fraction of rollouts without EOS
     "interrupted",  # fraction of rollouts with an inserted closing phrase
+    "put_back",  # times that a rollout lost its pages, see sampler.page
     "seconds_compile",  # tracing and compiling; not part of the others
     "seconds_sample",  # sampling, and the grading at the same time
     "seconds_score",  # waiting for verdicts after sampling has ended
@@ -100,7 +101,7 @@ EVAL = (
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 # Values of fields that older records lack.
 ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0,
-         "alarms": []}
+         "put_back": 0, "alarms": []}
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")

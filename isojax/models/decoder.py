@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
 from isojax.models import linear
+from isojax.models import paged_attention
 from isojax.models import precision as precision_lib
 
 
@@ -141,12 +142,21 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
   return rotated.astype(x_BxTxNxH.dtype)
 
 
+def attend(q, k, v, seen, *, past, kernel, mesh, **more):
+  """Calls attention.attend, or paged_attention.attend for its Seen."""
+  if isinstance(seen, paged_attention.Seen):
+    return paged_attention.attend(q, k, v, seen, *past, **more,
+                                  G=mesh_lib.blocks(mesh))
+  return attention_lib.attend(q, k, v, seen, past=past, **more, kernel=kernel,
+                              mesh=mesh)
+
+
 class Block(nn.Module):
   """One layer: attention, then the mlp, each with a residual."""
 
   cfg: ModelConfig
   window: int | None
-  attend: Callable  # attention.attend with a kernel, on a mesh
+  attend: Callable  # Transformer.attend
 
   @nn.compact
   def __call__(self, x_BxTxD, position_BxT, seen, k_BxKxHxL, v_BxKxLxH, slot,
@@ -269,7 +279,7 @@ class Transformer(nn.Module):
       tokens_BxT: int32.
       position_BxT: int32, position of each token in its own sequence.
       seen: attention.Seen, or bool [B, T, L]: which cache slots each token
-        attends to (its own too).
+        attends to (its own too). paged_attention.Seen: `past` is a pool.
       cache: its dtype is the compute dtype, if `dtype` is None.
       slot: int32, one for all rows, or [B]; None: behind the last.
       past: more slots in front of the cache's, only read; not with remat.
@@ -335,8 +345,7 @@ class Transformer(nn.Module):
 
   @property
   def attend(self):
-    return functools.partial(attention_lib.attend, kernel=self.attention,
-                             mesh=self.mesh)
+    return functools.partial(attend, kernel=self.attention, mesh=self.mesh)
 
   def by_rows(self, x_BxTxD):
     """Keeps activations sharded by rows: weights move, not activations."""

@@ -9,6 +9,7 @@ from isojax.models import decoder
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import paged_cache
 from isojax.types import Drawn
 from isojax.types import Rows
 
@@ -19,7 +20,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
   """Returns decode(params, cache, Rows, key, temperature, top_p, kind).
 
   It returns (cache, Rows, Drawn) after one chunk; `kind` is one of draw.KINDS
-  and static.
+  and static. With the further arguments `pages`, paged_cache.Pages, and static
+  `offsets`, the cache is a paged_cache.Pool.
 
   Args:
     model: with the dtype of activations.
@@ -29,20 +31,27 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     buffered: keep the keys and values of the chunk in a buffer beside the
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
-      heads are padded.
+      heads are padded. With pages it is always so.
     interrupt: the phrase of forced interruption; None: no rows have it.
   """
-  eos_E = jnp.array(eos, jnp.int32)
+  eos_E, G = jnp.array(eos, jnp.int32), mesh_lib.blocks(model.mesh)
 
-  def decode(params, cache, row: Rows, key, temperature, top_p, kind):
+  def decode(params, cache, row: Rows, key, temperature, top_p, kind,
+             pages=None, offsets=()):
     key_R = rng.row_keys(key, row.id_R, row.rollout_R)
-    R, L = row.token_R.shape[0], cache.v[0].shape[2]
-    start_R, past, slot_L = row.position_R, None, jnp.arange(L)[None, None]
-    if buffered:
+    R, pool, paged = row.token_R.shape[0], cache, pages is not None
+    start_R, past, beside = row.position_R, None, buffered or paged
+    if paged:
+      cache = paged_cache.past(pool)
+    L = jax.tree.leaves(cache.v)[0].shape[2]  # or of a page
+    slot_L = jnp.arange(L)[None, None]
+    if beside:
       past, cache = cache, decoder.init_cache(
-          model.cfg, R, C, cache.v[0].dtype)
+          model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
     def seen(i, row):
+      if paged:
+        return pages.seen(start_R, row.position_R, i)
       if not buffered:
         return slot_L <= row.position_R[:, None, None]
       return jnp.concatenate([
@@ -53,7 +62,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
       row, cache, out = carry
       hidden, cache = model.apply(
           {"params": params}, row.token_R[:, None], row.position_R[:, None],
-          seen(i, row), cache, i if buffered else row.position_R, past)
+          seen(i, row), cache, i if beside else row.position_R, past)
       logits = model.apply({"params": params}, hidden, method="head")[:, 0]
       # Each device draws for some rows from whole logits, because sums along a
       # sharded vocabulary gather it several times. With the second constraint
@@ -92,7 +101,10 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     # Always C tokens: to find out whether all rollouts have ended, devices
     # would have to communicate.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    if buffered:
+    if paged:
+      cache = paged_cache.flush(pool, cache, start_R, pages.written_RxJ,
+                                offsets=offsets, G=G)
+    elif buffered:
       cache = cache_lib.flush(past, cache, start_R)
     return cache, row, out
 

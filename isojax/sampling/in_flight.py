@@ -30,6 +30,7 @@ from isojax.models import decoder
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import in_flight_queue as queue
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
@@ -110,11 +111,8 @@ def _name(pool: queue.Pool, item: int) -> tuple:
 
 
 def read_rows(s: sampler_lib.Sampler, L: int) -> int:
-  """Returns the sequences of length L that a block reads at once.
-
-  They have no more tokens than its prompts have in a prefill, or are one.
-  """
-  return min(s.window, max(1, s.window * s.prompt_sizes[-1] // L))
+  """Returns the sequences of length L that a block reads at once."""
+  return prefill.sequences_at_once(s.window, s.prompt_sizes[-1], L)
 
 
 def _read(call: _Call, pending: list) -> None:

@@ -72,6 +72,11 @@ def count(positions, page: int):
   return -(-positions // page)
 
 
+def shared(pages: int) -> int:
+  """Returns how many pages of a block may have several readers."""
+  return int(count(pages, round(1 / SHARED)))
+
+
 def start(*, G: int, R: int, page: int, pages: int, longest: int,
           sharing: bool) -> Table:
   """Returns a table of free pages.
@@ -89,8 +94,8 @@ def start(*, G: int, R: int, page: int, pages: int, longest: int,
     raise ValueError(f"{pages} pages of {page} positions cannot hold a "
                      f"sequence of {longest}, which needs {M}")
   return Table(
-      page=page, G=G, shared=int(count(pages, round(1 / SHARED))), pages=pages,
-      sharing=sharing, page_RxM=np.zeros((R, M), np.int32),
+      page=page, G=G, shared=shared(pages), pages=pages, sharing=sharing,
+      page_RxM=np.zeros((R, M), np.int32),
       count_R=np.zeros(R, np.int64), refs_GxP=np.zeros((G, pages), np.int64),
       copies=[[] for _ in range(G)], copy_R=[None] * R)
 

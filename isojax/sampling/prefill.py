@@ -22,6 +22,20 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
   return cache
 
 
+def shortened(sizes: tuple[int, ...], prompts: Prompts) -> Prompts:
+  """Cuts prompts to the smallest of the ascending sizes that fits all."""
+  S = next(size for size in sizes if size >= int(prompts.len_P.max()))
+  return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
+
+
+def sequences_at_once(window: int, S: int, L: int) -> int:
+  """Returns the sequences of length L that a block prefills at once.
+
+  They have no more tokens than a window of prompts of length S, or are one.
+  """
+  return min(window, max(1, window * S // L))
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def clone(x_Px, slot_R, G: int):
   """Copies slot_R[r] of its own block of G to row r: [P, ...] -> [R, ...]."""

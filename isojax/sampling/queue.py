@@ -13,6 +13,7 @@ import heapq
 import jax
 import numpy as np
 
+from isojax.sampling import interrupt as interrupt_lib
 from isojax.types import Drawn
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -66,15 +67,21 @@ class Queue:
   row: Rows  # the state of each slot
   out: Rollouts  # the tokens drawn so far, by item
   interrupt_B: np.ndarray | None  # L of each item, see interrupt; None: off
+  # With pages: items that have started and lost their slot, and blocks without
+  # pages for what waits.
+  again: list[int]
+  refused_G: np.ndarray
 
   @property
   def waiting(self) -> bool:
-    return self.next < len(self.problem_P) or any(map(len, self.held))
+    return bool(self.again) or self.next < len(self.problem_P) or any(
+        map(len, self.held))
 
   @property
   def free_G(self) -> np.ndarray:
-    """Free slots of each block."""
-    return (~self.row.active_R.reshape(self.G, -1)).sum(axis=1)
+    """Free slots of each block; 0 if it has no pages for them."""
+    free_G = (~self.row.active_R.reshape(self.G, -1)).sum(axis=1)
+    return np.where(self.refused_G, 0, free_G)
 
   @property
   def most_active(self) -> int:
@@ -126,7 +133,7 @@ def start(prompts: Prompts, n: int, *, G: int, R: int, W: int, T: int,
           ended_R=zeros(bool, B),
           behavior_logp_RxT=zeros(np.float32, B, T),
           entropy_R=zeros(np.float32, B)),
-      interrupt_B=interrupt_B)
+      interrupt_B=interrupt_B, again=[], refused_G=zeros(bool, G))
 
 
 def _deal(q: Queue) -> None:
@@ -191,12 +198,17 @@ def move_window(q: Queue) -> Prompts:
                  q.prompts.id_P[index])
 
 
-def fill(q: Queue) -> tuple[np.ndarray, np.ndarray]:
+def fill(q: Queue, take=None) -> tuple[np.ndarray, np.ndarray]:
   """Gives free slots the waiting items whose prompts are in the window.
 
   A block fills its lowest free slots, so every slot below a filled one is
   active. `compact`, which is stable, therefore leaves filled slots where they
   are, and the result may be used after it.
+
+  Args:
+    q: the queue.
+    take: None, or (block, slots, problems, window slots) -> how many of these
+      get pages, the first ones. If not all do, the block is refused.
 
   Returns:
     row, slot [G, F]: slots inside their block that were filled, and the window
@@ -210,6 +222,10 @@ def fill(q: Queue) -> tuple[np.ndarray, np.ndarray]:
     free = free[:len(q.slots[g])]
     count = len(free)
     rank, rollout = np.divmod(q.held[g][:count], q.n)
+    if take is not None and count:
+      count = take(g, g * R_b + free, q.problem_P[rank], q.slots[g][:count])
+      q.refused_G[g] |= count < len(free)
+      free, rank, rollout = free[:count], rank[:count], rollout[:count]
     _hold(q, g * R_b + free, q.problem_P[rank], rollout)
     taken.append((free, q.slots[g][:count]))
     q.held[g], q.slots[g] = q.held[g][count:], q.slots[g][count:]
@@ -234,6 +250,39 @@ def _hold(q: Queue, rows, problem, rollout) -> None:
   if q.interrupt_B is not None:
     q.row.interrupt_R[rows] = q.interrupt_B[q.item_R[rows]]
     q.row.matched_R[rows] = 0
+
+
+def known(q: Queue, item: int) -> int:
+  """Returns the tokens of an item so far, prompt included."""
+  return int(q.prompts.len_P[item // q.n] + q.out.len_R[item])
+
+
+def sequence(q: Queue, item: int) -> np.ndarray:
+  """Returns the prompt of an item, and its tokens so far."""
+  problem = item // q.n
+  return np.concatenate([
+      q.prompts.tokens_PxS[problem, :q.prompts.len_P[problem]],
+      q.out.tokens_RxT[item, :q.out.len_R[item]]])
+
+
+def hold_again(q: Queue, row: int, item: int,
+               interrupt: interrupt_lib.Interrupt | None) -> None:
+  """Continues in a slot a rollout that was put back."""
+  _hold(q, row, *divmod(item, q.n))
+  drawn = int(q.out.len_R[item])
+  q.row.token_R[row] = sequence(q, item)[-1]
+  q.row.position_R[row] += drawn
+  q.row.count_R[row] = drawn
+  if interrupt is not None and interrupt.unless:
+    # Only tokens before the interruption change the state, see matched_next.
+    before = min(drawn, int(q.interrupt_B[item]))
+    q.row.matched_R[row] = interrupt_lib.matched(
+        q.out.tokens_RxT[item, :before], interrupt.unless)
+
+
+def forget_window(q: Queue) -> None:
+  """Notes that the prompts of waiting items have to be prefilled again."""
+  q.slots = [slots[:0] for slots in q.slots]
 
 
 def harvest(q: Queue, after: Rows, drawn: Drawn) -> np.ndarray:

@@ -31,6 +31,9 @@ from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import paged
+from isojax.sampling import paged_cache
+from isojax.sampling import pages as pages_lib
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
 from isojax.types import Prompts
@@ -59,6 +62,8 @@ class SamplerConfig:
   precision: str = dataclasses.field(metadata={"neutral": "highest"})
   # Of the head, one of decoder.HEAD_DTYPES; None: dtype, and weights.
   head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
+  # Positions of a page of the cache; None: each slot has the longest length.
+  page: int | None = dataclasses.field(metadata={"neutral": None})
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
@@ -81,6 +86,9 @@ class SamplerConfig:
       raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
     if not 0 < self.top_p <= 1:
       raise InputError(f"sampler.top_p={self.top_p}: expected in (0, 1]")
+    if self.page is not None and self.page < 1:
+      raise InputError(f"sampler.page={self.page}: expected at least 1 position, "
+                       "or None for a cache without pages")
     if self.memory_gib <= 0:
       raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
 
@@ -122,6 +130,7 @@ class Sampler(typing.NamedTuple):
   resize: typing.Callable  # (part of a cache, rows to keep, L) -> the part
   decode: typing.Callable  # see decode.make_decode
   interrupt: interrupt_lib.Interrupt | None  # None: off
+  pool: paged.Pool | None  # of pages; None: a cache of `length_sizes`
 
 
 def prompt_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
@@ -153,9 +162,25 @@ def sizes(cfg: SamplerConfig, G: int) -> dict:
       window=-(-row_sizes[-1] // (8 * G)))
 
 
+def check_page(cfg: SamplerConfig, mesh) -> None:
+  """Raises InputError if the page does not suit the layout of the devices."""
+  if cfg.page and mesh.devices.flat[0].platform == "tpu" and (
+      cfg.page % attention.LANES):
+    raise InputError(
+        f"sampler.page={cfg.page}: TPUs would pad a page to a multiple of "
+        f"{attention.LANES} positions; use such a multiple, or None")
+
+
+def most_pages(cfg: SamplerConfig, G: int) -> int:
+  """Returns the pages of a block with which no pool is ever exhausted."""
+  return sizes(cfg, G)["row_sizes"][-1] // G * pages_lib.count(
+      cfg.max_prompt_tokens + cfg.max_new_tokens - 1, cfg.page)
+
+
 def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
                  eos: tuple[int, ...], *, gathered: bool = True,
-                 interrupt: interrupt_lib.Interrupt | None = None) -> Sampler:
+                 interrupt: interrupt_lib.Interrupt | None = None,
+                 pages: int | None = None) -> Sampler:
   """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
 
   Temperature and top_p are traced values. Slots and prompts are sharded by
@@ -168,8 +193,10 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
     gathered: whether each fsdp shard holds whole weights while sampling,
       gathered once instead of at every token.
     interrupt: cfg.interrupt in tokens; None: off.
+    pages: of a block, if cfg.page is set; None: `most_pages`.
   """
   mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
+  check_page(cfg, mesh)
   model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
   reader = model.clone(attention=prompt_kernel(model, cfg))
   on_tpu = mesh.devices.flat[0].platform == "tpu"
@@ -227,6 +254,14 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
       return params
     return jax.tree.map(lambda each, x: each(x), casts, params)
 
+  pool = None if cfg.page is None else paged.Pool(
+      page=cfg.page, pages=pages or most_pages(cfg, mesh_lib.blocks(mesh)),
+      longest=cfg.max_prompt_tokens + cfg.max_new_tokens - 1,
+      **{name: jax.jit(call, donate_argnums=0, static_argnames="offsets",
+                       out_shardings=cache) for name, call in (
+                           ("insert", paged_cache.insert),
+                           ("move", paged_cache.move))})
+
   return Sampler(
       mesh=mesh, **sizes(cfg, mesh_lib.blocks(mesh)), gathered=gathered,
       casts=casts, prepare=prepare,
@@ -242,15 +277,14 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
           precise(decode_lib.make_decode(model, C=cfg.chunk,
                                          T=cfg.max_new_tokens, eos=eos,
                                          buffered=on_tpu, interrupt=interrupt)),
-          donate_argnums=1, static_argnames="kind",
+          donate_argnums=1, static_argnames=("kind", "offsets"),
           out_shardings=(cache, read, read)),
-      interrupt=interrupt)
+      interrupt=interrupt, pool=pool)
 
 
 def shortened(s: Sampler, prompts: Prompts) -> Prompts:
   """Cuts prompts to the smallest prefill size that fits all of them."""
-  S = queue_lib.smallest(s.prompt_sizes, int(prompts.len_P.max()))
-  return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
+  return prefill.shortened(s.prompt_sizes, prompts)
 
 
 def check_lengths(s: Sampler, prompts: Prompts) -> None:
@@ -321,6 +355,14 @@ def _refill(s: Sampler, q: queue_lib.Queue, params, held: _Held) -> None:
         params, s.place(shortened(s, queue_lib.move_window(q))))
 
 
+def _decode(s: Sampler, q: queue_lib.Queue, params, held: _Held, *more,
+            kind: str):
+  """Decodes a chunk; returns the state of the slots and what they drew."""
+  held.cache, *after = s.decode(params, held.cache, s.place(q.row), *more,
+                                kind=kind)
+  return after
+
+
 def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
            temperature, top_p, interrupt_B=None, expected_P=None):
   """Samples n rollouts of each prompt and yields them as they end.
@@ -356,20 +398,23 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
     interrupt_B = np.full(len(prompts.len_P) * n, s.max_new_tokens, np.int32)
   q = queue_lib.start(prompts, n, G=G, R=R, W=s.window, T=s.max_new_tokens,
                       interrupt_B=interrupt_B, expected_P=expected_P)
-  held = _Held(s.empty(R, s.length_sizes[0]), None)
+  held = (_Held(s.empty(R, s.length_sizes[0]), None) if s.pool is None
+          else paged.start(s, q))
   ended = np.zeros(0, np.int64)
   while True:
-    _refill(s, q, params, held)
+    (_refill if s.pool is None else paged.refill)(s, q, params, held)
     if not q.row.active_R.any():
       break
-    held.cache, *after = s.decode(
-        params, held.cache, s.place(q.row), key,
-        np.float32(temperature), np.float32(top_p), kind=kind)
+    after = (_decode if s.pool is None else paged.decode)(
+        s, q, params, held, key, np.float32(temperature), np.float32(top_p),
+        kind=kind)
     yield ended, q.out
     ended = queue_lib.harvest(q, *jax.device_get(after))
   if s.interrupt is not None:
     q.out = q.out.replace(forced_RxT=interrupt_lib.forced(
         q.out.tokens_RxT, q.out.len_R, interrupt_B, s.interrupt))
+  if s.pool is not None:
+    q.out = q.out.replace(put_back_R=held.put_back_B)
   yield ended, q.out
 
 

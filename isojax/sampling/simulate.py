@@ -180,7 +180,7 @@ class Replay:
         prepare=lambda params: params, place=lambda tree: tree,
         empty=self.empty, prefill=self.prefill, reread=self.prefill,
         insert=self.insert, resize=self.resize, decode=self.decode,
-        interrupt=None)
+        interrupt=None, pool=None)
 
 
 def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
