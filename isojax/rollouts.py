@@ -80,7 +80,7 @@ class Sampled(typing.NamedTuple):
 
 def graded_rollouts(context: RunContext, grader: Grading, params, problems,
                     prompts: Prompts, n: int, key, section, stop: Stop, *,
-                    interrupt_B=None) -> Sampled:
+                    interrupt_B=None, expected_P=None) -> Sampled:
   """Samples and grades n rollouts of each problem.
 
   Each problem is graded by one process; all processes get all verdicts.
@@ -95,7 +95,7 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
     key: the random stream.
     section: of the config, with temperature and top_p.
     stop: checked after each chunk, and while waiting for verdicts.
-    interrupt_B: see sampler.stream.
+    interrupt_B, expected_P: see sampler.stream.
 
   Raises:
     Stopped: a process of the run was asked to stop.
@@ -107,7 +107,7 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
     for items, rollouts in sampler_lib.stream(
         context.sampler, params, prompts, n, key,
         temperature=section.temperature, top_p=section.top_p,
-        interrupt_B=interrupt_B):
+        interrupt_B=interrupt_B, expected_P=expected_P):
       stop.poll()
       advance(len(items))
       ours = items[owner_B[items] == hosts.number()]

@@ -20,6 +20,7 @@ from isojax.sampling import interrupt as interrupt_lib
 from isojax.stopping import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import stratum_file
 from isojax.types import Prompts
 
 
@@ -61,11 +62,13 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
     prompts = jax.tree.map(lambda x: x[index], context.train)
+    problems = [context.stratum.train[i] for i in index]
     parts.append((prompts, profile.stage(
         "sample", rollouts_lib.graded_rollouts)(
-            context, grader, params, [context.stratum.train[i] for i in index],
-            prompts, n, key, e.sampler, stop, interrupt_B=interrupt_lengths(
-                e, step=step, id_P=prompts.id_P, n=n))))
+            context, grader, params, problems, prompts, n, key, e.sampler, stop,
+            interrupt_B=interrupt_lengths(e, step=step, id_P=prompts.id_P, n=n),
+            expected_P=stratum_file.expected_tokens(
+                context.stratum, "train", problems))))
     informative_P = np.concatenate([informative_P, advantages.informative(
         parts[-1][1].graded.correct_B.reshape(Bp, n))])
   prompts, sampled = zip(*parts)

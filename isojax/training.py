@@ -38,6 +38,7 @@ from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 from isojax.run_state import Run
 from isojax.sampling import in_flight_queue
+from isojax.tasks import stratum_file
 
 
 class End(typing.NamedTuple):
@@ -194,7 +195,9 @@ def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,
   e, problems, k = context.e, context.stratum.validation, context.e.eval.k
   graded = rollouts_lib.graded_rollouts(
       context, grader, params, problems, context.validation, k,
-      rng.stream(e.seed, "eval", step), e.eval, stop).graded
+      rng.stream(e.seed, "eval", step), e.eval, stop,
+      expected_P=stratum_file.expected_tokens(
+          context.stratum, "validation", problems)).graded
   for line in graded.lost:
     hosts.say(f"evaluation: counted as wrong: {line}")
   return {"eval_set": f"{context.stratum.header['stratum']}/validation",

@@ -526,7 +526,8 @@ IMPORTS = {
         "step_rollouts types",
     "step_rollouts":
         "experiment profile rl.advantages rng rollouts run_context "
-        "sampling.interrupt stopping tasks.grader tasks.prompts types",
+        "sampling.interrupt stopping tasks.grader tasks.prompts "
+        "tasks.stratum_file types",
     "stopping":
         "distributed.hosts",
     "study.arms":
@@ -625,7 +626,7 @@ IMPORTS = {
         "ledger.checkpoint ledger.records opening profile progress resume "
         "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
         "run_state sampled_texts sampling.in_flight_queue step "
-        "step_rollouts stopping summaries",
+        "step_rollouts stopping summaries tasks.stratum_file",
     "types":
         "",
     "unused_settings":
@@ -690,6 +691,9 @@ IMPORTS = {
         "types",
     "launch.compile.report":
         "",
+    "launch.compile.slots":
+        "format mesh models.decoder planner.cost.memory planner.cost.pages "
+        "policy sampling.sampler",
     "launch.convert":
         "cli errors experiment ledger.checkpoint ledger.object_store "
         "ledger.workdir mesh models.decoder models.hf_config "
@@ -746,8 +750,8 @@ IMPORTS = {
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
         "models.hf_weights own_file policy progress rl.rewards rng "
-        "sampling.sampler tasks.base tasks.grader tasks.problem "
-        "tasks.prompts",
+        "sampling.sampler tasks.base tasks.grader tasks.pass_counts "
+        "tasks.problem tasks.prompts",
     "launch.split.output":
         "errors installation json_text launch.split.config mesh "
         "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "

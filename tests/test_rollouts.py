@@ -12,6 +12,7 @@ from configs import hard
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
+from isojax import step_rollouts
 from isojax import stopping
 from isojax import training
 
@@ -60,6 +61,37 @@ def test_verdicts_do_not_depend_on_the_thread(context, params):
   np.testing.assert_array_equal(behind.rollouts.tokens_RxT,
                                 inline.rollouts.tokens_RxT)
   assert behind.graded.lost == inline.graded.lost == []
+
+
+def test_measured_problems_start_with_the_longest(context, params):
+  """The order changes no token."""
+  prefilled = []
+
+  def prefill(params, prompts):
+    prefilled.extend(np.asarray(prompts.id_P).tolist())
+    return context.sampler.prefill(params, prompts)
+
+  def step(tokens):
+    prefilled.clear()
+    changed = dataclasses.replace(
+        context, sampler=context.sampler._replace(prefill=prefill),
+        stratum=dataclasses.replace(context.stratum, tokens=tokens))
+    with rollouts_lib.grading(changed) as grader:
+      return step_rollouts.sample(
+          changed, grader, params, step=0, n=4, left=10**6,
+          solved_D=np.zeros(len(context.stratum.train), bool),
+          stop=stopping.Stop())
+
+  plain, first = step({}), list(prefilled)
+  ids = plain.prompts.id_P.tolist()
+  expected = {("train", p.id): 5.0 + p.id % 7 for p in context.stratum.train}
+  ordered = step(expected)
+  assert prefilled[:32] == sorted(
+      ids, key=lambda i: -expected["train", i]) != first[:32]
+  np.testing.assert_array_equal(plain.sampled.rollouts.tokens_RxT,
+                                ordered.sampled.rollouts.tokens_RxT)
+  np.testing.assert_array_equal(plain.sampled.graded.correct_B,
+                                ordered.sampled.graded.correct_B)
 
 
 class Chunks:

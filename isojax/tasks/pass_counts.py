@@ -1,4 +1,4 @@
-"""Stores counts of correct samples, from which launch.split resumes.
+"""Stores counts of correct samples and their tokens, for launch.split to resume.
 
 Each shard has a file: a header with all that decides the counts, then a line
 for each measured problem. A line names its problem by a hash of its content, so
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import time
+import typing
 
 from isojax import json_text
 from isojax import progress
@@ -23,6 +24,13 @@ FOR_PEOPLE = ("model",)  # in the header for information; a folder may move
 # take less than a minute, so that little is lost on a slow machine, and few
 # slots of a fast one sit idle at the end of a slice.
 FIRST_SLICE, LARGEST_SLICE, SECONDS = 64, 1024, 60.0
+
+
+class Count(typing.NamedTuple):
+  """What was measured of a problem."""
+
+  correct: int  # samples
+  tokens: float | None  # mean of a sample, EOS included; None: an old file
 
 
 def key(split: str, p: Problem) -> str:
@@ -45,8 +53,8 @@ def _whole_lines(path: str) -> list[str]:
   return pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def read(out: str, header: dict) -> dict[tuple[str, int], int]:
-  """Returns (key, samples) -> correct from the files of all shards.
+def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
+  """Returns (key, samples) -> Count from the files of all shards.
 
   Raises:
     InputError: a file was measured with another header, or is none.
@@ -61,7 +69,8 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
       found = lines[0] | {}  # of a list, say, a TypeError
       differ = [name for name in header if name not in FOR_PEOPLE and (
           name not in found or found[name] != header[name])]
-      counts |= {(line["key"], line["n"]): line["correct"]
+      counts |= {(line["key"], line["n"]): Count(
+          line["correct"], line["tokens"] if "tokens" in line else None)
                  for line in lines[1:]}
     except (OSError, ValueError, KeyError, TypeError) as error:
       raise InputError(f"{path}: not a file of counts ({error!r}); "
@@ -73,10 +82,10 @@ def read(out: str, header: dict) -> dict[tuple[str, int], int]:
   return counts
 
 
-def append(path: str, header: dict, counts: dict[tuple[str, int], int]) -> None:
+def append(path: str, header: dict, counts: dict[tuple[str, int], Count]) -> None:
   """Adds counts to a shard's file, after its last whole line."""
-  lines = [json.dumps({"key": key_, "n": n, "correct": correct})
-           for (key_, n), correct in counts.items()]
+  lines = [json.dumps({"key": key_, "n": n} | count._asdict())
+           for (key_, n), count in counts.items()]
   with open(path, "ab+") as file:
     file.seek(0)
     whole = file.read().rfind(b"\n") + 1
@@ -93,14 +102,14 @@ def missing(by_key: dict, counts: dict, n: int, again: list[int]):
 
   Args:
     by_key: key -> (split, problem).
-    counts: (key, samples) -> correct.
+    counts: (key, samples) -> Count.
     n: samples of every problem.
     again: samples of those with 0 of n correct.
   """
   yield n, [key_ for key_ in by_key if (key_, n) not in counts]
   for more in again:
     yield more, [key_ for key_ in by_key if (key_, more) not in counts
-                 and (key_, n) in counts and counts[key_, n] == 0]
+                 and (key_, n) in counts and counts[key_, n].correct == 0]
 
 
 def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
@@ -111,7 +120,7 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     out, header: of the files.
     by_key, n, again: as in `missing`, of all shards.
     shard, shards: which part to measure.
-    start: () -> measure(split, problems, samples, advance) -> counts; called
+    start: () -> measure(split, problems, samples, advance) -> Counts; called
       once if anything is missing. `advance` is told how many samples ended.
 
   Raises:
@@ -132,10 +141,10 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
         split = mine[keys[at]][0]
         part = [key_ for key_ in keys[at:at + size] if mine[key_][0] == split]
         begun = time.monotonic()
-        correct = measure(split, [mine[key_][1] for key_ in part], samples,
-                          advance)
-        found = {(key_, samples): c
-                 for key_, c in zip(part, correct, strict=True)}
+        measured = measure(split, [mine[key_][1] for key_ in part], samples,
+                           advance)
+        found = {(key_, samples): count
+                 for key_, count in zip(part, measured, strict=True)}
         append(path, header, found)
         counts |= found  # before `missing` looks for those with 0 of n
         at += len(part)
@@ -147,8 +156,8 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
 def by_problem(by_key: dict, counts: dict) -> dict:
   """Returns counts as {(split, samples): {problem id: correct}}."""
   out = {}
-  for (key_, samples), correct in counts.items():
+  for (key_, samples), count in counts.items():
     if key_ in by_key:
       split, p = by_key[key_]
-      out.setdefault((split, samples), {})[p.id] = correct
+      out.setdefault((split, samples), {})[p.id] = count.correct
   return out

@@ -2,12 +2,14 @@
 
 Line 1 is a header: which stratum of which task, how it was made, by which
 policy, and the hash of the other lines. Each other line is a problem with its
-split and its count of correct samples, null if none were drawn.
+split, its count of correct samples (null if none were drawn), and the mean
+tokens of these samples, if they were measured.
 """
 
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 
@@ -27,6 +29,7 @@ class Stratum:
   header: dict
   train: list[Problem]
   validation: list[Problem]
+  tokens: dict  # (split, id) -> mean new tokens, of measured problems
 
 
 def source(header: dict) -> dict:
@@ -40,7 +43,10 @@ def digest(lines: list[str]) -> str:
 
 
 def write(path: str, header: dict, rows: list[dict]) -> None:
-  """Writes rows of {split, id, question, answer, correct} under a header."""
+  """Writes rows of {split, id, question, answer, correct} under a header.
+
+  Rows may also have `tokens`.
+  """
   lines = [json.dumps(row) for row in rows]
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
@@ -135,10 +141,11 @@ def read(path: str) -> Stratum:
                      f"{header['sha256'][:12]} of the header: the file was cut "
                      f"or edited; {REMEDY}")
   task = base.TASKS[header["task"]]
-  splits = {split: {} for split in SPLITS}
+  splits, tokens = {split: {} for split in SPLITS}, {}
   for number, line in enumerate(lines, 2):
     where = f"{path}:{number}"
-    split, problem = _row(_object(line, where), where)
+    values = _object(line, where)
+    split, problem = _row(values, where)
     if problem.id in splits[split]:
       raise InputError(f"{where}: id={problem.id} is used twice in the {split} "
                        "split, so rollouts would share random numbers; "
@@ -148,7 +155,21 @@ def read(path: str) -> Stratum:
     except InputError as error:
       raise InputError(f"{where}: {error}; {REMEDY}") from error
     splits[split][problem.id] = problem
+    if "tokens" in values:
+      if not (type(values["tokens"]) in (int, float)
+              and 0 < values["tokens"] < math.inf):
+        raise _wrong(where, "tokens", values, "a positive number")
+      tokens[split, problem.id] = values["tokens"]
   for split in SPLITS:
     if not splits[split]:
       raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
-  return Stratum(header, *(list(splits[split].values()) for split in SPLITS))
+  return Stratum(header, *(list(splits[split].values()) for split in SPLITS),
+                 tokens)
+
+
+def expected_tokens(stratum: Stratum, split: str,
+                    problems: list[Problem]) -> list[float] | None:
+  """Returns the mean tokens of problems; None if one was not measured."""
+  means = [stratum.tokens[split, p.id] for p in problems
+           if (split, p.id) in stratum.tokens]
+  return means if len(means) == len(problems) else None

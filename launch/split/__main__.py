@@ -72,7 +72,10 @@ def main(_) -> None:
     return
   rows, errors = strata_lib.assembled(
       strata, mixtures, pool, pass_counts_lib.by_problem(by_key, counts), cfg.n)
-  output.draw(cfg, [counts[key, cfg.n] for key, (split, _) in by_key.items()
+  rows = output.with_tokens(rows, {
+      (split, p.id): counts[key, cfg.n].tokens
+      for key, (split, p) in by_key.items()})
+  output.draw(cfg, [counts[key, cfg.n].correct for key, (split, _) in by_key.items()
                     if split == "train"], strata, rows)
   for name in rows:
     how = dataclasses.asdict({**strata, **mixtures}[name])

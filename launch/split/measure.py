@@ -1,4 +1,4 @@
-"""Measures how many of n samples of each problem are correct."""
+"""Measures how many of n samples of each problem are correct, and how long."""
 
 import dataclasses
 
@@ -16,6 +16,7 @@ from isojax.rl import rewards
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
+from isojax.tasks import pass_counts
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
@@ -54,7 +55,7 @@ def opened_policy(cfg: config.Split) -> policy_lib.Opened:
 
 
 def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
-  """Returns a function that counts the correct samples of n of each problem.
+  """Returns a function that measures n samples of each problem.
 
   Its arguments are those of `measure` in `pass_counts.completed`.
   """
@@ -64,7 +65,7 @@ def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
     print(note)
 
   def measure(split: str, problems: list[Problem], n: int,
-              advance) -> list[int]:
+              advance) -> list[pass_counts.Count]:
     problems, prompts = encoded(cfg, policy, problems)
     for ended, rollouts in sampler_lib.stream(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
@@ -74,7 +75,10 @@ def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in graded.lost:
       progress.say(f"counted as wrong: {line}")
-    return (graded.correct_B.reshape(-1, n) == 1).sum(axis=1).tolist()
+    correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
+    tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
+    return [pass_counts.Count(*each) for each in zip(
+        correct_P.tolist(), tokens_P.tolist(), strict=True)]
 
   return measure
 

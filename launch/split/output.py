@@ -116,6 +116,18 @@ def write_all(cfg: config.Split) -> None:
               "model_sha256": None}, "all", rows)
 
 
+def with_tokens(strata: dict, tokens: dict) -> dict:
+  """Returns strata whose rows also have the mean tokens of an answer.
+
+  Args:
+    strata: name -> rows.
+    tokens: (split, id) -> mean; rows for which it is None stay as they are.
+  """
+  of = lambda row: tokens[row["split"], row["id"]]
+  return {name: [row if of(row) is None else row | {"tokens": round(of(row), 1)}
+                 for row in rows] for name, rows in strata.items()}
+
+
 def say(pool: Pool, grader: str) -> None:
   """Prints what the pool holds and what was left out.
 

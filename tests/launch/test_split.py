@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import shlex
 import shutil
 
@@ -177,7 +178,8 @@ def policy(seen):
   def measure(split, asked, n, advance):
     advance(n * len(asked))
     seen.extend((split, p.id, n) for p in asked)
-    return [n * (p.id % 3) // 2 for p in asked]
+    return [pass_counts_lib.Count(n * (p.id % 3) // 2, p.id + 0.5)
+            for p in asked]
   return lambda: measure
 
 
@@ -199,6 +201,24 @@ def test_every_problem_is_measured_once_whatever_the_shards(tmp_path):
   assert not any(keys for _, keys in pass_counts_lib.missing(
       SET, counts, 16, [128]))
   assert pass_counts_lib.by_problem(SET, counts)["validation", 16][4] == 8
+
+
+def test_mean_tokens_are_those_of_the_first_samples(tmp_path):
+  """Problems with 0 of 16 have 128 more samples; an old file has no tokens."""
+  out, one, two = str(tmp_path / "a"), *list(SET)[:2]
+  few = {key: SET[key] for key in (one, two)}
+  assert completed(out, [], by_key=few)[one, 16].tokens == 0.5
+  pass_counts_lib.append(pass_counts_lib.path_of(out, 0, 1), HEADER, {
+      (one, 16): pass_counts_lib.Count(3, 7.0)})
+  path = pathlib.Path(pass_counts_lib.path_of(out, 0, 1))
+  path.write_text(path.read_text().replace(', "tokens": 1.5', ""))
+  counts = pass_counts_lib.read(out, HEADER)
+  assert counts[one, 16] == (3, 7.0) and counts[two, 16].tokens is None
+  rows = output.with_tokens({"a": [{"split": "train", "id": i}
+                                   for i in (0, 1)]}, {
+      ("train", 0): 7.04, ("train", 1): None})
+  assert rows == {"a": [{"split": "train", "id": 0, "tokens": 7.0},
+                        {"split": "train", "id": 1}]}
 
 
 def test_a_killed_measurement_goes_on(tmp_path):
@@ -392,6 +412,9 @@ def test_from_a_file_to_a_run(local_set, tmp_path):
   header = stratum_file_lib.read(f"{tmp_path}/one/s-half.jsonl").header
   assert (header["n"], header["model"]) == (16, TINY)
   assert (header["train"], header["validation"]) == (16, 4)
+  stratum = stratum_file_lib.read(f"{tmp_path}/one/s-hard.jsonl")
+  means = stratum_file_lib.expected_tokens(stratum, "train", stratum.train)
+  assert 5 < min(means) < max(means) <= 16
   proposed = [shlex.split(line) for line in alone.stdout.splitlines()
               if line.startswith("  python -m isojax.main")]
   assert [p[3] for p in proposed] == [

@@ -23,6 +23,19 @@ def edited(values: dict, field: str, value) -> dict:
   return rest if value is ABSENT else rest | {field: value}
 
 
+def test_mean_tokens_of_problems(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  of = lambda rows, split: stratum_file.expected_tokens(
+      *(stratum := stratum_file.write(path, HEADER, rows)
+        or stratum_file.read(path), split, getattr(stratum, split)))
+  rows = [row | {"tokens": 3.5 + i} for i, row in enumerate(ROWS)]
+  assert of(rows, "train") == [3.5, 4.5]
+  assert of([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
+  # One was not measured: nothing is expected of its split.
+  assert of([ROWS[0], *rows[1:]], "train") is None
+  assert of([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
+
+
 @pytest.mark.parametrize("field, value, found", [
     ("question", 5, "question=5, expected a text"),
     ("question", None, "question=None, expected a text"),
@@ -49,6 +62,10 @@ def edited(values: dict, field: str, value) -> dict:
     ("id", 0, "id=0 is used twice in the train split"),
     ("answer", 6, "answer=6, expected a text"),
     ("answer", "\udfff", "answer='\\udfff', expected a text"),
+    ("tokens", 0, "tokens=0, expected a positive number"),
+    ("tokens", "5", "tokens='5', expected a positive number"),
+    ("tokens", float("nan"), "tokens=nan, expected a positive number"),
+    ("tokens", True, "tokens=True, expected a positive number"),
     ("split", "test", "split='test', expected one of train, validation"),
     ("split", [], "split=[], expected one of train, validation"),
 ])
