@@ -1,10 +1,14 @@
-"""Which attention kernels support which devices and models, without jax.
+"""What attention kernels support and which blocks they compute, without jax.
 
 models.attention asks for the devices at hand, the planner for those of its
 table.
 """
 
+import numpy as np
+
 SLOTS = 2**15  # most per row: splash packs two slot numbers into an int32
+LANES = 128  # numbers in a row of a TPU's registers
+BLOCK = 512  # tokens of a block of scores in VMEM
 
 
 def lacks(platform: str, *, capability: float | None, H: int, K: int,
@@ -50,3 +54,37 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
           (cap is not None, f"the model caps its scores at {cap}"))}
   return {name: next((why for wrong, why in each if wrong), None)
           for name, each in rules.items()}
+
+
+def blocks(length: int) -> tuple[int, int]:
+  """Returns (size, count) of the fewest equal blocks of at most BLOCK tokens.
+
+  Sizes are multiples of LANES.
+  """
+  count = -(-length // BLOCK)
+  return -(-length // (count * LANES)) * LANES, count
+
+
+def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
+  """Returns the blocks of scores that a row's tokens need, bool [B, I, J].
+
+  I blocks of tokens, J blocks of slots. A block of padding alone needs the
+  block with its first own slot, as a softmax needs one.
+
+  Args:
+    first_BxT: int, the first own slot that each token sees; it does not
+      decrease along a row. An array of numpy or jax, as the others.
+    prompt_B: int, filled prompt slots of each row, at most S.
+    tokens_B: int, tokens of each row; the rest is padding.
+    S, T: prompt slots and tokens of a row.
+  """
+  (size_q, I), (size_k, J) = blocks(T), blocks(S + T)
+  begin_I, slot_J = np.arange(I) * size_q, np.arange(J)[None, None] * size_k
+  end_I = np.minimum(begin_I + size_q, T)
+  # The own slots that the tokens of a block see are consecutive.
+  last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])
+  padding_BxI = begin_I[None] >= tokens_B[:, None]
+  first_BxI = first_BxT[:, ::size_q].clip(last_BxI * padding_BxI)
+  own = ((slot_J <= last_BxI[:, :, None])
+         & (slot_J + size_k > first_BxI[:, :, None]))
+  return own | (slot_J < prompt_B[:, None, None]) & ~padding_BxI[:, :, None]

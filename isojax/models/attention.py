@@ -7,6 +7,7 @@ jax.nn.dot_product_attention.
 """
 
 import functools
+import typing
 
 import flax.struct
 import jax
@@ -21,8 +22,6 @@ from isojax.errors import InputError
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
 LEAST = 128  # tokens of a row; with fewer, as in decoding, scores are small
-LANES = 128  # numbers in a row of a TPU's registers
-BLOCK = 512  # tokens of a block of scores in VMEM
 
 
 @flax.struct.dataclass
@@ -35,7 +34,11 @@ class Seen:
 
   S: int = flax.struct.field(pytree_node=False)
   prompt_B: jax.Array | None  # int32; None: no prompt, S is 0
-  first_BxT: jax.Array | None  # int32; None: S, every token before it is seen
+  # int32, not decreasing; None: S, every token before it is seen.
+  first_BxT: jax.Array | None
+  # int32, the tokens of each row; the rest is padding, and kernels may return
+  # anything finite for it. None: T.
+  tokens_B: jax.Array | None
 
   @property
   def first(self) -> jax.Array:
@@ -206,71 +209,133 @@ def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
       q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL)
 
 
-def blocks(length: int) -> tuple[int, int]:
-  """Returns (size, count) of the fewest equal blocks of at most BLOCK tokens.
+class Sparse(typing.NamedTuple):
+  """The blocks that splash computes, and from where it fetches them, int32.
 
-  Sizes are multiples of LANES.
+  Rows of B sequences follow each other: block i of the tokens of row b is block
+  b I + i, and block j of its slots is block b J + j.
   """
-  count = -(-length // BLOCK)
-  return -(-length // (count * LANES)) * LANES, count
+
+  mask_qk: jax.Array  # [1, B I, J], 1: is computed
+  slots_qk: jax.Array  # [1, B I, J], which block of slots is in VMEM
+  mask_kq: jax.Array  # [1, I, B J], the same for the gradient of the slots
+  tokens_kq: jax.Array  # [1, I, B J], which block of tokens is in VMEM
+
+
+def sparse(seen_BxIxJ) -> Sparse:
+  """Returns the blocks for splash.
+
+  Where a block is not computed, the next one of its row is fetched already, or
+  the last one stays: nothing is fetched that is not used.
+
+  Args:
+    seen_BxIxJ: see attention_kernels.seen_blocks.
+  """
+  B, I, J = seen_BxIxJ.shape
+
+  def fetched(axis, count):
+    at = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), axis)
+    after = jax.lax.cummin(
+        jnp.where(seen_BxIxJ, at, count), axis=axis, reverse=True)
+    last = jnp.max(jnp.where(seen_BxIxJ, at, 0), axis=axis, keepdims=True)
+    row = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), 0)
+    return row * count + jnp.minimum(after, last)
+
+  by_token = lambda x: x.reshape(1, B * I, J)
+  by_slot = lambda x: x.swapaxes(0, 1).reshape(1, I, B * J)
+  mask = seen_BxIxJ.astype(jnp.int32)
+  return Sparse(by_token(mask), by_token(fetched(2, J)),
+                by_slot(mask), by_slot(fetched(1, I)))
 
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """Returns the mask from which splash decides which blocks it computes.
+  """Returns what a token attends to inside the blocks that splash computes.
 
-  It has all that T tokens behind S prompt slots might attend to. What a token
-  attends to inside those blocks is packed into an integer: (first << 16) + last
-  of its own slots.
+  It has one block; `sparse` says which there are. What a token attends to is
+  packed into an integer: (first << 16) + last of its own slots. Rows follow
+  each other, and a block of slots is of one row.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
+  (size_q, _), (size_k, count) = map(attention_kernels.blocks, (T, S + T))
+  L = size_k * count
 
   class Mask(splash_attention.Mask):
-    shape = tuple(size * count for size, count in map(blocks, (T, S + T)))
-    q_sequence = np.arange(shape[0], dtype=np.int32)
+    shape = size_q, size_k
+    q_sequence = np.arange(size_q, dtype=np.int32)
 
     def __getitem__(self, at):
-      token, slot = (np.arange(part.start, part.stop) for part in at)
-      return slot[None] <= S + token[:, None]
+      return np.ones((size_q, size_k), bool)
 
     def mask_function(self, number, slot):
+      slot -= slot[:1] // L * L  # of its row
       return (slot < S) | (slot >= number >> 16) & (slot <= number & 0xffff)
 
   return Mask()
 
 
+def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
+                  cap: float | None, interpret: bool):
+  """Returns the kernel for rows that follow each other, with these blocks.
+
+  Args:
+    number_T: what each token attends to, see `splash_mask`.
+    S, T: prompt slots and tokens of a row.
+    N: query heads of a device.
+  """
+  from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
+  mask = splash_mask(S, T)
+  size_q, size_k = mask.shape
+  kernel = lib.make_splash_mha_single_device(
+      lib.MultiHeadMask([mask] * N), attn_logits_soft_cap=cap,
+      block_sizes=lib.BlockSizes(
+          block_q=size_q, block_kv=size_k, block_q_dkv=size_q,
+          block_kv_dkv=size_k, block_kv_dkv_compute=size_k,
+          block_q_dq=size_q, block_kv_dq=size_k), interpret=interpret)
+  by_token = dict(block_mask=blocks.mask_qk, data_next=blocks.slots_qk)
+  by_slot = dict(block_mask=blocks.mask_kq, data_next=blocks.tokens_kq)
+  for name, found in (("fwd_mask_info", by_token), ("dq_mask_info", by_token),
+                      ("dkv_mask_info", by_slot)):
+    setattr(kernel, name, getattr(kernel, name)._replace(
+        q_sequence=number_T, **found))
+  return kernel
+
+
 def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
            mesh):
-  """Calls TPUs' flash attention, which skips blocks no token attends to."""
+  """Calls TPUs' flash attention for the blocks that a row's tokens see.
+
+  The rows of a device are one sequence for the kernel, because jax.vmap would
+  call it row by row if each has blocks of its own.
+  """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
-  B, T, N, _ = q_BxTxNxH.shape
-  (size_q, _), (size_k, _) = blocks(T), blocks(seen.S + T)
-  mask = splash_mask(seen.S, T)
+  B, T, _, _ = q_BxTxNxH.shape
+  S, (size_q, I), (size_k, J) = seen.S, *map(
+      attention_kernels.blocks, (T, seen.S + T))
   first_BxT = jnp.broadcast_to(seen.first, (B, T))
-  number_BxT = (first_BxT << 16) + seen.S + jnp.arange(T)[None]
-  slot_L = jnp.arange(mask.shape[1])[None]
-  absent_BxL = jnp.zeros((B, 1), bool) if seen.prompt_B is None else (
-      slot_L >= seen.prompt_B[:, None]) & (slot_L < seen.S)
+  number_BxT = (first_BxT << 16) + S + jnp.arange(T)[None]
+  prompt_B = jnp.zeros(B, int) if seen.prompt_B is None else seen.prompt_B
+  tokens_B = jnp.full(B, T) if seen.tokens_B is None else seen.tokens_B
+  slot_L = jnp.arange(size_k * J)[None]
+  absent_BxL = (slot_L >= prompt_B[:, None]) & (slot_L < S)
 
-  def row(q_NxTxH, k_KxLxH, v_KxLxH, number_T, absent_L):
-    kernel = lib.make_splash_mha_single_device(
-        lib.MultiHeadMask([mask] * len(q_NxTxH)), attn_logits_soft_cap=cap,
-        block_sizes=lib.BlockSizes(
-            block_q=size_q, block_kv=size_k, block_q_dkv=size_q,
-            block_kv_dkv=size_k, block_kv_dkv_compute=size_k,
-            block_q_dq=size_q, block_kv_dq=size_k),
+  def each(q_BxNxTxH, k_BxKxLxH, v_BxKxLxH, number_BxT, absent_BxL, seen_BxIxJ):
+    joined = lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[3])
+    B, N, size, H = q_BxNxTxH.shape
+    kernel = splash_kernel(
+        number_BxT.reshape(-1), sparse(seen_BxIxJ), S=S, T=T, N=N, cap=cap,
         interpret=mesh.devices.flat[0].platform == "cpu")  # in tests
-    for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info"):
-      setattr(kernel, name, getattr(kernel, name)._replace(
-          q_sequence=number_T))
-    absent_L = jnp.broadcast_to(absent_L, mask.shape[1]).astype(jnp.int32)
-    return kernel(q_NxTxH, k_KxLxH, v_KxLxH, lib.SegmentIds(
-        jnp.zeros(mask.shape[0], jnp.int32), absent_L))
+    out = kernel(
+        joined(q_BxNxTxH), joined(k_BxKxLxH), joined(v_BxKxLxH),
+        lib.SegmentIds(jnp.zeros(B * size, jnp.int32),
+                       absent_BxL.reshape(-1).astype(jnp.int32)))
+    return out.reshape(N, B, size, H).swapaxes(0, 1)
 
-  out = by_device(jax.vmap(row), mesh, q=1, k=1, v=1, number=None, absent=None,
-                  out=1)(
-      padded(q_BxTxNxH.swapaxes(1, 2), mask.shape[0], 2),
-      padded(k_BxKxHxL.swapaxes(2, 3), mask.shape[1], 2),
-      padded(v_BxKxLxH, mask.shape[1], 2),
-      padded(number_BxT, mask.shape[0], 1), absent_BxL)
+  out = by_device(each, mesh, q=1, k=1, v=1, number=None, absent=None,
+                  seen=None, out=1)(
+      padded(q_BxTxNxH.swapaxes(1, 2), size_q * I, 2),
+      padded(k_BxKxHxL.swapaxes(2, 3), size_k * J, 2),
+      padded(v_BxKxLxH, size_k * J, 2),
+      padded(number_BxT, size_q * I, 1), absent_BxL,
+      attention_kernels.seen_blocks(first_BxT, prompt_B, tokens_B, S=S, T=T))
   return out[:, :, :T].swapaxes(1, 2)

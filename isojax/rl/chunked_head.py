@@ -41,9 +41,11 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   # The last token of the prompt is fed here, so the cached prompt ends before
   # it. Each token sees the prompt and its own answer, which starts here:
   start_RxW = at_W[None] - batch.offset_RxW
+  filled_RxW = batch.mask_RxW | (batch.offset_RxW > 0)
+  tokens_R = jnp.max(jnp.where(filled_RxW, at_W[None] + 1, 0), axis=1)
   hidden, _ = model.apply(
       {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
-      Seen(S, last_R, S + start_RxW), cache, None)
+      Seen(S, last_R, S + start_RxW, tokens_R), cache, None)
   return hidden
 
 

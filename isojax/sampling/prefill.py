@@ -18,7 +18,7 @@ def prompt_cache(model: decoder.Transformer, params, prompts: Prompts, dtype):
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
   cache = decoder.init_cache(model.cfg, P, S, dtype)
   _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
-                         Seen(0, None, None), cache, 0)
+                         Seen(0, None, None, prompts.len_P), cache, 0)
   return cache
 
 

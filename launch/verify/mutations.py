@@ -37,6 +37,7 @@ FRONTIER = ("tests/frontier/test_envelope.py",)
 ALLOCATION = ("tests/planner/test_allocation.py",)
 STEP = ("tests/test_step_rollouts.py",)
 DECODER = ("tests/models/test_models.py",)
+ATTENTION = ("tests/models/test_attention.py",)
 FLOAT32_HEAD = ("tests/models/test_float32_head.py",)
 INTERRUPT = ("tests/sampling/test_interrupt.py",)
 
@@ -345,7 +346,7 @@ MUTATIONS = (
              "last_R[:, None] + batch.offset_RxW,",
              "last_R[:, None] + 1 + batch.offset_RxW,", GRADIENT),
     Mutation("answers see the answers before them in a row", _HEAD,
-             "Seen(S, last_R, S + start_RxW)", "Seen(S, last_R, S + 0 * start_RxW)",
+             "S + start_RxW, tokens_R)", "S + 0 * start_RxW, tokens_R)",
              GRADIENT),
     Mutation("the last token of a row is masked out", _PACKING,
              "mask_RxW=spread(layout, rollouts.mask_RxT, bool),",
@@ -420,6 +421,17 @@ MUTATIONS = (
     Mutation("a window sees one token too many", "isojax/models/attention.py",
              "(seen[..., -1:] - seen < window)",
              "(seen[..., -1:] - seen <= window)", DECODER),
+    Mutation("splash leaves out the first block that an answer sees",
+             "isojax/attention_kernels.py",
+             "(slot_J + size_k > first_BxI[:, :, None])",
+             "(slot_J > first_BxI[:, :, None])", ATTENTION),
+    Mutation("splash computes a block of the answer before",
+             "isojax/attention_kernels.py",
+             "(slot_J + size_k > first_BxI[:, :, None])",
+             "(slot_J + 2 * size_k > first_BxI[:, :, None])", ATTENTION),
+    Mutation("splash reads the first row's blocks for all rows",
+             "isojax/models/attention.py", "return row * count + jnp.minimum(",
+             "return jnp.minimum(", ATTENTION),
     Mutation("the norm offset is dropped", _DECODER,
              "weight_D.astype(jnp.float32) + cfg.norm_offset",
              "weight_D.astype(jnp.float32)", DECODER),

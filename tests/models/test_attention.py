@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from isojax import attention_kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import attention
@@ -30,7 +31,7 @@ MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
   """Blocks of 128: some that all of a long answer sees, and none of two."""
-  monkeypatch.setattr(attention, "BLOCK", 128)
+  monkeypatch.setattr(attention_kernels, "BLOCK", 128)
   attention.splash_mask.cache_clear()
 
 
@@ -39,7 +40,8 @@ def packed():
   first = np.zeros((B, T), np.int32)
   for row, start in ((0, 50), (0, 97), (1, 13)):
     first[row, start:] = start
-  return Seen(S, jnp.array([5, 36], jnp.int32), jnp.asarray(S + first))
+  return Seen(S, jnp.array([5, 36], jnp.int32), jnp.asarray(S + first),
+              None)
 
 
 def operands(dtype=np.float32):
@@ -65,10 +67,10 @@ def attended(kernel, seen, cap=None, mesh=MESH, window=None):
 
 def test_what_is_seen_by_hand():
   """Two slots of prompts, one of them filled; answers of 1 and of 2 tokens."""
-  seen = Seen(2, jnp.array([1]), jnp.array([[2, 3, 3]]))
+  seen = Seen(2, jnp.array([1]), jnp.array([[2, 3, 3]]), None)
   assert seen.mask(1, 3).astype(int).tolist() == [
       [[1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 1, 1]]]
-  assert Seen(0, None, None).mask(1, 2).tolist() == [
+  assert Seen(0, None, None, None).mask(1, 2).tolist() == [
       [[True, False], [True, True]]]
 
 
@@ -81,12 +83,114 @@ def test_splash_is_the_einsum(cap):
     np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 
+def answers(S, T, prompts, starts, tokens):
+  """Rows with prompts, answers that start at tokens, and padding at the end."""
+  at_T = np.arange(T)
+  first = [np.where(at_T < used, max_start(at_T, begin), at_T)
+           for begin, used in zip(starts, tokens, strict=True)]
+  return Seen(S, jnp.array(prompts), jnp.asarray(S + np.array(first)),
+              jnp.array(tokens))
+
+
+def max_start(at_T, starts):
+  """The last of `starts` that is not behind a token."""
+  return np.max([np.where(at_T >= start, start, 0) for start in starts], axis=0)
+
+
+# Blocks of 128: 4 of tokens and 6 of slots. A row of three answers behind 100
+# prompt tokens, a row of one answer that fills it, and a row of nothing.
+ROWS = dict(S=200, T=500, prompts=[100, 200, 0], tokens=[380, 500, 0],
+            starts=[[0, 150, 300], [0], [0]])
+BLOCKS = [[[1, 1, 1, 0, 0, 0],  # own slots 200 to 327
+           [1, 1, 1, 1, 0, 0],  # 200 to 455
+           [1, 0, 1, 1, 1, 0],  # 350 to 579, padding from 580
+           [0, 0, 0, 0, 1, 0]],  # only padding, from 584
+          [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0],
+           [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+          [[0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0],
+           [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0]]]
+
+
+def test_the_blocks_that_are_seen_by_hand():
+  seen = answers(**ROWS)
+  found = attention_kernels.seen_blocks(
+      *map(np.asarray, (seen.first_BxT, seen.prompt_B, seen.tokens_B)),
+      S=seen.S, T=ROWS["T"])
+  assert found.astype(int).tolist() == BLOCKS
+  blocks = attention.sparse(jnp.array(BLOCKS, bool))
+  assert blocks.mask_qk.tolist() == [sum(BLOCKS, [])]
+  # Blocks 0 to 5 are of the first row, 6 to 11 of the second.
+  assert blocks.slots_qk[0, 2:5].tolist() == [
+      [0, 2, 2, 3, 4, 4], [4, 4, 4, 4, 4, 4], [6, 7, 8, 8, 8, 8]]
+  assert blocks.tokens_kq[0, :, [2, 5, 6]].tolist() == [
+      [0, 1, 2, 2], [0, 0, 0, 0], [4, 5, 6, 7]]
+
+
+def test_splash_computes_only_the_blocks_that_are_seen():
+  """A NaN reaches every token of a block that is computed, also where masked.
+  """
+  seen, (T, L) = answers(**ROWS), (500, 700)
+  random = np.random.default_rng(4)
+  make = lambda *shape: random.normal(size=shape).astype(np.float32)
+  q, k, v = make(3, T, 2, 8), make(3, 1, 8, L), make(3, 1, L, 8)
+
+  @jax.jit
+  def gradients(q, k, v):
+    def total(*qkv):
+      out = attended("splash", seen)(*qkv)
+      return jnp.sum(out), out
+    return jax.grad(total, (0, 1, 2), has_aux=True)(q, k, v)
+
+  def reached(x, axis):
+    lost = np.isnan(np.moveaxis(x, axis, 1)).reshape(3, x.shape[axis], -1)
+    return np.add.reduceat(lost.any(2), np.arange(0, x.shape[axis], 128), 1) > 0
+
+  table = np.array(BLOCKS, bool)
+  for j in range(6):
+    lost = v.copy()
+    lost[:, :, 128 * j:128 * (j + 1)] = np.nan
+    (dq, _, _), out = gradients(q, k, lost)
+    np.testing.assert_array_equal(reached(out, 1), table[:, :, j])
+    np.testing.assert_array_equal(reached(dq, 1), table[:, :, j])
+  for i in range(4):
+    lost = q.copy()
+    lost[:, 128 * i:128 * (i + 1)] = np.nan
+    (_, dk, dv), _ = gradients(lost, k, v)
+    np.testing.assert_array_equal(reached(dk, 3), table[:, i])
+    np.testing.assert_array_equal(reached(dv, 2), table[:, i])
+
+
+def test_splash_of_any_packing_is_the_einsum():
+  """Answers of random lengths, with prompts of 0 to S tokens and padding."""
+  random, S, T, rows, H = np.random.default_rng(5), 140, 300, 3, 8
+  make = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+  qkv = make(rows, T, N, H), make(rows, K, H, S + T), make(rows, K, S + T, H)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def gradients(kernel, seen, weight):
+    def total(*qkv):
+      out = attended(kernel, seen)(*qkv) * weight
+      return jnp.sum(out), out
+    return jax.grad(total, (0, 1, 2), has_aux=True)(*qkv)
+
+  for prompts, count in (([0, 1, S], 1), ([128, 129, 77], 4), ([3, 90, 0], 9)):
+    tokens = random.integers(1, T + 1, rows)
+    starts = [[0, *random.integers(0, n, count - 1)] for n in tokens]
+    seen = answers(S, T, prompts, starts, tokens.tolist())
+    weight = make(rows, T, N, H) * (
+        np.arange(T)[None] < tokens[:, None])[..., None, None]
+    for x, y in zip(*map(jax.tree.leaves, (
+        gradients(kernel, seen, weight) for kernel in ("splash", "einsum"))),
+                    strict=True):
+      np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 def test_splash_on_a_mesh_is_the_einsum():
   """Prompts, rows on two devices and heads on two."""
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
   q, _, v, _ = operands()
   k = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, H, T)), q.dtype)
-  ours, plain = (jax.jit(attended(kernel, Seen(0, None, None), mesh=mesh))(
+  ours, plain = (jax.jit(attended(kernel, Seen(0, None, None, None), mesh=mesh))(
       q, k, v[:, :, :T]) for kernel in ("splash", "einsum"))
   np.testing.assert_allclose(ours, plain, atol=1e-5)
 
@@ -107,13 +211,14 @@ def test_an_update_with_splash_is_one_with_the_einsum():
   model = make_model(dataclasses.replace(
       TINY, N=2, Z=1, window_Z=(None,)), fsdp=2, tensor=2)
   params = random_params(model)
-  weight = random.normal(size=(*batch.tokens_RxW.shape, TINY.D))
+  weight = batch.mask_RxW[..., None] * random.normal(
+      size=(*batch.tokens_RxW.shape, TINY.D))
 
   def gradient(kernel):
     def total(params):
       hidden = chunked_head.hidden_states(
           model.clone(remat=True, attention=kernel), params, batch, jnp.float32)
-      return jnp.sum(hidden * weight), hidden
+      return jnp.sum(hidden * weight), hidden * batch.mask_RxW[..., None]
     return jax.jit(jax.grad(total, has_aux=True))(params)
 
   ours, plain = gradient("splash"), gradient("einsum")
@@ -163,7 +268,7 @@ def test_few_tokens_and_masks_take_the_einsum(kernel):
   mask = packed().mask(B, T)
   np.testing.assert_array_equal(
       *(jax.jit(attended(name, mask))(q, k, v) for name in (kernel, "einsum")))
-  seen = Seen(3, jnp.array([1, 2]), None)
+  seen = Seen(3, jnp.array([1, 2]), None, None)
   few = lambda kernel: jax.jit(attended(kernel, seen))(
       q[:, :127], k[..., :130], v[:, :, :130])
   np.testing.assert_array_equal(few(kernel), few("einsum"))
@@ -240,7 +345,7 @@ def test_a_kernel_compiles(kernel, module, extra, topology, calls):
       (2 * B, *sizes), dtype, sharding=rows)
 
   def total(q, k, v, prompt, first):
-    return jnp.sum(attended(kernel, Seen(long[1], prompt, first), mesh=mesh)(
+    return jnp.sum(attended(kernel, Seen(long[1], prompt, first, None), mesh=mesh)(
         q, k, v).astype(jnp.float32))
 
   program = jax.jit(jax.grad(total, (0, 1, 2))).lower(
