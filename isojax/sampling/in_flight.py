@@ -279,7 +279,8 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
         call.params, carried.cache, mesh_lib.place(slots.row, rows), key,
         np.float32(temperature), np.float32(top_p), kind=kind)
     tell(done)
-    done = queue.harvest(slots, pool, *jax.device_get(after), version=version)
+    done = queue.harvest(slots, pool, *queue_lib.read(*after),
+                         version=version)
   tell(done)
   carried.window, carried.known = None, ()  # of these weights
   kept = np.setdiff1d(np.arange(pool.groups), chosen)

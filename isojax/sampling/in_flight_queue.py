@@ -389,7 +389,7 @@ def harvest(slots: Slots, pool: Pool, after: Rows, drawn: Drawn, *,
             version: int) -> np.ndarray:
   """Stores what the slots drew in a chunk; returns the items that are done."""
   ended, target = queue_lib.store(slots, pool.out, after, drawn)
-  pool.version_RxT[target] = version
+  np.put(pool.version_RxT, target, version)
   return ended
 
 

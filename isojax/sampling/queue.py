@@ -285,6 +285,19 @@ def forget_window(q: Queue) -> None:
   q.slots = [slots[:0] for slots in q.slots]
 
 
+CHANGED = ("token_R", "position_R", "count_R", "active_R", "matched_R")
+
+
+def read(after: Rows, drawn: Drawn) -> tuple[Rows, Drawn]:
+  """Returns on the host what a chunk changed of the slots, and what they drew.
+
+  Each array takes a transfer of its own, in one round trip.
+  """
+  unchanged = {field.name: None for field in dataclasses.fields(after)
+               if field.name not in CHANGED}
+  return jax.device_get((after.replace(**unchanged), drawn))
+
+
 def harvest(q: Queue, after: Rows, drawn: Drawn) -> np.ndarray:
   """Stores what the slots drew in a chunk; returns the items that ended.
 
@@ -307,19 +320,25 @@ def store(slots, out: Rollouts, after: Rows, drawn: Drawn):
     drawn: the tokens of the chunk.
 
   Returns:
-    The items that ended; (item, position) of each token that was stored.
+    The items that ended; item * T + position of each token that was stored.
   """
   rows = np.flatnonzero(slots.row.active_R)
   items, before = slots.item_R[rows], slots.row.count_R[rows]
-  new = np.arange(drawn.tokens_RxC.shape[1])
-  at, col = np.nonzero(new < (after.count_R[rows] - before)[:, None])
-  target = items[at], before[at] + col
-  out.tokens_RxT[target] = drawn.tokens_RxC[rows[at], col]
-  out.behavior_logp_RxT[target] = drawn.logp_RxC[rows[at], col]
+  C, T = drawn.tokens_RxC.shape[1], out.tokens_RxT.shape[1]
+  new = after.count_R[rows] - before
+  # Positions of flat arrays, because the devices wait: (item, position) pairs
+  # take three times as long.
+  at = np.repeat(np.arange(len(rows)), new)
+  col = np.arange(len(at)) - np.repeat(np.cumsum(new) - new, new)
+  source, target = (rows * C)[at] + col, (items * T + before)[at] + col
+  np.put(out.tokens_RxT, target, drawn.tokens_RxC.reshape(-1)[source])
+  np.put(out.behavior_logp_RxT, target, drawn.logp_RxC.reshape(-1)[source])
   out.len_R[items] = after.count_R[rows]
   out.entropy_R[items] += drawn.entropy_R[rows]
   out.ended_R[items] = drawn.ended_R[rows]
-  slots.row = jax.tree.map(np.array, after)  # writable
+  slots.row = slots.row.replace(**{
+      name: np.array(getattr(after, name))  # writable
+      for name in CHANGED if getattr(after, name) is not None})
   return items[~after.active_R[rows]], target
 
 

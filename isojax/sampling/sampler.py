@@ -409,7 +409,7 @@ def stream(s: Sampler, params, prompts: Prompts, n: int, key, *,
         s, q, params, held, key, np.float32(temperature), np.float32(top_p),
         kind=kind)
     yield ended, q.out
-    ended = queue_lib.harvest(q, *jax.device_get(after))
+    ended = queue_lib.harvest(q, *queue_lib.read(*after))
   if s.interrupt is not None:
     q.out = q.out.replace(forced_RxT=interrupt_lib.forced(
         q.out.tokens_RxT, q.out.len_R, interrupt_B, s.interrupt))

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 from isojax.sampling import queue
+from isojax.types import Drawn
 from isojax.types import Prompts
 
 
@@ -138,6 +139,37 @@ def test_filled_slots_stay_where_they_are_when_slots_are_dropped(data):
     rows = row_GxF[g][row_GxF[g] < R_b]
     assert (take_GxR[g, rows] == rows).all()
     assert (q.item_R.reshape(G, -1)[g, rows] == before[g, rows]).all()
+
+
+def test_a_chunk_is_stored_by_hand():
+  """4 slots, 3 of them active, chunks of 3: one ends, one reaches T = 4."""
+  prompts = Prompts(np.full((2, 1), 5, np.int32), np.ones(2, np.int32),
+                    np.array([7, 8], np.uint32))
+  q = queue.start(prompts, 2, G=1, R=4, W=2, T=4)
+  queue.move_window(q)
+  queue.fill(q)
+  q.row.active_R[1] = False  # item 1
+  q.row.count_R[:] = 0, 0, 2, 1
+  q.out.tokens_RxT[2, :2], q.out.tokens_RxT[3, 0] = (1, 2), 3
+  q.out.entropy_R[2] = 0.5
+  tokens = np.arange(10, 22, dtype=np.int32).reshape(4, 3)
+  after, drawn = queue.read(
+      q.row.replace(token_R=tokens[:, 2], count_R=np.array([3, 0, 4, 2]),
+                    active_R=np.array([True, False, False, False])),
+      Drawn(tokens, tokens / 8, np.full(4, 0.25, np.float32),
+            np.array([False, False, False, True])))
+  assert after.id_R is None and after.rollout_R is None  # not transferred
+  assert queue.harvest(q, after, drawn).tolist() == [2, 3]
+  assert q.out.tokens_RxT.tolist() == [
+      [10, 11, 12, 0], [0, 0, 0, 0], [1, 2, 16, 17], [3, 19, 0, 0]]
+  assert q.out.behavior_logp_RxT.tolist() == [
+      [1.25, 1.375, 1.5, 0], [0] * 4, [0, 0, 2, 2.125], [0, 2.375, 0, 0]]
+  assert q.out.len_R.tolist() == [3, 0, 4, 2]
+  assert q.out.ended_R.tolist() == [False, False, False, True]
+  assert q.out.entropy_R.tolist() == [0.25, 0, 0.75, 0.25]
+  assert q.row.active_R.tolist() == [True, False, False, False]
+  assert q.row.id_R.tolist() == [7, 7, 8, 8]
+  assert q.row.count_R.flags.writeable
 
 
 def test_fill_is_linear_in_slots():
