@@ -31,6 +31,7 @@ BP = 32  # problems per step
 N = (2, 4, 8, 16, 32, 64, 128)
 SEEDS = (0, 1, 2)
 FIVE = (0, 1, 2, 3, 4)
+TWO = (0, 1)
 C_HARD = 2**20
 C_EASY = 2**20
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
@@ -67,7 +68,7 @@ def kept(n, m, seeds):
 
 def without(name, **recipe):
   """Returns the recipe of ScaleRL with one choice taken back."""
-  return arm(name, (16,), recipe=recipe)
+  return arm(name, (16,), TWO, recipe=recipe)
 
 
 def rates():
@@ -102,14 +103,20 @@ def get_study(part):
         kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
                                       (64, 8), (64, 4))]
   elif part == "scalerl":
+    # Its eighth choice, the length of answers, has no counterpart: they have
+    # 16 tokens at most.
+    study |= dict(C=2**19)
     study["arms"] = [
-        arm("", (16,)),
+        arm("", (16,), TWO),
         without("group std", loss=dict(advantage="group_norm")),
         without("sample mean", loss=dict(aggregation="sample_mean")),
         without("all groups", loss=dict(zero_variance="off")),
         without("no removal", filter=dict(solved_rate=None)),
         without("no float32 head", loss=dict(head_dtype=None)),
-        arm("off-policy 8", (16,), alloc=dict(Bp=8 * BP),
+        without("DAPO loss", loss=dict(
+            policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
+            clip_high=0.28)),
+        arm("off-policy 8", (16,), TWO, alloc=dict(Bp=8 * BP),
             recipe=dict(updates=dict(in_flight=0, minibatches=8)))]
   elif part == "schedule":
     study |= dict(C=C_HARD, law="hard", arms=[arm("", N, FIVE),
@@ -118,9 +125,9 @@ def get_study(part):
     study["arms"] = rates()
   elif part == "regimes":
     study["arms"] = [
-        arm("B = 1,024", (n,), (0, 1), alloc=dict(Bp=1024 // n))
+        arm("B = 1,024", (n,), TWO, alloc=dict(Bp=1024 // n))
         for n in N] + [
-            arm(f"Bp = {Bp}", N, (0, 1), alloc=dict(Bp=Bp)) for Bp in (8, 128)]
+            arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]
   elif part == "quick":
     study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0,))])
   return study

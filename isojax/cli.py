@@ -62,6 +62,7 @@ class _Whole(flags.IntegerParser):
 # --config.alloc.m=None. A field that is never None refuses it when the config
 # is read (isojax.experiment).
 WHOLE = _OrNone(_Whole())
+FREE = ("constants",)  # sections of a config whose keys its values decide
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
   config_flags.register_flag_parser_for_type(_type, _parser)
@@ -239,7 +240,7 @@ def _names(values: dict, prefix: str, config):
   """Yields the dotted name of every field in nested overrides of a config."""
   for key, value in values.items():
     node = config[key] if hasattr(config, "keys") and key in config else None
-    if isinstance(value, dict) and value and (
+    if key not in FREE and isinstance(value, dict) and value and (
         node is None or _is_filled(node) or not hasattr(node, "keys")):
       yield from _names(value, f"{prefix}.{key}", node)
     else:
@@ -269,7 +270,8 @@ def override(config, values: dict, where: str) -> None:
 def set_values(config, values: dict, where: str) -> None:
   """Sets nested values in a config; InputError as `override`.
 
-  A section without keys, such as recipe.loss.constants, is set as a whole.
+  A section without keys, such as recipe.loss.constants, is set as a whole. One
+  of FREE takes new keys, and loses those that are set to None.
   """
   wrong = (unknown_key(config, name)
            for name in _names(values, "config", config))
@@ -285,7 +287,12 @@ def set_values(config, values: dict, where: str) -> None:
 def _set(config, values: dict) -> None:
   """Sets nested values whose keys the config has."""
   for key, value in values.items():
-    if _is_filled(config[key]):
+    if key in FREE and hasattr(value, "items"):
+      found = {**config[key], **value}
+      with config.unlocked(), config.ignore_type():
+        config[key] = {name: each for name, each in found.items()
+                       if each is not None}
+    elif _is_filled(config[key]):
       if not hasattr(value, "items"):
         raise TypeError(f"{key}={value!r} is no section")
       _set(config[key], value)

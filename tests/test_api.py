@@ -97,6 +97,10 @@ def test_a_config_is_a_file_with_values_replaced():
       "policy_loss": "cispo"}})
   assert experiment.load(none).recipe.loss.constants == {"cap": 5.0}
   assert none.recipe.loss.importance_cap is None
+  clipped = isojax.config(none, recipe={"loss": {
+      "constants": {"cap": None, "dual_clip": 3.0},
+      "policy_loss": "ppo_dual_clip"}})
+  assert experiment.load(clipped).recipe.loss.constants == {"dual_clip": 3.0}
 
 
 @pytest.mark.parametrize("source, sections, message", [
