@@ -21,6 +21,7 @@ import subprocess
 import sys
 
 from absl import flags
+from ml_collections import config_dict
 
 from isojax import cli
 from isojax import progress
@@ -162,12 +163,41 @@ def sweep(of: Stage, shorter: Stage | None) -> None:
     sys.exit(code)
 
 
-def collected(done: list[Stage]) -> tuple[str, list[dict]]:
-  """Writes the ledger of the runs so far; returns its path and its lines."""
+def measure_distances(of: Stage, lines: list[dict]) -> None:
+  """Measures how far the policies of complete runs are from the base policy."""
+  from isojax import experiment  # these load jax
+  from isojax import run_context
+  from isojax.study import distance
+  found = {(r.head["arm"], r.head["n"], r.head["seed"]): r
+           for r in ledger.runs(lines)}
+  missing = [(planned, run) for key, (planned, run) in of.runs.items()
+             if key in found and found[key].has_spent(planned.C)
+             and not found[key].distance(planned.C)]
+  contexts = {}  # runs that differ in nothing else share programs
+  for i, (planned, run) in enumerate(missing, 1):
+    values = experiment.completed(run.config)
+    key = json.dumps(values | {"seed": None, "alloc": None}, sort_keys=True)
+    if key not in contexts:
+      contexts[key] = run_context.prepare(config_dict.ConfigDict(values))
+    distance.keep(contexts[key], runs_lib.workdir_of(_ROOT.value, run), k=8)
+    progress.say(f"distance to the base policy: {i} of {len(missing)} runs")
+
+
+def collected(done: list[Stage], measure: bool) -> tuple[str, list[dict]]:
+  """Writes the ledger of the runs so far; returns its path and its lines.
+
+  Args:
+    done: the stages.
+    measure: whether to measure the distances of the last stage, too.
+  """
   part, p = of_config()
   path = os.path.join(out(), f"{part}.jsonl.gz")
-  lines = ledger.collect(_ROOT.value, p, [of.runs for of in done],
-                         runs_lib.code_version())
+  collect = lambda: ledger.collect(_ROOT.value, p, [of.runs for of in done],
+                                   runs_lib.code_version())
+  lines = collect()
+  if measure:
+    measure_distances(done[-1], lines)
+    lines = collect()
   ledger.write(path, lines)
   return path, lines
 
@@ -183,7 +213,7 @@ def predicted(p: protocol_lib.Protocol, done: list[Stage]) -> bool:
   """
   path = os.path.join(out(), f"{p.part}-prediction.json")
   if not os.path.exists(path):
-    ledger_path, lines = collected(done)
+    ledger_path, lines = collected(done, True)
     found = prediction.predict(
         law_lib.grid(ledger.runs(lines)), part=p.part, path=ledger_path,
         first=p.first, later=(p.C, p.beyond) if p.beyond else (p.C,),
@@ -214,11 +244,11 @@ def run() -> tuple[str, list[dict]]:
     if last != "none" and not full.begun:
       sweep(done[0], None)
     if last != "none" and not predicted(p, done) or last == "first":
-      return collected(done)
+      return collected(done, last != "none")
   done.append(full)
   if last != "none":
     sweep(full, done[0] if p.first is not None else None)
-  path, lines = collected(done)
+  path, lines = collected(done, last != "none")
   if p.beyond is None or last not in ("none", "beyond") or (
       not law_lib.reached(law_lib.grid(ledger.runs(lines)), p.C)):
     return path, lines
@@ -227,7 +257,7 @@ def run() -> tuple[str, list[dict]]:
   done.append(stage("beyond", p.beyond, leading))
   if last == "beyond":
     sweep(done[-1], full)
-  return collected(done)
+  return collected(done, last == "beyond")
 
 
 def prediction_of(part: str) -> dict | None:

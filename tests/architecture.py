@@ -42,7 +42,7 @@ WITHOUT_JAX = (
     "errors", "format", "json_text", "help_text", "installation", "cli",
     "model_families", "attention_kernels", "evaluate", "progress", "ledger",
     "planner", "frontier", "sweep", "study")
-WITH_JAX = ("ledger.checkpoint", "ledger.step_folders")
+WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
@@ -536,6 +536,10 @@ IMPORTS = {
         "study.results",
     "study.arms_page":
         "format study.page",
+    "study.distance":
+        "evaluate ledger.records ledger.step_folders ledger.workdir mesh "
+        "rl.packing rl.update rng run_context run_folder sampling.sampler "
+        "study.ledger",
     "study.figures":
         "format frontier.report.axes",
     "study.law":
@@ -757,12 +761,13 @@ IMPORTS = {
         "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "
         "tasks.strata tasks.stratum_file",
     "launch.study":
-        "cli errors format frontier.bootstrap frontier.result "
+        "cli errors experiment format frontier.bootstrap frontier.result "
         "launch.record_flags ledger.records planner.advice "
         "planner.allocation planner.fit_file planner.request "
-        "planner.schedule progress study.arms study.arms_page study.figures "
-        "study.law study.ledger study.page study.prediction study.protocol "
-        "study.results study.stages sweep.runs",
+        "planner.schedule progress run_context study.arms study.arms_page "
+        "study.distance study.figures study.law study.ledger study.page "
+        "study.prediction study.protocol study.results study.stages "
+        "sweep.runs",
     "launch.sweep":
         "cli errors progress sweep.commands sweep.devices sweep.run_process "
         "sweep.runs sweep.slurm sweep.status sweep.sweeper",

@@ -23,7 +23,7 @@ from isojax.study.protocol import Planned, Protocol
 from isojax.sweep import attempts as attempts_lib
 from isojax.sweep import runs as runs_lib
 
-VERSION = 1
+VERSION = 2
 WINDOWS = 40  # ranges of C, equally spaced in log C
 DIGITS = 4  # significant, of the means of a window
 # Of a step; a window has their means.
@@ -31,6 +31,7 @@ MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
          "clip_fraction", "logp_gap", "response_length", "truncated", "lr")
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
+DISTANCES = "distances.json"  # in a run's folder; see study.distance
 COUNTS = string.digits + string.ascii_lowercase  # a count as one character
 
 
@@ -77,8 +78,24 @@ def evaluation(record: dict) -> dict:
           "correct": "".join(COUNTS[c] for c in record["correct"])}
 
 
+def distances(folder: str) -> list[dict]:
+  """Returns the distances to the base policy that were measured of a run.
+
+  Args:
+    folder: workdir of the run.
+
+  Returns:
+    By step: step, answer, answer_se, token; see study.distance.measured.
+  """
+  path = os.path.join(folder, DISTANCES)
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8") as file:
+    return json_text.loads(file.read())
+
+
 def of_run(planned: Planned, run_id: str, kept: list[dict], *, C: int,
-           seconds: float, diverged: bool) -> list[dict]:
+           seconds: float, diverged: bool, far: list[dict]) -> list[dict]:
   """Returns the lines of a run, up to C rollouts.
 
   Args:
@@ -88,19 +105,24 @@ def of_run(planned: Planned, run_id: str, kept: list[dict], *, C: int,
     C: records beyond are left out.
     seconds: from the beginnings to the ends of its attempts.
     diverged: whether it ended with a loss that is not finite.
+    far: of `distances`.
   """
   kept = [r for r in kept if r["rollouts"] <= C]
   train = [r for r in kept if r["kind"] == "train"]
   evals = [r for r in kept if r["kind"] == "eval"]
   if not evals:
     return []
-  first = evals[0]
+  first, at = evals[0], {r["step"]: r["rollouts"] for r in kept}
   head = {"kind": "run", "run_id": run_id, "arm": planned.arm,
           "n": planned.n, "seed": planned.seed, "C": planned.C,
           "schedule": (planned.overrides["alloc"]["schedule"]
                        if "schedule" in planned.overrides["alloc"] else None),
           "reached": evals[-1]["rollouts"], "seconds": round(seconds, 1),
           "diverged": diverged,
+          "distances": [{"rollouts": at[each["step"]], **{
+              name: _short(each[name]) for name in (
+                  "answer", "answer_se", "token")}} for each in far
+                        if each["step"] in at],
           **{name: first[name] for name in (
               "Bp", "m", "D", "k", "model", "task", "split", "eval_set")}}
   return [head, *map(evaluation, evals), *windows(train, C)]
@@ -136,10 +158,12 @@ def collect(root: str, p: Protocol,
     diverged = any(a.code == cli.DIVERGED for a in attempts)
     name = of_key[0][1].run_id  # the run is the same one when it is extended
     for planned, run in reversed(of_key):
-      path = os.path.join(runs_lib.workdir_of(root, run), "records.jsonl")
+      folder = runs_lib.workdir_of(root, run)
+      path = os.path.join(folder, "records.jsonl")
       if os.path.exists(path):
         lines += of_run(planned, name, records.read(path), C=C,
-                        seconds=seconds, diverged=diverged)
+                        seconds=seconds, diverged=diverged,
+                        far=distances(folder))
         break
   return lines
 
@@ -187,6 +211,11 @@ class LedgerRun:
   def has_spent(self, C: float) -> bool:
     """Returns whether the run has spent C, up to a step, or has diverged."""
     return self.head["diverged"] or self.head["reached"] + self.step > C
+
+  def distance(self, C: float) -> dict | None:
+    """Returns the distance to the base policy at C, up to a step, if known."""
+    return next((each for each in self.head["distances"]
+                 if C - self.step < each["rollouts"] <= C), None)
 
 
 def protocol_of(lines: list[dict]) -> Protocol:

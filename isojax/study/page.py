@@ -191,16 +191,17 @@ def _mechanisms(found: dict) -> list[str]:
     above = sum(m["score_interval"][0] > 0 for m in mine)
     below = sum(m["score_interval"][1] < 0 for m in mine)
     lines.append([str(r["n"]), told(r["all_wrong"]), told(r["all_right"]),
-                  told(r["entropy"]), told(r["kl"]),
+                  told(r["entropy"]),
+                  "-" if r["distance"] is None else f"{r['distance']:.2f}",
                   "-" if mean is None else f"{mean:+.3f}",
                   f"{above} / {below} of {len(mine)}"])
   return [
       "### Mechanisms", "", table(
-          ["n", "all wrong", "all right", "entropy", "KL", "interference",
+          ["n", "all wrong", "all right", "entropy", "KL to base", "interference",
            "above / below 0"], lines), "",
       "Groups of which all rollouts are wrong or right have no gradient. Entropy "
-      "is in nats per token. The KL to the base policy is recorded only where "
-      "the loss has it. Interference is above 0 if problems that were ahead "
+      "is in nats per token. KL to base is the divergence of whole answers to the "
+      "validation problems from the base policy, in nats. Interference is above 0 if problems that were ahead "
       "gained more than under uniform progress; the last column counts the runs "
       "whose interval is above or below 0.", ""]
 

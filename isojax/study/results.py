@@ -80,6 +80,9 @@ def resampled(value_SxQ, *, draws: int, seed: int, index: int) -> np.ndarray:
 def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
   """Returns what the policies are at C, by n: metrics, entropy, signal.
 
+  `distance` is the KL divergence to the base policy, in nats per answer, of the
+  runs that were measured there.
+
   A metric has its mean over seeds, its 95 % interval, the range of seeds, and
   the share of the bootstrap samples in which this n has the highest mean.
   """
@@ -104,9 +107,11 @@ def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
     last = [[u for u in run.updates if u["rollouts"] <= C][-1:]
             for run in members]
     last = [u for each in last for u in each]
-    for name in ("entropy", "kl", "all_wrong", "all_right", "reward"):
+    for name in ("entropy", "all_wrong", "all_right", "reward"):
       known = [u[name] for u in last if u[name] is not None]
       row[name] = float(np.mean(known)) if known else None
+    far = [each["answer"] for run in members if (each := run.distance(C))]
+    row["distance"] = float(np.mean(far)) if far else None
     out.append(row)
   for name, drawn_NxD in draws.items():
     best_D = np.argmax(drawn_NxD, axis=0)

@@ -45,7 +45,7 @@ def lines(protocol=PROTOCOL, *, truth=TRUTH, C=None, begun=1_000_000_000,
                 "alarms": [], **{name: 0.5 for name in ledger.MEANS},
                 "kl": None, "entropy": 1.0 - 0.5 * x / protocol.C}
                for x in np.geomspace(1000, C, 10)]
-    out += [{"kind": "run", "run_id": f"{run.n:06d}{run.seed:06d}",
+    out += [{"kind": "run", "run_id": f"{run.n:06d}{run.seed:06d}", "distances": [],
              "arm": "", "n": run.n, "seed": run.seed, "C": protocol.C,
              "schedule": None, "reached": evals[-1]["rollouts"],
              "seconds": 100.0, "diverged": False, "Bp": 32, "m": run.n,
