@@ -119,8 +119,11 @@ def get_study(part):
         arm("off-policy 8", (16,), TWO, alloc=dict(Bp=8 * BP),
             recipe=dict(updates=dict(in_flight=0, minibatches=8)))]
   elif part == "schedule":
-    study |= dict(C=C_HARD, law="hard", arms=[arm("", N, FIVE),
-                                              arm("schedule", None, FIVE)])
+    study |= dict(C=C_HARD, law="hard", arms=[
+        arm("", N, FIVE), arm("law", None, FIVE),
+        # The n of the best policy at each C in `hard`, seen before it was set.
+        arm("best policy", (8,), FIVE, alloc=dict(schedule=[
+            [0, 8], [2**16, 32], [2**17, 64], [2**19, 128]]))])
   elif part == "rate":
     study["arms"] = rates()
   elif part == "regimes":

@@ -128,17 +128,25 @@ def stage(name: str, C: int, leading: tuple[int, ...] | None = None) -> Stage:
 
 
 def pieces(p: protocol_lib.Protocol):
-  """Returns the pieces of the schedule of a part, or None without one."""
+  """Returns the pieces of the schedule of a part, or None without one.
+
+  They are those of the fit at the first call: the root keeps them.
+  """
   if all(arm.n for arm in p.arms):
     return None
+  kept = os.path.join(_ROOT.value, f"{p.part}-pieces.json")
+  if os.path.exists(kept):
+    return request.load_json(kept, "the schedule of this root")
   config, path = _CONFIG.value, fit_path(p.law)
   law = fit_file.read_fit(request.load_json(
       path, f"the fit of the part {p.law}, which must run before"), path=path)
   optimizer = config.recipe.optimizer
-  return schedule.follow(advice.Question(
+  found = schedule.follow(advice.Question(
       C=p.C, law=law, metric="avg", model=None, D=None, B_max=B_MAX,
       Bp=config.alloc.Bp, n=None, tokens_per_rollout=None,
       base_lr=optimizer.base_lr, base_batch=optimizer.base_batch))[1].pieces
+  records.replace(kept, json.dumps(found).encode())
+  return found
 
 
 def sweep(of: Stage, shorter: Stage | None) -> None:

@@ -18,6 +18,7 @@ from isojax.frontier.bootstrap import Options
 from isojax.frontier.io import selection
 from isojax.study import law
 from isojax.study import ledger
+from isojax.study import resampling
 from isojax.study import results
 from isojax.study.ledger import LedgerRun
 
@@ -39,8 +40,8 @@ def at_end(runs: list[LedgerRun], C: float, options: Options, *,
   """Returns avg at C: the mean of the data, then of the bootstrap samples."""
   value_SxQ = np.stack([results.metric(
       results.correct_at(run, C)[1], run.head["k"], "avg") for run in runs])
-  return results.resampled(value_SxQ, draws=options.draws, seed=100,
-                           index=index)
+  return resampling.means(value_SxQ, draws=options.draws, seed=100,
+                          index=index)
 
 
 def estimate(value_D) -> dict:
@@ -110,21 +111,23 @@ def matched(groups: dict, *, path: str) -> dict:
   return out
 
 
-def _schedule(groups: dict, ends: dict) -> dict | None:
-  """Returns the schedule against the best fixed n, or None without one."""
+def _schedules(groups: dict, ends: dict) -> list[dict]:
+  """Returns each schedule against the best fixed n; none without fixed n."""
   followed = [key for key, runs in groups.items() if runs[0].head["schedule"]]
   fixed = [key for key in groups if key not in followed]
-  if not followed or not fixed:
-    return None
-  fixed_NxD = np.stack([ends[key] for key in fixed])
-  gain_D = ends[followed[0]] - fixed_NxD.max(0)
-  low, high = bootstrap.percentiles(gain_D)
-  return {"pieces": groups[followed[0]][0].head["schedule"],
-          "schedule": estimate(ends[followed[0]]),
-          "best_n": int(fixed[int(fixed_NxD[:, 0].argmax())][1]),
-          "gain": estimate(gain_D), "against": len(fixed),
-          "verdict": ("beats" if low > 0 else "loses to" if high < 0 else
-                      "cannot be told from")}
+  if not fixed:
+    return []
+  fixed_NxD, out = np.stack([ends[key] for key in fixed]), []
+  for key in followed:
+    gain_D = ends[key] - fixed_NxD.max(0)
+    low, high = bootstrap.percentiles(gain_D)
+    out.append({"arm": key[0], "pieces": groups[key][0].head["schedule"],
+                "schedule": estimate(ends[key]),
+                "best_n": int(fixed[int(fixed_NxD[:, 0].argmax())][1]),
+                "gain": estimate(gain_D), "against": len(fixed),
+                "verdict": ("beats" if low > 0 else "loses to" if high < 0 else
+                            "cannot be told from")})
+  return out
 
 
 def _fixed_batch(runs: list[LedgerRun], options: Options, *,
@@ -195,7 +198,7 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
               0].head["k"], "baseline": p.arms[0].name,
           "matched": matched(groups, path=path)
           if p.part == "scalerl" and len(groups) > 1 else None,
-          "schedule": _schedule(groups, ends),
+          "schedules": _schedules(groups, ends),
           "fixed_batch": _fixed_batch(
               [r for members in groups.values() for r in members], options,
               path=path) if p.part == "regimes" and groups else None,

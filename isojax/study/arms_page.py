@@ -38,13 +38,16 @@ def _count(found: dict) -> str:
   return "Against the first arm at the same n, " + "; ".join(parts) + "."
 
 
-def _schedule(found: dict) -> list[str]:
-  s = found["schedule"]
-  path = ", ".join(f"n = {n} from C = {compact(start)}"
-                   for start, n in s["pieces"])
-  return [f"The schedule **{s['verdict']}** the best of {s['against']} fixed n "
-          f"(n = {s['best_n']}): the difference in avg@{found['k']} is "
-          f"{_gain(s['gain'])}. The schedule: {path}."]
+def _schedules(found: dict) -> list[str]:
+  out = []
+  for s in found["schedules"]:
+    path = ", ".join(f"n = {n} from C = {compact(start)}"
+                     for start, n in s["pieces"])
+    out.append(
+        f"The schedule *{s['arm']}* **{s['verdict']}** the best of "
+        f"{s['against']} fixed n (n = {s['best_n']}): the difference in "
+        f"avg@{found['k']} is {_gain(s['gain'])}. Its pieces: {path}.")
+  return out
 
 
 def _speedup(row: dict, axis: str) -> str:
@@ -121,7 +124,7 @@ def block(found: dict, figures: str) -> str:
   """
   part, c = found["part"], found["clock"]
   first = ([NO_DATA] if not found["rows"] else
-           _schedule(found) if found["schedule"] else
+           _schedules(found) if found["schedules"] else
            _joint(found) if found["joint"] else
            [_count(found)] if any(r["gain"] for r in found["rows"]) else [])
   image = [f"![avg at C of every arm]({figures}{part}-arms.svg)", ""

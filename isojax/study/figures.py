@@ -203,6 +203,35 @@ def best_n(found: dict) -> Figure:
 
 
 @styled
+def leaders(found: dict) -> Figure | None:
+  """Returns the n with the best policy in each window; None without windows.
+
+  The area of a circle is the share of the bootstrap samples in which its n
+  leads.
+  """
+  if found["leaders"] is None:
+    return None
+  tested, rows = _study(found)["n"], found["leaders"]["windows"]
+  figure, ax = _axes(3.6)
+  C = [row["high"] / 2**0.5 for row in rows]
+  ax.plot(C, [row["n"] for row in rows], color=GREY, lw=1.2, zorder=1)
+  for at, row in zip(C, rows):
+    for n, share in row["share"].items():
+      if share >= 0.025:
+        ax.scatter(at, int(n), s=260 * share, lw=0, zorder=2,
+                   color=colour_of(int(n), tested))
+  _compute(ax, found, rows[0]["low"])
+  axes_lib.n_axis(ax, "y", tested)
+  ax.set_ylim(tested[0] / 1.5, tested[-1] * 1.5)
+  ax.set_ylabel("best n, rollouts per problem")
+  factor, (low, high) = found["leaders"]["trend"]["factor"], found["leaders"][
+      "trend"]["interval"]
+  ax.set_title(f"The n of the best policy: times {factor:.2g} [{low:.2g}, "
+               f"{high:.2g}]\nfor ten times the C. Area: share of the bootstrap")
+  return figure
+
+
+@styled
 def metrics(found: dict) -> Figure:
   """Returns avg, best@k and worst@k over n at the end, with intervals."""
   rows, k = found["by_n"], _study(found)["k"]
@@ -284,7 +313,7 @@ def arms(found: dict) -> Figure:
 
 ARMS = {"arms": arms}
 LAW = {"reward": reward, "frontier": frontier, "best-n": best_n,
-           "metrics": metrics, "mechanisms": mechanisms}
+           "leaders": leaders, "metrics": metrics, "mechanisms": mechanisms}
 
 
 def save(found: dict, folder: str, drawn: dict) -> list[str]:
@@ -293,12 +322,14 @@ def save(found: dict, folder: str, drawn: dict) -> list[str]:
   Args:
     found: the results of a part.
     folder: of the files.
-    drawn: name -> function of the results.
+    drawn: name -> function of the results that returns a figure, or None.
   """
   names = []
   with matplotlib.rc_context(STYLE):
     for name, draw in drawn.items():
       figure = draw(found)
+      if figure is None:
+        continue
       path = os.path.join(folder, f"{found['part']}-{name}")
       figure.savefig(path + ".svg", metadata={"Date": None})
       figure.savefig(path + ".png", dpi=190,

@@ -4,7 +4,7 @@ import re
 import time
 
 from isojax.errors import InputError
-from isojax.format import compact, duration, many, pair, rate
+from isojax.format import compact, duration, many, number, pair, rate
 from isojax.frontier import labels
 
 TITLES = {"hard": "Hard problems", "easy": "Easy problems",
@@ -15,6 +15,7 @@ ALTS = {
     "reward": "mean reward of each n over C, with the range of the seeds",
     "frontier": "best reward at each C, coloured by the n that leads",
     "best-n": "the n that leads at each C with its interval",
+    "leaders": "the n of the best policy in windows of C",
     "metrics": "avg, best and worst of k over n at the end",
     "mechanisms": "share of groups without gradient, and entropy, over C"}
 
@@ -160,6 +161,43 @@ def missing(found: dict) -> list[str]:
           f" {'; '.join(lines)}.", ""]
 
 
+def _trend(found: dict) -> str:
+  """Returns how the n of the best policy changes with C."""
+  rows, (low, high) = found["leaders"]["windows"], found["leaders"]["trend"][
+      "interval"]
+  path = f"n = {rows[0]['n']}" + "".join(
+      f", from C = {compact(row['low'])} on {row['n']}"
+      for before, row in zip(rows, rows[1:]) if row["n"] != before["n"])
+  factor = found["leaders"]["trend"]["factor"]
+  word = ("grows" if low > 1 else "falls" if high < 1 else
+          "cannot be told from constant")
+  return (f"The n of the best policy at each C **{word}**: times "
+          f"{number(factor)} {pair([low, high], number)} for ten times the C "
+          f"({path}).")
+
+
+def _leaders(found: dict, image: str) -> list[str]:
+  """Returns the n with the best policy in windows of C, without curves.
+
+  Args:
+    image: the figure.
+  """
+  if found["leaders"] is None:
+    return []
+  rows = found["leaders"]["windows"]
+  head = ["C", "best n", *(f"n = {each['n']}" for each in rows[0]["by_n"])]
+  lines = [[f"{compact(row['low'])} to {compact(row['high'])}",
+            f"{row['n']} {pair(row['n_interval'], str)}",
+            *(f"**{rate(each['mean'])}**" if each["n"] == row["n"] else
+              rate(each["mean"]) for each in row["by_n"])] for row in rows]
+  return ["### The policies at each budget", "",
+          "The curves above keep the best reward that an n has had. This is the "
+          "mean of the evaluations in each window of C, without a curve: what a "
+          "run is worth if it ends there. This comparison was chosen after the "
+          "results were seen.", "", table(head, lines), "",
+          image]
+
+
 def _metrics(found: dict) -> list[str]:
   k = found["fit"]["study"]["k"]
   lines = [[str(r["n"]), str(r["seeds"]), _estimate(r["avg"]),
@@ -257,9 +295,10 @@ def of_law(found: dict, figures: str) -> str:
   falls = found["falls"]
   lines = [
       f"## {TITLES.get(found['part'], found['part'])}", "",
-      *missing(found), _lead(found), _switches(found), _verdict(found), "",
+      *missing(found), _lead(found), _switches(found), _verdict(found),
+      *([_trend(found)] if found["leaders"] else []), "",
       image("reward"), image("frontier"), image("best-n"),
-      *_prediction(found), *_metrics(found), image("metrics"),
+      *_leaders(found, image("leaders")), *_prediction(found), *_metrics(found), image("metrics"),
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(

@@ -13,8 +13,10 @@ from isojax.frontier import next_sweep
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.io import fit_json
 from isojax.study import law
+from isojax.study import leaders
 from isojax.study import ledger
 from isojax.study import prediction as prediction_lib
+from isojax.study import resampling
 from isojax.study.ledger import COUNTS
 from isojax.study.ledger import LedgerRun
 from isojax.study.protocol import Protocol
@@ -55,28 +57,6 @@ def metric(correct_Q, k: int, name: str) -> np.ndarray:
           }[name]()
 
 
-def resampled(value_SxQ, *, draws: int, seed: int, index: int) -> np.ndarray:
-  """Returns means over seeds and problems: of the data, then of the draws.
-
-  S - 1 of S seeds are drawn, as in frontier.bootstrap.
-
-  Args:
-    value_SxQ: of each run and problem.
-    draws: bootstrap samples.
-    seed: of the problems, which calls with the same seed share.
-    index: of the call; the seeds of runs are drawn independently.
-  """
-  value_SxQ = np.asarray(value_SxQ, float)
-  S, Q = value_SxQ.shape
-  problems_DxQ = np.random.default_rng(seed).multinomial(
-      Q, np.full(Q, 1 / Q), size=draws) / Q
-  taken = max(S - 1, 1)
-  seeds_DxS = np.random.default_rng([seed, index]).multinomial(
-      taken, np.full(S, 1 / S), size=draws) / taken
-  drawn_D = ((problems_DxQ @ value_SxQ.T) * seeds_DxS).sum(1)
-  return np.append(value_SxQ.mean(), drawn_D)
-
-
 def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
   """Returns what the policies are at C, by n: metrics, entropy, signal.
 
@@ -98,7 +78,7 @@ def by_n(runs: list[LedgerRun], C: float, options: Options) -> list[dict]:
     for name in METRICS:
       value_SxQ = np.stack([metric(correct, run.head["k"], name)
                             for run, (_, correct) in zip(members, found)])
-      drawn = resampled(value_SxQ, draws=options.draws, seed=100, index=i)
+      drawn = resampling.means(value_SxQ, draws=options.draws, seed=100, index=i)
       draws[name].append(drawn[1:])
       ends = value_SxQ.mean(1)
       row[name] = {"mean": float(drawn[0]),
@@ -206,6 +186,8 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
       "at_end": law.at(fit, end, clipped=True),
       "prediction": predicted(registered, runs, fit, options),
       "by_n": by_n(runs, end, options),
+      "leaders": leaders.leaders(
+          [r for r in runs if not r.head["diverged"]], options),
       "axes": [axis_fit(runs, axis, path=path, options=options)
                for axis in AXES],
       "updates": [{"n": r.head["n"], "seed": r.head["seed"],
