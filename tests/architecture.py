@@ -532,8 +532,8 @@ IMPORTS = {
         "distributed.hosts",
     "study.arms":
         "errors frontier.analysis frontier.bootstrap frontier.io.selection "
-        "frontier.scalerl frontier.speedup study.law study.ledger "
-        "study.results",
+        "frontier.scalerl frontier.speedup study.law study.leaders "
+        "study.ledger study.resampling study.results",
     "study.arms_page":
         "format study.page",
     "study.distance":
@@ -545,6 +545,8 @@ IMPORTS = {
     "study.law":
         "frontier.analysis frontier.bootstrap frontier.io.selection "
         "frontier.study frontier.verdict study.ledger",
+    "study.leaders":
+        "frontier.bootstrap study.ledger study.resampling",
     "study.ledger":
         "cli errors frontier.io.rows json_text ledger.records "
         "study.protocol sweep.attempts sweep.runs",
@@ -555,10 +557,12 @@ IMPORTS = {
         "study.ledger",
     "study.protocol":
         "errors planner.allocation planner.plan_file",
+    "study.resampling":
+        "",
     "study.results":
         "errors evaluate frontier.bootstrap frontier.diagnostics "
-        "frontier.io.fit_json frontier.next_sweep study.law study.ledger "
-        "study.prediction study.protocol",
+        "frontier.io.fit_json frontier.next_sweep study.law study.leaders "
+        "study.ledger study.prediction study.protocol study.resampling",
     "study.stages":
         "errors study.protocol sweep.runs",
     "summaries":

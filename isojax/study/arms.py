@@ -17,6 +17,7 @@ from isojax.frontier import speedup
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.io import selection
 from isojax.study import law
+from isojax.study import leaders
 from isojax.study import ledger
 from isojax.study import resampling
 from isojax.study import results
@@ -199,6 +200,10 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
           "matched": matched(groups, path=path)
           if p.part == "scalerl" and len(groups) > 1 else None,
           "schedules": _schedules(groups, ends),
+          "leaders": leaders.leaders(
+              [r for key, members in groups.items() for r in members
+               if key[0] == p.arms[0].name and not r.head["diverged"]], options)
+          if p.part == "schedule" and groups else None,
           "fixed_batch": _fixed_batch(
               [r for members in groups.values() for r in members], options,
               path=path) if p.part == "regimes" and groups else None,

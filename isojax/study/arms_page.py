@@ -133,6 +133,9 @@ def block(found: dict, figures: str) -> str:
       f"## {page.title(part)}", "", *page.missing(found), *first, "", *image,
       *([_table(found), ""] if found["rows"] else []), *_matched(found),
       *_fixed_batch(found),
+      *([page.trend(found), "", *page.leaders(
+          found, f"![{page.ALTS['leaders']}]({figures}{part}-leaders.svg)\n")]
+        if found["leaders"] else []),
       "Intervals are 95 % over seeds and problems." + (
           " The difference is that to the first arm at the same n."
           if any(r["gain"] for r in found["rows"]) else ""), "",

@@ -209,9 +209,10 @@ def leaders(found: dict) -> Figure | None:
   The area of a circle is the share of the bootstrap samples in which its n
   leads.
   """
-  if found["leaders"] is None:
+  if not found["leaders"]:
     return None
-  tested, rows = _study(found)["n"], found["leaders"]["windows"]
+  rows = found["leaders"]["windows"]
+  tested = [each["n"] for each in rows[0]["by_n"]]
   figure, ax = _axes(3.6)
   C = [row["high"] / 2**0.5 for row in rows]
   ax.plot(C, [row["n"] for row in rows], color=GREY, lw=1.2, zorder=1)
@@ -220,7 +221,7 @@ def leaders(found: dict) -> Figure | None:
       if share >= 0.025:
         ax.scatter(at, int(n), s=260 * share, lw=0, zorder=2,
                    color=colour_of(int(n), tested))
-  _compute(ax, found, rows[0]["low"])
+  axes_lib.C_axis(ax, {"axis": "rollouts"}, subs=(1, 3))
   axes_lib.n_axis(ax, "y", tested)
   ax.set_ylim(tested[0] / 1.5, tested[-1] * 1.5)
   ax.set_ylabel("best n, rollouts per problem")
@@ -311,7 +312,7 @@ def arms(found: dict) -> Figure:
   return figure
 
 
-ARMS = {"arms": arms}
+ARMS = {"arms": arms, "leaders": leaders}
 LAW = {"reward": reward, "frontier": frontier, "best-n": best_n,
            "leaders": leaders, "metrics": metrics, "mechanisms": mechanisms}
 

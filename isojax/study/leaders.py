@@ -48,10 +48,10 @@ def leaders(runs: list[LedgerRun], options: Options) -> dict | None:
     windows: low and high C; n, its 95 % interval, and the share of the samples
     in which each n leads; by_n: mean and interval of each n. trend: the factor
     of n per tenfold C, of a straight line through log2 n over log10 C, with its
-    interval. None: there are fewer than 3 windows.
+    interval. None: there are fewer than 3 windows, or n.
   """
-  found = windows(runs)
-  if len(found) < 3:
+  found = windows(runs) if runs else []
+  if len(found) < 3 or len({run.head["n"] for run in runs}) < 3:
     return None
   ns = sorted({run.head["n"] for run in runs})
   by_n = {n: sorted((r for r in runs if r.head["n"] == n),

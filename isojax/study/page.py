@@ -161,7 +161,7 @@ def missing(found: dict) -> list[str]:
           f" {'; '.join(lines)}.", ""]
 
 
-def _trend(found: dict) -> str:
+def trend(found: dict) -> str:
   """Returns how the n of the best policy changes with C."""
   rows, (low, high) = found["leaders"]["windows"], found["leaders"]["trend"][
       "interval"]
@@ -176,7 +176,7 @@ def _trend(found: dict) -> str:
           f"({path}).")
 
 
-def _leaders(found: dict, image: str) -> list[str]:
+def leaders(found: dict, image: str) -> list[str]:
   """Returns the n with the best policy in windows of C, without curves.
 
   Args:
@@ -191,10 +191,10 @@ def _leaders(found: dict, image: str) -> list[str]:
             *(f"**{rate(each['mean'])}**" if each["n"] == row["n"] else
               rate(each["mean"]) for each in row["by_n"])] for row in rows]
   return ["### The policies at each budget", "",
-          "The curves above keep the best reward that an n has had. This is the "
-          "mean of the evaluations in each window of C, without a curve: what a "
-          "run is worth if it ends there. This comparison was chosen after the "
-          "results were seen.", "", table(head, lines), "",
+          "Curves that only rise keep the best reward that an n has had. This is "
+          "the mean of the evaluations in each window of C, without a curve: "
+          "what a run is worth if it ends there. This comparison was chosen "
+          "after the results of `hard` were seen.", "", table(head, lines), "",
           image]
 
 
@@ -296,9 +296,9 @@ def of_law(found: dict, figures: str) -> str:
   lines = [
       f"## {TITLES.get(found['part'], found['part'])}", "",
       *missing(found), _lead(found), _switches(found), _verdict(found),
-      *([_trend(found)] if found["leaders"] else []), "",
+      *([trend(found)] if found["leaders"] else []), "",
       image("reward"), image("frontier"), image("best-n"),
-      *_leaders(found, image("leaders")), *_prediction(found), *_metrics(found), image("metrics"),
+      *leaders(found, image("leaders")), *_prediction(found), *_metrics(found), image("metrics"),
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(

@@ -17,6 +17,7 @@ from isojax.planner import request
 from isojax.study import arms
 from isojax.study import arms_page
 from isojax.study import law
+from isojax.study import leaders
 from isojax.study import ledger
 from isojax.study import page
 from isojax.study import prediction
@@ -300,3 +301,38 @@ def test_a_law_of_a_part_that_was_not_run_is_refused(tmp_path, monkeypatch):
   monkeypatch.setitem(request.priors.STUDIES, "study-x", str(tmp_path / "x"))
   with pytest.raises(InputError, match="has not measured it"):
     request.read_study("study-x")
+
+
+def run_of(n, seed, levels, Q=60, k=8):
+  """Returns a run whose evaluation at 1,000 * 2^i has the mean levels[i]."""
+  rng = np.random.default_rng([n, seed])
+  evals = tuple({"rollouts": 1000 * 2**i, "correct": "".join(
+      ledger.COUNTS[c] for c in rng.binomial(k, level, Q))}
+                for i, level in enumerate(levels))
+  return ledger.LedgerRun({"n": n, "seed": seed, "k": k, "Bp": 1}, evals, ())
+
+
+def test_the_n_of_the_best_policy_by_window():
+  """n = 2 is best at first and falls; n = 8, then 32, take over."""
+  levels = {2: (.5, .7, .5, .3, .2), 8: (.2, .5, .8, .5, .3),
+            32: (.1, .2, .4, .7, .8)}
+  runs = [run_of(n, seed, each) for n, each in levels.items()
+          for seed in (0, 1, 2)]
+  found = leaders.leaders(runs, OPTIONS)
+  assert [(w["high"], w["n"]) for w in found["windows"]] == [
+      (1000, 2), (2000, 2), (4000, 8), (8000, 32), (16_000, 32)]
+  last = found["windows"][-1]
+  assert last["n_interval"] == [32, 32] and last["share"]["32"] == 1.0
+  means = {each["n"]: each["mean"] for each in last["by_n"]}
+  assert means == pytest.approx({2: 0.2, 8: 0.3, 32: 0.8}, abs=0.05)
+  # log2 n = 1, 1, 3, 5, 5 in steps of log10(2): slope 1.2 / log10(2).
+  assert found["trend"]["factor"] == pytest.approx(2 ** (1.2 / np.log10(2)))
+  assert found["trend"]["interval"][0] > 1
+  assert leaders.leaders(runs[:6], OPTIONS) is None  # two values of n
+
+
+def test_a_window_has_the_evaluations_above_its_beginning():
+  run = run_of(2, 0, (0.0, 1.0, 0.5))
+  assert leaders.windows([run]) == [(500, 1000), (1000, 2000), (2000, 4000)]
+  assert leaders.values(run, 1000, 2000).mean() == 1.0
+  assert leaders.values(run, 500, 2000).mean() == 0.5
