@@ -367,7 +367,7 @@ IMPORTS = {
     "planner.cost.model_shape":
         "errors model_families",
     "planner.cost.pages":
-        "planner.cost.memory planner.cost.model_shape planner.cost.workload",
+        "planner.cost.memory planner.cost.model_shape",
     "planner.cost.pricing":
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
@@ -503,7 +503,7 @@ IMPORTS = {
     "sampling.interrupt":
         "errors types",
     "sampling.paged":
-        "mesh models.decoder sampling.paged_cache sampling.pages "
+        "models.decoder sampling.paged_cache sampling.pages "
         "sampling.prefill sampling.queue types",
     "sampling.paged_cache":
         "models.decoder models.paged_attention",

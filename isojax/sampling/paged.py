@@ -13,7 +13,6 @@ import typing
 
 import numpy as np
 
-from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.sampling import paged_cache
 from isojax.sampling import pages as pages_lib

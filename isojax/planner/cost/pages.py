@@ -31,7 +31,6 @@ import numpy as np
 
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost.model_shape import ModelShape
-from isojax.planner.cost.workload import BYTES
 
 # Standard deviations of the pages in use between their mean and the pool.
 MARGIN = 1.0
