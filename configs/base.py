@@ -65,6 +65,8 @@ def get_config():
           # dtype and weights, or float32 at the highest precision
           page=config_dict.placeholder(int),  # positions of a page of the cache:
           # slots take pages as answers grow; None: all have the longest length
+          expected_tokens=config_dict.placeholder(float),  # mean of answers, by
+          # which pages admit slots; None: 0.18 of max_new_tokens
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always

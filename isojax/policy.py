@@ -12,8 +12,8 @@ from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
-from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost import pages as pages_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import sampler as sampler_lib
 
@@ -73,14 +73,16 @@ def shape_of(cfg: decoder.ModelConfig) -> model_shape_lib.ModelShape:
 
 def slot_sizes(model: decoder.Transformer,
                cfg: sampler_lib.SamplerConfig) -> dict:
-  """Returns the arguments of cost.memory.slots_admitted for a sampler."""
+  """Returns the arguments of planner.cost.pages.admitted for a sampler."""
   return dict(
       weights=cfg.weights or cfg.dtype,
       head=cfg.head_dtype or cfg.weights or cfg.dtype,
       cache=cfg.cache or cfg.dtype,
       dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
-      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum")
+      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum",
+      page=cfg.page, expected=cfg.expected_tokens, chunk=cfg.chunk,
+      kernel=False)
 
 
 def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
@@ -97,10 +99,10 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
   G, fsdp = mesh_lib.blocks(mesh), mesh.shape["fsdp"]
   wanted, sizes = -(-cfg.slots // G), slot_sizes(opened.model, cfg)
-  slots, gathered = memory_lib.slots_admitted(
+  slots, pages, gathered = pages_lib.admitted(
       shape, fsdp=fsdp, most=wanted, budget=cfg.memory_gib * 2**30, **sizes)
   if not slots:
-    least = memory_lib.least_bytes(shape, fsdp=fsdp, **sizes)
+    least = pages_lib.least_bytes(shape, fsdp=fsdp, **sizes)
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
         f"device, it needs {least / 2**30:.3g} GiB; increase memory_gib, "
@@ -109,6 +111,9 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   notes = () if slots == wanted else (
       f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
       f"{cfg.memory_gib}",)
+  if cfg.page is not None:
+    notes += (f"sampler: {slots * G} slots, {pages} pages of {cfg.page} "
+              "positions on each device",)
   if cfg.cache and opened.model.cfg.qkv_bias:
     notes += (f"sampler.cache={cfg.cache}: keys of this model family have "
               "biases, and large biases make the cache inaccurate; watch "
@@ -117,4 +122,4 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   return sampler_lib.make_sampler(
       opened.model, dataclasses.replace(
           cfg, slots=min(cfg.slots, slots * G)), opened.eos_ids,
-      gathered=gathered, interrupt=phrase), notes
+      gathered=gathered, interrupt=phrase, pages=pages), notes

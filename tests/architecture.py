@@ -419,8 +419,8 @@ IMPORTS = {
         "errors planner.allocation",
     "policy":
         "errors mesh model_families models.decoder models.hf_config "
-        "models.hf_tokenizer models.hf_weights planner.cost.memory "
-        "planner.cost.model_shape sampling.interrupt sampling.sampler",
+        "models.hf_tokenizer models.hf_weights planner.cost.model_shape "
+        "planner.cost.pages sampling.interrupt sampling.sampler",
     "preemption":
         "",
     "profile":
@@ -687,16 +687,17 @@ IMPORTS = {
         "planner.cost.model_shape",
     "launch.compile.__main__":
         "cli compilation errors experiment launch.compile.devices "
-        "launch.compile.programs launch.compile.report progress",
+        "launch.compile.programs launch.compile.report launch.compile.slots "
+        "progress",
     "launch.compile.devices":
         "errors installation launch.compile.report mesh "
         "planner.cost.machine",
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
-        "planner.cost.roofline policy rl.algorithm rl.packing rl.update "
-        "run_context sampling.cache sampling.in_flight sampling.sampler "
-        "types",
+        "planner.cost.pages planner.cost.roofline policy rl.algorithm "
+        "rl.packing rl.update run_context sampling.cache sampling.in_flight "
+        "sampling.sampler types",
     "launch.compile.report":
         "",
     "launch.compile.slots":

@@ -64,6 +64,9 @@ class SamplerConfig:
   head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
   # Positions of a page of the cache; None: each slot has the longest length.
   page: int | None = dataclasses.field(metadata={"neutral": None})
+  # Mean new tokens, by which slots of a paged cache are admitted; None:
+  # planner.cost.pages.MEAN of the most.
+  expected_tokens: float | None = dataclasses.field(metadata={"neutral": None})
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
@@ -89,6 +92,11 @@ class SamplerConfig:
     if self.page is not None and self.page < 1:
       raise InputError(f"sampler.page={self.page}: expected at least 1 position, "
                        "or None for a cache without pages")
+    if self.expected_tokens is not None and not (
+        1 <= self.expected_tokens <= self.max_new_tokens):
+      raise InputError(
+          f"sampler.expected_tokens={self.expected_tokens}: expected None, or "
+          f"from 1 to max_new_tokens={self.max_new_tokens}")
     if self.memory_gib <= 0:
       raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
 

@@ -25,6 +25,7 @@ from isojax.errors import InputError
 from launch.compile import devices as devices_lib
 from launch.compile import programs as programs_lib
 from launch.compile import report as report_lib
+from launch.compile import slots as slots_lib
 
 _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
 _TOPOLOGY = flags.DEFINE_string(
@@ -36,7 +37,7 @@ _LARGEST = flags.DEFINE_bool(
     "planner estimates to fit, instead of the config's.")
 _ONLY = flags.DEFINE_list(
     "only", [*programs_lib.NAMES, *programs_lib.FURTHER],
-    "Programs to compile.")
+    "Programs to compile; empty: only the slots are computed.")
 _HLO = flags.DEFINE_string(
     "hlo", None, "Folder for the optimised programs as HLO text.")
 
@@ -51,7 +52,11 @@ def main(_) -> None:
                      f"{', '.join(known)}")
   case = programs_lib.case(experiment_lib.load(_CONFIG.value),
                            _TOPOLOGY.value, largest=_LARGEST.value)
-  print(case.text, report_lib.HEAD, sep="\n", flush=True)
+  print(case.text, slots_lib.table(
+      case.model, case.e.sampler, gathered=case.sampler.gathered),
+        sep="\n", flush=True)
+  if _ONLY.value:
+    print(report_lib.HEAD, flush=True)
   for program in programs_lib.programs(case):
     if program.name not in _ONLY.value:
       continue

@@ -17,6 +17,7 @@ from isojax.models import hf_config
 from isojax.models import lora as lora_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import pages as pages_lib
 from isojax.rl import algorithm
 from isojax.rl import packing
 from isojax.rl import update as update_lib
@@ -118,7 +119,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True)
   room = MARGIN * hbm - 3 * least.state - least.reference
-  slots, _ = memory_lib.slots_admitted(
+  slots, *_ = pages_lib.admitted(
       policy_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
       **policy_lib.slot_sizes(model, e.sampler))
   # The optimizer's moments stay in memory during an accumulation.

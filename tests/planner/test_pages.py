@@ -33,6 +33,7 @@ def test_ages_by_hand():
   followed at time 2 have age 2: 2 + 1/2. Later means are smaller.
   """
   assert pages.mean_age(HALVES) == (1.5, 2.5)
+  assert pages.mean_context(HALVES, 10) == 10 + 1.5 + 1
   # All have 3 tokens: the slots go on together.
   assert pages.mean_age(pages.recorded([[3, 3]], step=1)) == (1.0, 2.0)
 
@@ -98,7 +99,8 @@ def test_a_config_by_hand():
   assert fewer(1.0) > fewer(3.0) > fewer(6.0) >= 1
   assert fewer(None) == fewer(6 * 0.18)
   least = lambda page: pages.least_bytes(
-      ONE, page=page, chunk=1, kernel=False, fsdp=1, **SIZES, **HELD)
+      ONE, page=page, expected=1.0, chunk=1, kernel=False, fsdp=1, **SIZES,
+      **HELD)
   assert least(None) == 464 + 1145
   assert least(4) == 464 + 160 + 345 + 16 + 4 * 192
   assert admitted(4, budget=least(4)).slots == 1

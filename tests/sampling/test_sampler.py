@@ -27,7 +27,8 @@ S, T, EOS = 7, 9, (1, 5)
 CONFIG = sampler_lib.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
-    attention="auto", precision="highest", head_dtype=None, page=None)
+    attention="auto", precision="highest", head_dtype=None, page=None,
+    expected_tokens=None)
 
 
 def make_prompts(count, S=S):

@@ -164,7 +164,7 @@ def prior(*, expected: float | None, most: int, step: int) -> Lengths:
 
 def mean_context(d: Lengths, prompt: float) -> float:
   """Returns the mean positions of an active rollout over a long time."""
-  return prompt + mean_age(d)[0]
+  return prompt + mean_age(d)[0] + d.step / 2  # ages are those before a chunk
 
 
 def admitted(shape: ModelShape, *, page: int | None, expected: float | None,
@@ -201,8 +201,8 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
   """Shares the memory of a device out to slots and the pool.
 
   Weights are gathered and slots are rounded as in `memory.slots_admitted`. The
-  pool has the memory that is left, and at most what all slots can use. If it
-  has no space for a rollout of maximal length, no slot is admitted.
+  pool has the memory that is left, and at most what all slots can use: the last
+  token of a rollout is not stored. If the pool has no space for a rollout of maximal length, no slot is admitted.
 
   Args:
     shape: of the policy.
@@ -221,7 +221,7 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
   beside = memory_lib.paged_slot_bytes(
       shape, cache=cache, tensor=tensor, max_prompt=max_prompt, chunk=chunk,
       **slot)
-  longest = -(-(max_prompt + max_response) // page)
+  longest = -(-(max_prompt + max_response - 1) // page)
   whole = memory_lib.weight_bytes(shape, weights, head) / tensor
 
   def room(held):
@@ -238,11 +238,15 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
   return Admitted(*room(whole / fsdp), False)
 
 
-def least_bytes(shape: ModelShape, *, page: int | None, chunk: int,
-                max_prompt: int, max_response: int, weights: str, head: str,
-                fsdp: int, tensor: int, cache: str, kernel: bool,
+def least_bytes(shape: ModelShape, *, page: int | None, expected: float | None,
+                chunk: int, max_prompt: int, max_response: int, weights: str,
+                head: str, fsdp: int, tensor: int, cache: str, kernel: bool,
                 **slot) -> float:
-  """Returns the bytes of a device that samples with one slot."""
+  """Returns the bytes of a device that samples with one slot.
+
+  Its rollout may have the maximal length, whatever is `expected`.
+  """
+  del expected
   most = dict(max_prompt=max_prompt, cache=cache, tensor=tensor)
   if page is None:
     return memory_lib.least_bytes(
@@ -250,5 +254,5 @@ def least_bytes(shape: ModelShape, *, page: int | None, chunk: int,
         fsdp=fsdp, **most, **slot)
   return (memory_lib.weight_bytes(shape, weights, head) / tensor / fsdp
           + memory_lib.paged_slot_bytes(shape, chunk=chunk, **most, **slot)
-          + -(-(max_prompt + max_response) // page) * memory_lib.page_bytes(
+          + -(-(max_prompt + max_response - 1) // page) * memory_lib.page_bytes(
               shape, page=page, cache=cache, tensor=tensor, kernel=kernel))

@@ -1,0 +1,74 @@
+"""A policy's sampler has the slots and pages that memory admits."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from configs import hard
+from isojax import experiment
+from isojax import mesh as mesh_lib
+from isojax import policy
+from isojax.errors import InputError
+from launch.compile import slots as slots_lib
+
+
+@pytest.fixture(scope="module")
+def opened():
+  return policy.opened_model(
+      "isojax/assets/countdown-tiny",
+      mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=1)))
+
+
+def config(**changes):
+  sampler = experiment.load(hard.get_config()).sampler
+  return dataclasses.replace(sampler, **dict(
+      slots=512, max_new_tokens=49, memory_gib=0.003) | changes)
+
+
+def test_pages_admit_more_slots(opened):
+  """64 positions are the longest; 0.18 of 49 tokens are expected."""
+  plain, _ = policy.make_sampler(opened, config())
+  paged, notes = policy.make_sampler(opened, config(page=8))
+  assert plain.pool is None and plain.slots < paged.slots < 512
+  assert (paged.pool.page, paged.pool.longest) == (8, 63)
+  assert notes[1] == (f"sampler: {paged.slots} slots, {paged.pool.pages} pages "
+                      "of 8 positions on each device")
+  # The keys and values of the pool, and the weights, fit beside the rest.
+  cache = jax.eval_shape(lambda: paged.empty(2 * paged.pool.pages, 8))
+  held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) / 2
+  assert 0.1 * 0.003 * 2**30 < held < 0.003 * 2**30 - 4 * 141_000
+  # Longer answers are expected: fewer slots, each with more pages.
+  longer, _ = policy.make_sampler(opened, config(page=8, expected_tokens=30.0))
+  assert longer.slots < paged.slots
+  assert (longer.pool.pages / longer.slots > paged.pool.pages / paged.slots)
+
+
+def test_a_pool_is_not_larger_than_its_slots_can_use(opened):
+  sampler, notes = policy.make_sampler(
+      opened, config(page=8, slots=6, memory_gib=1.0))
+  assert sampler.slots == 6 and sampler.pool.pages == 3 * 8
+  assert notes == ("sampler: 6 slots, 24 pages of 8 positions on each device",)
+
+
+def test_no_slot_fits(opened):
+  with pytest.raises(InputError, match="not even one slot fits on a device, it "
+                     "needs 0.000"):
+    policy.make_sampler(opened, config(page=8, memory_gib=1e-4))
+  for expected in (0.5, 50.0):
+    with pytest.raises(InputError, match=f"expected_tokens={expected}: expected"
+                       " None, or from 1 to max_new_tokens=49"):
+      config(expected_tokens=expected)
+
+
+def test_the_table_of_slots(opened):
+  text = slots_lib.table(opened.model, config(expected_tokens=9.0),
+                         gathered=False).splitlines()
+  assert text[0] == ("slots that sampler.memory_gib=0.003 admits at a mean of 9 "
+                     "new tokens, a mean context of 10:")
+  plain, paged, *_ = [line.split() for line in text[2:]]
+  admitted = policy.make_sampler(opened, config())[0].slots
+  assert plain == ["64", "positions", "a", "slot", f"{admitted:,}",
+                   f"{admitted // 2 * 64:,}", plain[-1]]
+  # A page of 64 positions is as long as a slot, and is not copied to grow.
+  assert admitted <= int(paged[3]) < 1.2 * admitted
