@@ -514,10 +514,11 @@ IMPORTS = {
     "sampling.queue":
         "sampling.interrupt types",
     "sampling.sampler":
-        "errors mesh models.attention models.decoder models.int8 "
-        "models.precision sampling.cache sampling.decode sampling.draw "
-        "sampling.interrupt sampling.paged sampling.paged_cache "
-        "sampling.pages sampling.prefill sampling.queue types",
+        "attention_kernels errors mesh models.attention models.decoder "
+        "models.int8 models.precision sampling.cache sampling.decode "
+        "sampling.draw sampling.interrupt sampling.paged "
+        "sampling.paged_cache sampling.pages sampling.prefill "
+        "sampling.queue types",
     "sampling.simulate":
         "models.decoder planner.cost.calls sampling.sampler types",
     "step":

@@ -257,7 +257,7 @@ def refill(s, q: queue_lib.Queue, params, held: Held) -> None:
     R = queue_lib.smallest(s.row_sizes, q.most_active * q.G)
     if R < len(q.item_R):
       pages_lib.keep(t, queue_lib.compact(q, R))
-    _narrow(s, held, t.block_slots)
+    _narrow(s, held, q.most_active)
 
 
 def arguments(s, q: queue_lib.Queue, held: Held) -> dict:

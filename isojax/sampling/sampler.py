@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from isojax import attention_kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import attention
@@ -173,10 +174,10 @@ def sizes(cfg: SamplerConfig, G: int) -> dict:
 def check_page(cfg: SamplerConfig, mesh) -> None:
   """Raises InputError if the page does not suit the layout of the devices."""
   if cfg.page and mesh.devices.flat[0].platform == "tpu" and (
-      cfg.page % attention.LANES):
+      cfg.page % attention_kernels.LANES):
     raise InputError(
         f"sampler.page={cfg.page}: TPUs would pad a page to a multiple of "
-        f"{attention.LANES} positions; use such a multiple, or None")
+        f"{attention_kernels.LANES} positions; use such a multiple, or None")
 
 
 def most_pages(cfg: SamplerConfig, G: int) -> int:

@@ -40,6 +40,9 @@ DECODER = ("tests/models/test_models.py",)
 ATTENTION = ("tests/models/test_attention.py",)
 FLOAT32_HEAD = ("tests/models/test_float32_head.py",)
 INTERRUPT = ("tests/sampling/test_interrupt.py",)
+PAGES = ("tests/sampling/test_pages.py",)
+PAGED = ("tests/sampling/test_paged.py",)
+PAGED_ATTENTION = ("tests/models/test_paged_attention.py",)
 
 _ADVANTAGES = "isojax/rl/advantages.py"
 _AGGREGATION = "isojax/rl/aggregation.py"
@@ -56,6 +59,10 @@ _SAMPLER = "isojax/sampling/sampler.py"
 _DECODE = "isojax/sampling/decode.py"
 _QUEUE = "isojax/sampling/queue.py"
 _IN_FLIGHT = "isojax/sampling/in_flight_queue.py"
+_PAGES = "isojax/sampling/pages.py"
+_PAGED = "isojax/sampling/paged.py"
+_PAGED_CACHE = "isojax/sampling/paged_cache.py"
+_PAGED_ATTENTION = "isojax/models/paged_attention.py"
 _DRAW = "isojax/sampling/draw.py"
 _DECODER = "isojax/models/decoder.py"
 _EVALUATE = "isojax/evaluate.py"
@@ -411,6 +418,46 @@ MUTATIONS = (
     Mutation("a chunk overwrites the tokens of the chunk before", _QUEUE,
              "target = items[at], before[at] + col",
              "target = items[at], col", SAMPLER),
+    # The paged cache.
+    Mutation("a page is free when its first reader ends", _PAGES,
+             "t.page_RxM[row, :t.count_R[row]]] -= 1",
+             "t.page_RxM[row, :t.count_R[row]]] = 0", PAGES),
+    Mutation("the page of the prompt's last token is shared", _PAGES,
+             "full = (prompt - 1) // t.page", "full = -(-prompt // t.page)",
+             PAGES),
+    Mutation("a page has more readers than queries are multiplied", _PAGES,
+             "t.refs_GxP[g, each.pages[0]] < READERS", "True", PAGES),
+    Mutation("the oldest slots lose their pages", _PAGES,
+             "-np.asarray(drawn_R)[mine]", "np.asarray(drawn_R)[mine]", PAGES),
+    Mutation("a chunk writes the page before its own", _PAGES,
+             "np.asarray(position_R)[:, None] // t.page + np.arange(J)",
+             "np.asarray(position_R)[:, None] // t.page - 1 + np.arange(J)",
+             PAGES),
+    Mutation("stale positions of pages are seen", _PAGED_ATTENTION,
+             "at_Px1xl < of(seen.start_R)", "at_Px1xl <= of(seen.start_R)",
+             PAGED_ATTENTION),
+    Mutation("a window forgets where its pages begin", _PAGED_ATTENTION,
+             "at_Px1xl > of(seen.position_R) - window",
+             "at_Px1xl > begin_P[:, None, None] - window", PAGED_ATTENTION),
+    Mutation("pages are not in a row's softmax", _PAGED_ATTENTION,
+             "total += summed(weight.sum(axis=-1)[..., None])[..., 0]", "pass",
+             PAGED_ATTENTION),
+    Mutation("all readers of a page get the query of the first",
+             _PAGED_ATTENTION, "lambda x, r: x[r]", "lambda x, r: x[r[:, :1]]"
+             ".repeat(r.shape[1], axis=1)", PAGED_ATTENTION),
+    Mutation("a chunk is written one position late", _PAGED_CACHE,
+             "- start_R[:, None, None])", "- start_R[:, None, None] - 1)",
+             PAGED),
+    Mutation("every page gets the first part of its prompt", _PAGED_CACHE,
+             "x[(slot, *at, part)]", "x[(slot, *at, 0 * part)]", PAGED),
+    Mutation("a rollout that was put back loses a token", _QUEUE,
+             "q.row.position_R[row] += drawn",
+             "q.row.position_R[row] += max(0, drawn - 1)", PAGED),
+    Mutation("a rollout that was put back is forgotten", _PAGED,
+             "q.again.extend(q.item_R[lost].tolist())", "pass", PAGED),
+    Mutation("pages are renumbered but not moved", _PAGED,
+             "for part in _parts(source_GxF.shape[1], t.block_slots):",
+             "for part in ():", PAGED),
     # The decoder.
     Mutation("rotary embedding turns the wrong way", _DECODER,
              "[a * cos - b * sin, b * cos + a * sin]",
