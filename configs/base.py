@@ -114,6 +114,8 @@ def get_config():
               kl_in="loss",  # or reward, with k1
               entropy_coef=0.0,  # of the entropy bonus, per nat
               microbatch_tokens=768,  # of packed answers; memory and speed
+              prompt_sizes=1,  # of prompt slots: the longest prompt, its half,
+              # ...; each compiles programs of its own; speed only
               remat=False,  # True: recompute layers in the backward, for memory
               dtype="float32",  # of activations; parameters are float32
               reduce_dtype="float32",  # of gradient sums over devices; bfloat16
@@ -198,7 +200,7 @@ def sized(config, size):
   config.task.grader.update(name="math", answer="boxed", workers=8)
   config.sampler.update(temperature=0.6, dtype="bfloat16")  # the paper's
   config.recipe.loss.update(
-      dtype="bfloat16", remat=True, microbatch_tokens=8192)
+      dtype="bfloat16", remat=True, microbatch_tokens=8192, prompt_sizes=4)
   config.recipe.optimizer.base_lr = 1e-6  # at B = 1024, the paper's anchor
   config.eval.update(k=4, temperature=0.6, first=65_536)  # the paper's avg@4
   if size == "qwen2.5-0.5b":

@@ -666,6 +666,9 @@ IMPORTS = {
         "launch.bench.cases mesh models.decoder models.hf_config profile "
         "rl.algorithm rl.update rng sampling.interrupt sampling.sampler "
         "types",
+    "launch.bench.packing":
+        "attention_kernels launch.bench.run rl.packing sampling.queue "
+        "sampling.sampler sampling.simulate",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
         "rl.advantages",

@@ -81,6 +81,8 @@ class LossConfig:
   kl_in: str = dataclasses.field(metadata={"neutral": "loss"})  # or reward
   entropy_coef: float  # of the entropy bonus
   microbatch_tokens: int  # of packed answers with padding; memory, speed only
+  # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
+  prompt_sizes: int = dataclasses.field(metadata={"neutral": 1})
   remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
   reduce_dtype: str  # in which gradients of weights are summed over devices
@@ -120,6 +122,10 @@ class LossConfig:
       raise InputError(
           f"loss.microbatch_tokens={self.microbatch_tokens}: expected >= 1; "
           "fewer than the tokens of one row mean one row")
+    if self.prompt_sizes < 1:
+      raise InputError(
+          f"loss.prompt_sizes={self.prompt_sizes}: expected >= 1; 1 pads all "
+          "prompts to the same length")
     if self.reduce_dtype not in ("float32", self.dtype):
       raise InputError(
           f"loss.reduce_dtype={self.reduce_dtype}: expected float32, or "

@@ -122,20 +122,38 @@ class Layout(typing.NamedTuple):
   offset_N: np.ndarray
   target_N: np.ndarray
   W: int  # tokens of a row
+  S: int  # tokens of a prompt slot
 
 
-def layouts(len_B, used_B, *, n: int, T: int, S: int, G: int,
-            tokens: int) -> list[Layout]:
+def slot_tokens(S: int, longest: int, sizes: int) -> int:
+  """Returns the smallest of S, S / 2, S / 4, ... that the longest prompt fits.
+
+  Args:
+    S: tokens of the largest slot.
+    longest: tokens of the longest prompt.
+    sizes: how many sizes there are; half of an odd number is rounded up.
+  """
+  for _ in range(sizes - 1):
+    if longest > (S + 1) // 2:
+      break
+    S = (S + 1) // 2
+  return S
+
+
+def layouts(len_B, used_B, len_P, *, n: int, T: int, S: int, G: int,
+            tokens: int, prompt_sizes: int) -> list[Layout]:
   """Returns the layout of each microbatch; none if no rollout is used.
 
   Args:
     len_B: tokens of each rollout.
     used_B: bool, the rollouts to pack; others are left out.
+    len_P: tokens of each problem's prompt.
     n: rollouts of each problem.
     T: tokens of a rollout, at most.
-    S: tokens of a prompt slot.
+    S: tokens of a prompt slot, at most.
     G: blocks of a microbatch.
     tokens: most tokens of a microbatch's rows, with padding.
+    prompt_sizes: sizes of prompt slots, see `slot_tokens`.
   """
   len_B = np.asarray(len_B)
   used = np.flatnonzero(used_B & (len_B > 0))
@@ -153,8 +171,10 @@ def layouts(len_B, used_B, *, n: int, T: int, S: int, G: int,
     offset = np.arange(length.sum()) - np.repeat(
         np.cumsum(length) - length, length)
     start = place.repeat([len(row) for row in taken]) * W + before
+    longest = np.asarray(len_P)[[row[0] // n for row in taken]].max()
     out.append(Layout(slot, held, answer.repeat(length), offset,
-                      start.repeat(length) + offset, W))
+                      start.repeat(length) + offset, W,
+                      slot_tokens(S, longest, prompt_sizes)))
   return out
 
 
@@ -187,9 +207,11 @@ def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
     rollouts: host arrays, problem-major.
     columns: name -> numbers [B] or [B, T].
   """
-  T = rollouts.tokens_RxT.shape[1]
+  T, S = rollouts.tokens_RxT.shape[1], layout.S
+  held = jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts)
   return Batch(
-      prompts=jax.tree.map(lambda x: np.asarray(x)[layout.held_P], prompts),
+      prompts=held.replace(  # an empty slot may hold a longer prompt
+          tokens_PxS=held.tokens_PxS[:, :S], len_P=held.len_P.clip(max=S)),
       slot_R=layout.slot_R,
       tokens_RxW=spread(layout, rollouts.tokens_RxT, np.int32),
       offset_RxW=spread(layout, np.broadcast_to(

@@ -164,8 +164,9 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
             cfg: LossConfig) -> list[packing.Layout]:
   """Returns the layouts of the microbatches; see packing.layouts."""
   return packing.layouts(
-      rollouts.len_R, used_B, n=n, T=rollouts.tokens_RxT.shape[1],
-      S=prompts.tokens_PxS.shape[1], G=G, tokens=cfg.microbatch_tokens)
+      rollouts.len_R, used_B, prompts.len_P, n=n,
+      T=rollouts.tokens_RxT.shape[1], S=prompts.tokens_PxS.shape[1], G=G,
+      tokens=cfg.microbatch_tokens, prompt_sizes=cfg.prompt_sizes)
 
 
 def place(batch: Batch, mesh) -> Batch:

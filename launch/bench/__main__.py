@@ -15,7 +15,7 @@ to uniform, of whose V ids V / mean end the rollout. The flags of a case change
 one case, or all cases of a suite.
 
 --what=planner, frontier, grader, grader_overlap, in_flight, simulator and
-machine time other parts.
+machine time other parts; --what=packing counts.
 """
 
 from concurrent.futures import process
@@ -48,6 +48,7 @@ PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
     "grader_overlap": "sampling with a slow grader, in line and in background",
     "in_flight": "sampling across updates, against step by step",
     "simulator": "sampling, against what launch.simulate_sampler predicts",
+    "packing": "padding and skipped blocks of an update, counted",
     "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
 }
 

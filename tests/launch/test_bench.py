@@ -22,7 +22,9 @@ from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
+from isojax.rl import packing as packing_lib
 from launch.bench import cases
+from launch.bench import packing
 from launch.bench import simulator
 from launch.bench import table
 from launch.bench import work
@@ -71,6 +73,19 @@ def test_the_work_of_an_update_by_hand():
   assert step.flops == 3 * forward
   assert step.bytes == 3 * 7 * 2 * SHAPE.params
   assert optimizer == work.Work(10 * SHAPE.params, 28 * SHAPE.params)
+
+
+def test_the_work_of_packed_rows_by_hand():
+  """Rows of 1000 tokens, of which 500 and 900 are of answers."""
+  length, prompts = np.array([300, 200, 0, 900]), np.array([3, 9])
+  layout, = packing_lib.layouts(
+      length, length > 0, prompts, n=2, T=1000, S=32, G=1, tokens=2000,
+      prompt_sizes=2)
+  # 2 x 2 blocks of 512 a row. The second half of the first row is padding,
+  # which has one block instead of two. A prompt slot is a block of 128.
+  assert packing.work(layout, prompts, length, 1) == packing.Work(
+      filled=1400, rows=2000, prompt_filled=3 + 9, prompts=2 * 16,
+      causal=8 * 512**2 + 2 * 128**2, computed=7 * 512**2 + 2 * 128**2)
 
 
 def test_the_roofline_takes_the_slower_bound_of_each_stage():
@@ -208,7 +223,8 @@ def test_a_peer_without_its_packages_says_what_is_possible():
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected either --what=sample|update|step|planner|frontier|grader|"
-     "grader_overlap|in_flight|simulator|machine or --suite=cpu|h200"),
+     "grader_overlap|in_flight|simulator|packing|machine or "
+     "--suite=cpu|h200"),
     (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),

@@ -200,8 +200,8 @@ def test_an_update_with_splash_is_one_with_the_einsum():
   random = np.random.default_rng(2)
   rows, n, T = 6, 3, 129
   length = np.array([129, 60, 7, 80, 0, 30])
-  layout, = packing.layouts(length, length > 0, n=n, T=T, S=11, G=2,
-                            tokens=4 * T)
+  layout, = packing.layouts(length, length > 0, np.array([4, 11]), n=n, T=T,
+                            S=11, G=2, tokens=4 * T, prompt_sizes=1)
   batch = packing.batch(
       layout, Prompts(random.integers(0, TINY.V, (2, 11)), np.array([4, 11]),
               np.zeros(2, np.uint32)),

@@ -42,7 +42,8 @@ def first(reward_Bpxn, uniform_Bpxn, *, m: int):
      r"token_mean \(none\)"),
     ("clip_low", -0.1, "clip_low=-0.1: expected >= 0"),
     ("advantage_ddof", -1, "advantage_ddof=-1: expected >= 0"),
-    ("microbatch_tokens", 0, ">= 1")])
+    ("microbatch_tokens", 0, ">= 1"),
+    ("prompt_sizes", 0, "prompt_sizes=0: expected >= 1; 1 pads all")])
 def test_bad_config_is_refused(field, value, message):
   with pytest.raises(InputError, match=message):
     dataclasses.replace(LOSS, **{field: value})

@@ -306,12 +306,51 @@ def test_assembled_by_hand():
       np.asarray, want, is_leaf=lambda x: isinstance(x, list)))
 
 
+def test_prompt_slots_by_hand():
+  """Slots of 5, 3 or 2 tokens: prompts of 3 and 2 take 3, one of 5 takes 5."""
+  assert [packing.slot_tokens(5, longest, 3) for longest in range(1, 6)] == [
+      2, 2, 3, 5, 5]
+  assert packing.slot_tokens(2048, 300, 4) == 512
+  assert packing.slot_tokens(2048, 1, 4) == 256
+  prompts = Prompts(np.arange(20).reshape(4, 5), np.array([4, 3, 2, 5]),
+                    np.arange(4, dtype=np.uint32))
+  rollouts = Rollouts(np.ones((4, 3), np.int32), np.array([0, 3, 2, 1]),
+                      np.ones(4, bool), np.zeros((4, 3)), np.zeros(4))
+  weight = dict.fromkeys(("advantage", "policy_weight"), np.ones(4))
+  found = update_lib.assemble(
+      prompts, rollouts, weight, n=1, G=1, cfg=dataclasses.replace(
+          PLAIN, microbatch_tokens=12, prompt_sizes=3))
+  assert [batch.prompts.tokens_PxS.tolist() for batch in found] == [
+      [[5, 6, 7], [10, 11, 12]], [[15, 16, 17, 18, 19]]]
+  assert [batch.prompts.len_P.tolist() for batch in found] == [[3, 2], [5]]
+
+
+def test_the_size_of_prompt_slots_changes_no_number(params):
+  """Prompts of 1 to 7 tokens, in slots of 7 and of 4."""
+  prompts, rollouts, value, weight = make_data()
+  found, sizes = [], set()
+  for prompt_sizes in (1, 2):
+    cfg = dataclasses.replace(LOSS, microbatch_tokens=22,
+                              prompt_sizes=prompt_sizes)
+    logp, layouts = np.zeros((Bp * n, T)), update_lib.layouts(
+        prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=cfg)
+    for layout in layouts:
+      batch = packing.batch(layout, prompts, rollouts, {})
+      sizes.add(batch.prompts.tokens_PxS.shape[1])
+      packing.collect(layout, scored(
+          make_model(TINY), params, batch, np.float32(1))[0], logp)
+    found.append(logp)
+  assert sizes == {4, 7}
+  np.testing.assert_allclose(*found, atol=1e-5)
+
+
 def test_collect_is_the_inverse_of_spread():
   random = np.random.default_rng(0)
   length = random.integers(1, T + 1, Bp * n)
   value = random.normal(size=(Bp * n, T)) * (np.arange(T) < length[:, None])
   used, out = random.random(Bp * n) < 0.7, np.zeros((Bp * n, T))
-  for layout in packing.layouts(length, used, n=n, T=T, S=S, G=2, tokens=40):
+  for layout in packing.layouts(length, used, np.full(Bp, S), n=n, T=T, S=S,
+                                G=2, tokens=40, prompt_sizes=1):
     packing.collect(layout, packing.spread(layout, value, np.float64), out)
   np.testing.assert_array_equal(out, value * used[:, None])
 
