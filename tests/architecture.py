@@ -701,7 +701,7 @@ IMPORTS = {
         "models.hf_config models.lora planner.cost.memory "
         "planner.cost.pages planner.cost.roofline policy rl.algorithm "
         "rl.packing rl.update run_context sampling.cache sampling.in_flight "
-        "sampling.sampler types",
+        "sampling.paged sampling.queue sampling.sampler types",
     "launch.compile.report":
         "",
     "launch.compile.slots":

@@ -142,7 +142,7 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
       dtype="bfloat16", weights="bfloat16", cache="bfloat16",
       sampled_head="bfloat16", head="bfloat16",
       reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True,
-      slots=e.sampler.slots // G, rows=rows, prompts=rows,
+      slots=e.sampler.slots // G, pool=None, chunk=64, rows=rows, prompts=rows,
       max_prompt=S, max_response=T, kl=bool(e.recipe.loss.kl_coef), fused=True)
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(

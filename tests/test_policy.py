@@ -17,7 +17,7 @@ from launch.compile import slots as slots_lib
 def opened():
   return policy.opened_model(
       "isojax/assets/countdown-tiny",
-      mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=1)))
+      mesh_lib.make_mesh(mesh_lib.MeshConfig(data=2, fsdp=1, tensor=1)))
 
 
 def config(**changes):
@@ -63,7 +63,7 @@ def test_no_slot_fits(opened):
 
 def test_the_table_of_slots(opened):
   text = slots_lib.table(opened.model, config(expected_tokens=9.0),
-                         gathered=False).splitlines()
+                         gathered=True).splitlines()
   assert text[0] == ("slots that sampler.memory_gib=0.003 admits at a mean of 9 "
                      "new tokens, a mean context of 10:")
   plain, paged, *_ = [line.split() for line in text[2:]]

@@ -23,6 +23,8 @@ from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import in_flight
+from isojax.sampling import paged
+from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch.compile import devices as devices_lib
@@ -32,7 +34,7 @@ from launch.compile.devices import Program
 OWN = ("critic start", "critic accumulate", "critic apply")
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
          "accumulate", "apply")  # score: only of recipes that need it
-FURTHER = (*OWN, "reread")  # of some recipes
+FURTHER = (*OWN, "reread", "move")  # of some recipes, and of sampler.page
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -85,7 +87,8 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   G = mesh_lib.blocks(mesh)
   planned = dict.fromkeys(NAMES + FURTHER) | (
       estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
-                sampler.gathered).own
+                sampler.gathered, pool=sampler.pool and (
+                    sampler.pool.pages * sampler.pool.page)).own
       if e.recipe.loss.remat and not e.model.lora.rank else {})
   return Case(e, opened.model, sampler, planned, notes, hbm)
 
@@ -97,8 +100,9 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 
 
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
-              slots: int, rows: int, gathered: bool) -> memory_lib.Programs:
-  """Returns the planner's estimate; slots and rows are per device."""
+              slots: int, rows: int, gathered: bool, *,
+              pool: int | None) -> memory_lib.Programs:
+  """Returns the planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   kept = policy_lib.slot_sizes(model, e.sampler)
   return memory_lib.programs(
@@ -108,6 +112,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       head=e.recipe.loss.head_dtype or e.recipe.loss.dtype,
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
+      pool=pool, chunk=e.sampler.chunk,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
       fused=run_context.update_kernel(e, model) != "einsum")
@@ -117,14 +122,14 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
   """Returns the experiment with the most slots and tokens estimated to fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
-  least = estimated(e, model, 1, 1, True)
+  least = estimated(e, model, 1, 1, True, pool=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, *_ = pages_lib.admitted(
       policy_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
       **policy_lib.slot_sizes(model, e.sampler))
   # The optimizer's moments stay in memory during an accumulation.
   rows = memory_lib.largest(lambda rows: estimated(
-      e, model, 1, rows, True).own["accumulate"] + 2 * least.state
+      e, model, 1, rows, True, pool=None).own["accumulate"] + 2 * least.state
                             <= MARGIN * hbm, 2**12)
   if not slots or not rows:
     raise InputError(
@@ -151,6 +156,25 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
+def pool_of(s: sampler_lib.Sampler, make) -> tuple:
+  """Returns all arenas of a pool; `make` returns the shapes of a cache."""
+  return tuple(make(s.G * size, s.pool.page)
+               for size in np.diff(paged.offsets(s.pool.pages)).tolist())
+
+
+def pages_of(s: sampler_lib.Sampler, sharding) -> dict:
+  """Returns the arguments of decoding that say which pages are read, as shapes.
+  """
+  prompts = Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
+                    np.zeros(1, np.uint32))
+  q = queue_lib.start(prompts, 1, G=s.G, R=s.row_sizes[-1], W=s.window,
+                      T=s.max_new_tokens)
+  held = paged.start(s, q)
+  held.arenas = dict.fromkeys(range(len(held.offsets) - 1))
+  return paged.arguments(
+      s._replace(place=lambda tree: placed(tree, sharding)), q, held)
+
+
 def sampling(c: Case, state: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
@@ -163,8 +187,8 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 s.window * mesh_lib.blocks(mesh))
   make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
                              cache_lib.sharding(model))
-  cache, window = make(R, L), make(W, S)
-  shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
+  window = make(W, S)
+  cache = make(R, L) if s.pool is None else pool_of(s, make)
   params = decoder.abstract_params(model)
   if e.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
@@ -187,23 +211,37 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 planned["prepare"])
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
                 state + held(cache), planned["prefill"])
-  if e.recipe.updates.in_flight:
+  if e.recipe.updates.in_flight or s.pool:
     of = in_flight.read_rows(s, L) * G
     sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
     yield Program("reread", lambda: s.reread.lower(weights, sequences),
                   state + held(cache), planned["reread"])
+  if e.recipe.updates.in_flight:
     key = placed(jax.eval_shape(lambda: jax.random.split(
         jax.random.key(0), R)), rows)
+  more = {} if s.pool is None else pages_of(s, rows)
+  decode = Program("decode", lambda: s.decode.lower(
+      weights, cache, row, key, scalar, scalar,
+      kind="nucleus" if e.eval.top_p < 1 else "whole", **more), state + held(
+          window), planned["decode"])
+  if s.pool is not None:
+    copied, arenas = a("int32", G, R // G), dict(offsets=more["offsets"])
+    yield Program("insert", lambda: s.pool.insert.lower(
+        cache, window, copied, copied, copied, **arenas),
+                  state + held(weights), planned["insert"])
+    yield Program("move", lambda: s.pool.move.lower(
+        cache, copied, copied, **arenas),
+                  state + held((weights, window)), planned["move"])
+    yield decode
+    return
+  shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
   yield Program("insert", lambda: s.insert.lower(
       cache, window, take, take, G=G), state + held(weights),
                 planned["insert"])
   yield Program("resize", lambda: s.resize.lower(shorter.k[0], take, L, 3),
                 state + held((weights, window, cache)) - held(cache.k[0]),
                 planned["resize"])
-  yield Program("decode", lambda: s.decode.lower(
-      weights, cache, row, key, scalar, scalar,
-      kind="nucleus" if e.eval.top_p < 1 else "whole"), state + held(window),
-                planned["decode"])
+  yield decode
 
 
 def widest(e: experiment_lib.Experiment, G: int):

@@ -1,5 +1,6 @@
 """launch.compile: what programs say of themselves, and programs for a slice."""
 
+import dataclasses
 import re
 import sys
 
@@ -12,6 +13,7 @@ from configs import hard
 from isojax import experiment as experiment_lib
 from isojax import run_context
 from isojax import mesh as mesh_lib
+from isojax import policy
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import chunked_head
@@ -198,6 +200,28 @@ def test_a_small_model_on_a_small_slice():
   tiny = update_lib.abstract_state(
       case.model, run_context.make_optimizer(case.e)[0])
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
+
+
+def test_the_programs_of_a_paged_sampler():
+  """On this machine's devices: all arenas, and what a chunk reads of them."""
+  e = small(fsdp=4)
+  e = dataclasses.replace(e, sampler=dataclasses.replace(
+      e.sampler, page=4, slots=8, max_new_tokens=49))
+  opened = policy.opened_model(e.model.path, mesh_lib.make_mesh(e.mesh))
+  sampler, _ = policy.make_sampler(opened, e.sampler)
+  planned = dict.fromkeys(programs_lib.NAMES + programs_lib.FURTHER)
+  case = programs_lib.Case(e, opened.model, sampler, planned, (), 1.0)
+  found = {p.name: p for p in programs_lib.sampling(case, 0)}
+  assert list(found) == ["prepare", "prefill", "reread", "insert", "move",
+                         "decode"]
+  # 2 slots of 63 positions on each device; keys and values of all layers.
+  assert sampler.pool.pages == 2 * 16
+  pool = 2 * 16 * 4 * policy.shape_of(opened.model.cfg).kv_bytes_per_token(4)
+  assert found["prefill"].beside == found["reread"].beside == pool
+  for name in ("move", "decode"):
+    row, _ = devices_lib.compiled(found[name])
+    assert pool < row.arguments < pool + 1e6
+    assert row.output < 0.5 * pool  # it is changed in place
 
 
 def test_a_slice_that_libtpu_refuses():

@@ -534,7 +534,8 @@ def test_bytes_of_programs_by_hand():
   p = memory_lib.programs(
       ONE, dtype="float32", weights="float32", cache="float32",
       sampled_head="float32", head="float32", reduce_dtype="float32",
-      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2,
+      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, pool=None,
+      chunk=2, rows=3, prompts=2,
       max_prompt=10, max_response=6, kl=False, fused=False)
   assert p.own["start"] == 232 and p.own["apply"] == 4 * 232
   assert p.own["prefill"] == 464 + 160 + 10 * 240
@@ -552,7 +553,8 @@ def test_bytes_of_what_is_kept_rounded_by_hand():
   p = memory_lib.programs(
       ONE, dtype="float32", weights="int8", cache="float8",
       sampled_head="int8", head="float32", reduce_dtype="float32",
-      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, rows=3, prompts=2,
+      mesh=roofline.Mesh(1, 2, 1), gathered=True, slots=4, pool=None,
+      chunk=2, rows=3, prompts=2,
       max_prompt=10, max_response=6, kl=False, fused=False)
   assert p.own["prefill"] == 116 + 40 + 10 * 240
   assert p.own["insert"] == 4 * 64 + 40
@@ -575,7 +577,8 @@ def test_a_float32_head_by_hand():
   sizes = dict(
       dtype="bfloat16", weights="bfloat16", cache="bfloat16",
       reduce_dtype="float32", mesh=roofline.Mesh(1, 2, 1), gathered=True,
-      slots=4, rows=3, prompts=2, max_prompt=10, max_response=6, kl=False,
+      slots=4, pool=None, chunk=2, rows=3, prompts=2, max_prompt=10,
+      max_response=6, kl=False,
       fused=False)
   p, wide = (memory_lib.programs(ONE, sampled_head=head, head=head, **sizes)
              for head in ("bfloat16", "float32"))
@@ -665,7 +668,7 @@ def test_programs_are_as_large_as_compiled_ones(case):
       shape, dtype="bfloat16", weights="bfloat16", cache="bfloat16",
       sampled_head="bfloat16", head="bfloat16", reduce_dtype="bfloat16",
       mesh=roofline.Mesh(*mesh), gathered=True,
-      slots=slots, rows=rows, prompts=rows, max_prompt=S,
+      slots=slots, pool=None, chunk=64, rows=rows, prompts=rows, max_prompt=S,
       max_response=T, kl=False, fused=fused)
   assert p.own[program] / 2**30 == pytest.approx(gib, rel=0.15)
 

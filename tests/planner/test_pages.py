@@ -82,8 +82,9 @@ def test_slots_and_pages_by_hand():
   assert shared_out(464 + 537 + 256) == (1, 4, True)
   assert shared_out(464 + 537 + 255)[0] == 0
   assert shared_out(464 + 5 * 665, most=5, fsdp=2) == (5, 10, True)
-  # Half of the weights.
-  assert shared_out(232 + 5 * 665, most=6, fsdp=2) == (5, 10, False)
+  # Four of five slots are worth whole weights; none of one is not.
+  assert shared_out(232 + 5 * 665, most=6, fsdp=2) == (4, 14, True)
+  assert shared_out(232 + 537 + 256, fsdp=2) == (1, 4, False)
 
 
 def test_a_config_by_hand():

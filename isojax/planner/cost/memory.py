@@ -182,7 +182,10 @@ def largest(fits, most: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-  """Bytes on a device, as in the report of `launch.compile`."""
+  """Bytes on a device, as in the report of `launch.compile`.
+
+  A pool of pages is not resized; its pages are moved in place.
+  """
 
   state: float  # float32 parameters; its moments are twice as much
   reference: float  # float32 parameters of the base policy, with KL
@@ -202,7 +205,8 @@ class Programs:
     """Returns the arguments, temporaries and results of each program."""
     return dict(
         prefill=self.weights + self.window + self.prefilling,
-        insert=self.cache + self.window,
+        reread=self.weights + self.window + self.prefilling,
+        insert=self.cache + self.window, move=self.cache,
         # The last growth of one part; the other parts stay in memory.
         resize=(1 + SHORTER) * self.part,
         decode=self.weights + self.cache + self.drawing, start=self.state,
@@ -212,7 +216,8 @@ class Programs:
 
 def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
              sampled_head: str, head: str, reduce_dtype: str, mesh: Mesh,
-             gathered: bool, slots: int, rows: int, prompts: int,
+             gathered: bool, slots: int, pool: int | None, chunk: int,
+             rows: int, prompts: int,
              max_prompt: int, max_response: int, kl: bool, fused: bool) -> Programs:
   """Returns the memory of the programs with remat and without adapters.
 
@@ -223,6 +228,8 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
     reduce_dtype: of the gradients of the layers' matrices.
     gathered: whole weights on each fsdp shard while sampling.
     slots: of the sampler, on a device.
+    pool: positions of pages on a device; None: slots have the longest length.
+    chunk: tokens that are decoded at once, beside a pool.
     rows, prompts: of a microbatch, on a device.
     fused: whether prefill and update use a fused attention kernel.
   """
@@ -235,6 +242,11 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   sampled = (shape.kv_bytes_per_token(BYTES[cache])
              / min(tensor, shape.kv_heads))
   first = math.ceil(slots / 8)  # prompts of a prefill
+  stored = slots * (S + T) if pool is None else pool
+  # Scores and softmax of every position in float32, of two rows in a pool: see
+  # page_bytes.
+  drawing = 8 * heads * (stored if pool is None else 2 * stored) + (
+      0 if pool is None else slots * chunk * sampled)
   # Per token and layer: residual and normed input, then gate and up, or
   # queries, keys, values and scores. A backward has all of them, and their gradients.
   attended = (2 * heads + 2 * shape.kv_heads / min(tensor, shape.kv_heads)
@@ -249,12 +261,11 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
       state=state, reference=state * kl,
       weights=(weight_bytes(shape, weights, sampled_head)
                / (tensor if gathered else shards)),
-      cache=slots * (S + T) * sampled,
-      part=slots * (S + T) * sampled / (2 * shape.layers),
+      cache=stored * sampled,
+      part=(stored if pool is None else 0) * sampled / (2 * shape.layers),
       window=first * S * sampled,
       prefilling=first * S * forward,
-      drawing=slots * (2 * 4 * heads * (S + T)
-                       + DRAWN * 4 * shape.vocab / tensor),
+      drawing=drawing + slots * DRAWN * 4 * shape.vocab / tensor,
       copy=copy,
       kept=(number * shape.layers * shape.width * (rows * T + prompts * S)
             + kv * (rows + prompts) * S

@@ -200,9 +200,13 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
                max_response: int, **slot) -> Admitted:
   """Shares the memory of a device out to slots and the pool.
 
-  Weights are gathered and slots are rounded as in `memory.slots_admitted`. The
-  pool has the memory that is left, and at most what all slots can use: the last
-  token of a rollout is not stored. If the pool has no space for a rollout of maximal length, no slot is admitted.
+  Slots are rounded as in `memory.slots_admitted`. Weights are gathered unless
+  that costs more than half of the slots: any number of slots may be wanted, and
+  weights that are not gathered are moved for every token.
+
+  The pool has the memory that is left, and at most what all slots can use: the
+  last token of a rollout is not stored. If the pool has no space for a rollout
+  of maximal length, no slot is admitted.
 
   Args:
     shape: of the policy.
@@ -233,7 +237,7 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
       slots = slots // tensor * tensor or slots
     return slots, min(pages(slots), slots * longest)
 
-  if fsdp == 1 or room(whole)[0] == most:
+  if fsdp == 1 or 2 * room(whole)[0] >= room(whole / fsdp)[0]:
     return Admitted(*room(whole), True)
   return Admitted(*room(whole / fsdp), False)
 

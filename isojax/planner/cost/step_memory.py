@@ -104,7 +104,8 @@ def _memory(shape: ModelShape, workload: Workload, machine: Machine,
         shape, dtype=w.dtype, weights=w.sampled_weights,
         cache=w.sampled_cache, sampled_head=w.head_sampled,
         head=w.head_updated, reduce_dtype=w.reduce_dtype, mesh=mesh,
-        gathered=whole, slots=local, rows=micro, prompts=micro,
+        gathered=whole, slots=local, pool=None, chunk=0, rows=micro,
+        prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=kl,
         fused=w.fused), machine, whole, critic)
   # A token in a layer: residual and normed input twice, query, key, value and
