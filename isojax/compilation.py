@@ -19,7 +19,9 @@ SMALL = 0.1  # seconds; programs that compile faster are not cached
 # Events of jax: COMPILED for every program, READ for every cache hit.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
+# Of isojax: a thread waited for another one that compiled its program.
+WAITED = "/isojax/compilation/waited_duration"
+SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED, WAITED)
 READ = "/jax/compilation_cache/cache_hits"
 
 
@@ -60,16 +62,17 @@ def keep_programs() -> str | None:
 def announce(say) -> None:
   """Lets say(line) be called when a compilation takes more than LONG seconds.
   """
-  waiting = []
+  waiting = {}  # by thread
 
   def event(name: str, _, **more) -> None:
-    while waiting and name in (COMPILED, LOWERED):
-      waiting.pop().cancel()
+    thread = threading.get_ident()
+    if name in (COMPILED, LOWERED) and thread in waiting:
+      waiting.pop(thread).cancel()
     if name == LOWERED:  # the next is to compile it
-      waiting.append(threading.Timer(LONG, say, [
-          f"compiling {program(more)}: more than {LONG:g} s so far"]))
-      waiting[-1].daemon = True
-      waiting[-1].start()
+      waiting[thread] = threading.Timer(LONG, say, [
+          f"compiling {program(more)}: more than {LONG:g} s so far"])
+      waiting[thread].daemon = True
+      waiting[thread].start()
 
   jax.monitoring.register_event_duration_secs_listener(event)
 
@@ -80,37 +83,64 @@ def program(event: dict) -> str:
   return name.removeprefix("jit(").removesuffix(")")
 
 
+class _Spans:
+  """Times at which a thread traced or compiled, without overlap."""
+
+  def __init__(self):
+    self.spans = []  # (begin, end)
+
+  def add(self, end: float, seconds: float) -> None:
+    begin = end - seconds
+    # Inner functions are traced within outer ones and end before them.
+    while self.spans and self.spans[-1][0] >= begin - 1e-3:
+      self.spans.pop()
+    self.spans.append((begin, end))
+
+  @property
+  def seconds(self) -> float:
+    return sum(end - begin for begin, end in self.spans)
+
+
 class Count:
-  """Counts this process's compilations since the object was created."""
+  """Counts compilations since the object was created.
+
+  Those of other threads than the creator's are counted apart, as background:
+  the devices compute meanwhile.
+  """
 
   def __init__(self):
     self.programs, self.read = 0, 0
     self.names = []  # of programs compiled since the last `news`
-    self._spans = []  # disjoint (begin, end) of tracing and compiling
+    self._spans, self._thread = _Spans(), threading.get_ident()
     self._told = 0.0  # `seconds` at the last `news`
+    self._behind = {}  # of each other thread: its _Spans
+    self._names_behind, self._told_behind = [], 0.0
     jax.monitoring.register_event_duration_secs_listener(self._spent)
     jax.monitoring.register_event_listener(self._read)
 
   def _spent(self, event: str, seconds: float, **more) -> None:
     if event not in SPENT:
       return
-    end = time.perf_counter()
-    begin = end - seconds
-    # Inner functions are traced within outer ones and end before them.
-    while self._spans and self._spans[-1][0] >= begin - 1e-3:
-      self._spans.pop()
-    self._spans.append((begin, end))
+    thread, end = threading.get_ident(), time.perf_counter()
+    own = thread == self._thread
+    (self._spans if own else self._behind.setdefault(thread, _Spans())).add(
+        end, seconds)
     if event == COMPILED:
-      self.programs += 1
-      self.names.append(program(more))
+      self.programs += own
+      (self.names if own else self._names_behind).append(program(more))
 
   def _read(self, event: str, **_) -> None:
-    self.read += event == READ
+    self.read += event == READ and threading.get_ident() == self._thread
 
   @property
   def seconds(self) -> float:
     """Seconds spent tracing, lowering, and compiling or reading programs."""
-    return sum(end - begin for begin, end in self._spans)
+    return self._spans.seconds
+
+  @property
+  def seconds_behind(self) -> float:
+    """Seconds spent so by other threads."""
+    return sum(spans.seconds for spans in list(self._behind.values()))
 
   def clock(self) -> float:
     """Returns a clock in seconds that does not advance during compilation."""
@@ -122,11 +152,22 @@ class Count:
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:
       return None
-    counts = collections.Counter(names)
-    listed = ", ".join(name + f" x {count}" * (count > 1)
-                       for name, count in counts.items())
-    return f"compiled {listed} in {seconds:.1f} s"
+    return f"compiled {_listed(names)} in {seconds:.1f} s"
+
+  def news_behind(self) -> str | None:
+    """Returns a line on programs compiled by other threads, or None."""
+    names, self._names_behind = self._names_behind, []
+    now = self.seconds_behind
+    seconds, self._told_behind = now - self._told_behind, now
+    if not names:
+      return None
+    return f"compiled ahead {_listed(names)} in {seconds:.1f} s"
 
   def __str__(self) -> str:
     return (f"compiled {self.programs} programs in {self.seconds:.1f} s "
             f"({self.read} from the cache)")
+
+
+def _listed(names: list[str]) -> str:
+  return ", ".join(name + f" x {count}" * (count > 1)
+                   for name, count in collections.Counter(names).items())

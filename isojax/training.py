@@ -6,6 +6,7 @@ bit-identical results.
 """
 
 import contextlib
+import dataclasses
 import os
 import time
 import typing
@@ -37,6 +38,7 @@ from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.run_context import RunContext
 from isojax.run_state import Run
+from isojax.sampling import compile_ahead
 from isojax.sampling import in_flight_queue
 from isojax.tasks import stratum_file
 
@@ -161,6 +163,8 @@ def advance(run: Run) -> str | None:
     hosts.say(str(run.compiled))
   elif news:
     hosts.say(f"step {run.step + 1}: {news}, not counted as device time")
+  if news := run.compiled.news_behind():
+    hosts.say(f"step {run.step + 1}: {news}, while the devices computed")
   if not fields.pop("finite"):
     return diverged(run, fields)
   del fields["loss"]  # carries no information on-policy: only its gradient does
@@ -258,7 +262,8 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
   # Opened in this order and closed in reverse.
-  with (rollouts_lib.grading(context) as grader,
+  with (compile_ahead.if_it_helps(context.sampler) as sampler,
+        rollouts_lib.grading(context) as grader,
         contextlib.nullcontext() if complete or not hosts.first() else
         summaries_lib.opened(
             folder, e.log, run_id=context.run_id, config=context.identity,
@@ -272,8 +277,8 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
         e.recipe.loss, e.recipe.updates, e.recipe.critic)
     critic = run_context.make_critic(e)
     yield Run(
-        context=context, start=start, step=start,
-        rollouts=rollouts,
+        context=dataclasses.replace(context, sampler=sampler), start=start,
+        step=start, rollouts=rollouts,
         solved_D=step_rollouts.solved(kept, context.train.id_P),
         state=state, flight=(
             rollouts_in_flight.opened(host, context.sampler.slots)

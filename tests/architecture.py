@@ -489,6 +489,8 @@ IMPORTS = {
         "ledger.records rl.rewards types",
     "sampling.cache":
         "mesh models.decoder",
+    "sampling.compile_ahead":
+        "compilation models.decoder sampling.sampler",
     "sampling.decode":
         "mesh models.decoder rng sampling.cache sampling.draw "
         "sampling.interrupt sampling.paged_cache types",
@@ -634,8 +636,9 @@ IMPORTS = {
         "alarms cli compilation distributed.hosts evaluate experiment "
         "ledger.checkpoint ledger.records opening profile progress resume "
         "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
-        "run_state sampled_texts sampling.in_flight_queue step "
-        "step_rollouts stopping summaries tasks.stratum_file",
+        "run_state sampled_texts sampling.compile_ahead "
+        "sampling.in_flight_queue step step_rollouts stopping summaries "
+        "tasks.stratum_file",
     "types":
         "",
     "unused_settings":

@@ -1,5 +1,6 @@
 """Compilation is counted once, and apart from the work."""
 
+import threading
 import time
 
 import jax
@@ -56,3 +57,22 @@ def test_the_clock_stands_still_while_programs_are_compiled():
   seconds = count.seconds
   outer_of_this_test(x).block_until_ready()
   assert count.seconds == seconds and count.news() is None
+
+
+def test_other_threads_do_not_stop_the_clock():
+  count = compilation.Count()
+  clock, wall = count.clock(), time.perf_counter()
+
+  def behind_of_this_test(x):
+    return jnp.tanh(x) * 5
+
+  thread = threading.Thread(
+      target=lambda: jax.jit(behind_of_this_test)(jnp.ones(3)))
+  thread.start()
+  thread.join()
+  assert abs(count.clock() - clock - (time.perf_counter() - wall)) < 1e-3
+  assert count.seconds == 0 and count.news() is None
+  assert "behind_of_this_test" in count.news_behind()
+  assert count.news_behind() is None
+  jax.monitoring.record_event_duration_secs(compilation.WAITED, 0.25)
+  assert count.seconds == 0.25
