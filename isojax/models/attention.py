@@ -46,6 +46,12 @@ class Seen:
     return (jnp.full((1, 1), self.S) if self.first_BxT is None
             else self.first_BxT)
 
+  @property
+  def causal(self) -> bool:
+    """Whether each token sees itself and all tokens before it, as prompts do.
+    """
+    return self.prompt_B is None and self.first_BxT is None
+
   def mask(self, B: int, T: int) -> jax.Array:
     """Returns the slots as a mask, bool [B, T, S + T]."""
     slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
@@ -127,9 +133,12 @@ def attend(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen, *, scale: float,
       lambda x: x.astype(q_BxTxNxH.dtype), (k_BxKxHxL, v_BxKxLxH, past))
   if isinstance(seen, Seen) and T >= LEAST and kernel == "splash":
     return splash(q_BxTxNxH * scale, k_BxKxHxL, v_BxKxLxH, seen, cap, mesh)
+  cudnn = isinstance(seen, Seen) and T >= LEAST and kernel == "cudnn"
+  if cudnn and seen.causal and window is None:
+    return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, None, scale, mesh, kernel)
   mask_BxTxL = windowed(
       seen.mask(B, T) if isinstance(seen, Seen) else seen, window)
-  if isinstance(seen, Seen) and T >= LEAST and kernel == "cudnn":
+  if cudnn:
     return of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale, mesh,
                   kernel)
   return einsum(q_BxTxNxH * scale, (*past[:1], k_BxKxHxL),
@@ -194,19 +203,24 @@ def by_device(each, mesh, **heads):
 
 def of_jax(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL, scale: float, mesh,
            implementation: str):
-  """Calls jax.nn's kernel; "cudnn" holds a mask, bfloat16 [T, L] a row."""
-  T = mask_BxTxL.shape[1]
+  """Calls jax.nn's kernel; "cudnn" holds a mask, bfloat16 [T, L] a row.
+
+  Without a mask, None, attention is causal: "cudnn" holds no mask, and does not
+  compute the blocks above the diagonal.
+  """
+  T = q_BxTxNxH.shape[1]
   even = lambda x, axis: padded(x, -(-x.shape[axis] // 2) * 2, axis)
 
-  def each(q, k, v, mask):
+  def each(q, k, v, *mask):
+    mask = even(even(*mask, 1), 2)[:, None] if mask else None
     return jax.nn.dot_product_attention(
         even(q, 1), even(k.transpose(0, 3, 1, 2), 1),
-        even(v.transpose(0, 2, 1, 3), 1),
-        mask=even(even(mask, 1), 2)[:, None], scale=scale,
-        implementation=implementation)[:, :T]
+        even(v.transpose(0, 2, 1, 3), 1), mask=mask, is_causal=mask is None,
+        scale=scale, implementation=implementation)[:, :T]
 
-  return by_device(each, mesh, q=2, k=1, v=1, mask=None, out=2)(
-      q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, mask_BxTxL)
+  given = {} if mask_BxTxL is None else {"mask": mask_BxTxL}
+  return by_device(each, mesh, q=2, k=1, v=1, **dict.fromkeys(given), out=2)(
+      q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, *given.values())
 
 
 class Sparse(typing.NamedTuple):

@@ -238,6 +238,35 @@ def test_what_jax_is_given_is_the_einsum(window):
     np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+def test_prompts_of_jax_are_the_einsum():
+  """Without a mask; of 131 tokens, which are padded to 132."""
+  seen = Seen(0, None, None, None)
+  q, k, v, _ = operands()
+  ours, plain = (jax.jit(attend)(q, k[..., :T], v[:, :, :T]) for attend in (
+      lambda *qkv: attention.of_jax(
+          *qkv, None, 0.2, MESH, implementation="xla"),
+      attended("einsum", seen)))
+  np.testing.assert_allclose(ours, plain, atol=1e-5)
+
+
+def test_cudnn_has_no_mask_for_prompts(monkeypatch):
+  monkeypatch.setattr(
+      "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
+      lambda: 91300)
+  q, k, v, _ = operands(jnp.bfloat16)
+  attend = lambda seen, window=None: jax.jit(
+      attended("cudnn", seen, window=window)).trace(
+          q, k[..., :T], v[:, :, :T]).lower(
+              lowering_platforms=("cuda",)).as_text()
+  ours = attend(Seen(0, None, None, None))
+  assert "__cudnn$fmhaSoftmax(" in ours and "CAUSAL" in ours
+  assert f"x{T + 1}x{T + 1}x" not in ours
+  for windowed in (attend(Seen(0, None, None, None), window=7),
+                   attend(Seen(0, None, jnp.zeros((B, T), int), None))):
+    assert "__cudnn$fmhaScaleBiasSoftmax(" in windowed
+    assert "CAUSAL" not in windowed
+
+
 def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
   monkeypatch.setattr(
       "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
