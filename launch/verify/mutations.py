@@ -418,8 +418,8 @@ MUTATIONS = (
              "q.row.rollout_R[rows] = rollout", "q.row.rollout_R[rows] = 0",
              SAMPLER),
     Mutation("a chunk overwrites the tokens of the chunk before", _QUEUE,
-             "target = items[at], before[at] + col",
-             "target = items[at], col", SAMPLER),
+             "(items * T + before)[at] + col", "(items * T)[at] + col",
+             SAMPLER),
     # The paged cache.
     Mutation("a page is free when its first reader ends", _PAGES,
              "t.page_RxM[row, :t.count_R[row]]] -= 1",
