@@ -26,7 +26,7 @@ class Seen:
   # For each arena int32 [pages, Q], rows inside their block that read a page; a
   # number beyond the last row: none.
   readers: tuple[jax.Array, ...]
-  begins: tuple[jax.Array, ...]  # int32 [pages], position of a page's first slot
+  begins: tuple[jax.Array, ...]  # int32 [pages], position of their first slot
   start_R: jax.Array  # int32, where the chunk begins; pages are seen before it
   position_R: jax.Array  # int32, of the query
   i: jax.Array  # int32, the chunk's token: its slots up to i are seen

@@ -42,7 +42,7 @@ class Held:
   """Caches on the devices, and what is known about them on the host."""
 
   table: pages_lib.Table
-  offsets: tuple[int, ...]  # number of the first page of each arena, and the end
+  offsets: tuple[int, ...]  # first page of each arena, and the end of the last
   arenas: dict[int, decoder.KVCache]  # by arena, those that exist
   window: decoder.KVCache | None  # of the prompts prefilled last
   put_back_B: np.ndarray  # int32, times that each rollout was put back

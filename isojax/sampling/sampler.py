@@ -10,7 +10,8 @@
 
 A cache slot is a position, so a token attends to the slots before its own. The
 cache grows in four steps with the longest active rollout. Shapes depend neither
-on n nor on Bp nor on lengths: a sweep compiles them once.
+on n nor on Bp nor on lengths: a sweep compiles them once. With sampler.page the
+cache is a pool of pages instead, see sampling.paged.
 """
 
 import dataclasses
@@ -91,8 +92,8 @@ class SamplerConfig:
     if not 0 < self.top_p <= 1:
       raise InputError(f"sampler.top_p={self.top_p}: expected in (0, 1]")
     if self.page is not None and self.page < 1:
-      raise InputError(f"sampler.page={self.page}: expected at least 1 position, "
-                       "or None for a cache without pages")
+      raise InputError(f"sampler.page={self.page}: expected at least 1 "
+                       "position, or None for a cache without pages")
     if self.expected_tokens is not None and not (
         1 <= self.expected_tokens <= self.max_new_tokens):
       raise InputError(

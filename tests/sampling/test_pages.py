@@ -51,7 +51,8 @@ def test_no_page_has_more_readers_than_attention_multiplies():
   t = start(R=20, pages=200)
   filled = [pages.give(t, r, problem=0, prompt=5, known=5, length=8)
             for r in range(20)]
-  assert [len(each) for each in filled] == [2, *[1] * 7, 2, *[1] * 7, 2, 1, 1, 1]
+  assert [len(each) for each in filled] == [
+      2, *[1] * 7, 2, *[1] * 7, 2, 1, 1, 1]
   assert t.refs_GxP.max() == pages.READERS
   reader, _ = pages.readers(t)
   assert reader[0, 0].tolist() == list(range(8))
