@@ -10,12 +10,13 @@ The queue, its refills and the sizes of all calls are those of isojax.sampling.
 Only the calls on devices are replaced, by seconds of the planner's roofline.
 Without --config, 7B on 16 chips of v5e and 0.5B on one H100 are shown.
 
-The first design is the sampler as it is. `longest first` knows the mean length
-of n earlier rollouts of each problem, which training does not. The others
-replace only what a token reads and what the cache holds; isojax does not have
-them. Pages get the memory of the slots of the first design; slots are admitted
-at the mean context, and `pool` is the largest part of the pool that is used:
-above 100 %, rollouts would be put back into the queue, which is not simulated.
+The first design is the config's sampler without pages, the others have pages:
+as many slots and pages as a run gets, from the same memory. `longest first`
+knows the mean length of n earlier rollouts of each problem, as a stratum file
+does. `kernel` reads the pages of a slot alone; isojax has no such kernel: a
+token reads the part of the pool that is in use. `pool` is the largest part of
+the pool in use. `put back` is how often a rollout lost its slot because the
+pool was exhausted, per 100 rollouts.
 """
 
 import dataclasses
@@ -34,6 +35,7 @@ from isojax.models import hf_tokenizer
 from isojax.planner.cost import efficiency as efficiency_lib
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import pages as pages_lib
 from isojax.planner.cost.calls import Calls, Overheads
 from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.roofline import Mesh, checked_mesh
@@ -62,7 +64,7 @@ _SHARED = flags.DEFINE_float(
 _PROMPT = flags.DEFINE_float(
     "prompt_tokens", None, "Mean tokens of a prompt, log-normal with sigma 0.5; "
     "default: an eighth of sampler.max_prompt_tokens.", lower_bound=1)
-_PAGES = flags.DEFINE_list("pages", ["64", "256"], "Positions of a page.")
+_PAGES = flags.DEFINE_list("pages", ["128", "256"], "Positions of a page.")
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Draws of the lengths, whose mean is shown.", lower_bound=1)
 _CALL = flags.DEFINE_float(
@@ -72,7 +74,7 @@ _CALL = flags.DEFINE_float(
 SETTINGS = (("configs/hard.py:qwen2.5-7b", "qwen2.5-7b", "v5e-16"),
             ("configs/hard.py:qwen2.5-0.5b", "qwen2.5-0.5b", "h100"))
 HEAD = ("design", "slots", "useful slots", "tokens/s", "s/step", "tail s",
-        "read/needed", "cache, GB", "pool")
+        "read/needed", "cache, GB", "pool", "put back")
 
 
 class Setting(typing.NamedTuple):
@@ -81,7 +83,7 @@ class Setting(typing.NamedTuple):
   experiment: experiment_lib.Experiment
   calls: Calls
   unpaged: int  # slots of a device, with a cache of maximal length
-  slot: dict  # keywords of memory.slot_bytes
+  slot: dict  # dtypes and lengths, keywords of pages.admitted
 
   @property
   def G(self) -> int:
@@ -110,12 +112,9 @@ def setting(config, model: str, machine: str) -> Setting:
   mesh = checked_mesh(Mesh(**config.mesh.to_dict()), machine)
   platform = machine.accelerator.platform
   slot = slot_sizes(e, shape, mesh, machine)
-  weights = dict(weights=e.sampler.weights or e.sampler.dtype,
-                 head=(e.sampler.head_dtype or e.sampler.weights
-                       or e.sampler.dtype))
   slots, whole = memory_lib.slots_admitted(
       shape, fsdp=mesh.fsdp, budget=e.sampler.memory_gib * 2**30,
-      most=-(-e.sampler.slots // (mesh.data * mesh.fsdp)), **weights, **slot)
+      most=-(-e.sampler.slots // (mesh.data * mesh.fsdp)), **slot)
   if not slots:
     raise InputError(
         f"sampler.memory_gib={e.sampler.memory_gib}: not even one slot fits on "
@@ -134,9 +133,10 @@ def setting(config, model: str, machine: str) -> Setting:
 
 def slot_sizes(e: experiment_lib.Experiment, shape: ModelShape, mesh: Mesh,
                machine: machine_lib.Machine) -> dict:
-  """Returns the keywords of `memory.slot_bytes`."""
+  """Returns dtypes and lengths, keywords of `pages.admitted`."""
   s = e.sampler
   return dict(
+      weights=s.weights or s.dtype, head=s.head_dtype or s.weights or s.dtype,
       dtype=s.dtype, cache=s.cache or s.dtype, tensor=mesh.tensor,
       max_prompt=s.max_prompt_tokens, max_response=s.max_new_tokens,
       fused=memory_lib.has_kernel(
@@ -193,32 +193,31 @@ def mean_context(lengths: simulate.Lengths) -> float:
   return float((lengths.prompt_P[:, None] * new + new**2 / 2).sum() / time)
 
 
-def pool(s: Setting, slots: int) -> int:
-  """Returns the positions of all pools beside this many slots."""
-  return s.G * memory_lib.pool_positions(
-      s.calls.shape, unpaged=s.unpaged, slots=slots // s.G, **s.slot)
+def admitted(s: Setting, expected: float, page: int) -> pages_lib.Admitted:
+  """Returns the slots and pages of a device at this mean length."""
+  e = s.experiment.sampler
+  return pages_lib.admitted(
+      s.calls.shape, page=page, expected=expected, chunk=e.chunk, kernel=False,
+      budget=e.memory_gib * 2**30, fsdp=s.calls.mesh.fsdp,
+      most=-(-s.experiment.alloc.B // s.G), **s.slot)
 
 
-def admitted(s: Setting, context: float, page: int) -> int:
-  """Returns the slots whose mean context and half a page fill the pool."""
-  each = memory_lib.largest(
-      lambda slots: slots * s.G * (context + page / 2) <= pool(
-          s, slots * s.G), s.experiment.alloc.B // s.G)
-  return max(1, each) * s.G
-
-
-def designs(s: Setting, context: float) -> list[simulate.Design]:
+def designs(s: Setting, expected: float) -> list[simulate.Design]:
   """Returns the rows of a table."""
-  now = simulate.Design("as it is", s.unpaged * s.G, None, False, False)
-  pages = [int(page) for page in _PAGES.value]
-  paged = [now._replace(name=f"pages of {page}", page=page,
-                        slots=admitted(s, context, page)) for page in pages]
-  return [
-      now, now._replace(name="longest first", ordered=True),
-      now._replace(name="reads up to the longest", shrinks=True),
-      paged[0]._replace(name=f"{paged[0].name}, as many slots",
-                        slots=now.slots), *paged,
-      paged[0]._replace(name=f"{paged[0].name}, longest first", ordered=True)]
+  now = simulate.Design("no pages", s.unpaged * s.G, None, None, False, False)
+  out = [now, now._replace(name="longest first", ordered=True)]
+  for page in map(int, _PAGES.value):
+    of = admitted(s, expected, page)
+    if not of.slots:
+      continue
+    design = now._replace(name=f"pages of {page}", slots=of.slots * s.G,
+                          page=page, pages=of.pages)
+    out += [design._replace(name=f"{design.name}, as many slots",
+                            slots=min(design.slots, now.slots)),
+            design,
+            design._replace(name=f"{design.name}, longest first", ordered=True),
+            design._replace(name=f"{design.name}, kernel", kernel=True)]
+  return out
 
 
 def cells(s: Setting, design: simulate.Design, replays: list) -> list[str]:
@@ -234,7 +233,9 @@ def cells(s: Setting, design: simulate.Design, replays: list) -> list[str]:
       number(mean(seconds)), number(mean(lambda r: r.tail)),
       f"{mean(lambda r: r.read / (r.tokens * mean_context(r.lengths))):.2f}",
       number(held * s.calls.shape.kv_bytes_per_token(bytes_each) / 1e9),
-      f"{held / pool(s, design.slots):.0%}" if design.page else "-"]
+      f"{held / (s.G * design.pages * design.page):.0%}" if design.page else "-",
+      f"{mean(lambda r: 100 * r.put_back / r.lengths.new_PxN.size):.1f}"
+      if design.page else "-"]
 
 
 def table(s: Setting) -> str:
@@ -244,10 +245,10 @@ def table(s: Setting) -> str:
     stored = stored_lengths(_LENGTHS.value, e.model.path)
   draws = [drawn(e, seed, stored) for seed in range(_SEEDS.value)]
   context = statistics.mean(map(mean_context, draws))
+  new = np.concatenate([each.new_PxN.reshape(-1) for each in draws])
   rows = [cells(s, design, [simulate.replay(e.sampler, each, design, s.calls)
                             for each in draws])
-          for design in designs(s, context)]
-  new = np.concatenate([each.new_PxN.reshape(-1) for each in draws])
+          for design in designs(s, float(new.mean()))]
   mesh = dataclasses.asdict(s.calls.mesh)
   return (
       f"{e.name} on {s.calls.machine.name}, mesh {mesh}: {e.alloc.Bp} x "
@@ -261,7 +262,7 @@ def table(s: Setting) -> str:
 def main(_) -> None:
   if not all(page.isdigit() and int(page) for page in _PAGES.value):
     raise InputError(f"--pages={','.join(_PAGES.value)}: expected positive "
-                     "numbers of positions, such as 64,256")
+                     "numbers of positions, such as 128,256")
   for each in settings():
     print(table(each) + "\n", flush=True)
 

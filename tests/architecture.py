@@ -517,12 +517,13 @@ IMPORTS = {
         "sampling.interrupt types",
     "sampling.sampler":
         "attention_kernels errors mesh models.attention models.decoder "
-        "models.int8 models.precision sampling.cache sampling.decode "
-        "sampling.draw sampling.interrupt sampling.paged "
+        "models.int8 models.precision planner.cost.memory sampling.cache "
+        "sampling.decode sampling.draw sampling.interrupt sampling.paged "
         "sampling.paged_cache sampling.pages sampling.prefill "
         "sampling.queue types",
     "sampling.simulate":
-        "models.decoder planner.cost.calls sampling.sampler types",
+        "models.decoder planner.cost.calls sampling.paged sampling.sampler "
+        "types",
     "step":
         "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
         "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
@@ -749,7 +750,8 @@ IMPORTS = {
         "cli errors experiment format json_text launch.bench.run "
         "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
-        "planner.cost.roofline planner.cost.workload sampling.simulate",
+        "planner.cost.pages planner.cost.roofline planner.cost.workload "
+        "sampling.simulate",
     "launch.speedup":
         "cli errors format frontier.collapse frontier.io.field_mapping "
         "frontier.io.selection frontier.report.plots_speedup "

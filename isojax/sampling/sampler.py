@@ -29,6 +29,7 @@ from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import int8
 from isojax.models import precision as precision_lib
+from isojax.planner.cost import memory as memory_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
@@ -169,7 +170,8 @@ def sizes(cfg: SamplerConfig, G: int) -> dict:
       row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
-      window=-(-row_sizes[-1] // (8 * G)))
+      window=memory_lib.prefilled(row_sizes[-1] // G, S,
+                                  paged=cfg.page is not None))
 
 
 def check_page(cfg: SamplerConfig, mesh) -> None:

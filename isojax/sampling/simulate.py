@@ -1,9 +1,8 @@
 """Replays the sampler with given lengths and given costs, without a model.
 
-The loop and the queue are those of `sampler.stream`. Only the calls that run on
-devices are replaced: they add up what they would cost, and end each rollout at
-its given length. Designs that do not exist yet differ in what a decoded token
-reads and what the cache holds, see `Design`.
+The loop, the queue and the table of pages are those of `sampler.stream`. Only
+the calls that run on devices are replaced: they add up what they would cost,
+and end each rollout at its given length.
 """
 
 import dataclasses
@@ -13,29 +12,27 @@ import numpy as np
 
 from isojax.models import decoder
 from isojax.planner.cost.calls import Calls
+from isojax.sampling import paged
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Drawn
 from isojax.types import Prompts
 from isojax.types import Rows
 
 
-CALLS = ("gather", "prefill", "insert", "resize", "decode")
+CALLS = ("gather", "prefill", "reread", "insert", "move", "resize", "decode")
 
 
 class Design(typing.NamedTuple):
-  """A sampler; `sampler.py` has page=None and shrinks=False.
-
-  Training does not know expected lengths: it has ordered=False.
-  """
+  """A sampler."""
 
   name: str
   slots: int
-  # Positions of a page of a paged cache. None: a slot has the same positions
-  # as the longest.
-  page: int | None
-  # Whether a token reads the positions up to the longest active rollout,
-  # instead of all that the cache has; not read with pages.
-  shrinks: bool
+  page: int | None  # positions of a page; None: slots have the longest length
+  pages: int | None  # of a block's pool; None: no pages
+  # Whether a token reads only the pages of its slot, as a kernel would do.
+  # `sampler` reads the arenas of the pool that are in use. Not used without
+  # pages.
+  kernel: bool
   ordered: bool  # the longest expected problems are first
 
 
@@ -85,13 +82,15 @@ class Replay:
   design: Design
   lengths: Lengths
   sizes: dict  # of sampler.sizes
+  longest: int  # positions of a sequence
   seconds: dict  # of each call, summed
   counts: dict  # calls
+  begun_PxN: np.ndarray  # bool, rollouts that have started
   decoded: int = 0  # slots times tokens of the chunks
   tokens: int = 0  # of these, kept
   read: int = 0  # positions of keys and values, over all decoded tokens
-  held: int = 0  # positions of the cache, at most
-  started: int = 0  # rollouts
+  held: int = 0  # positions of the cache or of the pages in use, at most
+  put_back: int = 0  # times that a rollout lost its slot
   tail: float = 0.0  # seconds after the last rollout has started
 
   def _spend(self, name: str, seconds: float) -> None:
@@ -104,39 +103,57 @@ class Replay:
     return decoder.KVCache((shape(R, 1, 1, L),), (shape(R, 1, L, 1),))
 
   def prefill(self, params, prompts: Prompts) -> decoder.KVCache:
+    return self._prefill("prefill", prompts)
+
+  def reread(self, params, prompts: Prompts) -> decoder.KVCache:
+    return self._prefill("reread", prompts)
+
+  def _prefill(self, name: str, prompts: Prompts) -> decoder.KVCache:
     P, S = prompts.tokens_PxS.shape
-    self._spend("prefill", self.calls.prefill(P, S))
+    self._spend(name, self.calls.prefill(P, S))
     return self.empty(P, S)
 
   def insert(self, cache, window, row_GxF, slot_GxF, *, G: int):
-    S = window.v[0].shape[2]
-    # Pages of a prompt are shared, but for the last, which is copied.
     self._spend("insert", self.calls.copy(
-        row_GxF.size * min(S, self.design.page or S)))
+        row_GxF.size * window.v[0].shape[2]))
     return cache
+
+  def insert_pages(self, pool, window, slot_GxF, part_GxF, page_GxF, *,
+                   offsets):
+    return self._copied("insert", pool, page_GxF)
+
+  def move(self, pool, source_GxF, target_GxF, *, offsets):
+    return self._copied("move", pool, target_GxF)
+
+  def _copied(self, name: str, pool, page_GxF):
+    """Spends the time of copying pages; padding is not copied."""
+    count = int((page_GxF < self.design.pages).sum())
+    self._spend(name, self.calls.copy(count * self.design.page))
+    return pool
 
   def resize(self, part, take_GxR, L: int, axis: int):
     before = part.shape[0] * part.shape[axis]
     shape = list(part.shape)
     shape[0], shape[axis] = take_GxR.size, L
-    if self.design.page is None:  # else only the table of pages changes
-      # One part of two, but each layer has a call of its own.
-      self._spend("resize", self.calls.copy(
-          max(before, take_GxR.size * L) // 2)
-                  + (self.calls.shape.layers - 1) * self.calls.overheads.call)
+    # One part of two, but each layer has a call of its own.
+    self._spend("resize", self.calls.copy(
+        max(before, take_GxR.size * L) // 2)
+                + (self.calls.shape.layers - 1) * self.calls.overheads.call)
     return np.broadcast_to(np.int8(0), shape)
 
-  def decode(self, params, cache, row: Rows, key, temperature, top_p, kind):
+  def decode(self, params, cache, row: Rows, key, temperature, top_p, kind,
+             pages=None, offsets=()):
     C, T = self.sizes["chunk"], self.lengths.new_PxN
-    R, L = cache.v[0].shape[0], cache.v[0].shape[2]
+    R = len(row.active_R)
     length_R = T[row.id_R, row.rollout_R]
     drawn_R = np.where(row.active_R, np.minimum(C, length_R - row.count_R), 0)
     active_R = row.active_R & (row.count_R + drawn_R < length_R)
-    self.started += int((row.active_R & (row.count_R == 0)).sum())
-    read, held = self._positions(row, R, L)
-    seconds = self.calls.decode(C, R, read / R) + self._flush(R * L)
+    self.begun_PxN[row.id_R[row.active_R], row.rollout_R[row.active_R]] = True
+    read, held, written = (self._contiguous(cache) if pages is None else
+                           self._paged(cache, row, pages))
+    seconds = self.calls.decode(C, R, read / R) + self._flush(written)
     self._spend("decode", seconds)
-    if self.started == T.size:
+    if self.begun_PxN.all():
       self.tail += seconds
     self.decoded += R * C
     self.tokens += int(drawn_R.sum())
@@ -151,36 +168,42 @@ class Replay:
         nothing, nothing.astype(np.float32), np.zeros(R, np.float32),
         row.active_R & ~active_R & (length_R < self.sizes["max_new_tokens"]))
 
-  def _positions(self, row: Rows, R: int, L: int) -> tuple[int, int]:
-    """Returns (positions read for a token of each slot, positions held)."""
-    last_R = row.position_R[row.active_R] + self.sizes["chunk"]
-    page = self.design.page
-    if page is None:
-      longest = next(x for x in self.sizes["length_sizes"]
-                     if x >= min(last_R.max(initial=0),
-                                 self.sizes["length_sizes"][-1]))
-      return R * (min(L, longest) if self.design.shrinks else L), R * L
-    # On average over the chunk, half of it is there.
-    read_R = -(-(last_R - self.sizes["chunk"] // 2) // page)
-    problem_R = row.id_R[row.active_R]
-    full_P = self.lengths.prompt_P // page
-    own = (-(-last_R // page) - full_P[problem_R]).sum()
-    return int(read_R.sum()) * page, page * int(
-        own + full_P[np.unique(problem_R)].sum())
+  def _contiguous(self, cache) -> tuple[int, int, int]:
+    """Returns positions: read for a token of each slot, held, and rewritten."""
+    all_ = cache.v[0].shape[0] * cache.v[0].shape[2]
+    return all_, all_, all_ if self.calls.buffered else 0
+
+  def _paged(self, pool, row: Rows, pages) -> tuple[int, int, int]:
+    """Returns positions as `_contiguous`; the chunk itself is read beside it.
+    """
+    page, C = self.design.page, self.sizes["chunk"]
+    block = len(row.active_R) // self.sizes["G"]
+    readers = [(reader < block).sum(axis=1) for reader in pages.readers]
+    used = sum(int((count > 0).sum()) for count in readers)
+    if self.design.kernel:
+      # Pages up to the chunk's beginning, whatever is shared.
+      seen = int((-(-row.position_R[row.active_R] // page)).sum())
+    else:
+      seen = sum(arena.v[0].shape[0] for arena in pool)
+    return (seen * page + len(row.active_R) * C // 2, used * page,
+            pages.written_RxJ.size * page)
 
   def _flush(self, positions: int) -> float:
-    """Returns the seconds in which a chunk is written to the whole cache."""
-    if not self.calls.buffered or self.design.page is not None:
+    """Returns the seconds in which a chunk is written to the cache."""
+    if not positions:
       return 0.0
     return self.calls.copy(positions) - self.calls.overheads.call
 
   def sampler(self) -> sampler_lib.Sampler:
+    pool = None if self.design.page is None else paged.Pool(
+        page=self.design.page, pages=self.design.pages, longest=self.longest,
+        insert=self.insert_pages, move=self.move)
     return sampler_lib.Sampler(
         mesh=None, **self.sizes, gathered=self.calls.whole, casts={},
         prepare=lambda params: params, place=lambda tree: tree,
-        empty=self.empty, prefill=self.prefill, reread=self.prefill,
+        empty=self.empty, prefill=self.prefill, reread=self.reread,
         insert=self.insert, resize=self.resize, decode=self.decode,
-        interrupt=None, pool=None)
+        interrupt=None, pool=pool)
 
 
 def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
@@ -188,21 +211,25 @@ def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
   """Samples rollouts of these lengths once, and returns what it costs.
 
   Args:
-    cfg: its sizes; the slots are those of the design.
+    cfg: its sizes; slots and pages are those of the design.
     lengths: of prompts and rollouts, within the limits of cfg.
     design: of the sampler.
     calls: the costs.
   """
   P, n = lengths.new_PxN.shape
-  sizes = sampler_lib.sizes(dataclasses.replace(cfg, slots=design.slots),
-                            calls.mesh.data * calls.mesh.fsdp)
-  out = Replay(calls, design, lengths, sizes, dict.fromkeys(CALLS, 0.0),
-               dict.fromkeys(CALLS, 0))
+  sizes = sampler_lib.sizes(
+      dataclasses.replace(cfg, slots=design.slots, page=design.page),
+      calls.mesh.data * calls.mesh.fsdp)
+  out = Replay(calls, design, lengths, sizes,
+               cfg.max_prompt_tokens + cfg.max_new_tokens - 1,
+               dict.fromkeys(CALLS, 0.0), dict.fromkeys(CALLS, 0),
+               np.zeros((P, n), bool))
   out._spend("gather", calls.gather)
   prompts = Prompts(
       np.zeros((P, cfg.max_prompt_tokens), np.int32),
       lengths.prompt_P.astype(np.int32), np.arange(P, dtype=np.uint32))
-  sampler_lib.sample_all(
+  rollouts = sampler_lib.sample_all(
       out.sampler(), None, prompts, n, None, temperature=1.0, top_p=1.0,
       expected_P=lengths.expected_P if design.ordered else None)
+  out.put_back = rollouts.put_back
   return out

@@ -63,28 +63,42 @@ def shared_out(budget, most=9, fsdp=1, tensor=1):
 
 
 def test_bytes_of_slots_and_pages_by_hand():
-  """8 times 4 * 5 to draw, 345 of a prefill, see test_cost; 2 * 16 decoded."""
+  """8 times 4 * 5 to draw, 2,760 of a prompt, see test_cost; 2 * 16 decoded."""
   slot = {name: x for name, x in SIZES.items() if name != "max_response"}
-  assert memory_lib.paged_slot_bytes(ONE, tensor=1, chunk=2, **slot) == (
-      160 + 345 + 32)
+  assert memory_lib.paged_slots_bytes(
+      ONE, slots=3, prompts=2, tensor=1, chunk=2, **slot) == (
+          3 * (160 + 32) + 2 * 2760)
   each = lambda kernel: memory_lib.page_bytes(
       ONE, page=4, cache="float32", tensor=1, kernel=kernel)
   assert each(True) == 64 and each(False) == 4 * (16 + 2 * 16)
 
 
+def test_prompts_of_a_prefill():
+  of = lambda slots, S, paged=True: memory_lib.prefilled(slots, S, paged=paged)
+  assert [of(132, 2048), of(132, 2048, False), of(9, 2048)] == [4, 17, 2]
+  assert [of(132, 9000), of(256, 15), of(1, 15)] == [1, 32, 1]
+
+
 def test_slots_and_pages_by_hand():
-  """464 bytes of weights, 64 of a page, 537 of a slot: 665 with two pages."""
-  assert shared_out(464 + 5 * 665) == (5, 10, True)
+  """464 bytes of weights and 2,760 of the prompt that up to 8 slots prefill.
+
+  64 of a page, 192 of a slot: 320 with two pages.
+  """
+  fixed = 464 + 2760
+  assert shared_out(fixed + 5 * 320) == (5, 10, True)
+  assert shared_out(fixed + 5 * 320 - 1) == (4, 12, True)  # 831 bytes left
   # A pool has at most 4 pages, 16 positions, of each slot.
-  assert shared_out(464 + 5 * 665 - 1) == (4, 16, True)
   assert shared_out(464 + 10**6, most=5) == (5, 20, True)
   # A slot with the longest rollout needs 4 pages.
-  assert shared_out(464 + 537 + 256) == (1, 4, True)
-  assert shared_out(464 + 537 + 255)[0] == 0
-  assert shared_out(464 + 5 * 665, most=5, fsdp=2) == (5, 10, True)
+  assert shared_out(fixed + 192 + 256) == (1, 4, True)
+  assert shared_out(fixed + 192 + 255)[0] == 0
+  assert shared_out(fixed + 5 * 320, most=5, fsdp=2) == (5, 10, True)
   # Four of five slots are worth whole weights; none of one is not.
-  assert shared_out(232 + 5 * 665, most=6, fsdp=2) == (4, 14, True)
-  assert shared_out(232 + 537 + 256, fsdp=2) == (1, 4, False)
+  assert shared_out(fixed - 232 + 5 * 320, most=6, fsdp=2) == (4, 9, True)
+  assert shared_out(fixed - 232 + 192 + 256, fsdp=2) == (1, 4, False)
+  # Nine slots prefill two prompts.
+  assert shared_out(fixed + 9 * 320 + 2760) == (9, 18, True)
+  assert shared_out(fixed + 9 * 320)[0] == 8
 
 
 def test_a_config_by_hand():
@@ -93,17 +107,17 @@ def test_a_config_by_hand():
       **SIZES, **HELD, **more)
   # 1,145 bytes of a slot without pages, see test_cost.
   assert admitted(None, budget=464 + 3 * 1145) == (3, None, True)
-  assert admitted(4, budget=464 + 9 * (160 + 345 + 16 + 4 * 192)) == (
+  assert admitted(4, budget=464 + 2 * 2760 + 9 * (160 + 16 + 4 * 192)) == (
       9, 36, True)
   # The fewer tokens are expected, the more slots.
-  fewer = lambda expected: admitted(1, expected, budget=464 + 6000).slots
+  fewer = lambda expected: admitted(1, expected, budget=464 + 2760 + 2000).slots
   assert fewer(1.0) > fewer(3.0) > fewer(6.0) >= 1
   assert fewer(None) == fewer(6 * 0.18)
   least = lambda page: pages.least_bytes(
       ONE, page=page, expected=1.0, chunk=1, kernel=False, fsdp=1, **SIZES,
       **HELD)
   assert least(None) == 464 + 1145
-  assert least(4) == 464 + 160 + 345 + 16 + 4 * 192
+  assert least(4) == 464 + 160 + 2760 + 16 + 4 * 192
   assert admitted(4, budget=least(4)).slots == 1
   assert admitted(4, budget=least(4) - 1).slots == 0
 

@@ -9,7 +9,6 @@ import pytest
 from isojax import rng
 from isojax.models import decoder
 from isojax.planner.cost import machine as machine_lib
-from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost.calls import Calls, Overheads
 from isojax.planner.cost.efficiency import PEAK
@@ -65,25 +64,65 @@ def test_a_replay_by_hand():
                             max_new_tokens=32)
   lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
                              np.array([6, 1, 2]))
-  now = simulate.Design("now", 2, None, False, False)
+  now = simulate.Design("now", 2, None, None, False, False)
   got = simulate.replay(cfg, lengths, now, calls())
   assert (got.tokens, got.decoded, got.counts["decode"]) == (10, 16, 2)
   assert got.held == 2 * 32 and got.read == 2 * 4 * 2 * 32
   decode = calls().decode(4, 2, 32)
   assert got.seconds["decode"] == 2 * decode and got.tail == decode
   assert got.counts["prefill"] == 3  # windows of one prompt
-  # Pages of 4. Chunk 1: positions 4 to 7 of both, of which the prompts' first
-  # 4 are no shared page of each other. Chunk 2: 8 to 11, and 4 to 7.
-  paged = simulate.replay(cfg, lengths, now._replace(page=4), calls())
-  assert paged.read == 4 * 4 * (2 + 2) + 4 * 4 * (3 + 2)
-  assert paged.held == 4 * (3 + 2)
-  assert paged.tokens == 10 and paged.counts == got.counts
   # 1, 1, then 6 in two chunks; or 6 and 1, then 1 beside the second chunk.
   last = simulate.Lengths(np.array([[1], [1], [6]]), np.array([5, 5, 5]),
                           np.array([2, 1, 3]))
   for ordered, chunks in ((False, 3), (True, 2)):
     got = simulate.replay(cfg, last, now._replace(ordered=ordered), calls())
     assert got.tokens == 8 and got.counts["decode"] == chunks
+
+
+def test_a_paged_replay_by_hand():
+  """2 slots, chunks of 4, pages of 4: lengths 6 and 3, then 1 as the third.
+
+  Prompts of 5 tokens: position 4 is fed first, so that 4 positions are copied
+  into a page of their own. Chunk 1 writes positions 4 to 7, chunk 2 8 to 11 of
+  the first and 4 to 7 of the third.
+  """
+  cfg = dataclasses.replace(CONFIG, slots=2, max_prompt_tokens=32,
+                            max_new_tokens=32)
+  lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
+                             np.array([6, 1, 2]))
+  design = simulate.Design("pages", 2, 4, 40, False, False)
+  got = simulate.replay(cfg, lengths, design, calls())
+  assert (got.tokens, got.decoded, got.counts["decode"]) == (10, 16, 2)
+  assert got.held == 4 * (3 + 2) and got.put_back == 0
+  # Nothing is shared: the part of 5 pages is not there. The smallest arena of
+  # the others is read, all 35 pages, and half of a chunk of each slot.
+  assert got.read == 2 * 4 * (35 * 4 + 2 * 2)
+  # The pages of 4 positions before the chunk: 1 and 1, then 2 and 1.
+  kernel = simulate.replay(cfg, lengths, design._replace(kernel=True), calls())
+  assert kernel.read == 4 * (2 * 4 + 4) + 4 * (3 * 4 + 4)
+  assert kernel.held == got.held and kernel.counts == got.counts
+  assert kernel.seconds["insert"] == 0.5 * 3 + 2 * 3 * 4 * 32 / 2
+  # The chunk of 4 is written to up to two pages of each slot, each time.
+  assert kernel.seconds["decode"] == (
+      calls().decode(4, 2, (2 * 4 + 4) / 2)
+      + calls().decode(4, 2, (3 * 4 + 4) / 2)
+      + 2 * (2 * 2 * 2 * 4 * 32 / 2))
+
+
+def test_an_exhausted_pool_puts_rollouts_back():
+  """16 pages hold one rollout of the longest, and 4 slots want 4 of them."""
+  cfg = dataclasses.replace(CONFIG, slots=4, max_prompt_tokens=32,
+                            max_new_tokens=32)
+  lengths = simulate.Lengths(np.full((5, 4), 30), np.full(5, 30),
+                             np.full(5, 30))
+  runs = [simulate.replay(cfg, lengths, simulate.Design(
+      "pages", 4, 4, pages, False, False), calls()) for pages in (64, 20)]
+  free, exhausted = runs
+  assert free.put_back == 0 == free.counts["reread"]
+  assert exhausted.put_back > 5 and exhausted.counts["reread"] > 5
+  assert exhausted.held <= 20 * 4 < free.held
+  assert exhausted.tokens == free.tokens == 20 * 30
+  assert sum(exhausted.seconds.values()) > sum(free.seconds.values())
 
 
 def recorded(s: sampler_lib.Sampler, seen: list) -> sampler_lib.Sampler:
@@ -107,38 +146,66 @@ def recorded(s: sampler_lib.Sampler, seen: list) -> sampler_lib.Sampler:
     seen.append(("decode", *cache(into), int(np.asarray(row.active_R).sum())))
     return s.decode(params, into, row, key, temperature, top_p, kind=kind)
 
-  return s._replace(prefill=prefill, insert=insert, resize=resize,
-                    decode=decode)
+  def paged(name):
+    def call(pool, *more, offsets):
+      seen.append((name, *more[-1].shape, offsets))
+      return getattr(s.pool, name)(pool, *more, offsets=offsets)
+    return call
+
+  def decode_paged(params, pool, row, *more, kind, pages, offsets):
+    seen.append(("decode", offsets, *(int(np.sum(x)) for x in (
+        row.active_R, *pages.begins, *pages.readers))))
+    return s.decode(params, pool, row, *more, kind=kind, pages=pages,
+                    offsets=offsets)
+
+  def reread(params, prompts):
+    seen.append(("reread", *prompts.tokens_PxS.shape))
+    return s.reread(params, prompts)
+
+  if s.pool is None:
+    return s._replace(prefill=prefill, insert=insert, resize=resize,
+                      decode=decode)
+  return s._replace(
+      prefill=prefill, reread=reread, decode=decode_paged,
+      pool=s.pool._replace(insert=paged("insert"), move=paged("move")))
 
 
-@pytest.mark.parametrize("G, slots", [(1, 40), (4, 72)])
-def test_the_calls_are_those_of_the_sampler(G, slots):
+@pytest.mark.parametrize("G, slots, page, pages", [
+    (1, 40, None, None), (4, 72, None, None), (1, 16, 8, 40)])
+def test_the_calls_are_those_of_the_sampler(G, slots, page, pages):
   model = make_model(data=G)
   params = decoder.init_params(model, jax.random.key(3))
-  cfg = dataclasses.replace(CONFIG, slots=slots)
+  cfg = dataclasses.replace(CONFIG, slots=slots, page=page)
   random = np.random.default_rng(0)
   prompts = Prompts(random.integers(0, TINY.V, (7, 40)).astype(np.int32),
                     random.integers(1, 41, 7).astype(np.int32),
                     np.arange(7, dtype=np.uint32))
   real, replayed = [], []
   rollouts = sampler_lib.sample_all(
-      recorded(sampler_lib.make_sampler(model, cfg, (1,)), real), params,
+      recorded(sampler_lib.make_sampler(model, cfg, (1,), pages=pages), real),
+      params,
       prompts, 13, rng.stream(1, "rollout", 0), temperature=np.float32(1),
       top_p=np.float32(1))
   new_PxN = rollouts.len_R.reshape(7, 13)
   lengths = simulate.Lengths(new_PxN, prompts.len_P, new_PxN.mean(axis=1))
   assert rollouts.len_R.min() < 4 and rollouts.len_R.max() > 40
   out = simulate.Replay(
-      calls(G), simulate.Design("now", slots, None, False, False), lengths,
-      sampler_lib.sizes(cfg, G), dict.fromkeys(simulate.CALLS, 0.0),
-      dict.fromkeys(simulate.CALLS, 0))
+      calls(G), simulate.Design("now", slots, page, pages, False, False),
+      lengths, sampler_lib.sizes(cfg, G), 99,
+      dict.fromkeys(simulate.CALLS, 0.0), dict.fromkeys(simulate.CALLS, 0),
+      np.zeros((7, 13), bool))
   sampler_lib.sample_all(
       recorded(out.sampler(), replayed), None, prompts, 13, None,
       temperature=1.0, top_p=1.0)
   assert replayed == real and {x[0] for x in real} == {
-      "prefill", "insert", "resize", "decode"}
+      "prefill", "insert", "decode"} | (
+          {"reread"} if page else {"resize"})
   assert out.tokens == rollouts.len_R.sum()
-  assert out.decoded == sum(cfg.chunk * x[1] for x in real if x[0] == "decode")
+  if page is None:
+    assert out.decoded == sum(
+        cfg.chunk * x[1] for x in real if x[0] == "decode")
+  else:
+    assert rollouts.put_back > 0
 
 
 def test_lengths_have_their_means():
@@ -153,15 +220,3 @@ def test_lengths_have_their_means():
   drawn = simulate.resampled([[5, 6], [9]], 50, 3, most=8, rng=random)
   assert drawn.shape == (50, 3) and set(drawn.flat) == {5, 6, 8}
   assert all(set(row) <= {5, 6} or set(row) == {8} for row in drawn)
-
-
-def test_the_pool_of_pages_by_hand():
-  """Beside the cache: 32 * 5 bytes of drawing; no prompt is prefilled."""
-  slot = dict(dtype="float32", cache="float32", tensor=1, max_prompt=1,
-              max_response=9, fused=True)
-  each = 10 * 32 * 1.5 + 8 * 2 * 10 + 160 + (32 + 4 * (8 + 9)) / 8
-  assert memory_lib.slot_bytes(SHAPE, **slot) == each
-  beside = 160 + (32 + 4 * (8 + 9)) / 8
-  assert memory_lib.pool_positions(SHAPE, unpaged=6, slots=9, **slot) == (
-      6 * each - 9 * beside) // 32
-  assert memory_lib.pool_positions(SHAPE, unpaged=1, slots=99, **slot) == 0

@@ -15,6 +15,9 @@ from isojax.planner.cost.workload import BYTES
 # Most bytes of float32 logits that a chunked head computes at once: 1,024 tokens
 # of Qwen2.5's vocabulary of 152,064.
 HEAD_BYTES = 594 * 2**20
+# Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
+# a device busy.
+PREFILL = 8192
 # Float32 arrays of [slots, vocabulary] while a token is drawn: the program
 # contains the sort for top_p < 1 even if it does not run.
 DRAWN = 8
@@ -23,6 +26,16 @@ SHORTER = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
 KERNEL = 3800
+
+
+def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
+  """Returns the prompts that are prefilled at once on a device.
+
+  They are an eighth of the slots. Beside a pool of pages, whose slots are many,
+  they have at most PREFILL tokens.
+  """
+  most = math.ceil(slots / 8)
+  return min(most, max(1, PREFILL // max_prompt)) if paged else most
 
 
 def head_chunk(vocab: int) -> int:
@@ -75,22 +88,31 @@ def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
 def _beside_cache(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
                   max_prompt: int, fused: bool) -> float:
   """Returns the bytes of a slot for drawing, and for an eighth of a prefill."""
-  prompt = max_prompt * (kv + BYTES[dtype] * (
+  return DRAWN * 4 * shape.vocab / tensor + _prompt_bytes(
+      shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
+      fused=fused) / 8
+
+
+def _prompt_bytes(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
+                  max_prompt: int, fused: bool) -> float:
+  """Returns the bytes of a prompt that is prefilled."""
+  return max_prompt * (kv + BYTES[dtype] * (
       4 * shape.width + 3 * shape.mlp / tensor)
-                         + 8 * shape.heads / tensor * max_prompt * (not fused))
-  return DRAWN * 4 * shape.vocab / tensor + prompt / 8
+                       + 8 * shape.heads / tensor * max_prompt * (not fused))
 
 
-def paged_slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
-                     max_prompt: int, fused: bool, chunk: int) -> float:
-  """Returns the bytes of one slot on a device, beside the pages of a pool.
+def paged_slots_bytes(shape: ModelShape, *, slots: int, prompts: int, dtype: str,
+                      cache: str, tensor: int, max_prompt: int, fused: bool,
+                      chunk: int) -> float:
+  """Returns the bytes of slots on a device, beside the pages of a pool.
 
-  Counts a chunk that is decoded beside the pool; otherwise as `slot_bytes`.
+  Counts chunks that are decoded beside the pool, the arrays of drawing, and
+  `prompts` that are prefilled at once.
   """
   kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  return chunk * kv + _beside_cache(
-      shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
-      fused=fused)
+  return slots * (chunk * kv + DRAWN * 4 * shape.vocab / tensor) + (
+      prompts * _prompt_bytes(shape, dtype=dtype, kv=kv, tensor=tensor,
+                              max_prompt=max_prompt, fused=fused))
 
 
 def page_bytes(shape: ModelShape, *, page: int, cache: str, tensor: int,
@@ -107,23 +129,6 @@ def page_bytes(shape: ModelShape, *, page: int, cache: str, tensor: int,
   """
   kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
   return page * (kv + 2 * 8 * shape.heads / tensor * (not kernel))
-
-
-def pool_positions(shape: ModelShape, *, unpaged: int, slots: int, dtype: str,
-                   cache: str, tensor: int, max_prompt: int, max_response: int,
-                   fused: bool) -> int:
-  """Returns the positions of a device's pool of pages, 0 if none is left.
-
-  The pool and what `slots` need beside it take the memory of `unpaged` slots
-  that have the maximal length. No scores are stored.
-  """
-  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  memory = unpaged * slot_bytes(
-      shape, dtype=dtype, cache=cache, tensor=tensor, max_prompt=max_prompt,
-      max_response=max_response, fused=fused)
-  beside = slots * _beside_cache(shape, dtype=dtype, kv=kv, tensor=tensor,
-                                 max_prompt=max_prompt, fused=fused)
-  return max(0, int((memory - beside) // kv))
 
 
 def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
@@ -241,7 +246,7 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   kv = shape.kv_bytes_per_token(number) / min(tensor, shape.kv_heads)
   sampled = (shape.kv_bytes_per_token(BYTES[cache])
              / min(tensor, shape.kv_heads))
-  first = math.ceil(slots / 8)  # prompts of a prefill
+  first = prefilled(slots, S, paged=pool is not None)
   stored = slots * (S + T) if pool is None else pool
   # Scores and softmax of every position in float32, of two rows in a pool: see
   # page_bytes.

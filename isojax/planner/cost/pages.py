@@ -218,18 +218,19 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
     budget: bytes of a device for sampling.
     most: slots wanted on a device.
     max_prompt, max_response: tokens, at most.
-    slot: the other keywords of `memory.paged_slot_bytes`.
+    slot: the other keywords of `memory.paged_slots_bytes`.
   """
   each = memory_lib.page_bytes(shape, page=page, cache=cache, tensor=tensor,
                                kernel=kernel)
-  beside = memory_lib.paged_slot_bytes(
-      shape, cache=cache, tensor=tensor, max_prompt=max_prompt, chunk=chunk,
-      **slot)
+  beside = lambda slots: memory_lib.paged_slots_bytes(
+      shape, slots=slots, prompts=memory_lib.prefilled(
+          slots, max_prompt, paged=True), cache=cache, tensor=tensor,
+      max_prompt=max_prompt, chunk=chunk, **slot)
   longest = -(-(max_prompt + max_response - 1) // page)
   whole = memory_lib.weight_bytes(shape, weights, head) / tensor
 
   def room(held):
-    pages = lambda slots: int((budget - held - slots * beside) // each)
+    pages = lambda slots: int((budget - held - beside(slots)) // each)
     slots = memory_lib.largest(
         lambda slots: pages(slots) >= max(longest, min(
             slots * longest, needed(demanded, slots))), most)
@@ -257,6 +258,7 @@ def least_bytes(shape: ModelShape, *, page: int | None, expected: float | None,
         shape, max_response=max_response, weights=weights, head=head,
         fsdp=fsdp, **most, **slot)
   return (memory_lib.weight_bytes(shape, weights, head) / tensor / fsdp
-          + memory_lib.paged_slot_bytes(shape, chunk=chunk, **most, **slot)
+          + memory_lib.paged_slots_bytes(shape, slots=1, prompts=1, chunk=chunk,
+                                         **most, **slot)
           + -(-(max_prompt + max_response - 1) // page) * memory_lib.page_bytes(
               shape, page=page, cache=cache, tensor=tensor, kernel=kernel))
