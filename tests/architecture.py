@@ -367,7 +367,7 @@ IMPORTS = {
     "planner.cost.model_shape":
         "errors model_families",
     "planner.cost.pages":
-        "planner.cost.memory planner.cost.model_shape",
+        "planner.cost.memory planner.cost.model_shape planner.cost.workload",
     "planner.cost.pricing":
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
@@ -381,7 +381,7 @@ IMPORTS = {
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
         "planner.cost.roofline planner.cost.workload",
     "planner.cost.workload":
-        "errors planner.cost.recipe",
+        "attention_kernels errors planner.cost.recipe",
     "planner.fit_file":
         "errors planner.laws",
     "planner.laws":

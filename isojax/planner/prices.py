@@ -92,14 +92,15 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
     return Workload(*means, *(math.ceil(4 * mean) for mean in means),
                     dtype=ask.dtype, kl=kl)
   sampler, loss = config.sampler, config.recipe.loss
+  fused = memory_lib.has_kernel(
+      shape, attention=loss.attention, dtype=loss.dtype,
+      tensor=config.mesh.tensor, accelerator=machine.accelerator)
   return Workload(
       *means, sampler.max_prompt_tokens, sampler.max_new_tokens,
       lora_rank=config.model.lora.rank or None, dtype=sampler.dtype,
       weights=sampler.weights, cache=sampler.cache, padded=True,
       sampled_head=sampler.head_dtype, head=loss.head_dtype,
-      fused=memory_lib.has_kernel(
-          shape, attention=loss.attention, dtype=loss.dtype,
-          tensor=config.mesh.tensor, accelerator=machine.accelerator),
+      fused=fused, skips=fused and machine.accelerator.platform == "tpu",
       remat=loss.remat, reduce_dtype=loss.reduce_dtype,
       kl=bool(loss.kl_coef) and loss.kl_in == "loss",
       recipe=the_recipe(config, train))

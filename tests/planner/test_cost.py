@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from isojax import attention_kernels
 from isojax.errors import InputError
 from isojax.planner.cost import roofline
 from isojax.planner.cost import step_memory
@@ -23,6 +25,7 @@ from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import machine
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.machine import gpu_share
+from launch.bench import packing
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
@@ -156,6 +159,33 @@ def test_padding_computes_the_maxima():
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
   # Two answers of 2 on average in rows of 3, half a row of which is empty.
   assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
+
+
+def test_an_update_that_skips_blocks_by_hand():
+  """512 x 512 blocks; half a block for the prompt, one and a half for answers.
+  """
+  slots = lambda prompt, own: attention_kernels.computed_slots(
+      prompt, own, S=2048, T=8192)
+  assert slots(100, 700) == 100 + 256 + 700 + 512 + 256
+  assert slots(100, 7000) == 2048 + (8192 + 512) / 2  # causal blocks
+  long = dataclasses.replace(LONG, padded=True)
+  update = lambda **more: roofline.step_cost(1, 16, **V5P | dict(
+      workload=dataclasses.replace(long, **more))).update.flops
+  # Tokens of 16 answers and half a row; 28 layers, 28 heads of 128.
+  fewer = 1024 + 4096 - (300 + 1500 * math.exp(0.64) / 2 + 1024)
+  assert update() - update(skips=True) == pytest.approx(
+      3 * (16 * 1500 + 2048) * 4 * 28 * 28 * 128 * fewer)
+
+
+@pytest.mark.parametrize("setting", packing.SETTINGS[:2], ids=str)
+def test_skipped_blocks_are_those_that_are_counted(setting, monkeypatch):
+  """The estimate is not too low, and at most a quarter too high."""
+  monkeypatch.setattr(packing, "STEPS", 1)
+  counted = packing.total(setting._replace(Bp=32), 4)
+  (prompt, S), (answer, T) = setting.prompt, setting.answer
+  slots = Workload(prompt, answer, S, T, dtype="bfloat16", padded=True,
+                   skips=True).update_context
+  assert 1 < slots / (counted.computed / counted.rows) < 1.25
 
 
 def test_what_the_update_leaves_out_and_adds():

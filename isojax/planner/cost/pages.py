@@ -31,13 +31,14 @@ import numpy as np
 
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost.model_shape import ModelShape
+from isojax.planner.cost.workload import SIGMA
 
 # Standard deviations of the pages in use between their mean and the pool.
 MARGIN = 1.0
 # The lengths that are assumed where none were measured: log-normal with this
-# mean, as a share of the most tokens, and this deviation of the logarithm, of
-# whose variance this share is common to the rollouts of a problem.
-MEAN, SIGMA, SHARED = 0.18, 0.8, 0.5
+# mean, as a share of the most tokens. Of the variance of the logarithm, SIGMA
+# squared, this share is common to the rollouts of a problem.
+MEAN, SHARED = 0.18, 0.5
 PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
 ROLLOUTS = 16  # of a problem
 CLASSES = 64  # quantiles of problems by which `lognormal` is computed

@@ -265,12 +265,12 @@ def _forward(Bp, m, *, shape: ModelShape, workload: Workload, machine: Machine,
              mesh: Mesh, microbatches: int) -> _Forward:
   """Returns a forward pass over m rollouts each of Bp problems."""
   w, B, number = workload, Bp * m, BYTES[workload.dtype]
-  S, T, prompt_context, context = w.lengths
+  S, T, prompt_context, _ = w.lengths
   if w.padded:
     T = np.minimum(T, w.response_tokens + T / (2 * m))
   layers = w.trained * (
       Bp * S * shape.forward_flops(prompt_context, head=False)
-      + B * T * shape.forward_flops(context, head=False))
+      + B * T * shape.forward_flops(w.update_context, head=False))
   head = w.trained * (B * T * (2.0 * shape.head))
   tokens = w.trained * (Bp * S + B * T)
   # A float: products with integer arrays would overflow.

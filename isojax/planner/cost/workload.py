@@ -1,12 +1,15 @@
 """The tokens of a rollout, and how they are computed."""
 
 import dataclasses
+import math
 
 import numpy as np
 
+from isojax import attention_kernels
 from isojax.errors import InputError
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
 
+SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
 
 
@@ -27,6 +30,7 @@ class Workload:
   dtype: str  # of compute, a key of BYTES
   padded: bool = False
   fused: bool = True  # attention never stores its scores; used where padded
+  skips: bool = False  # and computes no blocks of other answers; where padded
   kl: bool = False  # the reference computes every trained token in an update
   remat: bool = False  # the backward computes the forward again
   weights: str | None = None  # while sampling, a key of BYTES; None: dtype
@@ -83,3 +87,16 @@ class Workload:
       return S, T, S / 2, S + T / 2
     S, T = float(self.max_prompt), float(self.max_response)
     return S, T, S, S + T
+
+  @property
+  def update_context(self) -> float:
+    """Returns the mean number of slots that a trained token attends to.
+
+    Blocks are skipped as if lengths were log-normal, with E[T^2] = E[T]^2
+    exp(SIGMA^2): a token attends to E[T^2] / 2 E[T] tokens of its answer.
+    """
+    if not (self.padded and self.skips):
+      return self.lengths[3]
+    return attention_kernels.computed_slots(
+        self.prompt_tokens, self.response_tokens * math.exp(SIGMA**2) / 2,
+        S=self.max_prompt, T=self.max_response)
