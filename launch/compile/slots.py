@@ -8,7 +8,7 @@ from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pages as pages_lib
 from isojax.sampling import sampler as sampler_lib
 
-PAGES = (None, 64, 128, 256)  # positions
+PAGES = (None, 128, 256)  # positions; TPUs need multiples of 128
 MOST = 2**16  # slots of a device, more than fit
 HEAD = ("cache", "slots", "a device's positions", "GiB")
 

