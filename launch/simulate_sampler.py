@@ -204,7 +204,8 @@ def admitted(s: Setting, expected: float, page: int) -> pages_lib.Admitted:
 
 def designs(s: Setting, expected: float) -> list[simulate.Design]:
   """Returns the rows of a table."""
-  now = simulate.Design("no pages", s.unpaged * s.G, None, None, False, False)
+  now = simulate.Design("no pages", s.unpaged * s.G, None, None, False, False,
+                        None, False)
   out = [now, now._replace(name="longest first", ordered=True)]
   for page in map(int, _PAGES.value):
     of = admitted(s, expected, page)
@@ -238,17 +239,28 @@ def cells(s: Setting, design: simulate.Design, replays: list) -> list[str]:
       if design.page else "-"]
 
 
-def table(s: Setting) -> str:
-  """Returns the setting in words, and its table."""
+def draws(s: Setting) -> list[simulate.Lengths]:
+  """Returns the lengths of --seeds steps."""
   e, stored = s.experiment, None
   if _LENGTHS.value not in ("lognormal", "geometric"):
     stored = stored_lengths(_LENGTHS.value, e.model.path)
-  draws = [drawn(e, seed, stored) for seed in range(_SEEDS.value)]
-  context = statistics.mean(map(mean_context, draws))
-  new = np.concatenate([each.new_PxN.reshape(-1) for each in draws])
+  return [drawn(e, seed, stored) for seed in range(_SEEDS.value)]
+
+
+def mean_length(of: list[simulate.Lengths]) -> float:
+  """Returns the mean tokens of all rollouts."""
+  return float(np.concatenate(
+      [each.new_PxN.reshape(-1) for each in of]).mean())
+
+
+def table(s: Setting) -> str:
+  """Returns the setting in words, and its table."""
+  e, all_ = s.experiment, draws(s)
+  context = statistics.mean(map(mean_context, all_))
+  new = np.concatenate([each.new_PxN.reshape(-1) for each in all_])
   rows = [cells(s, design, [simulate.replay(e.sampler, each, design, s.calls)
-                            for each in draws])
-          for design in designs(s, float(new.mean()))]
+                            for each in all_])
+          for design in designs(s, mean_length(all_))]
   mesh = dataclasses.asdict(s.calls.mesh)
   return (
       f"{e.name} on {s.calls.machine.name}, mesh {mesh}: {e.alloc.Bp} x "

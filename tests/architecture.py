@@ -746,6 +746,9 @@ IMPORTS = {
         "cli errors frontier.io.formats frontier.io.logs frontier.io.rows",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
+    "launch.simulate_chunks":
+        "cli errors format launch.simulate_sampler planner.cost.calls "
+        "sampling.simulate",
     "launch.simulate_sampler":
         "cli errors experiment format json_text launch.bench.run "
         "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "

@@ -34,6 +34,11 @@ class Design(typing.NamedTuple):
   # pages.
   kernel: bool
   ordered: bool  # the longest expected problems are first
+  chunk: int | None  # tokens; None: the sampler's
+  # Whether a chunk starts before the last one is read: the devices do not wait
+  # for the host, and a slot that has ended is refilled a chunk later. `sampler`
+  # does not do this.
+  ahead: bool
 
 
 class Lengths(typing.NamedTuple):
@@ -92,8 +97,15 @@ class Replay:
   held: int = 0  # positions of the cache or of the pages in use, at most
   put_back: int = 0  # times that a rollout lost its slot
   tail: float = 0.0  # seconds after the last rollout has started
+  hidden: float = 0.0  # seconds of the host since the last chunk, if ahead
 
   def _spend(self, name: str, seconds: float) -> None:
+    if self.design.ahead and name != "gather":
+      host = self.calls.overheads.call * (
+          self.calls.shape.layers if name == "resize" else 1)
+      self.hidden, seconds = self.hidden + host, seconds - host
+      if name == "decode":
+        seconds, self.hidden = max(seconds, self.hidden), 0.0
     self.seconds[name] += seconds
     self.counts[name] += 1
 
@@ -148,6 +160,8 @@ class Replay:
     length_R = T[row.id_R, row.rollout_R]
     drawn_R = np.where(row.active_R, np.minimum(C, length_R - row.count_R), 0)
     active_R = row.active_R & (row.count_R + drawn_R < length_R)
+    # If ahead, the host learns of an end with the chunk that follows it.
+    told_R = active_R | (self.design.ahead & (drawn_R > 0))
     self.begun_PxN[row.id_R[row.active_R], row.rollout_R[row.active_R]] = True
     read, held, written = (self._contiguous(cache) if pages is None else
                            self._paged(cache, row, pages))
@@ -161,8 +175,8 @@ class Replay:
     self.held = max(self.held, held)
     after = row.replace(
         position_R=(row.position_R + drawn_R
-                    - (row.active_R & ~active_R)).astype(np.int32),
-        count_R=(row.count_R + drawn_R).astype(np.int32), active_R=active_R)
+                    - ((drawn_R > 0) & ~active_R)).astype(np.int32),
+        count_R=(row.count_R + drawn_R).astype(np.int32), active_R=told_R)
     nothing = np.zeros((R, C), np.int32)
     return cache, after, Drawn(
         nothing, nothing.astype(np.float32), np.zeros(R, np.float32),
@@ -220,6 +234,7 @@ def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
   sizes = sampler_lib.sizes(
       dataclasses.replace(cfg, slots=design.slots, page=design.page),
       calls.mesh.data * calls.mesh.fsdp)
+  sizes["chunk"] = design.chunk or sizes["chunk"]
   out = Replay(calls, design, lengths, sizes,
                cfg.max_prompt_tokens + cfg.max_new_tokens - 1,
                dict.fromkeys(CALLS, 0.0), dict.fromkeys(CALLS, 0),

@@ -169,7 +169,8 @@ def rows():
   for i, of_case in enumerate(runs[len(FIT):], len(FIT)):
     replays = [simulate.replay(
         run.case.cfg, run.lengths, simulate.Design(
-            "no pages", run.case.cfg.slots, None, None, False, False),
+            "no pages", run.case.cfg.slots, None, None, False, False, None,
+            False),
         fitted([each[seed] for each in runs[:len(FIT)]]))
                for seed, run in enumerate(of_case)]
     predicted = [sum(r.seconds.values()) for r in replays]

@@ -64,7 +64,7 @@ def test_a_replay_by_hand():
                             max_new_tokens=32)
   lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
                              np.array([6, 1, 2]))
-  now = simulate.Design("now", 2, None, None, False, False)
+  now = simulate.Design("now", 2, None, None, False, False, None, False)
   got = simulate.replay(cfg, lengths, now, calls())
   assert (got.tokens, got.decoded, got.counts["decode"]) == (10, 16, 2)
   assert got.held == 2 * 32 and got.read == 2 * 4 * 2 * 32
@@ -79,6 +79,31 @@ def test_a_replay_by_hand():
     assert got.tokens == 8 and got.counts["decode"] == chunks
 
 
+def test_a_replay_ahead_by_hand():
+  """2 slots, chunks of 4, lengths 6, 3 and 1; a refill comes a chunk later.
+
+  Chunk 1 draws 4 + 3. In chunk 2 the first ends and the second idles. The
+  third starts with chunk 3, and the host learns of its end with chunk 4. With
+  slow calls the devices wait for those since the last chunk, not for each.
+  """
+  cfg = dataclasses.replace(CONFIG, slots=2, max_prompt_tokens=32,
+                            max_new_tokens=32)
+  lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
+                             np.array([6, 1, 2]))
+  now = simulate.Design("now", 2, None, None, False, False, None, False)
+  ahead = simulate.replay(cfg, lengths, now._replace(ahead=True), calls())
+  assert (ahead.tokens, ahead.decoded, ahead.counts["decode"]) == (10, 32, 4)
+  slow = dataclasses.replace(calls(), overheads=Overheads(2.0**30, 0))
+  before, after = (simulate.replay(cfg, lengths, now._replace(ahead=x), slow)
+                   for x in (False, True))
+  assert before.seconds["decode"] == 2 * slow.decode(4, 2, 32)
+  assert after.counts["prefill"] == 3 == after.counts["insert"]
+  assert after.seconds["decode"] == 2.0**30 * (4 + 3 + 3)
+  assert after.seconds["prefill"] == 3 * (slow.prefill(1, 32) - 2.0**30)
+  one = simulate.replay(cfg, lengths, now._replace(chunk=1), calls())
+  assert (one.tokens, one.decoded) == (10, 12)
+
+
 def test_a_paged_replay_by_hand():
   """2 slots, chunks of 4, pages of 4: lengths 6 and 3, then 1 as the third.
 
@@ -90,7 +115,7 @@ def test_a_paged_replay_by_hand():
                             max_new_tokens=32)
   lengths = simulate.Lengths(np.array([[6], [3], [1]]), np.array([5, 5, 5]),
                              np.array([6, 1, 2]))
-  design = simulate.Design("pages", 2, 4, 40, False, False)
+  design = simulate.Design("pages", 2, 4, 40, False, False, None, False)
   got = simulate.replay(cfg, lengths, design, calls())
   assert (got.tokens, got.decoded, got.counts["decode"]) == (10, 16, 2)
   assert got.held == 4 * (3 + 2) and got.put_back == 0
@@ -116,7 +141,8 @@ def test_an_exhausted_pool_puts_rollouts_back():
   lengths = simulate.Lengths(np.full((5, 4), 30), np.full(5, 30),
                              np.full(5, 30))
   runs = [simulate.replay(cfg, lengths, simulate.Design(
-      "pages", 4, 4, pages, False, False), calls()) for pages in (64, 20)]
+      "pages", 4, 4, pages, False, False, None, False), calls())
+          for pages in (64, 20)]
   free, exhausted = runs
   assert free.put_back == 0 == free.counts["reread"]
   assert exhausted.put_back > 5 and exhausted.counts["reread"] > 5
@@ -190,7 +216,8 @@ def test_the_calls_are_those_of_the_sampler(G, slots, page, pages):
   lengths = simulate.Lengths(new_PxN, prompts.len_P, new_PxN.mean(axis=1))
   assert rollouts.len_R.min() < 4 and rollouts.len_R.max() > 40
   out = simulate.Replay(
-      calls(G), simulate.Design("now", slots, page, pages, False, False),
+      calls(G), simulate.Design("now", slots, page, pages, False,
+                                   False, None, False),
       lengths, sampler_lib.sizes(cfg, G), 99,
       dict.fromkeys(simulate.CALLS, 0.0), dict.fromkeys(simulate.CALLS, 0),
       np.zeros((7, 13), bool))

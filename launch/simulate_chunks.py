@@ -1,0 +1,70 @@
+"""Replays the sampler with other chunks, and with a chunk started ahead.
+
+  python -m launch.simulate_chunks
+  python -m launch.simulate_chunks --lengths=geometric --chunks=16,32
+
+Settings, lengths and costs are those of launch.simulate_sampler. A chunk is the
+tokens of a decode call, after which the host refills slots. `in turn` is the
+sampler: the next chunk starts when the host has read the last one. `ahead`
+starts it before, so the devices do not wait for the host, but a slot that has
+ended idles for a chunk; isojax does not do this. A call takes --call_ms on the
+host beyond its work on the devices.
+"""
+
+import dataclasses
+import statistics
+
+from absl import flags
+
+from isojax import cli
+from isojax.errors import InputError
+from isojax.format import aligned
+from isojax.planner.cost.calls import Overheads
+from isojax.sampling import simulate
+from launch import simulate_sampler
+
+_CHUNKS = flags.DEFINE_list(
+    "chunks", ["4", "8", "16", "32", "64", "128"], "Tokens of a chunk.")
+_CALLS_MS = flags.DEFINE_list(
+    "calls_ms", ["0.2", "1", "5"], "As --call_ms, one after the other.")
+
+
+def cell(s: simulate_sampler.Setting, design: simulate.Design,
+         draws: list[simulate.Lengths]) -> str:
+  """Returns useful slots and tokens per second, means over the draws."""
+  replays = [simulate.replay(s.experiment.sampler, each, design, s.calls)
+             for each in draws]
+  useful = statistics.mean(r.tokens / r.decoded for r in replays)
+  rate = statistics.mean(r.tokens / sum(r.seconds.values()) for r in replays)
+  return f"{useful:.0%} {rate:,.0f}"
+
+
+def table(s: simulate_sampler.Setting, design: simulate.Design,
+          draws: list[simulate.Lengths]) -> str:
+  """Returns the design in words, and a line for each call time and order."""
+  rows = [["ms a call", "", *_CHUNKS.value]]
+  for call in map(float, _CALLS_MS.value):
+    slow = s._replace(calls=dataclasses.replace(
+        s.calls, overheads=Overheads(call=call / 1e3, position=0.0)))
+    rows += [[f"{call:g}", "ahead" if ahead else "in turn", *(
+        cell(slow, design._replace(chunk=int(chunk), ahead=ahead), draws)
+        for chunk in _CHUNKS.value)] for ahead in (False, True)]
+  return (f"{s.experiment.name} on {s.calls.machine.name}, {design.name}, "
+          f"{design.slots} slots; the sampler's chunk: "
+          f"{s.experiment.sampler.chunk}\n" + aligned(rows))
+
+
+def main(_) -> None:
+  if not all(x.isdigit() and int(x) for x in _CHUNKS.value):
+    raise InputError(f"--chunks={','.join(_CHUNKS.value)}: expected positive "
+                     "numbers of tokens, such as 16,32")
+  for s in simulate_sampler.settings():
+    draws = simulate_sampler.draws(s)
+    designs = simulate_sampler.designs(s, simulate_sampler.mean_length(draws))
+    for name in ("no pages", "pages of 128"):
+      for design in (d for d in designs if d.name == name):
+        print(table(s, design, draws) + "\n", flush=True)
+
+
+if __name__ == "__main__":
+  cli.run(main)
