@@ -75,5 +75,5 @@ def test_the_table_of_slots(opened):
   admitted = policy.make_sampler(opened, config())[0].slots
   assert plain == ["64", "positions", "a", "slot", f"{admitted:,}",
                    f"{admitted // 2 * 64:,}", plain[-1]]
-  # A page of 128 positions is twice as long as a slot.
-  assert 0.4 * admitted < int(paged[3].replace(",", "")) < 0.7 * admitted
+  # A page of 128 positions is twice as long as a slot, and a part is copied.
+  assert 0.25 * admitted < int(paged[3].replace(",", "")) < 0.7 * admitted
