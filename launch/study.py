@@ -134,19 +134,20 @@ def pieces(p: protocol_lib.Protocol):
   """
   if all(arm.n for arm in p.arms):
     return None
-  kept = os.path.join(_ROOT.value, f"{p.part}-pieces.json")
-  if os.path.exists(kept):
-    return request.load_json(kept, "the schedule of this root")
+  return stages.kept_pieces(os.path.join(
+      _ROOT.value, f"{p.part}-pieces.json"), lambda: followed(p))
+
+
+def followed(p: protocol_lib.Protocol):
+  """Returns the pieces of a schedule that follows the law of a part."""
   config, path = _CONFIG.value, fit_path(p.law)
   law = fit_file.read_fit(request.load_json(
       path, f"the fit of the part {p.law}, which must run before"), path=path)
   optimizer = config.recipe.optimizer
-  found = schedule.follow(advice.Question(
+  return schedule.follow(advice.Question(
       C=p.C, law=law, metric="avg", model=None, D=None, B_max=B_MAX,
       Bp=config.alloc.Bp, n=None, tokens_per_rollout=None,
       base_lr=optimizer.base_lr, base_batch=optimizer.base_batch))[1].pieces
-  records.replace(kept, json.dumps(found).encode())
-  return found
 
 
 def sweep(of: Stage, shorter: Stage | None) -> None:

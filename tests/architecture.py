@@ -568,7 +568,8 @@ IMPORTS = {
         "frontier.io.fit_json frontier.next_sweep study.law study.leaders "
         "study.ledger study.prediction study.protocol study.resampling",
     "study.stages":
-        "errors study.protocol sweep.runs",
+        "errors ledger.records planner.allocation planner.request "
+        "study.protocol sweep.runs",
     "summaries":
         "errors live_plot",
     "sweep.attempts":

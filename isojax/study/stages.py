@@ -4,9 +4,14 @@ A longer run has another run id than the shorter one that it continues, because
 C is part of the id. Its folder is a link to the folder of the shorter run.
 """
 
+import json
 import os
+from collections.abc import Callable
 
 from isojax.errors import InputError, reason
+from isojax.ledger import records
+from isojax.planner import request
+from isojax.planner.allocation import Pieces
 from isojax.study.protocol import Planned
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
@@ -49,6 +54,21 @@ def continued(root: str, run: Run, longer: list[Run]) -> bool:
       other.run_id != run.run_id
       and os.path.realpath(runs_lib.workdir_of(root, other)) == here
       for other in longer)
+
+
+def kept_pieces(path: str, follow: Callable[[], Pieces]) -> Pieces:
+  """Returns the pieces of a schedule that a root keeps, or makes them.
+
+  The fit that they follow changes when the study goes on, the runs do not.
+
+  Args:
+    path: of the file that keeps them.
+    follow: makes them at the first call.
+  """
+  if not os.path.exists(path):
+    records.replace(path, json.dumps({"pieces": follow()}).encode())
+  return tuple((start, n) for start, n in request.load_json(
+      path, "the pieces of a schedule")["pieces"])
 
 
 def by_key(planned: list[Planned], runs: list[Run]) -> dict[tuple, Run]:

@@ -102,6 +102,12 @@ def test_a_longer_run_continues_the_shorter(tmp_path):
   assert stages.link(root, {1: shorter}, {1: longer}) == 0  # has its folder
 
 
+def test_a_root_keeps_its_schedule(tmp_path):
+  path, calls = str(tmp_path / "pieces.json"), iter([PIECES])
+  assert stages.kept_pieces(path, lambda: next(calls)) == PIECES
+  assert stages.kept_pieces(path, lambda: next(calls)) == PIECES
+
+
 def record(kind, rollouts, **more):
   return dict.fromkeys(ledger.TOTALS, 0) | dict.fromkeys(ledger.MEANS) | {
       "kind": kind, "rollouts": rollouts, "Bp": 4, "m": 2, "D": 9, "k": 3,
