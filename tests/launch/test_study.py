@@ -19,7 +19,7 @@ def test_a_ledger_becomes_a_page(tmp_path):
   text = (tmp_path / "page.md").read_text("utf-8")
   assert "](o/hard-reward.svg)" in text and "leads**" in done.stdout
   assert json.loads((tmp_path / "f/hard-fit.json").read_text())["version"] == 1
-  assert len(list((tmp_path / "o").iterdir())) == 10  # five figures
+  assert len(list((tmp_path / "o").iterdir())) == 12  # six figures
 
 
 @pytest.mark.parametrize("words, message", [
