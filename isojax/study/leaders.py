@@ -9,8 +9,9 @@ import numpy as np
 
 from isojax.frontier import bootstrap
 from isojax.frontier.bootstrap import Options
+from isojax.study import ledger
 from isojax.study import resampling
-from isojax.study.ledger import COUNTS, LedgerRun
+from isojax.study.ledger import LedgerRun
 
 FACTOR = 2.0  # C at the end of a window over that at its beginning
 
@@ -30,8 +31,8 @@ def windows(runs: list[LedgerRun]) -> list[tuple[float, float]]:
 
 def values(run: LedgerRun, low: float, high: float) -> np.ndarray:
   """Returns the mean reward of each problem in a window, [Q]."""
-  return np.mean([[COUNTS.index(c) for c in e["correct"]] for e in run.evals
-                  if low < e["rollouts"] <= high], axis=0) / run.head["k"]
+  return np.mean([ledger.correct(line) for line in run.evals
+                  if low < line["rollouts"] <= high], axis=0) / run.head["k"]
 
 
 def leaders(runs: list[LedgerRun], options: Options) -> dict | None:

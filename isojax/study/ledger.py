@@ -128,6 +128,11 @@ def of_run(planned: Planned, run_id: str, kept: list[dict], *, C: int,
   return [head, *map(evaluation, evals), *windows(train, C)]
 
 
+def correct(line: dict) -> list[int]:
+  """Returns the correct samples of each problem, from an evaluation's line."""
+  return [COUNTS.index(count) for count in line["correct"]]
+
+
 def attempts_of(root: str, run_ids: set[str]) -> list[attempts_lib.Attempt]:
   """Returns all attempts at these runs."""
   found = attempts_lib.numbers(root)
@@ -256,5 +261,5 @@ def rows(found: list[LedgerRun], *, path: str, C: float) -> list[Row]:
       if line["rollouts"] <= C:
         out.append(Row(f"{path}/{head['run_id']}:{i}", shared | {
             name: line[name] for name in (*TOTALS, "unix_time", "maj")} | {
-                "correct": [COUNTS.index(c) for c in line["correct"]]}))
+                "correct": correct(line)}))
   return out

@@ -73,8 +73,8 @@ def _lead(found: dict) -> str:
   return (f"At C = {compact(found['end'])} rollouts **n = {end['n']} leads** "
           f"by its fitted curve, with avg@{k} = {rate(end['reward'])} "
           f"{pair(end['interval'], rate)}, from {rate(base)} before training. "
-          f"The 95 % interval of the best n is {low} to {high}; n = {end['n']} leads in {share:.0%} of the "
-          "bootstrap samples.")
+          f"The 95 % interval of the best n is {low} to {high}; n = {end['n']} "
+          f"leads in {share:.0%} of the bootstrap samples.")
 
 
 def _switches(found: dict) -> str:
@@ -239,7 +239,8 @@ def _mechanisms(found: dict) -> list[str]:
            "above / below 0"], lines), "",
       "Groups of which all rollouts are wrong or right have no gradient. Entropy "
       "is in nats per token. KL to base is the divergence of whole answers to the "
-      "validation problems from the base policy, in nats. Interference is above 0 if problems that were ahead "
+      "validation problems from the base policy, in nats. Interference is above "
+      "0 if problems that were ahead "
       "gained more than under uniform progress; the last column counts the runs "
       "whose interval is above or below 0.", ""]
 
@@ -298,7 +299,8 @@ def of_law(found: dict, figures: str) -> str:
       *missing(found), _lead(found), _switches(found), _verdict(found),
       *([trend(found)] if found["leaders"] else []), "",
       image("reward"), image("frontier"), image("best-n"),
-      *leaders(found, image("leaders")), *_prediction(found), *_metrics(found), image("metrics"),
+      *leaders(found, image("leaders")), *_prediction(found),
+      *_metrics(found), image("metrics"),
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(

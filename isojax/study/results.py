@@ -17,7 +17,6 @@ from isojax.study import leaders
 from isojax.study import ledger
 from isojax.study import prediction as prediction_lib
 from isojax.study import resampling
-from isojax.study.ledger import COUNTS
 from isojax.study.ledger import LedgerRun
 from isojax.study.protocol import Protocol
 
@@ -46,7 +45,7 @@ def missing(p: Protocol, runs: list[LedgerRun]) -> list[dict]:
 def correct_at(run: LedgerRun, C: float) -> tuple[dict, np.ndarray]:
   """Returns the last evaluation up to C, and its correct samples, [Q]."""
   line = [e for e in run.evals if e["rollouts"] <= C][-1]
-  return line, np.array([COUNTS.index(c) for c in line["correct"]])
+  return line, np.array(ledger.correct(line))
 
 
 def metric(correct_Q, k: int, name: str) -> np.ndarray:
