@@ -187,8 +187,9 @@ def measure_distances(of: Stage, lines: list[dict]) -> None:
     values = experiment.completed(run.config)
     key = json.dumps(values | {"seed": None, "alloc": None}, sort_keys=True)
     if key not in contexts:
-      contexts[key] = run_context.prepare(config_dict.ConfigDict(values))
-    distance.keep(contexts[key], runs_lib.workdir_of(_ROOT.value, run), k=8)
+      context = run_context.prepare(config_dict.ConfigDict(values))
+      contexts[key] = context, distance.base_of(context)
+    distance.keep(*contexts[key], runs_lib.workdir_of(_ROOT.value, run), k=8)
     progress.say(f"distance to the base policy: {i} of {len(missing)} runs")
 
 

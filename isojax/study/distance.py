@@ -8,6 +8,7 @@ launch.study measures it at the end of its runs.
 import dataclasses
 import json
 import os
+import typing
 
 import jax
 import numpy as np
@@ -27,13 +28,26 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.study import ledger
 
 
-def measured(context: RunContext, params, base, *, k: int) -> dict:
+class Base(typing.NamedTuple):
+  """The base policy of some runs."""
+
+  params: dict
+  score: typing.Callable  # of update.make_score, for its log-probs
+
+
+def base_of(context: RunContext) -> Base:
+  """Returns the base policy of a run, for all runs that share it."""
+  return Base(run_context.base_params(context), update_lib.make_score(
+      context.model, context.e.recipe.loss, ("ref_logp",)))
+
+
+def measured(context: RunContext, params, base: Base, *, k: int) -> dict:
   """Returns the KL divergence of a policy to the base policy, in nats.
 
   Args:
     context: of a run whose config samples at any temperature; here it is 1.
     params: of the policy.
-    base: parameters of the base policy.
+    base: the base policy.
     k: answers to each validation problem.
 
   Returns:
@@ -45,14 +59,13 @@ def measured(context: RunContext, params, base, *, k: int) -> dict:
       context.sampler, params, prompts, k, rng.stream(context.e.seed,
                                                       "distance"),
       temperature=1.0, top_p=1.0)
-  score = update_lib.make_score(context.model, cfg, ("ref_logp",))
   base_logp_RxT = np.zeros(rollouts.tokens_RxT.shape, np.float32)
   for layout in update_lib.layouts(
       prompts, rollouts, np.ones(len(rollouts.len_R), bool), n=k,
       G=mesh_lib.blocks(context.model.mesh), cfg=cfg):
-    values = score(None, base, update_lib.place(
+    values = base.score(None, base.params, update_lib.place(
         packing.batch(layout, prompts, rollouts, {}), context.model.mesh),
-                   np.float32(1.0))
+                        np.float32(1.0))
     packing.collect(layout, jax.device_get(values)["ref_logp"], base_logp_RxT)
   gap_RxT = np.where(rollouts.mask_RxT,
                      rollouts.behavior_logp_RxT - base_logp_RxT, 0.0)
@@ -63,13 +76,14 @@ def measured(context: RunContext, params, base, *, k: int) -> dict:
                          / rollouts.len_R.sum())}
 
 
-def keep(context: RunContext, folder: str, *, k: int) -> None:
+def keep(context: RunContext, base: Base, folder: str, *, k: int) -> None:
   """Measures the newest checkpoint of a run; adds it to ledger.DISTANCES.
 
   Does nothing if there is no checkpoint, or if it was measured before.
 
   Args:
     context: of the run, or of one with the same policy, problems and sampler.
+    base: of the context.
     folder: workdir of the run.
     k: answers to each validation problem.
   """
@@ -80,7 +94,6 @@ def keep(context: RunContext, folder: str, *, k: int) -> None:
   context = dataclasses.replace(
       context, run_id=workdir.read_config(folder).run_id)
   step, params = run_folder.newest(context, store)
-  base = run_context.base_params(context)
   kept.append({"step": step} | measured(context, params, base, k=k))
   records.replace(os.path.join(folder, ledger.DISTANCES),
                   json.dumps(kept, indent=1).encode())

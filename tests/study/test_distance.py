@@ -24,8 +24,8 @@ def context():
 
 
 def test_the_base_policy_has_no_distance(context):
-  base = run_context.base_params(context)
-  found = distance.measured(context, base, base, k=3)
+  base = distance.base_of(context)
+  found = distance.measured(context, base.params, base, k=3)
   assert abs(found["answer"]) < 1e-5 and abs(found["token"]) < 1e-5
 
 
@@ -45,8 +45,8 @@ def whole_logits(context, params, tokens):
 
 
 def test_the_distance_is_that_of_a_plain_sum(context):
-  base = run_context.base_params(context)
-  other = jax.tree.map(lambda x: x * 0.9, base)
+  base = distance.base_of(context)
+  other = jax.tree.map(lambda x: x * 0.9, base.params)
   k, prompts = 3, context.validation
   found = distance.measured(context, other, base, k=k)
   rollouts = sampler_lib.sample_all(
@@ -59,7 +59,7 @@ def test_the_distance_is_that_of_a_plain_sum(context):
     prompt = prompts.tokens_PxS[b // k][:prompts.len_P[b // k]]
     tokens = np.concatenate([prompt, answer_T[:length]])
     total = 0.0
-    for sign, params in ((1, other), (-1, base)):
+    for sign, params in ((1, other), (-1, base.params)):
       logits = whole_logits(context, params, tokens)[
           len(prompt) - 1:len(tokens) - 1]
       logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
