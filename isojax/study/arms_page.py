@@ -134,7 +134,8 @@ def block(found: dict, figures: str) -> str:
       *([_table(found), ""] if found["rows"] else []), *_matched(found),
       *_fixed_batch(found),
       *([page.trend(found), "", *page.leaders(
-          found, f"![{page.ALTS['leaders']}]({figures}{part}-leaders.svg)\n")]
+          found, f"![{page.ALTS['leaders']}]({figures}{part}-leaders.svg)\n"),
+         *page.lost(found)]
         if found["leaders"] else []),
       "Intervals are 95 % over seeds and problems." + (
           " The difference is that to the first arm at the same n."

@@ -198,6 +198,20 @@ def leaders(found: dict, image: str) -> list[str]:
           image]
 
 
+def lost(found: dict) -> list[str]:
+  """Returns what each n loses again after its best window."""
+  if found["leaders"] is None:
+    return []
+  *rows, mean = found["leaders"]["lost"]
+  told = lambda row: f"{rate(row['mean'])} {pair(row['interval'], rate)}"
+  sure = [str(row["n"]) for row in rows if row["interval"][0] > 0]
+  return [f"From its best window to the last one, an n loses {told(mean)} on "
+          "average: " + ", ".join(f"n = {row['n']} {told(row)}" for row in rows)
+          + f". By itself this is resolved for {len(sure)} of {len(rows)} n. The "
+          "best window is chosen from the same evaluations, so a part of the "
+          "loss is chance.", ""]
+
+
 def _metrics(found: dict) -> list[str]:
   k = found["fit"]["study"]["k"]
   lines = [[str(r["n"]), str(r["seeds"]), _estimate(r["avg"]),
@@ -299,7 +313,7 @@ def of_law(found: dict, figures: str) -> str:
       *missing(found), _lead(found), _switches(found), _verdict(found),
       *([trend(found)] if found["leaders"] else []), "",
       image("reward"), image("frontier"), image("best-n"),
-      *leaders(found, image("leaders")), *_prediction(found),
+      *leaders(found, image("leaders")), *lost(found), *_prediction(found),
       *_metrics(found), image("metrics"),
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),

@@ -334,6 +334,12 @@ def test_the_n_of_the_best_policy_by_window():
   # log2 n = 1, 1, 3, 5, 5 in steps of log10(2): slope 1.2 / log10(2).
   assert found["trend"]["factor"] == pytest.approx(2 ** (1.2 / np.log10(2)))
   assert found["trend"]["interval"][0] > 1
+  lost = {row["n"]: row for row in found["lost"]}
+  assert {n: row["peak"] for n, row in lost.items()} == {
+      2: 1, 8: 2, 32: 4, None: None}
+  assert {n: row["mean"] for n, row in lost.items()} == pytest.approx(
+      {2: 0.5, 8: 0.5, 32: 0.0, None: 1 / 3}, abs=0.05)
+  assert lost[2]["interval"][0] > 0.3 and lost[32]["interval"] == [0, 0]
   assert leaders.leaders(runs[:6], OPTIONS) is None  # two values of n
 
 
