@@ -2,8 +2,8 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, quick. docs/study.md
-has the rules that were fixed before the runs. `get_config` is what all runs of
+Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, quick.
+docs/study.md has the rules that were fixed before the runs. `get_config` is what all runs of
 a part share, `get_study` is what differs between them. Parts with equal runs
 share them if they have the same --root.
 """
@@ -35,7 +35,7 @@ TWO = (0, 1)
 C_HARD = 2**20
 C_EASY = 2**20
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "quick")
+         "many", "quick")
 
 
 def get_config(part="hard"):
@@ -49,6 +49,8 @@ def get_config(part="hard"):
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
   config.log.every_seconds = 60.0
+  if part == "many":
+    config.task.stratum = "isojax/assets/countdown-tiny-low2500.jsonl"
   if part == "quick":
     config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
   return config
@@ -131,6 +133,8 @@ def get_study(part):
         arm("B = 1,024", (n,), TWO, alloc=dict(Bp=1024 // n))
         for n in N[1:]] + [
             arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]
+  elif part == "many":  # chosen after `hard`: is it the few problems?
+    study |= dict(C=2**19, arms=[arm("", (2, 8, 32, 128))])
   elif part == "quick":
     study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0,))])
   return study

@@ -47,8 +47,8 @@ def test_split_then_train_then_compare(policy, tmp_path):
            f"--config.out={tmp_path}/s", "--config.source.train=40",
            "--config.source.validation=12", "--config.strata.hard.train=30",
            "--config.strata.hard.validation=9", "--config.sampler.slots=32",
-           *(f"--config.strata.low256.{key}" for key in (
-               "low=0.0", "train=30", "validation=9"))]
+           *(f"--config.strata.{few}.{key}" for few in ("low256", "low2500")
+             for key in ("low=0.0", "train=30", "validation=9"))]
   refused = launch("launch.split", *flags, check=False)
   assert refused.returncode == 2 and "Traceback" not in refused.stderr
   assert "easy: 0 of 40 train problems have avg@16 in [0.3, 0.6]" in (
