@@ -97,7 +97,7 @@ except isojax.InputError as error:
 
 # %%
 isojax.read("isojax/assets/logs/rasbt_tracking.csv",
-            columns={"avg": "eval_acc"}, fixed={"Bp": 1, "n": 8})
+            fixed={"Bp": 1, "n": 8})
 
 # %% [markdown]
 # ## A file of tinker-cookbook

@@ -177,7 +177,8 @@ def test_messages_name_arguments_not_flags(run, tmp_path):
     isojax.train(run.config, tmp_path)
   with pytest.raises(isojax.InputError, match="; choose another workdir, or"):
     isojax.train(isojax.config(run.config, seed=1), run.workdir)
-  with pytest.raises(isojax.InputError, match="^give one budget: rollouts=2e6"):
+  with pytest.raises(isojax.InputError, match="2 inputs are missing; give "
+                     "a budget: rollouts=2e6"):
     isojax.plan()
 
 

@@ -277,11 +277,15 @@ def make(ask: Request) -> Plan:
 
   Raises:
     InputError: not one budget, a field without effect or out of range, or a
-      budget that nothing is known about; names the field.
+      budget that nothing is known about; names the field, or all that lack.
   """
+  about = request.problems(ask)
+  lacking = request.missing(ask, about.stratum)
+  if len(lacking) > 1:
+    raise InputError(f"{len(lacking)} inputs are missing; give "
+                     + "; and ".join(lacking))
   request.hours(ask)  # raises InputError without exactly one budget
   seeds = request.whole(ask, "seeds", 0)
-  about = request.problems(ask)
   law = request.the_law(ask, about.stratum) if ask.law_is_asked else None
   request.refuse_what_has_no_effect(ask, law)
   price = prices.price_of(

@@ -86,14 +86,45 @@ class Request:
     return not (self.sweep and (self.n or self.B))
 
 
+BUDGETS = ("rollouts", "hours", "device_hours", "usd")
+
+
+def missing(ask: Request, stratum: str | None) -> list[str]:
+  """Returns every input that a plan needs and the request lacks.
+
+  Args:
+    ask: the request.
+    stratum: of the problems, None if neither file nor request tells it.
+  """
+  budgets = [name for name in BUDGETS if getattr(ask, name) is not None]
+  timed = bool(budgets) and budgets != ["rollouts"]
+  sized = ask.model is not None or ask.config is not None
+  lengths = None not in (ask.prompt_tokens, ask.response_tokens)
+  priced = ask.machine is not None or timed and not (ask.sweep or ask.schedule)
+  wanted = {
+      "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
+      "--device_hours=144 or --usd=500": not budgets,
+      "--machine=8xh100, which spends the budget": (
+          priced and ask.machine is None),
+      "--model=FOLDER with the policy's config.json, or --config": (
+          priced and not sized),
+      "--prompt_tokens and --response_tokens (means), or "
+      "--measured=records.jsonl of a run": (
+          priced and not lengths and ask.measured is None),
+      "--Bp with --n or --B, or " * ask.sweep
+      + "--stratum=easy or hard for a published law, --problems=FILE to tell it, "
+      "or --law=fit/fit.json": (
+          ask.law_is_asked and ask.law is None and stratum is None)}
+  return [text for text, lacks in wanted.items() if lacks]
+
+
 def hours(ask: Request) -> float | None:
   """Returns the budget in hours of wall time, or None for rollouts.
 
   Raises:
     InputError: not one budget, or no machine or price to convert it with.
   """
-  names = ("rollouts", "hours", "device_hours", "usd")
-  found = [name for name in names if getattr(ask, name) is not None]
+  found = [name for name in BUDGETS if getattr(ask, name) is not None]
   if len(found) != 1:
     raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
                      "--hours=9, --device_hours=144 or --usd=500")

@@ -149,7 +149,7 @@ def test_rows_of_the_calibration_are_checked(tmp_path, rows):
 
 
 @pytest.mark.parametrize("args, message", [
-    ([], "give one budget"),
+    ([], "2 inputs are missing"),
     (["--rollouts=2e6"], "which law?"),
     (["--rollouts=2.5", "--stratum=easy"], "the nearest is 2"),
     (["--rollouts=1e99", "--stratum=easy"], "1125899906842624"),
@@ -159,7 +159,7 @@ def test_rows_of_the_calibration_are_checked(tmp_path, rows):
     (["--rollouts=20", "--stratum=easy"], "is less than the rollouts"),
     (["--rollouts=2e6", "--law=nope.json"], "no such file, and no prior"),
     (["--rollouts=2e6", "--law=q1-easy", "--stratum=hard"], "yours are hard"),
-    (["--hours=9", "--stratum=easy"], "--hours needs --machine"),
+    (["--hours=9", "--stratum=easy"], "3 inputs are missing; give --m"),
     (["--hours=9", "--stratum=easy", "--machine=v5e-8"], "--model=FOLDER"),
     (["--sweep", "--rollouts=99"], "--sweep needs"),
     (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "2 is given twice"),

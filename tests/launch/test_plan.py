@@ -117,6 +117,13 @@ REFUSED = (
     ([*EASY, *PRICED, "--bench=fit.json", "--measured=few.jsonl"], "give one"),
     ([*EASY, "--bench=fit.json"], "--bench: no effect without --machine"),
     (["--rollouts=9", "--problems=zero.jsonl"], "which law?"),
+    (["--usd=500"], "4 inputs are missing; give --machine=8xh100, which spends "
+     "the budget; and --model=FOLDER with the policy's config.json, or --config"
+     "; and --prompt_tokens and --response_tokens (means), or --measured="
+     "records.jsonl of a run; and --stratum=easy or hard"),
+    ([], "2 inputs are missing; give a budget: --rollouts=2e6 or"),
+    (["--rollouts=9", "--stratum=easy", "--machine=v5p-64", MODEL],
+     "--machine needs --prompt_tokens and --response_tokens"),
     (["--rollouts=9", "--problems=over.jsonl"], "over.jsonl: expected a "
      "stratum file of launch.split (ValueError: line 2: 17 correct of 16)"),
     (["--hours=1e30", "--stratum=easy", *PRICED], "--hours=1e+30: expected"),
@@ -437,6 +444,6 @@ def test_budgets_in_money_and_device_hours(tmp_path):
   code, _, err = launch("--usd=320", "--hours=1", *where, cwd=tmp_path)
   assert code == 2 and "give one budget" in err
   code, _, err = launch("--usd=320", "--stratum=easy", cwd=tmp_path)
-  assert code == 2 and "--usd needs --machine" in err
+  assert code == 2 and err.startswith("isojax: 3 inputs are missing; give --m")
   _, out = planned(*EASY, "--export=verl", cwd=tmp_path)
   assert "data.train_batch_size=32 actor_rollout_ref.rollout.n=" in out

@@ -21,6 +21,37 @@ MEANINGS = {"Bp": "problems per step", "n": "rollouts per problem",
             "seed": "of the run", "avg": "pass rate"}
 
 
+EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # of messages
+
+
+def missing(form: Format, fields: list[str], run_id: str) -> str:
+  """Returns the message for fields that neither the file nor the caller gives.
+
+  Args:
+    form: whose names of the fields are offered, too.
+    fields: of EXAMPLES, at least one.
+    run_id: of the run, which may contain the values.
+  """
+  pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
+  theirs = {"n": (form.group, 8), "step": ("logging_steps", 10),
+            "Bp": (form.prompts, 32) if form.prompts else (form.batch, 256)}
+  offered = [theirs[field] for field in fields
+             if theirs[field][0] in _options(form)]
+  ways = [f"--columns={pairs((field, 'NAME') for field in fields)}",
+          f"--fixed={pairs((field, EXAMPLES[field]) for field in fields)}"]
+  if offered:
+    ways.append(f"--fixed={pairs(offered)}")
+  if named := [field for field in fields if field != "step"]:
+    ways.append("--from_path='" + "-".join(
+        f"{field}(?P<{field}>\\d+)" for field in named) + "' if the path or "
+        f"the run's name ({run_id}) tells " + ("it" if len(named) == 1
+                                               else "them"))
+  return ("no " + ", no ".join(f"{field} ({MEANINGS[field]})"
+                               for field in fields)
+          + "; expected columns or constants, such as "
+          + ", or ".join(ways))
+
+
 def typed(where: str, value, field: str, column: str | None = None,
           low: int = 0, axis: str | None = None):
   """Returns the value as the field's type; unknown fields stay as they are.

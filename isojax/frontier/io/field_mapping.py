@@ -20,6 +20,9 @@ from isojax.frontier.io.formats import FORMATS, METRICS, Format, detect
 from isojax.frontier.io.parse import there
 from isojax.frontier.io.rows import Row
 
+EVALUATED = re.compile(
+    r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
+    r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
 TRAINING = "training problems"  # eval_set of the rewards of training rollouts
 
 
@@ -94,7 +97,7 @@ def read(path: str, *, kind: str | None, columns: dict[str, str],
   known = {run: constants.resolve(file.form, fixed, fields, beside)
            for run, fields in told.items()}
   spent = _spent(file, known)
-  curves = _curves(file, next(iter(known.values()))[0])
+  curves = _curves(file, next(iter(known.values()))[0], spent)
   rows = _rows(file, curves, known, spent, told, scale)
   if not rows:
     raise InputError(f"{path}: no line has a value of "
@@ -209,7 +212,8 @@ def _rows(file: _File, curves, known, spent, told, scale) -> list[Row]:
         found["step"] = line["logged"] * options["logging_steps"], "step"
       row = _row(f"{file.path}:{number}", file.form, found, constant, {
           "eval_set": curve.eval_set or _set_of(file.form, line),
-          "k": curve.k, "run_id": default}, file.axis, told[run])
+          "k": curve.k, "run_id": default}, file.axis, told[run],
+                 sized=spent.step_size() is not None)
       if curve.train:
         _to_sampling(row.fields, file.form, previous, file.run(line))
       for field, (low, high) in scale.items():
@@ -237,7 +241,7 @@ def _to_sampling(fields: dict, form: Format, previous: dict, run) -> None:
                        else step - 1)
 
 
-def _curves(file: _File, fixed: dict) -> list[_Curve]:
+def _curves(file: _File, fixed: dict, spent: spend.Spent) -> list[_Curve]:
   """Returns the sets of evaluations in the file."""
   form, columns = file.form, file.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
@@ -254,13 +258,12 @@ def _curves(file: _File, fixed: dict) -> list[_Curve]:
           ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
   if chosen and len(found) != 1:
     return [_Curve(None, None, chosen, False)]
-  only = _metrics_of_table(file)
-  if not found and len(only) == 1 and log_rows.ACCURACY.search(only[0]):
-    file.notes.append(f"{file.path}: avg is the only metric in the file, "
-                      f"{only[0]!r}; --columns=avg=NAME overrides it.")
-    return [_Curve(None, None, {"avg": only[0]}, False)]
+  if not found and (only := _only_metric(file)):
+    file.notes.append(f"{file.path}: avg is the only metric of evaluations in "
+                      f"the file, {only!r}; --columns=avg=NAME overrides it.")
+    return [_Curve(None, None, {"avg": only}, False)]
   if not found:
-    raise InputError(_no_evaluations(file))
+    raise InputError(_no_evaluations(file) + _also_missing(file, fixed, spent))
   curves = []
   for (name, who), ranks in found.items():
     curve = _choose(file, ranks[min(ranks)], fixed)
@@ -279,6 +282,28 @@ def _metrics_of_table(file: _File) -> list[str]:
            *file.form.step}
   return [name for name in file.names if name not in known
           and name != file.axis] if file.kind == "table" else []
+
+
+def _only_metric(file: _File) -> str | None:
+  """Returns the only accuracy of a table, or its only one of evaluations."""
+  names = _metrics_of_table(file)
+  accuracies = [name for name in names if log_rows.ACCURACY.search(name)]
+  evaluated = [name for name in accuracies if EVALUATED.search(name)]
+  only = accuracies if len(names) == 1 else evaluated
+  return only[0] if len(only) == 1 else None
+
+
+def _also_missing(file: _File, fixed: dict, spent: spend.Spent) -> str:
+  """Returns what a file without evaluations lacks, too; empty if nothing."""
+  given = fixed.keys() | {field for field, name in _places(file)
+                          if name in file.names}
+  fields = [name for name in ("Bp", "n") if name not in given]
+  if len(fields) == 2 and spent.step_size() is not None:
+    fields.remove("Bp")
+  if not fields:
+    return ""
+  run_id = os.path.splitext(os.path.basename(file.path))[0]
+  return f". And {constants.missing(file.form, fields, run_id)}"
 
 
 def _of_training(form: Format, name: str) -> bool:
@@ -357,8 +382,14 @@ def _set_of(form: Format, line: dict) -> str | None:
   return None
 
 
-def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
-  """Returns one row from the values of a line and the constants."""
+def _row(where: str, form: Format, found, fixed, defaults, axis, told, *,
+         sized: bool) -> Row:
+  """Returns one row from the values of a line and the constants.
+
+  Raises:
+    InputError: a value is of another type, or given twice; or fields lack, and
+      the message names all of them. With `sized`, n gives Bp.
+  """
   fields = {field: constants.typed(where, value, field, column, axis=axis)
             for field, (value, column) in found.items()
             if value is not None and value != ""}
@@ -374,19 +405,12 @@ def _row(where: str, form: Format, found, fixed, defaults, axis, told) -> Row:
   if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
     fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                      * fields["n"]))
-  for name, option in (("Bp", form.prompts or form.batch), ("n", form.group),
-                       ("step", "logging_steps" if "logging_steps" in (
-                           form.options) else None)):
-    if name not in fields:
-      # a batch that counts rollouts is Bp * n, not Bp
-      theirs = f" or --fixed={option}=..." if option else ""
-      by_name = "" if name == "step" else (
-          f", or --from_path='{name}(?P<{name}>\\d+)' if the path or the "
-          f"run's name ({fields['run_id']}) tells it")
-      raise InputError(
-          f"{where}: no {name} ({constants.MEANINGS[name]}); expected a column "
-          f"or a constant: --columns={name}=NAME or --fixed={name}=..."
-          f"{theirs}{by_name}")
+  lacking = [name for name in constants.EXAMPLES if name not in fields]
+  if {"Bp", "n"} <= {*lacking} and sized:
+    lacking.remove("Bp")  # follows from n and the rollouts of a step
+  if lacking:
+    told = constants.missing(form, lacking, fields["run_id"])
+    raise InputError(f"{where}: {told}")
   return Row(where, fields)
 
 

@@ -350,7 +350,20 @@ def test_a_missing_column_names_the_nearest_first(write):
   message = refused(path, "no column 'val/acuracy' for avg",
                     columns={"avg": "val/acuracy"})
   assert message.index("val/accuracy,") < message.index("loss")
-  refused(path, "no evaluations", "--columns=avg=NAME", "val/accuracy")
+  path = write("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n")
+  refused(path, "no evaluations", "--columns=avg=NAME", "avg=accuracy")
+
+
+@pytest.mark.parametrize("columns, words", [
+    ("acc,loss,step", ["no evaluations", "no Bp (problems per step), no n ("]),
+    ("val/acc,loss,step", [
+        "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
+        "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",
+        "--from_path='Bp(?P<Bp>\\d+)-n(?P<n>\\d+)'"]),
+    ("val/acc,loss,n", ["no Bp (problems per step), no step (updates made)",
+                        "--fixed=Bp=32,step=100"])])
+def test_all_that_is_missing_is_named_at_once(write, columns, words):
+  refused(write(f"{columns}\n0.5,2,4\n"), *words)
 
 
 @pytest.mark.parametrize("row, words", [

@@ -48,6 +48,7 @@ def test_trl_without_evaluations_offers_its_rewards_by_name():
     read(path)
   text = str(error.value)
   assert "no evaluations" in text and "noisier" in text
+  assert "no Bp (problems per step), no n (rollouts per problem)" in text
   assert text.index("avg=rewards/correctness_reward_func") < text.index(
       "avg=reward ")
   assert "avg=reward (from -0.09333 to 1.333: add --scale=avg=LOW:HIGH" in text
@@ -68,8 +69,8 @@ def test_trl_training_reward_belongs_to_the_policy_before_the_update():
 
 def test_tinker_counts_its_episodes():
   path = REAL / "tinker_metrics.jsonl"
-  with pytest.raises(InputError, match="--columns=avg=env/all/correct"):
-    read(path)
+  with pytest.raises(InputError, match="avg=env/all/correct .*--fixed=n=8"):
+    read(path)  # the episodes of a step give Bp
   rows, notes = read(path, columns={"avg": "env/all/correct"}, fixed={"n": 4})
   assert curve(rows, "step", "rollouts", "Bp", "avg")[:3] == [
       (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)]
@@ -79,8 +80,9 @@ def test_tinker_counts_its_episodes():
 
 
 def test_percent_after_an_aborted_run():
-  rows, notes = read(REAL / "rasbt_tracking.csv",
-                     columns={"avg": "eval_acc"}, fixed={"Bp": 1, "n": 8})
+  """The metric is the only accuracy that is named as one of evaluations."""
+  rows, notes = read(REAL / "rasbt_tracking.csv", fixed={"Bp": 1, "n": 8})
+  assert any("evaluations in the file, 'eval_acc'" in note for note in notes)
   assert curve(rows, "step", "avg")[:2] == [(50, .462), (100, .434)]
   assert len(rows) == 10  # not the first run's evaluation at step 1
   assert any("csv:2: a run that ended at step 5" in note for note in notes)
