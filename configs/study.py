@@ -2,8 +2,8 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, quick.
-docs/study.md has the rules that were fixed before the runs. `get_config` is what all runs of
+Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting,
+quick. docs/study.md has the rules that were fixed before the runs. `get_config` is what all runs of
 a part share, `get_study` is what differs between them. Parts with equal runs
 share them if they have the same --root.
 """
@@ -35,7 +35,7 @@ TWO = (0, 1)
 C_HARD = 2**20
 C_EASY = 2**20
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "quick")
+         "many", "setting", "quick")
 
 
 def get_config(part="hard"):
@@ -51,6 +51,8 @@ def get_config(part="hard"):
   config.log.every_seconds = 60.0
   if part == "many":
     config.task.stratum = "isojax/assets/countdown-tiny-low2500.jsonl"
+  if part == "setting":  # of the shipped hard.py
+    config.task.stratum = hard.get_config().task.stratum
   if part == "quick":
     config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
   return config
@@ -80,6 +82,22 @@ def rates():
       arm(f"rate x {factor:g}", (8, 64),
           recipe=dict(optimizer=dict(base_lr=factor * base_lr)))
       for factor in (0.5, 2.0)]
+
+
+def settings():
+  """Returns hard.py and what differs from it in one choice of the recipe."""
+  changes = {
+      "base_lr = 1.5e-4": dict(optimizer=dict(base_lr=1.5e-4)),
+      "b2 = 0.95": dict(optimizer=dict(b2=0.95)),
+      "b2 = 0.999": dict(optimizer=dict(b2=0.999)),
+      "clip_norm = 0.3": dict(optimizer=dict(clip_norm=0.3)),
+      "clip_norm = 10": dict(optimizer=dict(clip_norm=10.0)),
+      "zero_variance = policy": dict(loss=dict(zero_variance="policy")),
+      "kl_coef = 0.001": dict(loss=dict(kl_coef=0.001)),
+      "advantage = centered": dict(loss=dict(advantage="centered"))}
+  ns = (2, 8, 32, 128)
+  return [arm("", ns, TWO)] + [arm(name, ns, TWO, recipe=recipe)
+                               for name, recipe in changes.items()]
 
 
 def get_study(part):
@@ -135,6 +153,8 @@ def get_study(part):
             arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]
   elif part == "many":  # chosen after `hard`: is it the few problems?
     study |= dict(C=2**19, arms=[arm("", (2, 8, 32, 128))])
+  elif part == "setting":
+    study |= dict(C=2**17, arms=settings())  # the C of hard.py
   elif part == "quick":
     study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0,))])
   return study

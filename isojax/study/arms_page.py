@@ -10,7 +10,7 @@ def name_of(found: dict, row: dict) -> str:
   """Returns the name of an arm."""
   return row["arm"] or {"scalerl": "the recipe", "pods": "all rollouts",
                         "rate": "the rule", "schedule": "fixed",
-                        "regimes": "-"}[found["part"]]
+                        "regimes": "-", "setting": "hard.py"}[found["part"]]
 
 
 def _gain(value: dict | None) -> str:

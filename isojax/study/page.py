@@ -10,7 +10,8 @@ from isojax.frontier import labels
 TITLES = {"hard": "Hard problems", "easy": "Easy problems",
           "quick": "Quick version", "pods": "PODS", "scalerl": "ScaleRL",
           "schedule": "A schedule of n", "rate": "The learning rate",
-          "regimes": "Other regimes", "many": "Ten times the problems"}
+          "regimes": "Other regimes", "many": "Ten times the problems",
+          "setting": "The setting of hard.py"}
 ALTS = {
     "reward": "mean reward of each n over C, with the range of the seeds",
     "frontier": "best reward at each C, coloured by the n that leads",

@@ -52,7 +52,8 @@ def runs_of_parts(tmp_path_factory):
 def test_every_part_has_its_runs(runs_of_parts):
   assert {part: len(runs) for part, runs in runs_of_parts.items()} == {
       "hard": 21, "easy": 21, "pods": 40, "scalerl": 16, "schedule": 45,
-      "rate": 18, "regimes": 40, "many": 12, "quick": 3}
+      "rate": 18, "regimes": 40, "many": 12, "setting": 72,
+      "quick": 3}
   ids = {part: {r.run_id for r in runs} for part, runs in runs_of_parts.items()}
   assert ids["hard"] < ids["schedule"]  # seeds 0 to 2 are made once
   assert len(ids["pods"] & ids["rate"]) == 3  # n = 64 as it is
