@@ -90,24 +90,7 @@ def planned(root: str) -> tuple[list[runs_lib.Run], list[str]]:
   config = _CONFIG.value
   if config is None:
     raise InputError("--plan needs --config=FILE, whose values its rows change")
-  found, wrong = [], []
-  for path in _PLAN.value:
-    runs, refused = runs_lib.of_plan(path, config)
-    found += runs
-    wrong += refused
-    if note := runs_lib.other_anchor(path, config):
-      progress.say(note)
-  found, notes = runs_lib.distinct(found)
-  for note in notes:
-    progress.say(note)
-  kept = []
-  for run in found:
-    try:
-      runs_lib.register(root, run)
-      kept.append(run)
-    except InputError as error:
-      wrong.append(str(error))
-  return kept, wrong
+  return runs_lib.registered(root, _PLAN.value, config, progress.say)
 
 
 def chosen(root: str) -> tuple[list[runs_lib.Run], list[str]]:
@@ -189,14 +172,8 @@ def local(root: str, runs: list[runs_lib.Run], rules: sweeper.Rules):
   each = max(run.devices for run in runs)
   places = devices.of_machine(_WORKERS.value, _DEVICES.value, each)
 
-  def start(root, run, slot, number):
-    # none: on a host of a pod this is still a run of its own
-    command = [*runs_lib.command(root, run, sys.executable),
-               "--coordinator=none"]
-    return run_process.start(command, root, run, slot, number)
-
-  return sweeper.sweep(root, runs, places, rules, start=start,
-                       show=live_line(root))
+  return sweeper.sweep(root, runs, places, rules,
+                       start=run_process.start_alone, show=live_line(root))
 
 
 def slurm_parameters() -> dict:

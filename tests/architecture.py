@@ -160,15 +160,22 @@ IMPORTS = {
     "api.plans":
         "api.configs api.studies api.words errors planner.planning "
         "planner.request",
+    "api.problem_sets":
+        "api.configs api.words launch.demo_model.make launch.split.run "
+        "progress",
     "api.runs":
         "api.configs api.words cli compilation errors "
         "frontier.report.plots_run ledger.object_store ledger.records "
-        "models.hf_weights progress rl.rewards rng run_context run_folder "
-        "sampling.sampler stopping tasks.prompts training types",
+        "models.hf_weights progress rl.rewards rng rollouts run_context "
+        "run_folder sampling.sampler stopping tasks.prompts training types",
     "api.studies":
         "api.words errors format frontier.bootstrap frontier.curves "
         "frontier.io.logs frontier.io.rows frontier.io.selection "
         "frontier.result frontier.study installation planner.fit_file",
+    "api.sweeps":
+        "api.configs api.words errors planner.planning progress "
+        "sweep.devices sweep.run_process sweep.runs sweep.status "
+        "sweep.sweeper",
     "api.words":
         "errors installation",
     "attention_kernels":
@@ -719,10 +726,12 @@ IMPORTS = {
     "launch.demo_model":
         "",
     "launch.demo_model.__main__":
-        "cli launch.demo_model.gguf launch.demo_model.smollm2 "
-        "launch.demo_model.wheel models.hf_weights",
+        "cli launch.demo_model.make launch.demo_model.wheel progress",
     "launch.demo_model.gguf":
         "errors",
+    "launch.demo_model.make":
+        "launch.demo_model.gguf launch.demo_model.smollm2 "
+        "launch.demo_model.wheel models.hf_weights",
     "launch.demo_model.smollm2":
         "errors launch.demo_model.gguf models.hf_weights",
     "launch.demo_model.wheel":
@@ -763,9 +772,7 @@ IMPORTS = {
     "launch.split":
         "",
     "launch.split.__main__":
-        "cli compilation errors experiment launch.split.config "
-        "launch.split.measure launch.split.output progress tasks.grader "
-        "tasks.pass_counts tasks.strata tasks.stratum_file",
+        "cli launch.split.run",
     "launch.split.config":
         "errors experiment mesh sampling.sampler tasks.base tasks.grader "
         "tasks.problem tasks.prompts tasks.strata",
@@ -776,8 +783,12 @@ IMPORTS = {
         "tasks.problem tasks.prompts",
     "launch.split.output":
         "errors installation json_text launch.split.config mesh "
-        "planner.cost.model_shape tasks.base tasks.histogram tasks.problem "
-        "tasks.strata tasks.stratum_file",
+        "planner.cost.model_shape progress tasks.base tasks.histogram "
+        "tasks.problem tasks.strata tasks.stratum_file",
+    "launch.split.run":
+        "compilation errors experiment launch.split.config "
+        "launch.split.measure launch.split.output progress tasks.grader "
+        "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
         "cli errors experiment format frontier.bootstrap frontier.result "
         "launch.record_flags ledger.records planner.advice "

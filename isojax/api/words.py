@@ -5,6 +5,7 @@ import importlib
 import inspect
 import io
 import re
+import typing
 
 from isojax import installation
 from isojax.errors import InputError
@@ -50,6 +51,16 @@ def of_python(function):
       raise type(error)(plain(str(error), function)) from error
 
   return called
+
+
+class Told(typing.NamedTuple):
+  """Shows the lines of a long task, or discards them."""
+
+  on: bool
+
+  def __call__(self, text: str) -> None:
+    if self.on:
+      print(text, flush=True)
 
 
 def shown(figure):

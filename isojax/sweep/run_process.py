@@ -79,6 +79,13 @@ def start(command: list[str], root: str, run: runs_lib.Run, slot: Slot,
         preexec_fn=tied(slot.cores))
 
 
+def start_alone(root: str, run: runs_lib.Run, slot: Slot,
+                number: int) -> RunProcess:
+  """Starts or resumes a run on this host alone, also on a host of a pod."""
+  command = runs_lib.command(root, run, sys.executable)
+  return start([*command, "--coordinator=none"], root, run, slot, number)
+
+
 def reason(root: str, run_id: str, code: int) -> str | None:
   """Returns why a run ended: its last line of output; None if it finished."""
   if code == 0:

@@ -260,6 +260,38 @@ def all_stored(root: str) -> tuple[list[Run], list[str]]:
   return sorted(runs, key=lambda run: run.line), wrong
 
 
+def registered(root: str, plans: list[str], config, say
+               ) -> tuple[list[Run], list[str]]:
+  """Returns (the runs of plans, now in a root; what is wrong with other rows).
+
+  Args:
+    root: a folder that `make_root` made.
+    plans: files of launch.plan.
+    config: whose values the rows change.
+    say: called with each note.
+
+  Raises:
+    InputError: a plan cannot be read.
+  """
+  found, wrong, kept = [], [], []
+  for path in plans:
+    runs, refused = of_plan(path, config)
+    found += runs
+    wrong += refused
+    if note := other_anchor(path, config):
+      say(note)
+  found, notes = distinct(found)
+  for note in notes:
+    say(note)
+  for run in found:
+    try:
+      register(root, run)
+      kept.append(run)
+    except InputError as error:
+      wrong.append(str(error))
+  return kept, wrong
+
+
 def code_version() -> str:
   """Returns the commit of a checkout, else the installed version."""
   here = os.path.dirname(os.path.abspath(__file__))

@@ -62,7 +62,7 @@ def measurement(cfg: config.Split, policy: policy_lib.Opened, grade):
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
   sampler, notes = policy_lib.make_sampler(policy, cfg.sampler)
   for note in notes:
-    print(note)
+    progress.show(note)
 
   def measure(split: str, problems: list[Problem], n: int,
               advance) -> list[pass_counts.Count]:

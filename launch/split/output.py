@@ -9,11 +9,11 @@ import operator
 import os
 import pathlib
 import shlex
-import sys
 
 from isojax import installation
 from isojax import json_text
 from isojax import mesh as mesh_lib
+from isojax import progress
 from isojax.errors import InputError, reason
 from isojax.planner.cost import model_shape
 from isojax.tasks import base
@@ -90,30 +90,38 @@ def make_folder(out: str) -> None:
 
 
 def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
-          mixture: bool = False) -> None:
-  """Writes one stratum and prints the command that trains on it."""
+          command: str, mixture: bool = False) -> str:
+  """Writes a stratum, prints the command that trains on it; returns its path.
+
+  Args:
+    cfg: of the split.
+    header: of the file.
+    name: of the stratum.
+    rows: its problems.
+    command: that writes the file again.
+    mixture: whether it is one of several strata.
+  """
   path = f"{cfg.out}-{name}.jsonl"
   stratum_file_lib.write(path, {"stratum": name} | header | {
-      "source": cfg.source,
-      "command": shlex.join(["python", "-m", "launch.split", *sys.argv[1:]]),
-  }, rows)
+      "source": cfg.source, "command": command}, rows)
   stratum = stratum_file_lib.read(path)
   recipe, why = strata_lib.recipe(
       [row for row in rows if row["split"] == "train"], cfg.n, mixture=mixture)
-  print(f"wrote {path}: {len(stratum.train)} train, "
-        f"{len(stratum.validation)} validation; {why}\n"
-        f"  {proposal(cfg, path, recipe)}")
+  progress.show(f"wrote {path}: {len(stratum.train)} train, "
+                f"{len(stratum.validation)} validation; {why}\n"
+                f"  {proposal(cfg, path, recipe)}")
+  return path
 
 
-def write_all(cfg: config.Split) -> None:
-  """Writes one stratum of all problems, without a policy."""
+def write_all(cfg: config.Split, command: str) -> str:
+  """Writes one stratum of all problems, without a policy; returns its path."""
   pool = config.read_pool(cfg)
   say(pool, cfg.grader.name)
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": None}
           for split in stratum_file_lib.SPLITS for p in getattr(pool, split)]
-  write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
-              "model_sha256": None}, "all", rows)
+  return write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
+                     "model_sha256": None}, "all", rows, command=command)
 
 
 def with_tokens(strata: dict, tokens: dict) -> dict:
@@ -135,9 +143,9 @@ def say(pool: Pool, grader: str) -> None:
     InputError: a side is empty, or a problem cannot be judged.
   """
   for note in pool.notes:
-    print(note)
-  print(f"{len(pool.train)} train and {len(pool.validation)} validation "
-        "problems")
+    progress.show(note)
+  progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
+                "validation problems")
   for p in (*pool.train, *pool.validation):
     try:
       base.TASKS[grader].check(p)
@@ -152,10 +160,10 @@ def say(pool: Pool, grader: str) -> None:
 def draw(cfg: config.Split, counts: list[int], strata: dict,
          rows: dict) -> None:
   """Prints the histogram, and writes its figure if matplotlib is installed."""
-  print(f"avg@{cfg.n} of the training problems:")
-  print(strata_lib.histogram(counts, cfg.n))
+  progress.show(f"avg@{cfg.n} of the training problems:")
+  progress.show(strata_lib.histogram(counts, cfg.n))
   if importlib.util.find_spec("matplotlib") is None:
-    print(f"no figure: it needs {installation.pip_install('plot')}")
+    progress.show(f"no figure: it needs {installation.pip_install('plot')}")
     return
   from isojax.tasks import histogram  # extra
   path = f"{cfg.out}-histogram.png"
@@ -171,4 +179,4 @@ def draw(cfg: config.Split, counts: list[int], strata: dict,
       path, [counts.count(c) for c in range(cfg.n + 1)], bars,
       f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
       f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}")
-  print(f"wrote {path}")
+  progress.show(f"wrote {path}")

