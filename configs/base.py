@@ -67,6 +67,8 @@ def get_config():
           # slots take pages as answers grow; None: all have the longest length
           expected_tokens=config_dict.placeholder(float),  # mean of answers, by
           # which pages admit slots; None: 0.18 of max_new_tokens
+          shrink="halves",  # numbers of slots when nothing waits: 1, 1/2, 1/4,
+          # 1/8, at least 16; or fine: 1, 3/4, 1/2, 3/8, ..., at least 4
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always

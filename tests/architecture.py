@@ -384,6 +384,8 @@ IMPORTS = {
     "planner.cost.roofline":
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.recipe planner.cost.workload",
+    "planner.cost.slots":
+        "errors",
     "planner.cost.step_memory":
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
         "planner.cost.roofline planner.cost.workload",
@@ -512,8 +514,8 @@ IMPORTS = {
     "sampling.interrupt":
         "errors types",
     "sampling.paged":
-        "models.decoder sampling.paged_cache sampling.pages "
-        "sampling.prefill sampling.queue types",
+        "models.decoder planner.cost.slots sampling.paged_cache "
+        "sampling.pages sampling.prefill sampling.queue types",
     "sampling.paged_cache":
         "models.decoder models.paged_attention",
     "sampling.pages":
@@ -524,10 +526,10 @@ IMPORTS = {
         "sampling.interrupt types",
     "sampling.sampler":
         "attention_kernels errors mesh models.attention models.decoder "
-        "models.int8 models.precision planner.cost.memory sampling.cache "
-        "sampling.decode sampling.draw sampling.interrupt sampling.paged "
-        "sampling.paged_cache sampling.pages sampling.prefill "
-        "sampling.queue types",
+        "models.int8 models.precision planner.cost.memory "
+        "planner.cost.slots sampling.cache sampling.decode sampling.draw "
+        "sampling.interrupt sampling.paged sampling.paged_cache "
+        "sampling.pages sampling.prefill sampling.queue types",
     "sampling.simulate":
         "models.decoder planner.cost.calls sampling.paged sampling.sampler "
         "types",
@@ -656,8 +658,8 @@ IMPORTS = {
         "",
     "launch.bench.__main__":
         "cli errors installation launch.bench.cases launch.bench.run "
-        "launch.bench.table models.decoder profile progress "
-        "sampling.sampler",
+        "launch.bench.table models.decoder planner.cost.slots profile "
+        "progress sampling.sampler",
     "launch.bench.cases":
         "errors",
     "launch.bench.frontier":

@@ -14,6 +14,7 @@ import typing
 import numpy as np
 
 from isojax.models import decoder
+from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import paged_cache
 from isojax.sampling import pages as pages_lib
 from isojax.sampling import prefill as prefill_lib
@@ -55,7 +56,7 @@ def offsets(pages: int) -> tuple[int, ...]:
   and an eighth, a quarter, a half or all of the others, if that is LEAST pages.
   """
   shared = pages_lib.shared(pages)
-  ends = queue_lib.halves(pages - shared, 1, 3, LEAST)
+  ends = slots_lib.halves(pages - shared, 1, 3, LEAST)
   return 0, shared, *(shared + end for end in ends[:-1]), pages
 
 

@@ -30,15 +30,6 @@ def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
   return tuple(sorted(each))
 
 
-def halves(size: int, unit: int, times: int, least: int) -> tuple[int, ...]:
-  """Returns size, size / 2, ... after up to `times` halvings, ascending.
-
-  All are multiples of `unit`; none but the first is below `least` units.
-  """
-  each = [-(-size // (2**i * unit)) for i in range(times + 1)]
-  return tuple(sorted({unit * x for x in each if x >= min(least, each[0])}))
-
-
 def smallest(sizes: tuple[int, ...], needed: int) -> int:
   """Returns the first of the ascending sizes that is at least `needed`."""
   return next(size for size in sizes if size >= needed)

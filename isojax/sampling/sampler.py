@@ -6,7 +6,7 @@
    inverse CDF from one uniform number, which is a function of (key, problem,
    rollout, position). The slots and their order therefore change no token.
 4. On the host, slots whose rollout has ended are refilled. When the queue is
-   empty the number of slots is halved, and halved again.
+   empty the number of slots is halved, and halved again, see sampler.shrink.
 
 A cache slot is a position, so a token attends to the slots before its own. The
 cache grows in four steps with the longest active rollout. Shapes depend neither
@@ -30,6 +30,7 @@ from isojax.models import decoder
 from isojax.models import int8
 from isojax.models import precision as precision_lib
 from isojax.planner.cost import memory as memory_lib
+from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
@@ -70,6 +71,8 @@ class SamplerConfig:
   # Mean new tokens, by which slots of a paged cache are admitted; None:
   # planner.cost.pages.MEAN of the most.
   expected_tokens: float | None = dataclasses.field(metadata={"neutral": None})
+  # Numbers of slots when the queue is empty: one of planner.cost.slots.SHRINK.
+  shrink: str = dataclasses.field(metadata={"neutral": "halves"})
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
   def __post_init__(self):
@@ -100,6 +103,7 @@ class SamplerConfig:
       raise InputError(
           f"sampler.expected_tokens={self.expected_tokens}: expected None, or "
           f"from 1 to max_new_tokens={self.max_new_tokens}")
+    slots_lib.check_shrink(self.shrink)
     if self.memory_gib <= 0:
       raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
 
@@ -114,7 +118,6 @@ class SamplerConfig:
 
 
 STEP = 32  # tokens; a smaller step of length saves less than its program costs
-FEW = 16  # slots of a block; a decode step of fewer is no faster
 
 
 class Sampler(typing.NamedTuple):
@@ -164,7 +167,7 @@ def sequence_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
 def sizes(cfg: SamplerConfig, G: int) -> dict:
   """Returns the fields of `Sampler` that are sizes, for G blocks."""
   S, T = cfg.max_prompt_tokens, cfg.max_new_tokens
-  row_sizes = queue_lib.halves(cfg.slots, G, 3, FEW)
+  row_sizes = slots_lib.row_sizes(cfg.slots, G, cfg.shrink)
   return dict(
       G=G, chunk=cfg.chunk, max_new_tokens=T, slots=cfg.slots,
       row_sizes=row_sizes,

@@ -12,7 +12,11 @@ work that the model needs, relative to a matrix product and a stream measured in
 the same run; the roofline is the best time that both allow. Compile seconds are
 those of the first call, without a cache. Lengths are skewed by a policy close
 to uniform, of whose V ids V / mean end the rollout. The flags of a case change
-one case, or all cases of a suite.
+one case, or all cases of a suite. `before` is isojax with as many slots as
+rollouts, --shrink=halves and no pages.
+
+`useful slots` is the share of the decoded slots whose token is kept. `by CPU s`
+is `ours / it` by the CPU seconds of the process instead of the clock's.
 
 --what=planner, frontier, grader, grader_overlap, in_flight, simulator and
 machine time other parts; --what=packing counts.
@@ -36,6 +40,7 @@ from isojax import profile
 from isojax import progress
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import sampler
 from launch.bench import cases as cases_lib
 from launch.bench import run
@@ -76,7 +81,9 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: unchanged
      flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
                        "while isojax samples; default: --dtype."),
      flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys "
-                       "and values while isojax samples; default: --dtype.")]
+                       "and values while isojax samples; default: --dtype."),
+     flags.DEFINE_enum("shrink", None, slots_lib.SHRINK, "sampler.shrink of "
+                       "isojax.")]
     + [flags.DEFINE_integer(name, None, text, lower_bound=1)
        for name, text in (
            ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
@@ -84,7 +91,8 @@ OVERRIDES = tuple(  # fields of a case by their own names; None: unchanged
            ("new_tokens", "Most tokens of a rollout."),
            ("mean_tokens", "Mean tokens of a rollout; default: all have "
             "--new_tokens."),
-           ("slots", "Rows decoded at once; default: all."),
+           ("slots", "Rows that isojax decodes at once; default: all."),
+           ("page", "Positions of a page of isojax's cache; default: none."),
            ("microbatch_tokens", "Tokens of a microbatch of the update."))])
 
 

@@ -8,7 +8,10 @@ from isojax.errors import InputError
 
 WHAT = ("sample", "update", "step")
 OURS = "isojax"
+BEFORE = "before"
 PEERS = {  # name -> what it can be timed for
+    # isojax: as many slots as rollouts, numbers of slots in halves, no pages
+    BEFORE: ("sample",),
     "naive": ("sample",),  # JAX: full cache, n prefills per prompt, no refill
     "hf": WHAT,  # Hugging Face generate, plain torch update, the case's dtype
     "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
@@ -49,7 +52,9 @@ class Case:
   prompt_tokens: int
   new_tokens: int  # most of a rollout
   mean_tokens: int | None  # of a rollout, before the limit; None: all equal
-  slots: int | None  # rows decoded at once; None: all
+  slots: int | None  # rows that isojax decodes at once; None: all
+  shrink: str  # sampler.shrink of isojax
+  page: int | None  # sampler.page of isojax
   microbatch_tokens: int  # of the update
   peers: tuple[str, ...]  # contestants beside isojax
 
@@ -76,26 +81,29 @@ class Case:
     lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
                f"mean {self.mean_tokens}, at most {self.new_tokens} new")
     kept = "".join(f", {name} {kind}" for name, kind in (
-        ("weights", self.weights), ("cache", self.cache)) if kind)
+        ("weights", self.weights), ("cache", self.cache),
+        ("pages of", self.page)) if kind)
     return (f"{self.what} {self.model} {self.dtype}{kept}, {self.Bp} x "
             f"{self.n}, {self.prompt_tokens} + {lengths}")
 
 
 _CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
             n=16, prompt_tokens=48, new_tokens=128, mean_tokens=None,
-            slots=None, microbatch_tokens=1024, peers=("naive", "hf"))
+            slots=None, shrink="halves", page=None, microbatch_tokens=1024,
+            peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
                                   peers=("hf", "hf_bf16"))
 _H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", weights=None, cache=None,
              Bp=32, n=16, prompt_tokens=128, new_tokens=512, mean_tokens=None,
-             slots=None, microbatch_tokens=8192, peers=("naive",))
+             slots=None, shrink="halves", page=None, microbatch_tokens=8192,
+             peers=("naive",))
 # Without the naive sampler, which takes long to compile.
 _LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
 SUITES = {
     "cpu": (
         _CPU,
-        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48,
-                            peers=("hf", "hf_bf16")),
+        dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48, slots=48,
+                            shrink="fine", peers=(BEFORE, "hf", "hf_bf16")),
         _CPU_UPDATE,
         dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
     ),
@@ -108,6 +116,17 @@ SUITES = {
         dataclasses.replace(_LARGER, what="update", Bp=8, mean_tokens=128),
     ),
 }
+
+
+def before(case: Case) -> Case:
+  """Returns the case of the contestant BEFORE."""
+  return dataclasses.replace(case, slots=None, shrink="halves", page=None)
+
+
+def until_the_longest(case: Case):
+  """Returns lengths -> slots times positions, without refill."""
+  return lambda len_R: (None if case.what == "update" else
+                        case.B * int(np.max(len_R)))
 
 
 def stops(case: Case, V: int) -> tuple[int, ...]:

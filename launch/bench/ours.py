@@ -41,6 +41,8 @@ class Contestant:
   warm: typing.Callable  # seed -> None; the warm-up, which compiles
   held: typing.Callable  # () -> bytes of weights and optimizer state
   compiles: bool
+  # Lengths of the last call -> its slots times positions; None: no sampling.
+  decoded: typing.Callable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +78,31 @@ def sampler_of(model: decoder.Transformer, case: Case):
   cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
-      cache=case.cache, interrupt=interrupt.OFF))
+      cache=case.cache, page=case.page, shrink=case.shrink,
+      interrupt=interrupt.OFF))
   return cfg, sampler_lib.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
-  """Returns sample(params, prompts, seed) -> Rollouts on the host."""
-  cfg, sampler = sampler_of(model, case)
+  """Returns sample(params, prompts, seed) -> (Rollouts on the host, decoded).
 
-  def sample(params, prompts: Prompts, seed: int) -> Rollouts:
-    return sampler_lib.sample_all(
-        sampler, params, prompts, case.n, rng.stream(seed, "rollout"),
-        temperature=np.float32(cfg.temperature), top_p=np.float32(cfg.top_p))
+  The second is the number of slots times positions.
+  """
+  cfg, sampler = sampler_of(model, case)
+  slots = []  # of each chunk
+
+  def decode(*args, **static):
+    slots.append(len(args[2].active_R))
+    return sampler.decode(*args, **static)
+
+  def sample(params, prompts: Prompts, seed: int):
+    slots.clear()
+    rollouts = sampler_lib.sample_all(
+        sampler._replace(decode=decode), params, prompts, case.n,
+        rng.stream(seed, "rollout"), temperature=np.float32(cfg.temperature),
+        top_p=np.float32(cfg.top_p))
+    return rollouts, sum(slots) * sampler.chunk
 
   return profile.stage("sample", sample)
 
@@ -131,10 +145,11 @@ def made(case: Case, V: int, seed: int) -> Rollouts:
                   behavior, len_R.astype(np.float32))
 
 
-def ours(policy: Policy, case: Case) -> Contestant:
+def ours(policy: Policy, case: Case, name: str) -> Contestant:
   """Returns isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
+  decoded = None  # of the last call
   if case.what in ("sample", "step"):
     sample = make_sampling(model, case)
   if case.what in ("update", "step"):
@@ -143,9 +158,10 @@ def ours(policy: Policy, case: Case) -> Contestant:
     held = first(jax.tree.map(jnp.copy, policy.params))
 
   def call(seed: int):
-    nonlocal held
-    rollouts = (sample(held.params if step else held, prompts, seed) if sample
-                else made(case, V, seed))
+    nonlocal held, decoded
+    rollouts, decoded = (
+        sample(held.params if step else held, prompts, seed) if sample
+        else (made(case, V, seed), None))
     if sample:
       found = cases.useful(rollouts.tokens_RxT,
                                  cases.stops(case, V))
@@ -155,8 +171,8 @@ def ours(policy: Policy, case: Case) -> Contestant:
                   cases.made_rewards(case, seed))
     return np.asarray(rollouts.len_R)
 
-  return Contestant(cases.OURS, case.dtype, call, call,
-                    lambda: nbytes(held), compiles=True)
+  return Contestant(name, case.dtype, call, call, lambda: nbytes(held),
+                    compiles=True, decoded=lambda len_R: decoded)
 
 
 def naive(policy: Policy, case: Case) -> Contestant:
@@ -200,4 +216,5 @@ def naive(policy: Policy, case: Case) -> Contestant:
   call = lambda seed: cases.useful(
       sample(policy.params, prompts, jax.random.key(seed)), stop)
   return Contestant("naive", case.dtype, call, call,
-                    lambda: nbytes(policy.params), compiles=True)
+                    lambda: nbytes(policy.params), compiles=True,
+                    decoded=cases.until_the_longest(case))

@@ -14,6 +14,7 @@ import pathlib
 import platform
 import statistics
 import time
+import typing
 
 import jax
 import numpy as np
@@ -91,10 +92,12 @@ def contestants(case: Case) -> list:
   """Returns the contestants, isojax first, on one random policy."""
   config = config_of(case.model)
   policy = ours.random_policy(config)
-  found = [ours.ours(policy, case)]
+  found = [ours.ours(policy, case, cases.OURS)]
   for name in case.peers:
     if name == "naive":
       found.append(ours.naive(policy, case))
+    elif name == cases.BEFORE:
+      found.append(ours.ours(policy, cases.before(case), name))
     else:
       from launch.bench import peers
       found.append(peers.contestant(name, case, config, policy.params))
@@ -108,7 +111,7 @@ def work_of(case: Case, shape, contestant, len_R):
   if case.what != "update":
     ours = contestant.name == cases.OURS
     stages += work.sampling(
-        shape, *sizes, slots=case.slots or case.B,
+        shape, *sizes, slots=ours and case.slots or case.B,
         weight_bytes=BYTES[ours and case.weights or dtype],
         cache_bytes=BYTES[ours and case.cache or dtype])
   if case.what != "sample":
@@ -121,14 +124,16 @@ def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
            peak: int | None) -> dict:
   """Returns one row of the table, as it is written to the JSON file."""
   shape = shape_of(case.model)
-  stages = [work_of(case, shape, contestant, len_R) for len_R, _ in calls]
-  seconds = [s for _, s in calls]
+  stages = [work_of(case, shape, contestant, each.len_R) for each in calls]
+  seconds = [each.seconds for each in calls]
   return dataclasses.asdict(case) | {
       "case": case.name, "contestant": contestant.name,
       "compute_dtype": contestant.dtype, "config": config_of(case.model),
-      "tokens": [int(np.sum(len_R)) for len_R, _ in calls],
-      "longest": [int(np.max(len_R)) for len_R, _ in calls],
+      "tokens": [int(np.sum(each.len_R)) for each in calls],
+      "longest": [int(np.max(each.len_R)) for each in calls],
       "seconds": seconds,
+      "cpu_seconds": [each.cpu_seconds for each in calls],
+      "decoded": [each.decoded for each in calls],
       "flops": [sum(w.flops for w in each) for each in stages],
       "bytes": [sum(w.bytes for w in each) for each in stages],
       "roofline_seconds": [work.roofline_seconds(
@@ -139,10 +144,20 @@ def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
       "peak_bytes": peak}
 
 
-def timed(call, seed: int):
-  start = time.perf_counter()
-  len_R = call(seed)
-  return np.asarray(len_R), time.perf_counter() - start
+class Called(typing.NamedTuple):
+  """One call of a contestant."""
+
+  len_R: np.ndarray  # useful tokens
+  seconds: float
+  cpu_seconds: float  # of this process: other processes change them less
+  decoded: int | None  # slots times positions; None: no sampling
+
+
+def timed(contestant, call, seed: int) -> Called:
+  start, cpu = time.perf_counter(), time.process_time()
+  len_R = np.asarray(call(seed))
+  return Called(len_R, time.perf_counter() - start, time.process_time() - cpu,
+                contestant.decoded(len_R))
 
 
 def rounds(found: list, runs: int, until: float):
@@ -155,9 +170,9 @@ def rounds(found: list, runs: int, until: float):
     start = time.monotonic()
     for each, made in zip(found, calls, strict=True):
       if seed > 1:
-        made.append(timed(each.call, seed))
+        made.append(timed(each, each.call, seed))
         continue
-      result, most = call_memory(lambda each=each: timed(each.call, 1))
+      result, most = call_memory(lambda each=each: timed(each, each.call, 1))
       made.append(result)
       added.append(None if most is None else each.held() + most)
     now = time.monotonic()
@@ -175,7 +190,7 @@ def run(case: Case, runs: int, seconds: float, peaks: dict,
   found = contestants(case)
   first, peak, reached = [], [], 0
   for each in found:
-    first.append(timed(each.warm, 0)[1])
+    first.append(timed(each, each.warm, 0).seconds)
     now = device_peak()
     peak.append(now if now is not None and now > reached else None)
     reached = now or 0

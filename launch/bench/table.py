@@ -6,25 +6,33 @@ from isojax.format import many, number
 from launch.bench import cases
 
 HEADER = ("contestant", "useful tokens/s", "from - to", "TFLOP/s", "of matmul",
-          "GB/s", "of bandwidth", "of roofline", "compile s", "peak GiB",
-          "ours / it")
+          "GB/s", "of bandwidth", "of roofline", "useful slots", "compile s",
+          "peak GiB", "ours / it", "by CPU s")
 
 
-def rates(row: dict, name: str) -> list[float]:
-  """Returns a count over the seconds of each run."""
-  return [x / s for x, s in zip(row[name], row["seconds"], strict=True)]
+def rates(row: dict, name: str, seconds: str) -> list[float]:
+  """Returns a count over the seconds of each run, of the clock or the CPU."""
+  return [x / s for x, s in zip(row[name], row[seconds], strict=True)]
 
 
-def ratios(ours: dict, row: dict) -> list[float]:
+def useful(row: dict) -> float | None:
+  """Returns the share of decoded slots whose token is kept, of all runs."""
+  if None in row["decoded"]:
+    return None
+  return sum(row["tokens"]) / sum(row["decoded"])
+
+
+def ratios(ours: dict, row: dict, seconds: str) -> list[float]:
   """Returns our useful tokens per second over another's, for each round."""
-  return [a / b for a, b in zip(rates(ours, "tokens"), rates(row, "tokens"),
-                                strict=True)]
+  return [a / b for a, b in zip(rates(ours, "tokens", seconds),
+                                rates(row, "tokens", seconds), strict=True)]
 
 
 def cells(row: dict, ours: dict, machine: dict) -> list[str]:
   """Returns one line of the table of a case."""
-  median, tokens = statistics.median, rates(row, "tokens")
-  flops, size = median(rates(row, "flops")), median(rates(row, "bytes"))
+  median = statistics.median
+  of = lambda name: rates(row, name, "seconds")
+  tokens, flops, size = of("tokens"), median(of("flops")), median(of("bytes"))
   shown = lambda x, text: "-" if x is None else text.format(x)
   peak = row["peak_bytes"]
   return [
@@ -32,10 +40,11 @@ def cells(row: dict, ours: dict, machine: dict) -> list[str]:
       f"{min(tokens):,.0f} - {max(tokens):,.0f}", f"{flops / 1e12:.3g}",
       f"{flops / machine['matmul_flops'][row['compute_dtype']]:.0%}",
       f"{size / 1e9:.3g}", f"{size / machine['bandwidth']:.0%}",
-      f"{median(rates(row, 'roofline_seconds')):.0%}",
-      shown(row["compile_seconds"], "{:.1f}"),
+      f"{median(of('roofline_seconds')):.0%}",
+      shown(useful(row), "{:.0%}"), shown(row["compile_seconds"], "{:.1f}"),
       shown(None if peak is None else peak / 2**30, "{:.2f}"),
-      f"{median(ratios(ours, row)):.2f}"]
+      f"{median(ratios(ours, row, 'seconds')):.2f}",
+      f"{median(ratios(ours, row, 'cpu_seconds')):.2f}"]
 
 
 def heading(machine: dict) -> str:

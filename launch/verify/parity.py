@@ -111,7 +111,7 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
       slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=new,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
       attention="auto", precision="highest", head_dtype=None, page=None,
-      expected_tokens=None), eos)
+      expected_tokens=None, shrink="halves"), eos)
   rollouts = sampler_lib.sample_all(
       sampler, params, Prompts(padded, lengths, np.arange(P, dtype=np.uint32)),
       1, jax.random.key(0),

@@ -39,7 +39,8 @@ SHAPE = model_shape_lib.model_shape(CONFIG, path="c")
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
 CASE = cases.Case("sample", "tiny-30m", "float32", weights=None,
                         cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
-                        mean_tokens=4, slots=None, microbatch_tokens=16,
+                        mean_tokens=4, slots=None, shrink="halves", page=None,
+                        microbatch_tokens=16,
                         peers=())
 
 
@@ -119,19 +120,21 @@ def test_the_shapes_are_the_published_ones():
 def test_the_table_by_hand():
   row = dict(case="c", contestant="isojax", compute_dtype="float32", Bp=1, n=5,
              tokens=[10, 10, 30], longest=[4, 5, 4], seconds=[1.0, 2.0, 3.0],
+             cpu_seconds=[1.0, 1.0, 1.0], decoded=[20, 20, 60],
              flops=[2e12, 2e12, 6e12], bytes=[4e9, 4e9, 12e9],
              roofline_seconds=[0.5, 0.5, 1.5], compile_seconds=7.0,
              peak_bytes=2**30)
   peer = row | dict(contestant="x", seconds=[2.0, 2.0, 6.0],
+                    cpu_seconds=[3.0, 3.0, 3.0], decoded=[None] * 3,
                     compile_seconds=None, peak_bytes=None)
   machine = {"matmul_flops": {"float32": 4e12}, "bandwidth": 8e9}
   lines = table.of_case([row, peer], machine).splitlines()
   assert lines[0] == "c (seen: mean 3.3, longest 5; 3 runs)"
   # Rates: 10, 5, 10 against 5, 5, 5.
-  assert lines[4] == ("| isojax | 10 | 5 - 10 | 2 | 50% | 4 | 50% | 50% | 7.0 "
-                      "| 1.00 | 1.00 |")
+  assert lines[4] == ("| isojax | 10 | 5 - 10 | 2 | 50% | 4 | 50% | 50% | 50% "
+                      "| 7.0 | 1.00 | 1.00 | 1.00 |")
   assert lines[5] == ("| x | 5 | 5 - 5 | 1 | 25% | 2 | 25% | 25% | - | - "
-                      "| 2.00 |")
+                      "| - | 2.00 | 3.00 |")
 
 
 ROW = dict(contestant="isojax", config=CONFIG, compute_dtype="float32", Bp=2,
@@ -218,14 +221,15 @@ def test_a_peer_without_its_packages_says_what_is_possible():
   if importlib.util.find_spec("torch"):
     pytest.skip("torch is here")
   assert "--peer=hf needs torch" in refused("--what=sample", "--peer=naive,hf")
-  assert "possible is --peer=naive" in refused("--suite=cpu", "--peer=hf")
+  assert "possible is --peer=before,naive" in refused("--suite=cpu", "--peer=hf")
 
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "expected either --what=sample|update|step|planner|frontier|grader|"
      "grader_overlap|in_flight|simulator|packing|machine or "
      "--suite=cpu|h200"),
-    (["--what=sample", "--peer=vllm"], "expected one of naive, hf, hf_bf16"),
+    (["--what=sample", "--peer=vllm"], "expected one of before, naive, "
+     "hf, hf_bf16"),
     (["--what=update", "--peer=naive"], "only be timed at --what=sample"),
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
@@ -258,12 +262,20 @@ def test_a_tiny_step_end_to_end(tmp_path):
           num_attention_heads=3, num_key_value_heads=1, vocab_size=40)))
   done = bench("--what=sample", f"--model={tmp_path}", "--Bp=2", "--n=3",
                "--prompt_tokens=4", "--new_tokens=6", "--runs=2",
-               "--mean_tokens=3", "--peer=naive", f"--json={tmp_path}/b.json",
+               "--mean_tokens=3", "--peer=before,naive", "--slots=2",
+               "--shrink=fine", f"--json={tmp_path}/b.json",
                f"--profile={tmp_path}/trace")
   assert done.returncode == 0, done.stderr
   document = json.loads((tmp_path / "b.json").read_text())
-  ours, naive = document["rows"]
-  assert (ours["contestant"], naive["contestant"]) == ("isojax", "naive")
+  ours, before, naive = document["rows"]
+  assert [r["contestant"] for r in document["rows"]] == [
+      "isojax", "before", "naive"]
+  # The number of slots changes no token; 2 slots are refilled.
+  assert ours["tokens"] == before["tokens"]
+  assert all(map(int.__gt__, before["decoded"], ours["decoded"]))
+  assert [d >= t and d % 12 == 0 for d, t in zip(
+      before["decoded"], before["tokens"])] == [True, True]
+  assert naive["decoded"] == [6 * most for most in naive["longest"]]
   assert len(ours["seconds"]) == 2 and all(6 <= t <= 36 for t in ours["tokens"])
   assert ours["peak_bytes"] > 0 and ours["compile_seconds"] > 0
   assert "2 x 3, 4 + mean 3, at most 6 new" in done.stdout

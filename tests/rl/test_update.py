@@ -400,7 +400,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
       slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
       attention="auto", precision="highest", head_dtype=None, page=None,
-      expected_tokens=None),
+      expected_tokens=None, shrink="halves"),
       eos=(10,))
   rollouts = sampler_lib.sample_all(
       sampler, params, prompts, n, jax.random.key(0), temperature=0.0,

@@ -112,9 +112,6 @@ def test_sizes_by_hand():
   assert queue.shares(4, 176, 32) == (64, 96, 160, 176)
   assert queue.shares(4, 6, 4) == (4, 6)
   assert queue.shares(4, 30, 32) == (30,)
-  assert queue.halves(30, 4, 3, 1) == (4, 8, 16, 32)
-  assert queue.halves(30, 4, 3, 4) == (16, 32)
-  assert queue.halves(30, 4, 3, 9) == (32,)
 
 
 @hypothesis.given(st.data())

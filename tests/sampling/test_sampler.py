@@ -28,7 +28,7 @@ CONFIG = sampler_lib.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
     attention="auto", precision="highest", head_dtype=None, page=None,
-    expected_tokens=None)
+    expected_tokens=None, shrink="halves")
 
 
 def make_prompts(count, S=S):
@@ -160,9 +160,10 @@ def test_rollouts_of_n_are_the_first_of_more(model, params, rollouts):
         getattr(few, name).reshape(5, 4, -1), many.reshape(5, 6, -1)[:, :4])
 
 
-@pytest.mark.parametrize("slots", [1, 4, 7, 64])
-def test_slots_change_nothing(model, params, rollouts, slots):
-  got = run(model, params, make_prompts(5), 6, slots=slots)
+@pytest.mark.parametrize("slots, shrink", [
+    (1, "halves"), (4, "halves"), (7, "halves"), (64, "halves"), (8, "fine")])
+def test_slots_change_nothing(model, params, rollouts, slots, shrink):
+  got = run(model, params, make_prompts(5), 6, slots=slots, shrink=shrink)
   np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
   np.testing.assert_array_equal(got.len_R, rollouts.len_R)
   np.testing.assert_array_equal(got.ended_R, rollouts.ended_R)

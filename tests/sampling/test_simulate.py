@@ -24,7 +24,7 @@ CONFIG = sampler_lib.SamplerConfig(
     slots=8, memory_gib=1.0, max_prompt_tokens=40, max_new_tokens=60,
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
     attention="auto", precision="highest", head_dtype=None, page=None,
-    expected_tokens=None)
+    expected_tokens=None, shrink="halves")
 # Matrices of 2 * 2 * 2 * 4 + 3 * 2 * 3 + 2 * 5 = 60 numbers.
 SHAPE = model_shape_lib.model_shape(dict(
     model_type="llama", num_hidden_layers=1, hidden_size=2,
