@@ -8,7 +8,8 @@
 #
 # **Needs:** CPU, or any accelerator of JAX.
 #
-# **Time:** a few minutes on 2 cores, for six short processes of training.
+# **Time:** about 3 minutes on 2 cores (AMD EPYC), for six short processes of
+# training.
 
 # %%
 import importlib.resources

@@ -7,7 +7,8 @@
 #
 # **Needs:** CPU, or any accelerator of JAX.
 #
-# **Time:** 30 seconds of CPU time, more when it compiles for the first time.
+# **Time:** 30 seconds of CPU time on 2 cores (AMD EPYC), more when it compiles for
+# the first time.
 
 # %%
 import pandas

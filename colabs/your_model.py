@@ -7,27 +7,25 @@
 #
 # **Needs:** CPU, or any accelerator of JAX; a package index.
 #
-# **Time:** about 5 minutes of CPU time on 2 cores of an AMD EPYC.
+# **Time:** about 5 minutes of CPU time on 2 cores (AMD EPYC).
 
 # %%
 import os
-import sys
 
 import isojax
 
 # %% [markdown]
 # ## A model
 #
-# `launch.demo_model` makes SmolLM2-135M-Instruct from a Python package, so no
+# `isojax.demo_model` makes SmolLM2-135M-Instruct from a Python package, so no
 # model hub is needed.
 
 # %%
-MODEL = "smollm2"
-!{sys.executable} -m launch.demo_model --out={MODEL}
+MODEL = isojax.demo_model("smollm2")
 
 # %% tags=["small"]
 # A random model of 30 thousand parameters, which compiles fast.
-import json, pathlib
+import json, pathlib, sys
 pathlib.Path("shape.json").write_text(json.dumps(dict(
     model_type="llama", hidden_size=32, intermediate_size=48,
     num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
@@ -39,24 +37,24 @@ MODEL = "random"
 # %% [markdown]
 # ## Strata
 #
-# `launch.split` samples the model on each problem and sorts the problems by
+# `isojax.split` samples the model on each problem and sorts the problems by
 # their pass rate. The problems are sums of two numbers of one or two digits.
 # `mid` has those that are solved between 10 and 60 % of the time: there, groups
 # contain right and wrong answers, which GRPO needs.
 
 # %%
-SPLIT = (f"--config=configs/split_smollm2.py --config.model={MODEL} "
-         "--config.out=strata/sums --config.source.train=120 "
-         "--config.source.validation=80")
-STRATUM = "strata/sums-mid.jsonl"
+problems = isojax.config(
+    "configs/split_smollm2.py", model=MODEL, out="strata/sums",
+    source={"train": 120, "validation": 80})
+STRATUM = "mid"
 
 # %% tags=["small"]
 # A random model solves nothing, so nothing is measured: n = 0.
-SPLIT += (" --config.n=0 --config.source.train=40 --config.source.validation=8")
-STRATUM = "strata/sums-all.jsonl"
+problems = isojax.config(problems, n=0, source={"train": 40, "validation": 8})
+STRATUM = "all"
 
 # %%
-!{sys.executable} -m launch.split {SPLIT}
+strata = isojax.split(problems)
 
 # %% [markdown]
 # ## Train
@@ -67,7 +65,7 @@ STRATUM = "strata/sums-all.jsonl"
 
 # %%
 config = isojax.config(
-    "configs/smollm2.py", model={"path": MODEL}, task={"stratum": STRATUM},
+    "configs/smollm2.py", model={"path": MODEL}, task={"stratum": strata[STRATUM]},
     alloc={"Bp": 8, "n": 8, "C": 512}, eval={"first": 512})
 print(config.task.prompt.template)
 

@@ -32,6 +32,8 @@ _PUBLIC = {
     "fit": "isojax.api.studies",
     "Law": "isojax.api.studies",
     "Estimate": "isojax.api.studies",
+    "speedup": "isojax.api.speedups",
+    "Speedup": "isojax.api.speedups",
     "InputError": "isojax.errors",
     "DivergedError": "isojax.errors",
 }

@@ -168,6 +168,9 @@ IMPORTS = {
         "frontier.report.plots_run ledger.object_store ledger.records "
         "models.hf_weights progress rl.rewards rng rollouts run_context "
         "run_folder sampling.sampler stopping tasks.prompts training types",
+    "api.speedups":
+        "api.studies api.words errors frontier.comparison frontier.io.logs "
+        "frontier.report.plots_speedup frontier.result installation",
     "api.studies":
         "api.words errors format frontier.bootstrap frontier.curves "
         "frontier.io.logs frontier.io.rows frontier.io.selection "
@@ -205,6 +208,10 @@ IMPORTS = {
         "errors frontier.collapse frontier.curves frontier.study",
     "frontier.collapse":
         "format frontier.study",
+    "frontier.comparison":
+        "errors format frontier.collapse frontier.io.rows "
+        "frontier.io.selection frontier.report.plots_speedup "
+        "frontier.speedup installation ledger.records",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -768,9 +775,7 @@ IMPORTS = {
         "planner.cost.pages planner.cost.roofline planner.cost.workload "
         "sampling.simulate",
     "launch.speedup":
-        "cli errors format frontier.collapse frontier.io.field_mapping "
-        "frontier.io.selection frontier.report.plots_speedup "
-        "frontier.speedup installation launch.record_flags ledger.records",
+        "cli frontier.comparison launch.record_flags",
     "launch.split":
         "",
     "launch.split.__main__":

@@ -486,6 +486,27 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
     law.n_star(1e6)
 
 
+def test_a_speedup_by_hand(tmp_path):
+  """T = 0.99 * 0.5 is reached at hour 3 by the baseline, at hour 1 by m = 4."""
+  for name, m, rewards in (("base", 8, (.2, .4, .5)), ("pods", 4, (.5, .6, .6))):
+    (tmp_path / f"{name}.csv").write_text(
+        "step,Bp,n,m,hours,avg\n" + "".join(
+            f"{i},2,8,{m},{i},{avg}\n" for i, avg in enumerate(rewards, 1)))
+  found = isojax.speedup(tmp_path / "base.csv", str(tmp_path / "p*.csv"),
+                         axis="hours")
+  arm, = found.document["arms"]
+  assert (arm["m"], arm["time"], arm["ratio"]) == (4, 1, 3)
+  assert found.document["baseline"]["time"] == 3
+  assert "3.00x" in found.table() and "T = 0.4950" in repr(found)
+  found.save(tmp_path / "out")
+  assert (tmp_path / "out/speedup.json").is_file()
+  assert found.plot().axes
+  with pytest.raises(isojax.InputError, match="^records=.*only the runs of base"):
+    isojax.speedup(tmp_path / "base.csv", tmp_path / "base.csv", axis="hours")
+  with pytest.raises(isojax.InputError, match="^draws=9, share=0.99: expected"):
+    isojax.speedup("a", "b", draws=9)
+
+
 @pytest.mark.parametrize("call, message", [
     (dict(files="none/*.jsonl"), "^files=none/.*: no such file"),
     (dict(files=[], fixed={}), "no evaluation in the records"),

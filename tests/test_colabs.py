@@ -28,9 +28,40 @@ def test_a_notebook_begins_with_what_it_needs(name):
   made = build.notebook(build.FOLDER / f"{name}.py", small=False)
   first, badge, install = made.cells[:3]
   assert first.source.startswith("# ") and "**Needs:**" in first.source
-  assert re.search(r"\*\*Time:\*\* .*(second|minute)", first.source)
+  assert re.search(r"\*\*Time:\*\* .*(second|minute).* on 2 cores",
+                   first.source)
   assert f"colabs/{name}.ipynb" in badge.source
   assert "pip" in install.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_outputs_have_no_machine(name):
+  text = (build.FOLDER / f"{name}.ipynb").read_text("utf-8")
+  assert str(build.FOLDER.parent) not in text
+  runs = re.findall(r'"[0-9a-f]{12} +finished .* (\S+)\\n"', text)
+  assert set(runs) <= {"-"}, "the column `host` of a sweep"
+  assert "\\r" not in text, "a line that was overwritten"
+
+
+def test_a_printed_text_is_cleaned():
+  text = f"1%|\r50%|\r99%| {build.FOLDER.parent}/a\r\nhost\n  vm\nvm.x VM\n"
+  assert build.cleaned(text, "vm") == "99%| a\nhost\n   -\nvm.x VM\n"
+
+
+def test_texts_are_renewed_without_a_run():
+  stored = build.notebook(build.FOLDER / "quickstart.py", small=False)
+  for cell in stored.cells:
+    if cell.cell_type == "code":
+      cell.outputs, cell.execution_count = ["told"], 7
+  made = build.notebook(build.FOLDER / "quickstart.py", small=False)
+  stored.cells[0].source = stored.cells[build.INSTALL_AT].source = "old"
+  made = build.with_outputs(made, stored)
+  assert made.cells[0].source.startswith("# Quickstart")
+  assert [c.outputs for c in made.cells if c.cell_type == "code"][:2] == [
+      [], ["told"]]
+  stored.cells[3].source = "other"
+  with pytest.raises(ValueError, match="without --texts"):
+    build.with_outputs(made, stored)
 
 
 @pytest.mark.parametrize("name", NAMES)

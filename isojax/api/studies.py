@@ -89,19 +89,24 @@ def read(files, *, format=_READING.kind, columns=None, fixed=None, scale=None,
     InputError: no such file, a field that the file does not have (with what to
       give), or runs of several models, sets or recipes.
   """
-  reading = logs.Reading(
-      kind=format, columns=columns or {}, fixed=fixed or {},
-      scale={name: _ends(name, value) for name, value in (scale or {}).items()},
-      from_path=from_path, axis=axis)
+  given = reading(format, columns, fixed, scale, from_path, axis)
   paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
   rows, notes = logs.read(
-      [installation.find(os.fspath(path)) for path in paths], reading,
+      [installation.find(os.fspath(path)) for path in paths], given,
       flag="files")
   chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B)
   study, more = selection.from_rows(rows, chosen)
   notes = tuple(words.plain(note, read) for note in more + notes)
   return Logs(study, notes, tuple(rows), chosen)
+
+
+def reading(format, columns, fixed, scale, from_path, axis) -> logs.Reading:
+  """Returns how files are read, from the arguments of isojax.read."""
+  return logs.Reading(
+      kind=format, columns=columns or {}, fixed=fixed or {},
+      scale={name: _ends(name, value) for name, value in (scale or {}).items()},
+      from_path=from_path, axis=axis)
 
 
 def _ends(name: str, value) -> tuple[float, float]:

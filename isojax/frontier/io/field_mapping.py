@@ -235,6 +235,9 @@ def _to_sampling(fields: dict, form: Format, previous: dict, run) -> None:
   if form.before_update:
     return
   step = fields["step"]
+  if "epoch" in fields and isinstance(fields["epoch"], (int, float)) and (
+      fields["epoch"] > 0):
+    fields["D"] = round(step * fields["Bp"] / fields["epoch"])
   every = step - previous[run] if run in previous else step
   previous[run] = step
   fields["step"] = max(0, step - (max(every, 1) + 1) // 2 if form.averaged

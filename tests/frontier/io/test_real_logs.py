@@ -63,6 +63,7 @@ def test_trl_training_reward_belongs_to_the_policy_before_the_update():
       (0, 0, "training problems"), (1, 6, "training problems"),
       (2, 12, "training problems")]
   assert rows[2].fields["avg"] == pytest.approx(1 / 3)  # two of six: 0.667 / 2
+  assert rows[-1].fields["D"] == 7473  # GSM8K: step 250 is epoch 0.03345
   assert any("read as trl" in note and "--format" in note for note in notes)
   assert any("reward of the training rollouts" in note for note in notes)
 

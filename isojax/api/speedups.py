@@ -1,0 +1,99 @@
+"""isojax.speedup: how much earlier one recipe reaches a reward than another."""
+
+import dataclasses
+import os
+
+from isojax import installation
+from isojax.api import studies
+from isojax.api import words
+from isojax.errors import InputError
+from isojax.frontier import comparison
+from isojax.frontier import result
+from isojax.frontier.io import logs
+
+_QUESTION = comparison.Question
+
+
+@dataclasses.dataclass(frozen=True)
+class Speedup:
+  """The speed-ups of recipes over a baseline."""
+
+  document: dict = dataclasses.field(repr=False)  # the content of speedup.json
+  _text: str = dataclasses.field(repr=False)
+
+  def table(self) -> str:
+    """Returns a line for each recipe, with its interval, verdict and notes."""
+    return self._text
+
+  def plot(self):
+    """Returns the mean curves with the threshold, a matplotlib.figure.Figure.
+
+    Raises:
+      InputError: matplotlib is not installed.
+    """
+    result.need_matplotlib("plot")
+    from isojax.frontier.report import plots_speedup  # needs matplotlib
+    return words.shown(plots_speedup.curves(self.document))
+
+  def save(self, folder) -> None:
+    """Writes speedup.json and the figure, as launch.speedup does.
+
+    Raises:
+      InputError: the folder cannot be written.
+    """
+    folder = os.fspath(folder)
+    try:
+      os.makedirs(folder, exist_ok=True)
+      comparison.save(self.document, folder)
+    except OSError as error:
+      raise InputError(f"folder={folder}: cannot be written ({error}); choose "
+                       "another") from error
+
+  def __repr__(self) -> str:
+    return self.table()
+
+
+def _paths(files) -> tuple[str, ...]:
+  """Returns a path, or several, as a tuple of those that are found."""
+  given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+  return tuple(installation.find(os.fspath(path)) for path in given)
+
+
+@words.of_python
+def speedup(baseline, records, *, axis=_QUESTION.axis, share=_QUESTION.share,
+            draws=_QUESTION.draws, metric="avg", at_k=None, eval_set=None,
+            format=None, columns=None, fixed=None, scale=None,
+            from_path=None) -> Speedup:
+  """Measures how much earlier recipes reach a reward than a baseline.
+
+  PODS (arXiv 2504.13818): the first time at `share` of the baseline's highest
+  mean reward, of the baseline over that of the recipe. docs/fitting.md
+  describes the columns and verdicts.
+
+  Args:
+    baseline: path or pattern, or several, of runs of one Bp, n and m.
+    records: those of the other runs; runs of one Bp, n and m form a recipe.
+    axis: the time: device_seconds, rollouts, sampled_tokens, trained_tokens,
+      updates or any column.
+    share: of the highest mean reward, in [0.01, 1].
+    draws: of the bootstrap over runs, at least 100.
+    metric, at_k, eval_set, format, columns, fixed, scale, from_path: as in
+      isojax.read.
+
+  Returns:
+    A Speedup. It prints as its table.
+
+  Raises:
+    InputError: no such file, a baseline of several recipes, or runs of several
+      models or evaluations.
+  """
+  if draws < 100 or not 0.01 <= share <= 1:
+    raise InputError(f"draws={draws}, share={share}: expected at least 100, and "
+                     "a number from 0.01 to 1")
+  reading = studies.reading(format, columns, fixed, scale, from_path, axis)
+  found = comparison.compared(_QUESTION(
+      baseline=_paths(baseline), records=_paths(records),
+      read=lambda patterns, flag: logs.read(patterns, reading, flag=flag),
+      metric=metric, at_k=at_k, eval_set=eval_set, axis=axis, share=share,
+      draws=draws))
+  return Speedup(found.document, words.plain(found.text, speedup))
