@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import json
 import logging as std_logging
 import os
 import re
@@ -16,6 +15,7 @@ from absl import logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_flags as config_flags_lib
 
+from isojax import config_overrides
 from isojax import help_text
 from isojax import installation
 from isojax import preemption
@@ -62,7 +62,6 @@ class _Whole(flags.IntegerParser):
 # --config.alloc.m=None. A field that is never None refuses it when the config
 # is read (isojax.experiment).
 WHOLE = _OrNone(_Whole())
-FREE = ("constants",)  # sections of a config whose keys its values decide
 for _type, _parser in ((int, WHOLE), (float, _OrNone(flags.FloatParser())),
                        (str, _OrNone(flags.ArgumentParser()))):
   config_flags.register_flag_parser_for_type(_type, _parser)
@@ -83,24 +82,6 @@ def read_config(path: str):
   # ml_collections runs each file in the module of the one before, if any.
   sys.modules.pop("config_config", None)
   return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
-
-
-# Other names of fields, which hints refer to if the config has the field.
-ALIASES = {
-    "lr": "recipe.optimizer.base_lr",
-    "learning_rate": "recipe.optimizer.base_lr",
-    "batch_size": "alloc.Bp",
-    "group_size": "alloc.n",
-    "num_generations": "alloc.n",
-    "steps": "alloc.M",
-    "max_steps": "alloc.M",
-    "rollouts": "alloc.C",
-    "kl": "recipe.loss.kl_coef",
-    "model": "model.path",
-    "dataset": "task.stratum",
-    "max_tokens": "sampler.max_new_tokens",
-    "temperature": "sampler.temperature",
-}
 
 
 def config_of(path: str):
@@ -182,147 +163,11 @@ def pairs(flag: str, items: list[str]) -> dict[str, str]:
   return out
 
 
-def unknown_key(config, name: str) -> str | None:
-  """Returns what is wrong with a name such as config.alloc.n; None: nothing."""
-  node, path = config, "config"
-  for key in name.split(".")[1:]:
-    if not hasattr(node, "keys"):
-      return f"{name}: {path} is a value, not a section"
-    if not node.keys():
-      return (f"{name}: {path} is empty here; set it as a whole, such as "
-              f"--{path}=\"{{'{key}': 1.0}}\"")
-    if key not in node:
-      near = fields_named(key, node, path) or [
-          f"{path}.{nearest(key, list(node.keys()))}"]
-      return (f"{name}: no such key; the nearest is {' or '.join(near[:3])} "
-              f"(there are: {', '.join(sorted(node.keys()))})")
-    node, path = node[key], f"{path}.{key}"
-  return None
-
-
-def nearest(key: str, keys: list[str]) -> str:
-  """Returns the most similar of some keys; case is the smallest difference."""
-  same = [name for name in keys if name.lower() == key.lower()]
-  return (same or difflib.get_close_matches(key, keys, n=1, cutoff=0))[0]
-
-
-def _has(node, name: str) -> bool:
-  """Returns whether a config has a field of a dotted name."""
-  for key in name.split("."):
-    if not hasattr(node, "keys") or key not in node:
-      return False
-    node = node[key]
-  return True
-
-
-def fields_named(key: str, node, path: str = "config") -> list[str]:
-  """Returns the dotted names of a config's fields that `key` may stand for.
-
-  These are its field in ALIASES and the fields that end with it.
-  """
-  first = [f"{path}.{ALIASES[key]}"] if key in ALIASES and _has(
-      node, ALIASES[key]) else []
-  return list(dict.fromkeys(first + _ending(key, node, path)))
-
-
-def _ending(key: str, node, path: str) -> list[str]:
-  """Returns the dotted names of a config's fields that end with `key`."""
-  found = []
-  for name in node.keys():
-    if hasattr(node[name], "keys"):
-      found += _ending(key, node[name], f"{path}.{name}")
-    elif f"{path}.{name}".endswith((f".{key}", f"_{key}")):
-      found.append(f"{path}.{name}")
-  return found
-
-
-def _names(values: dict, prefix: str, config):
-  """Yields the dotted name of every field in nested overrides of a config."""
-  for key, value in values.items():
-    node = config[key] if hasattr(config, "keys") and key in config else None
-    if key not in FREE and isinstance(value, dict) and value and (
-        node is None or _is_filled(node) or not hasattr(node, "keys")):
-      yield from _names(value, f"{prefix}.{key}", node)
-    else:
-      yield f"{prefix}.{key}"
-
-
-def override(config, values: dict, where: str) -> None:
-  """Sets nested values in a config.
-
-  Raises:
-    InputError: the config has no such key, one of another type, or one that
-      the command line sets to something else. The message begins with `where`,
-      the source of the values.
-  """
-  for name, value in _given().items():
-    theirs = values
-    for key in name.split("."):
-      theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
-          None)
-    if theirs is not None and theirs != value:
-      raise InputError(
-          f"{where}: the row sets {name} to {theirs!r}, the command line to "
-          f"{value!r}; leave out --config.{name}, or make another plan")
-  set_values(config, values, where)
-
-
-def set_values(config, values: dict, where: str) -> None:
-  """Sets nested values in a config; InputError as `override`.
-
-  A section without keys, such as recipe.loss.constants, is set as a whole. One
-  of FREE takes new keys, and loses those that are set to None.
-  """
-  wrong = (unknown_key(config, name)
-           for name in _names(values, "config", config))
-  for text in filter(None, wrong):
-    raise InputError(f"{where}: {text}")
-  try:
-    _set(config, values)
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
-    raise InputError(f"{where}: {json.dumps(values, default=str)} is of other "
-                     f"types than the config ({error})") from error
-
-
-def _set(config, values: dict) -> None:
-  """Sets nested values whose keys the config has."""
-  for key, value in values.items():
-    if key in FREE and hasattr(value, "items"):
-      found = {**config[key], **value}
-      with config.unlocked(), config.ignore_type():
-        config[key] = {name: each for name, each in found.items()
-                       if each is not None}
-    elif _is_filled(config[key]):
-      if not hasattr(value, "items"):
-        raise TypeError(f"{key}={value!r} is no section")
-      _set(config[key], value)
-    elif value is None or hasattr(config[key], "keys"):
-      with config.unlocked(), config.ignore_type():
-        config[key] = value
-    else:
-      if (isinstance(value, float) and value.is_integer()
-          and config.get_type(key) is int):
-        value = int(value)  # 2e6
-      config.update({key: value})
-
-
-def _is_filled(node) -> bool:
-  """Whether a node of a config is a section with keys."""
-  return hasattr(node, "keys") and bool(node.keys())
-
-
-def _given() -> dict:
-  """Returns the fields of the config that the command line sets."""
-  if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
-    return {}
-  return config_flags.get_override_values(flags.FLAGS["config"])
-
-
 def _unknown_override(argv: list[str]) -> str | None:
   """Returns what is wrong with the first override of an unknown field."""
   config = read_config(config_path(argv))
   split = [a.lstrip("-").split("=", 1) for a in argv]
-  wrong = (unknown_key(config, name) for name, *_ in split
+  wrong = (config_overrides.unknown_key(config, name) for name, *_ in split
            if name.startswith("config."))
   return next((f"--{text}" for text in wrong if text), None)
 
@@ -358,12 +203,12 @@ def _unknown_flag(name: str, message: str) -> str:
   """Returns the message for an unknown flag, which may be a config field."""
   if "config" in flags.FLAGS and flags.FLAGS["config"].present:
     config = flags.FLAGS["config"].value
-    near = fields_named(name, config)
+    near = config_overrides.fields_named(name, config)
     if not near and "Did you mean" not in message:
       near = [field for close in difflib.get_close_matches(
-          name, {field.rpartition(".")[2] for field in _names(
+          name, {field.rpartition(".")[2] for field in config_overrides.names(
               config.to_dict(), "config", config)}, n=1, cutoff=0.7)
-              for field in fields_named(close, config)]
+              for field in config_overrides.fields_named(close, config)]
     if near:
       return (f"Unknown command line flag '{name}'. Fields of the config are "
               f"set by {' or '.join(f'--{field}' for field in near[:3])}")

@@ -22,6 +22,7 @@ from absl import flags
 
 from isojax import cli
 from isojax import compilation
+from isojax import config_overrides
 from isojax import live_plot
 from isojax import profile
 from isojax import progress
@@ -135,7 +136,7 @@ def apply_row(config, path: str, row: int | None) -> float:
   if row is None:
     raise InputError(f"--plan={path} needs --row; the first row is --row=0")
   found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
-  cli.override(config, found["overrides"], f"{path}:{row + 1}")
+  config_overrides.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 

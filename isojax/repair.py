@@ -7,6 +7,7 @@ import os
 
 from isojax import evaluate
 from isojax import experiment
+from isojax import sections
 from isojax.ledger import continuity
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -17,7 +18,7 @@ from isojax.ledger import workdir
 def sound_records(folder: str) -> tuple[list[dict], str | None]:
   """Returns the records before the first damaged line, and what is wrong."""
   stored = workdir.read_config(folder)
-  e = experiment.section(
+  e = sections.section(
       experiment.Experiment, experiment.completed(stored.config),
       os.path.join(folder, "config.json"))
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,

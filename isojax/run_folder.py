@@ -5,6 +5,7 @@ import dataclasses
 
 from isojax import experiment
 from isojax import run_context
+from isojax import sections
 from isojax import unused_settings
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
@@ -70,7 +71,7 @@ def as_stored(context: RunContext, config: dict, folder: str, *,
     found = experiment.completed(stored.config)["eval"]
     config = config | {"eval": found}
     context = dataclasses.replace(context, identity=context.identity | {
-        "eval": experiment.without_neutral(found, experiment.EvalSection)})
+        "eval": sections.without_neutral(found, experiment.EvalSection)})
   identity = workdir.run_id(context.identity)
   if stored and stored.identity == identity or (
       not evaluate and extended(context, folder)):

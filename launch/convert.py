@@ -18,6 +18,7 @@ from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
 from isojax import mesh as mesh_lib
+from isojax import sections
 from isojax.ledger import object_store
 from isojax.ledger import workdir
 from isojax.errors import InputError
@@ -80,7 +81,7 @@ def main(_) -> None:
   else:
     object_store.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
-    section = experiment.section(
+    section = sections.section(
         experiment.ModelSection, experiment.completed(stored.config)["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora

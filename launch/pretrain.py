@@ -17,10 +17,10 @@ import transformers
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
-from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax import rng
+from isojax import sections
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
@@ -79,7 +79,7 @@ def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
 
 
 def prompt_of(cfg) -> prompts_lib.PromptConfig:
-  return experiment.section(
+  return sections.section(
       prompts_lib.PromptConfig, cfg.prompt.to_dict(), "config.prompt")
 
 
@@ -112,8 +112,8 @@ def main(_) -> None:
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   sampling, loss, optimizer = (
-      experiment.section(
-          cls, experiment.completed(cfg[name].to_dict(), cls), f"config.{name}")
+      sections.section(
+          cls, sections.completed(cfg[name].to_dict(), cls), f"config.{name}")
       for name, cls in (("sampler", sampler_lib.SamplerConfig),
                         ("loss", update_lib.LossConfig),
                         ("optimizer", update_lib.OptimizerConfig)))

@@ -20,16 +20,16 @@ LAYERS = {
     "foundations": (
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "progress", "live_plot", "summaries", "alarms", "cli",
-        "compilation", "profile", "preemption", "own_file"),
+        "evaluate", "progress", "live_plot", "summaries", "alarms",
+        "config_overrides", "cli", "compilation", "profile", "preemption",
+        "own_file"),
     "ledger": ("ledger",),
-    "decisions": ("planner", "frontier"),
+    "decisions": ("planner", "frontier", "sections"),
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "policy", "run_context", "stopping", "rollouts",
             "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
-            "resume",
-            "repair", "run_folder", "run_state", "step", "training",
+            "resume", "repair", "run_folder", "run_state", "step", "training",
             "unused_settings"),
     "sweep": ("sweep",),
     "study": ("study",),
@@ -39,14 +39,15 @@ LAYERS = {
 # What people use who only plan, fit or manage sweeps: it does not load jax.
 # The sweeper imports `experiment` inside a function, to name new runs.
 WITHOUT_JAX = (
-    "errors", "format", "json_text", "help_text", "installation", "cli",
+    "errors", "format", "json_text", "help_text", "installation",
+    "config_overrides", "cli",
     "model_families", "attention_kernels", "evaluate", "progress", "ledger",
-    "planner", "frontier", "sweep", "study")
+    "planner", "frontier", "sections", "sweep", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
-    "ml_collections": ("api", "cli", "launch"),
+    "ml_collections": ("api", "cli", "config_overrides", "launch"),
     "matplotlib": ("frontier.report", "study.figures",
                    "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
@@ -156,7 +157,7 @@ IMPORTS = {
     "alarms":
         "",
     "api.configs":
-        "api.words cli errors experiment ledger.workdir",
+        "api.words cli config_overrides errors experiment ledger.workdir",
     "api.plans":
         "api.configs api.studies api.words errors planner.planning "
         "planner.request",
@@ -184,9 +185,11 @@ IMPORTS = {
     "attention_kernels":
         "",
     "cli":
-        "errors help_text installation preemption",
+        "config_overrides errors help_text installation preemption",
     "compilation":
         "",
+    "config_overrides":
+        "errors",
     "distributed.hosts":
         "cli errors ledger.workdir progress",
     "distributed.rendezvous":
@@ -198,7 +201,7 @@ IMPORTS = {
     "experiment":
         "errors installation mesh models.lora planner.allocation "
         "rl.advantages rl.algorithm rl.critic rl.objective rl.rewards "
-        "rl.update sampling.sampler tasks.grader tasks.prompts",
+        "rl.update sampling.sampler sections tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -316,10 +319,10 @@ IMPORTS = {
     "live_plot":
         "format progress",
     "main":
-        "cli compilation distributed.hosts distributed.rendezvous errors "
-        "ledger.object_store ledger.records live_plot planner.plan_file "
-        "preemption profile progress rollouts run_context run_folder "
-        "stopping training",
+        "cli compilation config_overrides distributed.hosts "
+        "distributed.rendezvous errors ledger.object_store ledger.records "
+        "live_plot planner.plan_file preemption profile progress rollouts "
+        "run_context run_folder stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -445,7 +448,7 @@ IMPORTS = {
         "",
     "repair":
         "evaluate experiment ledger.continuity ledger.object_store "
-        "ledger.records ledger.step_folders ledger.workdir",
+        "ledger.records ledger.step_folders ledger.workdir sections",
     "resume":
         "distributed.hosts errors ledger.checkpoint ledger.continuity "
         "ledger.records run_context",
@@ -496,7 +499,7 @@ IMPORTS = {
         "tasks.stratum_file types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
-        "ledger.workdir run_context unused_settings",
+        "ledger.workdir run_context sections unused_settings",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",
@@ -540,6 +543,8 @@ IMPORTS = {
     "sampling.simulate":
         "models.decoder planner.cost.calls sampling.paged sampling.sampler "
         "types",
+    "sections":
+        "errors planner.allocation",
     "step":
         "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
         "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
@@ -597,8 +602,8 @@ IMPORTS = {
     "sweep.run_process":
         "cli sweep.devices sweep.runs",
     "sweep.runs":
-        "cli errors experiment json_text ledger.object_store ledger.records "
-        "ledger.workdir planner.allocation planner.plan_file",
+        "config_overrides errors experiment json_text ledger.object_store "
+        "ledger.records ledger.workdir planner.allocation planner.plan_file",
     "sweep.slurm":
         "cli errors installation sweep.commands sweep.run_process "
         "sweep.runs",
@@ -731,7 +736,7 @@ IMPORTS = {
     "launch.convert":
         "cli errors experiment ledger.checkpoint ledger.object_store "
         "ledger.workdir mesh models.decoder models.hf_config "
-        "models.hf_weights models.lora",
+        "models.hf_weights models.lora sections",
     "launch.demo_model":
         "",
     "launch.demo_model.__main__":
@@ -754,9 +759,9 @@ IMPORTS = {
         "cli planner.allocation planner.priors planner.request "
         "planner.trainers",
     "launch.pretrain":
-        "cli compilation evaluate experiment mesh models.decoder "
-        "models.hf_config models.hf_weights progress rl.rewards rl.update "
-        "rng sampling.sampler tasks.countdown tasks.prompts types",
+        "cli compilation evaluate mesh models.decoder models.hf_config "
+        "models.hf_weights progress rl.rewards rl.update rng "
+        "sampling.sampler sections tasks.countdown tasks.prompts types",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
@@ -781,7 +786,7 @@ IMPORTS = {
     "launch.split.__main__":
         "cli launch.split.run",
     "launch.split.config":
-        "errors experiment mesh sampling.sampler tasks.base tasks.grader "
+        "errors mesh sampling.sampler sections tasks.base tasks.grader "
         "tasks.problem tasks.prompts tasks.strata",
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
@@ -793,8 +798,8 @@ IMPORTS = {
         "planner.cost.model_shape progress tasks.base tasks.histogram "
         "tasks.problem tasks.strata tasks.stratum_file",
     "launch.split.run":
-        "compilation errors experiment launch.split.config "
-        "launch.split.measure launch.split.output progress tasks.grader "
+        "compilation errors launch.split.config launch.split.measure "
+        "launch.split.output progress sections tasks.grader "
         "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
         "cli errors experiment format frontier.bootstrap frontier.result "
@@ -845,7 +850,7 @@ IMPORTS = {
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":
-        "cli experiment",
+        "cli config_overrides experiment",
 }
 # </imports>
 

@@ -18,6 +18,7 @@ from configs import hard
 from configs import ppo
 from isojax import experiment
 from isojax import run_context
+from isojax import sections
 from isojax import unused_settings
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -174,7 +175,7 @@ def test_keys_and_types(spoil, message):
   values = copy.deepcopy(hard.get_config().to_dict())
   spoil(values)
   with pytest.raises(InputError, match=message):
-    experiment.section(experiment.Experiment, values, "config")
+    sections.section(experiment.Experiment, values, "config")
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -467,27 +468,27 @@ class Outer:
     ({"inner": {"a": 3, "b": ["y"]}, "added": {"c": 2.0}, "e": 7},
      Outer(Inner(3, ("y",)), Added(2.0, None), 7))])
 def test_a_stored_config_gets_neutral_values(stored, built):
-  assert experiment.section(
-      Outer, experiment.completed(stored, Outer), "config") == built
+  assert sections.section(
+      Outer, sections.completed(stored, Outer), "config") == built
 
 
 def test_only_neutral_values_are_filled():
   with pytest.raises(InputError, match="config.inner.a is missing"):
-    experiment.section(Outer, experiment.completed({"inner": {}}, Outer),
+    sections.section(Outer, sections.completed({"inner": {}}, Outer),
                        "config")
   with pytest.raises(InputError, match="config.inner is missing"):
-    experiment.section(Outer, experiment.completed({}, Outer), "config")
+    sections.section(Outer, sections.completed({}, Outer), "config")
   with pytest.raises(InputError, match="config.inner=3: expected a section"):
-    experiment.section(Outer, experiment.completed({"inner": 3}, Outer),
+    sections.section(Outer, sections.completed({"inner": 3}, Outer),
                        "config")
   with pytest.raises(InputError, match="config.added is missing"):
-    experiment.section(Outer, {"inner": {"a": 3}}, "config")  # not stored
+    sections.section(Outer, {"inner": {"a": 3}}, "config")  # not stored
 
 
 def test_neutral_values_decide_nothing():
-  decides = lambda **values: experiment.without_neutral(values, Outer)
+  decides = lambda **values: sections.without_neutral(values, Outer)
   old = {"inner": {"a": 3}}
-  assert decides(**experiment.completed(old, Outer)) == old
+  assert decides(**sections.completed(old, Outer)) == old
   assert decides(inner={"a": 3, "b": ["x"]}, added={"c": 1, "d": None}) == old
   assert decides(inner={"a": 3, "b": ["x", "y"]}, added={"c": 1.5, "d": None},
                  e=1) == {

@@ -11,6 +11,7 @@ import pytest
 from configs import hard
 from isojax import cli
 from isojax import experiment
+from isojax import sections
 from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax.planner import plan_file
@@ -78,8 +79,8 @@ def test_resume_continues_as_the_code_that_began_it(old):
 def test_a_stored_config_builds(old):
   """Of a run and of a sweep, with every key that was added since."""
   config = workdir.read_config(str(old / "run")).config
-  e = experiment.section(experiment.Experiment, experiment.completed(config),
-                         "config")
+  e = sections.section(experiment.Experiment, experiment.completed(config),
+                       "config")
   assert (e.alloc.M, e.model.lora.rank) == (8, 1)
 
 

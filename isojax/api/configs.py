@@ -6,6 +6,7 @@ import os
 from ml_collections import config_dict
 
 from isojax import cli
+from isojax import config_overrides
 from isojax.api import words
 from isojax.errors import InputError
 
@@ -53,5 +54,5 @@ def config(source, /, **sections):
         f"config={source!r:.60}: expected the path of a config file such as "
         "configs/hard.py, a dict, a config, or the folder of a run")
   made.lock()
-  cli.set_values(made, sections, where)
+  config_overrides.set_values(made, sections, where)
   return made

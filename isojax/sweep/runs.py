@@ -20,7 +20,7 @@ import re
 import subprocess
 import tempfile
 
-from isojax import cli
+from isojax import config_overrides
 from isojax import json_text
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -119,7 +119,7 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
   found = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
   ours = copy.deepcopy(config)
-  cli.override(ours, found["overrides"], where)
+  config_overrides.override(ours, found["overrides"], where)
   values = json.loads(json.dumps(ours.to_dict()))
   try:
     of_section(values["alloc"])

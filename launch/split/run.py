@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 
 from isojax import compilation
-from isojax import experiment
 from isojax import progress
+from isojax import sections
 from isojax.errors import InputError
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import pass_counts as pass_counts_lib
@@ -28,7 +28,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   Raises:
     InputError: the config is wrong, or a stratum has too few problems.
   """
-  cfg = experiment.section(config.Split, experiment.completed(
+  cfg = sections.section(config.Split, sections.completed(
       values.to_dict(), config.Split), "config")
   if not 0 <= shard < shards:
     raise InputError(f"--shard={shard} --shards={shards}: expected "

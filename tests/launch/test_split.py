@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from configs import hard
 from configs import split_math
-from isojax import experiment
 from isojax import run_context
+from isojax import sections
 from isojax.errors import InputError
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
@@ -451,7 +451,7 @@ def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "tests/data/qwen2.5-7b"
   values["mesh"] |= mesh
-  cfg = experiment.section(split_config.Split, experiment.completed(
+  cfg = sections.section(split_config.Split, sections.completed(
       values, split_config.Split), "config")
   words = shlex.split(output.proposal(cfg, "s-hard.jsonl", "hard"))
   assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
