@@ -102,6 +102,9 @@ config = isojax.config("configs/hard.py", alloc={"Bp": 2, "n": 4, "C": 32},
 run = isojax.train(config, workdir="api/a", progress=False)
 assert len(run.records.to_pandas()) == 7 == len(run.records)
 assert len(run.sample("8 3 8 3=24:", n=4)) == 4
+problems = isojax.config("configs/split_tiny.py", n=0, out="strata/a",
+                         source={"train": 4, "validation": 2})
+assert isojax.split(problems, progress=False) == {"all": "strata/a-all.jsonl"}
 plan = isojax.plan(rollouts=2e6, stratum="hard")
 assert "n* = 137.8" in plan.table() and plan.rows[0].config["alloc"]["n"] == 128
 law = isojax.fit(isojax.read("api/*/records.jsonl"))

@@ -146,12 +146,16 @@ def say(pool: Pool, grader: str) -> None:
     progress.show(note)
   progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
                 "validation problems")
-  for p in (*pool.train, *pool.validation):
-    try:
-      base.TASKS[grader].check(p)
-    except InputError as error:
-      raise InputError(f"problem {p.id}, question {p.question!r:.60}: {error}; "
-                       "repair it or drop it from the source") from error
+  problems = (*pool.train, *pool.validation)
+  with progress.track(len(problems), "checking", "problems") as advance:
+    for p in problems:
+      try:
+        base.TASKS[grader].check(p)
+      except InputError as error:
+        raise InputError(
+            f"problem {p.id}, question {p.question!r:.60}: {error}; repair it "
+            "or drop it from the source") from error
+      advance(1)
   if not pool.train or not pool.validation:
     raise InputError("expected problems on both sides; give more of them, or "
                      "a larger source.share")
