@@ -32,12 +32,12 @@ from isojax import json_text
 from isojax.errors import InputError
 from isojax.format import aligned, number
 from isojax.models import hf_tokenizer
+from isojax.planner import prices
 from isojax.planner.cost import efficiency as efficiency_lib
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pages as pages_lib
 from isojax.planner.cost.calls import Calls, Overheads
-from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.roofline import Mesh, checked_mesh
 from isojax.planner.cost.workload import Workload
 from isojax.sampling import simulate
@@ -111,7 +111,7 @@ def setting(config, model: str, machine: str) -> Setting:
   machine = machine_lib.machine(machine)
   mesh = checked_mesh(Mesh(**config.mesh.to_dict()), machine)
   platform = machine.accelerator.platform
-  slot = slot_sizes(e, shape, mesh, machine)
+  slot = prices.slot_sizes(e.sampler, shape, mesh, machine)
   slots, whole = memory_lib.slots_admitted(
       shape, fsdp=mesh.fsdp, budget=e.sampler.memory_gib * 2**30,
       most=-(-e.sampler.slots // (mesh.data * mesh.fsdp)), **slot)
@@ -129,19 +129,6 @@ def setting(config, model: str, machine: str) -> Setting:
       efficiency=efficiency_lib.CALIBRATED, whole=whole,
       buffered=platform == "tpu",
       overheads=Overheads(call=_CALL.value / 1e3, position=0.0)), slots, slot)
-
-
-def slot_sizes(e: experiment_lib.Experiment, shape: ModelShape, mesh: Mesh,
-               machine: machine_lib.Machine) -> dict:
-  """Returns dtypes and lengths, keywords of `pages.admitted`."""
-  s = e.sampler
-  return dict(
-      weights=s.weights or s.dtype, head=s.head_dtype or s.weights or s.dtype,
-      dtype=s.dtype, cache=s.cache or s.dtype, tensor=mesh.tensor,
-      max_prompt=s.max_prompt_tokens, max_response=s.max_new_tokens,
-      fused=memory_lib.has_kernel(
-          shape, attention=s.attention, dtype=s.dtype, tensor=mesh.tensor,
-          accelerator=machine.accelerator))
 
 
 def stored_lengths(path: str, tokenizer: str) -> list[list[int]]:

@@ -372,6 +372,8 @@ IMPORTS = {
         "planner.cost.pricing planner.cost.recipe planner.cost.roofline",
     "planner.cost.efficiency":
         "errors",
+    "planner.cost.lengths":
+        "planner.cost.slots planner.cost.workload",
     "planner.cost.machine":
         "errors",
     "planner.cost.measured":
@@ -384,21 +386,23 @@ IMPORTS = {
     "planner.cost.model_shape":
         "errors model_families",
     "planner.cost.pages":
-        "planner.cost.memory planner.cost.model_shape planner.cost.workload",
+        "planner.cost.lengths planner.cost.memory planner.cost.model_shape "
+        "planner.cost.slots",
     "planner.cost.pricing":
         "errors planner.cost.efficiency planner.cost.machine "
         "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
-        "planner.cost.step_memory planner.cost.workload",
+        "planner.cost.slots planner.cost.step_memory planner.cost.workload",
     "planner.cost.recipe":
         "errors",
     "planner.cost.roofline":
-        "errors planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.recipe planner.cost.workload",
+        "errors planner.cost.efficiency planner.cost.lengths "
+        "planner.cost.machine planner.cost.model_shape planner.cost.recipe "
+        "planner.cost.slots planner.cost.workload",
     "planner.cost.slots":
         "errors",
     "planner.cost.step_memory":
         "planner.cost.machine planner.cost.memory planner.cost.model_shape "
-        "planner.cost.roofline planner.cost.workload",
+        "planner.cost.roofline planner.cost.slots planner.cost.workload",
     "planner.cost.workload":
         "attention_kernels errors planner.cost.recipe",
     "planner.fit_file":
@@ -417,9 +421,9 @@ IMPORTS = {
     "planner.prices":
         "errors evaluate ledger.object_store ledger.records "
         "planner.cost.efficiency planner.cost.measured planner.cost.memory "
-        "planner.cost.model_shape planner.cost.pricing planner.cost.recipe "
-        "planner.cost.roofline planner.cost.workload planner.plan_file "
-        "planner.request",
+        "planner.cost.model_shape planner.cost.pages planner.cost.pricing "
+        "planner.cost.recipe planner.cost.roofline planner.cost.slots "
+        "planner.cost.workload planner.plan_file planner.request",
     "planner.priors":
         "errors planner.laws",
     "planner.request":
@@ -432,8 +436,9 @@ IMPORTS = {
         "",
     "planner.tables":
         "format planner.advice planner.allocation planner.cost.calibration "
-        "planner.cost.choices planner.cost.pricing planner.cost.roofline "
-        "planner.plan_file planner.pods planner.schedule",
+        "planner.cost.choices planner.cost.lengths planner.cost.pricing "
+        "planner.cost.roofline planner.cost.workload planner.plan_file "
+        "planner.pods planner.schedule",
     "planner.trainers":
         "errors planner.allocation",
     "policy":
@@ -529,7 +534,7 @@ IMPORTS = {
     "sampling.paged_cache":
         "models.decoder models.paged_attention",
     "sampling.pages":
-        "",
+        "planner.cost.slots",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":
@@ -725,14 +730,15 @@ IMPORTS = {
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
-        "planner.cost.pages planner.cost.roofline policy rl.algorithm "
-        "rl.packing rl.update run_context sampling.cache sampling.in_flight "
-        "sampling.paged sampling.queue sampling.sampler types",
+        "planner.cost.pages planner.cost.roofline planner.cost.slots policy "
+        "rl.algorithm rl.packing rl.update run_context sampling.cache "
+        "sampling.in_flight sampling.paged sampling.queue sampling.sampler "
+        "types",
     "launch.compile.report":
         "",
     "launch.compile.slots":
-        "format mesh models.decoder planner.cost.memory planner.cost.pages "
-        "policy sampling.sampler",
+        "format mesh models.decoder planner.cost.lengths "
+        "planner.cost.memory planner.cost.pages policy sampling.sampler",
     "launch.convert":
         "cli errors experiment ledger.checkpoint ledger.object_store "
         "ledger.workdir mesh models.decoder models.hf_config "
@@ -776,8 +782,8 @@ IMPORTS = {
     "launch.simulate_sampler":
         "cli errors experiment format json_text launch.bench.run "
         "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "
-        "planner.cost.machine planner.cost.memory planner.cost.model_shape "
-        "planner.cost.pages planner.cost.roofline planner.cost.workload "
+        "planner.cost.machine planner.cost.memory planner.cost.pages "
+        "planner.cost.roofline planner.cost.workload planner.prices "
         "sampling.simulate",
     "launch.speedup":
         "cli frontier.comparison launch.record_flags",

@@ -12,8 +12,10 @@ from isojax.planner import plan_file
 from isojax.planner.cost import measured as measured_lib
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.planner.cost import pages as pages_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
+from isojax.planner.cost import slots as slots_lib
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK
 from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import Workload
@@ -124,6 +126,59 @@ def evaluations(config, count: int):
   return rollouts
 
 
+def slot_sizes(sampler, shape, mesh: roofline.Mesh, machine) -> dict:
+  """Returns dtypes and lengths, keywords of `pages.admitted`.
+
+  Args:
+    sampler: section of a config.
+    shape: of the policy.
+    mesh, machine: on which it samples.
+  """
+  return dict(
+      weights=sampler.weights or sampler.dtype,
+      head=sampler.head_dtype or sampler.weights or sampler.dtype,
+      dtype=sampler.dtype, cache=sampler.cache or sampler.dtype,
+      tensor=mesh.tensor, max_prompt=sampler.max_prompt_tokens,
+      max_response=sampler.max_new_tokens,
+      fused=memory_lib.has_kernel(
+          shape, attention=sampler.attention, dtype=sampler.dtype,
+          tensor=mesh.tensor, accelerator=machine.accelerator))
+
+
+def sampler_slots(sampler, shape, mesh: roofline.Mesh, machine, *,
+                  most: int) -> tuple[int, slots_lib.Slots, bool]:
+  """Returns (slots of the machine, what else prices need, weights gathered).
+
+  With pages, a run gets the slots that sampler.memory_gib admits at
+  sampler.expected_tokens, and so does the price.
+
+  Args:
+    sampler: section of a config.
+    shape: of the policy.
+    mesh, machine: on which it samples.
+    most: slots of the machine.
+
+  Raises:
+    InputError: no slot is admitted.
+  """
+  G, T = mesh.data * mesh.fsdp, sampler.max_new_tokens
+  slots = slots_lib.Slots(G=G, shrink=sampler.shrink, chunk=slots_lib.chunk(T),
+                          page=None, pages=None)
+  if sampler.page is None:
+    return most, slots, True
+  found = pages_lib.admitted(
+      shape, page=sampler.page, expected=sampler.expected_tokens,
+      chunk=slots.chunk, kernel=False, fsdp=mesh.fsdp, most=-(-most // G),
+      budget=sampler.memory_gib * 2**30,
+      **slot_sizes(sampler, shape, mesh, machine))
+  if not found.slots:
+    raise InputError(
+        f"sampler.memory_gib={sampler.memory_gib}: not even one slot fits on a "
+        f"device of {machine.name}; increase it, or use a larger mesh")
+  return min(most, found.slots * G), dataclasses.replace(
+      slots, page=sampler.page, pages=found.pages), found.gathered
+
+
 def price_of(ask: Request, *, easy: bool,
              validation: int) -> pricing.Price | None:
   """Returns what the runs are priced on, or None without a machine.
@@ -146,15 +201,17 @@ def price_of(ask: Request, *, easy: bool,
     price = pricing.packed(shape, workload, machine, efficiency=CALIBRATED,
                            rows=ask.rows or 64 * machine.chips)
   else:
-    shards = config.mesh.data * config.mesh.fsdp
+    mesh = roofline.checked_mesh(roofline.Mesh(**config.mesh.to_dict()), machine)
+    rows, slots, whole = sampler_slots(
+        config.sampler, shape, mesh, machine,
+        most=ask.rows or config.sampler.slots)
     price = pricing.fitting(pricing.Price(
         shape=shape, machine=machine, workload=workload, efficiency=CALIBRATED,
-        mesh=roofline.checked_mesh(
-            roofline.Mesh(**config.mesh.to_dict()), machine),
-        rows=ask.rows or config.sampler.slots,
-        micro_rows=max(shards, config.recipe.loss.microbatch_tokens
+        mesh=mesh, rows=rows, slots=slots, whole=whole,
+        micro_rows=max(mesh.data * mesh.fsdp,
+                       config.recipe.loss.microbatch_tokens
                        // config.sampler.max_new_tokens),
-        chunked_head=True, whole=True, eval_k=config.eval.k,
+        chunked_head=True, eval_k=config.eval.k,
         eval_rollouts=evaluations(config, validation)))
   return as_measured(ask, price, train)
 
@@ -162,7 +219,11 @@ def price_of(ask: Request, *, easy: bool,
 def as_measured(ask: Request, price: pricing.Price, train) -> pricing.Price:
   """Returns the price at the speed of --bench or --measured, if given."""
   if ask.bench is not None:
-    return dataclasses.replace(price, efficiency=measured_lib.bench_efficiency(
+    if price.slots is not None and price.slots.page is not None:
+      raise InputError(
+          "--bench with sampler.page: the speed of a bench contains its idle "
+          "slots; give --measured of a run with pages, or neither")
+    return dataclasses.replace(price, slots=None, efficiency=measured_lib.bench_efficiency(
         load_json(ask.bench, "the JSON file of launch.bench"), price.shape,
         price.workload, price.machine, path=ask.bench))
   if train is None:

@@ -11,8 +11,10 @@ from isojax.planner.advice import Advice, Prediction, Question
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import calibration
 from isojax.planner.cost import choices
+from isojax.planner.cost import lengths
 from isojax.planner.cost.pricing import Price
 from isojax.planner.cost.roofline import Cost
+from isojax.planner.cost.workload import SIGMA
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
 COSTS = ["time", "range of time", "device-hours", "USD"]
@@ -180,7 +182,8 @@ def learning_rate(base_lr: float, base_batch: int, anchor: str) -> str:
 def slots_limit(price: Price, a: Allocation) -> str | None:
   """Returns how much faster more sampler.slots would be, if they matter."""
   more = price.with_rows(a.B)
-  if not price.eval_rollouts or more.rows <= price.rows:
+  paged = price.slots is not None and price.slots.page is not None
+  if not price.eval_rollouts or paged or more.rows <= price.rows:
     return None
   times = float(price.run(a.Bp, a.n, a.M).seconds
                 / more.run(a.Bp, a.n, a.M).seconds)
@@ -190,6 +193,26 @@ def slots_limit(price: Price, a: Allocation) -> str | None:
           f"({a.Bp}, {a.n}) the run takes {times:.2g} times as long as with "
           f"--config.sampler.slots={more.rows}, which the memory admits (check "
           "sampler.memory_gib)")
+
+
+def sampled(price: Price, B: int) -> tuple[str, str]:
+  """Returns what slots hold, and how many of them are kept, in words."""
+  slots, w = price.slots, price.workload
+  if slots is None or w.recipe.in_flight:
+    return "", f"{price.efficiency.slots:.2g} of the decoded slots are kept"
+  one = lengths.priced_round(
+      slots, rows=price.rows, rollouts=float(B), mean=w.response_tokens,
+      most=w.max_response)
+  kept = (f"{one.useful:.2g} of the decoded slots are kept, {one.tail:,.0f} of "
+          f"{one.positions:,.0f} positions of a step are after the last start, "
+          f"by log-normal lengths of sigma {SIGMA:g}")
+  if slots.page is None:
+    return "", kept
+  read = lengths.context(
+      slots, rows=price.rows, prompt=w.prompt_tokens, mean=w.response_tokens,
+      most=w.max_response)
+  return (f" ({slots.pages:,} pages of {slots.page} on each device; a row reads "
+          f"{read:,.0f} positions for a token)"), kept
 
 
 def priced(price: Price, runs: list[Cost],
@@ -215,10 +238,11 @@ def priced(price: Price, runs: list[Cost],
       "" if price.eval_rollouts else ", evaluations without --config")
   basis = calibration.words(e) if e.spread else e.basis
   limit = slots_limit(price, largest)
+  held, kept = sampled(price, B)
   return "\n".join([
       f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh data="
       f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {rows:,} rows "
-      f"decoded at once; {update}; prompts of {number(w.prompt_tokens)} and "
+      f"decoded at once{held}; {update}; prompts of {number(w.prompt_tokens)} and "
       f"responses of {number(w.response_tokens)} tokens; "
       f"{'with' if w.kl else 'without'} KL to the base policy",
       *([f"warning: {limit}"] if limit else []),
@@ -231,8 +255,8 @@ def priced(price: Price, runs: list[Cost],
       f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
       f"decode {e.decode_flops:.2g}, score {e.score_flops:.2g}, update "
       f"{e.update_flops:.2g}; of bandwidth decode {e.decode_bandwidth:.2g}, "
-      f"update {e.update_bandwidth:.2g}; {e.slots:.2g} of the decoded slots "
-      f"are kept; {e.step_seconds:.2g} s per step for the host",
+      f"update {e.update_bandwidth:.2g}; {kept}; "
+      f"{e.step_seconds:.2g} s per step for the host",
       f"memory: {price.memory(trained, rows).text}"])
 
 

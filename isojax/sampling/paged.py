@@ -22,9 +22,6 @@ from isojax.sampling import queue as queue_lib
 from isojax.types import Prompts
 
 
-LEAST = 32  # pages; a smaller arena saves less than its program costs
-
-
 class Pool(typing.NamedTuple):
   """The sizes of a paged cache, and the calls that change it.
 
@@ -43,21 +40,10 @@ class Held:
   """Caches on the devices, and what is known about them on the host."""
 
   table: pages_lib.Table
-  offsets: tuple[int, ...]  # first page of each arena, and the end of the last
+  offsets: tuple[int, ...]  # see planner.cost.slots.offsets
   arenas: dict[int, decoder.KVCache]  # by arena, those that exist
   window: decoder.KVCache | None  # of the prompts prefilled last
   put_back_B: np.ndarray  # int32, times that each rollout was put back
-
-
-def offsets(pages: int) -> tuple[int, ...]:
-  """Returns the first page of each arena of a block, and the end of the last.
-
-  The first arena has the pages that may be shared. A program reads it, or not,
-  and an eighth, a quarter, a half or all of the others, if that is LEAST pages.
-  """
-  shared = pages_lib.shared(pages)
-  ends = slots_lib.halves(pages - shared, 1, 3, LEAST)
-  return 0, shared, *(shared + end for end in ends[:-1]), pages
 
 
 def start(s, q: queue_lib.Queue) -> Held:
@@ -66,7 +52,7 @@ def start(s, q: queue_lib.Queue) -> Held:
   return Held(
       pages_lib.start(G=q.G, R=R, page=pool.page, pages=pool.pages,
                       longest=pool.longest, sharing=q.n > 1),
-      offsets(pool.pages), {}, None, np.zeros(len(q.out.len_R), np.int32))
+      slots_lib.offsets(pool.pages), {}, None, np.zeros(len(q.out.len_R), np.int32))
 
 
 def _span(held: Held) -> tuple[int, ...]:

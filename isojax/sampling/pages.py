@@ -16,11 +16,11 @@ import typing
 
 import numpy as np
 
+from isojax.planner.cost import slots as slots_lib
+
 # Slots that may read one page. Attention multiplies each page of the shared
 # part with this many queries, whether the page has as many readers or not.
 READERS = 8
-# Part of a block's pages that may have several readers.
-SHARED = 1 / 8
 # A rollout starts only if one page is left for this many slots of the block.
 # Otherwise, the slots that grow would soon put the youngest back.
 SLOTS_PER_SPARE_PAGE = 8
@@ -72,11 +72,6 @@ def count(positions, page: int):
   return -(-positions // page)
 
 
-def shared(pages: int) -> int:
-  """Returns how many pages of a block may have several readers."""
-  return int(count(pages, round(1 / SHARED)))
-
-
 def start(*, G: int, R: int, page: int, pages: int, longest: int,
           sharing: bool) -> Table:
   """Returns a table of free pages.
@@ -94,7 +89,7 @@ def start(*, G: int, R: int, page: int, pages: int, longest: int,
     raise ValueError(f"{pages} pages of {page} positions cannot hold a "
                      f"sequence of {longest}, which needs {M}")
   return Table(
-      page=page, G=G, shared=shared(pages), pages=pages, sharing=sharing,
+      page=page, G=G, shared=slots_lib.shared(pages), pages=pages, sharing=sharing,
       page_RxM=np.zeros((R, M), np.int32),
       count_R=np.zeros(R, np.int64), refs_GxP=np.zeros((G, pages), np.int64),
       copies=[[] for _ in range(G)], copy_R=[None] * R)

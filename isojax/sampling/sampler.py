@@ -109,12 +109,8 @@ class SamplerConfig:
 
   @property
   def chunk(self) -> int:
-    """Tokens decoded between two checks for slots that have ended.
-
-    A finished slot idles for half a chunk on average: at a mean length of T / 8
-    an eighth of its time.
-    """
-    return min(self.max_new_tokens, max(4, min(64, self.max_new_tokens // 32)))
+    """Tokens decoded between two checks for slots that have ended."""
+    return slots_lib.chunk(self.max_new_tokens)
 
 
 STEP = 32  # tokens; a smaller step of length saves less than its program costs

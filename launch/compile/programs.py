@@ -18,6 +18,7 @@ from isojax.models import lora as lora_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pages as pages_lib
+from isojax.planner.cost import slots as slots_lib
 from isojax.rl import algorithm
 from isojax.rl import packing
 from isojax.rl import update as update_lib
@@ -159,7 +160,7 @@ def placed(tree, sharding):
 def pool_of(s: sampler_lib.Sampler, make) -> tuple:
   """Returns all arenas of a pool; `make` returns the shapes of a cache."""
   return tuple(make(s.G * size, s.pool.page)
-               for size in np.diff(paged.offsets(s.pool.pages)).tolist())
+               for size in np.diff(slots_lib.offsets(s.pool.pages)).tolist())
 
 
 def pages_of(s: sampler_lib.Sampler, sharding) -> dict:

@@ -4,6 +4,7 @@ from isojax import mesh as mesh_lib
 from isojax import policy as policy_lib
 from isojax.format import aligned
 from isojax.models import decoder
+from isojax.planner.cost import lengths as lengths_lib
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pages as pages_lib
 from isojax.sampling import sampler as sampler_lib
@@ -40,12 +41,12 @@ def table(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig, *,
     cfg: its slots and page are not used.
     gathered: weights over fsdp while sampling.
   """
-  prior = pages_lib.prior(expected=cfg.expected_tokens,
+  prior = lengths_lib.prior(expected=cfg.expected_tokens,
                           most=cfg.max_new_tokens, step=cfg.chunk)
   prompt = pages_lib.PROMPT * cfg.max_prompt_tokens
   return (
       f"slots that sampler.memory_gib={cfg.memory_gib:.4g} admits at a mean of "
-      f"{prior.one_A.sum() * prior.step - prior.step / 2:,.0f} new tokens, a "
-      f"mean context of {pages_lib.mean_context(prior, prompt):,.0f}:\n"
+      f"{lengths_lib.mean_tokens(prior):,.0f} new tokens, a "
+      f"mean context of {lengths_lib.mean_context(prior, prompt):,.0f}:\n"
       + aligned([list(HEAD), *(row(model, cfg, page, gathered=gathered)
                                for page in PAGES)]))

@@ -269,9 +269,26 @@ def test_few_slots_of_a_config_are_said_to_cost_time(tmp_path):
           "--config.mesh.fsdp=16", "--config.mesh.tensor=1"]
   _, out = planned(*args, cwd=tmp_path)
   assert "sampler.slots = 128 limits decoding: at (Bp, n) = (32, 128) the run " \
-         "takes 2.2 times as long as with --config.sampler.slots=1024" in out
+         "takes 1.6 times as long as with --config.sampler.slots=1024" in out
   _, out = planned(*args, "--config.sampler.slots=1024", cwd=tmp_path)
   assert "limits decoding" not in out
+
+
+def test_pages_of_a_config_are_priced(tmp_path):
+  """As many slots as launch.compile shows; each reads its own context."""
+  for name in ("configs", "isojax"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  args = ["--rollouts=2e6", "--config=configs/hard.py:qwen2.5-7b", MODEL,
+          "--machine=v5e-16", "--stratum=hard", "--prompt_tokens=256",
+          "--response_tokens=1475", "--config.sampler.slots=2000"]
+  _, out = planned(*args, "--config.sampler.page=128", cwd=tmp_path)
+  assert "448 rows decoded at once (1,533 pages of 128 on each device; a row " \
+         "reads 1,784 positions for a token)" in out
+  assert "0.88 of the decoded slots are kept, 7,903 of 20,406 positions" in out
+  assert "cache 2.93" in out  # GB of 1,533 pages and of a window's prompts
+  code, _, err = launch(*args, "--config.sampler.page=128",
+                        "--config.sampler.memory_gib=1.0", cwd=tmp_path)
+  assert code == 2 and "memory_gib=1.0: not even one slot fits on a " in err
 
 
 def test_a_sweep_without_n_goes_around_the_laws(tmp_path):

@@ -492,7 +492,8 @@ def fixed(**change):
   return dataclasses.replace(pricing.Price(
       shape=SEVEN_B, machine=machine("8xh100"), mesh=roofline.Mesh(1, 8, 1),
       workload=workload, efficiency=CALIBRATED, rows=64, micro_rows=16,
-      chunked_head=True, whole=True, eval_rollouts=None, eval_k=1),
+      chunked_head=True, whole=True, eval_rollouts=None, eval_k=1,
+      slots=None),
                              **change)
 
 

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from isojax.planner.cost import lengths
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost import pages
 
 # Lengths 2 and 6: longer than 0, 2, 4 are all, half, half of them.
-HALVES = pages.Lengths(2, np.array([1, 0.5, 0.5]), np.array([1, 0.25, 0.5]))
+HALVES = lengths.Lengths(2, np.array([1, 0.5, 0.5]), np.array([1, 0.25, 0.5]))
 # Keys and values of a position: 16 bytes in float32; 116 numbers.
 ONE = model_shape_lib.ModelShape(
     layers=1, width=4, heads=2, kv_heads=1, head_dim=2, mlp=3, vocab=5,
@@ -18,11 +19,11 @@ ONE = model_shape_lib.ModelShape(
 
 
 def test_distribution_of_records_by_hand():
-  got = pages.recorded([[2, 6], [6, 6, 1]], step=2)
+  got = lengths.recorded([[2, 6], [6, 6, 1]], step=2)
   np.testing.assert_allclose(got.one_A, [1, (1 / 2 + 2 / 3) / 2] + [7 / 12])
   # Of the pairs: none of 1, and 1 of 3, longer than 2 tokens.
   np.testing.assert_allclose(got.two_A, [1, 1 / 6, 1 / 6])
-  np.testing.assert_allclose(pages.recorded([[2], [6]], step=2).two_A,
+  np.testing.assert_allclose(lengths.recorded([[2], [6]], step=2).two_A,
                              [1, 1 / 4, 1 / 4])
 
 
@@ -32,10 +33,10 @@ def test_ages_by_hand():
   At time 4 half of the first rollouts have age 4, and half of the 1/2 that
   followed at time 2 have age 2: 2 + 1/2. Later means are smaller.
   """
-  assert pages.mean_age(HALVES) == (1.5, 2.5)
-  assert pages.mean_context(HALVES, 10) == 10 + 1.5 + 1
+  assert lengths.mean_age(HALVES) == (1.5, 2.5)
+  assert lengths.mean_context(HALVES, 10) == 10 + 1.5 + 1
   # All have 3 tokens: the slots go on together.
-  assert pages.mean_age(pages.recorded([[3, 3]], step=1)) == (1.0, 2.0)
+  assert lengths.mean_age(lengths.recorded([[3, 3]], step=1)) == (1.0, 2.0)
 
 
 def test_demand_by_hand():
@@ -158,10 +159,10 @@ def test_a_pool_is_exhausted_as_rarely_as_the_margin_says(shared, mean, least):
                       page=32, chunk=32)
   of = lambda d: pages.needed(
       pages.demand(d, page=32, prompt=100, n=n), slots)
-  measured = of(pages.recorded(new_PxN.tolist(), step=32))
+  measured = of(lengths.recorded(new_PxN.tolist(), step=32))
   assert pages.MARGIN == 1.0
   assert least < (used > measured).mean() < 0.2
   assert (used > 0.75 * measured).mean() > 0.5
-  prior = of(pages.lognormal(mean=mean, sigma=0.8, shared=shared, most=2048,
+  prior = of(lengths.lognormal(mean=mean, sigma=0.8, shared=shared, most=2048,
                              step=32))
   assert abs(prior / measured - 1) < 0.1

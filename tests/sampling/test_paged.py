@@ -11,6 +11,7 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import paged
 from isojax.sampling import pages as pages_lib
@@ -106,7 +107,7 @@ def test_arenas_are_made_and_dropped_as_pages_are_used(model, params, rollouts):
 
   13 slots read all of them; the last 2, the first two arenas.
   """
-  assert paged.offsets(100) == (0, 13, 57, 100)
+  assert slots_lib.offsets(100) == (0, 13, 57, 100)
   s = make_sampler(model, slots=13, page=1, pages=100)
   seen, moved = [], []
 

@@ -13,6 +13,7 @@ from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.roofline import Cost, Mesh
+from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import Workload
 
 STEP = (32, 128)  # (Bp, n) on which meshes are compared
@@ -34,6 +35,8 @@ class Price:
   whole: bool  # weights are gathered over fsdp while sampling
   eval_rollouts: Callable[[int, int], int] | None  # of M updates of B rollouts
   eval_k: int  # samples per validation problem
+  # Of a config's sampler; None: a share of `rows` is kept, see Efficiency.
+  slots: Slots | None
 
   def run(self, Bp, n, M) -> Cost:
     """Returns the cost of M sampling rounds, their steps and evaluations.
@@ -56,7 +59,8 @@ class Price:
     return dict(
         shape=self.shape, machine=self.machine, mesh=self.mesh,
         workload=self.workload, efficiency=self.efficiency, rows=self.rows,
-        whole=self.whole, microbatches=self.microbatches(Bp, n))
+        whole=self.whole, slots=self.slots,
+        microbatches=self.microbatches(Bp, n))
 
   def microbatches(self, Bp, n):
     """Returns the microbatches of one pass over the trained rollouts."""
@@ -69,7 +73,7 @@ class Price:
     return step_memory.memory(
         self.shape, self.workload, self.machine, self.mesh, rows=rows,
         microbatch_rows=min(B, self.micro_rows), whole=self.whole,
-        chunked_head=self.chunked_head)
+        chunked_head=self.chunked_head, slots=self.slots)
 
   def with_recipe(self, **changes) -> "Price":
     """Returns the price with these fields of the recipe."""
@@ -103,7 +107,7 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
       price = Price(
           shape=shape, machine=machine, mesh=mesh, workload=workload,
           efficiency=efficiency, rows=G, micro_rows=G, chunked_head=True,
-          whole=whole, eval_rollouts=None, eval_k=1)
+          whole=whole, eval_rollouts=None, eval_k=1, slots=None)
       least = price.memory(G, G)
       smallest.append((least.total, mesh, least))
       if least.fits:
@@ -124,10 +128,13 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
 def fitting(price: Price) -> Price:
   """Returns the price with weights gathered while sampling where they fit.
 
+  With pages it says itself whether they are gathered, see pages.admitted.
+
   Raises:
     InputError: the price does not fit into the memory.
   """
-  for whole in (True, False):
+  paged = price.slots is not None and price.slots.page is not None
+  for whole in (price.whole,) if paged else (True, False):
     price = dataclasses.replace(price, whole=whole)
     needed = price.memory(MOST_ROWS, price.rows)
     if needed.fits:

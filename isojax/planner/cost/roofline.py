@@ -17,10 +17,12 @@ import math
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.planner.cost import lengths as lengths_lib
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.recipe import IN_FLIGHT_SLOTS
+from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import BYTES, Workload
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
@@ -203,8 +205,8 @@ def decode_stage(positions, rows, context, *, gathers, shape: ModelShape,
 
 def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
                   machine: Machine, efficiency: Efficiency, rows: int,
-                  whole: bool = False,
-                  mesh: Mesh | None = None) -> tuple[Stage, Stage]:
+                  whole: bool = False, mesh: Mesh | None = None,
+                  slots: Slots | None = None) -> tuple[Stage, Stage]:
   """Returns (prefill, decode) of Bp problems with n rollouts each.
 
   An empty slot costs as much as a full one. Weights go through memory once per
@@ -215,12 +217,21 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
     rows: slots of the whole machine; fewer are used for fewer rollouts.
     whole: weights are gathered over fsdp once per call and kept; otherwise
       they are gathered at every position.
+    slots: of a config; None: a share of the slots is kept, see Efficiency.
   """
   w = workload
   of = dict(shape=shape, workload=w, machine=machine, efficiency=efficiency,
             mesh=checked_mesh(mesh, machine))
   S, _, prompt_context, context = w.lengths
   prefill = prefill_stage(Bp * S, prompt_context, gathers=1, **of)
+  if slots is not None and not w.recipe.in_flight:
+    positions, used = _rounds(slots, rows, Bp * n, w)
+    if slots.page is not None:
+      context = lengths_lib.context(
+          slots, rows=rows, prompt=w.prompt_tokens, mean=w.response_tokens,
+          most=w.max_response)
+    return prefill, decode_stage(positions, used, context,
+                                 gathers=0 if whole else positions, **of)
   rows = np.minimum(rows, Bp * n)
   # Decoding until the longest rollout ends keeps mean / max of the slots.
   kept = max(efficiency.slots, w.response_tokens / w.max_response)
@@ -229,6 +240,17 @@ def sampling_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   positions = Bp * n / rows * (w.response_tokens / kept)
   return prefill, decode_stage(positions, rows, context,
                                gathers=0 if whole else positions, **of)
+
+
+def _rounds(slots: Slots, rows: int, B, w: Workload):
+  """Returns (positions, mean slots) of steps with B rollouts, of B's shape."""
+  each, where = np.unique(B, return_inverse=True)
+  found = [lengths_lib.priced_round(
+      slots, rows=rows, rollouts=float(x), mean=w.response_tokens,
+      most=w.max_response) for x in each]
+  shaped = lambda name: np.array([getattr(one, name) for one in found])[
+      where].reshape(np.shape(B))[()]
+  return shaped("positions"), shaped("slots")
 
 
 def _recomputed(n, *, Bp, shape: ModelShape, workload: Workload,
@@ -330,7 +352,7 @@ def _training(Bp, m, *, shape: ModelShape, workload: Workload,
 def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
               machine: Machine, efficiency: Efficiency, rows: int,
               whole: bool = False, mesh: Mesh | None = None,
-              microbatches: int = 1) -> Cost:
+              slots: Slots | None = None, microbatches: int = 1) -> Cost:
   """Returns the cost of one step: Bp problems, n rollouts each, the updates.
 
   An update computes a problem's prompt once. The last of the rows that pack a
@@ -353,7 +375,7 @@ def step_cost(Bp, n, *, shape: ModelShape, workload: Workload,
   w, e = workload, efficiency
   prefill, decode = sampling_cost(
       Bp, n, shape=shape, workload=w, machine=machine, efficiency=e, rows=rows,
-      whole=whole, mesh=mesh)
+      whole=whole, mesh=mesh, slots=slots)
   recipe, m = w.recipe, w.recipe.trained(n)
   prefill = prefill * recipe.rounds + _recomputed(
       n, Bp=Bp, shape=shape, workload=w, machine=machine, efficiency=e,

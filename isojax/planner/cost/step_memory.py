@@ -8,6 +8,7 @@ from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.model_shape import ModelShape
 from isojax.planner.cost.roofline import Mesh, checked_mesh
+from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import BYTES, Workload
 
 
@@ -58,7 +59,7 @@ class Memory:
 
 def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
            *, rows: int, microbatch_rows: int, chunked_head: bool,
-           whole: bool | None = None) -> Memory:
+           whole: bool | None = None, slots: Slots | None = None) -> Memory:
   """Returns bytes per device.
 
   A padded workload with remat is priced by `memory.programs`. Other workloads
@@ -72,20 +73,22 @@ def memory(shape: ModelShape, workload: Workload, machine: Machine, mesh: Mesh,
     microbatch_rows: of the whole machine.
     chunked_head: logits exist for a few tokens at a time.
     whole: weights are gathered over fsdp while sampling; None: where they fit.
+    slots: of a config's sampler; None: without pages.
   """
   if whole is None:
     size = functools.partial(
         memory, shape, workload, machine, mesh, rows=rows,
-        microbatch_rows=microbatch_rows, chunked_head=chunked_head)
+        microbatch_rows=microbatch_rows, chunked_head=chunked_head,
+        slots=slots)
     return size(whole=True) if size(whole=True).fits else size(whole=False)
   return _memory(shape, workload, machine, checked_mesh(mesh, machine),
                  rows=rows, microbatch_rows=microbatch_rows,
-                 chunked_head=chunked_head, whole=whole)
+                 chunked_head=chunked_head, whole=whole, slots=slots)
 
 
 def _memory(shape: ModelShape, workload: Workload, machine: Machine,
             mesh: Mesh, *, rows: int, microbatch_rows: int, chunked_head: bool,
-            whole: bool) -> Memory:
+            whole: bool, slots: Slots | None) -> Memory:
   """Returns bytes per device; arguments as for `memory`."""
   w, number = workload, BYTES[workload.dtype]
   shards, G = mesh.fsdp * mesh.tensor, mesh.data * mesh.fsdp
@@ -99,13 +102,15 @@ def _memory(shape: ModelShape, workload: Workload, machine: Machine,
   kl = w.kl or w.recipe.ref_logp
   local, micro = math.ceil(rows / G), math.ceil(microbatch_rows / G)
   length = w.max_prompt + w.max_response
+  pool = None if slots is None or slots.page is None else (
+      slots.page * slots.pages)
   if w.padded and w.remat and not lora:
     return _of_isojax(memory_lib.programs(
         shape, dtype=w.dtype, weights=w.sampled_weights,
         cache=w.sampled_cache, sampled_head=w.head_sampled,
         head=w.head_updated, reduce_dtype=w.reduce_dtype, mesh=mesh,
-        gathered=whole, slots=local, pool=None, chunk=0, rows=micro,
-        prompts=micro,
+        gathered=whole, slots=local, pool=pool,
+        chunk=0 if pool is None else slots.chunk, rows=micro, prompts=micro,
         max_prompt=w.max_prompt, max_response=w.max_response, kl=kl,
         fused=w.fused), machine, whole, critic)
   # A token in a layer: residual and normed input twice, query, key, value and
@@ -129,7 +134,8 @@ def _memory(shape: ModelShape, workload: Workload, machine: Machine,
           copy + BYTES[w.reduce_dtype] * shape.params / shards),
       reference=4 * shape.params / shards * (kl and not lora),
       critic=critic,
-      cache=local * length * shape.kv_bytes_per_token(BYTES[w.sampled_cache])
+      cache=(local * length if pool is None else pool)
+      * shape.kv_bytes_per_token(BYTES[w.sampled_cache])
       / min(mesh.tensor, shape.kv_heads),
       sample_logits=4 * local * shape.vocab / mesh.tensor,
       gradients=4 * trained / shards, activations=micro * kept,
