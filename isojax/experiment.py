@@ -18,8 +18,9 @@ from isojax.rl import advantages
 from isojax.rl import objective
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
+from isojax.rl.objective import LossConfig
+from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
-from isojax.rl.update import LossConfig, OptimizerConfig
 from isojax.sampling.sampler import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig

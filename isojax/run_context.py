@@ -20,7 +20,9 @@ from isojax.models import decoder
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
 from isojax.planner.allocation import Allocation
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
@@ -207,18 +209,18 @@ def on_stratum(context: RunContext, path: str) -> RunContext:
 def make_optimizer(e: experiment_lib.Experiment):
   """Returns the optimizer, and its learning rate as a function of the step."""
   cfg = e.recipe.optimizer
-  schedule = update_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
-  return update_lib.make_optimizer(cfg, schedule), schedule
+  schedule = optimizer_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
+  return optimizer_lib.make(cfg, schedule), schedule
 
 
-def make_critic(e: experiment_lib.Experiment) -> update_lib.Critic | None:
+def make_critic(e: experiment_lib.Experiment) -> train_state.Critic | None:
   """Returns the critic and its optimizer; None for a recipe without one."""
   cfg, optimizer = e.recipe.critic, e.recipe.optimizer
   if cfg.kind == "none":
     return None
-  schedule = update_lib.warmup_then_constant(
+  schedule = optimizer_lib.warmup_then_constant(
       cfg.lr * e.lr / optimizer.base_lr, optimizer.warmup_steps)
-  return update_lib.Critic(cfg, update_lib.make_optimizer(optimizer, schedule))
+  return train_state.Critic(cfg, optimizer_lib.make(optimizer, schedule))
 
 
 def base_params(context: RunContext):
@@ -244,7 +246,7 @@ def first_state(context: RunContext, tx):
   """Returns the train state of step 0."""
   critic = make_critic(context.e)
   trunk = (first_trained(context, "critic") if critic and critic.own else None)
-  return update_lib.init_state(
+  return train_state.init(
       context.model, tx, first_trained(context, "lora"), context.e.model.lora,
       critic, trunk)
 
@@ -256,8 +258,8 @@ def frozen_base(context: RunContext):
 
 def abstract_state(context: RunContext, tx):
   """Returns shapes and shardings of the train state."""
-  return update_lib.abstract_state(context.model, tx, context.e.model.lora,
-                                   make_critic(context.e))
+  return train_state.abstract(context.model, tx, context.e.model.lora,
+                              make_critic(context.e))
 
 
 def merged(context: RunContext, base, trained):

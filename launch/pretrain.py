@@ -24,7 +24,9 @@ from isojax import sections
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import countdown
@@ -116,7 +118,7 @@ def main(_) -> None:
           cls, sections.completed(cfg[name].to_dict(), cls), f"config.{name}")
       for name, cls in (("sampler", sampler_lib.SamplerConfig),
                         ("loss", update_lib.LossConfig),
-                        ("optimizer", update_lib.OptimizerConfig)))
+                        ("optimizer", optimizer_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
   folder.mkdir(parents=True, exist_ok=True)
   tokenizer = make_tokenizer(cfg.characters)
@@ -129,9 +131,9 @@ def main(_) -> None:
   schedule = optax.warmup_cosine_decay_schedule(
       0.0, optimizer.base_lr, optimizer.warmup_steps, cfg.steps,
       optimizer.base_lr / 10)
-  tx = update_lib.make_optimizer(optimizer, schedule)
+  tx = optimizer_lib.make(optimizer, schedule)
   params = decoder.init_params(model, rng.stream(cfg.seed, "init"))
-  state = update_lib.init_state(model, tx, params)
+  state = train_state.init(model, tx, params)
   update = update_lib.make_update(model, tx, loss)
 
   one = np.ones(cfg.batch)

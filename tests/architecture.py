@@ -200,8 +200,8 @@ IMPORTS = {
         "",
     "experiment":
         "errors installation mesh models.lora planner.allocation "
-        "rl.advantages rl.algorithm rl.critic rl.objective rl.rewards "
-        "rl.update sampling.sampler sections tasks.grader tasks.prompts",
+        "rl.advantages rl.algorithm rl.critic rl.objective rl.optimizer "
+        "rl.rewards sampling.sampler sections tasks.grader tasks.prompts",
     "format":
         "",
     "frontier.analysis":
@@ -475,6 +475,8 @@ IMPORTS = {
         "errors models.attention models.decoder models.precision "
         "rl.advantages rl.aggregation rl.losses rl.own_functions "
         "rl.selection types",
+    "rl.optimizer":
+        "errors",
     "rl.own_functions":
         "errors own_file",
     "rl.packing":
@@ -483,10 +485,12 @@ IMPORTS = {
         "errors types",
     "rl.selection":
         "errors",
+    "rl.train_state":
+        "mesh models.decoder models.lora rl.critic types",
     "rl.update":
-        "errors mesh models.attention models.decoder models.lora "
-        "models.precision rl.algorithm rl.chunked_head rl.critic rl.losses "
-        "rl.objective rl.packing types",
+        "mesh models.attention models.decoder models.lora models.precision "
+        "rl.algorithm rl.chunked_head rl.critic rl.losses rl.objective "
+        "rl.optimizer rl.packing rl.train_state types",
     "rng":
         "",
     "rollouts":
@@ -499,9 +503,9 @@ IMPORTS = {
     "run_context":
         "errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora own_file "
-        "planner.allocation policy rl.packing rl.update rng "
-        "sampling.sampler tasks.base tasks.grader tasks.prompts "
-        "tasks.stratum_file types",
+        "planner.allocation policy rl.optimizer rl.packing rl.train_state "
+        "rl.update rng sampling.sampler tasks.base tasks.grader "
+        "tasks.prompts tasks.stratum_file types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
         "ledger.workdir run_context sections unused_settings",
@@ -695,8 +699,8 @@ IMPORTS = {
         "",
     "launch.bench.ours":
         "launch.bench.cases mesh models.decoder models.hf_config profile "
-        "rl.algorithm rl.update rng sampling.interrupt sampling.sampler "
-        "types",
+        "rl.algorithm rl.optimizer rl.train_state rl.update rng "
+        "sampling.interrupt sampling.sampler types",
     "launch.bench.packing":
         "attention_kernels launch.bench.run rl.packing sampling.queue "
         "sampling.sampler sampling.simulate",
@@ -731,9 +735,9 @@ IMPORTS = {
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
         "planner.cost.pages planner.cost.roofline planner.cost.slots policy "
-        "rl.algorithm rl.packing rl.update run_context sampling.cache "
-        "sampling.in_flight sampling.paged sampling.queue sampling.sampler "
-        "types",
+        "rl.algorithm rl.packing rl.train_state rl.update run_context "
+        "sampling.cache sampling.in_flight sampling.paged sampling.queue "
+        "sampling.sampler types",
     "launch.compile.report":
         "",
     "launch.compile.slots":
@@ -766,8 +770,9 @@ IMPORTS = {
         "planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate mesh models.decoder models.hf_config "
-        "models.hf_weights progress rl.rewards rl.update rng "
-        "sampling.sampler sections tasks.countdown tasks.prompts types",
+        "models.hf_weights progress rl.optimizer rl.rewards rl.train_state "
+        "rl.update rng sampling.sampler sections tasks.countdown "
+        "tasks.prompts types",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":

@@ -27,6 +27,8 @@ from isojax.models import hf_tokenizer
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
@@ -111,8 +113,8 @@ def test_qwen_7b_traces():
       shape("float32"))
   assert drawn.tokens_RxC.shape == (R, 64)
   assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
-  tx = update_lib.make_optimizer(
-      e.recipe.optimizer, update_lib.warmup_then_constant(e.lr, 10))
+  tx = optimizer_lib.make(
+      e.recipe.optimizer, optimizer_lib.warmup_then_constant(e.lr, 10))
   micro = e.recipe.loss.microbatch_tokens // T
   batch = Batch(
       Prompts(shape("int32", 2, S), shape("int32", 2), shape("uint32", 2)),
@@ -122,7 +124,7 @@ def test_qwen_7b_traces():
                      "regularizer_weight"), shape("float32", micro, T)))
   state, metrics = jax.eval_shape(
       update_lib.make_update(model, tx, e.recipe.loss),
-      update_lib.abstract_state(model, tx), None, [batch], shape("float32"))
+      train_state.abstract(model, tx), None, [batch], shape("float32"))
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
       np.dtype("float32")}
   assert metrics["grad_norm"].shape == ()

@@ -1,6 +1,5 @@
 """The sharded update: (state, base, microbatches) -> (state, metrics)."""
 
-import dataclasses
 import functools
 
 import jax
@@ -9,7 +8,6 @@ import numpy as np
 import optax
 
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
@@ -19,124 +17,16 @@ from isojax.rl import chunked_head
 from isojax.rl import critic as critic_lib
 from isojax.rl import losses
 from isojax.rl import objective
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
+from isojax.rl import train_state
 from isojax.rl.objective import LossConfig
+from isojax.rl.train_state import Critic
 from isojax.types import Batch
 from isojax.types import CriticState
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import TrainState
-
-
-BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-  """AdamW with a constant learning rate after a linear warm-up."""
-
-  base_lr: float  # at B = base_batch
-  base_batch: int  # rollouts of the anchor; lr ~ sqrt(rollouts / base_batch)
-  # Which rollouts of a step the square-root rule counts: a key of BATCHES.
-  batch: str = dataclasses.field(metadata={"neutral": "sampled"})
-  warmup_steps: int  # updates
-  b1: float
-  b2: float
-  eps: float
-  weight_decay: float
-  clip_norm: float  # global gradient norm
-
-  def __post_init__(self):
-    if self.batch not in BATCHES:
-      raise InputError(f"optimizer.batch={self.batch!r}: expected one of "
-                       f"{', '.join(BATCHES)}")
-    for name in ("base_lr", "base_batch", "eps", "clip_norm"):
-      if getattr(self, name) <= 0:
-        raise InputError(f"optimizer.{name}={getattr(self, name)}: expected "
-                         "> 0")
-    if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1):
-      raise InputError(f"optimizer: b1={self.b1}, b2={self.b2}: expected in "
-                       "[0, 1)")
-
-
-def make_optimizer(cfg: OptimizerConfig, schedule):
-  """Returns AdamW behind a clip of the gradient's global norm.
-
-  Args:
-    schedule: the number of optimizer steps made -> learning rate.
-  """
-  return optax.chain(
-      optax.clip_by_global_norm(cfg.clip_norm),
-      optax.adamw(schedule, b1=cfg.b1, b2=cfg.b2, eps=cfg.eps,
-                  weight_decay=cfg.weight_decay))
-
-
-def warmup_then_constant(lr: float, steps: int):
-  """Returns a schedule: linear from lr / steps to lr, then constant."""
-  def schedule(step):
-    return lr * jnp.minimum(1.0, (step + 1) / max(1, steps))
-
-  return schedule
-
-
-@dataclasses.dataclass(frozen=True)
-class Critic:
-  """A critic and its optimizer."""
-
-  cfg: critic_lib.CriticConfig
-  tx: optax.GradientTransformation
-
-  @property
-  def own(self) -> bool:
-    """Whether the critic has a trunk of its own."""
-    return self.cfg.kind == "own"
-
-
-def abstract_moments(tx, params, mesh):
-  """Returns shapes and shardings of the optimizer's state."""
-  def like(x, sharding):
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-  return optax.tree_utils.tree_map_params(
-      tx, lambda x, param: like(x, param.sharding),
-      jax.eval_shape(tx.init, params), params,
-      transform_non_params=lambda x: like(x, mesh_lib.replicated(mesh)))
-
-
-def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
-                   critic: Critic | None = None) -> TrainState:
-  """Returns shapes and shardings of the train state; also to restore into."""
-  params, valued = lora_lib.abstract_trained(model, lora), None
-  if critic:
-    valued = critic_lib.abstract_params(model, critic.cfg, lora)
-    valued = CriticState(
-        valued, abstract_moments(critic.tx, valued, model.mesh))
-  return TrainState(
-      jax.ShapeDtypeStruct((), jnp.int32,
-                           sharding=mesh_lib.replicated(model.mesh)),
-      params, abstract_moments(tx, params, model.mesh), valued)
-
-
-def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
-               critic: Critic | None = None, trunk=None) -> TrainState:
-  """Returns the state of step 0. The trained parameters are donated.
-
-  Args:
-    params: trained parameters of the policy.
-    critic: None for a recipe without one.
-    trunk: trained parameters of the critic's own trunk, donated as well.
-  """
-  shardings = jax.tree.map(lambda x: x.sharding,
-                           abstract_state(model, tx, lora, critic))
-  valued = critic and critic_lib.init_params(model, critic.cfg, trunk)
-
-  def make(params, valued):
-    return TrainState(
-        jnp.int32(0), params, tx.init(params),
-        critic and CriticState(valued, critic.tx.init(valued)))
-
-  return jax.jit(make, out_shardings=shardings,
-                 donate_argnums=(0, 1))(params, valued)
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
@@ -395,7 +285,7 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
     shared: the critic, if the policy's program trains it.
   """
   gradient = make_gradient(model, cfg, lora, shared)
-  abstract = abstract_state(model, tx, lora, shared)
+  abstract = train_state.abstract(model, tx, lora, shared)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   whole = mesh_lib.replicated(model.mesh)
   names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
@@ -411,13 +301,13 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
 
   def apply(state: TrainState, carry, lr_factor=None):
     (grads, grad_valued), sums = carry
-    params, opt_state = stepped(tx, grads, state, lr_factor)
+    params, opt_state = optimizer_lib.stepped(tx, grads, state, lr_factor)
     tokens, value = sums.pop("tokens"), sums.pop("loss")
     metrics = jax.tree.map(lambda x: x / jnp.maximum(tokens, 1.0), sums)
     grad_norm = optax.tree.norm(grads)
     finite, valued = value + grad_norm + optax.tree.norm(params), None
     if shared:
-      valued = CriticState(*stepped(
+      valued = CriticState(*optimizer_lib.stepped(
           shared.tx, grad_valued, state.critic, lr_factor))
       finite += optax.tree.norm(valued.params)
     metrics |= {"loss": value, "grad_norm": grad_norm,
@@ -446,7 +336,7 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
 
   As `make_update`, for the CriticState of a critic with its own trunk.
   """
-  abstract = abstract_state(model, critic.tx, lora, critic).critic
+  abstract = train_state.abstract(model, critic.tx, lora, critic).critic
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   whole = mesh_lib.replicated(model.mesh)
 
@@ -463,7 +353,8 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
 
   def apply(state: CriticState, carry, lr_factor=None):
     grads, sums = carry
-    params, opt_state = stepped(critic.tx, grads, state, lr_factor)
+    params, opt_state = optimizer_lib.stepped(
+        critic.tx, grads, state, lr_factor)
     loss = sums["value_loss"] / jnp.maximum(sums["tokens"], 1.0)
     return CriticState(params, opt_state), {
         "value_loss": loss, "finite": jnp.isfinite(
@@ -491,11 +382,3 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
 def zeros(abstract):
   """Returns arrays of zeros with these shapes and dtypes."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract)
-
-
-def stepped(tx, grads, state, lr_factor):
-  """Returns (params, opt_state) after an optimizer step; see make_update."""
-  updates, opt_state = tx.update(grads, state.opt_state, state.params)
-  if lr_factor is not None:
-    updates = jax.tree.map(lambda x: x * lr_factor, updates)
-  return optax.apply_updates(state.params, updates), opt_state

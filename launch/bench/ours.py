@@ -22,6 +22,8 @@ from isojax import rng
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.rl import algorithm
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import interrupt
 from isojax.sampling import sampler as sampler_lib
@@ -117,8 +119,8 @@ def make_updating(model: decoder.Transformer, case: Case):
   cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
   # With a tiny learning rate the policy stays close to uniform.
-  tx = update_lib.make_optimizer(
-      update_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
+  tx = optimizer_lib.make(
+      optimizer_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
       lambda step: 1e-9)
   update = update_lib.make_update(model, tx, cfg)
   temperature = np.float32(base.get_config().sampler.temperature)
@@ -133,7 +135,7 @@ def make_updating(model: decoder.Transformer, case: Case):
     jax.block_until_ready((state, metrics))
     return state
 
-  first = functools.partial(update_lib.init_state, model, tx)
+  first = functools.partial(train_state.init, model, tx)
   return first, profile.stage("update", step)
 
 

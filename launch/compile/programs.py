@@ -21,6 +21,7 @@ from isojax.planner.cost import pages as pages_lib
 from isojax.planner.cost import slots as slots_lib
 from isojax.rl import algorithm
 from isojax.rl import packing
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import in_flight
@@ -319,7 +320,7 @@ def programs(c: Case) -> Iterator[Program]:
   lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
-  state = update_lib.abstract_state(
+  state = train_state.abstract(
       c.model, tx, lora, run_context.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)

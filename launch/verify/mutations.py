@@ -54,6 +54,7 @@ _SELECTION = "isojax/rl/selection.py"
 _PACKING = "isojax/rl/packing.py"
 _HEAD = "isojax/rl/chunked_head.py"
 _UPDATE = "isojax/rl/update.py"
+_OPTIMIZER = "isojax/rl/optimizer.py"
 _CRITIC = "isojax/rl/critic.py"
 _SAMPLER = "isojax/sampling/sampler.py"
 _DECODE = "isojax/sampling/decode.py"
@@ -340,7 +341,7 @@ MUTATIONS = (
     Mutation("a critic's loss has the weights of the policy term", _CRITIC,
              'loss * columns["regularizer_weight"]',
              'loss * columns["policy_weight"]', CRITIC),
-    Mutation("warm-up starts at 0", _UPDATE, "(step + 1) / max(1, steps)",
+    Mutation("warm-up starts at 0", _OPTIMIZER, "(step + 1) / max(1, steps)",
              "step / max(1, steps)", UPDATE),
     Mutation("an update without gradient steps the optimizer", _UPDATE,
              "if not batches:\n      return skip(state)", "if False:\n      pass",

@@ -17,7 +17,7 @@ from isojax import policy
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import chunked_head
-from isojax.rl import update as update_lib
+from isojax.rl import train_state
 from launch.compile import devices as devices_lib
 from launch.compile import programs as programs_lib
 from launch.compile import report as report_lib
@@ -197,7 +197,7 @@ def test_a_small_model_on_a_small_slice():
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
   accumulate, _ = devices_lib.compiled(programs["accumulate"])
   assert "all-gather" in {c.kind for c in accumulate.collectives}
-  tiny = update_lib.abstract_state(
+  tiny = train_state.abstract(
       case.model, run_context.make_optimizer(case.e)[0])
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
 

@@ -20,6 +20,7 @@ from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -229,7 +230,7 @@ def real(trained, base, ref, shape, loss, lora, scored, **axes):
       prompts, rollouts, algorithm.of_all(reward, rollouts, loss) | (
           {"old_logp": OLD} if scored else {}), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=loss)
-  state = update_lib.init_state(
+  state = train_state.init(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
       lora)
   held = put(ref if base is None else base, decoder.abstract_params(model))

@@ -18,9 +18,11 @@ from isojax.models import decoder
 from isojax.models import lora
 from isojax.models import linear
 from isojax.rl import losses
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
 from isojax.planner.cost import memory as memory_lib
 from isojax.rl import chunked_head
+from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Batch
@@ -83,7 +85,7 @@ def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
   before = jax.device_get(on_mesh)
   ref = jax.tree.map(
       lambda x: jax.device_put(0.9 * np.asarray(x), x.sharding), on_mesh)
-  state = update_lib.init_state(model, tx, on_mesh)
+  state = train_state.init(model, tx, on_mesh)
   prompts, rollouts, advantage, weight = rows or make_data()
   cfg = dataclasses.replace(cfg, microbatch_tokens=tokens)
   advantage = advantage * keep.repeat(n)
@@ -96,7 +98,7 @@ def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
       [update_lib.place(b, model.mesh) for b in batches], np.float32(0.8))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
-                      update_lib.abstract_state(model, tx))
+                      train_state.abstract(model, tx))
   assert jax.tree.map(lambda x: x.sharding, after) == want
   change = jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, before)
   return change, jax.device_get(metrics)
@@ -189,7 +191,7 @@ def test_rows_without_gradient_are_not_computed(params, sparse, tokens, axes):
 
 def test_lr_factor_scales_the_change_but_no_state(params):
   model, change, opt_state = make_model(), {}, {}
-  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+  tx = optimizer_lib.make(optimizer_lib.OptimizerConfig(
       base_lr=1e-2, base_batch=1, batch="sampled", warmup_steps=5, b1=0.9,
       b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0), lambda step: 1e-2)
   update = update_lib.make_update(model, tx, PLAIN)
@@ -197,7 +199,7 @@ def test_lr_factor_scales_the_change_but_no_state(params):
   batches = update_lib.assemble(
       prompts, rollouts, columns(advantage, weight), n=n, G=1, cfg=PLAIN)
   for factor in (None, 1.0, 2.0):
-    state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+    state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
     state, _ = update(state, None, batches, np.float32(0.8),
                       lr_factor=factor and np.float32(factor))
     change[factor] = jax.tree.map(lambda x, y: np.asarray(x) - np.asarray(y),
@@ -213,10 +215,10 @@ def test_lr_factor_scales_the_change_but_no_state(params):
 def test_without_any_gradient_adamw_is_skipped(params):
   """Parameters, moments and count stay; the next update is not affected."""
   model = make_model()
-  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+  tx = optimizer_lib.make(optimizer_lib.OptimizerConfig(
       base_lr=1e-2, base_batch=1, batch="sampled", warmup_steps=5,
       b1=0.9, b2=0.99, eps=1e-8, weight_decay=0.1, clip_norm=1.0),
-      update_lib.warmup_then_constant(1e-2, 5))
+      optimizer_lib.warmup_then_constant(1e-2, 5))
   update = update_lib.make_update(model, tx, PLAIN)
   prompts, rollouts, advantage, weight = make_data()
 
@@ -227,7 +229,7 @@ def test_without_any_gradient_adamw_is_skipped(params):
         cfg=dataclasses.replace(cfg, microbatch_tokens=25))
 
   def after(*advantages):
-    state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+    state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
     for each in advantages:
       state, metrics = update(state, None, batches(each), np.float32(0.8))
     return jax.device_get((state, metrics))
@@ -414,7 +416,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   padding = ~batch.mask_RxW
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
-  state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
+  state = train_state.init(model, SGD, jax.tree.map(jnp.copy, params))
   _, metrics = update_lib.make_update(model, SGD, LOSS)(
       state, ref, [batch], cold)
   assert metrics["finite"]
@@ -424,7 +426,7 @@ def test_overflow_is_reported(params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   tx = optax.sgd(1e38)
-  state = update_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
+  state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
   batches = update_lib.assemble(
       prompts, rollouts, columns(1e9 * advantage, weight), n=n, G=1, cfg=PLAIN)
   _, metrics = update_lib.make_update(model, tx, PLAIN)(
@@ -475,7 +477,7 @@ def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
   prompts, rollouts, *_ = make_data()
   cfg = dataclasses.replace(PLAIN, microbatch_tokens=20)
   update = update_lib.make_update(model, SGD, cfg)
-  state = update_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
+  state = train_state.init(model, SGD, jax.tree.map(jnp.copy, params))
   compiled = []
   for seed in (*range(8), *range(7, -1, -1)):
     random = np.random.default_rng(seed)
@@ -640,10 +642,10 @@ def test_without_kl_there_is_no_reference_forward():
 
 
 def test_optimizer_clips_warms_up_and_then_stays():
-  schedule = update_lib.warmup_then_constant(2e-3, 10)
+  schedule = optimizer_lib.warmup_then_constant(2e-3, 10)
   got = [float(schedule(step)) for step in (0, 4, 9, 10, 5000)]
   np.testing.assert_allclose(got, [2e-4, 1e-3, 2e-3, 2e-3, 2e-3], rtol=1e-6)
-  tx = update_lib.make_optimizer(update_lib.OptimizerConfig(
+  tx = optimizer_lib.make(optimizer_lib.OptimizerConfig(
       base_lr=2e-3, base_batch=1, batch="sampled", warmup_steps=10, b1=0.0,
       b2=0.0, eps=1.0, weight_decay=0.5, clip_norm=0.5), schedule)
   params = {"w": jnp.array([3.0, 4.0])}
