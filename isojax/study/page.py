@@ -204,11 +204,15 @@ def lost(found: dict) -> list[str]:
   if found["leaders"] is None:
     return []
   *rows, mean = found["leaders"]["lost"]
+  last = len(found["leaders"]["windows"]) - 1
+  past = [row for row in rows if row["peak"] < last]
+  if not past:
+    return ["Every n is best in the last window.", ""]
   told = lambda row: f"{rate(row['mean'])} {pair(row['interval'], rate)}"
-  sure = [str(row["n"]) for row in rows if row["interval"][0] > 0]
+  sure = sum(row["interval"][0] > 0 for row in past)
   return [f"From its best window to the last one, an n loses {told(mean)} on "
-          "average: " + ", ".join(f"n = {row['n']} {told(row)}" for row in rows)
-          + f". By itself this is resolved for {len(sure)} of {len(rows)} n. The "
+          "average: " + ", ".join(f"n = {row['n']} {told(row)}" for row in past)
+          + f". By itself this is resolved for {sure} of {len(rows)} n. The "
           "best window is chosen from the same evaluations, so a part of the "
           "loss is chance.", ""]
 

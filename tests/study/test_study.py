@@ -341,6 +341,12 @@ def test_the_n_of_the_best_policy_by_window():
   assert {n: row["mean"] for n, row in lost.items()} == pytest.approx(
       {2: 0.5, 8: 0.5, 32: 0.0, None: 1 / 3}, abs=0.05)
   assert lost[2]["interval"][0] > 0.3 and lost[32]["interval"] == [0, 0]
+  text = page.lost({"leaders": found})[0]
+  assert "n = 2 0." in text and "n = 32" not in text  # which is best at the end
+  assert "resolved for 2 of 3 n" in text
+  still = [row | {"peak": 4} for row in found["lost"]]
+  assert page.lost({"leaders": found | {"lost": still}})[0] == (
+      "Every n is best in the last window.")
   assert leaders.leaders(runs[:6], OPTIONS) is None  # two values of n
 
 
