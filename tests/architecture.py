@@ -712,9 +712,10 @@ IMPORTS = {
         "planner.cost.model_shape planner.cost.roofline "
         "planner.cost.workload",
     "launch.bench.run":
-        "errors json_text launch.bench.cases launch.bench.machine "
-        "launch.bench.ours launch.bench.peers launch.bench.work "
-        "planner.cost.model_shape planner.cost.workload profile",
+        "compilation errors json_text launch.bench.cases "
+        "launch.bench.machine launch.bench.ours launch.bench.peers "
+        "launch.bench.work planner.cost.model_shape planner.cost.workload "
+        "profile",
     "launch.bench.simulator":
         "cli experiment mesh models.decoder models.hf_weights "
         "planner.cost.calls planner.cost.efficiency planner.cost.machine "

@@ -90,6 +90,7 @@ class Replay:
   longest: int  # positions of a sequence
   seconds: dict  # of each call, summed
   counts: dict  # calls
+  log: list  # (name, seconds) of each call; a resize is that of all layers
   begun_PxN: np.ndarray  # bool, rollouts that have started
   decoded: int = 0  # slots times tokens of the chunks
   tokens: int = 0  # of these, kept
@@ -108,6 +109,7 @@ class Replay:
         seconds, self.hidden = max(seconds, self.hidden), 0.0
     self.seconds[name] += seconds
     self.counts[name] += 1
+    self.log.append((name, seconds))
 
   def empty(self, R: int, L: int) -> decoder.KVCache:
     """Returns a cache of one layer that has a shape and no memory."""
@@ -237,7 +239,7 @@ def replay(cfg: sampler_lib.SamplerConfig, lengths: Lengths, design: Design,
   sizes["chunk"] = design.chunk or sizes["chunk"]
   out = Replay(calls, design, lengths, sizes,
                cfg.max_prompt_tokens + cfg.max_new_tokens - 1,
-               dict.fromkeys(CALLS, 0.0), dict.fromkeys(CALLS, 0),
+               dict.fromkeys(CALLS, 0.0), dict.fromkeys(CALLS, 0), [],
                np.zeros((P, n), bool))
   out._spend("gather", calls.gather)
   prompts = Prompts(

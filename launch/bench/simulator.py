@@ -1,11 +1,12 @@
 """Compares launch.simulate_sampler with the sampler, on the embedded policy.
 
-The costs of the calls are fitted to two runs: the fractions of the CPU's peaks in
-planner/cost/machine.py, and the seconds of a call and of a position. With them
-and its lengths, each other run is predicted. A run of one seed makes the same
-calls each time, so the shortest of several times is taken: of each call for the
-fit, of a whole run for the comparison. All runs take turns. Seconds are those of
-the process on its cores, which other processes change less than the clock's.
+Without pages and with, the costs of the calls are fitted to two runs: the
+fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a call
+and of a position. With them and its lengths, each other run is predicted. A run of
+one seed makes the same calls each time, so the shortest of several times is taken:
+of each call for the fit, of a whole run for the comparison. All runs take turns.
+Seconds are those of the process on its cores, which other processes change less
+than the clock's.
 """
 
 import dataclasses
@@ -36,6 +37,8 @@ from isojax.types import Prompts
 FIT = ((16, 16, 32), (32, 16, 256))  # Bp, n, slots of the runs that are fitted
 PREDICTED = ((32, 8, 256), (64, 16, 128), (32, 32, 64), (16, 32, 32))
 SEEDS, TURNS = 3, 3
+PAGES = None, 8  # positions
+EXPECTED = 8.0  # tokens, with pages: few rollouts are put back
 
 
 @dataclasses.dataclass
@@ -75,33 +78,61 @@ def ideal(case: Case) -> Calls:
       overheads=Overheads(call=0.0, position=0.0))
 
 
-def timed(sampler: sampler_lib.Sampler, calls: Calls, rows: list):
-  """Returns the sampler; `rows` gets (seconds, features) of each call.
+def design(case: Case) -> simulate.Design:
+  """Returns the sampler of the case, as the simulator describes it."""
+  pool = case.sampler.pool
+  return simulate.Design(
+      "as it is", case.cfg.slots, case.cfg.page, pool and pool.pages, False,
+      False, None, False)
 
-  The features are 1, the positions, and the seconds at the peaks: of decoding
-  and copies, and of prefill.
-  """
-  def of(call, features):
+
+def timed(sampler: sampler_lib.Sampler, calls: list) -> sampler_lib.Sampler:
+  """Returns the sampler; `calls` gets (name, seconds) of each call."""
+  def of(name, call):
     def run(*args, **more):
-      known = features(*args)
       begun = time.process_time()
       out = jax.block_until_ready(call(*args, **more))
-      rows.append((time.process_time() - begun, known))
+      calls.append((name, time.process_time() - begun))
       return out
     return run
 
-  shape = lambda cache: (cache.v[0].shape[0], cache.v[0].shape[2])
-  return sampler._replace(
-      prefill=of(sampler.prefill, lambda params, prompts: (
-          1, 0, 0.0, calls.prefill(*prompts.tokens_PxS.shape))),
-      insert=of(sampler.insert, lambda cache, window, row_GxF, slot: (
-          1, 0, calls.copy(row_GxF.size * shape(window)[1]), 0.0)),
-      resize=of(sampler.resize, lambda part, take_GxR, L, axis: (
-          1, 0, calls.copy(max(part.shape[0] * part.shape[axis],
-                               take_GxR.size * L))
-          / (2 * calls.shape.layers), 0.0)),
-      decode=of(sampler.decode, lambda params, cache, *_: (
-          1, sampler.chunk, calls.decode(sampler.chunk, *shape(cache)), 0.0)))
+  each = {name: of(name, getattr(sampler, name)) for name in (
+      "prefill", "reread", "insert", "resize", "decode")}
+  pool = sampler.pool and sampler.pool._replace(
+      insert=of("insert", sampler.pool.insert),
+      move=of("move", sampler.pool.move))
+  return sampler._replace(**each, pool=pool)
+
+
+def merged(calls: list, layers: int) -> list:
+  """Returns (name, seconds, calls), with one entry for a resize of all layers.
+  """
+  out, i = [], 0
+  while i < len(calls):
+    name, count = calls[i][0], layers if calls[i][0] == "resize" else 1
+    out.append((name, sum(seconds for _, seconds in calls[i:i + count]), count))
+    i += count
+  return out
+
+
+def features(case: Case, lengths: simulate.Lengths, calls: list) -> np.ndarray:
+  """Returns what the seconds of each call are explained by.
+
+  They are 1 (or the layers), the positions, and the seconds at the peaks: of
+  decoding and copies, and of prefill.
+
+  Raises:
+    ValueError: the simulator does not make the calls of the sampler.
+  """
+  log = simulate.replay(case.cfg, lengths, design(case), ideal(case)).log[1:]
+  out = []
+  for (name, _, count), (simulated, seconds) in zip(calls, log, strict=True):
+    if name != simulated:
+      raise ValueError(f"call {len(out)} is {name}, simulated: {simulated}")
+    reads = name in ("prefill", "reread")
+    out.append((count, case.cfg.chunk * (name == "decode"),
+                seconds * (not reads), seconds * reads))
+  return np.array(out)
 
 
 @dataclasses.dataclass
@@ -120,12 +151,11 @@ class Shortest:
     self.lengths, seconds = self.case.sample(self.case.sampler, self.seed)
     self.seconds = min(self.seconds, seconds)
     if each:
-      rows = []
-      self.case.sample(timed(self.case.sampler, ideal(self.case), rows),
-                       self.seed)
-      calls, features = zip(*rows)
-      self.calls = np.minimum(self.calls, calls)
-      self.features = np.array(features)
+      calls = []
+      self.case.sample(timed(self.case.sampler, calls), self.seed)
+      calls = merged(calls, self.case.opened.model.cfg.Z)
+      self.calls = np.minimum(self.calls, [seconds for _, seconds, _ in calls])
+      self.features = features(self.case, self.lengths, calls)
 
 
 def fitted(runs: list[Shortest]) -> Calls:
@@ -144,7 +174,7 @@ def fitted(runs: list[Shortest]) -> Calls:
       overheads=Overheads(call=call + between, position=position))
 
 
-def make_cases(*sizes) -> list[Case]:
+def make_cases(page: int | None, *sizes) -> list[Case]:
   """Returns a case of the embedded policy for each (Bp, n, slots)."""
   e = experiment_lib.load(cli.read_config("configs/hard.py"))
   opened = policy_lib.opened_model(e.model.path, mesh_lib.make_mesh(e.mesh))
@@ -152,34 +182,46 @@ def make_cases(*sizes) -> list[Case]:
       opened.folder, decoder.abstract_params(opened.model))
   _, prompts, _ = run_context.read_stratum(
       e, e.task.stratum, opened.tokenizer, opened.model.cfg.V)
+  cfg = dataclasses.replace(e.sampler, page=page, expected_tokens=(
+      None if page is None else EXPECTED))
   return [Case(opened, params,
                jax.tree.map(lambda x, Bp=Bp: x[:Bp], prompts["train"]),
-               dataclasses.replace(e.sampler, slots=slots), n)
+               dataclasses.replace(cfg, slots=slots), n)
           for Bp, n, slots in sizes]
 
 
 def rows():
-  """Yields a row for each run that is predicted."""
-  cases = make_cases(*FIT, *PREDICTED)
-  runs = [[Shortest(case, seed) for seed in range(SEEDS)] for case in cases]
+  """Yields a row for each run that is predicted, without pages and with."""
+  runs = {page: [[Shortest(case, seed) for seed in range(SEEDS)]
+                 for case in make_cases(page, *FIT, *PREDICTED)]
+          for page in PAGES}
   for _ in range(TURNS + 1):  # the first compiles
-    for i, of_case in enumerate(runs):
-      for run in of_case:
-        run.turn(each=i < len(FIT))
-  for i, of_case in enumerate(runs[len(FIT):], len(FIT)):
-    replays = [simulate.replay(
-        run.case.cfg, run.lengths, simulate.Design(
-            "no pages", run.case.cfg.slots, None, None, False, False, None,
-            False),
-        fitted([each[seed] for each in runs[:len(FIT)]]))
-               for seed, run in enumerate(of_case)]
-    predicted = [sum(r.seconds.values()) for r in replays]
-    errors = [p / run.seconds - 1
-              for p, run in zip(predicted, of_case, strict=True)]
-    useful = sum(r.tokens for r in replays) / sum(r.decoded for r in replays)
-    Bp, n, slots = PREDICTED[i - len(FIT)]
-    yield {"Bp": Bp, "n": n, "slots": slots, "useful slots": f"{useful:.0%}",
-           "CPU seconds": round(statistics.median(r.seconds for r in of_case), 4),
-           "predicted": round(statistics.median(predicted), 4),
-           "error, median": f"{statistics.median(errors):+.0%}",
-           "lowest": f"{min(errors):+.0%}", "highest": f"{max(errors):+.0%}"}
+    for i in range(len(FIT + PREDICTED)):
+      for of_page in runs.values():
+        for run in of_page[i]:
+          run.turn(each=i < len(FIT))
+  for page, of_page in runs.items():
+    for i, of_case in enumerate(of_page[len(FIT):]):
+      yield compared(PREDICTED[i], page, of_case, of_page[:len(FIT)])
+
+
+def compared(size: tuple[int, int, int], page: int | None,
+             of_case: list[Shortest], fit: list[list[Shortest]]) -> dict:
+  """Returns a row of the table: each seed is predicted from its own fit."""
+  replays = [simulate.replay(
+      run.case.cfg, run.lengths, design(run.case),
+      fitted([each[seed] for each in fit]))
+             for seed, run in enumerate(of_case)]
+  predicted = [sum(r.seconds.values()) for r in replays]
+  errors = [p / run.seconds - 1
+            for p, run in zip(predicted, of_case, strict=True)]
+  useful = sum(r.tokens for r in replays) / sum(r.decoded for r in replays)
+  return {
+      **dict(zip(("Bp", "n", "slots"), size)),
+      "page": "none" if page is None else str(page),
+      "useful slots": f"{useful:.0%}",
+      "put back": sum(r.put_back for r in replays),
+      "CPU seconds": round(statistics.median(r.seconds for r in of_case), 4),
+      "predicted": round(statistics.median(predicted), 4),
+      "error, median": f"{statistics.median(errors):+.0%}",
+      "lowest": f"{min(errors):+.0%}", "highest": f"{max(errors):+.0%}"}

@@ -346,7 +346,7 @@ def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
 def test_costs_are_fitted_to_the_calls():
   """Times that follow known costs give these costs back."""
   runs = [simulator.Shortest(case, 0) for case in simulator.make_cases(
-      (2, 2, 4), (2, 2, 4))]
+      None, (2, 2, 4), (2, 2, 4))]
   random = np.random.default_rng(0)
   for run in runs:
     run.features = np.stack([np.ones(50), random.integers(0, 9, 50),

@@ -71,6 +71,9 @@ def test_a_replay_by_hand():
   decode = calls().decode(4, 2, 32)
   assert got.seconds["decode"] == 2 * decode and got.tail == decode
   assert got.counts["prefill"] == 3  # windows of one prompt
+  assert got.log[0] == ("gather", 0.0) and [
+      each for each in got.log if each[0] == "decode"] == [
+          ("decode", decode)] * 2
   # 1, 1, then 6 in two chunks; or 6 and 1, then 1 beside the second chunk.
   last = simulate.Lengths(np.array([[1], [1], [6]]), np.array([5, 5, 5]),
                           np.array([2, 1, 3]))
@@ -219,7 +222,7 @@ def test_the_calls_are_those_of_the_sampler(G, slots, page, pages):
       calls(G), simulate.Design("now", slots, page, pages, False,
                                    False, None, False),
       lengths, sampler_lib.sizes(cfg, G), 99,
-      dict.fromkeys(simulate.CALLS, 0.0), dict.fromkeys(simulate.CALLS, 0),
+      dict.fromkeys(simulate.CALLS, 0.0), dict.fromkeys(simulate.CALLS, 0), [],
       np.zeros((7, 13), bool))
   sampler_lib.sample_all(
       recorded(out.sampler(), replayed), None, prompts, 13, None,
