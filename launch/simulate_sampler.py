@@ -34,12 +34,13 @@ from isojax.format import aligned, number
 from isojax.models import hf_tokenizer
 from isojax.planner import prices
 from isojax.planner.cost import efficiency as efficiency_lib
+from isojax.planner.cost import lengths as lengths_lib
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pages as pages_lib
 from isojax.planner.cost.calls import Calls, Overheads
 from isojax.planner.cost.roofline import Mesh, checked_mesh
-from isojax.planner.cost.workload import Workload
+from isojax.planner.cost.workload import SIGMA, Workload
 from isojax.sampling import simulate
 from launch.bench import run as run_lib
 
@@ -53,17 +54,18 @@ _LENGTHS = flags.DEFINE_string(
     "lengths", "lognormal", "Lengths of answers: lognormal, geometric, or a "
     "samples.jsonl of a run, whose problems and rollouts are drawn again.")
 _MEAN = flags.DEFINE_float(
-    "mean_tokens", None, "Mean tokens of an answer; default: 0.18 of "
-    "sampler.max_new_tokens.", lower_bound=1)
+    "mean_tokens", None, "Mean tokens of an answer; default: "
+    f"{lengths_lib.MEAN} of sampler.max_new_tokens.", lower_bound=1)
 _SIGMA = flags.DEFINE_float(
-    "sigma", 0.8, "Standard deviation of the log of a log-normal length.",
+    "sigma", SIGMA, "Standard deviation of the log of a log-normal length.",
     lower_bound=0)
 _SHARED = flags.DEFINE_float(
-    "shared", 0.5, "Share of its variance that the rollouts of one problem have "
-    "in common.", lower_bound=0, upper_bound=1)
+    "shared", lengths_lib.SHARED, "Share of its variance that the rollouts of "
+    "one problem have in common.", lower_bound=0, upper_bound=1)
 _PROMPT = flags.DEFINE_float(
-    "prompt_tokens", None, "Mean tokens of a prompt, log-normal with sigma 0.5; "
-    "default: an eighth of sampler.max_prompt_tokens.", lower_bound=1)
+    "prompt_tokens", None, "Mean tokens of a prompt, log-normal with sigma "
+    f"{lengths_lib.PROMPT_SIGMA}; default: an eighth of "
+    "sampler.max_prompt_tokens.", lower_bound=1)
 _PAGES = flags.DEFINE_list("pages", ["128", "256"], "Positions of a page.")
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Draws of the lengths, whose mean is shown.", lower_bound=1)
@@ -157,10 +159,10 @@ def drawn(e: experiment_lib.Experiment, seed: int, stored) -> simulate.Lengths:
   """Returns lengths of one step of the config."""
   rng = np.random.default_rng(seed)
   S, most = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  mean = _MEAN.value or 0.18 * most
+  mean = _MEAN.value or lengths_lib.MEAN * most
   prompt = simulate.lognormal(
-      e.alloc.Bp, 1, mean=_PROMPT.value or S / 8, sigma=0.5, shared=1.0, most=S,
-      rng=rng)[:, 0]
+      e.alloc.Bp, 1, mean=_PROMPT.value or lengths_lib.PROMPT * S,
+      sigma=lengths_lib.PROMPT_SIGMA, shared=1.0, most=S, rng=rng)[:, 0]
   size = e.alloc.Bp, 2 * e.alloc.n  # of this step and of an earlier one
   if stored is not None:
     new = simulate.resampled(stored, *size, most=most, rng=rng)

@@ -702,8 +702,9 @@ IMPORTS = {
         "rl.algorithm rl.optimizer rl.train_state rl.update rng "
         "sampling.interrupt sampling.sampler types",
     "launch.bench.packing":
-        "attention_kernels launch.bench.run rl.packing sampling.queue "
-        "sampling.sampler sampling.simulate",
+        "attention_kernels launch.bench.run planner.cost.lengths "
+        "planner.cost.workload rl.packing sampling.queue sampling.sampler "
+        "sampling.simulate",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
         "rl.advantages",
@@ -788,9 +789,9 @@ IMPORTS = {
     "launch.simulate_sampler":
         "cli errors experiment format json_text launch.bench.run "
         "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "
-        "planner.cost.machine planner.cost.memory planner.cost.pages "
-        "planner.cost.roofline planner.cost.workload planner.prices "
-        "sampling.simulate",
+        "planner.cost.lengths planner.cost.machine planner.cost.memory "
+        "planner.cost.pages planner.cost.roofline planner.cost.workload "
+        "planner.prices sampling.simulate",
     "launch.speedup":
         "cli frontier.comparison launch.record_flags",
     "launch.split":

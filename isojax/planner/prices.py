@@ -201,7 +201,8 @@ def price_of(ask: Request, *, easy: bool,
     price = pricing.packed(shape, workload, machine, efficiency=CALIBRATED,
                            rows=ask.rows or 64 * machine.chips)
   else:
-    mesh = roofline.checked_mesh(roofline.Mesh(**config.mesh.to_dict()), machine)
+    mesh = roofline.checked_mesh(
+        roofline.Mesh(**config.mesh.to_dict()), machine)
     rows, slots, whole = sampler_slots(
         config.sampler, shape, mesh, machine,
         most=ask.rows or config.sampler.slots)
@@ -223,9 +224,10 @@ def as_measured(ask: Request, price: pricing.Price, train) -> pricing.Price:
       raise InputError(
           "--bench with sampler.page: the speed of a bench contains its idle "
           "slots; give --measured of a run with pages, or neither")
-    return dataclasses.replace(price, slots=None, efficiency=measured_lib.bench_efficiency(
-        load_json(ask.bench, "the JSON file of launch.bench"), price.shape,
-        price.workload, price.machine, path=ask.bench))
+    return dataclasses.replace(
+        price, slots=None, efficiency=measured_lib.bench_efficiency(
+            load_json(ask.bench, "the JSON file of launch.bench"), price.shape,
+            price.workload, price.machine, path=ask.bench))
   if train is None:
     return price
   seen = measured_lib.measured_workload(train, price.workload)

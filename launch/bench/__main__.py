@@ -7,13 +7,13 @@
 
 --what=sample, update and step, and the suites, compare contestants on one
 random policy, with the same prompts and lengths, in turns, after a warm-up
-call. A call that compiles is made again. Tokens are useful ones, up to the stop.
-TFLOP/s and GB/s count the least work that the model needs, relative to a matrix
-product and a stream measured in the same run; the roofline is the best time that
-both allow. Compile seconds are those of the first call, without a cache. Lengths
-are skewed by a policy close to uniform, of whose V ids V / mean end the rollout.
-The flags of a case change one case, or all cases of a suite. `before` is isojax with as many slots as
-rollouts, --shrink=halves and no pages.
+call. A call that compiles is made again. Tokens are useful ones, up to the
+stop. TFLOP/s and GB/s count the least work that the model needs, relative to a
+matrix product and a stream measured in the same run; the roofline is the best
+time that both allow. Compile seconds are those of the first call, without a
+cache. Lengths are skewed by a policy close to uniform, of whose V ids V / mean
+end the rollout. The flags of a case change one case, or all cases of a suite.
+`before` is isojax with as many slots as rollouts, --shrink=halves and no pages.
 
 `useful slots` is the share of the decoded slots whose token is kept. `by CPU s`
 is `ours / it` by the CPU seconds of the process instead of the clock's.

@@ -1,10 +1,9 @@
 """Counts the work of an update's microbatches that no loss needs, no model.
 
-Lengths of answers are log-normal with sigma 0.8, of which the rollouts of a
-problem share half of the variance; prompts are log-normal with sigma 0.5.
-The means are assumptions: those of launch.simulate_sampler, and shorter ones in
-the second setting. All rollouts of a step are trained on. Prompt slots are as long as the longest
-prompt of a step, rounded up to a quarter of the limit.
+Lengths of prompts and answers are log-normal, as planner/cost/lengths.py
+assumes; they are shorter in the second setting. All rollouts of a step are
+trained on. Prompt slots are as long as the longest prompt of a step, rounded up
+to a quarter of the limit.
 
 `rows filled` is the share of a row's tokens that belong to answers, `in prompt
 slots` the share of all tokens that are in prompt slots, and `slots filled` the
@@ -19,6 +18,8 @@ import typing
 import numpy as np
 
 from isojax import attention_kernels
+from isojax.planner.cost import lengths as lengths_lib
+from isojax.planner.cost.workload import SIGMA
 from isojax.rl import packing
 from isojax.sampling import queue
 from isojax.sampling import sampler
@@ -26,7 +27,6 @@ from isojax.sampling import simulate
 from launch.bench import run
 
 SEED, STEPS = 0, 3
-SIGMA, SHARED, PROMPT_SIGMA = 0.8, 0.5, 0.5
 SIZES = 1, 4
 
 
@@ -42,10 +42,18 @@ class Setting(typing.NamedTuple):
   answer: tuple[int, int]
 
 
+def assumed(model: str, Bp: int, n: int, G: int, tokens: int, prompt: int,
+            answer: int) -> Setting:
+  """Returns a setting with the mean lengths that the planner assumes."""
+  return Setting(model, Bp, n, G, tokens, (
+      round(lengths_lib.PROMPT * prompt), prompt), (
+          round(lengths_lib.MEAN * answer), answer))
+
+
 SETTINGS = (
-    Setting("qwen2.5-7b", 128, 32, 4, 32_768, (256, 2048), (1475, 8192)),
+    assumed("qwen2.5-7b", 128, 32, 4, 32_768, 2048, 8192),
     Setting("qwen2.5-7b", 128, 32, 4, 32_768, (100, 2048), (300, 8192)),
-    Setting("qwen2.5-0.5b", 32, 16, 1, 8192, (64, 512), (184, 1024)),
+    assumed("qwen2.5-0.5b", 32, 16, 1, 8192, 512, 1024),
 )
 
 
@@ -108,8 +116,8 @@ def total(s: Setting, prompt_sizes: int) -> Work:
                               shared=shared, rng=rng)
 
   for _ in range(STEPS):
-    len_B = lengths(s.n, s.answer, SIGMA, SHARED).reshape(-1)
-    len_P = lengths(1, s.prompt, PROMPT_SIGMA, 1.0)[:, 0]
+    len_B = lengths(s.n, s.answer, SIGMA, lengths_lib.SHARED).reshape(-1)
+    len_P = lengths(1, s.prompt, lengths_lib.PROMPT_SIGMA, 1.0)[:, 0]
     S = queue.smallest(
         queue.shares(4, s.prompt[1], sampler.STEP), int(len_P.max()))
     for layout in packing.layouts(

@@ -1,12 +1,12 @@
 """Compares launch.simulate_sampler with the sampler, on the embedded policy.
 
 Without pages and with, the costs of the calls are fitted to two runs: the
-fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a call
-and of a position. With them and its lengths, each other run is predicted. A run of
-one seed makes the same calls each time, so the shortest of several times is taken:
-of each call for the fit, of a whole run for the comparison. All runs take turns.
-Seconds are those of the process on its cores, which other processes change less
-than the clock's.
+fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a
+call and of a position. With them and its lengths, each other run is predicted.
+A run of one seed makes the same calls each time, so the shortest of several
+times is taken: of each call for the fit, of a whole run for the comparison. All
+runs take turns. Seconds are those of the process on its cores, which other
+processes change less than the clock's.
 """
 
 import dataclasses

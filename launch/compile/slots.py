@@ -43,7 +43,7 @@ def table(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig, *,
   """
   prior = lengths_lib.prior(expected=cfg.expected_tokens,
                           most=cfg.max_new_tokens, step=cfg.chunk)
-  prompt = pages_lib.PROMPT * cfg.max_prompt_tokens
+  prompt = lengths_lib.PROMPT * cfg.max_prompt_tokens
   return (
       f"slots that sampler.memory_gib={cfg.memory_gib:.4g} admits at a mean of "
       f"{lengths_lib.mean_tokens(prior):,.0f} new tokens, a "

@@ -1,20 +1,24 @@
 """What a price reads from a config, and prices of whole allocations."""
 
+import dataclasses
 import itertools
 
 import pytest
 
 from configs import hard
 from isojax import experiment
+from isojax.errors import InputError
 from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost.efficiency import CALIBRATED
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
+from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import Workload
 from isojax.rl import algorithm
 from isojax.planner import prices
+from isojax.planner.request import Request
 from tests.planner import test_recipe
 
 
@@ -77,6 +81,16 @@ def test_rounds_are_measured_or_the_most():
   assert two.rollouts == one.rollouts == 192
   assert two.decode.seconds == pytest.approx(one.decode.seconds)
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
+
+
+def test_a_bench_does_not_price_pages():
+  price = pricing.packed(
+      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
+      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
+  paged = dataclasses.replace(price, slots=Slots(
+      G=8, shrink="halves", chunk=32, page=128, pages=900))
+  with pytest.raises(InputError, match="--bench with sampler.page: .*idle"):
+    prices.as_measured(Request(bench="bench.json"), paged, None)
 
 
 def test_an_allocation_costs_what_its_pieces_cost():

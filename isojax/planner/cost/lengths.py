@@ -1,8 +1,8 @@
 """Lengths of rollouts, and the slots and pages that they keep in use.
 
 The ages of slots follow from the lengths. The mean: if every free slot is
-refilled, a slot has age `a` (new tokens so far) for a time proportional to S(a),
-the share of rollouts longer than `a`. The mean age is sum a S(a) / sum S(a),
+refilled, a slot has age `a` (new tokens so far) for a time proportional to
+S(a), the share of rollouts longer than `a`. The mean age is sum a S(a) / sum S,
 about E[T^2] / 2 E[T]: long rollouts occupy slots for longer (the inspection
 paradox). When sampling begins, all slots have age 0 and grow together. The
 largest mean age of all times follows from the renewal equation (Feller, An
@@ -25,6 +25,8 @@ from isojax.planner.cost.workload import SIGMA
 # mean, as a share of the most tokens. Of the variance of the logarithm, SIGMA
 # squared, this share is common to the rollouts of a problem.
 MEAN, SHARED = 0.18, 0.5
+PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
+PROMPT_SIGMA = 0.5  # standard deviation of the logarithm of a prompt's tokens
 CLASSES = 64  # quantiles of problems by which `lognormal` is computed
 # Expected number of active rollouts when the last one ends, if the number falls
 # exponentially: exp(-Euler's constant).
@@ -155,7 +157,8 @@ def read(d: Lengths, *, page: int, pages: int, slots: float,
   """
   age, _ = mean_age(d)
   used = slots * pages_of_slot(d, age, page=page, prompt=prompt, n=n)
-  end = next((end for end in slots_lib.offsets(pages)[2:] if end >= used), pages)
+  ends = slots_lib.offsets(pages)[2:]
+  end = next((end for end in ends if end >= used), pages)
   return end * page / slots + d.step / 2
 
 

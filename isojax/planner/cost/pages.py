@@ -30,7 +30,6 @@ from isojax.planner.cost.model_shape import ModelShape
 # Standard deviations of the pages in use between their mean and the pool.
 MARGIN = 1.0
 LONGER = 2.0  # times; answers grow in training
-PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
 
 
 class Demand(typing.NamedTuple):
@@ -48,7 +47,8 @@ class Admitted(typing.NamedTuple):
   gathered: bool  # weights over fsdp, once instead of at every token
 
 
-def demand(d: lengths_lib.Lengths, *, page: int, prompt: float, n: int) -> Demand:
+def demand(d: lengths_lib.Lengths, *, page: int, prompt: float,
+           n: int) -> Demand:
   """Returns the pages that slots need for the next `d.step` tokens.
 
   Args:
@@ -61,8 +61,9 @@ def demand(d: lengths_lib.Lengths, *, page: int, prompt: float, n: int) -> Deman
   age, largest = lengths_lib.mean_age(d)
   spread_A = S * (1 - S) + (n - 1) * (d.two_A - S**2)
   variance = ((d.step * np.arange(len(S)) - age)**2 @ spread_A) / S.sum()
-  return Demand(lengths_lib.pages_of_slot(d, largest, page=page, prompt=prompt, n=n),
-                math.sqrt(max(0.0, variance)) / page)
+  return Demand(
+      lengths_lib.pages_of_slot(d, largest, page=page, prompt=prompt, n=n),
+      math.sqrt(max(0.0, variance)) / page)
 
 
 def needed(demanded: Demand, slots: int) -> int:
@@ -95,13 +96,15 @@ def admitted(shape: ModelShape, *, page: int | None, expected: float | None,
   mean = lengths_lib.MEAN * max_response if expected is None else expected
   needs = lambda mean: demand(
       lengths_lib.prior(expected=mean, most=max_response, step=chunk), page=page,
-      prompt=PROMPT * max_prompt, n=slots_lib.ROLLOUTS)
+      prompt=lengths_lib.PROMPT * max_prompt, n=slots_lib.ROLLOUTS)
   return shared_out(
-      shape, needs(mean), needs(LONGER * mean), page=page, chunk=chunk, **most, **of)
+      shape, needs(mean), needs(LONGER * mean), page=page, chunk=chunk, **most,
+      **of)
 
 
 def shared_out(shape: ModelShape, demanded: Demand, longer: Demand, *,
-               page: int, chunk: int, kernel: bool, weights: str, head: str, fsdp: int, tensor: int,
+               page: int, chunk: int, kernel: bool, weights: str, head: str,
+               fsdp: int, tensor: int,
                cache: str, budget: float, most: int, max_prompt: int,
                max_response: int, **slot) -> Admitted:
   """Shares the memory of a device out to slots and the pool.

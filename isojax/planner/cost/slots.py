@@ -1,8 +1,8 @@
 """How many slots, pages and tokens the sampler's programs have, without jax.
 
-While rollouts wait, all slots are decoded. When the queue is empty, active slots
-become fewer, and the sampler goes on with the smallest program that contains
-them. A pool of pages is read in parts that grow with the pages in use.
+While rollouts wait, all slots are decoded. When the queue is empty, active
+slots become fewer, and the sampler goes on with the smallest program that
+contains them. A pool of pages is read in parts that grow with the pages in use.
 """
 
 import dataclasses
