@@ -738,8 +738,8 @@ IMPORTS = {
         "models.hf_config models.lora planner.cost.memory "
         "planner.cost.pages planner.cost.roofline planner.cost.slots policy "
         "rl.algorithm rl.packing rl.train_state rl.update run_context "
-        "sampling.cache sampling.in_flight sampling.paged sampling.queue "
-        "sampling.sampler types",
+        "sampling.cache sampling.in_flight sampling.paged "
+        "sampling.paged_cache sampling.queue sampling.sampler types",
     "launch.compile.report":
         "",
     "launch.compile.slots":

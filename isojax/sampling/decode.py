@@ -20,8 +20,8 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
   """Returns decode(params, cache, Rows, key, temperature, top_p, kind).
 
   It returns (cache, Rows, Drawn) after one chunk; `kind` is one of draw.KINDS
-  and static. With the further arguments `pages`, paged_cache.Pages, and static
-  `offsets`, the cache is a paged_cache.Pool.
+  and static. With the further argument `pages`, paged_cache.Pages, the cache is
+  a paged_cache.Pool.
 
   Args:
     model: with the dtype of activations.
@@ -37,7 +37,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
   eos_E, G = jnp.array(eos, jnp.int32), mesh_lib.blocks(model.mesh)
 
   def decode(params, cache, row: Rows, key, temperature, top_p, kind,
-             pages=None, offsets=()):
+             pages=None):
     key_R = rng.row_keys(key, row.id_R, row.rollout_R)
     R, pool, paged = row.token_R.shape[0], cache, pages is not None
     start_R, past, beside = row.position_R, None, buffered or paged
@@ -102,8 +102,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     # would have to communicate.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
     if paged:
-      cache = paged_cache.flush(pool, cache, start_R, pages.written_RxJ,
-                                offsets=offsets, G=G)
+      cache = paged_cache.flush(pool, cache, pages, start_R, G=G)
     elif buffered:
       cache = cache_lib.flush(past, cache, start_R)
     return cache, row, out

@@ -61,7 +61,7 @@ def _span(held: Held) -> tuple[int, ...]:
 
 
 def _of(held: Held) -> dict:
-  """Returns the keyword `offsets` of the calls on the arenas that exist."""
+  """Returns the keyword `offsets` of inserting and moving pages."""
   return dict(offsets=tuple(held.offsets[a] for a in _span(held)))
 
 
@@ -247,10 +247,9 @@ def refill(s, q: queue_lib.Queue, params, held: Held) -> None:
     _narrow(s, held, q.most_active)
 
 
-def arguments(s, q: queue_lib.Queue, held: Held) -> dict:
-  """Returns the keywords `pages` and `offsets` of a decode call."""
-  t = held.table
-  reader_GxPxQ, begin_GxP = pages_lib.readers(t)
+def pages_of(s, held: Held) -> paged_cache.Pages:
+  """Returns the pages that a decode call reads and writes, on the devices."""
+  reader_GxPxQ, begin_GxP = pages_lib.readers(held.table)
   readers, begins = [], []
   for a in _span(held):
     of = slice(held.offsets[a], held.offsets[a + 1])
@@ -258,15 +257,12 @@ def arguments(s, q: queue_lib.Queue, held: Held) -> dict:
     readers.append(reader_GxPxQ[:, of, :1 if a else None].reshape(
         -1, 1 if a else pages_lib.READERS))
     begins.append(begin_GxP[:, of].reshape(-1))
-  return dict(
-      pages=s.place(paged_cache.Pages(
-          tuple(readers), tuple(begins),
-          pages_lib.written(t, q.row.position_R, s.chunk))), **_of(held))
+  return s.place(paged_cache.Pages(tuple(readers), tuple(begins)))
 
 
 def decode(s, q: queue_lib.Queue, params, held: Held, *more, kind: str):
   """Decodes a chunk; returns the state of the slots and what they drew."""
   arenas, *after = s.decode(params, _pool(held), s.place(q.row), *more,
-                            kind=kind, **arguments(s, q, held))
+                            kind=kind, pages=pages_of(s, held))
   _changed(held, arenas)
   return after

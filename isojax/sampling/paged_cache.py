@@ -7,6 +7,8 @@ a decoder.KVCache whose rows are pages; blocks are neighbours. Pages have the
 numbers of sampling.pages, and `offsets` has the number of each arena's first.
 """
 
+import itertools
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -19,12 +21,10 @@ Pool = tuple[decoder.KVCache, ...]
 
 @flax.struct.dataclass
 class Pages:
-  """The pages that a chunk reads and writes; see pages.readers, pages.written.
-  """
+  """The pages that a chunk reads and writes; see pages.readers."""
 
   readers: tuple  # for each arena int32 [pages, Q]
   begins: tuple  # for each arena int32 [pages]
-  written_RxJ: jax.Array  # int32
 
   def seen(self, start_R, position_R, i) -> paged_attention.Seen:
     return paged_attention.Seen(self.readers, self.begins, start_R, position_R,
@@ -43,20 +43,20 @@ def _inside(page, offset: int, P: int):
   return jnp.where((index >= 0) & (index < P), index, P)
 
 
-def _put(arena_Px, page_GxF, offset: int, value):
+def _put(arena_Px, page_GxF, offset: int, value_GxFx):
   """Returns an arena with pages page_GxF replaced, as far as it has them.
 
   Args:
     arena_Px: of all blocks.
     page_GxF: numbers of pages.
     offset: number of the arena's first page.
-    value: old pages [F, ...] -> new pages, of each block g; see `jax.vmap`.
+    value_GxFx: the new pages.
   """
   G = page_GxF.shape[0]
   grouped = arena_Px.reshape(G, -1, *arena_Px.shape[1:])
   index_GxF = _inside(page_GxF, offset, grouped.shape[1])
   set_pages = jax.vmap(lambda x, i, new: x.at[i].set(new, mode="drop"))
-  return set_pages(grouped, index_GxF, value(grouped, index_GxF)).reshape(
+  return set_pages(grouped, index_GxF, value_GxFx).reshape(
       arena_Px.shape)
 
 
@@ -100,47 +100,60 @@ def insert(pool: Pool, window: decoder.KVCache, slot_GxF, part_GxF, page_GxF, *,
     at = (slice(None),) * (axis - 1)
     parts = jax.vmap(lambda x, slot, part: x[(slot, *at, part)])(
         x, slot_GxF, part_GxF)
-    return [_put(arena, page_GxF, offset, lambda *_: parts)
+    return [_put(arena, page_GxF, offset, parts)
             for arena, offset in zip(arenas, offsets, strict=True)]
 
   return _each(pool, change)
 
 
-def flush(pool: Pool, recent: decoder.KVCache, start_R, written_RxJ, *,
-          offsets: tuple[int, ...], G: int) -> Pool:
-  """Writes a chunk's keys and values into the pages, from start_R[r] in row r.
+def flush(pool: Pool, recent: decoder.KVCache, pages: Pages, start_R, *,
+          G: int) -> Pool:
+  """Writes a chunk's keys and values into the pages of their rows.
+
+  A page that decoding writes has one reader. Pages with several readers have
+  positions before the chunk only, so nothing is written there. Every page of
+  the pool is passed through, in place: to gather and scatter the pages of each
+  row takes more memory and time, because each arena needs both.
 
   Args:
     pool: the arenas.
     recent: keys and values of the chunk.
+    pages: which row reads a page, and where the page begins.
     start_R: position of the chunk's first token.
-    written_RxJ: the pages from start_R on; of no arena: what would be written
-      there is dropped.
-    offsets: of the arenas.
     G: blocks.
   """
-  page, C, J = pool[0].v[0].shape[2], recent.v[0].shape[2], written_RxJ.shape[1]
-  begin_RxJ = (start_R // page)[:, None] * page + (jnp.arange(J) * page)[None]
-  at_RxJxl = (begin_RxJ[..., None] + jnp.arange(page)[None, None]
-              - start_R[:, None, None])
-  taken_RxJxCxl = at_RxJxl[:, :, None] == jnp.arange(C)[None, None, :, None]
-  new_RxJxl = (at_RxJxl >= 0) & (at_RxJxl < C)
-  form = {"k": "rkhc,rjcl->rjkhl", "v": "rkch,rjcl->rjklh"}
-  mask = {"k": new_RxJxl[:, :, None, None], "v": new_RxJxl[:, :, None, :, None]}
-  blocks = lambda x: x.reshape(G, -1, *x.shape[2:])
+  page, C = pool[0].v[0].shape[2], recent.v[0].shape[2]
+  form = {"k": "pkhc,pcl->pkhl", "v": "pkch,pcl->pklh"}
+  axes = {"k": (1, 2), "v": (1, 3)}  # of new_Pxl in the shape of a page
 
-  def change(arenas, z, name):
-    part = getattr(recent, name)[z]
+  def written(arena_Px, part_Rx, reader_PxQ, begin_P, start_R, name):
+    writer_Px1 = reader_PxQ[:, :1]
+    of = lambda x_Rx: paged_attention.of_rows(x_Rx, writer_Px1, G)[:, 0]
+    at_Pxl = (begin_P - of(start_R))[:, None] + jnp.arange(page)[None]
+    new_Pxl = (at_Pxl >= 0) & (at_Pxl < C) & (
+        writer_Px1 < start_R.shape[0] // G)
+    taken_PxCxl = at_Pxl[:, None] == jnp.arange(C)[None, :, None]
+    part = of(part_Rx)
     dtype = jnp.bfloat16 if part.dtype.itemsize == 1 else part.dtype
     moved = jnp.einsum(form[name], part.astype(dtype),
-                       taken_RxJxCxl.astype(dtype),
+                       taken_PxCxl.astype(dtype),
                        precision=jax.lax.Precision.HIGHEST).astype(part.dtype)
-    value = lambda old, index: jnp.where(
-        blocks(mask[name]), blocks(moved), _taken(old, index))
-    return [_put(arena, blocks(written_RxJ), offset, value)
-            for arena, offset in zip(arenas, offsets, strict=True)]
+    return jnp.where(jnp.expand_dims(new_Pxl, axes[name]), moved, arena_Px)
 
-  return _each(pool, change)
+  changed, last = {}, None
+  for key in itertools.product(range(len(recent.k)), ("k", "v")):
+    if last:
+      # One after the other. Otherwise, XLA merges the same step of all layers,
+      # and the program holds what is moved to all pages at once.
+      start_R, changed[last] = jax.lax.optimization_barrier(
+          (start_R, changed[last]))
+    z, name = last = key
+    changed[key] = [
+        written(getattr(arena, name)[z], getattr(recent, name)[z], reader,
+                begin, start_R, name)
+        for arena, reader, begin in zip(pool, pages.readers, pages.begins,
+                                        strict=True)]
+  return _each(pool, lambda arenas, z, name: changed[z, name])
 
 
 def move(pool: Pool, source_GxF, target_GxF, *,
@@ -154,7 +167,7 @@ def move(pool: Pool, source_GxF, target_GxF, *,
       index = _inside(source_GxF, offset, grouped.shape[1])
       here = (index < grouped.shape[1]).reshape(*index.shape, 1, 1, 1)
       picked = jnp.where(here, _taken(grouped, index), picked)
-    return [_put(arena, target_GxF, offset, lambda *_: picked)
+    return [_put(arena, target_GxF, offset, picked)
             for arena, offset in zip(arenas, offsets, strict=True)]
 
   return _each(pool, change)

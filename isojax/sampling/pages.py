@@ -263,21 +263,3 @@ def readers(t: Table) -> tuple[np.ndarray, np.ndarray]:
   begin[at] = m[order] * t.page
   return (reader.reshape(t.G, t.pages, READERS),
           begin.reshape(t.G, t.pages))
-
-
-def written(t: Table, position_R, C: int) -> np.ndarray:
-  """Returns the pages that a chunk of C tokens writes, [R, J], in order.
-
-  Args:
-    t: the table.
-    position_R: where the chunk of each slot begins.
-    C: tokens of the chunk.
-
-  Returns:
-    Pages; t.pages where a slot has none.
-  """
-  J = (C + t.page - 2) // t.page + 1
-  m_RxJ = np.asarray(position_R)[:, None] // t.page + np.arange(J)
-  page = np.take_along_axis(
-      t.page_RxM, np.minimum(m_RxJ, t.page_RxM.shape[1] - 1), axis=1)
-  return np.where(m_RxJ < t.count_R[:, None], page, t.pages).astype(np.int32)

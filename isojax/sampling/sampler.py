@@ -288,7 +288,7 @@ def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
           precise(decode_lib.make_decode(model, C=cfg.chunk,
                                          T=cfg.max_new_tokens, eos=eos,
                                          buffered=on_tpu, interrupt=interrupt)),
-          donate_argnums=1, static_argnames=("kind", "offsets"),
+          donate_argnums=1, static_argnames="kind",
           out_shardings=(cache, read, read)),
       interrupt=interrupt, pool=pool)
 

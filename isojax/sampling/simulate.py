@@ -156,7 +156,7 @@ class Replay:
     return np.broadcast_to(np.int8(0), shape)
 
   def decode(self, params, cache, row: Rows, key, temperature, top_p, kind,
-             pages=None, offsets=()):
+             pages=None):
     C, T = self.sizes["chunk"], self.lengths.new_PxN
     R = len(row.active_R)
     length_R = T[row.id_R, row.rollout_R]
@@ -201,8 +201,9 @@ class Replay:
       seen = int((-(-row.position_R[row.active_R] // page)).sum())
     else:
       seen = sum(arena.v[0].shape[0] for arena in pool)
-    return (seen * page + len(row.active_R) * C // 2, used * page,
-            pages.written_RxJ.size * page)
+    # Writing a chunk reads and rewrites all pages of the arenas.
+    all_ = sum(arena.v[0].shape[0] for arena in pool) * page
+    return seen * page + len(row.active_R) * C // 2, used * page, all_
 
   def _flush(self, positions: int) -> float:
     """Returns the seconds in which a chunk is written to the cache."""

@@ -38,6 +38,9 @@ _LARGEST = flags.DEFINE_bool(
 _ONLY = flags.DEFINE_list(
     "only", [*programs_lib.NAMES, *programs_lib.FURTHER],
     "Programs to compile; empty: only the slots are computed.")
+_LAYERS = flags.DEFINE_integer(
+    "layers", None, "Layers of the programs, with the slots and pages of the "
+    "whole model. Fewer layers compile faster.", lower_bound=1)
 _HLO = flags.DEFINE_string(
     "hlo", None, "Folder for the optimised programs as HLO text.")
 
@@ -55,6 +58,9 @@ def main(_) -> None:
   print(case.text, slots_lib.table(
       case.model, case.e.sampler, gathered=case.sampler.gathered),
         sep="\n", flush=True)
+  if _LAYERS.value:
+    case = programs_lib.with_layers(case, _LAYERS.value)
+    print(f"programs of {_LAYERS.value} layers:")
   if _ONLY.value:
     print(report_lib.HEAD, flush=True)
   for program in programs_lib.programs(case):

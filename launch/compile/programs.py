@@ -26,6 +26,7 @@ from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import in_flight
 from isojax.sampling import paged
+from isojax.sampling import paged_cache
 from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts, Rollouts, Rows
@@ -93,6 +94,22 @@ def case(e: experiment_lib.Experiment, topology: str, *,
                     sampler.pool.pages * sampler.pool.page)).own
       if e.recipe.loss.remat and not e.model.lora.rank else {})
   return Case(e, opened.model, sampler, planned, notes, hbm)
+
+
+def with_layers(c: Case, layers: int) -> Case:
+  """Returns a case of the first layers, with the same slots and pages."""
+  cfg = c.model.cfg
+  if layers > cfg.Z:
+    raise InputError(f"--layers={layers}: the model has {cfg.Z} layers")
+  model = c.model.clone(cfg=dataclasses.replace(
+      cfg, Z=layers, window_Z=cfg.window_Z[:layers]))
+  sampler = sampler_lib.make_sampler(
+      model, dataclasses.replace(c.e.sampler, slots=c.sampler.slots), EOS,
+      gathered=c.sampler.gathered, interrupt=c.sampler.interrupt,
+      pages=c.sampler.pool and c.sampler.pool.pages)
+  return dataclasses.replace(
+      c, model=model, sampler=sampler,
+      planned=dict.fromkeys(NAMES + FURTHER))
 
 
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
@@ -164,17 +181,16 @@ def pool_of(s: sampler_lib.Sampler, make) -> tuple:
                for size in np.diff(slots_lib.offsets(s.pool.pages)).tolist())
 
 
-def pages_of(s: sampler_lib.Sampler, sharding) -> dict:
-  """Returns the arguments of decoding that say which pages are read, as shapes.
-  """
+def pages_of(s: sampler_lib.Sampler, sharding) -> paged_cache.Pages:
+  """Returns the pages that decoding reads, as shapes."""
   prompts = Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
                     np.zeros(1, np.uint32))
   q = queue_lib.start(prompts, 1, G=s.G, R=s.row_sizes[-1], W=s.window,
                       T=s.max_new_tokens)
   held = paged.start(s, q)
   held.arenas = dict.fromkeys(range(len(held.offsets) - 1))
-  return paged.arguments(
-      s._replace(place=lambda tree: placed(tree, sharding)), q, held)
+  return paged.pages_of(
+      s._replace(place=lambda tree: placed(tree, sharding)), held)
 
 
 def sampling(c: Case, state: int) -> Iterator[Program]:
@@ -221,13 +237,14 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   if e.recipe.updates.in_flight:
     key = placed(jax.eval_shape(lambda: jax.random.split(
         jax.random.key(0), R)), rows)
-  more = {} if s.pool is None else pages_of(s, rows)
+  more = {} if s.pool is None else dict(pages=pages_of(s, rows))
   decode = Program("decode", lambda: s.decode.lower(
       weights, cache, row, key, scalar, scalar,
       kind="nucleus" if e.eval.top_p < 1 else "whole", **more), state + held(
           window), planned["decode"])
   if s.pool is not None:
-    copied, arenas = a("int32", G, R // G), dict(offsets=more["offsets"])
+    copied, arenas = a("int32", G, R // G), dict(
+        offsets=slots_lib.offsets(s.pool.pages)[:-1])
     yield Program("insert", lambda: s.pool.insert.lower(
         cache, window, copied, copied, copied, **arenas),
                   state + held(weights), planned["insert"])

@@ -16,6 +16,7 @@ from isojax import mesh as mesh_lib
 from isojax import policy
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.planner.cost import slots as slots_lib
 from isojax.rl import chunked_head
 from isojax.rl import train_state
 from launch.compile import devices as devices_lib
@@ -222,6 +223,14 @@ def test_the_programs_of_a_paged_sampler():
     row, _ = devices_lib.compiled(found[name])
     assert pool < row.arguments < pool + 1e6
     assert row.output < 0.5 * pool  # it is changed in place
+  one = programs_lib.with_layers(case, 1)
+  assert one.sampler.pool.pages == sampler.pool.pages
+  assert one.sampler.row_sizes == sampler.row_sizes
+  assert [len(arena.k) for arena in programs_lib.pool_of(
+      one.sampler, lambda *shape: jax.eval_shape(lambda: one.sampler.empty(
+          *shape)))] == [1] * (len(slots_lib.offsets(sampler.pool.pages)) - 1)
+  with pytest.raises(InputError, match="--layers=9: the model has"):
+    programs_lib.with_layers(case, 9)
 
 
 def test_a_slice_that_libtpu_refuses():

@@ -282,10 +282,10 @@ def test_pages_of_a_config_are_priced(tmp_path):
           "--machine=v5e-16", "--stratum=hard", "--prompt_tokens=256",
           "--response_tokens=1475", "--config.sampler.slots=2000"]
   _, out = planned(*args, "--config.sampler.page=128", cwd=tmp_path)
-  assert "448 rows decoded at once (1,533 pages of 128 on each device; a row " \
-         "reads 1,784 positions for a token)" in out
-  assert "0.88 of the decoded slots are kept, 7,903 of 20,406 positions" in out
-  assert "cache 2.93" in out  # GB of 1,533 pages and of a window's prompts
+  assert "768 rows decoded at once (2,538 pages of 128 on each device; a row " \
+         "reads 1,724 positions for a token)" in out
+  assert "0.88 of the decoded slots are kept, 8,098 of 14,835 positions" in out
+  assert "cache 4.77" in out  # GB of 2,538 pages and of a window's prompts
   code, _, err = launch(*args, "--config.sampler.page=128",
                         "--config.sampler.memory_gib=1.0", cwd=tmp_path)
   assert code == 2 and "memory_gib=1.0: not even one slot fits on a " in err

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,10 +15,12 @@ from isojax.models import decoder
 from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import paged
+from isojax.sampling import paged_cache
 from isojax.sampling import pages as pages_lib
 from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
 from tests.conftest import RICH
+from tests.conftest import TINY
 from tests.conftest import make_model
 from tests.conftest import random_params
 from tests.sampling import test_sampler as sampling
@@ -32,19 +35,24 @@ def make_sampler(model, *, pages=None, interrupt=None, **changes):
                                   interrupt=interrupt)
 
 
-def run(sampler, params, *, n=6, Bp=5, interrupt_B=None):
+def run(sampler, params, *, n=6, Bp=5, interrupt_B=None, temperature=1.0):
   return sampler_lib.sample_all(
       sampler, params, sampling.make_prompts(Bp), n,
-      rng.stream(11, "rollout", 0), temperature=np.float32(1),
+      rng.stream(11, "rollout", 0), temperature=np.float32(temperature),
       top_p=np.float32(1), interrupt_B=interrupt_B)
 
 
-def assert_equal(got, want):
+def assert_equal_texts(got, want):
   np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
   np.testing.assert_array_equal(got.len_R, want.len_R)
   np.testing.assert_array_equal(got.ended_R, want.ended_R)
+
+
+def assert_equal(got, want):
+  assert_equal_texts(got, want)
+  # Of 1e-6, and of two roundings of a float32 log-prob.
   np.testing.assert_allclose(got.behavior_logp_RxT, want.behavior_logp_RxT,
-                             rtol=1e-6, atol=2e-6)
+                             rtol=2.0**-22, atol=1e-6)
   np.testing.assert_allclose(got.entropy_R, want.entropy_R, rtol=1e-5)
 
 
@@ -65,6 +73,35 @@ def test_pages_change_no_token(model, params, rollouts, page, pages, put_back):
   # The rollouts that were put back are complete too.
   lost = got.put_back_R > 0
   assert (got.ended_R | (got.len_R == T))[lost].all()
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"dtype": "bfloat16"}, {"weights": "int8", "cache": "float8"}])
+def test_greedy_texts_are_equal(model, params, changes):
+  """Those of an exhausted pool too."""
+  greedy = functools.partial(run, params=params, n=4, temperature=0.0)
+  got = greedy(make_sampler(model, slots=7, page=2, pages=8, **changes))
+  assert_equal_texts(got, greedy(make_sampler(model, **changes)))
+  assert got.put_back and len({*got.len_R[::4].tolist()}) > 1
+
+
+def test_bfloat16(model, params):
+  """Rounding may change a token, whose rollout is another from there on."""
+  got = run(make_sampler(model, slots=7, page=2, pages=8, dtype="bfloat16"),
+            params)
+  want = run(make_sampler(model, dtype="bfloat16"), params)
+  differ = got.tokens_RxT != want.tokens_RxT
+  before = np.cumsum(differ, axis=1) == 0
+  # bfloat16 has 8 bits; logits are up to 6.
+  np.testing.assert_allclose(
+      got.behavior_logp_RxT[before], want.behavior_logp_RxT[before], atol=0.06)
+  assert got.put_back and differ.any(axis=1).mean() < 0.2
+  # What the pool holds is what the rollouts say that they have seen.
+  forced, _ = sampling.teacher_forced(
+      model, params, sampling.make_prompts(5), got, 6)
+  drawn = np.arange(T)[None] < got.len_R[:, None]
+  np.testing.assert_allclose(got.behavior_logp_RxT[drawn], forced[drawn],
+                             atol=0.1)
 
 
 def placed(model, params):
@@ -90,6 +127,15 @@ def test_int8_weights_and_a_float8_cache(model, params):
                run(make_sampler(model, **changes), params))
 
 
+def test_an_exhausted_pool_in_float8(model, params):
+  """A rollout that was put back is read again as it was written."""
+  changes = dict(weights="int8", cache="float8")
+  want = run(make_sampler(model, **changes), params)
+  got = run(make_sampler(model, slots=7, page=2, pages=8, **changes), params)
+  assert got.put_back > 3
+  assert_equal(got, want)
+
+
 def test_an_interruption_goes_on_where_it_was(model, params):
   """A phrase of three tokens, and a text that prevents it."""
   it = interrupt_lib.Interrupt(phrase=(7, 4, 2), unless=(4, 9))
@@ -111,9 +157,9 @@ def test_arenas_are_made_and_dropped_as_pages_are_used(model, params, rollouts):
   s = make_sampler(model, slots=13, page=1, pages=100)
   seen, moved = [], []
 
-  def decode(*args, offsets, **more):
-    seen.append(offsets)
-    return s.decode(*args, offsets=offsets, **more)
+  def decode(params, pool, *args, **more):
+    seen.append([len(arena.k[0]) for arena in pool])
+    return s.decode(params, pool, *args, **more)
 
   def move(*args, **more):
     moved.append(args)
@@ -121,7 +167,53 @@ def test_arenas_are_made_and_dropped_as_pages_are_used(model, params, rollouts):
 
   got = run(s._replace(decode=decode, pool=s.pool._replace(move=move)), params)
   assert_equal(got, rollouts)
-  assert seen[0] == (0, 13, 57) and seen[-1] == (0, 13) and moved
+  assert seen[0] == [13, 44, 43] and seen[-1] == [13, 44] and moved
+
+
+def test_a_chunk_is_written_to_the_pages_of_its_rows():
+  """3 tokens from positions 6 and 5 on; pages of 4, the first read by both."""
+  none = 2  # the number of rows
+  pages = paged_cache.Pages(
+      (jnp.array([[0, 1], [none, none]]), jnp.array([[0], [0], [1]])),
+      (jnp.array([0, 0]), jnp.array([4, 8, 4])))
+  old = lambda P, *shape: (jnp.full((P, 1, *shape), -1.0),)
+  pool = tuple(decoder.KVCache(old(P, 1, 4), old(P, 4, 1)) for P in (2, 3))
+  new = jnp.array([[10.0, 11, 12], [20, 21, 22]])
+  recent = decoder.KVCache((new[:, None, None],), (100 + new[:, None, :, None],))
+  first, rest = paged_cache.flush(pool, recent, pages, jnp.array([6, 5]), G=1)
+  assert (first.k[0] == -1).all() and (first.v[0] == -1).all()
+  assert rest.k[0][:, 0, 0].tolist() == [
+      [-1, -1, 10, 11], [12, -1, -1, -1], [-1, 20, 21, 22]]
+  assert rest.v[0][:, 0, :, 0].tolist() == [
+      [-1, -1, 110, 111], [112, -1, -1, -1], [-1, 120, 121, 122]]
+
+
+def test_with_many_tokens_another_one_is_drawn_only_at_an_edge():
+  """Of 8,192 tokens as good as equal, the next one, by rounding."""
+  cfg = dataclasses.replace(TINY, V=8192)
+  model, prompts, n = make_model(cfg), sampling.make_prompts(20), 20
+  params = decoder.init_params(model, jax.random.key(3))
+  params["head"] *= 0.1
+  got, want = (run(make_sampler(model, **changes), params, Bp=20, n=n)
+               for changes in ({"slots": 200}, {"slots": 200, "page": 2}))
+  differ = got.tokens_RxT != want.tokens_RxT
+  before = np.cumsum(differ, axis=1) == 0
+  np.testing.assert_allclose(
+      got.behavior_logp_RxT[before], want.behavior_logp_RxT[before],
+      rtol=2.0**-22, atol=1e-6)
+  row = np.flatnonzero(differ.any(axis=1))
+  t = differ[row].argmax(axis=1)
+  low, high = np.sort([got.tokens_RxT[row, t], want.tokens_RxT[row, t]], axis=0)
+  np.testing.assert_array_equal(high, low + 1)
+  ids, start_B = sampling.sequences(prompts, got.tokens_RxT, n)
+  logits = np.float64(sampling.plain_logits(model, params, ids[row])[
+      np.arange(len(row)), start_B[row] + t - 1])
+  mass = np.cumsum(np.exp(logits), axis=1)
+  edge = mass[np.arange(len(row)), low] / mass[:, -1]
+  key_R = rng.row_keys(rng.stream(11, "rollout", 0), prompts.id_P[row // n],
+                       np.uint32(row % n))
+  drawn = np.asarray(rng.uniform_at(key_R, jnp.array(t)))
+  np.testing.assert_allclose(drawn, edge, rtol=0, atol=1e-6)
 
 
 def test_nothing_crosses_devices():
@@ -141,7 +233,7 @@ def test_nothing_crosses_devices():
       s.decode, params, pool,
       mesh_lib.place(q.row, mesh_lib.row_sharding(sharded.mesh)),
       rng.stream(0, "rollout", 0), np.float32(1), np.float32(1), kind="whole",
-      **paged.arguments(s, q, held)) == []
+      pages=paged.pages_of(s, held)) == []
   assert crosses(s.pool.insert, pool, s.empty(8, S), index, index, index,
                  offsets=(0, 3)) == []
   assert crosses(s.pool.move, pool, index, index, offsets=(0, 3)) == []

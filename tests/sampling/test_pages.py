@@ -92,16 +92,6 @@ def test_a_rollout_starts_only_if_others_can_grow():
   assert pages.give(t, 8, problem=0, prompt=1, known=1, length=4)
 
 
-def test_a_chunk_writes_the_pages_that_it_touches():
-  t = start(R=2, pages=12, sharing=False)
-  pages.give(t, 0, problem=0, prompt=7, known=7, length=11)
-  pages.give(t, 1, problem=0, prompt=9, known=9, length=13)
-  assert lines(t) == [[2, 3, 4], [5, 6, 7, 8]]
-  # 5 tokens touch at most 2 pages of 4; slot 0 begins in its second page.
-  assert pages.written(t, [6, 8], 5).tolist() == [[3, 4], [7, 8]]
-  assert pages.written(t, [11, 3], 6).tolist() == [[4, 12, 12], [5, 6, 7]]
-
-
 def test_pages_are_packed_by_hand():
   """Of two blocks; the second has nothing to move."""
   t = start(G=2, R=6, pages=16, sharing=False)

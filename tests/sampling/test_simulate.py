@@ -130,11 +130,11 @@ def test_a_paged_replay_by_hand():
   assert kernel.read == 4 * (2 * 4 + 4) + 4 * (3 * 4 + 4)
   assert kernel.held == got.held and kernel.counts == got.counts
   assert kernel.seconds["insert"] == 0.5 * 3 + 2 * 3 * 4 * 32 / 2
-  # The chunk of 4 is written to up to two pages of each slot, each time.
+  # A chunk is written in a pass over the arena: it is read and written.
   assert kernel.seconds["decode"] == (
       calls().decode(4, 2, (2 * 4 + 4) / 2)
       + calls().decode(4, 2, (3 * 4 + 4) / 2)
-      + 2 * (2 * 2 * 2 * 4 * 32 / 2))
+      + 2 * (2 * 35 * 4 * 32 / 2))
 
 
 def test_an_exhausted_pool_puts_rollouts_back():
@@ -181,11 +181,10 @@ def recorded(s: sampler_lib.Sampler, seen: list) -> sampler_lib.Sampler:
       return getattr(s.pool, name)(pool, *more, offsets=offsets)
     return call
 
-  def decode_paged(params, pool, row, *more, kind, pages, offsets):
-    seen.append(("decode", offsets, *(int(np.sum(x)) for x in (
+  def decode_paged(params, pool, row, *more, kind, pages):
+    seen.append(("decode", *(int(np.sum(x)) for x in (
         row.active_R, *pages.begins, *pages.readers))))
-    return s.decode(params, pool, row, *more, kind=kind, pages=pages,
-                    offsets=offsets)
+    return s.decode(params, pool, row, *more, kind=kind, pages=pages)
 
   def reread(params, prompts):
     seen.append(("reread", *prompts.tokens_PxS.shape))

@@ -15,9 +15,6 @@ from isojax.planner.cost.workload import BYTES
 # Most bytes of float32 logits that a chunked head computes at once: 1,024 tokens
 # of Qwen2.5's vocabulary of 152,064.
 HEAD_BYTES = 594 * 2**20
-# Share of a pool of pages that the decode program copies: 7B on v5e:4x4, 512
-# slots and 3.0 GiB of pages, has 2.6 GiB of temporaries (libtpu 0.0.42).
-COPIED = 0.78
 # Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
 # a device busy.
 PREFILL = 8192
@@ -127,12 +124,12 @@ def page_bytes(shape: ModelShape, *, page: int, cache: str, tensor: int,
     page: positions.
     cache: dtype.
     tensor: of the mesh.
-    kernel: whether a kernel reads pages. Plain products copy a part of them,
-      and store float32 scores and their softmax: of one row for most pages, of
-      eight for an eighth.
+    kernel: whether a kernel reads pages. Plain products store float32 scores
+      and their softmax: of one row for most pages, of eight for an eighth. A
+      chunk is written with the pages of one layer beside the pool.
   """
   kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  return page * (kv + (COPIED * kv + 2 * 8 * shape.heads / tensor)
+  return page * (kv + (kv / shape.layers + 2 * 8 * shape.heads / tensor)
                  * (not kernel))
 
 
@@ -256,7 +253,7 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   # Scores and softmax of every position in float32, of two rows in a pool: see
   # page_bytes.
   drawing = 8 * heads * (stored if pool is None else 2 * stored) + (
-      0 if pool is None else (slots * chunk + COPIED * pool) * sampled)
+      0 if pool is None else (slots * chunk + pool / shape.layers) * sampled)
   # Per token and layer: residual and normed input, then gate and up, or
   # queries, keys, values and scores. A backward has all of them, and their gradients.
   attended = (2 * heads + 2 * shape.kv_heads / min(tensor, shape.kv_heads)
