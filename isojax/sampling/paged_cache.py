@@ -142,15 +142,16 @@ def flush(pool: Pool, recent: decoder.KVCache, pages: Pages, start_R, *,
 
   changed, last = {}, None
   for key in itertools.product(range(len(recent.k)), ("k", "v")):
+    z, name = key
+    part_Rx = getattr(recent, name)[z]
     if last:
       # One after the other. Otherwise, XLA merges the same step of all layers,
       # and the program holds what is moved to all pages at once.
-      start_R, changed[last] = jax.lax.optimization_barrier(
-          (start_R, changed[last]))
-    z, name = last = key
+      start_R, part_Rx, changed[last] = jax.lax.optimization_barrier(
+          (start_R, part_Rx, changed[last]))
+    last = key
     changed[key] = [
-        written(getattr(arena, name)[z], getattr(recent, name)[z], reader,
-                begin, start_R, name)
+        written(getattr(arena, name)[z], part_Rx, reader, begin, start_R, name)
         for arena, reader, begin in zip(pool, pages.readers, pages.begins,
                                         strict=True)]
   return _each(pool, lambda arenas, z, name: changed[z, name])
