@@ -168,6 +168,10 @@ class Replay:
     read, held, written = (self._contiguous(cache) if pages is None else
                            self._paged(cache, row, pages))
     seconds = self.calls.decode(C, R, read / R) + self._flush(written)
+    if pages is not None and not self.design.kernel:
+      # Of a block, each row with each place for a reader.
+      seconds += self.calls.join(C, R // self.sizes["G"] * sum(
+          reader.size for reader in pages.readers))
     self._spend("decode", seconds)
     if self.begun_PxN.all():
       self.tail += seconds

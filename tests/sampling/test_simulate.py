@@ -32,10 +32,10 @@ SHAPE = model_shape_lib.model_shape(dict(
     intermediate_size=3, vocab_size=5, tie_word_embeddings=False), path="")
 
 
-def calls(G=1, buffered=False, **changes):
-  """2 bytes/s and no limit on FLOPs."""
+def calls(G=1, buffered=False, flops=1e30, **changes):
+  """2 bytes/s and, unless said, no limit on FLOPs."""
   chip = machine_lib.Accelerator(
-      name="tpu-test", bfloat16=1e30, float32=1e30, hbm_bytes=1e9,
+      name="tpu-test", bfloat16=1e30, float32=flops, hbm_bytes=1e9,
       hbm_bandwidth=2.0, link_bandwidth=1e30, source="")
   return Calls(**dict(
       shape=SHAPE, workload=Workload(1, 1, 1, 1, dtype="float32"),
@@ -51,6 +51,9 @@ def test_costs_by_hand():
   assert c.prefill(3, 7) == 0.5 + (240 + 21 * 32) / 2
   assert c.decode(4, 3, 7) == 0.5 + 4 * 0.25 + 4 * (240 + 21 * 32) / 2
   assert c.copy(5) == 0.5 + 2 * 5 * 32 / 2 and c.gather == 0
+  # 2 heads of 2 numbers, of 6 pairs, at 4 positions, by one multiply-add.
+  assert calls(flops=64.0).join(4, 6) == 2 * 4 * 6 * 4 / 64
+  assert calls(G=2, flops=64.0).join(4, 6) == 2 * 4 * 6 * 4 / 64 / 2
   # Two chips share keys and values; each has weights.
   assert calls(G=2).decode(1, 3, 7) == 0.75 + (2 * 240 + 21 * 32) / 4
 
@@ -135,6 +138,12 @@ def test_a_paged_replay_by_hand():
       calls().decode(4, 2, (2 * 4 + 4) / 2)
       + calls().decode(4, 2, (3 * 4 + 4) / 2)
       + 2 * (2 * 35 * 4 * 32 / 2))
+  # Without a kernel, 2 slots are multiplied with all 35 pages, of one reader.
+  slow = calls(flops=1024.0)
+  got = simulate.replay(cfg, lengths, design, slow)
+  assert got.seconds["decode"] == 2 * (
+      slow.decode(4, 2, (35 * 4 + 2 * 2) / 2) + slow.join(4, 2 * 35)
+      + 2 * 35 * 4 * 32 / 2)
 
 
 def test_an_exhausted_pool_puts_rollouts_back():

@@ -48,6 +48,17 @@ class Calls:
                 positions, rows, context,
                 gathers=0 if self.whole else positions, **self._of).seconds))
 
+  def join(self, positions: int, pairs: int) -> float:
+    """Returns the seconds in which rows add what their pages give, in a chunk.
+
+    models.paged_attention multiplies ones and zeros, of each pair of a row and
+    a place for a reader of a page, with the outputs of all heads.
+    """
+    flops = (2 * positions * pairs * self.shape.layers * self.shape.heads
+             * self.shape.head_dim)
+    return flops / (self.machine.chips * self.efficiency.decode_flops
+                    * self.machine.accelerator.peak(self.workload.dtype))
+
   def copy(self, slots: int) -> float:
     """Returns the seconds in which keys and values of slots are copied."""
     kv = self.shape.kv_bytes_per_token(BYTES[self.workload.sampled_cache])
