@@ -45,7 +45,8 @@ def table(s: simulate_sampler.Setting, design: simulate.Design,
   rows = [["ms a call", "", *_CHUNKS.value]]
   for call in map(float, _CALLS_MS.value):
     slow = s._replace(calls=dataclasses.replace(
-        s.calls, overheads=Overheads(call=call / 1e3, position=0.0)))
+        s.calls, overheads=Overheads(call=call / 1e3, position=0.0,
+                             rollout=0.0)))
     rows += [[f"{call:g}", "ahead" if ahead else "in turn", *(
         cell(slow, design._replace(chunk=int(chunk), ahead=ahead), draws)
         for chunk in _CHUNKS.value)] for ahead in (False, True)]

@@ -72,6 +72,10 @@ _SEEDS = flags.DEFINE_integer(
 _CALL = flags.DEFINE_float(
     "call_ms", 1.0, "Assumed time of a call beyond its work: dispatch, round "
     "trip and the host's queue.", lower_bound=0)
+_ROLLOUT = flags.DEFINE_float(
+    "rollout_ms", 0.1, "Assumed time of the host for the slot and the pages of "
+    "a rollout; measured on CPUs by launch.bench --what=simulator.",
+    lower_bound=0)
 
 SETTINGS = (("configs/hard.py:qwen2.5-7b", "qwen2.5-7b", "v5e-16"),
             ("configs/hard.py:qwen2.5-0.5b", "qwen2.5-0.5b", "h100"))
@@ -130,7 +134,8 @@ def setting(config, model: str, machine: str) -> Setting:
       shape=shape, workload=workload, machine=machine, mesh=mesh,
       efficiency=efficiency_lib.CALIBRATED, whole=whole,
       buffered=platform == "tpu",
-      overheads=Overheads(call=_CALL.value / 1e3, position=0.0)), slots, slot)
+      overheads=Overheads(call=_CALL.value / 1e3, position=0.0,
+                          rollout=_ROLLOUT.value / 1e3)), slots, slot)
 
 
 def stored_lengths(path: str, tokenizer: str) -> list[list[int]]:

@@ -100,9 +100,11 @@ class Replay:
   tail: float = 0.0  # seconds after the last rollout has started
   hidden: float = 0.0  # seconds of the host since the last chunk, if ahead
 
-  def _spend(self, name: str, seconds: float) -> None:
+  def _spend(self, name: str, seconds: float, rollouts: int = 0) -> None:
+    host = rollouts * self.calls.overheads.rollout
+    seconds += host
     if self.design.ahead and name != "gather":
-      host = self.calls.overheads.call * (
+      host += self.calls.overheads.call * (
           self.calls.shape.layers if name == "resize" else 1)
       self.hidden, seconds = self.hidden + host, seconds - host
       if name == "decode":
@@ -164,6 +166,7 @@ class Replay:
     active_R = row.active_R & (row.count_R + drawn_R < length_R)
     # If ahead, the host learns of an end with the chunk that follows it.
     told_R = active_R | (self.design.ahead & (drawn_R > 0))
+    begun = self.begun_PxN.sum()
     self.begun_PxN[row.id_R[row.active_R], row.rollout_R[row.active_R]] = True
     read, held, written = (self._contiguous(cache) if pages is None else
                            self._paged(cache, row, pages))
@@ -172,7 +175,7 @@ class Replay:
       # Of a block, each row with each place for a reader.
       seconds += self.calls.join(C, R // self.sizes["G"] * sum(
           reader.size for reader in pages.readers))
-    self._spend("decode", seconds)
+    self._spend("decode", seconds, self.begun_PxN.sum() - begun)
     if self.begun_PxN.all():
       self.tail += seconds
     self.decoded += R * C

@@ -2,7 +2,7 @@
 
 Without pages and with, the costs of the calls are fitted to two runs: the
 fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a
-call and of a position. With them and its lengths, each other run is predicted.
+call, of a position and of a rollout. With them and its lengths, each other run is predicted.
 A run of one seed makes the same calls each time, so the shortest of several
 times is taken: of each call for the fit, of a whole run for the comparison. All
 runs take turns. Seconds are those of the process on its cores, which other
@@ -75,7 +75,7 @@ def ideal(case: Case) -> Calls:
       workload=Workload(S, T, max_prompt=S, max_response=T, dtype=cfg.dtype),
       machine=machine_lib.machine("cpu-2core"), mesh=Mesh(1, 1, 1),
       efficiency=efficiency_lib.PEAK, whole=True, buffered=False,
-      overheads=Overheads(call=0.0, position=0.0))
+      overheads=Overheads(call=0.0, position=0.0, rollout=0.0))
 
 
 def design(case: Case) -> simulate.Design:
@@ -164,14 +164,17 @@ def fitted(runs: list[Shortest]) -> Calls:
   seconds = np.concatenate([run.calls for run in runs])
   features = np.concatenate([run.features for run in runs])
   call, position, decode, prefill = optimize.nnls(features, seconds)[0]
-  # Waiting for each call costs time, the host's work between them as well.
-  between = (sum(run.seconds for run in runs) - seconds.sum()) / len(seconds)
+  # Between the calls: waiting for each, and the host's work for each rollout.
+  between, rollout = optimize.nnls(
+      [(len(run.calls), run.lengths.new_PxN.size) for run in runs],
+      [run.seconds - run.calls.sum() for run in runs])[0]
   fraction = lambda slope: 1 / max(slope, 1e-9)
   return dataclasses.replace(
       calls, efficiency=dataclasses.replace(
           calls.efficiency, prefill_flops=fraction(prefill),
           decode_flops=fraction(decode), decode_bandwidth=fraction(decode)),
-      overheads=Overheads(call=call + between, position=position))
+      overheads=Overheads(call=call + between, position=position,
+                          rollout=rollout))
 
 
 def make_cases(page: int | None, *sizes) -> list[Case]:

@@ -41,7 +41,7 @@ def calls(G=1, buffered=False, flops=1e30, **changes):
       shape=SHAPE, workload=Workload(1, 1, 1, 1, dtype="float32"),
       machine=machine_lib.Machine("test", chip, G), mesh=Mesh(G, 1, 1),
       efficiency=PEAK, whole=True, buffered=buffered,
-      overheads=Overheads(call=0.5, position=0.25)) | changes)
+      overheads=Overheads(call=0.5, position=0.25, rollout=0.0)) | changes)
 
 
 def test_costs_by_hand():
@@ -99,13 +99,20 @@ def test_a_replay_ahead_by_hand():
   now = simulate.Design("now", 2, None, None, False, False, None, False)
   ahead = simulate.replay(cfg, lengths, now._replace(ahead=True), calls())
   assert (ahead.tokens, ahead.decoded, ahead.counts["decode"]) == (10, 32, 4)
-  slow = dataclasses.replace(calls(), overheads=Overheads(2.0**30, 0))
+  slow = dataclasses.replace(calls(), overheads=Overheads(2.0**30, 0, 0))
   before, after = (simulate.replay(cfg, lengths, now._replace(ahead=x), slow)
                    for x in (False, True))
   assert before.seconds["decode"] == 2 * slow.decode(4, 2, 32)
   assert after.counts["prefill"] == 3 == after.counts["insert"]
   assert after.seconds["decode"] == 2.0**30 * (4 + 3 + 3)
   assert after.seconds["prefill"] == 3 * (slow.prefill(1, 32) - 2.0**30)
+  # The host's work for rollouts: two begin in the first chunk, one in another.
+  slow = dataclasses.replace(calls(), overheads=Overheads(0, 0, 2.0**30))
+  before, after = (simulate.replay(cfg, lengths, now._replace(ahead=x), slow)
+                   for x in (False, True))
+  decode = slow.decode(4, 2, 32)
+  assert before.seconds["decode"] == 3 * 2.0**30 + 2 * decode
+  assert after.seconds["decode"] == 3 * 2.0**30 + 2 * decode
   one = simulate.replay(cfg, lengths, now._replace(chunk=1), calls())
   assert (one.tokens, one.decoded) == (10, 12)
 

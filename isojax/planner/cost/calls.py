@@ -20,6 +20,7 @@ class Overheads:
 
   call: float  # of each call: dispatch, and the host's work for it
   position: float  # of each decoded position: the start of its operations
+  rollout: float  # of each rollout: the host's work for its slot and its pages
 
 
 @dataclasses.dataclass(frozen=True)
