@@ -107,9 +107,9 @@ def get_study(part):
     C: rollouts of every run. first: rollouts after which the prediction is
     registered, or None. beyond: rollouts of the runs of the n that leads at C,
     or None. registered: commit, or file where the prediction needs no commit.
-    axis: of the comparison with the first arm, or None for a law of n. law: the
-    part whose law the schedule follows, or None. arms: of `arm`; the first one
-    is the grid of n or the baseline.
+    law: the part whose law the schedule follows, or None. arms: of `arm`; the
+    first one is the grid of n or the baseline. Speed-ups are reported for the
+    part pods, A and B for scalerl, the laws of Bp and n for regimes, by name.
   """
   study = dict(C=C_HARD // 4, first=None, beyond=None, registered="file",
                law=None, arms=[arm("", N)])

@@ -7,11 +7,12 @@ Settings, lengths and costs are those of launch.simulate_sampler. A chunk is the
 tokens of a decode call, after which the host refills slots. `in turn` is the
 sampler: the next chunk starts when the host has read the last one. `ahead`
 starts it before, so the devices do not wait for the host, but a slot that has
-ended idles for a chunk; isojax does not do this. A call takes --call_ms on the
-host beyond its work on the devices.
+ended idles for a chunk; isojax does not do this. --calls_ms has the times of a
+call on the host beyond its work on the devices, one after the other.
 """
 
 import dataclasses
+import math
 import statistics
 
 from absl import flags
@@ -19,14 +20,25 @@ from absl import flags
 from isojax import cli
 from isojax.errors import InputError
 from isojax.format import aligned
-from isojax.planner.cost.calls import Overheads
 from isojax.sampling import simulate
 from launch import simulate_sampler
 
 _CHUNKS = flags.DEFINE_list(
     "chunks", ["4", "8", "16", "32", "64", "128"], "Tokens of a chunk.")
 _CALLS_MS = flags.DEFINE_list(
-    "calls_ms", ["0.2", "1", "5"], "As --call_ms, one after the other.")
+    "calls_ms", ["0.2", "1", "5"], "Instead of --call_ms, one after the other.")
+
+
+def calls_ms() -> list[float]:
+  """Returns --calls_ms; InputError if they are not times."""
+  try:
+    times = [float(text) for text in _CALLS_MS.value]
+  except ValueError:
+    times = [-1.0]
+  if not all(0 <= time < math.inf for time in times):
+    raise InputError(f"--calls_ms={','.join(_CALLS_MS.value)}: expected "
+                     "milliseconds from 0 on, such as 0.2,1")
+  return times
 
 
 def cell(s: simulate_sampler.Setting, design: simulate.Design,
@@ -43,10 +55,10 @@ def table(s: simulate_sampler.Setting, design: simulate.Design,
           draws: list[simulate.Lengths]) -> str:
   """Returns the design in words, and a line for each call time and order."""
   rows = [["ms a call", "", *_CHUNKS.value]]
-  for call in map(float, _CALLS_MS.value):
+  for call in calls_ms():
     slow = s._replace(calls=dataclasses.replace(
-        s.calls, overheads=Overheads(call=call / 1e3, position=0.0,
-                             rollout=0.0)))
+        s.calls, overheads=dataclasses.replace(
+            s.calls.overheads, call=call / 1e3)))
     rows += [[f"{call:g}", "ahead" if ahead else "in turn", *(
         cell(slow, design._replace(chunk=int(chunk), ahead=ahead), draws)
         for chunk in _CHUNKS.value)] for ahead in (False, True)]
@@ -59,11 +71,13 @@ def main(_) -> None:
   if not all(x.isdigit() and int(x) for x in _CHUNKS.value):
     raise InputError(f"--chunks={','.join(_CHUNKS.value)}: expected positive "
                      "numbers of tokens, such as 16,32")
+  calls_ms()
+  shown = {"no pages", *(f"pages of {x}" for x in simulate_sampler.page_sizes())}
   for s in simulate_sampler.settings():
     draws = simulate_sampler.draws(s)
     designs = simulate_sampler.designs(s, simulate_sampler.mean_length(draws))
-    for name in ("no pages", "pages of 128"):
-      for design in (d for d in designs if d.name == name):
+    for design in designs:
+      if design.name in shown:
         print(table(s, design, draws) + "\n", flush=True)
 
 

@@ -11,7 +11,8 @@ Only the calls on devices are replaced, by seconds of the planner's roofline.
 Without --config, 7B on 16 chips of v5e and 0.5B on one H100 are shown.
 
 The first design is the config's sampler without pages, the others have pages:
-as many slots and pages as a run gets, from the same memory. `longest first`
+as many slots and pages as the same memory has space for; a run has at most
+sampler.slots. `longest first`
 knows the mean length of n earlier rollouts of each problem, as a stratum file
 does. `kernel` reads the pages of a slot alone; isojax has no such kernel: a
 token reads the part of the pool that is in use. `pool` is the largest part of
@@ -52,7 +53,8 @@ _MACHINE = flags.DEFINE_string(
     "machine", None, "With --config: v5e-16, h100, as of launch.plan.")
 _LENGTHS = flags.DEFINE_string(
     "lengths", "lognormal", "Lengths of answers: lognormal, geometric, or a "
-    "samples.jsonl of a run, whose problems and rollouts are drawn again.")
+    "samples.jsonl of a run, whose problems and rollouts are drawn again. Set "
+    "log.samples to n in that run: fewer are the best and the worst of a problem.")
 _MEAN = flags.DEFINE_float(
     "mean_tokens", None, "Mean tokens of an answer; default: "
     f"{lengths_lib.MEAN} of sampler.max_new_tokens.", lower_bound=1)
@@ -96,8 +98,19 @@ class Setting(typing.NamedTuple):
     return self.calls.mesh.data * self.calls.mesh.fsdp
 
 
+def check_lengths() -> None:
+  """Raises InputError for flags that --lengths makes useless."""
+  unused = {"lognormal": (), "geometric": (_SIGMA, _SHARED)}
+  for flag in (unused[_LENGTHS.value] if _LENGTHS.value in unused else
+               (_MEAN, _SIGMA, _SHARED)):
+    if flag.present:
+      raise InputError(f"--{flag.name}: no effect with --lengths="
+                       f"{_LENGTHS.value}; leave it out")
+
+
 def settings() -> list[Setting]:
   """Returns the settings of --config, or SETTINGS."""
+  check_lengths()
   if _CONFIG.value is None:
     given = [flag.name for flag in (_MODEL, _MACHINE) if flag.value]
     if given:
@@ -196,12 +209,20 @@ def admitted(s: Setting, expected: float, page: int) -> pages_lib.Admitted:
       most=-(-s.experiment.alloc.B // s.G), **s.slot)
 
 
+def page_sizes() -> list[int]:
+  """Returns --pages; InputError if they are not sizes."""
+  if not all(page.isdigit() and int(page) for page in _PAGES.value):
+    raise InputError(f"--pages={','.join(_PAGES.value)}: expected positive "
+                     "numbers of positions, such as 128,256")
+  return [int(page) for page in _PAGES.value]
+
+
 def designs(s: Setting, expected: float) -> list[simulate.Design]:
   """Returns the rows of a table."""
   now = simulate.Design("no pages", s.unpaged * s.G, None, None, False, False,
                         None, False)
   out = [now, now._replace(name="longest first", ordered=True)]
-  for page in map(int, _PAGES.value):
+  for page in page_sizes():
     of = admitted(s, expected, page)
     if not of.slots:
       continue
@@ -261,14 +282,12 @@ def table(s: Setting) -> str:
       f"{e.alloc.n} rollouts, {_LENGTHS.value} lengths: mean {new.mean():,.0f}, "
       f"median {np.median(new):,.0f}, longest {new.max():,} of at most "
       f"{e.sampler.max_new_tokens:,}; mean context {context:,.0f}; efficiency "
-      f"{s.calls.efficiency.basis}, {_CALL.value:g} ms a call assumed\n"
+      f"{s.calls.efficiency.basis}, {_CALL.value:g} ms a call and "
+      f"{_ROLLOUT.value:g} ms a rollout assumed\n"
       + aligned([list(HEAD), *rows]))
 
 
 def main(_) -> None:
-  if not all(page.isdigit() and int(page) for page in _PAGES.value):
-    raise InputError(f"--pages={','.join(_PAGES.value)}: expected positive "
-                     "numbers of positions, such as 128,256")
   for each in settings():
     print(table(each) + "\n", flush=True)
 

@@ -189,7 +189,8 @@ def measure_distances(of: Stage, lines: list[dict]) -> None:
     if key not in contexts:
       context = run_context.prepare(config_dict.ConfigDict(values))
       contexts[key] = context, distance.base_of(context)
-    distance.keep(*contexts[key], runs_lib.workdir_of(_ROOT.value, run), k=8)
+    distance.keep(*contexts[key], runs_lib.workdir_of(_ROOT.value, run), k=8,
+                  seed=planned.seed)
     progress.say(f"distance to the base policy: {i} of {len(missing)} runs")
 
 

@@ -599,7 +599,7 @@ IMPORTS = {
         "study.ledger study.prediction study.protocol study.resampling",
     "study.stages":
         "errors ledger.records planner.allocation planner.request "
-        "study.protocol sweep.runs",
+        "sweep.runs",
     "summaries":
         "errors live_plot",
     "sweep.attempts":
@@ -784,8 +784,7 @@ IMPORTS = {
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
     "launch.simulate_chunks":
-        "cli errors format launch.simulate_sampler planner.cost.calls "
-        "sampling.simulate",
+        "cli errors format launch.simulate_sampler sampling.simulate",
     "launch.simulate_sampler":
         "cli errors experiment format json_text launch.bench.run "
         "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "

@@ -84,7 +84,7 @@ def _rows_needed(s: sampler_lib.Sampler, count: int, G: int) -> int:
 def _fit(call: _Call, items: list[int]) -> None:
   """Makes the cache large enough for the next chunk of slots and new items.
 
-  Keeps fewer slots if nothing waits and half of them are enough.
+  Keeps fewer slots if nothing waits and a smaller size is enough.
   """
   s, slots, on = call.s, call.on.slots, call.on
   R, L = on.cache.v[0].shape[0], on.cache.v[0].shape[2]

@@ -338,7 +338,7 @@ def resize_cache(s: Sampler, held, take_GxR, L: int) -> None:
 def _fit(s: Sampler, q: queue_lib.Queue, held: _Held) -> None:
   """Makes the cache long enough for the next chunk.
 
-  Keeps fewer rows if nothing waits and half of them are enough.
+  Keeps fewer rows if nothing waits and a smaller size is enough.
   """
   R, L = held.cache.v[0].shape[0], held.cache.v[0].shape[2]
   last = q.row.position_R[q.row.active_R].max(initial=0)

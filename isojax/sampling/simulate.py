@@ -112,6 +112,8 @@ class Replay:
     self.seconds[name] += seconds
     self.counts[name] += 1
     self.log.append((name, seconds))
+    if self.begun_PxN.all():
+      self.tail += seconds
 
   def empty(self, R: int, L: int) -> decoder.KVCache:
     """Returns a cache of one layer that has a shape and no memory."""
@@ -176,8 +178,6 @@ class Replay:
       seconds += self.calls.join(C, R // self.sizes["G"] * sum(
           reader.size for reader in pages.readers))
     self._spend("decode", seconds, self.begun_PxN.sum() - begun)
-    if self.begun_PxN.all():
-      self.tail += seconds
     self.decoded += R * C
     self.tokens += int(drawn_R.sum())
     self.read += read * C

@@ -173,6 +173,9 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
     options: of the fits.
   """
   p, runs = ledger.protocol_of(lines), ledger.runs(lines)
+  if not runs:
+    raise InputError(f"{path}: no run has an evaluation; expected at least one. "
+                     "Start the runs, or read their logs in --root")
   groups = grouped(runs, p.C)
   ends = {key: at_end(members, p.C, options, index=i)
           for i, (key, members) in enumerate(groups.items())}

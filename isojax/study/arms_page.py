@@ -4,22 +4,21 @@ from isojax.format import compact, duration, many, number, pair, rate, signed
 from isojax.study import page
 
 NO_DATA = "No arm has reached C yet."
+# The name of an arm without changes, by part.
+FIRST_ARM = {"scalerl": "the recipe", "pods": "all rollouts",
+             "rate": "the rule", "schedule": "fixed", "regimes": "-",
+             "setting": "hard.py"}
 
 
 def name_of(found: dict, row: dict) -> str:
   """Returns the name of an arm."""
-  return row["arm"] or {"scalerl": "the recipe", "pods": "all rollouts",
-                        "rate": "the rule", "schedule": "fixed",
-                        "regimes": "-", "setting": "hard.py"}[found["part"]]
+  part = found["part"]
+  return row["arm"] or (FIRST_ARM[part] if part in FIRST_ARM else "as it is")
 
 
 def _gain(value: dict | None) -> str:
   return "-" if value is None else (
       f"{signed(value['mean'])} {pair(value['interval'], signed)}")
-
-
-def _estimate(value: dict, told=rate) -> str:
-  return f"{told(value['mean'])} {pair(value['interval'], told)}"
 
 
 def resolved(value: dict) -> str:
@@ -70,11 +69,12 @@ def _table(found: dict) -> str:
   for row in found["rows"]:
     line = [name_of(found, row), str(row["Bp"]), *(
         "-" if row[name] is None else str(row[name]) for name in ("n", "m")),
-            str(row["seeds"]), _estimate(row["avg"]), _gain(row["gain"])]
+            str(row["seeds"]), page.estimate(row["avg"]), _gain(row["gain"])]
     if part == "pods":
       line += [_speedup(row, axis) for axis in ("rollouts", "device_seconds")]
     if part == "scalerl":
-      line += [_estimate(row["hill"]["A"]), _estimate(row["hill"]["B"], number)]
+      line += [page.estimate(row["hill"]["A"]),
+               page.estimate(row["hill"]["B"], number)]
       at = found["matched"] and found["matched"]["why"] is None and next(
           r for r in found["matched"]["rows"]
           if (r["arm"], r["n"]) == (row["arm"], row["n"]))
@@ -98,7 +98,7 @@ def _matched(found: dict) -> list[str]:
 def _joint(found: dict) -> list[str]:
   j = found["joint"]
   return [f"With Bp and n free, Bp = {j['Bp']} and n = {j['n']} lead at C with "
-          f"avg@{found['k']} = {_estimate(j['reward'])}, in {j['share']:.0%} of "
+          f"avg@{found['k']} = {page.estimate(j['reward'])}, in {j['share']:.0%} of "
           "the bootstrap samples. The joint law n\\*(C) " + (
               "is identified." if j["identified"] else
               f"is not identified: {'; '.join(j['reasons'])}.")]

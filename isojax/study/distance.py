@@ -41,7 +41,8 @@ def base_of(context: RunContext) -> Base:
       context.model, context.e.recipe.loss, ("ref_logp",)))
 
 
-def measured(context: RunContext, params, base: Base, *, k: int) -> dict:
+def measured(context: RunContext, params, base: Base, *, k: int,
+             seed: int) -> dict:
   """Returns the KL divergence of a policy to the base policy, in nats.
 
   Args:
@@ -49,6 +50,7 @@ def measured(context: RunContext, params, base: Base, *, k: int) -> dict:
     params: of the policy.
     base: the base policy.
     k: answers to each validation problem.
+    seed: of the run, for the answers.
 
   Returns:
     answer: mean over answers of the sum over their tokens. answer_se: its
@@ -56,8 +58,7 @@ def measured(context: RunContext, params, base: Base, *, k: int) -> dict:
   """
   cfg, prompts = context.e.recipe.loss, context.validation
   rollouts = sampler_lib.sample_all(
-      context.sampler, params, prompts, k, rng.stream(context.e.seed,
-                                                      "distance"),
+      context.sampler, params, prompts, k, rng.stream(seed, "distance"),
       temperature=1.0, top_p=1.0)
   base_logp_RxT = np.zeros(rollouts.tokens_RxT.shape, np.float32)
   for layout in update_lib.layouts(
@@ -76,7 +77,8 @@ def measured(context: RunContext, params, base: Base, *, k: int) -> dict:
                          / rollouts.len_R.sum())}
 
 
-def keep(context: RunContext, base: Base, folder: str, *, k: int) -> None:
+def keep(context: RunContext, base: Base, folder: str, *, k: int,
+         seed: int) -> None:
   """Measures the newest checkpoint of a run; adds it to ledger.DISTANCES.
 
   Does nothing if there is no checkpoint, or if it was measured before.
@@ -86,6 +88,7 @@ def keep(context: RunContext, base: Base, folder: str, *, k: int) -> None:
     base: of the context.
     folder: workdir of the run.
     k: answers to each validation problem.
+    seed: of the run.
   """
   store, kept = os.path.join(folder, "checkpoints"), ledger.distances(folder)
   steps = step_folders.steps(store)
@@ -94,6 +97,7 @@ def keep(context: RunContext, base: Base, folder: str, *, k: int) -> None:
   context = dataclasses.replace(
       context, run_id=workdir.read_config(folder).run_id)
   step, params = run_folder.newest(context, store)
-  kept.append({"step": step} | measured(context, params, base, k=k))
+  kept.append({"step": step} | measured(
+      context, params, base, k=k, seed=seed))
   records.replace(os.path.join(folder, ledger.DISTANCES),
                   json.dumps(kept, indent=1).encode())

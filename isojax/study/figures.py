@@ -214,7 +214,7 @@ def leaders(found: dict) -> Figure | None:
   rows = found["leaders"]["windows"]
   tested = [each["n"] for each in rows[0]["by_n"]]
   figure, ax = _axes(3.6)
-  C = [row["high"] / 2**0.5 for row in rows]
+  C = [(row["low"] * row["high"])**0.5 for row in rows]
   ax.plot(C, [row["n"] for row in rows], color=GREY, lw=1.2, zorder=1)
   for at, row in zip(C, rows):
     for n, share in row["share"].items():

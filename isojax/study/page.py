@@ -61,7 +61,8 @@ def block_of(page: str, part: str) -> str:
   return found[1]
 
 
-def _estimate(value: dict, told=rate) -> str:
+def estimate(value: dict, told=rate) -> str:
+  """Returns a mean and its interval."""
   return f"{told(value['mean'])} {pair(value['interval'], told)}"
 
 
@@ -208,20 +209,19 @@ def lost(found: dict) -> list[str]:
   past = [row for row in rows if row["peak"] < last]
   if not past:
     return ["Every n is best in the last window.", ""]
-  told = lambda row: f"{rate(row['mean'])} {pair(row['interval'], rate)}"
   sure = sum(row["interval"][0] > 0 for row in past)
-  return [f"From its best window to the last one, an n loses {told(mean)} on "
-          "average: " + ", ".join(f"n = {row['n']} {told(row)}" for row in past)
-          + f". By itself this is resolved for {sure} of {len(rows)} n. The "
+  return [f"From its best window to the last one, an n loses {estimate(mean)} "
+          "on average: " + ", ".join(
+              f"n = {row['n']} {estimate(row)}" for row in past) + f". By itself this is resolved for {sure} of {len(rows)} n. The "
           "best window is chosen from the same evaluations, so a part of the "
           "loss is chance.", ""]
 
 
 def _metrics(found: dict) -> list[str]:
   k = found["fit"]["study"]["k"]
-  lines = [[str(r["n"]), str(r["seeds"]), _estimate(r["avg"]),
-            pair(r["avg"]["range"], rate), _estimate(r["best"]),
-            _estimate(r["worst"])] for r in found["by_n"]]
+  lines = [[str(r["n"]), str(r["seeds"]), estimate(r["avg"]),
+            pair(r["avg"]["range"], rate), estimate(r["best"]),
+            estimate(r["worst"])] for r in found["by_n"]]
   best = []
   for name in ("avg", "best", "worst"):
     top = max(found["by_n"], key=lambda row: row[name]["mean"])
@@ -314,7 +314,7 @@ def of_law(found: dict, figures: str) -> str:
                         f"{found['part']}-{name}.svg)\n")
   falls = found["falls"]
   lines = [
-      f"## {TITLES.get(found['part'], found['part'])}", "",
+      f"## {title(found['part'])}", "",
       *missing(found), _lead(found), _switches(found), _verdict(found),
       *([trend(found)] if found["leaders"] else []), "",
       image("reward"), image("frontier"), image("best-n"),

@@ -12,7 +12,6 @@ from isojax.errors import InputError, reason
 from isojax.ledger import records
 from isojax.planner import request
 from isojax.planner.allocation import Pieces
-from isojax.study.protocol import Planned
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
 
@@ -47,15 +46,6 @@ def link(root: str, shorter: dict[tuple, Run], longer: dict[tuple, Run]) -> int:
   return count
 
 
-def continued(root: str, run: Run, longer: list[Run]) -> bool:
-  """Returns whether a longer run already continues a run in its folder."""
-  here = os.path.realpath(runs_lib.workdir_of(root, run))
-  return os.path.isdir(here) and any(
-      other.run_id != run.run_id
-      and os.path.realpath(runs_lib.workdir_of(root, other)) == here
-      for other in longer)
-
-
 def kept_pieces(path: str, follow: Callable[[], Pieces]) -> Pieces:
   """Returns the pieces of a schedule that a root keeps, or makes them.
 
@@ -69,8 +59,3 @@ def kept_pieces(path: str, follow: Callable[[], Pieces]) -> Pieces:
     records.replace(path, json.dumps({"pieces": follow()}).encode())
   return tuple((start, n) for start, n in request.load_json(
       path, "the pieces of a schedule")["pieces"])
-
-
-def by_key(planned: list[Planned], runs: list[Run]) -> dict[tuple, Run]:
-  """Returns key -> run, for runs that were made from these lines of a plan."""
-  return {planned[run.line[1] - 1].key: run for run in runs}

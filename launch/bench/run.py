@@ -110,7 +110,7 @@ def work_of(case: Case, shape, contestant, len_R):
   dtype, sizes = contestant.dtype, (case.Bp, case.prompt_tokens, len_R)
   number, stages = BYTES[dtype], ()
   if case.what != "update":
-    ours = contestant.name == cases.OURS
+    ours = contestant.name in (cases.OURS, cases.BEFORE)
     stages += work.sampling(
         shape, *sizes, slots=ours and case.slots or case.B,
         weight_bytes=BYTES[ours and case.weights or dtype],
@@ -125,9 +125,10 @@ def row_of(case: Case, contestant, peaks: dict, calls: list, first: float,
            peak: int | None) -> dict:
   """Returns one row of the table, as it is written to the JSON file."""
   shape = shape_of(case.model)
-  stages = [work_of(case, shape, contestant, each.len_R) for each in calls]
+  own = cases.before(case) if contestant.name == cases.BEFORE else case
+  stages = [work_of(own, shape, contestant, each.len_R) for each in calls]
   seconds = [each.seconds for each in calls]
-  return dataclasses.asdict(case) | {
+  return dataclasses.asdict(own) | {
       "case": case.name, "contestant": contestant.name,
       "compute_dtype": contestant.dtype, "config": config_of(case.model),
       "tokens": [int(np.sum(each.len_R)) for each in calls],

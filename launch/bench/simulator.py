@@ -2,10 +2,10 @@
 
 Without pages and with, the costs of the calls are fitted to two runs: the
 fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a
-call, of a position and of a rollout. With them and its lengths, each other run is predicted.
-A run of one seed makes the same calls each time, so the shortest of several
-times is taken: of each call for the fit, of a whole run for the comparison. All
-runs take turns. Seconds are those of the process on its cores, which other
+call, of a position and of a rollout. With them and its lengths, each other run
+is predicted. A run of one seed makes the same calls each time, so the shortest
+of several times is taken: of each call for the fit, of a whole run for the
+comparison. All runs take turns. Seconds are those of the process on its cores, which other
 processes change less than the clock's.
 """
 
@@ -144,7 +144,7 @@ class Shortest:
   seconds: float = np.inf
   lengths: simulate.Lengths | None = None  # of the run
   calls: np.ndarray | float = np.inf  # seconds of each call
-  features: np.ndarray | None = None  # of each call, see `timed`
+  features: np.ndarray | None = None  # of each call, see `features`
 
   def turn(self, *, each: bool) -> None:
     """Runs once, and once with each call timed if asked for."""

@@ -23,6 +23,7 @@ from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
 from isojax.rl import packing as packing_lib
+from isojax.sampling import simulate
 from launch.bench import cases
 from launch.bench import packing
 from launch.bench import simulator
@@ -346,15 +347,18 @@ def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
 def test_costs_are_fitted_to_the_calls():
   """Times that follow known costs give these costs back."""
   runs = [simulator.Shortest(case, 0) for case in simulator.make_cases(
-      None, (2, 2, 4), (2, 2, 4))]
+      None, (2, 2, 4), (2, 3, 4))]
   random = np.random.default_rng(0)
   for run in runs:
     run.features = np.stack([np.ones(50), random.integers(0, 9, 50),
                              *random.random((2, 50))], axis=1)
     run.calls = run.features @ [0.5, 0.25, 2.0, 4.0]
-    run.seconds = run.calls.sum() + 50 * 0.1  # the host between calls
+    new_PxN = np.ones((2, run.case.n), int)
+    run.lengths = simulate.Lengths(new_PxN, np.ones(2), np.ones(2))
+    # The host between calls, and for each rollout.
+    run.seconds = run.calls.sum() + 50 * 0.1 + new_PxN.size * 0.03
   calls = simulator.fitted(runs)
   np.testing.assert_allclose(
-      [calls.overheads.call, calls.overheads.position,
+      [calls.overheads.call, calls.overheads.position, calls.overheads.rollout,
        calls.efficiency.decode_bandwidth, calls.efficiency.prefill_flops],
-      [0.6, 0.25, 0.5, 0.25])
+      [0.6, 0.25, 0.03, 0.5, 0.25])

@@ -185,7 +185,8 @@ def test_a_small_model_on_a_small_slice():
   case = programs_lib.case(small(fsdp=4), "v5e:2x2", largest=False)
   assert case.hbm == 15.75 * 2**30
   programs = {p.name: p for p in programs_lib.programs(case)}
-  assert tuple(programs) == programs_lib.NAMES
+  assert tuple(programs) == tuple(
+      name for name in programs_lib.NAMES if name != "score")  # one update a step
   decode, text = devices_lib.compiled(programs["decode"])
   assert text.startswith("HloModule jit_decode")
   # sampler.precision: no product of float32 takes passes of bfloat16.
@@ -236,7 +237,7 @@ def test_the_programs_of_a_paged_sampler():
 def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
-  with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu knows no"):
+  with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu does not know"):
     devices_lib.devices("v5e:3x5")
 
 

@@ -18,7 +18,7 @@ LEDGERS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 @pytest.mark.parametrize("path", LEDGERS, ids=lambda p: p.name)
 def test_the_page_is_rebuilt(path, tmp_path):
-  """Words and numbers exactly; the fit to rounding."""
+  """Words and numbers exactly; the fit, a prior of the planner, to rounding."""
   part = path.name.removesuffix(".jsonl.gz")
   for name in (f"{part}-prediction.json",):
     if (FOLDER / name).exists():
@@ -32,6 +32,13 @@ def test_the_page_is_rebuilt(path, tmp_path):
   for figure in tmp_path.glob("*.svg"):
     assert (FOLDER / figure.name).exists(), figure.name
     assert (FOLDER / figure.with_suffix(".png").name).exists()
+  if (tmp_path / f"{part}-fit.json").exists():  # a part with a law
+    made, kept = (json.loads((folder / f"{part}-fit.json").read_text("utf-8"))
+                  for folder in (tmp_path, ROOT / "isojax/assets/study"))
+    for key in ("study", "options", "verdict"):
+      assert made[key] == kept[key]
+    for key, values in kept["frontier"].items():
+      assert made["frontier"][key] == pytest.approx(values, rel=1e-4), key
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*-prediction.json")),

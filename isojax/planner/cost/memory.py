@@ -18,8 +18,8 @@ HEAD_BYTES = 594 * 2**20
 # Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
 # a device busy.
 PREFILL = 8192
-# Float32 arrays of [slots, vocabulary] while a token is drawn: the program
-# contains the sort for top_p < 1 even if it does not run.
+# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1, as
+# in an evaluation; fewer are needed without.
 DRAWN = 8
 # The length before the last of the cache's four growths, over the final length.
 SHORTER = 3 / 4
