@@ -132,6 +132,7 @@ def get_study(part):
         without("sample mean", loss=dict(aggregation="sample_mean")),
         without("all groups", loss=dict(zero_variance="off")),
         without("no removal", filter=dict(solved_rate=None)),
+        # Changes nothing: the embedded policy is trained in float32.
         without("no float32 head", loss=dict(head_dtype=None)),
         without("DAPO loss", loss=dict(
             policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,

@@ -52,7 +52,8 @@ PRIORS = {
 # Fits of docs/study.md: the embedded policy on countdown, Bp = 32. launch.study
 # writes these files.
 STUDIES = {"study-hard": "isojax/assets/study/hard-fit.json",
-           "study-easy": "isojax/assets/study/easy-fit.json"}
+           "study-easy": "isojax/assets/study/easy-fit.json",
+           "study-many": "isojax/assets/study/many-fit.json"}
 STUDY_MODEL = "the embedded policy of isojax on countdown"
 # The n with the best best@4 and worst@4 at the largest C, by Bp (section 8).
 BEST_AT_END = {

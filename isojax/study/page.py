@@ -278,7 +278,8 @@ def _axes(found: dict) -> list[str]:
                   path or "none"])
   return ["### Other axes", "", table(
       ["axis", "largest common value", "best n there", "changes of the best n"],
-      lines), ""]
+      lines), "", "Device seconds are those of the clock: they count only if "
+          "nothing else ran on the machine.", ""]
 
 
 ALARMS = {"signal": "no group has a gradient", "cut": "answers are cut off",
