@@ -1,7 +1,8 @@
 """Compiles the decode programs of a sampler in a thread, before they are called.
 
 A run reaches up to four lengths of the cache, each with the numbers of slots of
-sampler.shrink: four, or up to three times as many. Without this each program is compiled when it is first called, while the devices wait.
+sampler.shrink: four, or up to three times as many. Without this each program is
+compiled when it is first called, while the devices wait.
 On CPUs the devices would wait as well, because they are what compiles.
 """
 

@@ -212,7 +212,8 @@ def lost(found: dict) -> list[str]:
   sure = sum(row["interval"][0] > 0 for row in past)
   return [f"From its best window to the last one, an n loses {estimate(mean)} "
           "on average: " + ", ".join(
-              f"n = {row['n']} {estimate(row)}" for row in past) + f". By itself this is resolved for {sure} of {len(rows)} n. The "
+              f"n = {row['n']} {estimate(row)}" for row in past)
+          + f". By itself this is resolved for {sure} of {len(rows)} n. The "
           "best window is chosen from the same evaluations, so a part of the "
           "loss is chance.", ""]
 

@@ -5,8 +5,8 @@ fractions of the CPU's peaks in planner/cost/machine.py, and the seconds of a
 call, of a position and of a rollout. With them and its lengths, each other run
 is predicted. A run of one seed makes the same calls each time, so the shortest
 of several times is taken: of each call for the fit, of a whole run for the
-comparison. All runs take turns. Seconds are those of the process on its cores, which other
-processes change less than the clock's.
+comparison. All runs take turns. Seconds are those of the process on its cores,
+which other processes change less than the clock's.
 """
 
 import dataclasses
