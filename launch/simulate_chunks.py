@@ -52,33 +52,32 @@ def cell(s: simulate_sampler.Setting, design: simulate.Design,
 
 
 def table(s: simulate_sampler.Setting, design: simulate.Design,
-          draws: list[simulate.Lengths]) -> str:
+          draws: list[simulate.Lengths], chunks: list[int],
+          calls: list[float]) -> str:
   """Returns the design in words, and a line for each call time and order."""
-  rows = [["ms a call", "", *_CHUNKS.value]]
-  for call in calls_ms():
+  rows = [["ms a call", "", *map(str, chunks)]]
+  for call in calls:
     slow = s._replace(calls=dataclasses.replace(
         s.calls, overheads=dataclasses.replace(
             s.calls.overheads, call=call / 1e3)))
     rows += [[f"{call:g}", "ahead" if ahead else "in turn", *(
-        cell(slow, design._replace(chunk=int(chunk), ahead=ahead), draws)
-        for chunk in _CHUNKS.value)] for ahead in (False, True)]
+        cell(slow, design._replace(chunk=chunk, ahead=ahead), draws)
+        for chunk in chunks)] for ahead in (False, True)]
   return (f"{s.experiment.name} on {s.calls.machine.name}, {design.name}, "
           f"{design.slots} slots; the sampler's chunk: "
           f"{s.experiment.sampler.chunk}\n" + aligned(rows))
 
 
 def main(_) -> None:
-  if not all(x.isdigit() and int(x) for x in _CHUNKS.value):
-    raise InputError(f"--chunks={','.join(_CHUNKS.value)}: expected positive "
-                     "numbers of tokens, such as 16,32")
-  calls_ms()
+  chunks = simulate_sampler.sizes(_CHUNKS, "tokens", "16,32")
+  calls = calls_ms()
   shown = {"no pages", *(f"pages of {x}" for x in simulate_sampler.page_sizes())}
   for s in simulate_sampler.settings():
     draws = simulate_sampler.draws(s)
     designs = simulate_sampler.designs(s, simulate_sampler.mean_length(draws))
     for design in designs:
       if design.name in shown:
-        print(table(s, design, draws) + "\n", flush=True)
+        print(table(s, design, draws, chunks, calls) + "\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -209,12 +209,17 @@ def admitted(s: Setting, expected: float, page: int) -> pages_lib.Admitted:
       most=-(-s.experiment.alloc.B // s.G), **s.slot)
 
 
+def sizes(flag, unit: str, example: str) -> list[int]:
+  """Returns the numbers of a list flag; InputError if one is not positive."""
+  if not all(size.isdigit() and int(size) for size in flag.value):
+    raise InputError(f"--{flag.name}={','.join(flag.value)}: expected positive "
+                     f"numbers of {unit}, such as {example}")
+  return [int(size) for size in flag.value]
+
+
 def page_sizes() -> list[int]:
   """Returns --pages; InputError if they are not sizes."""
-  if not all(page.isdigit() and int(page) for page in _PAGES.value):
-    raise InputError(f"--pages={','.join(_PAGES.value)}: expected positive "
-                     "numbers of positions, such as 128,256")
-  return [int(page) for page in _PAGES.value]
+  return sizes(_PAGES, "positions", "128,256")
 
 
 def designs(s: Setting, expected: float) -> list[simulate.Design]:
