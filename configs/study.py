@@ -32,8 +32,10 @@ N = (2, 4, 8, 16, 32, 64, 128)
 SEEDS = (0, 1, 2)
 FIVE = (0, 1, 2, 3, 4)
 TWO = (0, 1)
-C_HARD = 2**20
+C_HARD = 2**21
 C_EASY = 2**20
+C_SCHEDULE = 2**20  # a stop of the part hard, so that the parts share runs
+C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
          "many", "setting", "quick")
 
@@ -104,20 +106,20 @@ def get_study(part):
   """Returns the runs of a part.
 
   Returns:
-    C: rollouts of every run. first: rollouts after which the prediction is
-    registered, or None. beyond: rollouts of the runs of the n that leads at C,
+    C: rollouts of every run. stops: rollouts on the way to it: after the first
+    stop the prediction is registered. beyond: rollouts of the runs of the n that leads at C,
     or None. registered: commit, or file where the prediction needs no commit.
     law: the part whose law the schedule follows, or None. arms: of `arm`; the
     first one is the grid of n or the baseline. Speed-ups are reported for the
     part pods, A and B for scalerl, the laws of Bp and n for regimes, by name.
   """
-  study = dict(C=C_HARD // 4, first=None, beyond=None, registered="file",
+  study = dict(C=C_FIRST, stops=(), beyond=None, registered="file",
                law=None, arms=[arm("", N)])
   if part == "hard":
-    study |= dict(C=C_HARD, first=C_HARD // 4, beyond=2 * C_HARD,
+    study |= dict(C=C_HARD, stops=(C_FIRST, C_SCHEDULE), beyond=2 * C_HARD,
                   registered="commit")
   elif part == "easy":
-    study |= dict(C=C_EASY, first=C_EASY // 4, registered="commit")
+    study |= dict(C=C_EASY, stops=(C_FIRST,), registered="commit")
   elif part == "pods":
     study["arms"] = [arm("", (16, 64), FIVE)] + [
         kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
@@ -140,7 +142,7 @@ def get_study(part):
         arm("off-policy 8", (16,), TWO, alloc=dict(Bp=8 * BP),
             recipe=dict(updates=dict(in_flight=0, minibatches=8)))]
   elif part == "schedule":
-    study |= dict(C=C_HARD, law="hard", arms=[
+    study |= dict(C=C_SCHEDULE, law="hard", arms=[
         arm("", N, FIVE), arm("law", None, FIVE),
         # The n of the best policy at each C in `hard`, seen before it was set.
         arm("best policy", (8,), FIVE, alloc=dict(schedule=[
@@ -157,5 +159,5 @@ def get_study(part):
   elif part == "setting":
     study |= dict(C=2**17, arms=settings())  # the C of hard.py
   elif part == "quick":
-    study |= dict(C=8192, first=4096, arms=[arm("", (2, 8, 32), (0,))])
+    study |= dict(C=8192, stops=(4096,), arms=[arm("", (2, 8, 32), (0,))])
   return study

@@ -227,8 +227,8 @@ def predicted(p: protocol_lib.Protocol, done: list[Stage]) -> bool:
     ledger_path, lines = collected(done, True)
     found = prediction.predict(
         law_lib.grid(ledger.runs(lines)), part=p.part, path=ledger_path,
-        first=p.first, later=(p.C, p.beyond) if p.beyond else (p.C,),
-        options=options())
+        first=p.stops[0], options=options(),
+        later=(*p.stops[1:], p.C, *([p.beyond] if p.beyond else [])))
     records.replace(path, (json.dumps(found, indent=1) + "\n").encode())
     progress.say(f"wrote {path}: {prediction.sentence(found)}")
   if p.registered == "file" or prediction.committed(path):
@@ -245,20 +245,18 @@ def run() -> tuple[str, list[dict]]:
   runs_lib.make_root(_ROOT.value)
   record_flags.writable(out())
   last = _STAGE.value or "beyond"
-  if last == "first" and p.first is None or (
+  if last == "first" and not p.stops or (
       _STAGE.value == "beyond" and p.beyond is None):
     raise InputError(f"--stage={last}: the part {p.part} has no such stage; "
                      "leave it out")
-  full, done = stage("full", p.C), []
-  if p.first is not None:
-    done.append(stage("first", p.first))
-    if last != "none" and not full.begun:
-      sweep(done[0], None)
-    if last != "none" and not predicted(p, done) or last == "first":
-      return collected(done, last != "none")
-  done.append(full)
-  if last != "none":
-    sweep(full, done[0] if p.first is not None else None)
+  done = [stage("first" if i == 0 else f"to-{C}", C)
+          for i, C in enumerate(p.stops)] + [stage("full", p.C)]
+  for i, each in enumerate(done if last != "none" else ()):
+    if not any(later.begun for later in done[i + 1:]):
+      sweep(each, done[i - 1] if i else None)
+    if i == 0 and p.stops and (not predicted(p, [each]) or last == "first"):
+      return collected([each], True)
+  full = done[-1]
   path, lines = collected(done, last != "none")
   if p.beyond is None or last not in ("none", "beyond") or (
       not law_lib.reached(law_lib.grid(ledger.runs(lines)), p.C)):

@@ -23,7 +23,7 @@ from isojax.study.protocol import Planned, Protocol
 from isojax.sweep import attempts as attempts_lib
 from isojax.sweep import runs as runs_lib
 
-VERSION = 2
+VERSION = 3
 WINDOWS = 40  # ranges of C, equally spaced in log C
 DIGITS = 4  # significant, of the means of a window
 # Of a step; a window has their means.

@@ -1,7 +1,7 @@
 """The runs of a study: arms, values of n, seeds and stages.
 
 A part of the study is a list of arms. The runs of an arm differ only in n and
-in the seed. Runs go to `first` rollouts, then to C, then, for the n that leads,
+in the seed. Runs go to each of `stops`, then to C, then, for the n that leads,
 to `beyond`. A longer run continues the shorter one.
 """
 
@@ -32,7 +32,9 @@ class Protocol:
 
   part: str
   C: int  # rollouts of every run
-  first: int | None  # rollouts on which the prediction rests; None: no stage
+  # Rollouts on the way to C: the first ones are those on which the prediction
+  # rests; none: no prediction. Other parts share the runs that end at a stop.
+  stops: tuple[int, ...]
   beyond: int | None  # rollouts of the leading n
   registered: str  # commit or file: what the longer runs wait for
   law: str | None  # part whose law a schedule follows
@@ -62,17 +64,18 @@ def protocol(part: str, found: dict) -> Protocol:
     arms = tuple(Arm(a["name"], None if a["n"] is None else tuple(a["n"]),
                      tuple(a["seeds"]), dict(a["overrides"]))
                  for a in found["arms"])
-    out = Protocol(part=part, arms=arms, **{
+    out = Protocol(part=part, arms=arms, stops=tuple(found["stops"]), **{
         name: found[name]
-        for name in ("C", "first", "beyond", "registered", "law")})
+        for name in ("C", "beyond", "registered", "law")})
   except (KeyError, TypeError) as error:
-    raise InputError(f"get_study({part!r}) lacks {error}; expected C, first, "
+    raise InputError(f"get_study({part!r}) lacks {error}; expected C, stops, "
                      "beyond, registered, law and arms, each with name, n, "
                      "seeds and overrides") from error
   names = [(a.name, n) for a in arms for n in a.n or (None,)]
   for holds, wanted in (
       (out.registered in REGISTERED, f"registered in {REGISTERED}"),
-      (out.first is None or 0 < out.first < out.C, "first below C"),
+      (list(out.stops) == sorted({*out.stops}) and all(
+          0 < stop < out.C for stop in out.stops), "rising stops below C"),
       (out.beyond is None or out.beyond > out.C, "beyond above C"),
       (len(set(names)) == len(names), "different names of the arms"),
       (out.law is not None or all(a.n for a in arms),

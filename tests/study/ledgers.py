@@ -9,7 +9,7 @@ from isojax.study import ledger
 from isojax.study.protocol import Arm, Protocol
 
 N = (2, 8, 32)
-PROTOCOL = Protocol(part="hard", C=400_000, first=100_000, beyond=None,
+PROTOCOL = Protocol(part="hard", C=400_000, stops=(100_000,), beyond=None,
                     registered="file", law=None,
                     arms=(Arm("", N, (0, 1), {}),))
 TRUTH = synthetic.Truth(

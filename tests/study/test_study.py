@@ -33,7 +33,7 @@ PIECES = ((0, 4), (65_536, 8))
 
 @pytest.fixture(scope="module")
 def runs_of_parts(tmp_path_factory):
-  """Part -> its runs at C, as a sweep reads them."""
+  """Part -> its runs at its stops and at C, as a sweep reads them."""
   out, path = {}, str(tmp_path_factory.mktemp("plan") / "plan.jsonl")
   for part in config.PARTS:
     p = protocol.protocol(part, config.get_study(part))
@@ -41,8 +41,10 @@ def runs_of_parts(tmp_path_factory):
     optimizer = values.recipe.optimizer
     with open(path, "w", encoding="utf-8") as file:
       file.write(protocol.plan(
-          protocol.planned(p, p.C, schedule=PIECES), Bp=values.alloc.Bp,
-          base_lr=optimizer.base_lr, base_batch=optimizer.base_batch))
+          [run for C in (*p.stops, p.C)
+           for run in protocol.planned(p, C, schedule=PIECES)],
+          Bp=values.alloc.Bp, base_lr=optimizer.base_lr,
+          base_batch=optimizer.base_batch))
     runs, wrong = runs_lib.of_plan(path, values.lock())
     assert not wrong, wrong
     out[part] = runs
@@ -51,11 +53,11 @@ def runs_of_parts(tmp_path_factory):
 
 def test_every_part_has_its_runs(runs_of_parts):
   assert {part: len(runs) for part, runs in runs_of_parts.items()} == {
-      "hard": 21, "easy": 21, "pods": 40, "scalerl": 16, "schedule": 45,
+      "hard": 63, "easy": 42, "pods": 40, "scalerl": 16, "schedule": 45,
       "rate": 18, "regimes": 40, "many": 12, "setting": 72,
-      "quick": 3}
+      "quick": 6}
   ids = {part: {r.run_id for r in runs} for part, runs in runs_of_parts.items()}
-  assert ids["hard"] < ids["schedule"]  # seeds 0 to 2 are made once
+  assert len(ids["hard"] & ids["schedule"]) == 21  # seeds 0 to 2, once
   assert len(ids["pods"] & ids["rate"]) == 3  # n = 64 as it is
   assert len(ids["regimes"]) == 36  # two cells are in two arms
 
@@ -64,7 +66,8 @@ def test_every_run_can_start(runs_of_parts):
   """A config that launch.study would only refuse after hours of other runs."""
   for part, runs in runs_of_parts.items():
     for run in runs:
-      if run.config["seed"] == 0:
+      if run.config["seed"] == 0 and (
+          run.config["alloc"]["C"] == config.get_study(part)["C"]):
         loaded = experiment.load(config_dict.ConfigDict(run.config))
         unused_settings.check(loaded)
         experiment.check(loaded, problems=256, max_positions=64)
@@ -72,17 +75,19 @@ def test_every_run_can_start(runs_of_parts):
 
 def test_runs_are_in_order_of_the_seed():
   p = protocol.protocol("hard", config.get_study("hard"))
-  keys = [(r.seed, r.n) for r in protocol.planned(p, p.first)]
+  keys = [(r.seed, r.n) for r in protocol.planned(p, p.stops[0])]
   assert keys[:3] == [(0, 2), (0, 4), (0, 8)] and keys == sorted(keys)
   assert [r.key for r in protocol.planned(p, p.beyond, leading=(16, 32))] == [
       ("", n, seed) for seed in (0, 1, 2) for n in (16, 32)]
 
 
 @pytest.mark.parametrize("change, words", [
-    (dict(first=10), "first below C"), (dict(beyond=5), "beyond above C"),
+    (dict(stops=(10,)), "stops below C"),
+    (dict(stops=(6, 5)), "rising stops"),
+    (dict(beyond=5), "beyond above C"),
     (dict(registered="word"), "registered in")])
 def test_a_wrong_protocol_is_refused(change, words):
-  found = dict(C=10, first=5, beyond=20, registered="file", law=None,
+  found = dict(C=10, stops=(5,), beyond=20, registered="file", law=None,
                arms=[config.arm("", (2,))]) | change
   with pytest.raises(InputError, match=words):
     protocol.protocol("x", found)
@@ -254,7 +259,7 @@ def test_a_block_replaces_its_own():
 
 
 def compared(part, *names, gains):
-  p = dataclasses.replace(ledgers.PROTOCOL, part=part, first=None, law="hard",
+  p = dataclasses.replace(ledgers.PROTOCOL, part=part, stops=(), law="hard",
                           arms=tuple(
       protocol.Arm(name, (8, 32) if part == "schedule" and not name else
                    None if name == "schedule" else (8,), (0, 1, 2), {})
