@@ -175,7 +175,8 @@ IMPORTS = {
     "api.studies":
         "api.words errors format frontier.bootstrap frontier.curves "
         "frontier.io.logs frontier.io.rows frontier.io.selection "
-        "frontier.result frontier.study installation planner.fit_file",
+        "frontier.result frontier.study installation planner.cautions "
+        "planner.fit_file",
     "api.sweeps":
         "api.configs api.words errors planner.planning progress "
         "sweep.devices sweep.run_process sweep.runs sweep.status "
@@ -231,7 +232,7 @@ IMPORTS = {
     "frontier.io.field_mapping":
         "errors frontier.io.constants frontier.io.formats "
         "frontier.io.options frontier.io.parse frontier.io.rows "
-        "frontier.io.runs frontier.io.spend",
+        "frontier.io.runs frontier.io.spend ledger.records",
     "frontier.io.fit_json":
         "errors format frontier.bootstrap frontier.diagnostics "
         "frontier.envelope frontier.interference frontier.scalerl "
@@ -431,7 +432,8 @@ IMPORTS = {
         "planner.cost.machine planner.cost.roofline planner.cost.workload "
         "planner.fit_file planner.priors",
     "planner.schedule":
-        "errors planner.advice planner.allocation planner.fit_file",
+        "errors planner.advice planner.allocation planner.cautions "
+        "planner.fit_file",
     "planner.stages":
         "",
     "planner.tables":

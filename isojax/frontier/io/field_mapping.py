@@ -19,6 +19,7 @@ from isojax.frontier.io import spend
 from isojax.frontier.io.formats import FORMATS, METRICS, Format, detect
 from isojax.frontier.io.parse import there
 from isojax.frontier.io.rows import Row
+from isojax.ledger import records
 
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
@@ -103,7 +104,10 @@ def read(path: str, *, kind: str | None, columns: dict[str, str],
     raise InputError(f"{path}: no line has a value of "
                      f"{sorted(curves[0].source.values())}: check the file")
   if file.kind == "isojax":
-    return rows, file.notes
+    damage = records.sound(path)[1] if records.CHAIN in file.names else None
+    return rows, file.notes + [
+        f"{damage}; its values are used as they are: restore the file if you "
+        "did not change it"] * bool(damage)
   log_rows.from_percent(path, rows, {
       field: name for curve in curves for field, name in curve.source.items()
       if field in METRICS and field not in scale}, file.notes)

@@ -12,6 +12,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier.io import field_mapping
 from isojax.frontier.io import formats
+from isojax.ledger import records
 
 LOGS = pathlib.Path(__file__).parents[2] / "data/logs"
 OURS = {"Bp": 32, "n": 8}
@@ -536,6 +537,23 @@ def test_nonsense_is_an_input_error(tmp_path_factory, text, kind, suffix):
     table(str(path), kind=kind)
   except InputError:
     pass
+
+
+def test_records_that_were_changed_are_told(write, tmp_path):
+  """A changed number stays in the line; the checksum tells it."""
+  path = write("", "records.jsonl")
+  lines = [json.loads(line) for line in
+           (LOGS / "isojax/records.jsonl").read_text().splitlines()]
+  records.keep(path, lines)
+  assert table(path, kind="isojax")[1] == []
+  whole = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
+  for text, line in ((whole[:2] + whole[3:], 3),  # one is lost
+                     ([*whole[:3], whole[3].replace('"step": 2', '"step": 7'),
+                       *whole[4:]], 4)):
+    assert text != whole
+    rows, notes = table(write("".join(text), "changed.jsonl"), kind="isojax")
+    assert len(rows) == 3
+    assert len(notes) == 1 and f"changed.jsonl:{line}: the checksum" in notes[0]
 
 
 def test_alarms_of_our_records_are_lists(write):
