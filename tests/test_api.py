@@ -1,5 +1,6 @@
 """The public interface: names, pages, and what each function gives."""
 
+import copy
 import inspect
 import pathlib
 import subprocess
@@ -463,6 +464,17 @@ def test_an_identified_law(law, tmp_path):
   plan = isojax.plan(rollouts=2e6, law=law)
   assert plan.rows[0].allocation.n in (64, 128, 256)
   assert "your own fit, isojax.fit" in plan.table()
+
+
+def test_a_law_that_its_curves_contradict_says_so(law):
+  """The curve of n = 8 is raised above all others."""
+  document = copy.deepcopy(law.document)
+  curve, = [c for c in document["curves"] if c["n"] == 8]
+  curve["reward"] = [0.99] * len(curve["reward"])
+  at = isojax.Law(document).n_star(2e6)
+  told, = set(at.cautions) - set(law.n_star(2e6).cautions)
+  assert "own curves contradict this: at 2e+06 rollouts, n = 8 reached 0.990" in (
+      told) and told in repr(at)
 
 
 def test_logs_of_another_trainer_and_why_there_is_no_law():

@@ -16,6 +16,7 @@ from isojax.frontier import study as study_lib
 from isojax.frontier.io import logs
 from isojax.frontier.io import selection
 from isojax.frontier.io.rows import Row
+from isojax.planner import cautions
 from isojax.planner import fit_file
 
 _READING, _OPTIONS = logs.Reading(), bootstrap.DEFAULT
@@ -129,6 +130,7 @@ class Estimate:
   C: float
   unit: str  # of C
   seen: tuple[float, float]  # the C that the law was fitted to
+  cautions: tuple[str, ...] = ()  # of the fit; curves that contradict n
 
   @property
   def beyond(self) -> bool:
@@ -142,7 +144,8 @@ class Estimate:
                 f"; extrapolated: the data end at {self.seen[1]:,.0f}"
                 if self.C > self.seen[1] else
                 f"; extrapolated: the data begin at {self.seen[0]:,.0f}"
-                if self.C < self.seen[0] else ""))
+                if self.C < self.seen[0] else "")
+            + "".join(f"\n  warning: {text}" for text in self.cautions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +185,8 @@ class Law:
       C: budget in the unit of the study's axis, by default rollouts.
 
     Returns:
-      An Estimate: n, low and high (95 % interval of the bootstrap), beyond.
+      An Estimate: n, low and high (95 % interval of the bootstrap), beyond,
+      cautions.
 
     Raises:
       InputError: the law is not identified; the message has the reasons and
@@ -195,8 +199,10 @@ class Law:
       raise InputError(
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
-    return Estimate(float(law.law(C)), *law.interval(C), float(C), law.unit,
-                    law.C_seen)
+    n = float(law.law(C))
+    against = cautions.contradicted(law, None, n, C)
+    return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
+                    (*law.cautions, *(against[:1] if against else ())))
 
   def plot(self, name: str = "law"):
     """Returns a figure of the result, a matplotlib.figure.Figure.

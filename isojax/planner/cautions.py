@@ -16,20 +16,25 @@ EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 TIE = 1e-9  # reward
 
 
-def contradicted(law: Fitted, a: Allocation, x: float) -> str | None:
-  """Returns how the measured curves contradict an allocation, or None.
+def contradicted(law: Fitted, Bp: int | None, n: float,
+                 x: float) -> tuple[str, str] | None:
+  """Returns how the measured curves contradict an n, and what follows them.
 
   Args:
     law: the fit with its curves.
-    a: the allocation; the curve of the nearest tested n stands for it.
-    x: its compute, in the unit of the curves; curves are read up to their data.
+    Bp: problems per step; None: the best tested one.
+    n: rollouts per problem; the curve of the nearest tested n stands for it.
+    x: the compute, in the unit of the curves; curves are read up to their data.
+
+  Returns:
+    (sentence, flags of launch.plan), or None if no curve contradicts.
   """
   begun = [c for c in law.curves if c.C_lo <= x]
-  same_Bp = [c for c in begun if c.Bp == a.Bp]
+  same_Bp = [c for c in begun if Bp in (None, c.Bp)]
   if not same_Bp:
     return None
   value = lambda c: c.at(min(max(x, c.C[0]), c.C_hi))
-  own = min(same_Bp, key=lambda c: abs(math.log(c.n / a.n)))
+  own = min(same_Bp, key=lambda c: (abs(math.log(c.n / n)), -value(c)[0]))
   best = max(begun, key=lambda c: value(c)[0])
   (reward, low, high), (most, best_low, best_high) = value(own), value(best)
   if best is own or most < reward + TIE:
@@ -38,12 +43,11 @@ def contradicted(law: Fitted, a: Allocation, x: float) -> str | None:
   name = lambda c: f"n = {c.n}" + f", Bp = {c.Bp}" * joint
   seen = min(x, own.C_hi, best.C_hi)
   return (
-      f"your own curves contradict this: at {seen:.3g} {law.unit}, "
+      f"{law.whose} own curves contradict this: at {seen:.3g} {law.unit}, "
       f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and {name(own)} "
       f"{reward:.3f} [{low:.3f}, {high:.3f}]"
-      + ("; the intervals overlap" if best_low <= high else "")
-      + f"; to follow the curves: --n={best.n}"
-      + f" --Bp={best.Bp}" * joint)
+      + "; the intervals overlap" * (best_low <= high),
+      f"--n={best.n}" + f" --Bp={best.Bp}" * joint)
 
 
 def of_the_law(q, a: Allocation, answer):
@@ -73,9 +77,9 @@ def of_the_law(q, a: Allocation, answer):
     yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
            "a prior for tiny policies; measure your own, launch.plan --sweep")
   yield from law.cautions
-  found = contradicted(law, a, answer.x)
+  found = contradicted(law, a.Bp, a.n, answer.x)
   if found:
-    yield found
+    yield f"{found[0]}; to follow the curves: a constant {found[1]}"
   if q.model is not None and q.model != law.model:
     yield f"the fit is of {law.model}, this is {q.model}"
   if q.metric != law.metric.split("@")[0]:

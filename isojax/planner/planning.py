@@ -162,12 +162,14 @@ def staged(ask: Request, question, answer, seeds, hours: float, price):
         last.Bp, last.n, last.C)
 
   C = stages.sweep_budget(hours, guess, all_hours)
-  last = advise(stages.REACH * C).allocation
+  final = advise(stages.REACH * C)
+  last = final.allocation
   anchor = request.anchors(ask.config)
   rows = plan_file.sweep(cells, C=C, seeds=seeds, cost=functools.partial(
       prices.expected, price), **anchor)
   return rows, "\n".join([
-      tables.staged(answer, last, prices.expected(price, last), rows),
+      tables.staged(answer, last, prices.expected(price, last), rows,
+                    final.warnings),
       *moved, tables.learning_rate(**anchor,
                                    anchor=request.whose(ask.config))])
 

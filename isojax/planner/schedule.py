@@ -1,7 +1,7 @@
 """A schedule of n that follows a law n*(C) while C is spent.
 
-n*(C) is the best constant n of a run that ends at C. Whether a run that follows
-it beats the best constant n has not been measured.
+n*(C) is the best constant n of a run that ends at C. A run that followed it did
+not beat the best constant n in the one study that compared them, docs/study.md.
 """
 
 import dataclasses
@@ -11,8 +11,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
-from isojax.planner.advice import Question
-from isojax.planner.allocation import nearest_power
+from isojax.planner import cautions
+from isojax.planner.advice import Answer, Question
+from isojax.planner.allocation import allocate, nearest_power
 from isojax.planner.fit_file import Fitted
 
 GRID = 512  # values of C, equally spaced in log C, between which n is searched
@@ -23,7 +24,7 @@ class Schedule:
   """Pieces of constant n, and what they rest on."""
 
   pieces: tuple[tuple[int, int], ...]  # (from C, n), rollouts
-  basis: str
+  end: Answer  # n*(C) at the end of the budget, before rounding
   warnings: tuple[str, ...]
 
 
@@ -118,16 +119,15 @@ def follow(q: Question) -> tuple[int, Schedule]:
     warnings.append(f"n is capped at {n_at(q.C)}: Bp * n is at most "
                     f"{min(q.B_max, q.C):,}")
   warnings.append(
-      "n*(C) is the best constant n of a run that ends at C; whether a run "
-      "that follows it is better has not been measured: compare with the constant n "
-      "of launch.plan without --schedule")
+      "n*(C) is the best constant n of a run that ends at C; a run that "
+      "followed it was not better than the best constant n where this was "
+      "measured (docs/study.md): compare with launch.plan without --schedule")
   if low < q.C:
     warnings.append(f"below {low:,} rollouts nothing was measured: the first n "
                     "is that of the first measured C")
-  if end.beyond:
-    warnings.append(f"extrapolated: the law is of {end.seen[0]:.3g} to "
-                    f"{end.seen[1]:.3g} {end.unit}, the budget is {end.x:.3g}")
+  last = allocate(Bp=Bp, n=found[-1][1], M=None, C=q.C)
+  warnings += cautions.of_the_law(q, last, end)
   if len(found) == 1:
     warnings.append("n*(C) stays at one power of two up to the budget, so the "
                     "schedule has one piece")
-  return Bp, Schedule(found, end.basis, tuple(warnings))
+  return Bp, Schedule(found, end, tuple(warnings))

@@ -7,7 +7,7 @@ from isojax.format import aligned, duration, many, number, pair, rounded
 from isojax.planner import plan_file
 from isojax.planner import pods
 from isojax.planner import schedule
-from isojax.planner.advice import Advice, Prediction, Question
+from isojax.planner.advice import Advice, Answer, Prediction, Question
 from isojax.planner.allocation import Allocation
 from isojax.planner.cost import calibration
 from isojax.planner.cost import choices
@@ -93,6 +93,13 @@ def _why_n(q: Question, a: Advice) -> str:
   return f"n = {n}, not n*: {why}"
 
 
+def n_star(answer: Answer) -> str:
+  """Returns n* with its interval."""
+  return f"n* = {answer.n:.4g}, " + (
+      "no interval is known" if answer.interval is None else
+      f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}")
+
+
 def explained(q: Question, a: Advice, anchor: str) -> str:
   """Returns what the allocation rests on.
 
@@ -102,9 +109,7 @@ def explained(q: Question, a: Advice, anchor: str) -> str:
     anchor: whose base_lr and base_batch these are.
   """
   lines = [
-      f"n* = {a.answer.n:.4g}" + (
-          f", interval {a.answer.interval[0]:.3g} to {a.answer.interval[1]:.3g}"
-          if a.answer.interval else "") + f": {a.answer.basis}",
+      f"{n_star(a.answer)}: {a.answer.basis}",
       _why_n(q, a) + "; M is rounded down" + (
           f", {q.C - a.allocation.C:,} of {q.C:,} rollouts stay unspent"
           if q.C > a.allocation.C else ""),
@@ -142,7 +147,7 @@ def down_sampled(n: int, proposal: pods.Proposal, step_ratio) -> str:
 
 
 def staged(one: Advice, last: Allocation, expected: dict | None,
-           rows: list[plan_file.Row]) -> str:
+           rows: list[plan_file.Row], warnings: tuple[str, ...]) -> str:
   """Returns why a budget is divided, and what follows the sweep.
 
   Args:
@@ -150,6 +155,7 @@ def staged(one: Advice, last: Allocation, expected: dict | None,
     last: the final run, by the law that is known now.
     expected: its costs.
     rows: of the sweep.
+    warnings: of the final run.
   """
   x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
   time, ends, device_hours, usd = costs(expected)
@@ -163,7 +169,8 @@ def staged(one: Advice, last: Allocation, expected: dict | None,
       f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
       f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
       "by the law that is known now, to be replaced by your own: python -m "
-      f"launch.plan --rollouts={last.C} --law=fit/fit.json"])
+      f"launch.plan --rollouts={last.C} --law=fit/fit.json",
+      *(f"warning: {warning}" for warning in warnings)])
 
 
 def scheduled(found: schedule.Schedule, Bp: int) -> str:
@@ -171,7 +178,8 @@ def scheduled(found: schedule.Schedule, Bp: int) -> str:
   lines = [["from C", "n", "rollouts a step"]]
   lines += [[f"{C:,}", str(n), f"{Bp * n:,}"] for C, n in found.pieces]
   return "\n".join([
-      aligned(lines), f"n*(C) to a power of two: {found.basis}",
+      aligned(lines), f"at the end {n_star(found.end)}; n is n*(C) to a power "
+      f"of two: {found.end.basis}",
       *(f"warning: {warning}" for warning in found.warnings)])
 
 

@@ -178,7 +178,7 @@ def test_a_schedule_follows_the_fit(tmp_path):
       "Bp": 16, "n": 4, "M": row["overrides"]["alloc"]["M"],
       "schedule": [[0, 4], [40_815, 8], [79_038, 16]]}
   assert 1e5 - 16 * 16 < row["C"] <= 1e5
-  assert "4..16" in out and "has not been measured" in out
+  assert "4..16" in out and "followed it was not better" in out
   # Steps of 64, of 128 and of 256 rollouts.
   assert row["overrides"]["alloc"]["M"] == 638 + 299 + 81
   assert row["expected"]["seconds"] > 0

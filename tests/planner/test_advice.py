@@ -305,7 +305,7 @@ def test_an_advice_says_that_a_measured_curve_is_better():
     assert found == [
         "your own curves contradict this: at 1e+05 rollouts, n = 8 reached "
         "0.520 [0.500, 0.540] and n = 16 0.470 [0.450, 0.490]; to follow the "
-        "curves: --n=8"]
+        "curves: a constant --n=8"]
   near = measured((8, 0.48), (16, 0.47))
   assert any("the intervals overlap" in w
              for w in ask(C=100_000, law=near, model="m", n=16).warnings)

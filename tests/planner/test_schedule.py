@@ -8,6 +8,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner import schedule
+from isojax.planner import tables
 from isojax.planner.allocation import allocate
 from tests.planner import test_advice
 
@@ -30,8 +31,8 @@ def test_pieces_of_a_law_by_hand():
   assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16), (at(4.5), 32),
                           (at(5.5), 64))
   assert found.pieces[1][0] == 40_815  # 10^(5 - ln(7) / 5) = 40,814.8
-  assert "your own fit, fit.json" in found.basis
-  assert any("has not been measured" in text for text in found.warnings)
+  assert "your own fit, fit.json" in found.end.basis
+  assert any("was not better than the best constant n" in text for text in found.warnings)
   assert any("below 10,000 rollouts" in text for text in found.warnings)
   assert not any("extrapolated" in text for text in found.warnings)
   a = allocate(Bp=Bp, n=4, M=None, C=ASK.C, schedule=found.pieces)
@@ -48,6 +49,21 @@ def test_a_smaller_budget_has_the_first_pieces():
   assert follow(C=20_000)[1].pieces == ((0, 4),)
   assert any("one piece" in text for text in follow(C=20_000)[1].warnings)
   assert any("extrapolated" in text for text in follow(C=500_000)[1].warnings)
+
+
+def test_what_speaks_against_the_law_is_said():
+  """n* = 2^(2 + 4 / (1 + e^-3.01)) = 56.19 at the end; n = 8 measured best."""
+  law = dataclasses.replace(test_advice.measured((8, 0.52), (64, 0.47)),
+                            cautions=("k is weak",))
+  _, found = follow(law=law, model="another")
+  for words in ("own curves contradict this: at 1e+05 rollouts, n = 8 reached "
+                "0.520", "a constant --n=8", "k is weak",
+                "the fit is of m, this is another"):
+    assert any(words in text for text in found.warnings), words
+  assert found.end.interval == law.interval(400_000)
+  low, high = law.interval(400_000)
+  assert f"at the end n* = 56.19, interval {low:.3g} to {high:.3g}; n is n*(C) " \
+      "to a power of two: your own fit" in tables.scheduled(found, 16)
 
 
 def test_n_is_capped_by_the_batch():
@@ -72,7 +88,7 @@ def test_a_law_that_is_not_identified_is_followed_only_where_measured():
   # 8 and 24 are tested; between 1e4 and 3e4 the nearer point in log C counts.
   Bp, found = follow(law=law, C=100_000, Bp=None)
   assert (Bp, found.pieces) == (16, ((0, 8), (17_321, 24)))  # sqrt(3) e4
-  assert "measured, not a law" in found.basis
+  assert "measured, not a law" in found.end.basis
   with pytest.raises(InputError, match="is not identified"):
     follow(law=law, C=200_000)
   with pytest.raises(InputError, match="is not identified"):
