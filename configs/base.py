@@ -175,7 +175,7 @@ def get_config():
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
           wandb="",  # project of Weights & Biases; needs isojax[wandb]
-          samples=0,  # rollouts of each step, whose text goes to samples.jsonl
+          samples=2,  # rollouts of each step, whose text goes to samples.jsonl
       ),
       mesh=dict(
           data=1,  # shards of rows; each holds all parameters

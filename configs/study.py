@@ -50,7 +50,7 @@ def get_config(part="hard"):
   config.alloc.Bp = BP
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
-  config.log.every_seconds = 60.0
+  config.log.update(every_seconds=60.0, samples=0)
   if part == "many":
     config.task.stratum = "isojax/assets/countdown-tiny-low2500.jsonl"
   if part == "setting":  # of the shipped hard.py

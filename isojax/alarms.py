@@ -8,6 +8,8 @@ import collections
 import math
 
 STEPS = 20  # steps whose records are averaged
+# Fewer steps are enough to see that there is no signal, if they are long.
+EARLY, EARLY_ROLLOUTS = 5, 1000
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
 ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
@@ -120,7 +122,7 @@ class Watcher:
   """Finds warnings in the records of a run, in their order.
 
   A warning is given once; again only after a window of STEPS, or an evaluation,
-  without it.
+  without it. The first window may be shorter.
   """
 
   def __init__(self, kept: list[dict], *, grouped: bool):
@@ -146,9 +148,10 @@ class Watcher:
     new = [text for name, text in found.items()
            if text and name not in self._on[kind]]
     self._on[kind] = {name for name, text in found.items() if text}
-    where = f"in the last {STEPS} steps, " if kind == "train" else ""
-    return [f"warning: {where}{text}. --config.log.samples=2 stores texts"
-            for text in new]
+    where = (f"in the last {len(self._window)} steps, " if kind == "train"
+             else "")
+    return [f"warning: {where}{text}. Read the texts in samples.jsonl "
+            "(log.samples)" for text in new]
 
   @property
   def on(self) -> list[str]:
@@ -159,7 +162,11 @@ class Watcher:
     window = self._window
     window.append(line)
     if len(window) < STEPS:
-      return {}
+      rollouts = sum(each["Bp"] * each["n"] for each in window)
+      if len(window) < EARLY or rollouts < EARLY_ROLLOUTS:
+        return {}
+      signal = _without_signal(window, self._grouped)
+      return {"signal": signal, "cut": None if signal else _cut_off(window)}
     if self._first is None:
       self._first = _mean(window, "entropy")
     reward = _mean(window, "reward")

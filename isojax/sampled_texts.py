@@ -77,8 +77,6 @@ def writer(folder: str, tokenizer, *, start: int, count: int):
   """
   path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
   working = bool(count) and hosts.first()
-  if working and object_store.remote(folder):
-    hosts.say("log.samples stores nothing in a bucket; texts are only printed")
 
   def store(prompts, rollouts, reward_Bpxn, advantage, step: int) -> None:
     nonlocal shown, working

@@ -23,6 +23,17 @@ def test_a_run_that_learns_is_not_warned():
   assert said((10, DEAD), (1, {}), (15, DEAD)) == []
 
 
+def test_five_long_steps_are_enough_to_see_no_signal():
+  """4 steps of 256 rollouts are 1,024, 5 of 199 are 995, 5 of 200 are 1,000."""
+  long = dict(Bp=64, n=4)
+  assert said((4, DEAD | long)) == [] == said((5, DEAD | dict(Bp=199, n=1)))
+  (text,) = said((40, DEAD | dict(Bp=200, n=1)))
+  assert text.startswith("warning: in the last 5 steps, no group had a right")
+  (text,) = said((40, {"truncated": 0.6} | long))
+  assert text.startswith("warning: in the last 5 steps, 60% of the rollouts")
+  assert said((19, {"reward": 0.0, "entropy": 0.0} | long)) == []
+
+
 @pytest.mark.parametrize("fields, words", [
     (DEAD, "easier stratum"), (DEAD | {"truncated": 1.0}, "max_new_tokens"),
     (DEAD | {"formatted": 0.0}, "task.grader.answer"),
