@@ -3,7 +3,8 @@
 The curves of a fit only rise. An evaluation *falls* if it is below the best one
 of its run by more than LIMIT standard errors of their difference over problems.
 A run falls if its last evaluation does. The fall begins at the first of the
-evaluations at the end that all fall.
+evaluations at the end that all fall. A run that recovers *dips*: it is fitted as
+it is, and named.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from isojax.format import compact, rate
 from isojax.frontier.study import FEWEST, Run, Study
 
 LIMIT = 3.0  # standard errors
+DIP = 5.0  # standard errors; any of many evaluations may be low by chance
 UNKNOWN = 0.05  # reward; least fall of runs without values per problem
 SCATTER = 5.0  # standard deviations of an evaluation, for such runs
 RULES = ("cut", "exclude", "keep")
@@ -51,35 +53,62 @@ class Fall:
     return f"{self.what}: {self.done}"
 
 
-def errors_below_best(run: Run) -> np.ndarray | None:
-  """Returns by how many standard errors each evaluation is below the best.
+def errors_below(run: Run, best_E) -> np.ndarray | None:
+  """Returns by how many standard errors each evaluation is below another.
 
   The standard error is that of the difference over problems. None without
   values per problem.
+
+  Args:
+    run: of the study.
+    best_E: for each evaluation, the index of the other one; or one for all.
   """
   if run.value_ExQ is None or run.value_ExQ.shape[1] < 2:
     return None
-  lost_ExQ = run.value_ExQ[run.reward_E.argmax()] - run.value_ExQ
+  lost_ExQ = run.value_ExQ[best_E] - run.value_ExQ
   error_E = lost_ExQ.std(axis=1, ddof=1) / math.sqrt(lost_ExQ.shape[1])
   lost_E = lost_ExQ.mean(1)
   return np.divide(lost_E, error_E, where=error_E > 0,
                    out=np.where(lost_E > 0, np.inf, 0.0))
 
 
-def fallen(run: Run) -> np.ndarray:
-  """Returns whether each evaluation falls.
+def _below(run: Run, best_E, limit: float) -> np.ndarray:
+  """Returns whether each evaluation is below another by more than a limit.
 
   Without values per problem the limit is UNKNOWN or, for at least 10
   evaluations, SCATTER standard deviations of an evaluation if that is more. The
   best of many evaluations is 2 to 3 above the mean by chance.
   """
-  errors_E = errors_below_best(run)
-  after = np.arange(len(run.reward_E)) > run.reward_E.argmax()
+  errors_E = errors_below(run, best_E)
   if errors_E is not None:
-    return after & (errors_E > LIMIT)
+    return errors_E > limit
   noise = UNKNOWN if len(run.reward_E) < 10 else max(
       UNKNOWN, SCATTER * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
-  return after & (run.reward_E.max() - run.reward_E > noise)
+  return run.reward_E[best_E] - run.reward_E > noise
+
+
+def fallen(run: Run) -> np.ndarray:
+  """Returns whether each evaluation falls."""
+  best = run.reward_E.argmax()
+  return (np.arange(len(run.reward_E)) > best) & _below(run, best, LIMIT)
+
+
+def dip(run: Run) -> str | None:
+  """Returns where a run that recovers was lowest, in words, or None."""
+  if begins(run) is not None:
+    return None
+  best_E = np.array([run.reward_E[:e + 1].argmax()
+                     for e in range(len(run.reward_E))])
+  lost_E = np.where(_below(run, best_E, DIP),
+                    run.reward_E[best_E] - run.reward_E, 0.0)
+  low = int(lost_E.argmax())
+  if lost_E[low] == 0.0:
+    return None
+  best = best_E[low]
+  return (f"run {run.run_id} (Bp {run.Bp}, n {run.n}, seed {run.seed}) dips "
+          f"from {rate(run.reward_E[best])} at {compact(run.C_E[best])} to "
+          f"{rate(run.reward_E[low])} at {compact(run.C_E[low])} and recovers: "
+          "a rising curve is fitted through the dip")
 
 
 def begins(run: Run) -> int | None:
@@ -118,7 +147,8 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
     if E is None:
       kept.append(run)
       continue
-    best, errors = int(run.reward_E.argmax()), errors_below_best(run)
+    best = int(run.reward_E.argmax())
+    errors = errors_below(run, best)
     short = rule == "exclude" or (rule == "cut" and E < FEWEST)
     done = ("it is fitted as it is, by a rising curve" if rule == "keep" else
             "it is left out" if short else

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from isojax.format import compact, many, number, rate
+from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options, percentiles
 from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
@@ -165,6 +166,7 @@ def _of_frontier(fit: Fit) -> list[str]:
 def _of_study(fit: Fit) -> list[str]:
   """Returns the cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
+  cautions += filter(None, map(collapse.dip, study.runs))
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
     cautions.append(
         "one seed in some configurations: intervals include the noise of the "

@@ -89,6 +89,24 @@ def _mean_curve(runs: list[LedgerRun], path: str):
   return arm.x_E, arm.reward_E
 
 
+def lowest(runs: list[LedgerRun], *, path: str) -> dict:
+  """Returns the lowest mean reward of an arm from its best one on, and its C."""
+  C_E, reward_E = _mean_curve(runs, path)
+  best = int(np.argmax(reward_E))
+  low = best + int(np.argmin(reward_E[best:]))
+  return {"best": float(reward_E[best]), "best_C": float(C_E[best]),
+          "low": float(reward_E[low]), "low_C": float(C_E[low])}
+
+
+def alarms(groups: dict) -> dict:
+  """Returns alarm -> [(arm, n, runs with it, runs)], for arms that have it."""
+  out = collections.defaultdict(list)
+  for (arm, n), members in groups.items():
+    for name, found in results.alarms(members).items():
+      out[name].append([arm, n, len(found), len(members)])
+  return dict(out)
+
+
 def matched(groups: dict, *, path: str) -> dict:
   """Returns B of every arm at the mean A, and what half of C predicts."""
   curves = {}
@@ -189,7 +207,7 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
     rows.append({
         "arm": arm, "n": None if followed else n, "Bp": members[0].head["Bp"],
         "m": None if followed else members[0].head["m"], "seeds": len(members),
-        "avg": estimate(ends[key]),
+        "avg": estimate(ends[key]), "lowest": lowest(members, path=path),
         "gain": estimate(ends[key] - ends[base]) if compared else None,
         "speedups": speedups(groups[base], members, path=path)
         if compared and p.part == "pods" else {},
@@ -213,5 +231,5 @@ def of_part(lines: list[dict], *, path: str, options: Options) -> dict:
           "joint": _joint([r for members in groups.values() for r in members],
                           p.C, options, path=path)
           if p.part == "regimes" and groups else None,
-          "runs": len(runs), "clock": results.clock(runs),
+          "alarms": alarms(groups), "runs": len(runs), "clock": results.clock(runs),
           "code": lines[0]["code"]}

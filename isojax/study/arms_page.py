@@ -62,14 +62,17 @@ def _speedup(row: dict, axis: str) -> str:
 
 def _table(found: dict) -> str:
   k, part = found["k"], found["part"]
-  head = ["arm", "Bp", "n", "m", "seeds", f"avg@{k} at C", "difference"]
+  head = ["arm", "Bp", "n", "m", "seeds", f"avg@{k} at C", "difference",
+          "best mean", "lowest after it"]
   more = {"pods": ["speed-up in rollouts", "speed-up in device-seconds"],
           "scalerl": ["A", "B", "B at the mean A", "error from half of C"]}
   lines = []
   for row in found["rows"]:
     line = [name_of(found, row), str(row["Bp"]), *(
         "-" if row[name] is None else str(row[name]) for name in ("n", "m")),
-            str(row["seeds"]), page.estimate(row["avg"]), _gain(row["gain"])]
+            str(row["seeds"]), page.estimate(row["avg"]), _gain(row["gain"]),
+            f"{rate(row['lowest']['best'])} at {compact(row['lowest']['best_C'])}",
+            f"{rate(row['lowest']['low'])} at {compact(row['lowest']['low_C'])}"]
     if part == "pods":
       line += [_speedup(row, axis) for axis in ("rollouts", "device_seconds")]
     if part == "scalerl":
@@ -81,6 +84,14 @@ def _table(found: dict) -> str:
       line += [number(at["B_at_A"]), rate(at["half_error"])] if at else ["-"] * 2
     lines.append(line)
   return page.table(head + (more[part] if part in more else []), lines)
+
+
+def _alarms(found: dict) -> list[str]:
+  """Returns in how many runs of which arms an alarm was on."""
+  return [f"Alarm `{name}` ({page.ALARMS[name]}): " + ", ".join(
+      f"{name_of(found, {'arm': arm})} at n = {n} {some} of {all_}"
+      for arm, n, some, all_ in rows) + " runs."
+          for name, rows in sorted(found["alarms"].items())]
 
 
 def _matched(found: dict) -> list[str]:
@@ -137,9 +148,10 @@ def block(found: dict, figures: str) -> str:
           found, f"![{page.ALTS['leaders']}]({figures}{part}-leaders.svg)\n"),
          *page.lost(found)]
         if found["leaders"] else []),
-      "Intervals are 95 % over seeds and problems." + (
+      "Intervals are 95 % over seeds and problems. Best and lowest are those of "
+      "the mean over seeds; the best is chosen, so a part of the loss is chance." + (
           " The difference is that to the first arm at the same n."
           if any(r["gain"] for r in found["rows"]) else ""), "",
       f"{many(found['runs'], 'run')}, {compact(c['rollouts'])} rollouts in "
       f"{duration(c['seconds'])} of processes, {page.date(c['first'])} to "
-      f"{page.date(c['last'])}; code {found['code']}.", ""])
+      f"{page.date(c['last'])}; code {found['code']}.", *_alarms(found), ""])

@@ -325,6 +325,8 @@ def of_law(found: dict, figures: str) -> str:
       *_mechanisms(found), image("mechanisms"), *_axes(found),
       "### Runs", "", _clock(found),
       (f"{many(len(falls), 'run')} fell: " + "; ".join(
-          falls) + "." if falls else "No run fell."), *_alarms(found),
+          falls) + "." if falls else "No run fell."),
+      *(f"{dip[0].upper()}{dip[1:]}." for dip in found["dips"]),
+      *_alarms(found),
       f"The prediction and the rules use C = {compact(p['C'])}.", ""]
   return "\n".join(lines)

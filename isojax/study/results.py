@@ -8,6 +8,7 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
+from isojax.frontier import collapse
 from isojax.frontier import diagnostics
 from isojax.frontier import next_sweep
 from isojax.frontier.bootstrap import Options
@@ -182,6 +183,7 @@ def of_law(lines: list[dict], *, path: str, registered: dict | None,
       "part": p.part, "protocol": dataclasses.asdict(p), "end": end,
       "missing": missing(p, everything), "fit": document,
       "falls": list(map(str, fit.falls)), "alarms": alarms(runs),
+      "dips": list(filter(None, map(collapse.dip, fit.study.runs))),
       "at_end": law.at(fit, end, clipped=True),
       "prediction": predicted(registered, runs, fit, options),
       "by_n": by_n(runs, end, options),

@@ -34,13 +34,28 @@ BEST, FALLEN, NOISE = [2] * 9, [1] * 5 + [2] * 4, [1] * 4 + [2] * 5
 
 
 def test_three_standard_errors_by_hand():
-  found = collapse.errors_below_best(run([[1] * 9, BEST, FALLEN, NOISE]))
+  found = collapse.errors_below(run([[1] * 9, BEST, FALLEN, NOISE]), 1)
   np.testing.assert_allclose(found[2:], [3.1623, 2.5298], atol=1e-3)
   assert found[1] == 0 and np.isinf(found[0])  # every problem one lower
   assert collapse.begins(run([[1] * 9, BEST, NOISE, FALLEN])) == 3
   assert collapse.begins(run([[1] * 9, BEST, FALLEN, NOISE])) is None  # it rose
   assert collapse.begins(run([[0] * 9, BEST, NOISE, FALLEN, [0] * 9])) == 3
   assert collapse.begins(run([[0] * 9, [1] * 9, BEST])) is None  # it rises
+
+
+def test_a_dip_is_told_and_fitted():
+  """Five of nine problems lose a quarter: 3.16 errors; all lose it: certain."""
+  low, told = [1] * 9, "from 0.500 at 1k to 0.250 at 2k and recovers"
+  dipping = [[1] * 9, BEST, low, FALLEN, BEST]
+  assert told in collapse.dip(run(dipping))
+  assert told in collapse.dip(run(dipping, known=False))  # 0.25 > 0.05
+  assert collapse.dip(run([[1] * 9, BEST, FALLEN, BEST])) is None
+  assert collapse.dip(run([[1] * 9, low, BEST, BEST])) is None  # before the best
+  assert collapse.dip(run([[1] * 9, BEST, low])) is None  # it falls
+  after = [[1] * 9, BEST, low, [4] * 9]  # a new best; the old one counts
+  assert told in collapse.dip(run(after))
+  left, falls = collapse.applied(study(run(dipping)), "cut")
+  assert not falls and len(left.runs[0].C_E) == 5
 
 
 @pytest.mark.parametrize("rule, evaluations, done", [

@@ -12,6 +12,7 @@ from configs import study as config
 from isojax import experiment
 from isojax import unused_settings
 from isojax.errors import InputError
+from isojax.format import compact
 from isojax.frontier import bootstrap
 from isojax.planner import request
 from isojax.study import arms
@@ -287,6 +288,26 @@ def test_a_schedule_against_every_fixed_n(gain, words):
                          gains={"": 0.0, "schedule": gain})
   assert words in text and "n = 4 from C = 0, n = 8 from C = 1k" in text
   assert found["schedules"][0]["gain"]["mean"] == pytest.approx(gain, abs=0.03)
+
+
+def test_what_an_arm_loses_after_its_best_is_told():
+  """All runs solve nothing at their eighth evaluation; one has an alarm."""
+  p = dataclasses.replace(ledgers.PROTOCOL, part="scalerl", stops=(), arms=tuple(
+      protocol.Arm(name, (8,), (0, 1, 2), {}) for name in ("", "x")))
+  lines = ledgers.of_arms(p, {"": 0.0, "x": 0.0})
+  heads = [i for i, line in enumerate(lines) if line["kind"] == "run"]
+  for i in heads[:3]:
+    lines[i + 8]["correct"] = "0" * len(lines[i + 8]["correct"])
+  lines[heads[1] + 8]["alarms"] = ["collapse"]
+  found = arms.of_part(lines, path="x", options=OPTIONS)
+  text = arms_page.block(found, "f/")
+  low, steady = (row["lowest"] for row in found["rows"])
+  at = lines[heads[0] + 8]["rollouts"]
+  assert (low["low"], low["low_C"]) == (0.0, at) and low["best_C"] < at
+  assert low["best"] > 0.1 and steady["low"] > steady["best"] - 0.05
+  assert f"| 0.000 at {compact(at)} |" in text
+  assert ("Alarm `collapse` (the reward fell far below its best): the recipe at "
+          "n = 8 1 of 3 runs.") in text
 
 
 def test_speedups_and_asymptotes():
