@@ -23,6 +23,7 @@ from absl import flags
 from isojax import cli
 from isojax import compilation
 from isojax import config_overrides
+from isojax import final_table
 from isojax import live_plot
 from isojax import profile
 from isojax import progress
@@ -123,7 +124,7 @@ def evaluate_only(context: RunContext, folder: str) -> int:
     if hosts.first():
       with records.opened(path) as written:
         written.append(line)
-      print(f"{line['eval_set']}: {progress.evaluation_line(line)}")
+      print(f"{line['eval_set']}: {final_table.evaluation_line(line)}")
   return 0
 
 

@@ -18,6 +18,7 @@ from isojax import cli
 from isojax import compilation
 from isojax import evaluate
 from isojax import experiment
+from isojax import final_table
 from isojax import opening
 from isojax import profile
 from isojax import progress
@@ -99,7 +100,7 @@ def to_end(context: RunContext, folder: str, trace: str | None,
     hosts.say(f"the run was complete: {run.rollouts} rollouts in {run.step} "
               "steps. To train longer, give a larger --config.alloc.C")
   if hosts.first():
-    progress.show(progress.table(records.read(run.ledger), run.ledger))
+    progress.show(final_table.table(records.read(run.ledger), run.ledger))
   return End(0, None)
 
 
@@ -113,7 +114,7 @@ def evaluate_if_due(run: Run) -> None:
   line = record(run, "eval", run.n, evaluation(
       run.context, run.grader, run.policy, run.step, run.stop))
   run.evaluated = run.rollouts
-  hosts.say(progress.evaluation_line(line))
+  hosts.say(final_table.evaluation_line(line))
 
 
 def save_if_due(run: Run) -> None:

@@ -27,8 +27,8 @@ LAYERS = {
     "decisions": ("planner", "frontier", "sections"),
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
-            "experiment", "policy", "run_context", "stopping", "rollouts",
-            "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
+            "experiment", "final_table", "policy", "run_context", "stopping",
+            "rollouts", "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume", "repair", "run_folder", "run_state", "step", "training",
             "unused_settings"),
     "sweep": ("sweep",),
@@ -203,6 +203,8 @@ IMPORTS = {
         "errors installation mesh models.lora planner.allocation "
         "rl.advantages rl.algorithm rl.critic rl.objective rl.optimizer "
         "rl.rewards sampling.sampler sections tasks.grader tasks.prompts",
+    "final_table":
+        "ledger.records",
     "format":
         "",
     "frontier.analysis":
@@ -321,9 +323,9 @@ IMPORTS = {
         "format progress",
     "main":
         "cli compilation config_overrides distributed.hosts "
-        "distributed.rendezvous errors ledger.object_store ledger.records "
-        "live_plot planner.plan_file preemption profile progress rollouts "
-        "run_context run_folder stopping training",
+        "distributed.rendezvous errors final_table ledger.object_store "
+        "ledger.records live_plot planner.plan_file preemption profile "
+        "progress rollouts run_context run_folder stopping training",
     "mesh":
         "errors",
     "model_families":
@@ -378,7 +380,7 @@ IMPORTS = {
     "planner.cost.machine":
         "errors",
     "planner.cost.measured":
-        "errors planner.cost.efficiency planner.cost.machine "
+        "errors ledger.records planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.recipe planner.cost.roofline "
         "planner.cost.workload",
     "planner.cost.memory":
@@ -596,9 +598,10 @@ IMPORTS = {
     "study.resampling":
         "",
     "study.results":
-        "errors evaluate frontier.bootstrap frontier.diagnostics "
-        "frontier.io.fit_json frontier.next_sweep study.law study.leaders "
-        "study.ledger study.prediction study.protocol study.resampling",
+        "errors evaluate frontier.bootstrap frontier.collapse "
+        "frontier.diagnostics frontier.io.fit_json frontier.next_sweep "
+        "study.law study.leaders study.ledger study.prediction "
+        "study.protocol study.resampling",
     "study.stages":
         "errors ledger.records planner.allocation planner.request "
         "sweep.runs",
@@ -668,11 +671,11 @@ IMPORTS = {
         "errors installation json_text tasks.base tasks.problem",
     "training":
         "alarms cli compilation distributed.hosts evaluate experiment "
-        "ledger.checkpoint ledger.records opening profile progress resume "
-        "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
-        "run_state sampled_texts sampling.compile_ahead "
-        "sampling.in_flight_queue step step_rollouts stopping summaries "
-        "tasks.stratum_file",
+        "final_table ledger.checkpoint ledger.records opening profile "
+        "progress resume rl.algorithm rl.update rng rollouts "
+        "rollouts_in_flight run_context run_state sampled_texts "
+        "sampling.compile_ahead sampling.in_flight_queue step step_rollouts "
+        "stopping summaries tasks.stratum_file",
     "types":
         "",
     "unused_settings":

@@ -101,7 +101,8 @@ EVAL = (
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
 # Values of fields that older records lack.
 ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0,
-         "put_back": 0, "alarms": []}
+         "put_back": 0, "seconds_logp": 0.0, "alarms": []}
+PHASES = ("sample", "score", "logp", "update")  # of a step, see seconds_* above
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
           "scored_tokens", "updates", "skipped_updates", "device_seconds")
@@ -118,6 +119,12 @@ def completed(record: dict) -> dict:
     record["updates"] = (step if isinstance(step, int) else 0) - (
         record["skipped_updates"])
   return record
+
+
+def phases(record: dict) -> list[float]:
+  """Returns the seconds of each of PHASES in a train record."""
+  record = completed(record)
+  return [record[f"seconds_{phase}"] for phase in PHASES]
 
 
 def _chained(record: dict, before: str) -> str:

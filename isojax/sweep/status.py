@@ -18,7 +18,6 @@ from isojax.sweep.sweeper import FINAL, RunState
 HOME, TO_END_OF_LINE, BELOW = "\x1b[H", "\x1b[K", "\x1b[J"  # ECMA-48
 TAIL = 65_536  # bytes of records that the live line reads
 RECENT = 20  # training steps whose median gives the rate; some compile
-PHASES = ("sample", "score", "update")
 HEADER = ["run", "state", "seed", "Bp", "n", "step/M", "C", "best avg",
           "rollouts/s", "ETA", "attempts", "host"]
 
@@ -37,8 +36,7 @@ class Progress:
 def of_records(kept: list[dict]) -> Progress:
   train = [r for r in kept if r["kind"] == "train"]
   evals = [r for r in kept if r["kind"] == "eval"]
-  seconds = [sum(r[f"seconds_{phase}"] for phase in PHASES)
-             for r in train[-RECENT:]]
+  seconds = [sum(records.phases(r)) for r in train[-RECENT:]]
   return Progress(
       step=train[-1]["step"] if train else 0,
       rollouts=train[-1]["rollouts"] if train else 0,

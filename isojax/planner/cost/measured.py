@@ -4,6 +4,7 @@ import dataclasses
 import statistics
 
 from isojax.errors import InputError
+from isojax.ledger import records
 from isojax.planner.cost import model_shape as model_shape_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
@@ -94,10 +95,9 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   typical = lambda name: statistics.median(r[name] for r in train)
   prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
   sample = (prefill + decode) / typical("seconds_sample")
-  # Forward passes before the updates are priced with them; older records have
-  # none.
+  # Forward passes before the updates are priced with them.
   logp = statistics.median(
-      r["seconds_logp"] if "seconds_logp" in r else 0.0 for r in train)
+      records.completed(r)["seconds_logp"] for r in train)
   update = sum(update) / (typical("seconds_update") + logp)
   return Efficiency(sample, sample, sample, update, update, update, 1.0,
                     typical("seconds_score"), f"measured from {path}")
