@@ -100,17 +100,9 @@ class LogSection:
                        f"{installation.pip_install('tb')}, or set it to False")
 
 
-VALUED = ("gae", "gae_whitened")  # advantages that depend on a critic's values
-# Advantages that are 0 in a group of one.
-COMPARING = (*advantages.ADVANTAGES, "reinforce_pp_baseline")
-# Advantages whose standard deviation is over all rollouts or tokens of a step.
-OVER_STEP = ("batch_norm_centered", "batch_norm_informative", "batch_norm_raw",
-             *advantages.TOKEN_ADVANTAGES)
-
-
 def compares(loss: LossConfig) -> bool:
   """Returns whether an advantage is 0 in a group of one; an own one may be."""
-  return loss.advantage in COMPARING or "advantage" in loss.own
+  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,11 +131,13 @@ class RecipeSection:
   optimizer: OptimizerConfig
 
   def __post_init__(self):
-    if self.critic.kind != "none" and self.loss.advantage not in VALUED:
+    if self.critic.kind != "none" and (
+        self.loss.advantage not in advantages.VALUED):
       raise InputError(
           f"recipe.critic.kind={self.critic.kind!r} with recipe.loss.advantage="
           f"{self.loss.advantage!r}: this advantage does not depend on values; "
-          f"expected one of {', '.join(VALUED)}, or critic.kind='none'")
+          f"expected one of {', '.join(advantages.VALUED)}, or "
+          "critic.kind='none'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +277,7 @@ def _check_ddof(e: Experiment) -> None:
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
   values = a.n_min if letter == "n" else a.m
-  if cfg.advantage in OVER_STEP:
+  if cfg.advantage in advantages.OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
   if cfg.advantage_ddof >= values:
     raise InputError(

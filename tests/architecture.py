@@ -439,10 +439,10 @@ IMPORTS = {
     "planner.stages":
         "",
     "planner.tables":
-        "format planner.advice planner.allocation planner.cost.calibration "
-        "planner.cost.choices planner.cost.lengths planner.cost.pricing "
-        "planner.cost.roofline planner.cost.workload planner.plan_file "
-        "planner.pods planner.schedule",
+        "errors format planner.advice planner.allocation "
+        "planner.cost.calibration planner.cost.choices planner.cost.lengths "
+        "planner.cost.pricing planner.cost.roofline planner.cost.workload "
+        "planner.plan_file planner.pods planner.schedule",
     "planner.trainers":
         "errors planner.allocation",
     "policy":

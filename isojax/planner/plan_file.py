@@ -26,6 +26,7 @@ class Row:
     return overrides(self)
 
 
+MOST_LR = 10.0  # of a row; no optimizer here learns with more
 SLACK = 1.05  # runs of different Bp * n end at slightly different C
 FIELDS = ("id", "overrides", "C", "lr", "expected")
 
@@ -83,6 +84,8 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
     if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (
         int, float):
       raise ValueError("expected an object in overrides, a number in lr")
+    if not 0 < row["lr"] <= MOST_LR:
+      raise ValueError(f"expected lr in (0, {MOST_LR:g}]")
   except ValueError as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error

@@ -1,8 +1,10 @@
 """The planner's answers as tables and sentences."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 
+from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, pair, rounded
 from isojax.planner import plan_file
 from isojax.planner import pods
@@ -12,6 +14,7 @@ from isojax.planner.allocation import Allocation
 from isojax.planner.cost import calibration
 from isojax.planner.cost import choices
 from isojax.planner.cost import lengths
+from isojax.planner.cost import pricing
 from isojax.planner.cost.pricing import Price
 from isojax.planner.cost.roofline import Cost
 from isojax.planner.cost.workload import SIGMA
@@ -203,6 +206,31 @@ def slots_limit(price: Price, a: Allocation) -> str | None:
           "sampler.memory_gib)")
 
 
+def config_costs(price: Price, a: Allocation) -> str | None:
+  """Returns how much longer a run takes by its config's choices, if it matters.
+
+  Compared with the mesh, rows and microbatches of a plan without --config.
+  """
+  if not price.eval_rollouts:
+    return None
+  try:
+    other = dataclasses.replace(pricing.packed(
+        price.shape, price.workload, price.machine, rows=a.B,
+        efficiency=price.efficiency), eval_rollouts=price.eval_rollouts,
+                                eval_k=price.eval_k)
+  except InputError:
+    return None  # only pages fit
+  times = float(price.run(a.Bp, a.n, a.M).seconds
+                / other.run(a.Bp, a.n, a.M).seconds)
+  if times < 1.2:
+    return None
+  mesh = other.mesh
+  return (f"the config makes the run {times:.2g} times as long as a plan "
+          f"without --config assumes: mesh data={mesh.data} fsdp={mesh.fsdp} "
+          f"tensor={mesh.tensor}, {min(other.rows, a.B):,} rows decoded at once, "
+          f"packed microbatches of at most {other.micro_rows:,} rollouts")
+
+
 def sampled(price: Price, B: int) -> tuple[str, str]:
   """Returns what slots hold, and how many of them are kept, in words."""
   slots, w = price.slots, price.workload
@@ -253,7 +281,8 @@ def priced(price: Price, runs: list[Cost],
       f"decoded at once{held}; {update}; prompts of {number(w.prompt_tokens)} and "
       f"responses of {number(w.response_tokens)} tokens; "
       f"{'with' if w.kl else 'without'} KL to the base policy",
-      *([f"warning: {limit}"] if limit else []),
+      *(f"warning: {told}" for told in (limit, config_costs(price, largest))
+        if told),
       "time: " + ", ".join(f"{name} {value / total:.0%}"
                            for name, value in seconds.items()
                            if value >= 0.005 * total)

@@ -157,12 +157,12 @@ def other_anchor(path: str, config) -> str | None:
       row = json_text.loads(line)
       alloc = row["overrides"]["alloc"]
       lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
-                   alloc["Bp"] * alloc["n"])
+                   int(alloc["Bp"]) * int(alloc["n"]))
       if not math.isclose(row["lr"], lr, rel_tol=1e-3):
         return (f"{path} has lr {row['lr']:.3g}, this config's "
                 f"recipe.optimizer gives {lr:.3g}: the plan was made with "
                 "another anchor; runs use the config's")
-    except (ValueError, KeyError, TypeError):
+    except (ArithmeticError, ValueError, KeyError, TypeError):
       pass  # of_row refuses this row, or it was not made by launch.plan
   return None
 

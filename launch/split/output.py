@@ -27,12 +27,13 @@ from launch.split import config
 _SIZES = (("tiny", 5e6), ("qwen2.5-0.5b", 2e9), ("qwen2.5-7b", math.inf))
 
 
-def size_of(model: str) -> str:
+def size_of(folder: str) -> str:
   """Returns the size of configs/base.py that suits a model.
 
-  The largest if the model is not a local folder.
+  The largest if the folder is not there, as for the name of a model that was
+  not measured.
   """
-  file = pathlib.Path(installation.find(model)) / "config.json"
+  file = pathlib.Path(installation.find(folder)) / "config.json"
   if not file.is_file():
     return _SIZES[-1][0]
   try:
@@ -56,9 +57,16 @@ def _values(section) -> dict:
   return out
 
 
-def proposal(cfg: config.Split, path: str, name: str) -> str:
-  """Returns the command that trains on a stratum as it was measured."""
-  size = size_of(cfg.model)
+def proposal(cfg: config.Split, path: str, name: str, folder: str) -> str:
+  """Returns the command that trains on a stratum as it was measured.
+
+  Args:
+    cfg: of the split.
+    path: of the stratum.
+    name: of the recipe in configs/.
+    folder: of the model.
+  """
+  size = size_of(folder)
   experiment = importlib.import_module(f"configs.{name}").get_config(size)
   file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
   values = {"task.stratum": path, "model.path": cfg.model,
@@ -90,7 +98,7 @@ def make_folder(out: str) -> None:
 
 
 def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
-          command: str, mixture: bool = False) -> str:
+          command: str, folder: str, mixture: bool = False) -> str:
   """Writes a stratum, prints the command that trains on it; returns its path.
 
   Args:
@@ -99,6 +107,7 @@ def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
     name: of the stratum.
     rows: its problems.
     command: that writes the file again.
+    folder: of the model.
     mixture: whether it is one of several strata.
   """
   path = f"{cfg.out}-{name}.jsonl"
@@ -109,7 +118,7 @@ def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
       [row for row in rows if row["split"] == "train"], cfg.n, mixture=mixture)
   progress.show(f"wrote {path}: {len(stratum.train)} train, "
                 f"{len(stratum.validation)} validation; {why}\n"
-                f"  {proposal(cfg, path, recipe)}")
+                f"  {proposal(cfg, path, recipe, folder)}")
   return path
 
 
@@ -121,7 +130,8 @@ def write_all(cfg: config.Split, command: str) -> str:
            "answer": p.answer, "correct": None}
           for split in stratum_file_lib.SPLITS for p in getattr(pool, split)]
   return write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
-                     "model_sha256": None}, "all", rows, command=command)
+                     "model_sha256": None}, "all", rows, command=command,
+               folder=cfg.model)
 
 
 def with_tokens(strata: dict, tokens: dict) -> dict:

@@ -65,7 +65,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
     paths[name] = output.write(
         cfg, header | {"n": cfg.n} | {
             key: how[key] for key in how if key not in stratum_file_lib.SPLITS},
-        name, rows[name], command=command, mixture=name in mixtures)
+        name, rows[name], command=command, folder=policy.folder,
+        mixture=name in mixtures)
   if errors:
     raise InputError("; ".join(errors))
   return paths

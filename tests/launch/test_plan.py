@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -272,6 +273,25 @@ def test_few_slots_of_a_config_are_said_to_cost_time(tmp_path):
          "takes 1.6 times as long as with --config.sampler.slots=1024" in out
   _, out = planned(*args, "--config.sampler.slots=1024", cwd=tmp_path)
   assert "limits decoding" not in out
+
+
+def test_what_the_other_choices_of_a_config_cost_is_said(tmp_path):
+  """The times of a plan with and without the config differ by that factor."""
+  for name in ("configs", "isojax"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  args = ["--rollouts=1e6", "--machine=16xh100", "--stratum=hard",
+          "--prompt_tokens=200", "--response_tokens=1500"]
+  (row,), out = planned(*args, "--config=configs/hard.py:qwen2.5-7b", MODEL,
+                        cwd=tmp_path)
+  said = re.search(r"the config makes the run ([\d.]+) times as long .* (\d+) "
+                   r"rows decoded at once packed microbatches of at most (\d+)",
+                   out.replace(",", ""))
+  assert int(said[2]) > 128 and int(said[3]) > 4  # those of the config
+  (plain,), out = planned(*args, MODEL, cwd=tmp_path)
+  assert "the config makes" not in out
+  times = row["expected"]["seconds"] / plain["expected"]["seconds"]
+  assert float(said[1]) > 2 and times == pytest.approx(
+      float(said[1]), rel=0.1)  # the plain one has no evaluations
 
 
 def test_pages_of_a_config_are_priced(tmp_path):

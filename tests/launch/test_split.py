@@ -445,6 +445,16 @@ def test_the_command_suits_the_size_of_the_model(tmp_path):
     output.size_of(str(tmp_path))
 
 
+def test_the_size_is_that_of_the_measured_folder():
+  """A name on the hub has been downloaded to a folder of another name."""
+  values = split_math.get_config("gsm8k").to_dict()
+  values["model"] = "Qwen/on-the-hub"
+  cfg = sections.section(split_config.Split, sections.completed(
+      values, split_config.Split), "config")
+  text = output.proposal(cfg, "s.jsonl", "hard", "tests/data/qwen2.5-0.5b")
+  assert "hard.py:qwen2.5-0.5b" in text and "model.path=Qwen/on-the-hub" in text
+
+
 @pytest.mark.parametrize("mesh, proposed", [
     ({}, []), ({"fsdp": 8}, ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"])])
 def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
@@ -453,7 +463,7 @@ def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values["mesh"] |= mesh
   cfg = sections.section(split_config.Split, sections.completed(
       values, split_config.Split), "config")
-  words = shlex.split(output.proposal(cfg, "s-hard.jsonl", "hard"))
+  words = shlex.split(output.proposal(cfg, "s-hard.jsonl", "hard", cfg.model))
   assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
   assert [word for word in words if ".mesh." in word] == proposed
 

@@ -279,6 +279,8 @@ def test_a_plan_goes_there_and_back():
      "p:1: not a row .*overrides"),
     ([json.dumps(dict(id="", overrides={}, C=1, lr="x", expected=None))], 0,
      "p:1: not a row .*lr"),
+    ([json.dumps(dict(id="", overrides={}, C=1, lr=10**400, expected=None))], 0,
+     "expected lr in .0, 10."),
     (["{}"], -1, "--row=-1")])
 def test_bad_plans(lines, row, message):
   with pytest.raises(InputError, match=message):
