@@ -573,13 +573,13 @@ IMPORTS = {
         "frontier.scalerl frontier.speedup study.law study.leaders "
         "study.ledger study.resampling study.results",
     "study.arms_page":
-        "format study.page",
+        "format study.arms study.page",
     "study.distance":
         "evaluate ledger.records ledger.step_folders ledger.workdir mesh "
         "rl.packing rl.update rng run_context run_folder sampling.sampler "
         "study.ledger",
     "study.figures":
-        "format frontier.report.axes",
+        "format frontier.report.axes study.arms",
     "study.law":
         "frontier.analysis frontier.bootstrap frontier.io.selection "
         "frontier.study frontier.verdict study.ledger",

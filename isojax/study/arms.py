@@ -25,6 +25,16 @@ from isojax.study.ledger import LedgerRun
 
 AXES = ("rollouts", "device_seconds")  # of speed-ups
 SPEEDUP_DRAWS = 4000
+# The name of an arm without changes, by part.
+FIRST_ARM = {"scalerl": "the recipe", "pods": "all rollouts",
+             "rate": "the rule", "schedule": "fixed", "regimes": "-",
+             "setting": "hard.py"}
+
+
+def name_of(found: dict, row: dict) -> str:
+  """Returns the name of an arm."""
+  part = found["part"]
+  return row["arm"] or (FIRST_ARM[part] if part in FIRST_ARM else "as it is")
 
 
 def grouped(runs: list[LedgerRun], C: float) -> dict[tuple, list[LedgerRun]]:
@@ -90,12 +100,22 @@ def _mean_curve(runs: list[LedgerRun], path: str):
 
 
 def lowest(runs: list[LedgerRun], *, path: str) -> dict:
-  """Returns the lowest mean reward of an arm from its best one on, and its C."""
+  """Returns the lowest mean reward of an arm from its best one on, and its C.
+
+  Also the best one, and the curve of the mean over seeds.
+  """
   C_E, reward_E = _mean_curve(runs, path)
   best = int(np.argmax(reward_E))
   low = best + int(np.argmin(reward_E[best:]))
   return {"best": float(reward_E[best]), "best_C": float(C_E[best]),
-          "low": float(reward_E[low]), "low_C": float(C_E[low])}
+          "low": float(reward_E[low]), "low_C": float(C_E[low]),
+          "curve": [C_E.tolist(), reward_E.tolist()]}
+
+
+def falls(found: dict) -> bool:
+  """Returns whether an arm loses half of its best mean."""
+  return any(2 * row["lowest"]["low"] < row["lowest"]["best"]
+             for row in found["rows"])
 
 
 def alarms(groups: dict) -> dict:

@@ -1,20 +1,10 @@
 """The block of the page for a part of the study that compares arms."""
 
 from isojax.format import compact, duration, many, number, pair, rate, signed
+from isojax.study import arms
 from isojax.study import page
 
 NO_DATA = "No arm has reached C yet."
-# The name of an arm without changes, by part.
-FIRST_ARM = {"scalerl": "the recipe", "pods": "all rollouts",
-             "rate": "the rule", "schedule": "fixed", "regimes": "-",
-             "setting": "hard.py"}
-
-
-def name_of(found: dict, row: dict) -> str:
-  """Returns the name of an arm."""
-  part = found["part"]
-  return row["arm"] or (FIRST_ARM[part] if part in FIRST_ARM else "as it is")
-
 
 def _gain(value: dict | None) -> str:
   return "-" if value is None else (
@@ -29,7 +19,7 @@ def resolved(value: dict) -> str:
 
 def _count(found: dict) -> str:
   """Returns how many arms differ from the baseline."""
-  said = [(resolved(r["gain"]), f"{name_of(found, r)} at n = {r['n']}")
+  said = [(resolved(r["gain"]), f"{arms.name_of(found, r)} at n = {r['n']}")
           for r in found["rows"] if r["gain"]]
   parts = [f"{word}: " + ", ".join(name for w, name in said if w == word)
            for word in ("better", "worse", "not resolved")
@@ -68,11 +58,12 @@ def _table(found: dict) -> str:
           "scalerl": ["A", "B", "B at the mean A", "error from half of C"]}
   lines = []
   for row in found["rows"]:
-    line = [name_of(found, row), str(row["Bp"]), *(
+    line = [arms.name_of(found, row), str(row["Bp"]), *(
         "-" if row[name] is None else str(row[name]) for name in ("n", "m")),
             str(row["seeds"]), page.estimate(row["avg"]), _gain(row["gain"]),
-            f"{rate(row['lowest']['best'])} at {compact(row['lowest']['best_C'])}",
-            f"{rate(row['lowest']['low'])} at {compact(row['lowest']['low_C'])}"]
+            *(f"{rate(row['lowest'][name])} at "
+              f"{compact(row['lowest'][f'{name}_C'])}"
+              for name in ("best", "low"))]
     if part == "pods":
       line += [_speedup(row, axis) for axis in ("rollouts", "device_seconds")]
     if part == "scalerl":
@@ -89,7 +80,7 @@ def _table(found: dict) -> str:
 def _alarms(found: dict) -> list[str]:
   """Returns in how many runs of which arms an alarm was on."""
   return [f"Alarm `{name}` ({page.ALARMS[name]}): " + ", ".join(
-      f"{name_of(found, {'arm': arm})} at n = {n} {some} of {all_}"
+      f"{arms.name_of(found, {'arm': arm})} at n = {n} {some} of {all_}"
       for arm, n, some, all_ in rows) + " runs."
           for name, rows in sorted(found["alarms"].items())]
 
@@ -140,6 +131,9 @@ def block(found: dict, figures: str) -> str:
            [_count(found)] if any(r["gain"] for r in found["rows"]) else [])
   image = [f"![avg at C of every arm]({figures}{part}-arms.svg)", ""
            ] if found["rows"] else []
+  if arms.falls(found):
+    image += [f"![mean avg of the arms over C; grey: the other arms]({figures}"
+              f"{part}-falls.svg)", ""]
   return "\n".join([
       f"## {page.title(part)}", "", *page.missing(found), *first, "", *image,
       *([_table(found), ""] if found["rows"] else []), *_matched(found),

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from isojax.format import compact
 from isojax.frontier.report import axes as axes_lib
+from isojax.study import arms as arms_lib
 
 WIDTH = 4.2  # inches
 GREY = "0.4"
@@ -301,10 +302,13 @@ def arms(found: dict) -> Figure:
                 fmt=axes_lib.marker_of(n, tested) if n else "*", capsize=3,
                 color=colour_of(n, tested) if n else "C3", ms=5 if n else 8)
   for base in (row for row in rows if row["arm"] == found["baseline"]):
-    if len(tested) == 1:
-      ax.axvline(base["avg"]["mean"], color=GREY, lw=0.8, ls=":")
+    beside = [i for i, row in enumerate(rows) if row["n"] == base["n"]]
+    if len(beside) > 1:
+      ax.vlines(base["avg"]["mean"], -beside[-1] - 0.4, 0.4 - beside[0],
+                color=GREY, lw=0.8, ls=":")
   ax.set_yticks([-i for i in range(len(rows))], [
-      ", ".join(filter(None, (row["arm"], row["n"] and f"n = {row['n']}")))
+      ", ".join(filter(None, (arms_lib.name_of(found, row),
+                              row["n"] and f"n = {row['n']}")))
       for row in rows])
   ax.tick_params(axis="y", length=0)
   ax.set_xlabel(f"avg@{found['k']} at C = {compact(found['protocol']['C'])}, "
@@ -312,7 +316,33 @@ def arms(found: dict) -> Figure:
   return figure
 
 
-ARMS = {"arms": arms, "leaders": leaders}
+@styled
+def falls(found: dict) -> Figure | None:
+  """Returns the mean reward over C if an arm falls; names the steadiest one."""
+  if not arms_lib.falls(found):
+    return None
+  figure, ax = _axes(2.8)
+  steady = max(found["rows"], key=lambda row: (
+      row["lowest"]["low"] / row["lowest"]["best"]))
+  for row in found["rows"]:
+    C, reward_ = row["lowest"]["curve"]
+    base = row["arm"] == found["baseline"]
+    named = base or row is steady
+    colour = "black" if base else "C0" if named else GREY
+    ax.plot(C[1:], reward_[1:], color=colour, lw=1.8 if named else 0.6,
+            zorder=2 if named else 1)
+    if named:
+      ax.annotate(arms_lib.name_of(found, row), xy=(1.0, reward_[-1]),
+                  xytext=(1.02, reward_[-1]), xycoords=("axes fraction", "data"),
+                  textcoords=("axes fraction", "data"), va="center",
+                  color=colour, fontweight="bold", annotation_clip=False)
+  axes_lib.C_axis(ax, {"axis": "rollouts"}, subs=(1, 3))
+  ax.set_ylim(bottom=0.0)
+  ax.set_ylabel(f"avg@{found['k']}, mean over seeds")
+  return figure
+
+
+ARMS = {"arms": arms, "falls": falls, "leaders": leaders}
 LAW = {"reward": reward, "frontier": frontier, "best-n": best_n,
            "leaders": leaders, "metrics": metrics, "mechanisms": mechanisms}
 

@@ -277,7 +277,7 @@ def test_arms_are_compared_with_the_first():
   assert gains["high"]["mean"] == pytest.approx(0.1, abs=0.03)
   assert ("better: high at n = 8; worse: low at n = 8; not resolved: same at "
           "n = 8.") in text
-  assert "Partial" not in text
+  assert "Partial" not in text and "falls.svg" not in text
 
 
 @pytest.mark.parametrize("gain, words", [
@@ -308,6 +308,7 @@ def test_what_an_arm_loses_after_its_best_is_told():
   assert f"| 0.000 at {compact(at)} |" in text
   assert ("Alarm `collapse` (the reward fell far below its best): the recipe at "
           "n = 8 1 of 3 runs.") in text
+  assert "](f/scalerl-falls.svg)" in text and arms.falls(found)
 
 
 def test_speedups_and_asymptotes():
