@@ -477,6 +477,14 @@ def test_a_law_that_its_curves_contradict_says_so(law):
       told) and told in repr(at)
 
 
+def test_a_schedule_of_n_is_planned():
+  plan = isojax.plan(rollouts=4e5, stratum="easy", schedule=True)
+  (row,) = plan.rows
+  assert len(row.allocation.schedule) > 1 and "from C" in plan.table()
+  with pytest.raises(isojax.InputError, match="^n: no effect with schedule"):
+    isojax.plan(rollouts=4e5, stratum="easy", schedule=True, n=8)
+
+
 def test_logs_of_another_trainer_and_why_there_is_no_law():
   path = "isojax/assets/logs/tinker_metrics.jsonl"
   with pytest.raises(isojax.InputError, match=(

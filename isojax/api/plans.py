@@ -73,9 +73,9 @@ def plan(
       nothing is known about n at this budget.
   """
   values = dict(locals())
+  values |= {name: _listed(values[name]) for name in ("Bp", "n", "seeds")}
   given = frozenset(name for name, value in values.items()
                     if value != getattr(_DEFAULT, name))
-  values |= {name: _listed(values[name]) for name in ("Bp", "n", "seeds")}
   if config is not None:
     values["config"] = configs.config(config)
   if law is not None and not isinstance(law, str):

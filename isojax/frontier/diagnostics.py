@@ -152,17 +152,23 @@ class Sensitivity:
   spread_interval: tuple[float, float]
 
 
+def _together(fit: Fit, members: list[int]) -> tuple[float, list[int]]:
+  """Returns the largest C that all curves reach, and those that begin by it."""
+  C = min(fit.curves[i].C_hi for i in members)
+  return C, [i for i in members if fit.curves[i].C_lo <= C]
+
+
 def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
   """Returns rewards over n at each Bp, and over Bp at each n (section 8.1)."""
   cells = fit.study.configurations
   out = []
   for varied, at in (("n", 1), ("Bp", 0)):
     for held in sorted({cell[1 - at] for cell in cells}):
-      members = [i for i, cell in enumerate(cells) if cell[1 - at] == held]
+      C, members = _together(fit, [
+          i for i, cell in enumerate(cells) if cell[1 - at] == held])
       members.sort(key=lambda i: cells[i][at])
       if len(members) < 2:
         continue
-      C = min(fit.curves[i].C_hi for i in members)
       reward_DxV = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
       spread_D = reward_DxV.max(1) - reward_DxV.min(1)
       low, high = np.quantile(reward_DxV[1:], bootstrap.QUANTILES, axis=0)
@@ -171,9 +177,9 @@ def sensitivity(fit: Fit) -> tuple[Sensitivity, ...]:
           values=tuple(cells[i][at] for i in members),
           reward=tuple(reward_DxV[0].tolist()), low=tuple(low.tolist()),
           high=tuple(high.tolist()),
-          best_seen=tuple(float(max(
-              r.reward_E[r.C_E <= C].max()
-              for r in fit.study.runs_of(*cells[i])))
+          best_seen=tuple(float(np.concatenate([
+              r.reward_E[r.C_E <= C]
+              for r in fit.study.runs_of(*cells[i])]).max())
                           for i in members),
           spread=float(spread_D[0]),
           spread_interval=bootstrap.percentiles(spread_D)))
@@ -198,10 +204,10 @@ def best_n(fit: Fit) -> tuple[BestN, ...]:
   cells = fit.study.configurations
   out = []
   for Bp in sorted({b for b, _ in cells}):
-    members = [i for i, (b, _) in enumerate(cells) if b == Bp]
+    C, members = _together(fit, [
+        i for i, (b, _) in enumerate(cells) if b == Bp])
     if len(members) < 2:
       continue
-    C = min(fit.curves[i].C_hi for i in members)
     n = np.array([cells[i][1] for i in members])
     reward_DxN = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
     if np.ptp(reward_DxN[0]) < verdict.TIE:

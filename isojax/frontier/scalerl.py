@@ -260,7 +260,7 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
 
   A = found.law.A
   start = np.array([found.law.B, math.log(found.law.C_mid), found.law.R0])
-  least = best(A, start)
+  least = (*best(A, start), A)  # the smallest ssr, its parameters and A
   # F(1, count - 3): count points and R0, less four parameters.
   allowed = 1 + scipy.stats.f.ppf(0.95, 1, count - 3) / (count - 3)
 
@@ -271,12 +271,13 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
     solution: the one at the estimate does not lead to the minimum at a far A.
     """
     nonlocal least
-    inside, (_, at) = A, least
+    _, at, begin = least
+    inside = begin
     for share in 0.5 ** np.arange(10, -1, -1):
-      outside = A + (bound - A) * share
+      outside = begin + (bound - begin) * share
       error, near = best(outside, at)
       if error < least[0]:
-        least = error, near
+        least = error, near, outside
       if error > allowed * least[0] + 1e-12:
         return scipy.optimize.brentq(
             lambda a: best(a, at)[0] - allowed * least[0] - 1e-12, inside,

@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from isojax.frontier import analysis
 from isojax.frontier import diagnostics
 from isojax.frontier.io import fit_json
+from isojax.frontier.study import Run, Study
 from tests.frontier import studies
 
 
@@ -39,6 +41,27 @@ def test_sensitivity_and_best_n_of_known_curves():
   assert over_n.spread == pytest.approx(0.19, abs=0.03)
   best, = diagnostics.best_n(fit)
   assert (best.n, best.Bp, best.agreeing) == (23, 5, 1.0)
+
+
+def test_a_curve_that_begins_after_another_ends_is_left_out():
+  """200 steps of Bp * n for each n, evaluated every 10 steps from step 10 on.
+
+  n = 8 ends at 51,200 rollouts, and n = 512 is first evaluated at 163,840.
+  """
+  step_E = np.arange(10, 201, 10)
+  runs = tuple(
+      Run(f"r{n}", 0, 32, n, step_E, 32.0 * n * step_E, None,
+          0.6 - 0.5 * np.exp(-step_E * n**0.5 / 900), None, "a.csv")
+      for n in (8, 64, 512))
+  fit = analysis.analyse(Study(runs, "rollouts", "avg", "hard", "v", "m", 4,
+                               False), studies.QUICK)
+  over_n, = diagnostics.sensitivity(fit)
+  assert over_n.C == 51_200 and over_n.values == (8, 64)
+  # 51,200 rollouts are 25 steps of 32 * 64: the second evaluation is seen.
+  assert over_n.best_seen[1] == pytest.approx(
+      0.6 - 0.5 * np.exp(-20 * 8 / 900))
+  best, = diagnostics.best_n(fit)
+  assert (best.n, best.C) == (8, 51_200)
 
 
 def test_extrapolation_is_scored_against_what_was_seen():

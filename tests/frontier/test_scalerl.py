@@ -163,6 +163,18 @@ def test_the_interval_of_A_is_the_profile_of_the_residuals():
     assert ssr / best.ssr == pytest.approx(1 + 4.351 / 20, rel=0.1)
 
 
+def test_the_interval_when_R0_moves_the_least_residuals():
+  """The step-0 rate is 0.01 too low: with R0 refitted, another A fits better."""
+  C = 1000.0 * np.arange(61)
+  R = 0.05 + 0.48 / (1 + (31_000 / np.maximum(C, 1e-9))**2.3)
+  R += 0.003 * np.random.default_rng(0).normal(size=61)
+  R[0] = 0.04
+  best = scalerl.fit(C, R, R0=None, min_C=0.0, A_bounds=(0.0, 1.0))
+  low, high = scalerl.A_interval(C, R, best, R0=None, min_C=0.0)
+  assert low <= best.law.A <= high and high - low < 0.1
+  assert low < 0.53 < high  # the true A
+
+
 def test_early_points_leave_A_open():
   early = C_E < 3000.0
   points = dict(R0=0.4, min_C=0.0)
