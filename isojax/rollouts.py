@@ -116,35 +116,37 @@ def graded_rollouts(context: RunContext, grader: Grading, params, problems,
         futures[grader.thread.submit(
             judged, [problems[i // n] for i in ours], ended)] = ours
   begun = time.perf_counter()
+  wait(futures, stop)
+  own, lost = [], []
+  for future, items in futures.items():
+    part = future.result()
+    own += zip(items.tolist(), part.correct_B.tolist(),
+               part.formatted_B.tolist(), part.vote_B)
+    lost += part.lost
+  graded = gathered(own, lost, B=len(owner_B))
+  return Sampled(rollouts, graded, time.perf_counter() - begun)
+
+
+def wait(futures, stop: Stop) -> None:
+  """Waits for verdicts; raises Stopped if a process was asked to stop."""
   while not stop.asked and concurrent.futures.wait(
       futures, timeout=WAIT).not_done:
     pass
   stop.check()
-  graded = _joined(futures, owner_B)
-  return Sampled(rollouts, graded, time.perf_counter() - begun)
 
 
-def _joined(futures: dict, owner_B) -> grader_lib.Graded:
-  """Returns all verdicts; each process provides those of its own rollouts."""
-  B = len(owner_B)
+def gathered(own: list, lost: list[str], *, B: int) -> grader_lib.Graded:
+  """Returns the verdicts of all processes.
+
+  Args:
+    own: (index, correct, formatted, vote) of each rollout of this process.
+    lost: answers that its grader has lost.
+    B: rollouts.
+  """
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
-
-  def put(items, correct, formatted, vote, lost):
-    graded.correct_B[items], graded.formatted_B[items] = correct, formatted
-    for i, each in zip(items, vote, strict=True):
-      graded.vote_B[i] = each
-    graded.lost.extend(lost)
-
-  for future, items in futures.items():
-    part = future.result()
-    put(items, part.correct_B, part.formatted_B, part.vote_B, part.lost)
-  if hosts.count() == 1:
-    return graded
-  items = np.flatnonzero(owner_B == hosts.number())
-  parts = hosts.gather([
-      graded.correct_B[items].tolist(), graded.formatted_B[items].tolist(),
-      [graded.vote_B[i] for i in items], graded.lost])
-  graded.lost.clear()
-  for process, part in enumerate(parts):
-    put(np.flatnonzero(owner_B == process), *part)
+  for theirs, lost_there in hosts.gather([own, lost]):
+    graded.lost.extend(lost_there)
+    for i, correct, formatted, vote in theirs:
+      graded.correct_B[i], graded.formatted_B[i] = correct, formatted
+      graded.vote_B[i] = vote
   return graded

@@ -4,7 +4,6 @@ See isojax.sampling.in_flight. Without in-flight updates isojax.rollouts samples
 and grades the rollouts of one step.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import time
@@ -16,10 +15,11 @@ from isojax import rng
 from isojax import step_rollouts
 from isojax.distributed import hosts
 from isojax.errors import InputError
+from isojax.rollouts import gathered
 from isojax.rollouts import Grading
 from isojax.rollouts import judging
 from isojax.rollouts import Sampled
-from isojax.rollouts import WAIT
+from isojax.rollouts import wait
 from isojax.run_context import RunContext
 from isojax.sampling import in_flight
 from isojax.sampling import in_flight_queue
@@ -156,10 +156,7 @@ def graded_batch(context: RunContext, grader: Grading, params, flight: Flight,
            for number in range(a.n)]
   begun = time.perf_counter()
   futures = {verdicts[name][0] for name in names if ours(name)}
-  while not stop.asked and concurrent.futures.wait(
-      futures, timeout=WAIT).not_done:
-    pass
-  stop.check()
+  wait(futures, stop)
   graded = _verdicts(names, verdicts)
   sampled = Sampled(handed.rollouts, graded, time.perf_counter() - begun)
   used = set(names)
@@ -177,9 +174,7 @@ def _verdicts(names: list, verdicts: dict) -> grader_lib.Graded:
   Answers that a call of the grader has lost are listed with the first batch
   that has a rollout of this call.
   """
-  B = len(names)
-  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
-  own, seen = [], set()
+  own, lost, seen = [], [], set()
   for i, name in enumerate(names):
     if name not in verdicts:
       continue
@@ -187,14 +182,7 @@ def _verdicts(names: list, verdicts: dict) -> grader_lib.Graded:
     part = future.result()
     own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j]])
     if future not in seen:
-      graded.lost.extend(part.lost)
+      lost.extend(part.lost)
       part.lost.clear()
       seen.add(future)
-  parts = hosts.gather([own, graded.lost])
-  graded.lost.clear()
-  for own, lost in parts:
-    graded.lost.extend(lost)
-    for i, correct, formatted, vote in own:
-      graded.correct_B[i], graded.formatted_B[i] = correct, formatted
-      graded.vote_B[i] = vote
-  return graded
+  return gathered(own, lost, B=len(names))
