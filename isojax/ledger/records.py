@@ -14,6 +14,7 @@ import json
 import math
 import os
 import time
+import uuid
 
 from isojax import json_text
 from isojax.errors import InputError, reason
@@ -367,13 +368,22 @@ def keep(path: str, kept: list[dict]) -> None:
 
 
 def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically: readers see the old or the new content."""
-  beside = path + ".tmp"
-  with open(beside, "wb") as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(beside, path)
+  """Replaces a file atomically: readers see the old or the new content.
+
+  Several processes may do it at once; the last one wins. A process that is
+  killed may leave a file PATH.*.tmp.
+  """
+  beside = f"{path}.{uuid.uuid4().hex[:12]}.tmp"
+  try:
+    with open(beside, "xb") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(beside, path)
+  except OSError:
+    with contextlib.suppress(OSError):
+      os.remove(beside)
+    raise
 
 
 def comparable(kept: list[dict]) -> list[dict]:

@@ -60,7 +60,8 @@ def _check_ours(folder: str) -> None:
     except OSError as error:
       raise InputError(f"--workdir={folder}: cannot be read ({reason(error)}); "
                        "expected a folder; choose another one") from error
-  foreign = sorted(names - {"lock", "config.json.tmp"})
+  foreign = sorted(name for name in names - {"lock"} if not (
+      name.startswith("config.json") and name.endswith(".tmp")))
   if foreign and "config.json" not in names:
     raise InputError(
         f"--workdir={folder}: contains {', '.join(foreign[:3])} but no "

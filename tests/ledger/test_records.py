@@ -1,7 +1,9 @@
 """The ledger survives torn lines, refuses nonsense, holds no step twice."""
 
+import concurrent.futures
 import json
 import os
+import threading
 
 import pytest
 
@@ -154,3 +156,27 @@ def test_the_names_that_others_rely_on():
   assert set(common + train) <= records.FIELDS["train"]
   assert set(common + evaluation) == records.FIELDS["eval"]
   json.dumps(make())
+
+
+def test_processes_may_replace_a_file_at_once(tmp_path):
+  """Sweepers that start together write the same files of a new root."""
+  path = str(tmp_path / "file")
+  together = threading.Barrier(8)
+
+  def write(text):
+    for _ in range(20):
+      together.wait()
+      records.replace(path, text)
+
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(write, [bytes([65 + i]) * 5000 for i in range(8)]))
+  left = (tmp_path / "file").read_bytes()
+  assert len(left) == 5000 and len(set(left)) == 1
+  assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_replacement_that_fails_leaves_nothing(tmp_path):
+  (tmp_path / "folder").mkdir()
+  with pytest.raises(OSError):
+    records.replace(str(tmp_path / "folder"), b"text")
+  assert os.listdir(tmp_path) == ["folder"]
