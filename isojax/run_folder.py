@@ -11,6 +11,7 @@ from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import step_folders
 from isojax.ledger import workdir
+from isojax.planner import allocation
 from isojax.run_context import RunContext
 
 
@@ -24,16 +25,11 @@ def extended(context: RunContext, folder: str) -> workdir.Stored | None:
     return None
   stored, values = workdir.read_config(folder), context.identity["alloc"]
   there = stored.config["alloc"] if "alloc" in stored.config else {}
-  if stored.given_C is not None:
-    there = there | {"C": stored.given_C}
-  budgets = [(there[name], values[name]) for name in ("C", "M")
-             if name in there]
-  if len(budgets) < 2 or any(
-      old is not None and new is not None and new < old
-      for old, new in budgets):
+  if not {"C", "M"} <= there.keys() or (
+      context.e.alloc.C < allocation.of_section(there).C):
     return None
-  (C, _), (M, _) = budgets
-  shorter = context.identity | {"alloc": values | {"C": C, "M": M}}
+  C = there["C"] if stored.given_C is None else stored.given_C
+  shorter = context.identity | {"alloc": values | {"C": C, "M": there["M"]}}
   same = workdir.run_id(shorter) == stored.identity
   return stored if same and workdir.run_id(context.identity) != (
       stored.identity) else None

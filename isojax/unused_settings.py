@@ -13,6 +13,7 @@ CONSTANTS = {"advantage_ddof": 0, "advantage_eps": 1e-6, "clip_low": 0.2,
              "clip_high": 0.2}
 CRITIC = {"lr": 3e-4, "coef": 0.5, "clip": None}
 KL_ESTIMATOR, NORMALISE, LEVEL = "k3", "after", "token"
+RATIO, RATIO_TO = "token", "old"
 
 
 def _constants(cfg: LossConfig):
@@ -45,6 +46,16 @@ def found(e: Experiment):
   if not cfg.kl_coef and cfg.kl_estimator != KL_ESTIMATOR:
     yield ("recipe.loss.kl_estimator", cfg.kl_estimator, KL_ESTIMATOR,
            "recipe.loss.kl_coef=0")
+  if cfg.policy_loss == "reinforce":  # without a ratio
+    why = "recipe.loss.policy_loss='reinforce' has no ratio"
+    if cfg.ratio != RATIO:
+      yield "recipe.loss.ratio", cfg.ratio, RATIO, why
+    if cfg.ratio_to != RATIO_TO:
+      yield "recipe.loss.ratio_to", cfg.ratio_to, RATIO_TO, why
+  if cfg.zero_variance == "regularizers" and not (
+      cfg.regularized or critic.kind != "none"):
+    yield ("recipe.loss.zero_variance", cfg.zero_variance, "off",
+           "there is no KL in the loss, entropy bonus or critic")
   if cfg.importance_cap is None and cfg.importance_level != LEVEL:
     yield ("recipe.loss.importance_level", cfg.importance_level, LEVEL,
            "recipe.loss.importance_cap=None")

@@ -512,7 +512,8 @@ IMPORTS = {
         "tasks.prompts tasks.stratum_file types",
     "run_folder":
         "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
-        "ledger.workdir run_context sections unused_settings",
+        "ledger.workdir planner.allocation run_context sections "
+        "unused_settings",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",

@@ -570,6 +570,8 @@ def test_neutral_settings_are_those_of_the_base_config():
           config.loss.importance_level) == (
               unused_settings.KL_ESTIMATOR, unused_settings.NORMALISE,
               unused_settings.LEVEL)
+  assert (config.loss.ratio, config.loss.ratio_to) == (
+      unused_settings.RATIO, unused_settings.RATIO_TO)
   assert config.critic.to_dict() == {"kind": "none", **unused_settings.CRITIC}
 
 
@@ -586,6 +588,12 @@ def test_neutral_settings_are_those_of_the_base_config():
     (dict(loss__policy_loss="reinforce", loss__clip_high=0.28),
      "clip_high=0.28 .*policy_loss='reinforce' .*; set it to 0.2"),
     (dict(loss__kl_estimator="k1"), "kl_estimator='k1' .*kl_coef=0"),
+    (dict(loss__policy_loss="reinforce", loss__ratio="sequence"),
+     "ratio='sequence' .*has no ratio; set it to 'token'"),
+    (dict(loss__policy_loss="reinforce", loss__ratio_to="behavior",
+          loss__importance_cap=None), "ratio_to='behavior' .*has no ratio"),
+    (dict(loss__zero_variance="regularizers"),
+     "zero_variance='regularizers' .*no KL in the loss, entropy bonus or"),
     (dict(loss__importance_cap=None, loss__importance_level="sequence"),
      "importance_level='sequence' .*importance_cap=None")])
 def test_settings_without_effect_are_refused_in_a_new_run(fields, told):

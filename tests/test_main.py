@@ -306,7 +306,7 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   stored = run_folder.extended(context, str(folder))
   assert stored.run_id == kept[0]["run_id"] != context.run_id
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
-                small()):
+                small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
     assert run_folder.extended(run_context.prepare(other), str(folder)) is None
   context, values = run_folder.as_stored(
       context, longer.to_dict(), str(folder), run_id=None, evaluate=False)

@@ -249,6 +249,22 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
   return None
 
 
+def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
+  """Returns the advice for the budget at (Bp, n); None without a step.
+
+  A measured frontier has its own Bp, at which the hours pay for another budget.
+  """
+  for _ in range(3):
+    C = budget_at(Bp, n)
+    if not C:
+      return None
+    advice = advise(dataclasses.replace(q, C=C, n=n))
+    if advice.allocation.Bp == Bp:
+      break
+    Bp = advice.allocation.Bp
+  return advice
+
+
 def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
   """Returns the advice for hours of wall time instead of C.
 
@@ -268,12 +284,18 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
   if q.fixed:
     ns = [n for n in _ns_of_fixed(q) if q.n in (None, n)]
-  cells, found = [_cell(q, n, wanted_Bp(q)) for n in ns], []
+  cells, found, refused = [_cell(q, n, wanted_Bp(q)) for n in ns], [], []
   for Bp, n, changes in cells:
-    C = budget_at(Bp, n)
-    if C:
-      advice = advise(dataclasses.replace(q, C=C, n=n))
-      found.append(dataclasses.replace(advice, changes=changes))
+    try:
+      advice = _of_budget(q, Bp, n, budget_at)
+    except InputError as error:  # nothing is known of n at this budget
+      refused.append(error)
+      continue
+    if advice:
+      found.append(dataclasses.replace(
+          advice, changes=advice.changes or changes))
+  if not found and refused:
+    raise refused[0]
   if not found:
     need, Bp, n = min((step_hours(*cell[:2]), *cell[:2]) for cell in cells)
     digit = 10.0 ** (math.floor(math.log10(need)) - 2)

@@ -89,8 +89,12 @@ def with_m(ask: Request, price, own, n: int):
       m=pods_lib.propose(n, own=own, step_ratio=None).m)
 
 
-def down_sampled(a: Allocation, price, own) -> tuple[Allocation, str]:
-  """Returns the allocation with m of --pods, and its words."""
+def down_sampled(ask: Request, a: Allocation, price,
+                 own) -> tuple[Allocation, str]:
+  """Returns the allocation with m of --pods, and its words.
+
+  m = n is written only where it replaces an m of the config.
+  """
   step_ratio = None
   if price is not None:
     step = lambda m: float(
@@ -99,7 +103,8 @@ def down_sampled(a: Allocation, price, own) -> tuple[Allocation, str]:
   proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
   text = tables.down_sampled(a.n, proposal, step_ratio)
   return dataclasses.replace(
-      a, m=proposal.m if proposal.m < a.n else None), text
+      a, m=proposal.m if proposal.m < a.n or (
+          ask.config and ask.config.alloc.m) else None), text
 
 
 def advised(ask: Request, D, law, price, seeds, B_max: int):
@@ -122,7 +127,7 @@ def advised(ask: Request, D, law, price, seeds, B_max: int):
   a = answer.allocation
   text = tables.explained(question, answer, request.whose(ask.config))
   if ask.pods:
-    a, said = down_sampled(a, price, own)
+    a, said = down_sampled(ask, a, price, own)
     text += "\n" + said
   expected = functools.partial(prices.expected, price)
   # PODS's rule, unless the config names another.

@@ -114,7 +114,8 @@ def follow(q: Question) -> tuple[int, Schedule]:
     return nearest_power(answer.n, low=2, high=most)
 
   found = pieces_of(n_at, low=low, high=q.C, step=lambda n: Bp * n)
-  warnings = []
+  warnings = [f"moved: Bp {q.Bp} -> {Bp}, at most D and half of B_max"
+              ] if q.Bp not in (None, Bp) else []
   if end.n > math.sqrt(2) * most:
     warnings.append(f"n is capped at {n_at(q.C)}: Bp * n is at most "
                     f"{min(q.B_max, q.C):,}")

@@ -121,13 +121,15 @@ def whitened(x, mask, *, ddof: int, eps: float):
   """Returns (x - mean) / sqrt(variance + eps) over all tokens of the mask.
 
   verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0. Other tokens get 0,
-  and so do all if the mask has no more than ddof.
+  and so do all if the mask has no more than ddof, or if all values are equal.
   """
   mask = np.asarray(mask, bool)
   if mask.sum() <= ddof:
     return np.zeros(mask.shape)
   x = np.asarray(x, np.float64)
   values = x[mask]
+  if (values == values[0]).all():  # no rounding, and no 0 / 0 without eps
+    return np.zeros(mask.shape)
   return np.where(
       mask, (x - values.mean()) / np.sqrt(values.var(ddof=ddof) + eps), 0.0)
 

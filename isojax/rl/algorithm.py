@@ -191,7 +191,7 @@ def weights(reward_Bpxn, kept_Bpxm, mask_BxT, problems,
   """
   Bp, n = np.shape(reward_Bpxn)
   length_Bpxn = np.asarray(mask_BxT).sum(axis=1).reshape(Bp, n)
-  # A group counts as flat if the rewards that its advantages compare are equal.
+  # A group counts as flat if its rewards are equal, without KL in the reward.
   compared = (np.asarray(reward_Bpxn) if cfg.normalise == "before"
               else take(kept_Bpxm, reward_Bpxn))
   each = aggregation.token_weights(

@@ -190,6 +190,21 @@ def test_a_schedule_follows_the_fit(tmp_path):
   assert code == 2 and "its law is not identified (too few n)" in err
 
 
+def test_pods_that_trains_on_all_undoes_the_m_of_a_config(tmp_path):
+  for name in ("configs", "isojax"):
+    (tmp_path / name).symlink_to(ROOT / name)
+  (tmp_path / "s.json").write_text(json.dumps({
+      "axis": "device_seconds", "arms": [dict(
+          name="mine", n=32, m=8, ratio=0.5, interval=[0.4, 0.5, 0.6],
+          verdict="slower")]}))
+  args = ["--rollouts=65536", "--stratum=easy", "--Bp=32", "--n=64", "--pods",
+          "--speedup=s.json"]
+  (row,), out = planned(*args, cwd=tmp_path)
+  assert "train on all" in out and "m" not in row["overrides"]["alloc"]
+  (row,), out = planned(*args, "--config=configs/pods.py", cwd=tmp_path)
+  assert "train on all" in out and row["overrides"]["alloc"]["m"] == 64
+
+
 def test_pods_proposes_m_with_its_evidence(tmp_path):
   args = ["--rollouts=65536", "--stratum=easy", "--Bp=32", "--n=64", "--pods"]
   (row,), out = planned(*args, *PRICED, cwd=tmp_path)

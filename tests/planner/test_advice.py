@@ -220,6 +220,18 @@ def test_hours_choose_the_n_of_their_own_budget():
   assert advice.for_hours(fixed, 9.0, budget, None).allocation.B == 8192
 
 
+def test_hours_leave_out_an_n_whose_budget_is_not_known():
+  """n = 2 and 4 pay for fewer rollouts than the 10,000 where data begin."""
+  law = unidentified()
+  q = dataclasses.replace(QUESTION, law=law, model="m", D=None, Bp=None)
+  budget = lambda Bp, n: 60 * Bp * n  # 1,920 n at Bp = 32, 960 n at 16
+  a = advice.for_hours(q, 1.0, budget, None)
+  assert a.allocation.Bp == 16  # of the measured frontier
+  assert a.allocation.C == 60 * 16 * a.allocation.n >= 10_000
+  with pytest.raises(InputError, match="not identified"):
+    advice.for_hours(q, 1.0, lambda Bp, n: Bp * n * (n < 64), None)
+
+
 def test_hours_that_pay_for_nothing_name_the_shortest_step():
   with pytest.raises(InputError, match=r"--hours=0.5 is less than one step; "
                      r"the shortest, Bp=32, n=2, takes --hours=0.643$"):

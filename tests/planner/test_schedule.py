@@ -66,6 +66,12 @@ def test_what_speaks_against_the_law_is_said():
       "to a power of two: your own fit" in tables.scheduled(found, 16)
 
 
+def test_a_moved_Bp_is_said():
+  Bp, found = follow(Bp=64, D=20)
+  assert Bp == 20 and found.warnings[0].startswith("moved: Bp 64 -> 20")
+  assert not any("moved" in text for text in follow(Bp=16)[1].warnings)
+
+
 def test_n_is_capped_by_the_batch():
   _, found = follow(B_max=16 * 16)
   assert found.pieces == ((0, 4), (at(2.5), 8), (at(3.5), 16))

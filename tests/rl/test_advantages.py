@@ -198,6 +198,14 @@ def test_whitened_by_hand():
       np.array([[-1.0, 0.0, 1.0, 0.0]]) * 1.5**0.5)
 
 
+def test_equal_values_are_whitened_to_zero_without_eps():
+  """0 / 0, or the rounding of 0.1 - mean over sqrt(1e-34), else."""
+  mask = np.array([[1, 1, 1, 0]])
+  for value in (0.0, 0.1):
+    got = advantages.whitened(np.full((1, 4), value), mask, ddof=0, eps=0.0)
+    np.testing.assert_array_equal(got, np.zeros((1, 4)))
+
+
 def test_token_rewards_by_hand():
   """At the last token of the mask, also if others follow it."""
   mask = np.array([[[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]])
