@@ -303,7 +303,7 @@ def arms(found: dict) -> Figure:
                 color=colour_of(n, tested) if n else "C3", ms=5 if n else 8)
   for base in (row for row in rows if row["arm"] == found["baseline"]):
     beside = [i for i, row in enumerate(rows) if row["n"] == base["n"]]
-    if len(beside) > 1:
+    if any(rows[i]["gain"] for i in beside):
       ax.vlines(base["avg"]["mean"], -beside[-1] - 0.4, 0.4 - beside[0],
                 color=GREY, lw=0.8, ls=":")
   ax.set_yticks([-i for i in range(len(rows))], [
