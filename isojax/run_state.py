@@ -58,8 +58,7 @@ class Run:
   @property
   def finished(self) -> bool:
     """Returns whether another sampling round would exceed the budget."""
-    a = self.context.e.alloc
-    return self.rollouts + a.rollouts_of_step(self.rollouts) > a.C
+    return self.context.e.alloc.is_spent(self.rollouts)
 
   @property
   def policy(self) -> dict:

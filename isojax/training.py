@@ -258,8 +258,7 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
   evaluated = max((r["rollouts"] for r in kept if r["kind"] == "eval"),
                   default=None)
   # Then nothing is recorded, and no writer leaves an empty file.
-  complete = evaluated == rollouts and (
-      rollouts + e.alloc.rollouts_of_step(rollouts) > e.alloc.C)
+  complete = evaluated == rollouts and e.alloc.is_spent(rollouts)
   base = (run_context.base_params(context) if e.recipe.loss.kl_coef
           else run_context.frozen_base(context))
   # Opened in this order and closed in reverse.

@@ -222,7 +222,7 @@ IMPORTS = {
         "errors frontier.varpro",
     "frontier.diagnostics":
         "errors format frontier.analysis frontier.bootstrap "
-        "frontier.envelope frontier.study frontier.verdict",
+        "frontier.envelope frontier.study frontier.verdict planner.laws",
     "frontier.envelope":
         "frontier.curves frontier.varpro planner.laws",
     "frontier.interference":
@@ -362,7 +362,7 @@ IMPORTS = {
     "planner.allocation":
         "errors",
     "planner.cautions":
-        "planner.allocation planner.fit_file planner.priors",
+        "planner.allocation planner.fit_file planner.laws planner.priors",
     "planner.cost.calibration":
         "planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.pricing "
@@ -413,7 +413,7 @@ IMPORTS = {
     "planner.laws":
         "",
     "planner.plan_file":
-        "errors json_text planner.allocation",
+        "errors json_text planner.allocation planner.laws",
     "planner.planning":
         "errors format ledger.records planner.advice planner.allocation "
         "planner.cost.pricing planner.cost.roofline planner.plan_file "

@@ -14,7 +14,6 @@ from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 from isojax.planner import laws
 
-FEWEST_RESOLVED = 5  # points of the frontier for a law
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
@@ -55,10 +54,11 @@ def _with_law(fit: Fit) -> Fit:
   """Returns the fit with its law, if enough points are resolved."""
   study, C_G = fit.study, fit.frontier.C_G
   weight = fit.frontier.resolved_DxG.astype(float)
-  if fit.tied or len(study.tested) < 2 or weight[0].sum() < FEWEST_RESOLVED:
+  if fit.tied or len(study.tested) < 2 or (
+      weight[0].sum() < verdict.FEWEST_RESOLVED):
     return fit
   # A draw with too few resolved points uses the resolved points of the data.
-  enough = weight.sum(1, keepdims=True) >= FEWEST_RESOLVED
+  enough = weight.sum(1, keepdims=True) >= verdict.FEWEST_RESOLVED
   x_G = C_G if study.axis == "updates" else np.log10(C_G)
   width = x_G[-1] - x_G[0]
   tested = np.log2(study.tested)
@@ -88,7 +88,7 @@ def analyse(study: Study, options: Options, tick=bootstrap.silent) -> Fit:
   frontier = envelope_lib.envelope(curves, C_G)
   log2_n = np.log2([n for _, n in study.configurations])
   tied = len(study.tested) > 1 and bool(
-      np.ptp([c(C_G)[0] for c in curves], axis=0).max() < verdict.TIE)
+      np.ptp([c(C_G)[0] for c in curves], axis=0).max() < laws.TIE)
   fit = _with_law(Fit(study, options, curves, frontier,
                       log2_n[frontier.best_DxG], tied, falls=falls))
   reasons, cautions = verdict.verdict(fit)

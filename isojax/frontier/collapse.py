@@ -119,13 +119,6 @@ def begins(run: Run) -> int | None:
   return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
 
 
-def _cut(run: Run, E: int) -> Run:
-  """Returns the first E evaluations of a run."""
-  return dataclasses.replace(
-      run, step_E=run.step_E[:E], C_E=run.C_E[:E], reward_E=run.reward_E[:E],
-      value_ExQ=None if run.value_ExQ is None else run.value_ExQ[:E])
-
-
 def _unfitted(run: Run, E: int) -> tuple:
   """Returns C and reward of the evaluations from the E-th on."""
   return tuple(run.C_E[E:].tolist()), tuple(run.reward_E[E:].tolist())
@@ -161,7 +154,7 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
     if rule == "keep":
       kept.append(run)
     elif not short:
-      kept.append(_cut(run, E))
+      kept.append(run.at(slice(E)))
   if not kept:
     return study, tuple(dataclasses.replace(
         fall, C=(), reward=(),

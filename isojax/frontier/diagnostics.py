@@ -13,6 +13,7 @@ from isojax.frontier import verdict
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.study import FEWEST, Study
 from isojax.frontier.verdict import Fit
+from isojax.planner import laws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +93,7 @@ def cut(study: Study, C1: float) -> Study:
   for run in study.runs:
     keep = run.C_E <= C1
     if keep.sum() >= FEWEST:
-      runs.append(dataclasses.replace(
-          run, step_E=run.step_E[keep], C_E=run.C_E[keep],
-          value_ExQ=None if run.value_ExQ is None else run.value_ExQ[keep],
-          reward_E=run.reward_E[keep]))
+      runs.append(run.at(keep))
   return dataclasses.replace(study, runs=tuple(runs))
 
 
@@ -210,7 +208,7 @@ def best_n(fit: Fit) -> tuple[BestN, ...]:
       continue
     n = np.array([cells[i][1] for i in members])
     reward_DxN = np.stack([fit.curves[i]([C])[:, 0] for i in members], 1)
-    if np.ptp(reward_DxN[0]) < verdict.TIE:
+    if np.ptp(reward_DxN[0]) < laws.TIE:
       out.append(BestN(fit.study.metric, Bp, C, None, None, None,
                        verdict.no_n_differs(fit.study, fit.curves, C)))
       continue

@@ -13,7 +13,6 @@ from isojax.frontier.curves import Curves
 from isojax.planner import laws
 
 K_MAX = 50.0  # per decade; the paper's joint Hard fit is at this bound
-SLACK = 1.05  # runs of different B end at slightly different C
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
   continued = np.stack([c(C_G) for c in curves_K], 1)  # [D, K, G]
   clipped = np.stack([c(np.minimum(C_G, c.C_hi)) for c in curves_K], 1)
   begun = np.array([c.C_lo for c in curves_K])[:, None] <= C_G
-  ended = np.array([c.C_hi for c in curves_K])[:, None] * SLACK < C_G
+  ended = np.array([c.C_hi for c in curves_K])[:, None] * laws.SLACK < C_G
   seen = np.where(begun, clipped, -np.inf)
   best = seen.argmax(1)
   rival = np.where(ended | ~begun, continued, clipped).argmax(1)

@@ -28,6 +28,13 @@ class Run:
   D: int | None  # training problems, if known
   where: str  # path of the file
 
+  def at(self, index_E):
+    """Returns the run with the evaluations of an index alone."""
+    return dataclasses.replace(
+        self, step_E=self.step_E[index_E], C_E=self.C_E[index_E],
+        value_ExQ=None if self.value_ExQ is None else self.value_ExQ[index_E],
+        reward_E=self.reward_E[index_E])
+
 
 @dataclasses.dataclass(frozen=True)
 class Study:

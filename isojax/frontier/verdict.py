@@ -15,10 +15,11 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
 from isojax.frontier.study import Study
+from isojax.planner import laws
 from isojax.planner.laws import FixedBatch
 from isojax.planner.laws import Sigmoid
 
-TIE = 1e-9  # reward; curves that differ by less are the same
+FEWEST_RESOLVED = 5  # points of the frontier for a law
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 
 
@@ -56,7 +57,7 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
   values = np.concatenate([r.reward_E for r in study.runs])
   return "no n differs: " + (
       f"{study.metric} is {values[0]:.6g} throughout"
-      if np.ptp(values) < TIE else
+      if np.ptp(values) < laws.TIE else
       f"every curve of {study.metric} is at {curves[0]([C])[0, 0]:.6g}")
 
 
@@ -217,6 +218,6 @@ def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
     more, cautions = _of_law(fit)
     reasons += more
   elif len(study.tested) > 1:
-    reasons.append("the frontier is resolved at fewer than 5 compute values: "
-                   f"runs must overlap in {symbol}")
+    reasons.append(f"the frontier is resolved at fewer than {FEWEST_RESOLVED} "
+                   f"compute values: runs must overlap in {symbol}")
   return tuple(reasons), tuple(cautions + _of_study(fit))

@@ -64,6 +64,10 @@ class Allocation:
     """
     return self.Bp * self.n_after(rollouts)
 
+  def is_spent(self, rollouts: int) -> bool:
+    """Returns whether another step, or round of one, would exceed C."""
+    return rollouts + self.rollouts_of_step(rollouts) > self.C
+
   def m_of(self, n: int) -> int:
     """Returns the rollouts per problem that are trained on in a step of n."""
     return n if self.m is None else self.m

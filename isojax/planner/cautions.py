@@ -7,13 +7,13 @@ import math
 
 import numpy as np
 
+from isojax.planner import laws
 from isojax.planner import priors
 from isojax.planner.allocation import FEWEST_M, Allocation
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
-TIE = 1e-9  # reward
 
 
 def contradicted(law: Fitted, Bp: int | None, n: float,
@@ -37,7 +37,7 @@ def contradicted(law: Fitted, Bp: int | None, n: float,
   own = min(same_Bp, key=lambda c: (abs(math.log(c.n / n)), -value(c)[0]))
   best = max(begun, key=lambda c: value(c)[0])
   (reward, low, high), (most, best_low, best_high) = value(own), value(best)
-  if best is own or most < reward + TIE:
+  if best is own or most < reward + laws.TIE:
     return None
   joint = best.Bp != own.Bp
   name = lambda c: f"n = {c.n}" + f", Bp = {c.Bp}" * joint

@@ -9,6 +9,9 @@ import dataclasses
 
 import numpy as np
 
+TIE = 1e-9  # reward; curves that differ by less are the same
+SLACK = 1.05  # runs of different Bp * n end at slightly different C
+
 
 def logistic(z):
   """Returns 1 / (1 + exp(-z)), any shape; does not overflow."""

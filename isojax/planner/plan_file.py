@@ -6,6 +6,7 @@ import json
 
 from isojax import json_text
 from isojax.errors import InputError, reason
+from isojax.planner import laws
 from isojax.planner.allocation import (
     Allocation, admitted, allocate, section_of, sqrt_lr)
 
@@ -27,7 +28,6 @@ class Row:
 
 
 MOST_LR = 10.0  # of a row; no optimizer here learns with more
-SLACK = 1.05  # runs of different Bp * n end at slightly different C
 FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 
@@ -130,7 +130,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 def reached(C_run: float, C: int) -> bool:
   """Returns whether a run that ended at C_run is one to a budget of C."""
-  return C_run * SLACK >= C
+  return C_run * laws.SLACK >= C
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,

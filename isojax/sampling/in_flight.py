@@ -28,10 +28,10 @@ import numpy as np
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.sampling import draw as draw_lib
-from isojax.sampling import in_flight_queue as queue
+from isojax.sampling import in_flight_queue as flight
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import prefill
-from isojax.sampling import queue as queue_lib
+from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -57,7 +57,7 @@ def staleness(handed: Handed, version: int) -> tuple[float, int]:
 class Carried:
   """Slots and their caches; kept between two steps only for stale caches."""
 
-  slots: queue.Slots
+  slots: flight.Slots
   cache: decoder.KVCache
   window: decoder.KVCache | None = None  # of the sequences read last
   # For each block: (position, rollout or None for a prompt) -> window's slot.
@@ -70,15 +70,15 @@ class _Call:
 
   s: sampler_lib.Sampler
   params: dict
-  pool: queue.Pool
-  waiting: queue.Waiting
+  pool: flight.Pool
+  waiting: flight.Waiting
   on: Carried
 
 
 def _rows_needed(s: sampler_lib.Sampler, count: int, G: int) -> int:
   """Returns the slots of the calls that decode `count` rollouts."""
   wanted = -(-min(count, s.slots) // G) * G
-  return queue_lib.smallest(s.row_sizes, min(wanted, s.row_sizes[-1]))
+  return queue.smallest(s.row_sizes, min(wanted, s.row_sizes[-1]))
 
 
 def _fit(call: _Call, items: list[int]) -> None:
@@ -90,20 +90,20 @@ def _fit(call: _Call, items: list[int]) -> None:
   R, L = on.cache.v[0].shape[0], on.cache.v[0].shape[2]
   active = slots.row.active_R
   last = max([int(slots.row.position_R[active].max(initial=0))] + [
-      len(queue.sequence(call.pool, call.waiting.source, i)) - 1
+      len(flight.sequence(call.pool, call.waiting.source, i)) - 1
       for i in items])
-  longer = max(L, queue_lib.smallest(
+  longer = max(L, queue.smallest(
       s.length_sizes, min(last + s.chunk, s.length_sizes[-1])))
   wanted = int(active.sum()) + len(items) + call.waiting.count
   most = int(slots.active_GxR.sum(axis=1).max()) * slots.G
   rows = max(_rows_needed(s, wanted, slots.G),
-             queue_lib.smallest(s.row_sizes, most))
+             queue.smallest(s.row_sizes, most))
   if longer == L and rows == R:
     return
-  sampler_lib.resize_cache(s, on, queue.resized(slots, rows), longer)
+  sampler_lib.resize_cache(s, on, flight.resized(slots, rows), longer)
 
 
-def _name(pool: queue.Pool, item: int) -> tuple:
+def _name(pool: flight.Pool, item: int) -> tuple:
   """Returns the key in Carried.known of what an item continues."""
   position = int(pool.position_E[item // pool.n])
   drawn = pool.out.len_R[item] > 0
@@ -131,11 +131,11 @@ def _read(call: _Call, pending: list) -> None:
   blocks = []
   for block in pending:
     items = {_name(pool, item): item for _, item in block}
-    blocks.append({name: queue.sequence(pool, source, items[name])
+    blocks.append({name: flight.sequence(pool, source, items[name])
                    for name in list(items)[:s.window]})
   known = [x for block in blocks for x in block.values()]
   prompts_only = all(number is None for block in blocks for _, number in block)
-  L = queue_lib.smallest(
+  L = queue.smallest(
       tuple(sorted({*s.prompt_sizes, *s.length_sizes})),
       max(map(len, known + prompts_only * list(ahead.values()))))
   W = read_rows(s, L)
@@ -168,7 +168,7 @@ def _insert(call: _Call, pending: list) -> list:
           (row, known[g][name] if has else item))
   most = max(len(block) for block in found)
   if most:
-    F = queue_lib.smallest((-(-R_b // 8), R_b), most)
+    F = queue.smallest((-(-R_b // 8), R_b), most)
     row_GxF = np.full((slots.G, F), R_b, np.int32)
     slot_GxF = np.zeros((slots.G, F), np.int32)
     for g, block in enumerate(found):
@@ -186,10 +186,10 @@ def _fill(call: _Call) -> None:
   slots, pool = call.on.slots, call.pool
   items = call.waiting.take(call.s.slots - int(slots.row.active_R.sum()))
   _fit(call, items)
-  pending = queue.placed(slots, items)
+  pending = flight.placed(slots, items)
   R_b = slots.active_GxR.shape[1]
   for g, block in enumerate(pending):
-    queue.hold(slots, pool, call.waiting.source,
+    flight.hold(slots, pool, call.waiting.source,
                [g * R_b + row for row, _ in block], [i for _, i in block],
                call.s.interrupt)
   pending = _insert(call, pending)
@@ -198,17 +198,17 @@ def _fill(call: _Call) -> None:
     pending = _insert(call, pending)
 
 
-def _opened(s: sampler_lib.Sampler, params, pool: queue.Pool,
-            source: queue.Source, carried: Carried | None, *, version: int,
+def _opened(s: sampler_lib.Sampler, params, pool: flight.Pool,
+            source: flight.Source, carried: Carried | None, *, version: int,
             most: int) -> _Call:
   """Returns the call of a step: its slots, and what waits for them."""
   G = mesh_lib.blocks(s.mesh)
   held = carried.slots.held if carried else np.zeros(0, np.int64)
-  waiting = queue.waiting(pool, source, held, version=version, most=most)
+  waiting = flight.waiting(pool, source, held, version=version, most=most)
   if carried is None:
     R = _rows_needed(s, waiting.count, G)
     carried = Carried(
-        queue.free_slots(G, R, interrupted=s.interrupt is not None),
+        flight.free_slots(G, R, interrupted=s.interrupt is not None),
         s.empty(R, s.length_sizes[0]))
   return _Call(s, s.prepare(params), pool, waiting, carried)
 
@@ -216,18 +216,18 @@ def _opened(s: sampler_lib.Sampler, params, pool: queue.Pool,
 def _handed(call: _Call, chosen) -> Handed:
   """Returns the batch of the chosen groups of the pool."""
   s, pool, source = call.s, call.pool, call.waiting.source
-  items = queue.items_of(chosen, pool.n)
+  items = flight.items_of(chosen, pool.n)
   rollouts = jax.tree.map(lambda x: x[items], pool.out)
   if s.interrupt is not None:
     rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
-        rollouts.tokens_RxT, rollouts.len_R, queue.lengths_of(
+        rollouts.tokens_RxT, rollouts.len_R, flight.lengths_of(
             source, pool.position_E[chosen], n=pool.n, T=s.max_new_tokens),
         s.interrupt))
   return Handed(pool.position_E[chosen], rollouts, pool.version_RxT[items])
 
 
-def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
-               source: queue.Source, *, version: int, Bp: int, n: int, k: int,
+def next_batch(s: sampler_lib.Sampler, params, state: flight.InFlight,
+               source: flight.Source, *, version: int, Bp: int, n: int, k: int,
                temperature, top_p, ended, carried: Carried | None):
   """Samples until Bp groups can be handed over.
 
@@ -256,7 +256,7 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
   sampler_lib.check_lengths(s, source.prompts)
   rows = mesh_lib.row_sharding(s.mesh)
   kind, most = draw_lib.kind_of(temperature, top_p), (k + 1) * Bp
-  pool = queue.opened(state, n=n, T=s.max_new_tokens, most=most)
+  pool = flight.opened(state, n=n, T=s.max_new_tokens, most=most)
   call = _opened(s, params, pool, source, carried, version=version, most=most)
   carried = call.on
   done = np.flatnonzero(pool.done_R)
@@ -266,7 +266,7 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
           jax.tree.map(lambda x: x[items], pool.out))
 
   while True:
-    chosen = queue.handed_over(
+    chosen = flight.handed_over(
         pool.version_E[:pool.groups], pool.complete_E, version=version, k=k,
         Bp=Bp)
     if chosen is not None:
@@ -279,11 +279,11 @@ def next_batch(s: sampler_lib.Sampler, params, state: queue.InFlight,
         call.params, carried.cache, mesh_lib.place(slots.row, rows), key,
         np.float32(temperature), np.float32(top_p), kind=kind)
     tell(done)
-    done = queue.harvest(slots, pool, *queue_lib.read(*after),
+    done = flight.harvest(slots, pool, *queue.read(*after),
                          version=version)
   tell(done)
   carried.window, carried.known = None, ()  # of these weights
   kept = np.setdiff1d(np.arange(pool.groups), chosen)
   handed = _handed(call, chosen)
-  queue.renumber(carried.slots, kept, n)
-  return handed, queue.closed(pool, kept, source), carried
+  flight.renumber(carried.slots, kept, n)
+  return handed, flight.closed(pool, kept, source), carried

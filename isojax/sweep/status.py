@@ -85,8 +85,7 @@ def shown_state(each: RunState, p: Progress) -> str:
   """Returns the state to print; without attempts the records decide it."""
   last = each.attempts[-1] if each.attempts else None
   if last is None and p.evaluated is not None:
-    a = each.run.allocation
-    return ("finished" if a.rollouts_of_step(p.evaluated) + p.evaluated > a.C
+    return ("finished" if each.run.allocation.is_spent(p.evaluated)
             else "partial")
   if each.state == "running" and time.time() - last.beat > last.lease:
     return "silent"
