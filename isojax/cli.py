@@ -30,6 +30,7 @@ DIVERGED = 76  # after a NaN or infinite loss, which would happen again
 # Another process of the run ended after this start had saved a checkpoint: run
 # the same command again.
 PEER_LOST = 77
+INTERRUPTED = 130  # by Ctrl-C; the same code as in shells
 UNREAD = 141  # the reader of the output is gone; the same code as in shells
 
 
@@ -331,6 +332,10 @@ def run(main, on_bad_flags=None, *, words: bool = False) -> None:
       sys.stderr.write(f"isojax: {error}\n")
       _leave_waiting_threads(code_of(error))
       return code_of(error)
+    except KeyboardInterrupt:
+      sys.stderr.write("isojax: interrupted; complete files are kept: the same "
+                       "command does what is left, or begins again\n")
+      return INTERRUPTED
     except BrokenPipeError:  # such as `| head`; exit flushes once more
       _discard_output()
       return UNREAD

@@ -14,7 +14,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   """Returns a function (step, rollouts, reward) that shows the progress.
 
   On a terminal it shows a bar; otherwise it prints a line every
-  `every_seconds`. The rate leaves out the first step, which compiles.
+  `every_seconds`. Rate and ETA leave out the first step, which compiles.
 
   Args:
     step, rollouts: at the start of this process.
@@ -41,7 +41,8 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
       last = now
       done = (f"step {step}/{steps}" if steps
               else f"step {step}, {rollouts}/{C} rollouts")
-      say(f"{done}  {rate:.0f} rollouts/s  "
+      say(f"{done}  reward {reward:.3f}" if step == first else
+          f"{done}  {rate:.0f} rollouts/s  "
           f"reward {reward:.3f}  ETA {clock((C - rollouts) / rate)}")
     if step == first:
       began, start = now, rollouts

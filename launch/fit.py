@@ -23,7 +23,8 @@ from launch import record_flags
 
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
-    "commas; also in a bucket (gs://). Files named without a flag replace it.")
+    "commas; also in a bucket (gs://). Files named without a flag are read, "
+    "too, or instead of the default.")
 _OUT = flags.DEFINE_string("out", "fit", "Folder for the output.")
 _AXIS = flags.DEFINE_string(
     "axis", "rollouts", "Compute: rollouts, sampled_tokens, device_seconds, "
@@ -71,8 +72,10 @@ def options() -> bootstrap.Options:
 def main(argv) -> None:
   result.need_matplotlib("launch.fit")
   began = time.monotonic()
-  rows, notes = record_flags.rows_of(
-      argv[1:] or _RECORDS.value, axis=_AXIS.value, flag="records")
+  named = argv[1:]  # the shell may have expanded --records=*.log to several
+  if not named or flags.FLAGS["records"].present:
+    named = [*_RECORDS.value, *named]
+  rows, notes = record_flags.rows_of(named, axis=_AXIS.value, flag="records")
   chosen = selected()
   study, more = selection.from_rows(rows, chosen)
   wanted = options()

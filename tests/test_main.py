@@ -324,6 +324,12 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   assert of(got) == of(whole) and len(of(got)) == 8
   assert got[-1]["correct"] == whole[-1]["correct"]
   assert workdir.read_config(str(folder)).config["alloc"]["C"] == 192
+  first = small()  # the command before the run was extended
+  with pytest.raises(InputError, match="such as those it was extended to: "
+                     "alloc.C: 120 in this config, 192 in"), run_folder.claimed(
+                         run_context.prepare(first), first.to_dict(),
+                         str(folder), run_id=None, evaluate=False):
+    pass
 
 
 def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):

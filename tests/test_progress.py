@@ -12,7 +12,7 @@ def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
   for step in (5, 6, 7):
     report(step, 100 * step, 0.5)
   assert capsys.readouterr().err.splitlines() == [
-      "step 5/9  10 rollouts/s  reward 0.500  ETA 0:40",
+      "step 5/9  reward 0.500",
       "step 6/9  50 rollouts/s  reward 0.500  ETA 0:06",
       "step 7/9  50 rollouts/s  reward 0.500  ETA 0:04"]
 

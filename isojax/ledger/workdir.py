@@ -140,10 +140,12 @@ def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
+    whose = (f"holds run {there.run_id} with other values, such as those it was "
+             "extended to" if there.run_id == here.run_id else
+             f"belongs to run {there.run_id}, expected run {here.run_id}")
     raise InputError(
-        f"--workdir={folder} belongs to run {there.run_id}, expected run "
-        f"{here.run_id}: {differ}; choose another --workdir, or give the same "
-        "config to resume that run")
+        f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "
+        "give the values in the workdir to resume that run")
 
 
 def held(folder: str) -> bool:

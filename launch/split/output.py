@@ -9,6 +9,7 @@ import operator
 import os
 import pathlib
 import shlex
+import tempfile
 
 from isojax import installation
 from isojax import json_text
@@ -88,13 +89,16 @@ def proposal(cfg: config.Split, path: str, name: str, folder: str) -> str:
 
 
 def make_folder(out: str) -> None:
-  """Makes the folder of the files OUT-STRATUM.jsonl."""
+  """Makes and tries the folder of the files OUT-STRATUM.jsonl."""
   folder = os.path.dirname(out) or "."
   try:
     os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
   except OSError as error:
     raise InputError(f"config.out={out!r}: the folder {folder} cannot be made "
-                     f"({reason(error)}); choose another") from error
+                     f"or written ({reason(error)}); choose another"
+                     ) from error
 
 
 def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,

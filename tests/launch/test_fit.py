@@ -34,6 +34,25 @@ COLUMNS = ("--columns=step=iteration,run_id=name,correct=per_problem,"
            "seed=lr_seed,avg=acc,rollouts=cum,Bp=problems,n=group")
 
 
+def test_files_after_a_flag_are_read_too(tmp_path):
+  """The shell makes --records a.csv b.csv of --records *.csv."""
+  study = synthetic.study(
+      synthetic.saturating(), C_max=6e6, evaluations=4, seeds=1, Q=20, k=4,
+      spread=0.5, run_sd=0.0, seed=3)
+  by_n = {}
+  for run in study.runs:
+    by_n.setdefault(run.n, []).append(run)
+  (first, *more) = [f"{n}.csv" for n in by_n]
+  for n, runs in by_n.items():
+    (tmp_path / f"{n}.csv").write_text(table_of(runs, 4))
+  code, out, err = launch(
+      "launch.fit", "--records", first, *more, "--format=table", "--draws=100",
+      COLUMNS, "--fixed=k=4", "--out=out", cwd=tmp_path)
+  assert code == 0, err
+  tested = json.loads((tmp_path / "out/fit.json").read_text())["study"]["n"]
+  assert tested == sorted(by_n)
+
+
 def test_from_foreign_logs_to_advice(tmp_path):
   """An identified study in a table of another trainer, through to a plan."""
   study = synthetic.study(

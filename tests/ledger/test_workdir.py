@@ -144,6 +144,6 @@ def test_a_name_is_not_what_decides(tmp_path):
     pass
   with named("one"):
     assert workdir.read_config(str(tmp_path)).run_id == "swept"
-  with pytest.raises(InputError, match="belongs to run swept"):
+  with pytest.raises(InputError, match="holds run swept with other values"):
     with named("two"):
       pass

@@ -72,9 +72,13 @@ def _text(path: str) -> tuple[str, bool]:
   Console output may contain other bytes: NCCL prints NUL.
   """
   if os.path.isdir(path):
+    names = sorted(os.listdir(path))
+    if "records.jsonl" in names:  # a run of isojax
+      raise InputError(f"{path}: a folder; expected a file: "
+                       f"{os.path.join(path, 'records.jsonl')}")
     raise InputError(
         f"{path}: a folder; expected a file such as metrics.jsonl or "
-        f"trainer_state.json; it contains {sorted(os.listdir(path))}")
+        f"trainer_state.json; it contains {names}")
   try:
     data = records.content(path)
   except OSError as error:

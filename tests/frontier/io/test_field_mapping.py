@@ -556,6 +556,11 @@ def test_records_that_were_changed_are_told(write, tmp_path):
     assert len(notes) == 1 and f"changed.jsonl:{line}: the checksum" in notes[0]
 
 
+def test_the_folder_of_a_run_names_its_records(tmp_path):
+  (tmp_path / "records.jsonl").write_text("")
+  refused(str(tmp_path), f"expected a file: {tmp_path}/records.jsonl")
+
+
 def test_alarms_of_our_records_are_lists(write):
   line = json.loads((LOGS / "isojax/records.jsonl").read_text().splitlines()[0])
   path = write(json.dumps(line | {"alarms": ["cut"]}) + "\n", "records.jsonl")
