@@ -107,8 +107,8 @@ def get_study(part):
 
   Returns:
     C: rollouts of every run. stops: rollouts on the way to it: after the first
-    stop the prediction is registered. beyond: rollouts of the runs of the n that leads at C,
-    or None. registered: commit, or file where the prediction needs no commit.
+    stop the prediction is registered. beyond: rollouts of the runs of the n
+    that leads at C, or None. registered: commit, or file where the prediction needs no commit.
     law: the part whose law the schedule follows, or None. arms: of `arm`; the
     first one is the grid of n or the baseline. Speed-ups are reported for the
     part pods, A and B for scalerl, the laws of Bp and n for regimes, by name.
