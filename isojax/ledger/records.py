@@ -367,23 +367,32 @@ def keep(path: str, kept: list[dict]) -> None:
       replace(path, text)
 
 
-def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically: readers see the old or the new content.
+@contextlib.contextmanager
+def beside(path: str, text: bytes):
+  """Yields the path of a complete file beside another; removes it at the end.
 
-  Several processes may do it at once; the last one wins. A process that is
-  killed may leave a file PATH.*.tmp.
+  No other process uses its name. A process that is killed may leave it, as
+  PATH.*.tmp.
   """
-  beside = f"{path}.{uuid.uuid4().hex[:12]}.tmp"
+  temporary = f"{path}.{uuid.uuid4().hex}.tmp"
   try:
-    with open(beside, "xb") as file:
+    with open(temporary, "xb") as file:
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
-    os.replace(beside, path)
-  except OSError:
+    yield temporary
+  finally:
     with contextlib.suppress(OSError):
-      os.remove(beside)
-    raise
+      os.remove(temporary)
+
+
+def replace(path: str, text: bytes) -> None:
+  """Replaces a file atomically: readers see the old or the new content.
+
+  Several processes may do it at once; the last one wins.
+  """
+  with beside(path, text) as temporary:
+    os.replace(temporary, path)
 
 
 def comparable(kept: list[dict]) -> list[dict]:

@@ -9,14 +9,12 @@ longer changes is dead: creating attempt g + 1 takes the run over. A holder that
 was only slow finds that file at its next heartbeat and stops its run.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import socket
 import time
-import uuid
 
 from isojax import cli
 from isojax import json_text
@@ -99,12 +97,7 @@ def _create(path: str, text: bytes) -> bool:
   On a file system without hard links, a kill may leave an empty file. On
   others, it may leave a temporary file under a name that no process reads.
   """
-  temporary = f"{path}.{uuid.uuid4().hex}"
-  try:
-    with open(temporary, "xb") as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
+  with records.beside(path, text) as temporary:
     try:
       os.link(temporary, path)
     except FileExistsError:
@@ -113,9 +106,6 @@ def _create(path: str, text: bytes) -> bool:
     except OSError:  # a file system without hard links
       return _create_exclusive(path, text)
     return True
-  finally:
-    with contextlib.suppress(OSError):
-      os.unlink(temporary)
 
 
 def _create_exclusive(path: str, text: bytes) -> bool:
