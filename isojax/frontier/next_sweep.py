@@ -6,10 +6,11 @@ import shlex
 import numpy as np
 
 from isojax.frontier import verdict
-from isojax.frontier.study import Study
+from isojax.frontier.study import Study, UNKNOWN
 from isojax.frontier.verdict import Fit
 from isojax.planner.allocation import B_MAX
 from isojax.planner.allocation import FEWEST_M
+from isojax.planner import trainers
 from isojax.planner.plan_file import reached
 
 
@@ -95,13 +96,17 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     runs, new = _planned(study, cells, C, seeds)
     why.append(f"{seeds} seeds, because these runs exist")
   skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
+  ours = study.model != UNKNOWN  # a record of isojax names its model
   return {
       "text": "The law is not identified. A sweep that could identify it: "
       + "; ".join(why) + f". It has {len(new)} runs and "
       f"{sum(new.values()):,} rollouts in all"
-      + ", without the runs that exist" * bool(skip) + ".",
-      "command": "python -m launch.plan --sweep --config=CONFIG "
-      f"--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+      + ", without the runs that exist" * bool(skip) + ". " + (
+          "CONFIG is the config file of your runs." if ours else
+          f"--export={', '.join(trainers.TRAINERS)} adds the options of these "
+          "trainers."),
+      "command": "python -m launch.plan --sweep "
+      f"{'--config=CONFIG ' * ours}--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
 
 
 def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 FEWEST = 3  # evaluations of a run that a curve needs
+UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
 
 
@@ -45,7 +46,7 @@ class Study:
   metric: str  # avg, best@k or worst@k
   split: str
   eval_set: str
-  model: str
+  model: str  # UNKNOWN in logs of other trainers
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
 

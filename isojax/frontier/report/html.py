@@ -11,6 +11,7 @@ from isojax.format import compact, many, number, pair
 from isojax.frontier.labels import axis_of, metric_of, parameters
 from isojax.frontier.report.sections import CAPTIONS, IN_COLUMN, SECTIONS
 from isojax.frontier.report.sections import listed, paragraph, table, text
+from isojax.frontier.study import UNKNOWN
 
 STYLE = """
 :root { color-scheme: light dark }
@@ -83,7 +84,7 @@ def verdict(document: dict) -> str:
 def heading(study: dict) -> tuple[str, str]:
   """Returns the title, and a line on what was run."""
   named = [study[key] for key in ("model", "split", "eval_set")
-           if study[key] not in (None, "", "unknown")]
+           if study[key] not in (None, "", UNKNOWN)]
   told = lambda values: ", ".join(map(str, values))
   symbol, unit = axis_of(study)
   end = compact(max(run["C"][-1] for run in study["runs"]))
