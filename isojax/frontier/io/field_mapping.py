@@ -146,6 +146,8 @@ def _opened(path, kind, log: parse.Log, columns, axis, from_path) -> _File:
     return file
   keys = [file.of_run, *(columns[field] if field in columns else field
                          for field in ("Bp", "n", "seed", "eval_set", "k"))]
+  if not log.appended:
+    table = log_runs.by_step(path, table, file.step, keys, notes)
   return dataclasses.replace(file, table=log_runs.last_start(
       path, table, file.step, keys, notes))
 

@@ -28,6 +28,7 @@ class Log:
   lines: list[tuple[int, dict]]  # (line number, name -> value)
   notes: list[str]
   head: str  # text before the first line of metrics; empty for other files
+  appended: bool  # in the order of time, as a CSV file need not be
 
 
 def load(path: str) -> Log:
@@ -41,11 +42,11 @@ def load(path: str) -> Log:
   if text.lstrip()[0] in "{[" or path.lower().endswith(
       (".json", ".jsonl", ".ndjson")):
     try:
-      return Log(_document(text), [], "")
+      return Log(_document(text), [], "", True)
     except (ValueError, RecursionError):
       pass
     try:
-      return Log(*_json_lines(path, text), "")
+      return Log(*_json_lines(path, text), "", True)
     except InputError:
       if (output := console.read(text)) is None:
         raise
@@ -53,12 +54,12 @@ def load(path: str) -> Log:
     output = console.read(text)
   if output is not None:
     return Log(output.lines, [f"{path}: {note}" for note in output.notes],
-               output.head)
+               output.head, True)
   if not whole:
     raise InputError(
         f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
         "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
-  return Log(*_csv(path, text), "")
+  return Log(*_csv(path, text), "", False)
 
 
 def there(line: dict, name: str) -> bool:

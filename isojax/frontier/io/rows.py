@@ -92,5 +92,6 @@ def once(rows: list[Row], form: Format, notes: list[str]) -> list[Row]:
     for void in [other for other in run if other >= step]:
       del run[void]
     run[step] = row
+  order = {row.where: at for at, row in enumerate(rows)}
   return sorted((row for run in kept.values() for row in run.values()),
-                key=lambda row: int(row.where.rsplit(":", 1)[1]))
+                key=lambda row: order[row.where])

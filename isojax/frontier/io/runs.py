@@ -23,6 +23,31 @@ def melted(table, names: list[str], from_path: str):
           for number, line in table for run in runs if there(line, run)]
 
 
+def by_step(path: str, table, step: str | None, keys: list[str],
+            notes: list[str]):
+  """Returns a table in the order of its steps if each occurs once in a run.
+
+  Args:
+    keys: names that tell runs apart.
+  """
+  try:
+    steps = [float(line[step]) for _, line in table]
+  except (KeyError, TypeError, ValueError):
+    return table  # no step, or one that is reported when the line is used
+  runs = [tuple(str(line[key]) if key in line else None for key in keys)
+          for _, line in table]
+  order = sorted(range(len(table)), key=lambda at: steps[at])
+  by_run = {run: [] for run in runs}
+  for at, run in enumerate(runs):
+    by_run[run].append(steps[at])
+  if all(each == sorted(each) for each in by_run.values()) or any(
+      len({*each}) < len(each) for each in by_run.values()):
+    return table
+  notes.append(f"{path}: its rows are not in the order of {step!r}; they were "
+               "sorted by it.")
+  return [table[at] for at in order]
+
+
 def last_start(path: str, table, step: str | None, keys: list[str],
                notes: list[str]):
   """Returns the table without runs that were aborted and started again.

@@ -9,7 +9,7 @@ import numpy as np
 from isojax import evaluate
 from isojax.errors import InputError
 from isojax.frontier.io.rows import Row
-from isojax.frontier.study import FEWEST, Run, Study
+from isojax.frontier.study import FEWEST, Run, Study, UNKNOWN
 
 MOST = 2**40  # largest count that is accepted
 MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
@@ -58,7 +58,7 @@ def _field(row: Row, name: str):
 def _common(rows: list[Row], name: str, flag: str | None) -> str:
   """Returns the value that all rows share; InputError if there are several."""
   count = collections.Counter(
-      str(r.fields[name]) if name in r.fields else "unknown" for r in rows)
+      str(r.fields[name]) if name in r.fields else UNKNOWN for r in rows)
   if len(count) > 1:
     several = ", ".join(f"{v} ({c} rows)" for v, c in count.most_common(5))
     raise InputError(
@@ -101,7 +101,7 @@ def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
 
 def _kept(rows: list[Row], s: Selection, notes: list[str]):
   """Returns (step, C, reward, values) of the usable rows of one run."""
-  kept, previous = [], None
+  kept, previous, nan = [], None, []
   for row in rows:
     step = _whole(row, "step", 0)
     C = step if s.axis == "updates" else _field(row, s.axis)
@@ -111,7 +111,7 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
                        f"from 0 to {MOST_C:g}")
     reward, values = _value(row, s)
     if math.isnan(reward):
-      notes.append(f"{row.where}: {s.metric} is NaN; the row was left out")
+      nan.append(row.where)
       continue
     if not -1e-9 <= reward <= 1 + 1e-9:
       raise InputError(
@@ -129,6 +129,10 @@ def _kept(rows: list[Row], s: Selection, notes: list[str]):
       continue
     previous = C
     kept.append((step, float(C), reward, values))
+  if nan:
+    notes.append(f"{nan[0]}: {s.metric} is NaN" + (
+        "; the row was left out" if len(nan) == 1 else
+        f" in {len(nan)} rows of the run, from here on, which were left out"))
   return kept
 
 

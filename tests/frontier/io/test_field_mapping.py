@@ -54,6 +54,20 @@ def refused(path, *words, **flags):
   return str(error.value)
 
 
+def test_a_table_may_have_any_order(write):
+  """Sorted by its accuracy; two runs, of which n tells them apart."""
+  path = write("Bp,n,step,avg\n32,8,20,0.1\n32,8,30,0.2\n32,4,20,0.3\n"
+               "32,8,10,0.4\n32,4,30,0.5\n32,4,10,0.6\n")
+  rows, notes = table(path)
+  assert curve(rows, "step", "avg", n=8) == [(10, 0.4), (20, 0.1), (30, 0.2)]
+  assert curve(rows, "step", "avg", n=4) == [(10, 0.6), (20, 0.3), (30, 0.5)]
+  assert sum("not in the order of 'step'" in note for note in notes) == 1
+  lines = [json.dumps(dict(zip(("Bp", "n", "step", "avg"), each)))
+           for each in ((32, 8, 20, .1), (32, 8, 30, .2), (32, 8, 10, .4))]
+  # A file of JSON lines is in the order of time: another start.
+  refused(write("\n".join(lines) + "\n", "run.jsonl"), "the log starts again")
+
+
 def test_our_records_pass_as_they_are():
   rows, notes = read("isojax/records.jsonl", "isojax")
   lines = [json.loads(line) for line in
