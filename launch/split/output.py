@@ -101,6 +101,11 @@ def make_folder(out: str) -> None:
                      ) from error
 
 
+def path_of(cfg: config.Split, name: str) -> str:
+  """Returns the file of a stratum."""
+  return f"{cfg.out}-{name}.jsonl"
+
+
 def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
           command: str, folder: str, mixture: bool = False) -> str:
   """Writes a stratum, prints the command that trains on it; returns its path.
@@ -114,7 +119,7 @@ def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
     folder: of the model.
     mixture: whether it is one of several strata.
   """
-  path = f"{cfg.out}-{name}.jsonl"
+  path = path_of(cfg, name)
   stratum_file_lib.write(path, {"stratum": name} | header | {
       "source": cfg.source, "command": command}, rows)
   stratum = stratum_file_lib.read(path)
@@ -127,7 +132,15 @@ def write(cfg: config.Split, header: dict, name: str, rows: list[dict], *,
 
 
 def write_all(cfg: config.Split, command: str) -> str:
-  """Writes one stratum of all problems, without a policy; returns its path."""
+  """Writes one stratum of all problems, without a policy; returns its path.
+
+  Raises:
+    InputError: the file is there with measured counts, or the source is wrong.
+  """
+  path = path_of(cfg, "all")
+  if os.path.exists(path) and stratum_file_lib.read(path).header["n"]:
+    raise InputError(f"{path}: holds counts of samples, which config.n=0 would "
+                     "replace by none; choose another config.out")
   pool = config.read_pool(cfg)
   say(pool, cfg.grader.name)
   rows = [{"split": split, "id": p.id, "question": p.question,

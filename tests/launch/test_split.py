@@ -1,5 +1,6 @@
 """Strata by hand, counts that survive everything, and the command itself."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -432,6 +433,23 @@ def test_without_a_policy(local_set, tmp_path):
   stratum = stratum_file_lib.read(f"{tmp_path}/new/dir/s-all.jsonl")
   assert len(stratum.train) + len(stratum.validation) == 100
   assert (stratum.header["n"], stratum.header["model"]) == (0, None)
+
+
+def test_counts_are_not_replaced_by_none(tmp_path):
+  rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
+               correct=2) for split in stratum_file_lib.SPLITS]
+  cfg = dataclasses.replace(sections.section(
+      split_config.Split, sections.completed(
+          split_math.get_config().to_dict(), split_config.Split), "config"),
+      out=f"{tmp_path}/s")
+  path = f"{tmp_path}/s-all.jsonl"
+  stratum_file_lib.write(path, {"stratum": "all", "task": "countdown", "n": 4,
+                                "model": TINY, "model_sha256": None},
+                         rows)
+  before = pathlib.Path(path).read_text()
+  with pytest.raises(InputError, match="s-all.jsonl: holds counts of samples"):
+    output.write_all(cfg, "command")
+  assert pathlib.Path(path).read_text() == before
 
 
 def test_the_command_suits_the_size_of_the_model(tmp_path):
