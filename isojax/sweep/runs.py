@@ -22,6 +22,7 @@ import tempfile
 
 from isojax import config_overrides
 from isojax import json_text
+from isojax import sections
 from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -260,6 +261,32 @@ def all_stored(root: str) -> tuple[list[Run], list[str]]:
   return sorted(runs, key=lambda run: run.line), wrong
 
 
+def other_values(root: str, runs: list[Run]) -> str | None:
+  """Returns a note if a root has runs that differ from these in the config.
+
+  Args:
+    root: a folder that `make_root` made.
+    runs: of the plans that are to be swept now.
+  """
+  def cell(run: Run) -> str:
+    budgets = dict.fromkeys(("C", "M"))
+    return json.dumps([run.config["alloc"] | budgets, run.config["seed"]])
+
+  ids, now = {run.run_id for run in runs}, {cell(run): run for run in runs}
+  others = [run for run in all_stored(root)[0]
+            if run.run_id not in ids and cell(run) in now]
+  differ = [(run, text) for run in others if (text := workdir.differences(
+      *(_identity(each.config) | {"alloc": None} for each in (
+          run, now[cell(run)])), at=("there", "now")))]
+  if not differ:
+    return None
+  first, text = differ[0]
+  return (f"--root={root} has {len(differ)} runs of the same allocations and "
+          f"seeds with another config, such as {first.run_id}: {text}. They "
+          "stay there, and launch.fit refuses to join the two; choose another "
+          "--root for this config")
+
+
 def registered(root: str, plans: list[str], config, say
                ) -> tuple[list[Run], list[str]]:
   """Returns (the runs of plans, now in a root; what is wrong with other rows).
@@ -271,8 +298,9 @@ def registered(root: str, plans: list[str], config, say
     say: called with each note.
 
   Raises:
-    InputError: a plan cannot be read.
+    InputError: a plan cannot be read, or the config is no run's.
   """
+  sections.check_run(config)
   found, wrong, kept = [], [], []
   for path in plans:
     runs, refused = of_plan(path, config)
@@ -282,6 +310,8 @@ def registered(root: str, plans: list[str], config, say
       say(note)
   found, notes = distinct(found)
   for note in notes:
+    say(note)
+  if note := other_values(root, found):
     say(note)
   for run in found:
     try:

@@ -117,6 +117,24 @@ def test_a_run_in_two_plans_is_done_once(tmp_path):
   assert "plan.jsonl:3 is the same run as" in notes[0]
 
 
+def test_another_config_on_one_root_is_said(tmp_path, root):
+  plan = tmp_path / "plan.jsonl"
+  plan.write_text(rows((8, 4), (8, 8)))
+  told = []
+  sweep = lambda config: runs_lib.registered(
+      root, [str(plan)], config, told.append)
+  sweep(hard.get_config())
+  sweep(hard.get_config())
+  plan.write_text(rows((8, 4), (8, 8), C=512))  # longer, and more of them
+  sweep(hard.get_config())
+  assert not told
+  other = hard.get_config()
+  other.recipe.optimizer.b1 = 0.8
+  sweep(other)
+  assert "recipe.optimizer.b1: 0.9 there, 0.8 now" in told.pop()
+  assert not told
+
+
 def test_another_run_of_the_same_id_is_refused(tmp_path, root):
   (run,), _ = runs_of(tmp_path, rows((8, 4)))
   runs_lib.register(root, run)
