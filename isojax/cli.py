@@ -12,6 +12,7 @@ import traceback
 from absl import app
 from absl import flags
 from absl import logging
+from ml_collections import config_dict
 from ml_collections import config_flags
 from ml_collections.config_flags import config_flags as config_flags_lib
 
@@ -93,20 +94,40 @@ def config_of(path: str):
   """
   file = shipped(path).partition(":")[0]
   try:
-    config = read_config(path)
-    config.keys()  # raises if the file is missing
-    return config
+    return _checked(path, read_config(path))
   except OSError as error:
     raise InputError(f"--config={path}: cannot be read ({_last_line(error)}); "
                      "give a config file, such as configs/hard.py") from error
   except Exception as error:  # of ml_collections, or of the config's own code
-    message = broken_config(file, error)
-    if message is None and str(error).endswith("no attribute 'get_config'"):
-      message = (f"--config={path}: defines no get_config(); expected a config "
-                 "file, such as configs/hard.py")
-    if message is None:
+    if (message := _wrong_file(file, error)) is None:
       raise
     raise InputError(message) from error
+
+
+def _checked(path: str, config):
+  """Returns what get_config() returned, if it is a config.
+
+  Raises:
+    InputError: it is something else.
+    IOError: of ml_collections, the file is missing.
+  """
+  if not isinstance(config, config_dict.ConfigDict):
+    getattr(config, "keys", None)  # raises if the file is missing
+    raise InputError(_no_config(path, config))
+  return config
+
+
+def _no_config(path: str, returned) -> str:
+  return (f"--config={path}: get_config() returned {returned!r:.40}; expected "
+          "an ml_collections.ConfigDict, as in configs/hard.py")
+
+
+def _wrong_file(path: str, error: BaseException) -> str | None:
+  """Returns what is wrong with a config file that raised an error, if known."""
+  if str(error).endswith("no attribute 'get_config'"):
+    return (f"--config={path}: defines no get_config(); expected a config file, "
+            "such as configs/hard.py")
+  return broken_config(path, error)
 
 
 def config_path(argv: list[str]) -> str:
@@ -229,7 +250,7 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
       raise InputError(f"unexpected argument {rest[1]!r}: expected only flags, "
                        "such as --config=FILE; see --help")
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-      flags.FLAGS["config"].value.keys()  # raises if the file is missing
+      _checked(config_path(argv), flags.FLAGS["config"].value)
     return rest
   except flags.UnrecognizedFlagError as error:
     message = _unknown_flag(error.flagname, _last_line(error))
@@ -238,16 +259,14 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     if _last_line(error).startswith("TypeError: "):  # of a config's code
       message = broken_config(_config_file(argv), error) or message
     if found := re.search(r"Flag --(\w+) must have a value other", message):
-      message = _missing_flag(found[1])
+      message = (_no_config(config_path(argv), None)
+                 if found[1] == "config" and config_path(argv)
+                 else _missing_flag(found[1]))
   except OSError as error:  # the config file
     message = (f"--config cannot be read: {_last_line(error)}; give a config "
                "file, such as configs/hard.py")
   except Exception as error:  # of ml_collections, or of the config's own code
-    path = _config_file(argv)
-    message = broken_config(path, error)
-    if message is None and str(error).endswith("no attribute 'get_config'"):
-      message = (f"--config={path}: defines no get_config(); expected a config "
-                 "file, such as configs/hard.py")
+    message = _wrong_file(_config_file(argv), error)
     if message is None and not isinstance(error, (AttributeError, KeyError)):
       raise
     message = message or _unknown_override(argv) or str(error)

@@ -100,7 +100,7 @@ def override(config, values: dict, where: str) -> None:
       the command line sets to something else. The message begins with `where`,
       the source of the values.
   """
-  for name, value in _given().items():
+  for name, value in given().items():
     theirs = values
     for key in name.split("."):
       theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
@@ -156,7 +156,7 @@ def _is_filled(node) -> bool:
   return hasattr(node, "keys") and bool(node.keys())
 
 
-def _given() -> dict:
+def given() -> dict:
   """Returns the fields of the config that the command line sets."""
   if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
     return {}

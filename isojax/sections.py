@@ -50,6 +50,7 @@ def _check_extent(name: str, value) -> None:
                      "lone surrogates")
 
 
+RUN = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
 # Sections that only the configs of a command have.
 CONFIGS = {"isojax.main": {"alloc", "recipe"},
            "launch.split": {"source", "strata"},
@@ -66,6 +67,20 @@ def _other_command(values: dict, wanted) -> str | None:
               f"{' and '.join(sorted(sections))}), expected one of {ours}; run "
               f"python -m {command} --config=FILE, or give another file")
   return None
+
+
+def check_run(config) -> None:
+  """Raises InputError for a config that lacks a section of isojax.main's.
+
+  The planner and the sweeps read a few of its fields without loading jax, which
+  the check of all of them (`section`) needs.
+  """
+  lacking = [name for name in RUN if name not in config]
+  if lacking:
+    raise InputError(_other_command(
+        dict.fromkeys(config.keys()), dict.fromkeys(RUN)) or (
+        f"config.{lacking[0]} is missing: expected a config of isojax.main, "
+        "such as configs/hard.py"))
 
 
 def section(cls, values, name: str):

@@ -13,6 +13,9 @@ Prints a table and writes plan.jsonl, one run per line, for
 python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 """
 
+import shlex
+import sys
+
 from isojax import cli
 from isojax.planner import planning
 from isojax.planner import trainers
@@ -30,8 +33,9 @@ def main(_) -> None:
   if exported:
     print("\n".join([f"options of {plan_flags.EXPORT.value}, a row a line:",
                      *exported]))
-  print(f"wrote {out}; start a row with python -m isojax.main "
-        f"--config=FILE --plan={out} --row=0")
+  config = cli.config_arguments(sys.argv[1:]) or ["--config=FILE"]
+  print(f"wrote {out}; start a row with " + shlex.join(
+      ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,17 @@ import dataclasses
 from absl import flags
 
 from isojax import cli
+from isojax import config_overrides
+from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner import trainers
 from isojax.planner.allocation import B_MAX
 from isojax.planner.request import BOUNDS, CHOICES, Request
 
 DEFAULT = Request()
+CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
+          "alloc.M": "--rollouts", "alloc.schedule": "--schedule",
+          "seed": "--seeds"}  # field of a config -> the flag that decides it
 
 
 def _bounds(name: str) -> dict:
@@ -103,10 +108,19 @@ OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
 def request() -> Request:
-  """Returns what the flags ask; InputError for what no request may be."""
+  """Returns what the flags ask.
+
+  Raises:
+    InputError: no request may be this, or a given field of --config is one that
+      the plan decides.
+  """
   names = [field.name for field in dataclasses.fields(Request)
            if field.name not in ("config", "given")]
   values = {name: flags.FLAGS[name].value for name in names}
   lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
+  for field in config_overrides.given():
+    if field in CHOSEN:
+      raise InputError(f"--config.{field}: no effect, because the plan chooses "
+                       f"it; give {CHOSEN[field]}")
   return Request(**values | lists, config=CONFIG.value, given=frozenset(
       name for name in names if flags.FLAGS[name].present))

@@ -260,11 +260,11 @@ IMPORTS = {
         "format",
     "frontier.next_sweep":
         "frontier.study frontier.verdict planner.allocation "
-        "planner.plan_file",
+        "planner.plan_file planner.trainers",
     "frontier.report.axes":
         "format frontier.labels",
     "frontier.report.html":
-        "format frontier.labels frontier.report.sections",
+        "format frontier.labels frontier.report.sections frontier.study",
     "frontier.report.plots":
         "format frontier.labels frontier.report.axes "
         "frontier.report.plots_frontier frontier.report.sections",
@@ -432,7 +432,7 @@ IMPORTS = {
     "planner.request":
         "errors installation json_text planner.allocation "
         "planner.cost.machine planner.cost.roofline planner.cost.workload "
-        "planner.fit_file planner.priors",
+        "planner.fit_file planner.priors sections",
     "planner.schedule":
         "errors planner.advice planner.allocation planner.cautions "
         "planner.fit_file",
@@ -618,7 +618,8 @@ IMPORTS = {
         "cli sweep.devices sweep.runs",
     "sweep.runs":
         "config_overrides errors experiment json_text ledger.object_store "
-        "ledger.records ledger.workdir planner.allocation planner.plan_file",
+        "ledger.records ledger.workdir planner.allocation planner.plan_file "
+        "sections",
     "sweep.slurm":
         "cli errors installation sweep.commands sweep.run_process "
         "sweep.runs",
@@ -774,8 +775,8 @@ IMPORTS = {
     "launch.plan":
         "cli launch.plan_flags planner.planning planner.trainers",
     "launch.plan_flags":
-        "cli planner.allocation planner.priors planner.request "
-        "planner.trainers",
+        "cli config_overrides errors planner.allocation planner.priors "
+        "planner.request planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate mesh models.decoder models.hf_config "
         "models.hf_weights progress rl.optimizer rl.rewards rl.train_state "

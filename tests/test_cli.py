@@ -9,9 +9,13 @@ import sys
 
 import pytest
 
+from configs import hard
+from configs import split_tiny
 from isojax import cli
 from isojax import help_text
+from isojax.errors import InputError
 from isojax.planner import plan_file
+from isojax.planner import request
 from isojax.planner.allocation import allocate
 from tests import command
 from tests.conftest import ONE_DEVICE
@@ -128,6 +132,8 @@ def test_commands_of_a_docstring_keep_their_lines():
     (["isojax.main", "--config=configs/split_tiny.py"],
      "a config of launch.split (it has source and strata), expected one of "
      "isojax.main; run python -m launch.split --config=FILE"),
+    (["launch.plan", "--config=configs/hard.py", "--config.alloc.n=4"],
+     "--config.alloc.n: no effect, because the plan chooses it; give --n"),
     (["launch.plan", "--Bq=3"], "Unknown command line flag 'Bq'")])
 def test_wrong_flags_are_one_line(words, told):
   done = run(*words)
@@ -162,6 +168,27 @@ def test_errors_in_a_config_file_have_their_line(tmp_path, text, told):
     cli.read_config(str(path))
   assert told in cli.broken_config(str(path), error.value)
   assert cli.broken_config("elsewhere/other.py", error.value) is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("returned, told", [
+    ("None", "returned None; expected an ml_collections.ConfigDict"),
+    ("{'seed': 1}", "returned {'seed': 1}; expected an ml_coll")])
+def test_a_config_file_returns_a_config(tmp_path, returned, told):
+  path = tmp_path / "config.py"
+  path.write_text(f"def get_config():\n  return {returned}\n")
+  with pytest.raises(InputError, match=re.escape(told)):
+    cli.config_of(str(path))
+
+
+def test_the_planner_reads_configs_of_runs():
+  config = hard.get_config()
+  with config.unlocked():
+    del config.alloc
+  with pytest.raises(InputError, match="^config.alloc is missing: expected a"):
+    request.Request(config=config)
+  with pytest.raises(InputError, match="is a config of launch.split"):
+    request.Request(config=split_tiny.get_config())
 
 
 def test_plan_and_command_line_may_not_disagree(tmp_path):

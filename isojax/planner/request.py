@@ -10,6 +10,7 @@ import os
 
 from isojax import installation
 from isojax import json_text
+from isojax import sections
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
@@ -69,6 +70,8 @@ class Request:
   given: frozenset = frozenset()  # names of the fields that the user gave
 
   def __post_init__(self):
+    if self.config is not None:
+      sections.check_run(self.config)
     for name, choices in CHOICES.items():
       value = getattr(self, name)
       if value is not None and value not in choices:
