@@ -19,6 +19,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 _PUBLIC = {
     "config": "isojax.api.configs",
     "train": "isojax.api.runs",
+    "sample": "isojax.api.runs",
     "Run": "isojax.api.runs",
     "Records": "isojax.api.runs",
     "split": "isojax.api.problem_sets",

@@ -29,6 +29,7 @@ CLASSES = [name for name in isojax.__all__
 SMALL = dict(
     alloc={"Bp": 2, "n": 4, "C": 32}, sampler={"slots": 64},
     eval={"k": 1, "first": 16, "growth": 1.0},
+    recipe={"optimizer": {"base_lr": 0.1}},  # four steps that one can see
     task={"stratum": few.hard()})
 
 
@@ -149,6 +150,19 @@ def test_a_run_has_records_and_a_policy(run, capfd):
   assert run.sample("8 3 8 3=24:", n=4, seed=1) != four
   greedy = run.sample("8 3 8 3=24:", n=3, temperature=0)
   assert len(set(greedy)) == 1
+  assert not "".join(capfd.readouterr())
+
+
+def test_sampling_without_training(run, capfd):
+  """From the folder of a run its policy, from its config the base policy."""
+  ask = dict(prompt="8 3 8 3=24:", n=64)
+  trained = run.sample(**ask)
+  assert isojax.sample(run.workdir, **ask) == trained
+  base = isojax.sample(run.config, **ask)
+  assert base != trained and len(base) == 64
+  assert isojax.sample("configs/hard.py", **ask) == base
+  with pytest.raises(isojax.InputError, match="^n=0: expected at least 1"):
+    isojax.sample(run.workdir, "1+1=2:", n=0)
   assert not "".join(capfd.readouterr())
 
 
@@ -502,7 +516,7 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
   law = isojax.fit(logs, draws=100)
   assert not law.identified and "NOT identified" in repr(law)
   with pytest.raises(isojax.InputError, match=(
-      "^the law is not identified: .*launch.plan --sweep --config=CONFIG")):
+      "^the law is not identified: .*launch.plan --sweep --rollouts=")):
     law.n_star(1e6)
 
 

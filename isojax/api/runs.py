@@ -119,23 +119,8 @@ class Run:
       InputError: the prompt is empty or longer than sampler.max_prompt_tokens,
         or a number is out of range.
     """
-    context = self._context
-    if not isinstance(prompt, str):
-      raise InputError(f"prompt={prompt!r:.40}: expected a text")
-    if n < 1:
-      raise InputError(f"n={n}: expected at least 1")
-    if temperature is None:
-      temperature = context.e.sampler.temperature
-    if not 0 <= temperature < math.inf:
-      raise InputError(f"temperature={temperature}: expected at least 0")
-    if not 0 <= seed < 2**31:
-      raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
-    prompts = _prompts(context, prompt, template)
-    with progress_lib.sent_to(words.Told(False)):
-      *_, (_, rollouts) = sampler_lib.stream(
-          context.sampler, self.params, prompts, n, rng.stream(seed, "sample"),
-          temperature=temperature, top_p=1.0)
-    return rewards.texts(context.tokenizer, rollouts)
+    return _sampled(self._context, lambda: self.params, prompt, n,
+                    template=template, temperature=temperature, seed=seed)
 
   @words.of_python
   def evaluate(self, stratum: str | None = None) -> dict:
@@ -193,6 +178,27 @@ class Run:
     words.library("matplotlib", "plot", "plot")
     from isojax.frontier.report import plots_run  # needs matplotlib
     return words.shown(plots_run.learning(list(self.records.evaluations)))
+
+
+def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
+             temperature: float | None, seed: int) -> list[str]:
+  """Returns Run.sample of the parameters that load() returns."""
+  if not isinstance(prompt, str):
+    raise InputError(f"prompt={prompt!r:.40}: expected a text")
+  if n < 1:
+    raise InputError(f"n={n}: expected at least 1")
+  if temperature is None:
+    temperature = context.e.sampler.temperature
+  if not 0 <= temperature < math.inf:
+    raise InputError(f"temperature={temperature}: expected at least 0")
+  if not 0 <= seed < 2**31:
+    raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
+  prompts = _prompts(context, prompt, template)
+  with progress_lib.sent_to(words.Told(False)):
+    *_, (_, rollouts) = sampler_lib.stream(
+        context.sampler, load(), prompts, n, rng.stream(seed, "sample"),
+        temperature=temperature, top_p=1.0)
+  return rewards.texts(context.tokenizer, rollouts)
 
 
 def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:
@@ -263,3 +269,36 @@ def train(config, workdir: str | None = None, *, progress: bool = True) -> Run:
     raise DivergedError(end.why)
   return Run(folder, context.run_id, Records(tuple(records_lib.read(
       os.path.join(folder, "records.jsonl")))), context)
+
+
+@words.of_python
+def sample(source, prompt: str, n: int = 1, *, template: bool = False,
+           temperature: float | None = None, seed: int = 0) -> list[str]:
+  """Samples continuations of a prompt from a policy, without training it.
+
+  Each call loads the policy; Run.sample keeps it.
+
+  Args:
+    source: a config, as isojax.config takes it, whose base policy (model.path)
+      is taken; or the folder of a run, whose newest checkpoint is, also while
+      the run goes on.
+    prompt, n, template, temperature, seed: as in Run.sample.
+
+  Returns:
+    n texts, as Run.sample.
+
+  Raises:
+    InputError: the config is wrong, or as Run.sample.
+  """
+  config = configs.config(source)
+  with progress_lib.sent_to(words.Told(False)):
+    context = run_context.prepare(config)
+    load = lambda: run_context.base_params(context)
+    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
+      folder = os.fspath(source)
+      context, _ = run_folder.as_stored(context, config.to_dict(), folder,
+                                        run_id=None, evaluate=True)
+      load = lambda: run_folder.newest(
+          context, os.path.join(folder, "checkpoints"))[1]
+    return _sampled(context, load, prompt, n, template=template,
+                    temperature=temperature, seed=seed)

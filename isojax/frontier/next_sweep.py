@@ -103,8 +103,8 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
       f"{sum(new.values()):,} rollouts in all"
       + ", without the runs that exist" * bool(skip) + ". " + (
           "CONFIG is the config file of your runs." if ours else
-          f"--export={', '.join(trainers.TRAINERS)} adds the options of these "
-          "trainers."),
+          "It also prints the options of your trainer with --export="
+          f"{' or '.join(trainers.TRAINERS)}."),
       "command": "python -m launch.plan --sweep "
       f"{'--config=CONFIG ' * ours}--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
 
