@@ -12,6 +12,7 @@ read again, so editing them cannot change a run that has begun.
 
 import copy
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import math
@@ -322,6 +323,7 @@ def registered(root: str, plans: list[str], config, say
   return kept, wrong
 
 
+@functools.cache  # of the code that runs, whatever is written later
 def code_version() -> str:
   """Returns the commit of a checkout, else the installed version."""
   here = os.path.dirname(os.path.abspath(__file__))
