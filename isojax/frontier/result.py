@@ -61,13 +61,15 @@ def summary(found: dict) -> str:
            *(f"  - {reason}" for reason in verdict["reasons"]),
            *(f"  caution: {caution}" for caution in verdict["cautions"])]
   if law is not None:
+    symbol = labels.axis_of(study)[0]
     said = {name.split(",")[0]: f"{value} {interval}"
             for name, value, interval in labels.parameters(found)}
     lines.append(
         ("law: " if verdict["identified"] else
          "law, not identified, do not use: ")
         + ", ".join(f"{name} = {text}" for name, text in said.items())
-        + f"; {labels.axis_of(study)[0]} in {study['axis']}")
+        + "; n* goes from the floor to the ceiling, half of the doublings by "
+        f"{symbol}0, the faster the larger k; {symbol} in {study['axis']}")
   lines += [f"  note: {note}" for note in found["notes"][:8]]
   if len(found["notes"]) > 8:
     lines.append(f"  and {len(found['notes']) - 8} more notes in the report")

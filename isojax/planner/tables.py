@@ -35,8 +35,16 @@ def costs(e: dict | None) -> list[str]:
           "-" if e["usd"] is None else rounded(e["usd"])]
 
 
+def filled(lines: list[list[str]]) -> str:
+  """Returns an aligned table without the columns that are empty in all lines.
+  """
+  known = [c for c in range(len(lines[0]))
+           if any(line[c] != "-" for line in lines[1:])]
+  return aligned([[line[c] for c in known] for line in lines])
+
+
 def table(rows: list[plan_file.Row], D: int | None) -> str:
-  """Returns the plan, and how to fill its empty columns."""
+  """Returns the plan, and what the columns that it lacks need."""
   kept = any(row.allocation.m is not None for row in rows)
   size = lambda a: (str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
                     *[str(a.m_of(a.n))] * kept)
@@ -54,7 +62,7 @@ def table(rows: list[plan_file.Row], D: int | None) -> str:
       ["USD need --usd_per_chip_hour"] * (e["usd"] is None)
       + ["a range needs the calibrated efficiency"] * (
           e["seconds_range"] is None))
-  return aligned(lines) + f"\n-: {', '.join(hints)}" * bool(hints)
+  return filled(lines) + f"\nnot shown: {', '.join(hints)}" * bool(hints)
 
 
 def reward(p: Prediction) -> str:
@@ -70,9 +78,7 @@ def beside(near: tuple[Allocation, ...], expected: Callable,
     p = predict(a)
     lines.append(["", str(a.Bp), str(a.n), f"{a.M:,}", f"{a.C:,}",
                   *costs(expected(a)), reward(p) if p else "-"])
-  known = [c for c in range(len(lines[0])) if c < 5 or any(
-      line[c] != "-" for line in lines[1:])]
-  return aligned([[line[c] for c in known] for line in lines])
+  return filled(lines)
 
 
 def _why_n(q: Question, a: Advice) -> str:

@@ -168,7 +168,7 @@ def test_half_and_twice_the_n_stand_beside_the_advice(tmp_path):
   lines = [line.split() for line in out.splitlines()]
   assert ["32", "128", "488", "1,998,848"] in lines
   assert ["32", "512", "122", "1,998,848"] in lines
-  assert "-: time and cost need --machine" in out and "1.3 " in out  # epochs
+  assert "not shown: time and cost need --machine" in out and "1.3 " in out  # epochs
 
 
 def test_a_schedule_follows_the_fit(tmp_path):
