@@ -132,6 +132,8 @@ def set_values(config, values: dict, where: str) -> None:
 def _set(config, values: dict) -> None:
   """Sets nested values whose keys the config has."""
   for key, value in values.items():
+    if hasattr(value, "dtype") and not value.shape:
+      value = value.item()  # of numpy
     if key in FREE and hasattr(value, "items"):
       found = {**config[key], **value}
       with config.unlocked(), config.ignore_type():

@@ -182,7 +182,7 @@ IMPORTS = {
         "sweep.devices sweep.run_process sweep.runs sweep.status "
         "sweep.sweeper",
     "api.words":
-        "errors installation",
+        "errors installation planner.planning",
     "attention_kernels":
         "",
     "cli":
@@ -253,7 +253,8 @@ IMPORTS = {
     "frontier.io.runs":
         "errors frontier.io.parse",
     "frontier.io.selection":
-        "errors evaluate frontier.io.rows frontier.study",
+        "errors evaluate frontier.io.formats frontier.io.rows "
+        "frontier.study",
     "frontier.io.spend":
         "errors frontier.io.constants frontier.io.formats frontier.io.parse",
     "frontier.labels":

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 
+import numpy as np
 import pytest
 
 import isojax
@@ -29,8 +30,8 @@ CLASSES = [name for name in isojax.__all__
 SMALL = dict(
     alloc={"Bp": 2, "n": 4, "C": 32}, sampler={"slots": 64},
     eval={"k": 1, "first": 16, "growth": 1.0},
-    recipe={"optimizer": {"base_lr": 0.1}},  # four steps that one can see
     task={"stratum": few.hard()})
+FAST = {"optimizer": {"base_lr": 0.1}}  # four steps change what is sampled
 
 
 def methods():
@@ -133,7 +134,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  config = isojax.config("configs/hard.py", **SMALL)
+  config = isojax.config("configs/hard.py", **SMALL, recipe=FAST)
   return isojax.train(config, tmp_path_factory.mktemp("api") / "run",
                       progress=False)
 
@@ -185,6 +186,33 @@ def test_a_complete_run_is_returned_and_a_longer_one_extends_it(run, capsys):
 def test_a_wrong_sample_is_refused(run, call, message):
   with pytest.raises(isojax.InputError, match=message):
     run.sample(**call)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: isojax.plan(hours="9"), "hours='9': expected a number or None"),
+    (lambda: isojax.plan(B_max=0.5), "B_max=0.5: expected a whole number or N"),
+    (lambda: isojax.plan(D=True), "D=True: expected a whole number or None"),
+    (lambda: isojax.plan(problems=3), "problems=3: expected a path or None"),
+    (lambda: isojax.read(3), "files=3: expected a path or a list or a tuple"),
+    (lambda: isojax.read("a", columns="avg=x"), "columns='avg=x': expected a "
+     "dict or None"),
+    (lambda: isojax.read("a", metric="best@8"), "files=a: no such file"),
+    (lambda: isojax.fit("a", ema="1"), "ema='1': expected a number"),
+    (lambda: isojax.run_sweep(3, "configs/hard.py", "r"), "plan=3: expected "
+     "the result of isojax.plan or a path"),
+    (lambda: isojax.train("configs/hard.py", progress="no"),
+     "progress='no': expected True or False")])
+def test_an_argument_of_another_type_is_named(call, message):
+  with pytest.raises(isojax.InputError, match=f"^{message}"):
+    call()
+
+
+def test_numbers_of_numpy_are_numbers():
+  assert isojax.config("configs/hard.py", alloc={"n": np.int64(4)}).alloc.n == 4
+  rows = isojax.plan(rollouts=np.float64(65536), Bp=32, n=np.array([4, 8]),
+                     seeds=range(2), sweep=True, B_max=2e4).rows
+  assert [(r.allocation.n, r.seed) for r in rows] == [
+      (4, 0), (4, 1), (8, 0), (8, 1)]
 
 
 def test_messages_name_arguments_not_flags(run, tmp_path):
@@ -279,7 +307,7 @@ def test_an_interrupt_saves_a_run_that_resumes(run, tmp_path, monkeypatch):
 
   before = signal.getsignal(signal.SIGINT)
   monkeypatch.setattr(training, "record", record)
-  config = isojax.config("configs/hard.py", **SMALL)
+  config = isojax.config("configs/hard.py", **SMALL, recipe=FAST)
   with pytest.raises(KeyboardInterrupt, match="call isojax.train again"):
     isojax.train(config, tmp_path / "run", progress=False)
   assert signal.getsignal(signal.SIGINT) is before

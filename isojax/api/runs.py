@@ -123,7 +123,7 @@ class Run:
                     template=template, temperature=temperature, seed=seed)
 
   @words.of_python
-  def evaluate(self, stratum: str | None = None) -> dict:
+  def evaluate(self, stratum: words.Path | None = None) -> dict:
     """Evaluates the trained policy on the validation problems of a stratum.
 
     k, temperature and top_p are those of the config's section eval.
@@ -151,7 +151,7 @@ class Run:
         context, step, rollouts, context.e.alloc.n_after(rollouts)), **found}
 
   @words.of_python
-  def export(self, out: str, *, dtype: str = "float32") -> None:
+  def export(self, out: words.Path, *, dtype: str = "float32") -> None:
     """Writes the policy as a Hugging Face folder, with its tokenizer.
 
     transformers, vLLM and isojax (model.path) load the folder.
@@ -183,8 +183,6 @@ class Run:
 def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
              temperature: float | None, seed: int) -> list[str]:
   """Returns Run.sample of the parameters that load() returns."""
-  if not isinstance(prompt, str):
-    raise InputError(f"prompt={prompt!r:.40}: expected a text")
   if n < 1:
     raise InputError(f"n={n}: expected at least 1")
   if temperature is None:
@@ -221,7 +219,8 @@ def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:
 
 
 @words.of_python
-def train(config, workdir: str | None = None, *, progress: bool = True) -> Run:
+def train(config, workdir: words.Path | None = None, *,
+          progress: bool = True) -> Run:
   """Trains a policy, or resumes a run, and returns it when it is complete.
 
   An interrupted run (KeyboardInterrupt, a closed notebook, a killed process)

@@ -35,7 +35,8 @@ class Speedup:
     from isojax.frontier.report import plots_speedup  # needs matplotlib
     return words.shown(plots_speedup.curves(self.document))
 
-  def save(self, folder) -> None:
+  @words.of_python
+  def save(self, folder: words.Path) -> None:
     """Writes speedup.json and the figure, as launch.speedup does.
 
     Raises:
@@ -60,10 +61,14 @@ def _paths(files) -> tuple[str, ...]:
 
 
 @words.of_python
-def speedup(baseline, records, *, axis=_QUESTION.axis, share=_QUESTION.share,
-            draws=_QUESTION.draws, metric="avg", at_k=None, eval_set=None,
-            format=None, columns=None, fixed=None, scale=None,
-            from_path=None) -> Speedup:
+def speedup(baseline: words.Path | list | tuple,
+            records: words.Path | list | tuple, *, axis: str = _QUESTION.axis,
+            share: float = _QUESTION.share, draws: int = _QUESTION.draws,
+            metric: str = "avg", at_k: int | None = None,
+            eval_set: str | None = None, format: str | None = None,
+            columns: dict | None = None, fixed: dict | None = None,
+            scale: dict | None = None, from_path: str | None = None
+            ) -> Speedup:
   """Measures how much earlier recipes reach a reward than a baseline.
 
   PODS (arXiv 2504.13818): the first time at `share` of the baseline's highest

@@ -61,9 +61,13 @@ class Logs:
 
 
 @words.of_python
-def read(files, *, format=_READING.kind, columns=None, fixed=None, scale=None,
-         from_path=_READING.from_path, axis=_READING.axis, metric="avg",
-         at_k=None, eval_set=None, Bp=None, B=None) -> Logs:
+def read(files: words.Path | list | tuple, *,
+         format: str | None = _READING.kind, columns: dict | None = None,
+         fixed: dict | None = None, scale: dict | None = None,
+         from_path: str | None = _READING.from_path,
+         axis: str = _READING.axis, metric: str = "avg",
+         at_k: int | None = None, eval_set: str | None = None,
+         Bp: int | None = None, B: int | None = None) -> Logs:
   """Reads the evaluations of runs: records of isojax, or other trainers' logs.
 
   Args:
@@ -204,6 +208,7 @@ class Law:
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
                     (*law.cautions, *(against[:1] if against else ())))
 
+  @words.of_python
   def plot(self, name: str = "law"):
     """Returns a figure of the result, a matplotlib.figure.Figure.
 
@@ -217,7 +222,8 @@ class Law:
     result.need_matplotlib("plot")
     return words.shown(result.figure(self.document, name))
 
-  def save(self, folder: str) -> None:
+  @words.of_python
+  def save(self, folder: words.Path) -> None:
     """Writes fit.json, the figures and report.html, as launch.fit does.
 
     Raises:
@@ -230,10 +236,11 @@ class Law:
 
 
 @words.of_python
-def fit(study, *, points=_OPTIONS.points.select,
-        bin_width=_OPTIONS.points.bin_width, ema=_OPTIONS.points.ema,
-        min_C=_OPTIONS.points.min_C, form=_OPTIONS.form,
-        draws=_OPTIONS.draws) -> Law:
+def fit(study, *, points: str = _OPTIONS.points.select,
+        bin_width: float = _OPTIONS.points.bin_width,
+        ema: float = _OPTIONS.points.ema,
+        min_C: float = _OPTIONS.points.min_C, form: str = _OPTIONS.form,
+        draws: int = _OPTIONS.draws) -> Law:
   """Fits reward curves, their frontier and the law n*(C) to the logs of runs.
 
   IsoCompute Playbook (arXiv 2603.12151), section 3. docs/fitting.md describes

@@ -62,8 +62,9 @@ def _shown(root: str):
 
 
 @words.of_python
-def run_sweep(plan, config, root, *, workers: int | None = None, tries: int = 3,
-          progress: bool = True) -> Sweep:
+def run_sweep(plan: planning.Plan | words.Path, config, root: words.Path, *,
+              workers: int | None = None, tries: int = 3,
+              progress: bool = True) -> Sweep:
   """Runs every row of a plan, each in a process of its own.
 
   An interrupted call saves its runs and raises KeyboardInterrupt; the same call

@@ -1,14 +1,26 @@
-"""Gives the functions of the interface messages in the words of Python."""
+"""Checks the arguments of the interface, and words its messages in Python."""
 
+import contextlib
 import functools
 import importlib
 import inspect
 import io
+import numbers
+import os
 import re
+import types
 import typing
 
 from isojax import installation
 from isojax.errors import InputError
+from isojax.planner import planning
+
+Path = str | os.PathLike
+# What an argument of a type is called in a message.
+EXPECTED = {int: "a whole number", float: "a number", str: "a text",
+            bool: "True or False", dict: "a dict", types.NoneType: "None",
+            os.PathLike: "a path", list: "a list", tuple: "a tuple",
+            planning.Plan: "the result of isojax.plan"}
 
 _PAIR = r"[\w.@%-]+=[^\s,;)]*[^\s,;):.]"  # the end is no end of a sentence
 _PAIRS = re.compile(rf"--(columns|fixed|scale)=({_PAIR}(?:,{_PAIR})*)")
@@ -41,12 +53,55 @@ def plain(text: str, function) -> str:
       [re.sub(rf"--(?=(?:{'|'.join(names)})\b)", "", text), *command])
 
 
+def _as(value, kind: type):
+  """Returns an argument as a type of EXPECTED; TypeError if it is no such."""
+  if kind is int and isinstance(value, numbers.Real) and value == int(value) and (
+      not isinstance(value, bool)):
+    return int(value)  # numpy's, and 2e6
+  if kind is float and isinstance(value, numbers.Real) and (
+      not isinstance(value, bool)):
+    return value if type(value) in (int, float) else float(value)
+  if isinstance(value, kind) and kind not in (int, float):
+    return value
+  raise TypeError
+
+
+def checked(name: str, value, annotation):
+  """Returns an argument as its annotation says.
+
+  Args:
+    name: of the argument.
+    value: given.
+    annotation: one of EXPECTED, or several joined by |.
+
+  Raises:
+    InputError: the value is of another type.
+  """
+  kinds = typing.get_args(annotation) or (annotation,)
+  for kind in kinds:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+      return _as(value, kind)
+  expected = " or ".join(EXPECTED[kind] for kind in kinds
+                         if not (kind is str and os.PathLike in kinds))
+  raise InputError(f"{name}={value!r:.60}: expected {expected}")
+
+
 def of_python(function):
-  """Returns the function; its InputErrors name arguments instead of flags."""
+  """Returns the function with checks of the arguments that have annotations.
+
+  Its InputErrors name arguments instead of flags.
+  """
+  signature = inspect.signature(function)
+  hints = {name: hint for name, hint in typing.get_type_hints(function).items()
+           if name in signature.parameters}
+
   @functools.wraps(function)
   def called(*args, **kwargs):
+    given = signature.bind(*args, **kwargs)
+    for name in hints.keys() & given.arguments.keys():
+      given.arguments[name] = checked(name, given.arguments[name], hints[name])
     try:
-      return function(*args, **kwargs)
+      return function(*given.args, **given.kwargs)
     except InputError as error:
       raise type(error)(plain(str(error), function)) from error
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from isojax import evaluate
 from isojax.errors import InputError
+from isojax.frontier.io.formats import METRICS
 from isojax.frontier.io.rows import Row
 from isojax.frontier.study import FEWEST, Run, Study, UNKNOWN
 
@@ -28,6 +29,9 @@ class Selection:
   B: int | None  # only runs with this Bp * n
 
   def __post_init__(self):
+    if self.metric not in METRICS:
+      raise InputError(f"--metric={self.metric}: expected one of "
+                       f"{', '.join(METRICS)}")
     for name in ("at_k", "Bp", "B"):
       if getattr(self, name) is not None and getattr(self, name) < 1:
         raise InputError(f"--{name}={getattr(self, name)}: expected an integer "
