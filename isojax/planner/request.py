@@ -6,7 +6,6 @@ name a field as the flag of the command, such as --rollouts.
 
 import dataclasses
 import math
-import numbers
 import os
 
 from isojax import installation
@@ -81,8 +80,7 @@ class Request:
     for name, (least, most) in BOUNDS.items():
       value = getattr(self, name)
       if value is not None and not (
-          isinstance(value, numbers.Real) and least <= value
-          and (most is None or value <= most)):
+          least <= value and (most is None or value <= most)):
         raise InputError(f"--{name}={value}: expected a number from {least}"
                          + f" to {most}" * (most is not None))
 
@@ -166,9 +164,8 @@ def positive(ask: Request, name: str, most: float,
              least: float = 0.0) -> float | None:
   """Returns a number; InputError if it is not from least to most."""
   value = getattr(ask, name)
-  if value is not None and not (
-      isinstance(value, numbers.Real) and least <= value <= most):
-    raise InputError(f"--{name}={value}: expected a number from {least:g} to "
+  if value is not None and not least <= value <= most:
+    raise InputError(f"--{name}={value:g}: expected a number from {least:g} to "
                      f"{most:g}")
   return value
 

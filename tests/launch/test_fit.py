@@ -40,7 +40,7 @@ def test_files_after_a_flag_are_read_too(tmp_path):
       synthetic.saturating(), C_max=6e6, evaluations=4, seeds=1, Q=20, k=4,
       spread=0.5, run_sd=0.0, seed=3)
   by_n = {}
-  for run in study.runs:
+  for run in study.runs[:2]:
     by_n.setdefault(run.n, []).append(run)
   (first, *more) = [f"{n}.csv" for n in by_n]
   for n, runs in by_n.items():
