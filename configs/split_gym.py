@@ -3,9 +3,9 @@
   python -m launch.split --config=configs/split_gym.py:chain_sum \
       --config.model=FOLDER --config.out=strata/chain_sum
 
-Needs `pip install 'isojax[gym]'`. A problem is a function of (seed, index) and
+Needs `pip install -e '.[gym]'`. A problem is a function of (seed, index) and
 is judged by the generator's own verifier. `isojax/tasks/gym.py` lists the
-refused generators with the reasons. Not yet run with a real model.
+refused generators with the reasons. configs/split_smollm2.py measures a pretrained model with it.
 """
 
 from ml_collections import config_dict

@@ -12,7 +12,7 @@ from configs import easy
 from configs import hard
 from configs import scalerl
 
-# The setting in which every n learns at its highest stable rate, by stratum.
+# The setting of each stratum.
 # Sections and keys are those of configs/base.py.
 # docs/study.md has the trials that led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
@@ -20,7 +20,7 @@ HARD = dict(
     # 256 problems of which the base policy solves 1 or 2 of 16: with 3,000
     # problems of hard.py every n was still rising after 524,288 rollouts.
     task=dict(stratum="isojax/assets/countdown-tiny-low256.jsonl"),
-    # Twice the rate is worse for n = 2, 8, 32 and 128, half of it no better.
+    # Twice the rate ends lower for n = 2, 8, 32 and 128.
     recipe=dict(optimizer=dict(base_lr=3e-4),
                 loss=dict(microbatch_tokens=256)),  # n = 2 is a fifth faster
     eval=EVAL)

@@ -6,8 +6,8 @@
   python -m launch.study --ledger=docs/study/hard.jsonl.gz --out=docs/study \
       --page=docs/study.md --fits=isojax/assets/study
 
-The same command resumes the runs. A part with a prediction runs to a quarter of
-its C, writes OUT/PART-prediction.json and ends; when that file is committed,
+The same command resumes the runs. A part with a prediction runs to its first
+stop of C, writes OUT/PART-prediction.json and ends; when that file is committed,
 the same command continues the runs. The second form computes every figure and
 number again from a committed ledger, without runs. Needs the extra `plot`.
 """

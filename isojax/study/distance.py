@@ -1,4 +1,4 @@
-"""How far a policy is from the base policy: KL(policy || base) on validation.
+"""How far a policy is from the base policy: its KL divergence on validation.
 
 Answers of the policy are an unbiased sample of it, so the mean of
 logp - base_logp over them is the KL divergence of whole answers (Schulman's k1).

@@ -1,4 +1,4 @@
-"""The registered prediction: what the first quarter of C says about the rest.
+"""The registered prediction: what the first stop of C says about the rest.
 
 It is written before the longer runs start, committed, and compared with them.
 """
