@@ -7,9 +7,10 @@
       --page=docs/study.md --fits=isojax/assets/study
 
 The same command resumes the runs. A part with a prediction runs to its first
-stop of C, writes OUT/PART-prediction.json and ends; when that file is committed,
-the same command continues the runs. The second form computes every figure and
-number again from a committed ledger, without runs. Needs the extra `plot`.
+stop of C, writes OUT/PART-prediction.json and ends; when that file is
+committed, the same command continues the runs. The second form computes every
+figure and number again from a committed ledger, without runs. Needs the extra
+`plot`.
 """
 
 import dataclasses

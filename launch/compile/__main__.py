@@ -9,7 +9,8 @@ any Linux machine), GPUs `cuda12` or `cuda13`. The mesh must have as many
 devices as the topology. For each program the command prints the memory of a
 device next to the planner's estimate, its collectives, and the compilation
 time, also if the program does not fit. With --largest the planner chooses the
-largest sampler.slots and recipe.loss.microbatch_tokens that it estimates to fit.
+largest sampler.slots and recipe.loss.microbatch_tokens that it estimates to
+fit.
 """
 
 import os
