@@ -5,7 +5,8 @@
 
 Needs `pip install -e '.[gym]'`. A problem is a function of (seed, index) and
 is judged by the generator's own verifier. `isojax/tasks/gym.py` lists the
-refused generators with the reasons. configs/split_smollm2.py measures a pretrained model with it.
+refused generators with the reasons. configs/split_smollm2.py measures a
+pretrained model with it.
 """
 
 from ml_collections import config_dict

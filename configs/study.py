@@ -3,9 +3,9 @@
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting,
-quick. docs/study.md has the rules that were fixed before the runs. `get_config` is what all runs of
-a part share, `get_study` is what differs between them. Parts with equal runs
-share them if they have the same --root.
+quick. docs/study.md has the rules that were fixed before the runs. `get_config`
+is what all runs of a part share, `get_study` is what differs between them.
+Parts with equal runs share them if they have the same --root.
 """
 
 from configs import easy
@@ -108,8 +108,8 @@ def get_study(part):
   Returns:
     C: rollouts of every run. stops: rollouts on the way to it: after the first
     stop the prediction is registered. beyond: rollouts of the runs of the n
-    that leads at C, or None. registered: commit, or file where the prediction needs no commit.
-    law: the part whose law the schedule follows, or None. arms: of `arm`; the
+    that leads at C, or None. registered: commit, or file where the prediction
+    needs no commit. law: the part whose law the schedule follows, or None. arms: of `arm`; the
     first one is the grid of n or the baseline. Speed-ups are reported for the
     part pods, A and B for scalerl, the laws of Bp and n for regimes, by name.
   """

@@ -116,7 +116,8 @@ def evaluate_only(context: RunContext, folder: str) -> int:
     records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
     with rollouts_lib.grading(each) as grader:
-      line = {"kind": "eval", **run_context.identity_fields(context, step, rollouts, n),
+      line = {"kind": "eval",
+              **run_context.identity_fields(context, step, rollouts, n),
               **run_context.totals_of(known),
               **training.evaluation(each, grader, params, step,
                                      stopping.Stop()),

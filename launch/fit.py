@@ -56,8 +56,9 @@ _DRAWS = flags.DEFINE_integer(
 def selected() -> selection.Selection:
   """Returns which of the records form the study."""
   return selection.Selection(
-      axis=_AXIS.value, metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
-      eval_set=record_flags.EVAL_SET.value, Bp=_BP.value, B=_B.value)
+      axis=_AXIS.value, metric=record_flags.METRIC.value,
+      at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
+      Bp=_BP.value, B=_B.value)
 
 
 def options() -> bootstrap.Options:

@@ -114,6 +114,6 @@ def run_sweep(plan: planning.Plan | words.Path, config, root: words.Path, *,
         sweeper.Rules(tries, LEASE, runs_lib.code_version(), True),
         start=run_process.start_alone, show=_shown(root))
   if stopped:
-    raise KeyboardInterrupt(f"{root} is saved; call isojax.run_sweep again with the "
-                            "same arguments to resume")
+    raise KeyboardInterrupt(f"{root} is saved; call isojax.run_sweep again "
+                            "with the same arguments to resume")
   return Sweep(root, tuple(states))

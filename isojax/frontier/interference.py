@@ -71,7 +71,8 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
                  seed: int) -> Interference | None:
   """Returns the interference of a run.
 
-  None without counts of correct samples, or if the pass rate is 0 or 1 at the start or the end.
+  None without counts of correct samples, or if the pass rate is 0 or 1 at the
+  start or the end.
   """
   if run.value_ExQ is None or k < 2:
     return None

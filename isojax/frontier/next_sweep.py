@@ -106,7 +106,8 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
           "It also prints the options of your trainer with --export="
           f"{' or '.join(trainers.TRAINERS)}."),
       "command": "python -m launch.plan --sweep "
-      f"{'--config=CONFIG ' * ours}--rollouts={C} {design} --seeds={_listed(range(seeds))}{skip}"}
+      f"{'--config=CONFIG ' * ours}--rollouts={C} {design} "
+      f"--seeds={_listed(range(seeds))}{skip}"}
 
 
 def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:

@@ -263,8 +263,9 @@ def swept(ask: Request, D, law, price, seeds, B_max: int):
   C = request.whole_number("rollouts", ask.rollouts, 2)
   legal, text = wanted_cells(ask, D, law, price, min(B_max, C))
   text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x "
-              f"{many(len(seeds), 'seed')}; each run goes to the largest C and contains every smaller C, "
-              "because the learning rate is constant after warm-up")
+              f"{many(len(seeds), 'seed')}; each run goes to the largest C and "
+              "contains every smaller C, because the learning rate is "
+              "constant after warm-up")
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
   if few:
     text.append("warning: at (Bp, n) = " + ", ".join(map(str, few))

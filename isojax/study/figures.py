@@ -162,7 +162,8 @@ def frontier(found: dict) -> Figure:
   ax.margins(y=0.12)
   _compute(ax, found, _start(found))
   if _predictions(found):
-    ax.plot([], [], "D", mfc="white", color="C3", label="predicted before,\nwith its n")
+    ax.plot([], [], "D", mfc="white", color="C3",
+            label="predicted before,\nwith its n")
     ax.legend(loc="lower right")
     ax.set_xlim(right=1.6 * max(p["C"] for p in _predictions(found)))
   ax.set_ylabel(f"best reward, avg@{_study(found)['k']}")

@@ -1,10 +1,10 @@
 """Problems of the generators of reasoning-gym 0.1.25, and their scores.
 
 A problem is a pure function of (generator, options, seed, index): it is item 0
-of a dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is item
-0 of its seed s + i, so neighbouring seeds share almost every problem.) A hash
-of its question decides whether a problem is for training or for validation, so
-the two never share one, even if a generator knows few problems.
+of a dataset whose seed is a hash of these. (Item i of reasoning-gym's seed s is
+item 0 of its seed s + i, so neighbouring seeds share almost every problem.) A
+hash of its question decides whether a problem is for training or for
+validation, so the two never share one, even if a generator knows few problems.
 """
 
 import dataclasses
@@ -140,8 +140,9 @@ def _value(gym, item: dict, answer: str) -> float:
 def _drawn(generator: str, options: str, seed: int, index: int):
   """Returns the dataset of one item at an address, and its item.
 
-  `options` are JSON, which can be a key of the cache. Drawings of the other split are skipped, and those whose own answer is blank,
-  too long or not accepted.
+  `options` are JSON, which can be a key of the cache. Drawings of the other
+  split are skipped, and those whose own answer is blank, too long or not
+  accepted.
   """
   import reasoning_gym
   split = "validation" if index >= VALIDATION else "train"

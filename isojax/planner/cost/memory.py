@@ -225,7 +225,8 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
              sampled_head: str, head: str, reduce_dtype: str, mesh: Mesh,
              gathered: bool, slots: int, pool: int | None, chunk: int,
              rows: int, prompts: int,
-             max_prompt: int, max_response: int, kl: bool, fused: bool) -> Programs:
+             max_prompt: int, max_response: int, kl: bool,
+             fused: bool) -> Programs:
   """Returns the memory of the programs with remat and without adapters.
 
   Args:
@@ -255,7 +256,8 @@ def programs(shape: ModelShape, *, dtype: str, weights: str, cache: str,
   drawing = 8 * heads * (stored if pool is None else 2 * stored) + (
       0 if pool is None else (slots * chunk + pool / shape.layers) * sampled)
   # Per token and layer: residual and normed input, then gate and up, or
-  # queries, keys, values and scores. A backward has all of them, and their gradients.
+  # queries, keys, values and scores. A backward has all of them, and their
+  # gradients.
   attended = (2 * heads + 2 * shape.kv_heads / min(tensor, shape.kv_heads)
               ) * shape.head_dim
   forward = number * 2 * shape.width + max(
