@@ -220,10 +220,10 @@ def main(_) -> int:
   if _STATUS.value:
     show_status(root, runs, rules)
     return code_of([], wrong, False)
-  for text in wrong:
-    progress.say(f"left out: {text}")
   if not runs:
     raise InputError("nothing is left to run: " + "; ".join(wrong))
+  for text in wrong:
+    progress.say(f"left out: {text}")
   if _BACKEND.value != "local":
     handed_over(root, sweeper.read_states(root, runs, rules, {}, {}))
     return code_of([], wrong, False)

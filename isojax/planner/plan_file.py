@@ -59,7 +59,7 @@ def text(rows: list[Row]) -> str:
 def read_lines(path: str) -> list[str]:
   """Returns the lines of a plan; InputError if the file cannot be read."""
   try:
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # editors add a BOM
       return file.read().splitlines()
   except (OSError, UnicodeDecodeError) as error:
     raise InputError(f"--plan={path}: cannot be read ({reason(error)}); make "

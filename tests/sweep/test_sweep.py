@@ -110,6 +110,11 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
     runs_lib.of_plan(str(tmp_path / "none"), hard.get_config())
 
 
+def test_a_plan_may_begin_with_a_byte_order_mark(tmp_path):
+  runs, wrong = runs_of(tmp_path, "\ufeff" + rows((8, 4)))
+  assert len(runs) == 1 and not wrong
+
+
 def test_a_run_in_two_plans_is_done_once(tmp_path):
   runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8)) + rows((8, 4)))
   kept, notes = runs_lib.distinct(runs)
