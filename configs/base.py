@@ -131,7 +131,8 @@ def get_config():
           updates=dict(
               epochs=1,  # passes over the rollouts of a step
               minibatches=1,  # updates of a pass, each of Bp / minibatches
-              # problems; k: PPO-off-policy-k of a k times larger Bp
+              # problems; k: PPO-off-policy-k of a k times larger Bp, with
+              # optimizer.batch = "update"
               in_flight=0,  # steps that a token may be old: sampling continues
               # across updates (PipelineRL); 0: each step samples by itself
               caches="recompute",  # of unfinished rollouts after an update;

@@ -102,6 +102,13 @@ def settings():
                                for name, recipe in changes.items()]
 
 
+def off_policy(k):
+  """Returns PPO-off-policy-k (ScaleRL, section 3.2): k updates of BP a step."""
+  return arm(f"off-policy {k}", (16,), TWO, alloc=dict(Bp=k * BP), recipe=dict(
+      updates=dict(in_flight=0, minibatches=k),
+      optimizer=dict(batch="update")))
+
+
 def get_study(part):
   """Returns the runs of a part.
 
@@ -109,9 +116,10 @@ def get_study(part):
     C: rollouts of every run. stops: rollouts on the way to it: after the first
     stop the prediction is registered. beyond: rollouts of the runs of the n
     that leads at C, or None. registered: commit, or file where the prediction
-    needs no commit. law: the part whose law the schedule follows, or None. arms: of `arm`; the
-    first one is the grid of n or the baseline. Speed-ups are reported for the
-    part pods, A and B for scalerl, the laws of Bp and n for regimes, by name.
+    needs no commit. law: the part whose law the schedule follows, or None.
+    arms: of `arm`; the first one is the grid of n or the baseline. Speed-ups
+    are reported for the part pods, A and B for scalerl, the laws of Bp and n
+    for regimes, by name.
   """
   study = dict(C=C_FIRST, stops=(), beyond=None, registered="file",
                law=None, arms=[arm("", N)])
@@ -139,8 +147,12 @@ def get_study(part):
         without("DAPO loss", loss=dict(
             policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
             clip_high=0.28)),
-        arm("off-policy 8", (16,), TWO, alloc=dict(Bp=8 * BP),
-            recipe=dict(updates=dict(in_flight=0, minibatches=8)))]
+        # By mistake with the rate of all sampled rollouts, sqrt(8) times that
+        # of the other arms. off_policy() was added after it was seen.
+        arm("off-policy 8, 2.8 times the rate", (16,), TWO,
+            alloc=dict(Bp=8 * BP),
+            recipe=dict(updates=dict(in_flight=0, minibatches=8))),
+        off_policy(8), off_policy(4)]
   elif part == "schedule":
     study |= dict(C=C_SCHEDULE, law="hard", arms=[
         arm("", N, FIVE), arm("law", None, FIVE),

@@ -54,7 +54,7 @@ def runs_of_parts(tmp_path_factory):
 
 def test_every_part_has_its_runs(runs_of_parts):
   assert {part: len(runs) for part, runs in runs_of_parts.items()} == {
-      "hard": 63, "easy": 42, "pods": 40, "scalerl": 16, "schedule": 45,
+      "hard": 63, "easy": 42, "pods": 40, "scalerl": 20, "schedule": 45,
       "rate": 18, "regimes": 40, "many": 12, "setting": 72,
       "quick": 6}
   ids = {part: {r.run_id for r in runs} for part, runs in runs_of_parts.items()}
