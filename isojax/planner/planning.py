@@ -262,10 +262,14 @@ def swept(ask: Request, D, law, price, seeds, B_max: int):
     raise InputError("--sweep needs --rollouts, the same C for every run")
   C = request.whole_number("rollouts", ask.rollouts, 2)
   legal, text = wanted_cells(ask, D, law, price, min(B_max, C))
+  recipe = ask.config and ask.config.recipe
   text.insert(0, f"{many(len(legal), 'pair')} (Bp, n) x "
               f"{many(len(seeds), 'seed')}; each run goes to the largest C and "
               "contains every smaller C, because the learning rate is "
-              "constant after warm-up")
+              "constant after warm-up" + (
+                  ", but for the last steps of a smaller C: the recipe samples "
+                  "ahead" if recipe and (recipe.updates.in_flight
+                                         or recipe.filter.rounds > 1) else ""))
   few = [cell for cell in legal if C // math.prod(cell) < FEWEST_M]
   if few:
     text.append("warning: at (Bp, n) = " + ", ".join(map(str, few))
@@ -302,14 +306,29 @@ def make(ask: Request) -> Plan:
   B_max = ask.B_max or (law.B_max if isinstance(law, Prior) else B_MAX)
   kind = swept if ask.sweep else scheduled if ask.schedule else advised
   rows, text = kind(ask, about.D, law, price, seeds, B_max)
+  rows, fitted = with_fitting_m(ask.config, rows)
   rows, said = prices.with_rate(ask.config, rows)
-  return Plan(tuple(rows), "\n".join([text, *said]), price, about.D)
+  return Plan(tuple(rows), "\n".join([text, *fitted, *said]), price, about.D)
+
+
+def with_fitting_m(config, rows: list[plan_file.Row]):
+  """Returns (rows with the m of the config, at most n, words)."""
+  if config is None or config.alloc.m is None:
+    return rows, []
+  m = config.alloc.m
+  out = [row if row.allocation.m is not None else dataclasses.replace(
+      row, allocation=dataclasses.replace(
+          row.allocation, m=min(m, row.allocation.n_min))) for row in rows]
+  fewer = sorted({row.allocation.n_min for row in rows
+                  if row.allocation.m is None and row.allocation.n_min < m})
+  return out, [f"alloc.m={m} of --config is more than n = "
+               f"{', '.join(map(str, fewer))}: there m = n"] * bool(fewer)
 
 
 def priced(price: pricing.Price, rows) -> str:
   """Returns what the prices of the rows rest on."""
   allocations = [row.allocation for row in rows]
-  m = allocations[0].m
+  m = max(allocations, key=lambda a: a.Bp * a.n_max).m
   return tables.priced(
       price if m is None else price.with_recipe(m=m),
       [prices.cost_of(price, a) for a in allocations], allocations)

@@ -190,6 +190,19 @@ def test_a_schedule_follows_the_fit(tmp_path):
   assert code == 2 and "its law is not identified (too few n)" in err
 
 
+def test_the_m_of_a_config_is_at_most_n(tmp_path):
+  """isojax.main refuses m = 16 of 8 rollouts."""
+  code, out, err = launch("--sweep", "--rollouts=65536", "--Bp=32", "--n=8,32",
+                          f"--config={ROOT}/configs/pods.py", cwd=tmp_path)
+  assert code == 0, err
+  assert "alloc.m=16 of --config is more than n = 8: there m = n" in out
+  rows = [json.loads(line)
+          for line in (tmp_path / "plan.jsonl").read_text().splitlines()]
+  assert [row["overrides"]["alloc"]["m"] for row in rows] == [8, 16]
+  # base_lr sqrt(Bp m / 1024)
+  assert [row["lr"] for row in rows] == pytest.approx([1.5e-4, 2.1213e-4], 1e-4)
+
+
 def test_pods_that_trains_on_all_undoes_the_m_of_a_config(tmp_path):
   for name in ("configs", "isojax"):
     (tmp_path / name).symlink_to(ROOT / name)
