@@ -149,7 +149,7 @@ def get_study(part):
             clip_high=0.28)),
         # By mistake with the rate of all sampled rollouts, sqrt(8) times that
         # of the other arms. off_policy() was added after it was seen.
-        arm("off-policy 8, 2.8 times the rate", (16,), TWO,
+        arm("off-policy 8, high rate", (16,), TWO,
             alloc=dict(Bp=8 * BP),
             recipe=dict(updates=dict(in_flight=0, minibatches=8))),
         off_policy(8), off_policy(4)]
