@@ -2,7 +2,9 @@
 
 What it changes: of 64 rollouts per problem the 16 with the largest variance of
 reward are trained on; advantages are normalised within these 16. All 64 count
-in C.
+in C. The loss is otherwise that of hard.py. PODS averages each answer first
+(recipe.loss.aggregation="sample_mean") and divides by the standard deviation of
+a sample (advantage_ddof=1, advantage_eps=1e-4).
 
   python -m isojax.main --config=configs/pods.py
 """

@@ -5,7 +5,11 @@ updates old), so the loss is CISPO, whose ratio to the sampler's log-probs is
 capped at 5; advantages are divided by the standard deviation of the batch;
 mean over groups of their token mean; groups of equal rewards are dropped;
 problems with a pass rate of 0.9 are not sampled again; rewards of +-1; float32
-head. Forced interruption is off: answers have 16 tokens at most.
+head.
+
+Not as in the paper: forced interruption is off (sampler.interrupt sets its
+phrase, for long answers), and AdamW's eps (paper: 1e-15), weight decay (0.01),
+warm-up (100 updates) and batch (48 problems, 16 rollouts) are those of hard.py.
 
   python -m isojax.main --config=configs/scalerl.py
 """

@@ -46,6 +46,9 @@ def found(e: Experiment):
   if not cfg.kl_coef and cfg.kl_estimator != KL_ESTIMATOR:
     yield ("recipe.loss.kl_estimator", cfg.kl_estimator, KL_ESTIMATOR,
            "recipe.loss.kl_coef=0")
+  if cfg.kl_coef and cfg.kl_in == "loss" and cfg.kl_estimator == "k1":
+    yield ("recipe.loss.kl_estimator", "k1", KL_ESTIMATOR,
+           "as a term of the loss, k1 has a gradient of mean 0")
   if cfg.policy_loss == "reinforce":  # without a ratio
     why = "recipe.loss.policy_loss='reinforce' has no ratio"
     if cfg.ratio != RATIO:

@@ -588,6 +588,8 @@ def test_neutral_settings_are_those_of_the_base_config():
     (dict(loss__policy_loss="reinforce", loss__clip_high=0.28),
      "clip_high=0.28 .*policy_loss='reinforce' .*; set it to 0.2"),
     (dict(loss__kl_estimator="k1"), "kl_estimator='k1' .*kl_coef=0"),
+    (dict(loss__kl_estimator="k1", loss__kl_coef=0.1),
+     "kl_estimator='k1' .*gradient of mean 0"),
     (dict(loss__policy_loss="reinforce", loss__ratio="sequence"),
      "ratio='sequence' .*has no ratio; set it to 'token'"),
     (dict(loss__policy_loss="reinforce", loss__ratio_to="behavior",

@@ -69,7 +69,9 @@ TRAIN = (
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
     "entropy",  # nats, mean over drawn tokens, of the sampler
-    "kl",  # k3 to the base policy, mean over trained tokens; null if off
+    # recipe.loss.kl_estimator of the divergence from the base policy, mean over
+    # trained tokens; null without a KL in the loss.
+    "kl",
     # Of the critic; null without one. The loss per trained token, and the share
     # of the variance of returns that its values before the updates explain.
     "value_loss",

@@ -282,6 +282,8 @@ def other_values(root: str, runs: list[Run]) -> str | None:
   if not differ:
     return None
   first, text = differ[0]
+  some = text.split("; ")
+  text = "; ".join(some[:2]) + f"; and {len(some) - 2} more" * (len(some) > 2)
   return (f"--root={root} has {len(differ)} runs of the same allocations and "
           f"seeds with another config, such as {first.run_id}: {text}. They "
           "stay there, and launch.fit refuses to join the two; choose another "
