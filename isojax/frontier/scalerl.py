@@ -232,7 +232,8 @@ def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
   return Fit(Hill(A, B, math.exp(log_C_mid), R0), *rest)
 
 
-def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
+def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
+               measured: bool) -> tuple[float, float]:
   """Returns the 95 % profile-likelihood interval of A, for equal normal noise.
 
   It contains every A whose squared residuals, with B, C_mid and R0 refitted,
@@ -242,27 +243,33 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C) -> tuple[float, float]:
 
   Args:
     found: the result of `fit` on the same points with A in (0, 1).
+    measured: whether R0 is an evaluation at C = 0. Otherwise it may be anything
+      from 0 to the first reward.
   """
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
-  log_C, count = np.log(C), len(C)
+  log_C = np.log(C)
+  # Points and R0, less A, B, C_mid and R0.
+  freedom = len(C) + measured - 4
+  if freedom < 1:
+    return 0.0, 1.0
   reach = math.log(1e3)
   lower = np.array([B_BOUNDS[0], log_C[0] - reach, 0.0])
-  upper = np.array([B_BOUNDS[1], log_C[-1] + reach, 1.0])
+  upper = np.array([B_BOUNDS[1], log_C[-1] + reach,
+                    1.0 if measured else R[0]])
 
   def best(A, start):
     """Returns the smallest ssr at A and its (B, log C_mid, R0)."""
     high = np.minimum(upper, [np.inf, np.inf, A])
     done = scipy.optimize.least_squares(
         lambda t: np.append(t[2] + (A - t[2]) * scipy.special.expit(
-            t[0] * (log_C - t[1])) - R, t[2] - R0),
+            t[0] * (log_C - t[1])) - R, measured * (t[2] - R0)),
         np.clip(start, lower, high), bounds=(lower, high), x_scale="jac")
     return 2 * done.cost, done.x
 
   A = found.law.A
   start = np.array([found.law.B, math.log(found.law.C_mid), found.law.R0])
   least = (*best(A, start), A)  # the smallest ssr, its parameters and A
-  # F(1, count - 3): count points and R0, less four parameters.
-  allowed = 1 + scipy.stats.f.ppf(0.95, 1, count - 3) / (count - 3)
+  allowed = 1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom
 
   def end(bound):
     """Returns the end of the interval between the estimate and the bound.

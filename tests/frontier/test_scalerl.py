@@ -155,7 +155,7 @@ def test_the_interval_of_A_is_the_profile_of_the_residuals():
   points = dict(R0=TRUE.R0, min_C=0.0)
   R = TRUE(C_TRUE) + noise
   best = scalerl.fit(C_TRUE, R, A_bounds=(0.0, 1.0), **points)
-  low, high = scalerl.A_interval(C_TRUE, R, best, **points)
+  low, high = scalerl.A_interval(C_TRUE, R, best, measured=True, **points)
   assert low < best.law.A < high and high - low < 0.03
   # F(1, 20) at 95 % is 4.351; with R0 fixed the interval is a little narrower.
   for end in (low, high):
@@ -170,7 +170,8 @@ def test_the_interval_when_R0_moves_the_least_residuals():
   R += 0.003 * np.random.default_rng(0).normal(size=61)
   R[0] = 0.04
   best = scalerl.fit(C, R, R0=None, min_C=0.0, A_bounds=(0.0, 1.0))
-  low, high = scalerl.A_interval(C, R, best, R0=None, min_C=0.0)
+  low, high = scalerl.A_interval(C, R, best, R0=None, min_C=0.0,
+                                 measured=True)
   assert low <= best.law.A <= high and high - low < 0.1
   assert low < 0.53 < high  # the true A
 
@@ -179,8 +180,28 @@ def test_early_points_leave_A_open():
   early = C_E < 3000.0
   points = dict(R0=0.4, min_C=0.0)
   best = scalerl.fit(C_E[early], R_E[early], A_bounds=(0.0, 1.0), **points)
-  low, high = scalerl.A_interval(C_E[early], R_E[early], best, **points)
+  low, high = scalerl.A_interval(C_E[early], R_E[early], best, measured=True,
+                                 **points)
   assert low < 0.56 and high == 1.0  # A +- 0.02 was reported
+
+
+def test_the_interval_without_an_evaluation_before_training():
+  """The first reward, at C = 1,000, is far above R0 = 0.4.
+
+  Taken for a measured R0, 1 of these 8 intervals contains A.
+  """
+  true, covered = scalerl.Hill(A=0.61, B=1.92, C_mid=2542.0, R0=0.4), 0
+  C = np.geomspace(1000, 8000, 21)
+  for seed in range(8):
+    R = true(C) + 0.002 * np.random.default_rng(seed).normal(size=21)
+    points = dict(R0=R[0], min_C=0.0)
+    best = scalerl.fit(C, R, A_bounds=(0.0, 1.0), **points)
+    low, high = scalerl.A_interval(C, R, best, measured=False, **points)
+    covered += low <= true.A <= high
+  assert covered >= 7
+  few = scalerl.fit(C[::6], R[::6], A_bounds=(0.0, 1.0), **points)
+  assert scalerl.A_interval(C[::6], R[::6], few, measured=False, **points) == (
+      0.0, 1.0)  # four points for four parameters
 
 
 def test_the_interval_of_A_covers_in_small():

@@ -151,7 +151,8 @@ def scalerl_fields(study: Study, *, min_C: float,
   out, without = [], collections.defaultdict(list)
   if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
     notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
-                 "ScaleRL law is their first evaluation")
+                 "ScaleRL law is their first evaluation, and in the interval "
+                 "of A anything up to it")
   for run in study.runs:
     points = dict(R0=_R0(run), min_C=min_C)
     end = float(run.C_E[-1])
@@ -174,7 +175,8 @@ def scalerl_fields(study: Study, *, min_C: float,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
         "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
-        "A_interval": scalerl.A_interval(run.C_E, run.reward_E, fit, **points),
+        "A_interval": scalerl.A_interval(
+            run.C_E, run.reward_E, fit, measured=run.C_E[0] == 0, **points),
         "A_margin": scalerl.A_MARGIN,
         "half": half and {
             "A": half.fit.law.A, "mean_error": half.mean_error,
