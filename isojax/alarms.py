@@ -1,4 +1,4 @@
-"""Warnings for a run that learns nothing, or loses what it had learned.
+"""Warnings for a run that learns nothing, overfits, or loses what it learned.
 
 They are computed from the records alone, so that a resumed run gives the same
 ones. Each record has the alarms that were on when it was written.
@@ -18,7 +18,11 @@ ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 SURE = 8.0
 EVAL_FALL = 0.75  # fraction of its best evaluation that a collapsed run has left
 EVAL_SURE = 4.0  # standard errors over problems of such a fall
+# Standard errors by which the training reward of an overfit run rises. In the
+# study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
+RISE_SURE = 4.0
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
+BLOW_UP = 3.0  # multiple of its first entropy; the study stays below 1.1
 
 
 def _mean(lines, name: str) -> float:
@@ -94,18 +98,51 @@ def _collapse(lines, best: float, error: float) -> str | None:
   return f"the reward fell from {best:.3f} to {reward:.3f}: {ADVICE}"
 
 
+def _surely_below(best: dict, line: dict) -> bool:
+  """Returns whether an evaluation is below the best one, not by chance."""
+  lost_Q = [(a - b) / line["k"]
+            for a, b in zip(best["correct"], line["correct"], strict=True)]
+  return sum(lost_Q) / len(lost_Q) > EVAL_SURE * _standard_error(lost_Q)
+
+
+def _fell(best: dict, line: dict) -> str:
+  """Returns the text that names the best evaluation and a lower one."""
+  return (f"avg fell from {best['avg']:.3f} at step {best['step']} to "
+          f"{line['avg']:.3f}")
+
+
 def _evaluation_fell(best: dict, line: dict) -> str | None:
   """Returns a warning if an evaluation is far below the best one.
 
   It sees a collapse in the first steps, before there is a best reward.
   """
-  lost_Q = [(a - b) / line["k"]
-            for a, b in zip(best["correct"], line["correct"], strict=True)]
-  lost, error = sum(lost_Q) / len(lost_Q), _standard_error(lost_Q)
-  if line["avg"] >= EVAL_FALL * best["avg"] or lost <= EVAL_SURE * error:
+  if line["avg"] >= EVAL_FALL * best["avg"] or not _surely_below(best, line):
     return None
-  return (f"avg fell from {best['avg']:.3f} at step {best['step']} to "
-          f"{line['avg']:.3f}: {ADVICE}")
+  return f"{_fell(best, line)}: {ADVICE}"
+
+
+def _overfit(best: dict, line: dict, before: list[float],
+             now: list[float]) -> str | None:
+  """Returns a warning if an evaluation fell while the training reward rose.
+
+  A policy whose evaluation dips between two good ones has no such rise.
+
+  Args:
+    best: the best evaluation.
+    line: the new evaluation.
+    before: training rewards of the last steps before the best evaluation.
+    now: those before the new evaluation.
+  """
+  if len(before) < EARLY or not _surely_below(best, line):
+    return None
+  low, high = sum(before) / len(before), sum(now) / len(now)
+  error = math.hypot(_standard_error(before), _standard_error(now))
+  if high - low <= RISE_SURE * error:
+    return None
+  return (f"{_fell(best, line)} while the training reward rose from {low:.3f} "
+          f"to {high:.3f}: the run overfits its training problems; an earlier "
+          "checkpoint is better. Try, in another --workdir, more training "
+          "problems, a smaller alloc.C or a recipe.loss.kl_coef above 0")
 
 
 def _narrow(lines, first: float) -> str | None:
@@ -116,6 +153,20 @@ def _narrow(lines, first: float) -> str | None:
   return (f"the entropy fell from {first:.3g} to {entropy:.3g} nats a token at "
           f"reward {reward:.3f}: the rollouts of a problem are nearly equal and "
           "little can be learned; try a lower recipe.optimizer.base_lr")
+
+
+def _blow_up(lines, first: float) -> str | None:
+  """Returns a warning if the entropy is a multiple of its first value.
+
+  The KL has no such rule: it begins at 0 and rises in sound runs.
+  """
+  entropy = _mean(lines, "entropy")
+  if entropy <= BLOW_UP * first:
+    return None
+  return (f"the entropy rose from {first:.3g} to {entropy:.3g} nats a token: "
+          "the policy draws tokens nearly at random. Try, in another "
+          "--workdir, a lower recipe.optimizer.base_lr, a lower "
+          "recipe.loss.entropy_coef or a recipe.loss.kl_coef above 0")
 
 
 class Watcher:
@@ -135,7 +186,7 @@ class Watcher:
     self._grouped = grouped
     self._window = collections.deque(maxlen=STEPS)
     self._best, self._error, self._first = 0.0, 0.0, None
-    self._best_eval = None
+    self._best_eval, self._before = None, []
     self._on: dict[str, set[str]] = {"train": set(), "eval": set()}
     for line in kept:
       self(line)
@@ -143,10 +194,10 @@ class Watcher:
   def __call__(self, line: dict) -> list[str]:
     """Returns the new warnings of a record."""
     kind = line["kind"]
-    found = (self._of_step(line) if kind == "train" else
-             {"collapse": self._of_evaluation(line)})
-    new = [text for name, text in found.items()
-           if text and name not in self._on[kind]]
+    found = (self._of_step(line) if kind == "train"
+             else self._of_evaluation(line))
+    new = dict.fromkeys(text for name, text in found.items()
+                        if text and name not in self._on[kind])
     self._on[kind] = {name for name, text in found.items() if text}
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
@@ -155,7 +206,8 @@ class Watcher:
 
   @property
   def on(self) -> list[str]:
-    """The alarms that are on: signal, cut, collapse, entropy."""
+    """The alarms that are on: signal, cut, collapse, entropy, overfit, blow_up.
+    """
     return sorted(self._on["train"] | self._on["eval"])
 
   def _of_step(self, line: dict) -> dict:
@@ -176,16 +228,20 @@ class Watcher:
     found = {"signal": _without_signal(window, self._grouped),
              "cut": _cut_off(window),
              "collapse": _collapse(window, self._best, self._error),
-             "entropy": _narrow(window, self._first)}
+             "entropy": _narrow(window, self._first),
+             "blow_up": _blow_up(window, self._first)}
     if found["collapse"]:
       found["signal"] = None
     if found["signal"]:
       found["cut"] = found["entropy"] = None  # part of the same message
     return found
 
-  def _of_evaluation(self, line: dict) -> str | None:
-    best = self._best_eval
+  def _of_evaluation(self, line: dict) -> dict:
+    best, now = self._best_eval, [each["reward"] for each in self._window]
     if best is None or line["avg"] > best["avg"]:
-      self._best_eval = line
-      return None
-    return _evaluation_fell(best, line)
+      self._best_eval, self._before = line, now
+      return {}
+    overfit = _overfit(best, line, self._before, now)
+    collapse = _evaluation_fell(best, line)
+    # Both are one message: of the two, overfitting is the cause.
+    return {"collapse": collapse and (overfit or collapse), "overfit": overfit}

@@ -116,3 +116,77 @@ def test_the_alarms_that_are_on_are_in_the_records():
   for _ in range(20):
     watch(LINE)
   assert watch.on == []
+
+
+def overfitting(*, before=20, rewards=(0.4, 0.8), correct=(1, 2)):
+  """Records: `before` steps, the best evaluation, 20 steps, another one.
+
+  Args:
+    before: steps before the best evaluation.
+    rewards: of the training rollouts before and after the best evaluation.
+    correct: of 4 samples, of the problems that lose and of those that do not.
+  """
+  low, high = rewards
+  return [*[LINE | {"reward": low}] * before, evaluation([2] * 30, step=20),
+          *[LINE | {"reward": high}] * 20,
+          evaluation([correct[0]] * 22 + [correct[1]] * 8, step=40)]
+
+
+def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
+  """avg 0.5 to 0.317 is 8.9 standard errors; 0.4 to 0.8 has an error of 0."""
+  watch = alarms.Watcher([], grouped=True)
+  found = [text for line in overfitting() for text in watch(line)]
+  (text,) = found  # the collapse is part of the same message
+  assert "avg fell from 0.500 at step 20 to 0.317 while the training" in text
+  assert "rose from 0.400 to 0.800: the run overfits" in text
+  assert "more training problems" in text and "in the last" not in text
+  assert watch.on == ["collapse", "overfit"]
+  # A resumed run has the same alarms, and says nothing again.
+  kept = overfitting()
+  watch = alarms.Watcher(kept, grouped=True)
+  assert watch.on == ["collapse", "overfit"] and watch(kept[-1]) == []
+  watch(evaluation([2] * 30, step=41))
+  assert watch.on == []
+
+
+@pytest.mark.parametrize("changed, on", [
+    ({}, ["collapse", "overfit"]),
+    # 8 of 30 problems lose one of 4: 0.433, 3.2 errors below the best.
+    ({"correct": (2, 1)}, []),
+    ({"rewards": (0.4, 0.4)}, ["collapse"]),
+    ({"rewards": (0.8, 0.4)}, ["collapse"]),
+    ({"before": 4}, ["collapse"]),  # too short to compare
+    ({"before": 5}, ["collapse", "overfit"])])
+def test_overfitting_needs_both(changed, on):
+  watch = alarms.Watcher(overfitting(**changed), grouped=True)
+  assert watch.on == on
+
+
+def test_a_small_fall_of_the_evaluation_may_be_overfitting():
+  """12 of 30 lose one of 4: 0.4 of 0.5 is above 3/4, 4.4 errors of 0.0227."""
+  kept = overfitting()[:-1] + [evaluation([1] * 12 + [2] * 18, step=40)]
+  assert alarms.Watcher(kept, grouped=True).on == ["overfit"]
+
+
+@pytest.mark.parametrize("late, on", [(0.30, []), (0.32, ["overfit"])])
+def test_the_training_reward_must_rise_surely(late, on):
+  """Rewards of mean +- 0.05 in turn have a standard error of 0.0115.
+
+  The difference of two means has 0.0162, so 4 of them are 0.0649: above a rise
+  from 0.25 to 0.30, below one to 0.32.
+  """
+  turns = lambda mean: [LINE | {"reward": mean + d} for d in (-.05, .05)] * 10
+  kept = [*turns(0.25), evaluation([2] * 30, step=20), *turns(late),
+          evaluation([1] * 12 + [2] * 18, step=40)]
+  assert alarms.Watcher(kept, grouped=True).on == on
+
+
+def test_an_entropy_that_blows_up():
+  """The mean of 20 steps passes 3 with the 20th at 3.1, not at 3."""
+  assert said((20, {}), (60, {"entropy": 3.0})) == []
+  (text,) = said((20, {}), (60, {"entropy": 3.1}))
+  assert "in the last 20 steps, the entropy rose from 1 to 3.1 nats" in text
+  assert "recipe.loss.entropy_coef" in text
+  watch = alarms.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
+                         grouped=True)
+  assert watch.on == ["blow_up"]

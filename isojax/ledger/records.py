@@ -48,7 +48,8 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
-    "alarms",  # list: signal, cut, collapse, entropy; see isojax.alarms
+    # List: signal, cut, collapse, entropy, overfit, blow_up; see isojax.alarms.
+    "alarms",
 )
 TRAIN = (
     "lr",  # of the step's first update
