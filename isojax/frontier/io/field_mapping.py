@@ -105,7 +105,7 @@ def read(path: str, *, kind: str | None, columns: dict[str, str],
                      f"{sorted(curves[0].source.values())}: check the file")
   if file.kind == "isojax":
     damage = records.sound(path)[1] if records.CHAIN in file.names else None
-    return rows, file.notes + [
+    return rows, file.notes + [_training_note(path)] * curves[0].train + [
         f"{damage}; its values are used as they are: restore the file if you "
         "did not change it"] * bool(damage)
   log_rows.from_percent(path, rows, {
@@ -201,7 +201,8 @@ def _rows(file: _File, curves, known, spent, told, scale) -> list[Row]:
   default = os.path.splitext(os.path.basename(file.path))[0]
   for number, line in file.table:
     run = None if None in known else file.run(line)
-    if run not in known or "kind" in line and line["kind"] == "train":
+    if run not in known or not curves[0].train and (
+        "kind" in line and line["kind"] == "train"):
       continue
     constant, options = known[run]
     for curve in curves:
@@ -220,7 +221,9 @@ def _rows(file: _File, curves, known, spent, told, scale) -> list[Row]:
           "eval_set": curve.eval_set or _set_of(file.form, line),
           "k": curve.k, "run_id": default}, file.axis, told[run],
                  sized=spent.step_size() is not None)
-      if curve.train:
+      if curve.train and file.form.counters:
+        _to_step_before(row, file.form, previous)
+      elif curve.train:
         _to_sampling(row.fields, file.form, previous, file.run(line))
       for field, (low, high) in scale.items():
         if field in row.fields:
@@ -248,6 +251,35 @@ def _to_sampling(fields: dict, form: Format, previous: dict, run) -> None:
   previous[run] = step
   fields["step"] = max(0, step - (max(every, 1) + 1) // 2 if form.averaged
                        else step - 1)
+
+
+def _to_step_before(row: Row, form: Format, previous: dict) -> None:
+  """Sets step and counters of a training reward to those before its step.
+
+  The rollouts are those without the step's own. Other counters are those of
+  the previous row; they are removed if that row is of another step.
+
+  Args:
+    row: of a training line, which is changed.
+    form: of the file.
+    previous: run -> step and counters of its last row, which is changed.
+  """
+  fields, run = row.fields, row.fields["run_id"]
+  counted = {name: fields[name] for name in form.counters if name in fields}
+  step, before = previous[run] if run in previous else (None, {})
+  previous[run] = fields["step"], counted
+  fields["step"] -= 1
+  for name in counted:
+    if fields["step"] == 0:
+      fields[name] = 0
+    elif name == "rollouts":
+      refilled = constants.typed(row.where, fields["refilled"], "refilled",
+                                 axis="refilled") if "refilled" in fields else 0
+      fields[name] -= round(fields["Bp"] * fields["n"] * (1 + refilled))
+    elif step == fields["step"] and name in before:
+      fields[name] = before[name]
+    else:
+      del fields[name]
 
 
 def _curves(file: _File, fixed: dict, spent: spend.Spent) -> list[_Curve]:
@@ -423,6 +455,14 @@ def _row(where: str, form: Format, found, fixed, defaults, axis, told, *,
   return Row(where, fields)
 
 
+def _training_note(path: str) -> str:
+  """Returns the note on training rewards."""
+  return (f"{path}: avg is the reward of the training rollouts: noisier than "
+          "an evaluation, and of the training problems. Each is charged to the "
+          "policy that sampled it. If a right answer is not rewarded with 1, "
+          "give --scale=avg=LOW:HIGH.")
+
+
 def _caveats(file: _File, rows, curves, fixed, options,
              spent: spend.Spent) -> None:
   """Adds notes on how far the numbers of this format can be trusted."""
@@ -430,10 +470,7 @@ def _caveats(file: _File, rows, curves, fixed, options,
   places = dict(_places(file))
   told, form = "rollouts" in places, file.form
   if curves[0].train:
-    notes.append(f"{file.path}: avg is the reward of the training rollouts: "
-                 "noisier than an evaluation, and of the training problems. "
-                 "Each is charged to the policy that sampled it. If a right "
-                 "answer is not rewarded with 1, give --scale=avg=LOW:HIGH.")
+    notes.append(_training_note(file.path))
   elif form.caveat and ("avg" not in places if file.kind != "verl"
                         else fields & {"best", "worst"}):
     notes.append(form.caveat)

@@ -33,6 +33,8 @@ class Format:
   version: str | None = None  # name of the updates of the evaluated policy
   averaged: bool = False  # training values are means since the last line
   before_update: bool = False  # step i has the values before update i + 1
+  # Counters of a training line that include the step which it describes.
+  counters: tuple[str, ...] = ()
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the numbers
 
@@ -60,7 +62,9 @@ ROLLOUTS = "rollouts"
 FORMATS = {
     "isojax": Format(
         step=("step",), marks="kind|split|(?:prompt|sampled|trained)_tokens|"
-        "device_seconds|skipped_updates|chain", **OURS),
+        "device_seconds|skipped_updates|chain",
+        train="(?:shaped_)?reward",
+        counters=("rollouts", "epoch", *records.TOTALS), **OURS),
     "verl": Format(
         # its step goes to every tracker, so W&B's _step is the step
         step=("step", "_step", "Step", "training/global_step"),

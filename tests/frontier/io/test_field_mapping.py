@@ -580,3 +580,51 @@ def test_alarms_of_our_records_are_lists(write):
   path = write(json.dumps(line | {"alarms": ["cut"]}) + "\n", "records.jsonl")
   (row, *_), _ = table(path, kind="isojax")
   assert row.fields["alarms"] == ["cut"]
+
+
+def steps(*lines):
+  """Training records of a run with Bp=4 and n=8, from changed fields."""
+  text = (LOGS / "isojax/records.jsonl").read_text()
+  first = json.loads(text.splitlines()[1])
+  return "".join(json.dumps(first | line) + "\n" for line in lines)
+
+
+def test_training_rewards_of_our_records_are_of_the_policy_before(write):
+  """Rollouts of a step: 4 * 8, then three rounds of it, then 4 * 16.
+
+  The first step samples from the base policy, after 0 rollouts; the last one
+  from the policy after 128 rollouts, 2,560 tokens and 3 seconds.
+  """
+  path = write(steps(
+      dict(step=1, rollouts=32, reward=.25, D=64, shaped_reward=.125),
+      dict(step=2, rollouts=128, reward=.5, D=64, refilled=2, epoch=.125,
+           sampled_tokens=2560, device_seconds=3.0, shaped_reward=.375),
+      dict(step=3, rollouts=192, reward=.75, D=64, n=16, epoch=.1875,
+           sampled_tokens=3840, device_seconds=4.5, shaped_reward=.625)),
+               "records.jsonl")
+  refused(path, "--columns=avg=reward", kind="isojax")
+  rows, notes = table(path, {"avg": "reward"}, kind=None)
+  assert curve(rows, "step", "rollouts", "sampled_tokens", "device_seconds",
+               "epoch", "avg", "n", "D") == [
+      (0, 0, 0, 0, 0, .25, 8, 64), (1, 32, 640, 1.5, .0625, .5, 8, 64),
+      (2, 128, 2560, 3., .125, .75, 16, 64)]
+  assert {row.fields["eval_set"] for row in rows} == {"training problems"}
+  (note,) = notes
+  assert "reward of the training rollouts" in note
+  rows, _ = table(path, {"avg": "shaped_reward"}, kind=None)
+  assert curve(rows, "rollouts", "avg") == [(0, .125), (32, .375), (128, .625)]
+
+
+def test_evaluations_are_no_training_rewards(write):
+  """The file has three steps and three evaluations, at steps 0, 2 and 3."""
+  rows, _ = read("isojax/records.jsonl", "isojax", {"avg": "reward"})
+  assert curve(rows, "kind", "step", "rollouts", "avg") == [
+      ("train", 0, 0, .25), ("train", 1, 32, .25), ("train", 2, 64, .25)]
+
+
+def test_counters_before_a_missing_step_are_unknown(write):
+  path = write(steps(dict(step=1, rollouts=32), dict(step=3, rollouts=96)),
+               "records.jsonl")
+  rows, _ = table(path, {"avg": "reward"}, kind="isojax")
+  assert curve(rows, "step", "rollouts") == [(0, 0), (2, 64)]
+  assert ["sampled_tokens" in row.fields for row in rows] == [True, False]
