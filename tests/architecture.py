@@ -20,7 +20,7 @@ LAYERS = {
     "foundations": (
         "isojax", "errors", "format", "json_text", "help_text", "installation",
         "model_families", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "progress", "live_plot", "summaries", "alarms",
+        "evaluate", "laws", "progress", "live_plot", "summaries", "alarms",
         "config_overrides", "cli", "compilation", "profile", "preemption",
         "own_file"),
     "ledger": ("ledger",),
@@ -41,7 +41,7 @@ LAYERS = {
 WITHOUT_JAX = (
     "errors", "format", "json_text", "help_text", "installation",
     "config_overrides", "cli",
-    "model_families", "attention_kernels", "evaluate", "progress", "ledger",
+    "model_families", "attention_kernels", "evaluate", "laws", "progress", "ledger",
     "planner", "frontier", "sections", "sweep", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
@@ -209,7 +209,7 @@ IMPORTS = {
         "",
     "frontier.analysis":
         "frontier.bootstrap frontier.collapse frontier.envelope "
-        "frontier.study frontier.verdict planner.laws",
+        "frontier.study frontier.verdict laws",
     "frontier.bootstrap":
         "errors frontier.collapse frontier.curves frontier.study",
     "frontier.collapse":
@@ -222,9 +222,9 @@ IMPORTS = {
         "errors frontier.varpro",
     "frontier.diagnostics":
         "errors format frontier.analysis frontier.bootstrap "
-        "frontier.envelope frontier.study frontier.verdict planner.laws",
+        "frontier.envelope frontier.study frontier.verdict laws",
     "frontier.envelope":
-        "frontier.curves frontier.varpro planner.laws",
+        "frontier.curves frontier.varpro laws",
     "frontier.interference":
         "frontier.bootstrap frontier.study",
     "frontier.io.console":
@@ -238,7 +238,7 @@ IMPORTS = {
     "frontier.io.fit_json":
         "errors format frontier.bootstrap frontier.diagnostics "
         "frontier.envelope frontier.interference frontier.scalerl "
-        "frontier.study frontier.verdict planner.fit_file planner.laws",
+        "frontier.study frontier.verdict planner.fit_file laws",
     "frontier.io.formats":
         "ledger.records",
     "frontier.io.logs":
@@ -296,7 +296,7 @@ IMPORTS = {
         "",
     "frontier.verdict":
         "format frontier.bootstrap frontier.collapse frontier.curves "
-        "frontier.envelope frontier.study planner.laws",
+        "frontier.envelope frontier.study laws",
     "help_text":
         "",
     "installation":
@@ -359,11 +359,11 @@ IMPORTS = {
         "errors",
     "planner.advice":
         "errors planner.allocation planner.cautions planner.fit_file "
-        "planner.laws planner.priors",
+        "laws planner.priors",
     "planner.allocation":
         "errors",
     "planner.cautions":
-        "planner.allocation planner.fit_file planner.laws planner.priors",
+        "planner.allocation planner.fit_file laws planner.priors",
     "planner.cost.calibration":
         "planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.pricing "
@@ -410,11 +410,11 @@ IMPORTS = {
     "planner.cost.workload":
         "attention_kernels errors planner.cost.recipe",
     "planner.fit_file":
-        "errors planner.laws",
-    "planner.laws":
+        "errors laws",
+    "laws":
         "",
     "planner.plan_file":
-        "errors json_text planner.allocation planner.laws",
+        "errors json_text planner.allocation laws",
     "planner.planning":
         "errors format ledger.records planner.advice planner.allocation "
         "planner.cost.pricing planner.cost.roofline planner.plan_file "
@@ -429,7 +429,7 @@ IMPORTS = {
         "planner.cost.recipe planner.cost.roofline planner.cost.slots "
         "planner.cost.workload planner.plan_file planner.request",
     "planner.priors":
-        "errors planner.laws",
+        "errors laws",
     "planner.request":
         "errors installation json_text planner.allocation "
         "planner.cost.machine planner.cost.roofline planner.cost.workload "
@@ -837,7 +837,7 @@ IMPORTS = {
     "launch.verify.calibrate":
         "cli errors frontier.analysis frontier.bootstrap frontier.curves "
         "frontier.diagnostics frontier.scalerl frontier.synthetic "
-        "frontier.verdict planner.laws progress",
+        "frontier.verdict laws progress",
     "launch.verify.checkpoint_parity":
         "cli errors installation launch.verify.parity mesh models.hf_config "
         "models.hf_tokenizer tasks.problem tasks.prompts",
@@ -866,7 +866,7 @@ IMPORTS = {
         "cli errors launch.verify.playbook_tables",
     "launch.verify.playbook_tables":
         "errors evaluate frontier.curves frontier.envelope frontier.scalerl "
-        "planner.allocation planner.laws planner.priors",
+        "planner.allocation laws planner.priors",
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":

@@ -12,7 +12,7 @@ from isojax.frontier import verdict
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
-from isojax.planner import laws
+from isojax import laws
 
 
 

@@ -13,7 +13,7 @@ from isojax.frontier import verdict
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.study import FEWEST, Study
 from isojax.frontier.verdict import Fit
-from isojax.planner import laws
+from isojax import laws
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scipy import optimize
 
 from isojax.frontier import varpro
 from isojax.frontier.curves import Curves
-from isojax.planner import laws
+from isojax import laws
 
 K_MAX = 50.0  # per decade; the paper's joint Hard fit is at this bound
 

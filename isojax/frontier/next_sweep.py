@@ -5,13 +5,12 @@ import shlex
 
 import numpy as np
 
+from isojax import laws
 from isojax.frontier import verdict
 from isojax.frontier.study import Study, UNKNOWN
 from isojax.frontier.verdict import Fit
 from isojax.planner.allocation import B_MAX
 from isojax.planner.allocation import FEWEST_M
-from isojax.planner import trainers
-from isojax.planner.plan_file import reached
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
@@ -104,7 +103,7 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
       + ", without the runs that exist" * bool(skip) + ". " + (
           "CONFIG is the config file of your runs." if ours else
           "It also prints the options of your trainer with --export="
-          f"{' or '.join(trainers.TRAINERS)}."),
+          "nemo-rl or trl or verl."),
       "command": "python -m launch.plan --sweep "
       f"{'--config=CONFIG ' * ours}--rollouts={C} {design} "
       f"--seeds={_listed(range(seeds))}{skip}"}
@@ -117,7 +116,7 @@ def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
   runs = {(Bp, n, seed): C // (Bp * n) * Bp * n
           for Bp, n in cells for seed in range(seeds)}
   return runs, {run: C for run, C in runs.items()
-                if run not in known or not reached(known[run], C)}
+                if run not in known or known[run] * laws.SLACK < C}
 
 
 def _listed(values) -> str:

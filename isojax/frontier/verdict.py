@@ -15,9 +15,9 @@ from isojax.frontier.curves import Curves
 from isojax.frontier.envelope import Envelope
 from isojax.frontier.envelope import LawFits
 from isojax.frontier.study import Study
-from isojax.planner import laws
-from isojax.planner.laws import FixedBatch
-from isojax.planner.laws import Sigmoid
+from isojax import laws
+from isojax.laws import FixedBatch
+from isojax.laws import Sigmoid
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end

@@ -14,7 +14,7 @@ from isojax.planner import priors
 from isojax.planner.allocation import Allocation, admitted, allocate
 from isojax.planner.allocation import nearest_power, sqrt_lr
 from isojax.planner.fit_file import Fitted
-from isojax.planner.laws import FixedBatch
+from isojax.laws import FixedBatch
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from isojax.planner import laws
+from isojax import laws
 from isojax.planner import priors
 from isojax.planner.allocation import FEWEST_M, Allocation
 from isojax.planner.fit_file import Fitted

@@ -8,8 +8,8 @@ import reprlib
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner import laws
-from isojax.planner.laws import FixedBatch, Sigmoid
+from isojax import laws
+from isojax.laws import FixedBatch, Sigmoid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,6 @@ _COUNT = "a whole number from 1 to 2^50", lambda v: (
     type(v) is int and 1 <= v <= 2**50)
 _COMPUTE = _number(1e-12, 1e40)
 _AGAIN = "make it again with python -m launch.fit"
-FIT_VERSION = 1
 # Columns of a draw: parameter and its range; L and b are log2 of n.
 _LOG2, _SLOPE = _number(-64, 64), _number(0, 1e6)
 _PARAMETERS = {
@@ -222,7 +221,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
     InputError: another kind or version of file; names the key.
   """
   get = functools.partial(_field, fit, path=path)
-  get(_one_of(FIT_VERSION), "version")
+  get(_one_of(laws.FIT_VERSION), "version")
   texts = lambda name: tuple(get(_list(_TEXT), "verdict", name))
   law, draws = _law(fit, path)
   unit = get(_TEXT, "study", "axis")

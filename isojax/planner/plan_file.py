@@ -6,7 +6,7 @@ import json
 
 from isojax import json_text
 from isojax.errors import InputError, reason
-from isojax.planner import laws
+from isojax import laws
 from isojax.planner.allocation import (
     Allocation, admitted, allocate, section_of, sqrt_lr)
 

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner.laws import FixedBatch, Sigmoid
+from isojax.laws import FixedBatch, Sigmoid
 
 
 @dataclasses.dataclass(frozen=True)

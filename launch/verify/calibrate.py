@@ -26,7 +26,7 @@ from isojax.frontier import curves
 from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
 from isojax.frontier import synthetic
-from isojax.planner import laws
+from isojax import laws
 
 _LAW = flags.DEFINE_enum(
     "law", "frontier", ["frontier", "scalerl"],

@@ -73,7 +73,7 @@ _ALLOCATION = "isojax/planner/allocation.py"
 _STEP = "isojax/step_rollouts.py"
 _INTERRUPT = "isojax/sampling/interrupt.py"
 _ENVELOPE = "isojax/frontier/envelope.py"
-_LAWS = "isojax/planner/laws.py"
+_LAWS = "isojax/laws.py"
 
 MUTATIONS = (
     # Advantages, weights and losses.

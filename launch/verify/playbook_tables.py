@@ -15,7 +15,7 @@ from isojax.frontier import curves
 from isojax.frontier import envelope
 from isojax.frontier import scalerl
 from isojax.planner import allocation
-from isojax.planner import laws
+from isojax import laws
 from isojax.planner import priors
 
 STRAIGHT = 0.1  # per million: k of a curve without visible curvature

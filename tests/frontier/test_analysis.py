@@ -16,7 +16,7 @@ from isojax.frontier import curves
 from isojax.frontier import diagnostics
 from isojax.frontier import synthetic
 from isojax.frontier import verdict
-from isojax.planner import laws
+from isojax import laws
 from tests.frontier import studies
 
 DATA = pathlib.Path(__file__).parents[1] / "data"

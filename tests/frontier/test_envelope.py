@@ -13,7 +13,7 @@ import pytest
 from isojax.frontier import bootstrap
 from isojax.frontier import curves
 from isojax.frontier import envelope
-from isojax.planner import laws
+from isojax import laws
 from isojax.planner import priors
 from tests.frontier import studies
 

@@ -12,7 +12,7 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import fit_file
-from isojax.planner import laws
+from isojax import laws
 
 ROOT = pathlib.Path(__file__).parents[2]
 ENV = os.environ | {"PYTHONPATH": str(ROOT)}

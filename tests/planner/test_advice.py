@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isojax.errors import InputError
 from isojax.planner import advice
 from isojax.planner import fit_file
-from isojax.planner import laws
+from isojax import laws
 from isojax.planner import priors
 from isojax.planner import plan_file
 from isojax.planner.allocation import Allocation

@@ -19,9 +19,8 @@ from isojax.frontier import scalerl
 from isojax.frontier.verdict import Fit
 from isojax.frontier.study import Run
 from isojax.frontier.study import Study
-from isojax.planner import fit_file
-from isojax.planner import laws
-from isojax.planner.laws import FixedBatch
+from isojax import laws
+from isojax.laws import FixedBatch
 from isojax.format import many
 
 BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
@@ -240,7 +239,7 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
             for r in study.runs] if study.per_problem and (
                 study.k and study.metric == "avg") else []
   return _round({
-      "version": fit_file.FIT_VERSION, "study": study_fields(study),
+      "version": laws.FIT_VERSION, "study": study_fields(study),
       "options": dataclasses.asdict(fit.options),
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),

@@ -1,8 +1,8 @@
 """The law n*(C): how many rollouts per problem a budget asks for.
 
 IsoCompute Playbook (arXiv 2603.12151), section 3. The only definition of the
-law's formula; the fit in `frontier` uses it too. Published parameters are in
-`priors`, fitted ones in `fit_file`.
+law's formula: `frontier` fits it, `planner` applies it. Published parameters are
+in `planner.priors`, fitted ones in `planner.fit_file`.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 
 TIE = 1e-9  # reward; curves that differ by less are the same
+FIT_VERSION = 1  # of fit.json, which frontier writes and planner reads
 SLACK = 1.05  # runs of different Bp * n end at slightly different C
 
 

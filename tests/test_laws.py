@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from isojax.planner import laws
+from isojax import laws
 
 
 def test_log2_n_by_hand():
