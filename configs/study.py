@@ -3,7 +3,8 @@
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting,
-quick. docs/study.md has the rules that were fixed before the runs. `get_config`
+quick; and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses
+are in docs/study/registered.json and whose strata configs/split_study.py makes. docs/study.md has the rules that were fixed before the runs. `get_config`
 is what all runs of a part share, `get_study` is what differs between them.
 Parts with equal runs share them if they have the same --root.
 """
@@ -37,7 +38,11 @@ C_EASY = 2**20
 C_SCHEDULE = 2**20  # a stop of the part hard, so that the parts share runs
 C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "setting", "quick")
+         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512")
+# The second edition: problems of a part; 1,200 validation problems are as dear
+# as 9,600 rollouts, so evaluations are few.
+STRATA = {"rate2500": 2500, "d16": 16, "d32": 32, "d64": 64, "d512": 512}
+FOUR = (2, 8, 32, 128)
 
 
 def get_config(part="hard"):
@@ -55,6 +60,12 @@ def get_config(part="hard"):
     config.task.stratum = "isojax/assets/countdown-tiny-low2500.jsonl"
   if part == "setting":  # of the shipped hard.py
     config.task.stratum = hard.get_config().task.stratum
+  if part in STRATA:
+    config.task.stratum = f"runs/strata/countdown-tiny-d{STRATA[part]}.jsonl"
+    config.alloc.Bp = min(BP, STRATA[part])
+    config.eval.update(first=64 * config.alloc.Bp * 2, growth=2.0)
+  if part == "rate2500":  # three evaluations in the last factor of two
+    config.eval.update(first=16_384, growth=1.5)
   if part == "quick":
     config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
   return config
@@ -170,6 +181,15 @@ def get_study(part):
     study |= dict(C=2**19, arms=[arm("", (2, 8, 32, 128))])
   elif part == "setting":
     study |= dict(C=2**17, arms=settings())  # the C of hard.py
+  elif part == "rate2500":
+    study |= dict(C=2**19, arms=[
+        arm(f"base_lr = {rate:g}", FOUR, TWO,
+            recipe=dict(optimizer=dict(base_lr=rate)))
+        for rate in (1.5e-4, 0.75e-4)])
+  elif part in STRATA:  # to C/D = 4,096
+    seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
+    study |= dict(C=4096 * STRATA[part], arms=[
+        arm("", FOUR, seeds)])
   elif part == "quick":
     study |= dict(C=8192, stops=(4096,), arms=[arm("", (2, 8, 32), (0,))])
   return study

@@ -1,0 +1,23 @@
+"""The strata of the study's second edition: fewer problems, more validation.
+
+  python -m launch.split --config=configs/split_study.py
+
+The training problems are the first 16, 32, 64, 512 and 2,500 of those of which
+the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum has
+1,200 validation problems; the first 300 are those of countdown-tiny-low256.
+"""
+
+from configs import split_tiny
+
+NOT = split_tiny.NOT
+SIZES = (16, 32, 64, 512, 2500)
+
+
+def get_config():
+  config = split_tiny.get_config()
+  config.out = "runs/strata/countdown-tiny"  # OUT-STRATUM.jsonl, not committed
+  config.source.validation = 5000  # the training problems stay the same
+  config.unlock()
+  config.strata = {f"d{D}": dict(low=0.0625, high=0.125, again=NOT, train=D,
+                                 validation=1200) for D in SIZES}
+  return config.lock()
