@@ -18,7 +18,7 @@ from ml_collections.config_flags import config_flags as config_flags_lib
 
 from isojax import config_overrides
 from isojax import help_text
-from isojax import installation
+from isojax import own_file
 from isojax import preemption
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
@@ -170,7 +170,7 @@ def broken_config(path: str, error: BaseException | None) -> str | None:
 def shipped(path: str) -> str:
   """Returns FILE or FILE:ARGUMENT with the path at which the file is found."""
   file, colon, argument = path.partition(":")
-  return f"{installation.find(file)}{colon}{argument}"
+  return f"{own_file.find(file)}{colon}{argument}"
 
 
 def pairs(flag: str, items: list[str]) -> dict[str, str]:

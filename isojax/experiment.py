@@ -8,7 +8,6 @@ elsewhere (isojax.ledger.workdir).
 import dataclasses
 import importlib.util
 
-from isojax import installation
 from isojax import sections
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
@@ -94,10 +93,10 @@ class LogSection:
       raise InputError(f"log.samples={self.samples}: expected at least 0")
     if self.wandb and not importlib.util.find_spec("wandb"):
       raise InputError(f"log.wandb={self.wandb!r} needs the extra: "
-                       f"{installation.pip_install('wandb')}")
+                       f"pip install -e '.[wandb]'")
     if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
       raise InputError("log.tensorboard needs the extra: "
-                       f"{installation.pip_install('tb')}, or set it to False")
+                       "pip install -e '.[tb]', or set it to False")
 
 
 def compares(loss: LossConfig) -> bool:

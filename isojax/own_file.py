@@ -1,12 +1,13 @@
-"""A function in a Python file of the user's own: FILE.py:FUNCTION in a config.
+"""Files that a config names: FILE.py:FUNCTION of the user, and shipped ones.
 
-The file is read once. What runs later is its text, so that editing the file
-does not change a run that has begun.
+A file of the user is read once. What runs later is its text, so that editing
+the file does not change a run that has begun.
 """
 
 import functools
 import hashlib
 import os
+import pathlib
 import sys
 import traceback
 import types
@@ -16,6 +17,19 @@ from isojax.errors import reason
 
 BYTES = 64_000  # of a file; the text of a reward is an argument of processes
 MODULE = "isojax_own"  # name of the file's module
+ROOT = pathlib.Path(__file__).parents[1]  # a clone, or site-packages
+
+
+def find(path: str) -> str:
+  """A path of configs/ or isojax/; that of the shipped file if only it exists.
+
+  So the same config works in a clone and after an installation.
+  """
+  shipped = ROOT / path
+  if (path.startswith(("configs/", "isojax/")) and shipped.exists()
+      and not os.path.exists(path)):
+    return str(shipped)
+  return path
 
 
 def read(key: str, name: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ import time
 import jax
 import numpy as np
 
-from isojax import json_text
 from isojax.distributed import hosts
 from isojax.errors import reason
 from isojax.ledger import object_store
@@ -107,7 +106,7 @@ def _append(path: str, found: list[dict], *, first: bool) -> None:
     kept = []
     for line in records.content(path).decode(errors="replace").splitlines():
       try:
-        if json_text.loads(line)["step"] < found[0]["step"]:
+        if json.loads(line)["step"] < found[0]["step"]:
           kept.append(line + "\n")
       except (ValueError, KeyError, TypeError):
         continue  # torn by a kill

@@ -21,6 +21,7 @@ pool was exhausted, per 100 rollouts.
 """
 
 import dataclasses
+import json
 import statistics
 import typing
 
@@ -29,7 +30,6 @@ from absl import flags
 
 from isojax import cli
 from isojax import experiment as experiment_lib
-from isojax import json_text
 from isojax.errors import InputError
 from isojax.format import aligned, number
 from isojax.models import hf_tokenizer
@@ -158,7 +158,7 @@ def stored_lengths(path: str, tokenizer: str) -> list[list[int]]:
   """
   try:
     with open(path, encoding="utf-8") as file:
-      lines = [json_text.loads(line) for line in file if line.strip()]
+      lines = [json.loads(line) for line in file if line.strip()]
     groups = {}
     encode = hf_tokenizer.load(tokenizer).encode
     for line in lines:

@@ -18,7 +18,7 @@ MARKS = ("<!-- layers -->\n", "<!-- /layers -->")
 # longest one that fits decides.
 LAYERS = {
     "foundations": (
-        "isojax", "errors", "format", "json_text", "help_text", "installation",
+        "isojax", "errors", "format", "help_text",
         "model_families", "attention_kernels", "types", "rng", "mesh",
         "evaluate", "laws", "progress", "live_plot", "summaries", "alarms",
         "config_overrides", "cli", "compilation", "profile", "preemption",
@@ -39,7 +39,7 @@ LAYERS = {
 # What people use who only plan, fit or manage sweeps: it does not load jax.
 # The sweeper imports `experiment` inside a function, to name new runs.
 WITHOUT_JAX = (
-    "errors", "format", "json_text", "help_text", "installation",
+    "errors", "format", "help_text",
     "config_overrides", "cli",
     "model_families", "attention_kernels", "evaluate", "laws", "progress", "ledger",
     "planner", "frontier", "sections", "sweep", "study")
@@ -171,22 +171,22 @@ IMPORTS = {
         "run_folder sampling.sampler stopping tasks.prompts training types",
     "api.speedups":
         "api.studies api.words errors frontier.comparison frontier.io.logs "
-        "frontier.report.plots_speedup frontier.result installation",
+        "frontier.report.plots_speedup frontier.result own_file",
     "api.studies":
         "api.words errors format frontier.bootstrap frontier.curves "
         "frontier.io.logs frontier.io.rows frontier.io.selection "
-        "frontier.result frontier.study installation planner.cautions "
+        "frontier.result frontier.study own_file planner.cautions "
         "planner.fit_file",
     "api.sweeps":
         "api.configs api.words errors planner.planning progress "
         "sweep.devices sweep.run_process sweep.runs sweep.status "
         "sweep.sweeper",
     "api.words":
-        "errors installation planner.planning",
+        "errors planner.planning",
     "attention_kernels":
         "",
     "cli":
-        "config_overrides errors help_text installation preemption",
+        "config_overrides errors help_text own_file preemption",
     "compilation":
         "",
     "config_overrides":
@@ -200,9 +200,9 @@ IMPORTS = {
     "evaluate":
         "",
     "experiment":
-        "errors installation mesh models.lora planner.allocation "
-        "rl.advantages rl.algorithm rl.critic rl.objective rl.optimizer "
-        "rl.rewards sampling.sampler sections tasks.grader tasks.prompts",
+        "errors mesh models.lora planner.allocation rl.advantages "
+        "rl.algorithm rl.critic rl.objective rl.optimizer rl.rewards "
+        "sampling.sampler sections tasks.grader tasks.prompts",
     "final_table":
         "ledger.records",
     "format":
@@ -217,7 +217,7 @@ IMPORTS = {
     "frontier.comparison":
         "errors format frontier.collapse frontier.io.rows "
         "frontier.io.selection frontier.report.plots_speedup "
-        "frontier.speedup installation ledger.records",
+        "frontier.speedup ledger.records",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -230,7 +230,7 @@ IMPORTS = {
     "frontier.io.console":
         "",
     "frontier.io.constants":
-        "errors frontier.io.formats json_text",
+        "errors frontier.io.formats",
     "frontier.io.field_mapping":
         "errors frontier.io.constants frontier.io.formats "
         "frontier.io.options frontier.io.parse frontier.io.rows "
@@ -238,16 +238,16 @@ IMPORTS = {
     "frontier.io.fit_json":
         "errors format frontier.bootstrap frontier.diagnostics "
         "frontier.envelope frontier.interference frontier.scalerl "
-        "frontier.study frontier.verdict planner.fit_file laws",
+        "frontier.study frontier.verdict laws",
     "frontier.io.formats":
         "ledger.records",
     "frontier.io.logs":
         "errors frontier.io.field_mapping frontier.io.rows "
         "ledger.object_store",
     "frontier.io.options":
-        "frontier.io.formats json_text",
+        "frontier.io.formats",
     "frontier.io.parse":
-        "errors frontier.io.console json_text ledger.records",
+        "errors frontier.io.console ledger.records",
     "frontier.io.rows":
         "errors frontier.io.formats",
     "frontier.io.runs":
@@ -260,8 +260,7 @@ IMPORTS = {
     "frontier.labels":
         "format",
     "frontier.next_sweep":
-        "frontier.study frontier.verdict planner.allocation "
-        "planner.plan_file planner.trainers",
+        "frontier.study frontier.verdict laws planner.allocation",
     "frontier.report.axes":
         "format frontier.labels",
     "frontier.report.html":
@@ -282,8 +281,7 @@ IMPORTS = {
         "frontier.io.fit_json frontier.io.formats frontier.io.rows "
         "frontier.io.selection frontier.labels frontier.next_sweep "
         "frontier.report.html frontier.report.plots "
-        "frontier.report.sections frontier.study installation "
-        "ledger.records progress",
+        "frontier.report.sections frontier.study ledger.records progress",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":
@@ -299,9 +297,7 @@ IMPORTS = {
         "frontier.envelope frontier.study laws",
     "help_text":
         "",
-    "installation":
-        "",
-    "json_text":
+    "laws":
         "",
     "ledger.checkpoint":
         "distributed.hosts errors ledger.object_store ledger.step_folders "
@@ -309,17 +305,17 @@ IMPORTS = {
     "ledger.continuity":
         "errors evaluate ledger.records",
     "ledger.lease":
-        "cli errors json_text ledger.object_store progress",
+        "cli errors ledger.object_store progress",
     "ledger.object_store":
-        "errors installation",
+        "errors",
     "ledger.record_parts":
         "errors ledger.object_store",
     "ledger.records":
-        "errors json_text ledger.object_store ledger.record_parts",
+        "errors ledger.object_store ledger.record_parts",
     "ledger.step_folders":
-        "distributed.hosts errors json_text ledger.object_store",
+        "distributed.hosts errors ledger.object_store",
     "ledger.workdir":
-        "errors json_text ledger.lease ledger.object_store ledger.records",
+        "errors ledger.lease ledger.object_store ledger.records",
     "live_plot":
         "format progress",
     "main":
@@ -337,12 +333,12 @@ IMPORTS = {
         "mesh models.attention models.linear models.paged_attention "
         "models.precision",
     "models.hf_config":
-        "errors installation json_text model_families models.decoder "
+        "errors model_families models.decoder own_file "
         "planner.cost.model_shape",
     "models.hf_tokenizer":
-        "errors json_text",
+        "errors",
     "models.hf_weights":
-        "errors json_text progress",
+        "errors progress",
     "models.int8":
         "",
     "models.linear":
@@ -358,12 +354,12 @@ IMPORTS = {
     "own_file":
         "errors",
     "planner.advice":
-        "errors planner.allocation planner.cautions planner.fit_file "
-        "laws planner.priors",
+        "errors laws planner.allocation planner.cautions planner.fit_file "
+        "planner.priors",
     "planner.allocation":
         "errors",
     "planner.cautions":
-        "planner.allocation planner.fit_file laws planner.priors",
+        "laws planner.allocation planner.fit_file planner.priors",
     "planner.cost.calibration":
         "planner.cost.efficiency planner.cost.machine "
         "planner.cost.model_shape planner.cost.pricing "
@@ -411,10 +407,8 @@ IMPORTS = {
         "attention_kernels errors planner.cost.recipe",
     "planner.fit_file":
         "errors laws",
-    "laws":
-        "",
     "planner.plan_file":
-        "errors json_text planner.allocation laws",
+        "errors laws planner.allocation",
     "planner.planning":
         "errors format ledger.records planner.advice planner.allocation "
         "planner.cost.pricing planner.cost.roofline planner.plan_file "
@@ -431,9 +425,9 @@ IMPORTS = {
     "planner.priors":
         "errors laws",
     "planner.request":
-        "errors installation json_text planner.allocation "
-        "planner.cost.machine planner.cost.roofline planner.cost.workload "
-        "planner.fit_file planner.priors sections",
+        "errors own_file planner.allocation planner.cost.machine "
+        "planner.cost.roofline planner.cost.workload planner.fit_file "
+        "planner.priors sections",
     "planner.schedule":
         "errors planner.advice planner.allocation planner.cautions "
         "planner.fit_file",
@@ -519,8 +513,8 @@ IMPORTS = {
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",
     "sampled_texts":
-        "distributed.hosts errors json_text ledger.object_store "
-        "ledger.records rl.rewards types",
+        "distributed.hosts errors ledger.object_store ledger.records "
+        "rl.rewards types",
     "sampling.cache":
         "mesh models.decoder",
     "sampling.compile_ahead":
@@ -588,8 +582,8 @@ IMPORTS = {
     "study.leaders":
         "frontier.bootstrap study.ledger study.resampling",
     "study.ledger":
-        "cli errors frontier.io.rows json_text ledger.records "
-        "study.protocol sweep.attempts sweep.runs",
+        "cli errors frontier.io.rows ledger.records study.protocol "
+        "sweep.attempts sweep.runs",
     "study.page":
         "errors format frontier.labels",
     "study.prediction":
@@ -610,7 +604,7 @@ IMPORTS = {
     "summaries":
         "errors live_plot",
     "sweep.attempts":
-        "cli json_text ledger.lease ledger.records sweep.runs",
+        "cli ledger.lease ledger.records sweep.runs",
     "sweep.commands":
         "cli errors sweep.runs",
     "sweep.devices":
@@ -618,12 +612,11 @@ IMPORTS = {
     "sweep.run_process":
         "cli sweep.devices sweep.runs",
     "sweep.runs":
-        "config_overrides errors experiment json_text ledger.object_store "
+        "config_overrides errors experiment ledger.object_store "
         "ledger.records ledger.workdir planner.allocation planner.plan_file "
         "sections",
     "sweep.slurm":
-        "cli errors installation sweep.commands sweep.run_process "
-        "sweep.runs",
+        "cli errors sweep.commands sweep.run_process sweep.runs",
     "sweep.status":
         "errors format ledger.records sweep.runs sweep.sweeper",
     "sweep.sweeper":
@@ -634,7 +627,7 @@ IMPORTS = {
     "tasks.answer_extraction":
         "",
     "tasks.arrow_files":
-        "errors json_text",
+        "errors",
     "tasks.base":
         "tasks.countdown tasks.files tasks.gym tasks.math tasks.problem "
         "tasks.python_reward",
@@ -643,17 +636,17 @@ IMPORTS = {
     "tasks.dedup":
         "tasks.problem",
     "tasks.files":
-        "errors json_text tasks.answer_extraction tasks.arrow_files "
-        "tasks.dedup tasks.problem",
+        "errors tasks.answer_extraction tasks.arrow_files tasks.dedup "
+        "tasks.problem",
     "tasks.grader":
-        "errors installation tasks.answer_extraction tasks.base "
-        "tasks.grader_pool tasks.problem tasks.python_reward",
+        "errors tasks.answer_extraction tasks.base tasks.grader_pool "
+        "tasks.problem tasks.python_reward",
     "tasks.grader_pool":
-        "errors installation tasks.base tasks.grader_process",
+        "errors tasks.base tasks.grader_process",
     "tasks.grader_process":
         "errors tasks.base tasks.problem",
     "tasks.gym":
-        "errors installation tasks.dedup tasks.problem",
+        "errors tasks.dedup tasks.problem",
     "tasks.histogram":
         "",
     "tasks.math":
@@ -661,7 +654,7 @@ IMPORTS = {
     "tasks.math_text":
         "",
     "tasks.pass_counts":
-        "errors json_text progress tasks.problem",
+        "errors progress tasks.problem",
     "tasks.problem":
         "",
     "tasks.prompts":
@@ -671,7 +664,7 @@ IMPORTS = {
     "tasks.strata":
         "errors tasks.problem tasks.stratum_file",
     "tasks.stratum_file":
-        "errors installation json_text tasks.base tasks.problem",
+        "errors own_file tasks.base tasks.problem",
     "training":
         "alarms cli compilation distributed.hosts evaluate experiment "
         "final_table ledger.checkpoint ledger.records opening profile "
@@ -686,9 +679,9 @@ IMPORTS = {
     "launch":
         "",
     "launch.bench.__main__":
-        "cli errors installation launch.bench.cases launch.bench.run "
-        "launch.bench.table models.decoder planner.cost.slots profile "
-        "progress sampling.sampler",
+        "cli errors launch.bench.cases launch.bench.run launch.bench.table "
+        "models.decoder planner.cost.slots profile progress "
+        "sampling.sampler",
     "launch.bench.cases":
         "errors",
     "launch.bench.frontier":
@@ -721,10 +714,9 @@ IMPORTS = {
         "planner.cost.model_shape planner.cost.roofline "
         "planner.cost.workload",
     "launch.bench.run":
-        "compilation errors json_text launch.bench.cases "
-        "launch.bench.machine launch.bench.ours launch.bench.peers "
-        "launch.bench.work planner.cost.model_shape planner.cost.workload "
-        "profile",
+        "compilation errors launch.bench.cases launch.bench.machine "
+        "launch.bench.ours launch.bench.peers launch.bench.work "
+        "planner.cost.model_shape planner.cost.workload profile",
     "launch.bench.simulator":
         "cli experiment mesh models.decoder models.hf_weights "
         "planner.cost.calls planner.cost.efficiency planner.cost.machine "
@@ -739,8 +731,7 @@ IMPORTS = {
         "launch.compile.programs launch.compile.report launch.compile.slots "
         "progress",
     "launch.compile.devices":
-        "errors installation launch.compile.report mesh "
-        "planner.cost.machine",
+        "errors launch.compile.report mesh planner.cost.machine",
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
@@ -794,11 +785,11 @@ IMPORTS = {
     "launch.simulate_chunks":
         "cli errors format launch.simulate_sampler sampling.simulate",
     "launch.simulate_sampler":
-        "cli errors experiment format json_text launch.bench.run "
-        "models.hf_tokenizer planner.cost.calls planner.cost.efficiency "
-        "planner.cost.lengths planner.cost.machine planner.cost.memory "
-        "planner.cost.pages planner.cost.roofline planner.cost.workload "
-        "planner.prices sampling.simulate",
+        "cli errors experiment format launch.bench.run models.hf_tokenizer "
+        "planner.cost.calls planner.cost.efficiency planner.cost.lengths "
+        "planner.cost.machine planner.cost.memory planner.cost.pages "
+        "planner.cost.roofline planner.cost.workload planner.prices "
+        "sampling.simulate",
     "launch.speedup":
         "cli frontier.comparison launch.record_flags",
     "launch.split":
@@ -814,9 +805,9 @@ IMPORTS = {
         "sampling.sampler tasks.base tasks.grader tasks.pass_counts "
         "tasks.problem tasks.prompts",
     "launch.split.output":
-        "errors installation json_text launch.split.config mesh "
-        "planner.cost.model_shape progress tasks.base tasks.histogram "
-        "tasks.problem tasks.strata tasks.stratum_file",
+        "errors launch.split.config mesh own_file planner.cost.model_shape "
+        "progress tasks.base tasks.histogram tasks.problem tasks.strata "
+        "tasks.stratum_file",
     "launch.split.run":
         "compilation errors launch.split.config launch.split.measure "
         "launch.split.output progress sections tasks.grader "
@@ -839,7 +830,7 @@ IMPORTS = {
         "frontier.diagnostics frontier.scalerl frontier.synthetic "
         "frontier.verdict laws progress",
     "launch.verify.checkpoint_parity":
-        "cli errors installation launch.verify.parity mesh models.hf_config "
+        "cli errors launch.verify.parity mesh models.hf_config "
         "models.hf_tokenizer tasks.problem tasks.prompts",
     "launch.verify.compare":
         "cli errors ledger.object_store ledger.records",
@@ -860,13 +851,13 @@ IMPORTS = {
     "launch.verify.mutations":
         "",
     "launch.verify.parity":
-        "cli errors installation mesh models.decoder models.hf_config "
-        "models.hf_weights models.lora sampling.sampler types",
+        "cli errors mesh models.decoder models.hf_config models.hf_weights "
+        "models.lora sampling.sampler types",
     "launch.verify.playbook":
         "cli errors launch.verify.playbook_tables",
     "launch.verify.playbook_tables":
         "errors evaluate frontier.curves frontier.envelope frontier.scalerl "
-        "planner.allocation laws planner.priors",
+        "laws planner.allocation planner.priors",
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from isojax import installation
+from isojax import own_file
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -126,21 +126,12 @@ def test_the_python_api_from_another_folder(wheel):
 
 def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert installation.find("configs/hard.py") == str(ROOT / "configs/hard.py")
-  assert installation.find("isojax/assets/countdown-tiny") == str(
+  assert own_file.find("configs/hard.py") == str(ROOT / "configs/hard.py")
+  assert own_file.find("isojax/assets/countdown-tiny") == str(
       ROOT / "isojax/assets/countdown-tiny")
   for path in ("configs/none.py", "launch/plan.py", "tests/data", "setup.py",
                str(ROOT / "setup.py"), "", "."):
-    assert installation.find(path) == path
+    assert own_file.find(path) == path
   (tmp_path / "configs").mkdir()
   (tmp_path / "configs/hard.py").touch()
-  assert installation.find("configs/hard.py") == "configs/hard.py"
-
-
-def test_the_command_that_installs_an_extra(tmp_path, monkeypatch):
-  monkeypatch.chdir(ROOT)
-  assert installation.pip_install("tb") == "pip install -e '.[tb]'"
-  monkeypatch.chdir(tmp_path)
-  assert installation.pip_install("tb") == f"pip install -e '{ROOT}[tb]'"
-  monkeypatch.setattr(installation, "ROOT", tmp_path)
-  assert installation.pip_install("tb") == "pip install 'isojax[tb]'"
+  assert own_file.find("configs/hard.py") == "configs/hard.py"

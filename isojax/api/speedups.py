@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from isojax import installation
+from isojax import own_file
 from isojax.api import studies
 from isojax.api import words
 from isojax.errors import InputError
@@ -57,7 +57,7 @@ class Speedup:
 def _paths(files) -> tuple[str, ...]:
   """Returns a path, or several, as a tuple of those that are found."""
   given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-  return tuple(installation.find(os.fspath(path)) for path in given)
+  return tuple(own_file.find(os.fspath(path)) for path in given)
 
 
 @words.of_python

@@ -5,7 +5,7 @@ import functools
 import math
 import os
 
-from isojax import installation
+from isojax import own_file
 from isojax.api import words
 from isojax.errors import InputError
 from isojax.format import many, pair
@@ -97,7 +97,7 @@ def read(files: words.Path | list | tuple, *,
   given = reading(format, columns, fixed, scale, from_path, axis)
   paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
   rows, notes = logs.read(
-      [installation.find(os.fspath(path)) for path in paths], given,
+      [own_file.find(os.fspath(path)) for path in paths], given,
       flag="files")
   chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B)

@@ -11,7 +11,6 @@ import re
 import types
 import typing
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.planner import planning
 
@@ -135,4 +134,4 @@ def library(name: str, extra: str, what: str):
     return importlib.import_module(name)
   except ImportError as error:
     raise InputError(f"{what} needs {name}: "
-                     f"{installation.pip_install(extra)}") from error
+                     f"pip install -e '.[{extra}]'") from error

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
 from isojax.frontier import collapse
@@ -233,7 +232,7 @@ def save(found: dict, out: str) -> str:
   records.replace(path, json.dumps(found, allow_nan=False).encode())
   if not importlib.util.find_spec("matplotlib"):
     return (f"{path}; the figure needs "
-            f"{installation.pip_install('plot')}")
+            f"pip install -e '.[plot]'")
   from isojax.frontier.report import plots_speedup  # needs matplotlib
   return f"{path} and {', '.join(plots_speedup.save(found, out))}"
 

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 
-from isojax import installation
 from isojax import progress
 from isojax.errors import InputError
 from isojax.format import compact, many, rate
@@ -29,7 +28,7 @@ def need_matplotlib(what: str) -> None:
   """Raises InputError if matplotlib is not installed."""
   if not importlib.util.find_spec("matplotlib"):
     raise InputError(f"{what} draws figures and needs the extra: "
-                     f"{installation.pip_install('plot')}")
+                     f"pip install -e '.[plot]'")
 
 
 def other_metrics(metric: str, rows: list[Row],

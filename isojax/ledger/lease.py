@@ -24,7 +24,6 @@ import time
 import uuid
 
 from isojax import cli
-from isojax import json_text
 from isojax import progress
 from isojax.ledger import object_store
 from isojax.errors import InputError
@@ -84,7 +83,7 @@ def _take(path: str, mine: bytes, writer: str) -> tuple[int, float]:
     dead = found is None
     if not dead:
       try:
-        holder = Holder(**json_text.loads(found))
+        holder = Holder(**json.loads(found))
       except (ValueError, TypeError) as error:
         raise InputError(f"{path}: not the lock of a run ({error}); delete it "
                          "if no run uses this folder") from error

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import re
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
@@ -41,7 +40,7 @@ def check(folder: str, flag: str) -> None:
       missing = True
     if missing:
       raise InputError(f"--{flag}={folder}: {name} is not installed: "
-                       f"{installation.pip_install('gcs')}")
+                       f"pip install -e '.[gcs]'")
   import fsspec  # used by etils
   # Each process of a run must see what the others wrote without delay.
   fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False

@@ -16,7 +16,6 @@ import os
 import time
 import uuid
 
-from isojax import json_text
 from isojax.errors import InputError, reason
 from isojax.ledger import object_store
 from isojax.ledger import record_parts
@@ -309,7 +308,7 @@ def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
   kept, chain = [], ""
   for number, line in enumerate(lines, 1):
     try:
-      record = json_text.loads(line)
+      record = json.loads(line)
       if not isinstance(record, dict):
         raise ValueError("not an object")
     except ValueError as error:

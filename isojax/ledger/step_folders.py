@@ -3,11 +3,11 @@
 isojax.ledger.checkpoint saves and restores their content.
 """
 
+import json
 import re
 
 from etils import epath
 
-from isojax import json_text
 from isojax.distributed import hosts
 from isojax.errors import InputError
 from isojax.ledger import object_store
@@ -55,8 +55,8 @@ def meta(folder: epath.Path) -> dict:
   """
   about = folder / "_CHECKPOINT_METADATA"
   if about.exists():  # the manager reads this file of every step
-    json_text.loads(about.read_text())
-  found = json_text.loads((folder / "meta" / "metadata").read_text())
+    json.loads(about.read_text())
+  found = json.loads((folder / "meta" / "metadata").read_text())
   if not isinstance(found, dict) or not isinstance(found["checksum"], dict):
     raise ValueError("its meta is not that of a checkpoint")
   return found

@@ -12,7 +12,6 @@ import json
 import os
 import socket
 
-from isojax import json_text
 from isojax.ledger import lease
 from isojax.ledger import records
 from isojax.ledger import object_store
@@ -103,7 +102,7 @@ def read_config(folder: str) -> Stored:
                      "the folder of a run")
   try:
     # In earlier versions the run id was always the identity.
-    found = {"model_sha256": None, "given_C": None} | json_text.loads(content)
+    found = {"model_sha256": None, "given_C": None} | json.loads(content)
     found = {"identity": found["run_id"]} | found
     if not isinstance(found["config"], dict):
       raise ValueError("config is not an object")

@@ -4,6 +4,7 @@ Each field is read, known to be harmless, or refused, so that no model is
 computed incorrectly.
 """
 
+import json
 import math
 import os
 import pathlib
@@ -11,8 +12,7 @@ import re
 
 import transformers
 
-from isojax import installation
-from isojax import json_text
+from isojax import own_file
 from isojax.errors import InputError
 from isojax.model_families import FAMILIES
 from isojax.models import decoder
@@ -72,7 +72,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
   Raises:
     InputError: the folder or a file is missing, or the download failed.
   """
-  folder = pathlib.Path(installation.find(path))
+  folder = pathlib.Path(own_file.find(path))
   if not folder.is_dir():
     expected = ("a folder with config.json, *.safetensors and tokenizer files, "
                 "or a name on the Hugging Face hub such as Qwen/Qwen2.5-0.5B")
@@ -103,7 +103,7 @@ def resolve(path: str, *, whole: bool = True) -> str:
 def _raw_config(file: pathlib.Path) -> dict:
   """Returns config.json; InputError for unsupported models and fields."""
   try:
-    raw = json_text.loads(file.read_text(encoding="utf-8"))
+    raw = json.loads(file.read_text(encoding="utf-8"))
     kind = raw["model_type"]
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{file}: not a readable Hugging Face config.json "

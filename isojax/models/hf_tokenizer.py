@@ -1,11 +1,11 @@
 """Loads the tokenizer of a checkpoint folder, and the ids that end a text."""
 
+import json
 import pathlib
 
 import numpy as np
 import transformers
 
-from isojax import json_text
 from isojax.errors import InputError, reason
 
 
@@ -42,7 +42,7 @@ def eos_ids(path: str, tokenizer) -> tuple[int, ...]:
     file = file.with_name("config.json")
   ids = {tokenizer.eos_token_id}
   try:
-    declared = json_text.loads(file.read_text(encoding="utf-8"))
+    declared = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(declared, dict):
       raise ValueError("expected a JSON object")
     more = declared["eos_token_id"] if "eos_token_id" in declared else None

@@ -18,7 +18,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from isojax import json_text
 from isojax import progress
 from isojax.errors import InputError, reason
 
@@ -119,7 +118,7 @@ def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   index = folder / "model.safetensors.index.json"
   try:
     if index.is_file():
-      names = json_text.loads(index.read_text(encoding="utf-8"))["weight_map"]
+      names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
       files = {file: folder / file for file in set(names.values())}
       for file, path in files.items():
         if path.parent != folder or (path.exists() and not path.is_file()):
@@ -333,7 +332,7 @@ def copy_beside_weights(source: str, folder: pathlib.Path, dtype: str) -> None:
     if file.is_file() and not file.name.endswith(WEIGHT_FILES) and (
         not file.name.startswith("adapter_")):
       shutil.copyfile(file, folder / file.name)
-  config = json_text.loads((folder / "config.json").read_text(encoding="utf-8"))
+  config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
   keys = [key for key in ("dtype", "torch_dtype") if key in config]
   (folder / "config.json").write_text(json.dumps(
       config | dict.fromkeys(keys or ["dtype"], dtype), indent=2) + "\n",

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 
-from isojax import json_text
 from isojax.errors import InputError, reason
 from isojax import laws
 from isojax.planner.allocation import (
@@ -78,7 +77,7 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
                      f"row{'s' * (len(lines) != 1)}, counted from 0")
   where = f"{path}:{index + 1}"
   try:
-    row = json_text.loads(lines[index])
+    row = json.loads(lines[index])
     if not isinstance(row, dict) or row.keys() != set(FIELDS):
       raise ValueError(f"expected an object of {', '.join(FIELDS)}")
     if not isinstance(row["overrides"], dict) or type(row["lr"]) not in (

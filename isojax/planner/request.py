@@ -5,11 +5,11 @@ name a field as the flag of the command, such as --rollouts.
 """
 
 import dataclasses
+import json
 import math
 import os
 
-from isojax import installation
-from isojax import json_text
+from isojax import own_file
 from isojax import sections
 from isojax.errors import InputError
 from isojax.planner import fit_file
@@ -211,8 +211,8 @@ def one(ask: Request, name: str, least: int) -> int | None:
 def load_json(path: str, what: str) -> dict:
   """Returns the object in a JSON file; InputError says what was expected."""
   try:
-    with open(installation.find(path), encoding="utf-8") as file:
-      value = json_text.loads(file.read())
+    with open(own_file.find(path), encoding="utf-8") as file:
+      value = json.loads(file.read())
     if not isinstance(value, dict):
       raise ValueError("not an object")
     return value
@@ -238,8 +238,8 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
     InputError: not such a file, or impossible counts.
   """
   try:
-    with open(installation.find(path), encoding="utf-8") as file:
-      header, *rows = (json_text.loads(line) for line in file)
+    with open(own_file.find(path), encoding="utf-8") as file:
+      header, *rows = (json.loads(line) for line in file)
     n, out = header["n"], []
     if type(n) is not int or n < 0:
       raise ValueError(f"n={n!r}")
@@ -257,7 +257,7 @@ def problems(ask: Request) -> Problems:
   """Returns what the stratum file says: that given, or the config's if found."""
   path = ask.problems or ask.config and ask.config.task.stratum
   if path is None or ask.problems is None and not os.path.exists(
-      installation.find(path)):
+      own_file.find(path)):
     return Problems(ask.stratum, ask.D, 300)  # the paper's validation
   lines = stratum_lines(path)
   rates = [rate for split, rate in lines if split == "train"]
@@ -278,7 +278,7 @@ def read_fit(path: str) -> Fitted:
 def read_study(name: str) -> Fitted:
   """Returns a law of docs/study.md; InputError if it was not measured yet."""
   path = priors.STUDIES[name]
-  if not os.path.exists(installation.find(path)):
+  if not os.path.exists(own_file.find(path)):
     raise InputError(
         f"--law={name}: {path} does not exist, the study has not measured it; "
         f"expected a fit that launch.study writes; take one of "

@@ -14,7 +14,6 @@ import string
 import numpy as np
 
 from isojax import cli
-from isojax import json_text
 from isojax.errors import InputError, reason
 from isojax.frontier.io.rows import Row
 from isojax.ledger import records
@@ -91,7 +90,7 @@ def distances(folder: str) -> list[dict]:
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as file:
-    return json_text.loads(file.read())
+    return json.loads(file.read())
 
 
 def of_run(planned: Planned, run_id: str, kept: list[dict], *, C: int,
@@ -188,7 +187,7 @@ def read(path: str) -> list[dict]:
   """Returns the lines of a ledger; InputError if it is none."""
   try:
     with gzip.open(path, "rt", encoding="utf-8") as file:
-      lines = [json_text.loads(line) for line in file]
+      lines = [json.loads(line) for line in file]
     head = lines[0]
     if head["kind"] != "study" or head["version"] != VERSION:
       raise ValueError(f"expected a header of version {VERSION}")

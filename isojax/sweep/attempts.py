@@ -17,7 +17,6 @@ import socket
 import time
 
 from isojax import cli
-from isojax import json_text
 from isojax.ledger import lease as lease_lib
 from isojax.ledger import records
 from isojax.sweep import runs as runs_lib
@@ -65,7 +64,7 @@ def read(root: str, run_id: str, number: int) -> Attempt:
            if field.name != "number"]
   try:
     with open(path_of(root, run_id, number), encoding="utf-8") as file:
-      found = json_text.loads(file.read())
+      found = json.loads(file.read())
     return Attempt(number, **{name: found[name] for name in names})
   except (OSError, ValueError, KeyError, TypeError):
     return Attempt(number, "?", None, 0, None, "?", UNREAD, 0.0, 0.0, None,

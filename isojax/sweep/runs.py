@@ -22,7 +22,6 @@ import subprocess
 import tempfile
 
 from isojax import config_overrides
-from isojax import json_text
 from isojax import sections
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -156,7 +155,7 @@ def other_anchor(path: str, config) -> str | None:
     return None  # a plan counts the sampled rollouts
   for line in plan_file.read_lines(path):
     try:
-      row = json_text.loads(line)
+      row = json.loads(line)
       alloc = row["overrides"]["alloc"]
       lr = sqrt_lr(optimizer.base_lr, optimizer.base_batch,
                    int(alloc["Bp"]) * int(alloc["n"]))
@@ -231,7 +230,7 @@ def stored(root: str, run_id: str) -> Run:
   path = os.path.join(folder(root), f"{run_id}.json")
   try:
     with open(path, encoding="utf-8") as file:
-      found = json_text.loads(file.read())
+      found = json.loads(file.read())
     run = Run(found["run_id"], found["source"], found["config"])
     # Fail here rather than where these are used.
     _ = run.allocation, run.devices, run.line

@@ -13,7 +13,6 @@ import sys
 import time
 
 from isojax import cli
-from isojax import installation
 from isojax.errors import InputError
 from isojax.sweep import commands
 from isojax.sweep import run_process
@@ -82,7 +81,7 @@ def submit(root: str, runs: list[Run], *, cluster: str, parameters: dict,
     import submitit  # an extra
   except ImportError as error:
     raise InputError("--backend=slurm needs submitit: "
-                     f"{installation.pip_install('slurm')}") from error
+                     "pip install -e '.[slurm]'") from error
   python = lambda words: [sys.executable, *words[1:], "--nowait"]
   try:
     executor = submitit.AutoExecutor(

@@ -5,10 +5,10 @@
 """
 
 import difflib
+import json
 import pathlib
 from collections.abc import Iterator
 
-from isojax import json_text
 from isojax.errors import InputError, reason
 
 Rows = Iterator[tuple[str, dict]]  # (location of a row, its columns)
@@ -91,7 +91,7 @@ def folder_rows(folder: str, columns: tuple[str, ...]) -> Rows:
   path = pathlib.Path(folder)
   try:
     if (path / "dataset_dict.json").is_file():
-      splits = json_text.loads((path / "dataset_dict.json").read_text("utf-8"))
+      splits = json.loads((path / "dataset_dict.json").read_text("utf-8"))
       names = [f"{folder}/{name}" for name in splits["splits"]]
       raise InputError(f"{folder}: holds a folder for each split; give one of "
                        f"{', '.join(names)}")
@@ -100,7 +100,7 @@ def folder_rows(folder: str, columns: tuple[str, ...]) -> Rows:
           f"{folder}: a folder without state.json, expected one that Hugging "
           "Face's save_to_disk wrote; name its files instead, such as "
           f"{folder}/**/*.parquet")
-    state = json_text.loads((path / "state.json").read_text("utf-8"))
+    state = json.loads((path / "state.json").read_text("utf-8"))
     files = [path / each["filename"] for each in state["_data_files"]]
   except (OSError, KeyError, TypeError, ValueError) as error:
     if isinstance(error, InputError):

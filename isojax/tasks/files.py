@@ -4,11 +4,11 @@ Only launch.split reads these. Training reads the stratum files that it writes.
 """
 
 import glob
+import json
 import math
 import os
 import pathlib
 
-from isojax import json_text
 from isojax.errors import InputError, reason
 from isojax.tasks import answer_extraction
 from isojax.tasks import arrow_files
@@ -176,7 +176,7 @@ def _decoded(file: str) -> str:
 
 def _json(text: str, where: str):
   try:
-    return json_text.loads(text)
+    return json.loads(text)
   except ValueError as error:
     raise InputError(f"{where}: not JSON ({error})") from error
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction
 from isojax.tasks import base
@@ -57,7 +56,7 @@ class GraderConfig:
     needs = base.TASKS[self.name].needs
     if needs and not importlib.util.find_spec(needs[0]):
       raise InputError(f"grader.name={self.name!r} needs the extra: "
-                       f"{installation.pip_install(needs[1])}")
+                       f"pip install -e '.[{needs[1]}]'")
     if self.workers < 1:
       raise InputError(f"grader.workers={self.workers}: expected at least 1")
     if not 0 < self.seconds <= self.step_seconds < float("inf"):

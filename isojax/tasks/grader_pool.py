@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import grader_process
@@ -116,7 +115,7 @@ class GraderPool:
       return f"; correct grader.file={self.cfg.file}"
     needs = base.TASKS[self.cfg.name].needs
     return ("; is what it needs installed? "
-            f"{installation.pip_install(needs[1])}" if needs else "")
+            f"pip install -e '.[{needs[1]}]'" if needs else "")
 
   def close(self) -> None:
     """Kills all processes."""

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 
-from isojax import installation
 from isojax.errors import InputError
 from isojax.tasks import dedup
 from isojax.tasks.problem import Pool
@@ -59,7 +58,7 @@ def generators() -> list[str]:
     from reasoning_gym import factory
   except ImportError as error:
     raise InputError(f"reasoning-gym is missing ({error}): "
-                     f"{installation.pip_install('gym')}") from error
+                     f"pip install -e '.[gym]'") from error
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 

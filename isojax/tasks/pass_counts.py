@@ -13,7 +13,6 @@ import pathlib
 import time
 import typing
 
-from isojax import json_text
 from isojax import progress
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
@@ -63,7 +62,7 @@ def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
     remedy = "remove the file, or choose another config.out"
     try:
-      lines = [json_text.loads(line) for line in _whole_lines(path)]
+      lines = [json.loads(line) for line in _whole_lines(path)]
       if not lines:  # killed while the header was written
         continue
       found = lines[0] | {}  # of a list, say, a TypeError

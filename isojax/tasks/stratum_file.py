@@ -13,8 +13,7 @@ import math
 import os
 import pathlib
 
-from isojax import installation
-from isojax import json_text
+from isojax import own_file
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks.problem import Problem
@@ -61,7 +60,7 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
 def _object(line: str, where: str) -> dict:
   """Returns the JSON object of a line."""
   try:
-    value = json_text.loads(line)
+    value = json.loads(line)
   except ValueError as error:
     raise InputError(f"{where}: not a stratum file, which has a JSON object on "
                      f"each line ({error}); {REMEDY}") from error
@@ -124,7 +123,7 @@ def read(path: str) -> Stratum:
       cannot be judged, or a split is empty.
   """
   try:
-    text = pathlib.Path(installation.find(path)).read_text(encoding="utf-8")
+    text = pathlib.Path(own_file.find(path)).read_text(encoding="utf-8")
   except FileNotFoundError as error:
     raise InputError(f"{path}: no such stratum file; {REMEDY}"
                      ) from error

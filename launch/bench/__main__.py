@@ -35,7 +35,6 @@ import time
 from absl import flags
 
 from isojax import cli
-from isojax import installation
 from isojax import profile
 from isojax import progress
 from isojax.errors import InputError
@@ -125,7 +124,7 @@ def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
       raise InputError(
           f"--peer={name} needs torch, which is not installed here; possible "
           f"is --peer={','.join(here)}, or an environment with "
-          f"{installation.pip_install('parity')}")
+          f"pip install -e '.[parity]'")
     if not any(case.what in cases_lib.PEERS[name] for case in cases):
       raise InputError(
           f"--peer={name}: can only be timed at --what="

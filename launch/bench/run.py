@@ -9,6 +9,7 @@ which cannot be reset: a contestant that stays below an earlier one has none.
 
 import ctypes
 import dataclasses
+import json
 import os
 import pathlib
 import platform
@@ -20,7 +21,6 @@ import jax
 import numpy as np
 
 from isojax import compilation
-from isojax import json_text
 from isojax import profile
 from isojax.errors import InputError
 from isojax.planner.cost import model_shape as model_shape_lib
@@ -51,7 +51,7 @@ def config_of(model: str) -> dict:
     return cases.CONFIGS[model]
   path = pathlib.Path(model) / "config.json"
   try:
-    return json_text.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise InputError(
         f"--model={model}: expected one of {', '.join(cases.CONFIGS)}, "

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from isojax import installation
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.planner.cost import machine as machine_lib
@@ -111,7 +110,7 @@ def tpus(name: str):
       TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-4")
   if importlib.util.find_spec("libtpu") is None:
     raise InputError("compiling for TPUs needs libtpu: "
-                     f"{installation.pip_install('tpu')} (Linux)")
+                     "pip install -e '.[tpu]' (Linux)")
   try:
     return topologies.get_topology_desc(name, platform="tpu").devices
   except Exception as error:  # libtpu raises many types
@@ -127,7 +126,7 @@ def gpus(card: Card, hosts: int, each: int):
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
-                     f"{installation.pip_install('cuda12')} (Linux, 6 GB)")
+                     "pip install -e '.[cuda12]' (Linux, 6 GB)")
   return topologies.get_topology_desc(
       card.name, platform="cuda", target_config=card.config,
       topology=f"1x{hosts}x{each}").devices

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import json
 import math
 import operator
 import os
@@ -11,8 +12,7 @@ import pathlib
 import shlex
 import tempfile
 
-from isojax import installation
-from isojax import json_text
+from isojax import own_file
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax.errors import InputError, reason
@@ -34,11 +34,11 @@ def size_of(folder: str) -> str:
   The largest if the folder is not there, as for the name of a model that was
   not measured.
   """
-  file = pathlib.Path(installation.find(folder)) / "config.json"
+  file = pathlib.Path(own_file.find(folder)) / "config.json"
   if not file.is_file():
     return _SIZES[-1][0]
   try:
-    raw = json_text.loads(file.read_text(encoding="utf-8"))
+    raw = json.loads(file.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise InputError(f"{file}: cannot be read ({reason(error)}); copy the "
                      "checkpoint again") from error
@@ -194,7 +194,7 @@ def draw(cfg: config.Split, counts: list[int], strata: dict,
   progress.show(f"avg@{cfg.n} of the training problems:")
   progress.show(strata_lib.histogram(counts, cfg.n))
   if importlib.util.find_spec("matplotlib") is None:
-    progress.show(f"no figure: it needs {installation.pip_install('plot')}")
+    progress.show("no figure: it needs pip install -e '.[plot]'")
     return
   from isojax.tasks import histogram  # extra
   path = f"{cfg.out}-histogram.png"

@@ -18,7 +18,6 @@ except ModuleNotFoundError:  # --help works without the extra
   torch = None
 
 from isojax import cli
-from isojax import installation
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import hf_config
@@ -109,7 +108,7 @@ def compare(folder: str, texts, *, new: int) -> Found:
 def main(_) -> None:
   if torch is None:
     raise InputError("launch.verify.checkpoint_parity needs torch: "
-                     f"{installation.pip_install('parity')}")
+                     "pip install -e '.[parity]'")
   transformers.utils.logging.disable_progress_bar()
   found = compare(hf_config.resolve(_MODEL.value), TEXTS, new=_NEW.value)
   of = f"of {found.prompts}"

@@ -20,7 +20,6 @@ except ModuleNotFoundError:  # --help works without the extra
   torch = None
 
 from isojax import cli
-from isojax import installation
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -197,7 +196,7 @@ def compare_adapters(seed: int) -> float:
 def main(_) -> None:
   if torch is None:
     raise InputError("launch.verify.parity needs torch: "
-                     f"{installation.pip_install('parity')}")
+                     "pip install -e '.[parity]'")
   transformers.utils.logging.disable_progress_bar()
   print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
         "| family | largest difference of logits, relative "

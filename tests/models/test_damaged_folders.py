@@ -16,7 +16,6 @@ from isojax.errors import InputError
 from isojax.models import hf_weights
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
-DEEP = b"[" * 10**5
 WEIGHTS = (ASSET / "model.safetensors").read_bytes()
 SIZE, = struct.unpack("<Q", WEIGHTS[:8])
 HEADER = json.loads(WEIGHTS[8:8 + SIZE])
@@ -52,7 +51,6 @@ def index(file: str) -> bytes:
 
 
 @pytest.mark.parametrize("name, data, found", [
-    ("config.json", DEEP, "config.json: not a readable"),
     ("config.json", b"null", "config.json: not a readable"),
     ("config.json", edited("config.json", model_type=[]), "model_type []"),
     ("config.json", edited("config.json", num_hidden_layers=10**9),
@@ -71,13 +69,10 @@ def index(file: str) -> bytes:
      "config.json: rope_theta=True: expected a positive number"),
     ("config.json", edited("config.json", rope_parameters={"rope_type": []}),
      "config.json: rope_type [] is not supported"),
-    ("tokenizer.json", DEEP, "tokenizer files cannot be read"),
     ("tokenizer.json", b"", "tokenizer files cannot be read"),
-    ("tokenizer_config.json", DEEP, "tokenizer files cannot be read"),
     ("tokenizer_config.json", edited("tokenizer_config.json",
                                      model_max_length=[]),
      "tokenizer_config.json has model_max_length=[], expected a number"),
-    ("generation_config.json", DEEP, "generation_config.json: not readable"),
     ("generation_config.json", b'{"eos_token_id": [null]}',
      "generation_config.json: eos_token_id is"),
     ("model.safetensors", b"", "no readable model.safetensors"),
@@ -90,7 +85,6 @@ def index(file: str) -> bytes:
     ("model.safetensors", with_head(1), "tie_word_embeddings=true, but tensor "
      "lm_head.weight differs from model.embed_tokens.weight"),
     ("model.safetensors", None, "model.safetensors is not a regular file"),
-    ("model.safetensors.index.json", DEEP, "no readable model.safetensors"),
     ("model.safetensors.index.json", index("/dev/zero"),
      "weight_map names '/dev/zero', which is not a file in this folder"),
     ("model.safetensors.index.json", index("../m/model.safetensors"),

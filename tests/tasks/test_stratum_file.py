@@ -81,8 +81,7 @@ def test_a_wrong_row_is_named(tmp_path, field, value, found):
     stratum_file.read(path)
 
 
-@pytest.mark.parametrize("line", ["5", "[]", "null", '"a"', "{", "",
-                                  "[" * 10**5])
+@pytest.mark.parametrize("line", ["5", "[]", "null", '"a"', "{", ""])
 def test_a_line_that_is_no_object_is_named(tmp_path, line):
   path = tmp_path / "s.jsonl"
   for number in (1, 2):

@@ -4,9 +4,9 @@ Also converts values to the types of the fields of isojax.ledger.records.
 """
 
 import difflib
+import json
 import re
 
-from isojax import json_text
 from isojax.errors import InputError
 from isojax.frontier.io.formats import KNOWN, METRICS, Format
 
@@ -65,7 +65,7 @@ def typed(where: str, value, field: str, column: str | None = None,
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
     try:
-      value = json_text.loads(value) if isinstance(value, str) else value
+      value = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
       value = None
     if not isinstance(value, list) or not all(

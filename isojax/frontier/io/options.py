@@ -1,11 +1,11 @@
 """Finds Bp, n and other options in a trainer's log, or in files beside it."""
 
 import ast
+import json
 import os
 import re
 import tomllib
 
-from isojax import json_text
 from isojax.frontier.io.formats import Format
 
 ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
@@ -88,7 +88,7 @@ def saved(path: str, kind: str, notes: list[str]) -> dict:
     try:
       with open(place, "rb") as file:
         found = options_of(tomllib.load(file) if place.endswith("toml")
-                           else json_text.loads(file.read()))
+                           else json.loads(file.read()))
     except (OSError, ValueError, KeyError, TypeError) as error:
       notes.append(f"{place}: not used; expected one batch size and one "
                    f"group_size ({error!r}).")

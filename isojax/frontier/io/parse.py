@@ -13,7 +13,6 @@ import math
 import os
 import re
 
-from isojax import json_text
 from isojax.errors import InputError
 from isojax.frontier.io import console
 from isojax.ledger import records
@@ -101,7 +100,7 @@ def _document(text: str) -> list[tuple[int, dict]]:
   Raises:
     ValueError: the text is neither.
   """
-  state = isinstance(json_text.loads(text), dict)
+  state = isinstance(json.loads(text), dict)
   at = text.index("[", text.index('"log_history"') if state else 0) + 1
   decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
   lines, number, counted = [], 1, 0
@@ -123,7 +122,7 @@ def _json_lines(path: str, text: str):
     if not line.strip():
       continue
     try:
-      value = json_text.loads(line)
+      value = json.loads(line)
       if not isinstance(value, dict):
         raise ValueError("not an object")
     except (ValueError, RecursionError):
