@@ -20,7 +20,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=setuptools.find_packages(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
-    package_data={"isojax": ["assets/*.jsonl", "assets/*/*", "sweep/*.yaml"]},
+    package_data={"isojax": ["assets/*.jsonl", "assets/*/*"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
@@ -56,7 +56,7 @@ setuptools.setup(
         # transformers then imports torch everywhere.
         "parity": ["torch==2.13.0", "peft>=0.18"],
         "gcs": GCS,  # --workdir=gs://...
-        "slurm": [SLURM],  # launch.sweep --backend=slurm
+        "slurm": [SLURM],  # launch.sweep --slurm
         "notebook": ["matplotlib>=3.9", "pandas>=2.2",  # of the Python API
                      "ipywidgets>=8"],  # or tqdm warns
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit

@@ -31,7 +31,7 @@ LAYERS = {
             "rollouts", "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume", "repair", "run_folder", "run_state", "step", "training",
             "unused_settings"),
-    "sweep": ("sweep",),
+    "sweep": ("sweep", "sweeper"),
     "study": ("study",),
     "commands": ("main", "launch"),
     "interface": ("api",),
@@ -42,7 +42,7 @@ WITHOUT_JAX = (
     "errors", "format", "help_text",
     "config_overrides", "cli",
     "model_families", "attention_kernels", "evaluate", "laws", "progress", "ledger",
-    "planner", "frontier", "sections", "sweep", "study")
+    "planner", "frontier", "sections", "sweep", "sweeper", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
 ONLY = {
@@ -178,9 +178,9 @@ IMPORTS = {
         "frontier.result frontier.study own_file planner.cautions "
         "planner.fit_file",
     "api.sweeps":
-        "api.configs api.words errors planner.planning progress "
-        "sweep.devices sweep.run_process sweep.runs sweep.status "
-        "sweep.sweeper",
+        "api.configs api.words config_overrides errors experiment format "
+        "ledger.records ledger.workdir planner.allocation planner.plan_file "
+        "planner.planning progress sections sweeper",
     "api.words":
         "errors planner.planning",
     "attention_kernels":
@@ -605,23 +605,13 @@ IMPORTS = {
         "errors live_plot",
     "sweep.attempts":
         "cli ledger.lease ledger.records sweep.runs",
-    "sweep.commands":
-        "cli errors sweep.runs",
-    "sweep.devices":
-        "errors",
-    "sweep.run_process":
-        "cli sweep.devices sweep.runs",
     "sweep.runs":
         "config_overrides errors experiment ledger.object_store "
         "ledger.records ledger.workdir planner.allocation planner.plan_file "
         "sections",
-    "sweep.slurm":
-        "cli errors sweep.commands sweep.run_process sweep.runs",
-    "sweep.status":
-        "errors format ledger.records sweep.runs sweep.sweeper",
-    "sweep.sweeper":
-        "errors ledger.lease ledger.workdir progress sweep.attempts "
-        "sweep.devices sweep.run_process sweep.runs",
+    "sweeper":
+        "cli errors ledger.records ledger.workdir planner.allocation "
+        "progress",
     "tasks":
         "",
     "tasks.answer_extraction":
@@ -790,6 +780,8 @@ IMPORTS = {
         "planner.cost.machine planner.cost.memory planner.cost.pages "
         "planner.cost.roofline planner.cost.workload planner.prices "
         "sampling.simulate",
+    "launch.slurm":
+        "cli errors sweeper",
     "launch.speedup":
         "cli frontier.comparison launch.record_flags",
     "launch.split":
@@ -821,10 +813,7 @@ IMPORTS = {
         "study.prediction study.protocol study.results study.stages "
         "sweep.runs",
     "launch.sweep":
-        "cli errors progress sweep.commands sweep.devices sweep.run_process "
-        "sweep.runs sweep.slurm sweep.status sweep.sweeper",
-    "launch.tpu_pod":
-        "cli errors ledger.object_store planner.cost.machine",
+        "api.sweeps cli errors launch.slurm progress sweeper",
     "launch.verify.calibrate":
         "cli errors frontier.analysis frontier.bootstrap frontier.curves "
         "frontier.diagnostics frontier.scalerl frontier.synthetic "
@@ -836,8 +825,6 @@ IMPORTS = {
         "cli errors ledger.object_store ledger.records",
     "launch.verify.kill_and_resume":
         "cli experiment launch.verify.killing",
-    "launch.verify.kill_and_sweep":
-        "cli ledger.records sweep.attempts sweep.run_process sweep.runs",
     "launch.verify.kill_matrix":
         "cli errors launch.verify.killing launch.verify.recipe_runs "
         "ledger.records progress",

@@ -1,10 +1,13 @@
 """A run that only counts, with the lock, signals and exit codes of a real one.
 
-  counting_run.py RUN_ID STEPS LEDGER FOLDER
+  counting_run.py FOLDER STEPS
 
-Takes up where its ledger ends. A run whose STEPS are 0 fails.
+Takes up where its records end. A run whose STEPS are 0 fails; of -2, with that
+exit code.
 """
 
+import json
+import os
 import signal
 import sys
 import time
@@ -12,16 +15,18 @@ import time
 from isojax import cli
 from isojax.ledger import workdir
 
-run_id, steps, ledger, folder = sys.argv[1:]
+folder, steps = sys.argv[1], int(sys.argv[2])
 stopping = []
 signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
-if steps == "0":
-  sys.exit("isojax: no steps at all")
-with (workdir.claim(folder, {"id": run_id}, run_id, ""),
-      open(ledger, "a+", encoding="utf-8") as file):
+if steps <= 0:
+  sys.stderr.write("isojax: no steps at all\n")
+  sys.exit(-steps or 1)
+with workdir.claim(folder, {"id": folder}, folder, ""), open(
+    os.path.join(folder, "records.jsonl"), "a+", encoding="utf-8") as file:
   file.seek(0)
-  for step in range(len(file.read().split()), int(steps)):
-    file.write(f"{step}\n")
+  for step in range(len(file.readlines()), steps):
+    file.write(json.dumps({"kind": "eval", "step": step,
+                           "rollouts": 2 * step + 2}) + "\n")
     file.flush()
     time.sleep(0.02)
     if stopping:

@@ -1,32 +1,23 @@
-"""A real sweeper of counting runs: counting_sweeper.py ROOT WORKERS LEASE."""
+"""A real sweeper of counting runs: counting_sweeper.py ROOT WORKERS STEPS..."""
 
 import os
 import pathlib
 import sys
 
-from isojax.sweep import runs as runs_lib
-from isojax.sweep import devices
-from isojax.sweep import sweeper
-from isojax.sweep import run_process
+from isojax import cli
+from isojax import sweeper
+from isojax.planner.allocation import of_section
 
-root, workers, lease = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
-sweeper.SCAN = 0.2
-
-
-def start(root, run, slot, number):
-  return run_process.start(
-      [sys.executable, str(PROGRAM), run.run_id, str(run.config["steps"]),
-       os.path.join(root, f"{run.run_id}.count"),
-       runs_lib.workdir_of(root, run)], root, run, slot, number)
-
-
-runs = [runs_lib.Run(name, f"plan.jsonl:{i + 1}", {"steps": steps})
-        for i, (name, steps) in enumerate(
-            line.split() for line in open(os.path.join(root, "runs")))]
-states, stopped = sweeper.sweep(
-    root, runs, [devices.Slot(f"slot {i}", {}, ()) for i in range(workers)],
-    sweeper.Rules(max_failures=2, lease=lease, version="v", wait=True),
-    start=start, show=lambda _: None)
-print(*(s.state for s in states))
-sys.exit(75 if stopped else 0)
+sweeper.POLL = 0.05
+runs = [sweeper.Run(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}", {},
+                    of_section({"Bp": 1, "n": 2, "C": max(2 * int(n), 2),
+                                "M": None, "m": None}))
+        for i, n in enumerate(steps)]
+stopped = sweeper.sweep(
+    runs, [sweeper.Worker({}, ())] * int(count), tries=2,
+    command=lambda run: [sys.executable, str(PROGRAM), run.folder,
+                         steps[runs.index(run)]])
+print(*map(sweeper.state_of, runs))
+sys.exit(cli.PREEMPTED if stopped else 0)

@@ -1,0 +1,360 @@
+"""Starts the runs of a sweep, each in a process and on devices of its own.
+
+  ROOT/RUN_ID/     the workdir of a run
+  ROOT/RUN_ID.py   its config, with the row of the plan
+  ROOT/RUN_ID.log  the output of isojax.main --config=ROOT/RUN_ID.py
+
+Runs resume and lock themselves, so a sweeper stores nothing else. It starts each
+run that is neither complete nor locked. While it does, it locks the log of that
+run: several sweepers on one file system share the work.
+"""
+
+import collections
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import pprint
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from isojax import cli
+from isojax import progress
+from isojax.errors import InputError, reason
+from isojax.ledger import records
+from isojax.ledger import workdir
+from isojax.planner.allocation import Allocation
+
+POLL = 0.5  # seconds between checks of the processes
+EVERY = 30.0  # seconds between two lines of progress
+TAIL = 1 << 20  # bytes at the end of a file that are read
+MARK = "== "  # begins the lines of a log that the sweeper wrote
+# Exit codes of a run that was asked to stop; the signals are those that arrive
+# before it can save.
+STOPPED = (cli.PREEMPTED, -signal.SIGINT, -signal.SIGTERM)
+FINAL = (cli.BAD_INPUT, cli.DIVERGED)  # another try would end in the same way
+PR_SET_PDEATHSIG = 1  # of prctl
+CONFIG = '''"""{source}"""
+
+from math import inf, nan
+
+from ml_collections import config_dict
+
+
+def get_config():
+  return config_dict.ConfigDict({values})
+'''
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+  """One row of a plan, applied to a config."""
+
+  folder: str  # ROOT/RUN_ID; the id is a hash of what decides the results
+  source: str  # PLAN:LINE
+  config: dict
+  alloc: Allocation
+
+  @property
+  def log(self) -> str:
+    return f"{self.folder}.log"
+
+  @property
+  def name(self) -> str:
+    return os.path.basename(self.folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+  """What one of several runs on a machine gets."""
+
+  env: dict[str, str]
+  cores: tuple[int, ...]  # empty: all of them
+
+
+def _tail(path: str) -> list[str]:
+  """The last complete lines of a file; none if it does not exist."""
+  try:
+    with open(path, "rb") as file:
+      file.seek(max(0, os.path.getsize(path) - TAIL))
+      text = file.read().decode(errors="replace")
+  except FileNotFoundError:
+    return []
+  return text[:text.rfind("\n") + 1].splitlines()
+
+
+def is_complete(run: Run) -> bool:
+  """Whether the budget is spent and the last evaluation is recorded."""
+  lines = _tail(os.path.join(run.folder, "records.jsonl"))
+  try:
+    last = json.loads(lines[-1])
+    return last["kind"] == "eval" and run.alloc.is_spent(last["rollouts"])
+  except (IndexError, KeyError, ValueError):  # damaged: the run says how
+    return False
+
+
+def last_error(run: Run) -> tuple[int | None, str]:
+  """Exit code of the last attempt that ended, and the line of output before."""
+  lines = ["", *filter(str.strip, _tail(run.log))]
+  if not lines[-1].startswith(f"{MARK}exit code "):
+    return None, ""
+  said = "no output" if lines[-2].startswith(MARK) else lines[-2].strip()
+  return int(lines[-1].split()[3]), said.removeprefix("isojax: ")
+
+
+def _is_locked(run: Run) -> bool:
+  with contextlib.suppress(FileNotFoundError), open(run.log, "rb") as log:
+    try:
+      fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return True
+  return workdir.held(run.folder)
+
+
+def state_of(run: Run) -> str:
+  """finished, running, failed, stopped or waiting."""
+  if is_complete(run):
+    return "finished"
+  if _is_locked(run):
+    return "running"
+  if last_error(run)[0] not in (None, 0, *STOPPED):
+    return "failed"
+  return "stopped" if os.path.isdir(run.folder) else "waiting"
+
+
+# --- the devices of this machine ---
+
+# jax is asked in a process of its own: who sees accelerators also takes them.
+PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
+         "len({str(getattr(x, 'coords', x.id)) for x in d}))")
+
+
+def workers_here(count: int | None, per_run: int) -> list[Worker]:
+  """The workers of this machine; InputError as `split_devices`."""
+  platform = "cpu"
+  if os.environ.get("JAX_PLATFORMS") != "cpu":
+    *_, platform, number = subprocess.run(
+        [sys.executable, "-c", PROBE], check=True, text=True,
+        stdout=subprocess.PIPE).stdout.split()
+  if platform == "cpu":
+    ids = sorted(os.sched_getaffinity(0)) if hasattr(
+        os, "sched_getaffinity") else list(range(os.cpu_count()))
+  else:
+    ids = list(range(int(number)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    ids = visible.split(",") if visible and platform == "gpu" else ids
+  return split_devices(platform, ids, count, per_run)
+
+
+def split_devices(platform: str, ids: list, count: int | None, per_run: int
+                  ) -> list[Worker]:
+  """Workers with devices of their own.
+
+  Args:
+    platform: cpu, gpu or tpu.
+    ids: of the accelerators, or of the cores of a CPU.
+    count: workers; None: as many as there are devices for, one on a CPU.
+    per_run: accelerators of a run.
+
+  Raises:
+    InputError: there are too few devices.
+  """
+  if platform == "cpu":  # XLA starts as many threads as a process has cores
+    count = count or 1
+    return [Worker({"JAX_PLATFORMS": "cpu"}, tuple(ids[i::count])
+                   or (ids[i % len(ids)],)) for i in range(count)]
+  if platform == "tpu" and per_run not in (1, len(ids)):
+    raise InputError(f"--devices_per_run={per_run} on a host of {len(ids)} TPU "
+                     "chips: expected 1 or all of them")
+  most = len(ids) // per_run
+  if most < (count or 1):
+    raise InputError(f"--workers={count or 1} with {per_run} devices each: there "
+                     f"are {len(ids)}; lower --workers or config.mesh")
+  groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
+  if platform == "gpu":
+    return [Worker({"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}, ())
+            for group in groups]
+  return [Worker(_one_chip(*group) if len(ids) > per_run else {}, ())
+          for group in groups]
+
+
+def _one_chip(chip: int) -> dict[str, str]:
+  """The variables of libtpu for a process that uses one chip of a host."""
+  port = 8476 + chip
+  return {"TPU_VISIBLE_CHIPS": str(chip), "TPU_PROCESS_PORT": str(port),
+          "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+          "TPU_PROCESS_BOUNDS": "1,1,1", "CLOUD_TPU_TASK_ID": "0",
+          "TPU_PROCESS_ADDRESSES": f"localhost:{port}",
+          "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+
+
+# --- the loop ---
+
+
+def command_of(run: Run) -> list[str]:
+  """The command that starts or resumes a run, on this host alone."""
+  return [sys.executable, "-m", "isojax.main", f"--config={run.folder}.py",
+          f"--workdir={run.folder}", f"--run_id={run.name}",
+          "--coordinator=none"]
+
+
+def tied(cores: tuple[int, ...] = ()):
+  """A preexec_fn: on Linux the kernel kills the child when its parent ends."""
+  libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+  parent = os.getpid()
+
+  def prepare():
+    if libc is not None:
+      libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+      if os.getppid() != parent:
+        os._exit(1)  # the parent died in between
+    if cores and hasattr(os, "sched_setaffinity"):
+      os.sched_setaffinity(0, cores)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may ignore it for us
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's, for submitit alone
+
+  return prepare
+
+
+class Process:
+  """A run of this sweeper, whose log is locked as long as it goes on."""
+
+  def __init__(self, run: Run, log, worker: Worker, command: list[str]):
+    self.run, self._log, self.asked = run, log, False
+    self._mark(f"{run.source} on {socket.gethostname()}")
+    with open(run.log, "ab") as output:  # without the lock of `log`
+      self.popen = subprocess.Popen(
+          command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+          env=os.environ | worker.env, process_group=0,
+          preexec_fn=tied(worker.cores))
+
+  def _mark(self, text: str) -> None:
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    self._log.write(f"{MARK}{text} at {now}\n".encode())
+    self._log.flush()
+
+  def ended(self) -> int:
+    """Notes the exit code in the log and unlocks it; returns the code."""
+    self._mark(f"exit code {self.popen.returncode}")
+    self._log.close()
+    return self.popen.returncode
+
+  def kill(self) -> None:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(self.popen.pid, signal.SIGKILL)
+    self.popen.wait()
+    self.ended()
+
+
+def start(run: Run, worker: Worker, command: list[str]) -> Process | None:
+  """Locks and starts a run; None if another process holds it."""
+  log = open(run.log, "ab")
+  try:
+    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not workdir.held(run.folder) and not is_complete(run):
+      values = pprint.pformat(run.config, sort_dicts=False)
+      records.replace(f"{run.folder}.py", CONFIG.format(
+          source=run.source, values=values).encode())
+      return Process(run, log, worker, command)
+  except BlockingIOError:
+    pass
+  log.close()
+  return None
+
+
+def sweep(runs: list[Run], workers: list[Worker], tries: int,
+          command=command_of) -> bool:
+  """Starts every run that is neither complete nor locked, until none is left.
+
+  Waits for runs that another process holds. A run that fails is started again
+  after the others, `tries` times in all.
+
+  Args:
+    runs: of one root.
+    workers: one for each run at once.
+    tries: of a run that fails.
+    command: Run -> the command that does it.
+
+  Returns:
+    Whether a signal stopped the sweep; its runs have saved.
+
+  Raises:
+    InputError: the root cannot be written.
+  """
+  left, failures = list(runs), collections.Counter()
+  active: dict[int, Process] = {}  # by worker
+  signals, due = [], time.monotonic() + EVERY
+  root = os.path.dirname(runs[0].folder)
+  before = {number: signal.signal(number, lambda *got: signals.append(got[0]))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) != signal.SIG_IGN}  # as under nohup
+  try:
+    os.makedirs(root, exist_ok=True)
+    while left and (active or not signals) and len(signals) < 2:
+      for i, process in list(active.items()):
+        if process.popen.poll() is not None:
+          del active[i]
+          if _is_over(process, failures, tries):
+            left.remove(process.run)
+      if signals:
+        _ask(active)
+      else:
+        _fill(left, active, workers, failures, command)
+      if time.monotonic() >= due:
+        due = time.monotonic() + EVERY
+        states = collections.Counter(map(state_of, runs))
+        progress.say(", ".join(f"{n} of {len(runs)} runs {state}"
+                                   for state, n in sorted(states.items())))
+      time.sleep(POLL)
+    return bool(signals)
+  except OSError as error:
+    raise InputError(f"--root={root}: cannot be written ({reason(error)}); make "
+                     "room, or choose another folder") from error
+  finally:
+    for process in active.values():
+      process.kill()
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def _is_over(process: Process, failures, tries: int) -> bool:
+  """Notes how a run ended; returns whether it is not to be started again."""
+  run, code = process.run, process.ended()
+  if code == 0:
+    progress.say(f"{run.name}: finished")
+  elif code not in STOPPED:
+    failures[run.name] += 1
+    progress.say(f"{run.name} ({run.source}): exit code {code}: "
+                     f"{last_error(run)[1]}")
+  return code in (0, *FINAL) or failures[run.name] >= tries
+
+
+def _ask(active: dict[int, Process]) -> None:
+  """Asks every run once to save and end."""
+  for process in active.values():
+    if not process.asked:
+      # Not SIGTERM, which a scheduler may have sent to all: the second kills.
+      process.popen.send_signal(signal.SIGINT)
+      process.asked = True
+
+
+def _fill(left: list[Run], active: dict[int, Process], workers: list[Worker],
+          failures, command) -> None:
+  """Starts a run on every free worker, those with the fewest failures first."""
+  mine = {process.run for process in active.values()}
+  for run in sorted(left, key=lambda run: failures[run.name]):
+    free = [i for i in range(len(workers)) if i not in active]
+    if not free:
+      return
+    if run in mine:
+      continue
+    if is_complete(run):
+      left.remove(run)
+    elif process := start(run, workers[free[0]], command(run)):
+      active[free[0]] = process
+      progress.say(f"{run.name}: {run.source} starts")
