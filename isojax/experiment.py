@@ -12,7 +12,7 @@ from isojax import sections
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
-from isojax.planner.allocation import Allocation, sqrt_lr
+from isojax.allocation import Allocation, sqrt_lr
 from isojax.rl import advantages
 from isojax.rl import objective
 from isojax.rl.algorithm import UpdatesConfig

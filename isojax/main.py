@@ -37,7 +37,7 @@ from isojax.distributed import rendezvous
 from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import records
-from isojax.planner import plan_file as plan_file_lib
+from isojax import plan_file as plan_file_lib
 from isojax.run_context import RunContext
 
 _CONFIG = cli.define_config("configs/hard.py")

@@ -6,14 +6,13 @@ import pathlib
 import typing
 
 from isojax import mesh as mesh_lib
-from isojax import model_families
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.models import hf_weights
-from isojax.planner.cost import model_shape as model_shape_lib
-from isojax.planner.cost import pages as pages_lib
+from isojax.models import shape as shape_lib
+from isojax.sampling import sizes as sizes_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import sampler as sampler_lib
 
@@ -63,26 +62,25 @@ def opened_model(path: str, mesh) -> Opened:
   return Opened(folder, tokenizer, ends, model)
 
 
-def shape_of(cfg: decoder.ModelConfig) -> model_shape_lib.ModelShape:
+def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
   """Returns the planner's description of a decoder."""
-  return model_shape_lib.ModelShape(
+  return shape_lib.ModelShape(
       layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
-      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=model_families.Family(
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
           cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
-def slot_sizes(model: decoder.Transformer,
-               cfg: sampler_lib.SamplerConfig) -> dict:
-  """Returns the arguments of planner.cost.pages.admitted for a sampler."""
-  return dict(
-      weights=cfg.weights or cfg.dtype,
-      head=cfg.head_dtype or cfg.weights or cfg.dtype,
-      cache=cfg.cache or cfg.dtype,
-      dtype=cfg.dtype, tensor=model.mesh.shape["tensor"],
+def sampler_sizes(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig
+                  ) -> sizes_lib.SamplerSizes:
+  """What decides the bytes of a sampler on each device of the model's mesh."""
+  weights = cfg.weights or cfg.dtype
+  return sizes_lib.SamplerSizes(
+      shape_of(model.cfg), dtype=cfg.dtype, weights=weights,
+      head=cfg.head_dtype or weights, cache=cfg.cache or cfg.dtype,
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
       fused=sampler_lib.prompt_kernel(model, cfg) != "einsum",
-      page=cfg.page, expected=cfg.expected_tokens, chunk=cfg.chunk,
-      kernel=False)
+      fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
+      page=cfg.page, expected=cfg.expected_tokens)
 
 
 def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
@@ -96,16 +94,14 @@ def make_sampler(opened: Opened, cfg: sampler_lib.SamplerConfig):
   phrase = opened.tokenizer and interrupt_lib.encoded(
       cfg.interrupt, opened.tokenizer, eos=opened.eos_ids,
       V=opened.model.cfg.V, T=cfg.max_new_tokens)
-  mesh, shape = opened.model.mesh, shape_of(opened.model.cfg)
-  G, fsdp = mesh_lib.blocks(mesh), mesh.shape["fsdp"]
-  wanted, sizes = -(-cfg.slots // G), slot_sizes(opened.model, cfg)
-  slots, pages, gathered = pages_lib.admitted(
-      shape, fsdp=fsdp, most=wanted, budget=cfg.memory_gib * 2**30, **sizes)
+  G, sizes = mesh_lib.blocks(opened.model.mesh), sampler_sizes(opened.model, cfg)
+  wanted = -(-cfg.slots // G)
+  slots, pages, gathered = sizes.admitted(
+      budget=cfg.memory_gib * 2**30, most=wanted)
   if not slots:
-    least = pages_lib.least_bytes(shape, fsdp=fsdp, **sizes)
     raise InputError(
         f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
-        f"device, it needs {least / 2**30:.3g} GiB; increase memory_gib, "
+        f"device, it needs {sizes.least_bytes / 2**30:.3g} GiB; increase memory_gib, "
         "use more devices on mesh.fsdp or mesh.tensor, or lower "
         "max_prompt_tokens or max_new_tokens")
   notes = () if slots == wanted else (

@@ -19,7 +19,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
-from isojax.planner.allocation import Allocation
+from isojax.allocation import Allocation
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
 from isojax.rl import train_state

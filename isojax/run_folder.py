@@ -11,7 +11,7 @@ from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import step_folders
 from isojax.ledger import workdir
-from isojax.planner import allocation
+from isojax import allocation
 from isojax.run_context import RunContext
 
 

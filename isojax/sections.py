@@ -12,7 +12,7 @@ import types
 import typing
 
 from isojax.errors import InputError
-from isojax.planner.allocation import Allocation, Pieces, allocate
+from isojax.allocation import Allocation, Pieces, allocate
 
 SOURCES = {Allocation: allocate}  # a section that is not its own constructor
 

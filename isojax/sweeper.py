@@ -28,7 +28,7 @@ from isojax import progress
 from isojax.errors import InputError, reason
 from isojax.ledger import records
 from isojax.ledger import workdir
-from isojax.planner.allocation import Allocation
+from isojax.allocation import Allocation
 
 POLL = 0.5  # seconds between checks of the processes
 EVERY = 30.0  # seconds between two lines of progress

@@ -9,7 +9,7 @@ from isojax import config_overrides
 from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner import trainers
-from isojax.planner.allocation import B_MAX
+from isojax.allocation import B_MAX
 from isojax.planner.request import BOUNDS, CHOICES, Request
 
 DEFAULT = Request()

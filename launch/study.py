@@ -35,7 +35,7 @@ from isojax.planner import advice
 from isojax.planner import fit_file
 from isojax.planner import request
 from isojax.planner import schedule
-from isojax.planner.allocation import B_MAX
+from isojax.allocation import B_MAX
 from isojax.study import arms
 from isojax.study import arms_page
 from isojax.study import law as law_lib

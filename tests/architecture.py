@@ -19,7 +19,8 @@ MARKS = ("<!-- layers -->\n", "<!-- /layers -->")
 LAYERS = {
     "foundations": (
         "isojax", "errors", "format", "help_text",
-        "model_families", "attention_kernels", "types", "rng", "mesh",
+        "allocation", "plan_file", "models.shape", "sampling.sizes",
+    "rl.sizes", "attention_kernels", "types", "rng", "mesh",
         "evaluate", "laws", "progress", "live_plot", "summaries", "alarms",
         "config_overrides", "cli", "compilation", "profile", "preemption",
         "own_file"),
@@ -41,7 +42,8 @@ LAYERS = {
 WITHOUT_JAX = (
     "errors", "format", "help_text",
     "config_overrides", "cli",
-    "model_families", "attention_kernels", "evaluate", "laws", "progress", "ledger",
+    "allocation", "plan_file", "models.shape", "sampling.sizes",
+    "rl.sizes", "attention_kernels", "evaluate", "laws", "progress", "ledger",
     "planner", "frontier", "sections", "sweep", "sweeper", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
@@ -156,6 +158,8 @@ IMPORTS = {
         "",
     "alarms":
         "",
+    "allocation":
+        "errors",
     "api.configs":
         "api.words cli config_overrides errors experiment ledger.workdir",
     "api.plans":
@@ -178,8 +182,8 @@ IMPORTS = {
         "frontier.result frontier.study own_file planner.cautions "
         "planner.fit_file",
     "api.sweeps":
-        "api.configs api.words config_overrides errors experiment format "
-        "ledger.records ledger.workdir planner.allocation planner.plan_file "
+        "allocation api.configs api.words config_overrides errors "
+        "experiment format ledger.records ledger.workdir plan_file "
         "planner.planning progress sections sweeper",
     "api.words":
         "errors planner.planning",
@@ -200,9 +204,9 @@ IMPORTS = {
     "evaluate":
         "",
     "experiment":
-        "errors mesh models.lora planner.allocation rl.advantages "
-        "rl.algorithm rl.critic rl.objective rl.optimizer rl.rewards "
-        "sampling.sampler sections tasks.grader tasks.prompts",
+        "allocation errors mesh models.lora rl.advantages rl.algorithm "
+        "rl.critic rl.objective rl.optimizer rl.rewards sampling.sampler "
+        "sections tasks.grader tasks.prompts",
     "final_table":
         "ledger.records",
     "format":
@@ -260,7 +264,7 @@ IMPORTS = {
     "frontier.labels":
         "format",
     "frontier.next_sweep":
-        "frontier.study frontier.verdict laws planner.allocation",
+        "allocation frontier.study frontier.verdict laws",
     "frontier.report.axes":
         "format frontier.labels",
     "frontier.report.html":
@@ -321,20 +325,17 @@ IMPORTS = {
     "main":
         "cli compilation config_overrides distributed.hosts "
         "distributed.rendezvous errors final_table ledger.object_store "
-        "ledger.records live_plot planner.plan_file preemption profile "
-        "progress rollouts run_context run_folder stopping training",
+        "ledger.records live_plot plan_file preemption profile progress "
+        "rollouts run_context run_folder stopping training",
     "mesh":
         "errors",
-    "model_families":
-        "",
     "models.attention":
         "attention_kernels errors mesh",
     "models.decoder":
         "mesh models.attention models.linear models.paged_attention "
         "models.precision",
     "models.hf_config":
-        "errors model_families models.decoder own_file "
-        "planner.cost.model_shape",
+        "errors models.decoder models.shape own_file",
     "models.hf_tokenizer":
         "errors",
     "models.hf_weights":
@@ -349,101 +350,90 @@ IMPORTS = {
         "models.attention",
     "models.precision":
         "",
+    "models.shape":
+        "errors",
     "opening":
         "format models.decoder models.lora run_context",
     "own_file":
         "errors",
+    "plan_file":
+        "allocation errors laws",
     "planner.advice":
-        "errors laws planner.allocation planner.cautions planner.fit_file "
+        "allocation errors laws planner.cautions planner.fit_file "
         "planner.priors",
-    "planner.allocation":
-        "errors",
     "planner.cautions":
-        "laws planner.allocation planner.fit_file planner.priors",
+        "allocation laws planner.fit_file planner.priors",
     "planner.cost.calibration":
-        "planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.pricing "
-        "planner.cost.workload",
-    "planner.cost.calls":
-        "planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.roofline "
-        "planner.cost.workload",
+        "models.shape planner.cost.efficiency planner.cost.machine "
+        "planner.cost.pricing planner.cost.workload",
     "planner.cost.choices":
         "planner.cost.pricing planner.cost.recipe planner.cost.roofline",
     "planner.cost.efficiency":
         "errors",
     "planner.cost.lengths":
-        "planner.cost.slots planner.cost.workload",
+        "planner.cost.slots planner.cost.workload sampling.sizes",
     "planner.cost.machine":
         "errors",
     "planner.cost.measured":
-        "errors ledger.records planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.recipe planner.cost.roofline "
+        "errors ledger.records models.shape planner.cost.efficiency "
+        "planner.cost.machine planner.cost.recipe planner.cost.roofline "
         "planner.cost.workload",
     "planner.cost.memory":
-        "attention_kernels planner.cost.machine planner.cost.model_shape "
-        "planner.cost.roofline planner.cost.workload",
-    "planner.cost.model_shape":
-        "errors model_families",
-    "planner.cost.pages":
-        "planner.cost.lengths planner.cost.memory planner.cost.model_shape "
-        "planner.cost.slots",
+        "attention_kernels models.shape planner.cost.machine "
+        "planner.cost.roofline rl.sizes sampling.sizes",
     "planner.cost.pricing":
-        "errors planner.cost.efficiency planner.cost.machine "
-        "planner.cost.memory planner.cost.model_shape planner.cost.roofline "
-        "planner.cost.slots planner.cost.step_memory planner.cost.workload",
+        "errors models.shape planner.cost.efficiency planner.cost.machine "
+        "planner.cost.roofline planner.cost.slots planner.cost.step_memory "
+        "planner.cost.workload sampling.sizes",
     "planner.cost.recipe":
         "errors",
     "planner.cost.roofline":
-        "errors planner.cost.efficiency planner.cost.lengths "
-        "planner.cost.machine planner.cost.model_shape planner.cost.recipe "
-        "planner.cost.slots planner.cost.workload",
+        "errors models.shape planner.cost.efficiency planner.cost.lengths "
+        "planner.cost.machine planner.cost.recipe planner.cost.slots "
+        "planner.cost.workload",
     "planner.cost.slots":
-        "errors",
+        "sampling.sizes",
     "planner.cost.step_memory":
-        "planner.cost.machine planner.cost.memory planner.cost.model_shape "
-        "planner.cost.roofline planner.cost.slots planner.cost.workload",
+        "models.shape planner.cost.machine planner.cost.memory "
+        "planner.cost.roofline planner.cost.slots planner.cost.workload "
+        "rl.sizes sampling.sizes",
     "planner.cost.workload":
-        "attention_kernels errors planner.cost.recipe",
+        "attention_kernels errors models.shape planner.cost.recipe",
     "planner.fit_file":
         "errors laws",
-    "planner.plan_file":
-        "errors laws planner.allocation",
     "planner.planning":
-        "errors format ledger.records planner.advice planner.allocation "
-        "planner.cost.pricing planner.cost.roofline planner.plan_file "
-        "planner.pods planner.prices planner.priors planner.request "
-        "planner.schedule planner.stages planner.tables",
+        "allocation errors format ledger.records plan_file planner.advice "
+        "planner.cost.pricing planner.cost.roofline planner.pods "
+        "planner.prices planner.priors planner.request planner.schedule "
+        "planner.stages planner.tables",
     "planner.pods":
         "errors",
     "planner.prices":
-        "errors evaluate ledger.object_store ledger.records "
-        "planner.cost.efficiency planner.cost.measured planner.cost.memory "
-        "planner.cost.model_shape planner.cost.pages planner.cost.pricing "
-        "planner.cost.recipe planner.cost.roofline planner.cost.slots "
-        "planner.cost.workload planner.plan_file planner.request",
+        "errors evaluate ledger.object_store ledger.records models.shape "
+        "plan_file planner.cost.efficiency planner.cost.measured "
+        "planner.cost.memory planner.cost.pricing planner.cost.recipe "
+        "planner.cost.roofline planner.cost.slots planner.cost.workload "
+        "planner.request sampling.sizes",
     "planner.priors":
         "errors laws",
     "planner.request":
-        "errors own_file planner.allocation planner.cost.machine "
-        "planner.cost.roofline planner.cost.workload planner.fit_file "
-        "planner.priors sections",
+        "allocation errors models.shape own_file planner.cost.machine "
+        "planner.cost.roofline planner.fit_file planner.priors sections",
     "planner.schedule":
-        "errors planner.advice planner.allocation planner.cautions "
-        "planner.fit_file",
+        "allocation errors planner.advice planner.cautions planner.fit_file",
     "planner.stages":
         "",
     "planner.tables":
-        "errors format planner.advice planner.allocation "
+        "allocation errors format plan_file planner.advice "
         "planner.cost.calibration planner.cost.choices planner.cost.lengths "
         "planner.cost.pricing planner.cost.roofline planner.cost.workload "
-        "planner.plan_file planner.pods planner.schedule",
+        "planner.pods planner.schedule",
     "planner.trainers":
-        "errors planner.allocation",
+        "allocation errors",
     "policy":
-        "errors mesh model_families models.decoder models.hf_config "
-        "models.hf_tokenizer models.hf_weights planner.cost.model_shape "
-        "planner.cost.pages sampling.interrupt sampling.sampler",
+        "errors mesh models.decoder models.hf_config models.hf_tokenizer "
+        "models.hf_weights models.shape sampling.interrupt sampling.sampler "
+        "sampling.sizes",
     "preemption":
         "",
     "profile":
@@ -463,8 +453,8 @@ IMPORTS = {
     "rl.algorithm":
         "errors rl.advantages rl.aggregation rl.critic rl.objective types",
     "rl.chunked_head":
-        "mesh models.attention models.decoder planner.cost.memory "
-        "sampling.prefill types",
+        "mesh models.attention models.decoder rl.sizes sampling.prefill "
+        "types",
     "rl.critic":
         "errors mesh models.decoder models.lora rl.chunked_head rl.losses "
         "rl.objective types",
@@ -484,6 +474,8 @@ IMPORTS = {
         "errors types",
     "rl.selection":
         "errors",
+    "rl.sizes":
+        "",
     "rl.train_state":
         "mesh models.decoder models.lora rl.critic types",
     "rl.update":
@@ -500,14 +492,14 @@ IMPORTS = {
         "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
         "tasks.grader tasks.prompts",
     "run_context":
-        "errors experiment ledger.records ledger.workdir mesh "
-        "models.decoder models.hf_weights models.lora own_file "
-        "planner.allocation policy rl.optimizer rl.packing rl.train_state "
-        "rl.update rng sampling.sampler tasks.base tasks.grader "
-        "tasks.prompts tasks.stratum_file types",
+        "allocation errors experiment ledger.records ledger.workdir mesh "
+        "models.decoder models.hf_weights models.lora own_file policy "
+        "rl.optimizer rl.packing rl.train_state rl.update rng "
+        "sampling.sampler tasks.base tasks.grader tasks.prompts "
+        "tasks.stratum_file types",
     "run_folder":
-        "distributed.hosts experiment ledger.checkpoint ledger.step_folders "
-        "ledger.workdir planner.allocation run_context sections "
+        "allocation distributed.hosts experiment ledger.checkpoint "
+        "ledger.step_folders ledger.workdir run_context sections "
         "unused_settings",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
@@ -533,27 +525,26 @@ IMPORTS = {
     "sampling.interrupt":
         "errors types",
     "sampling.paged":
-        "models.decoder planner.cost.slots sampling.paged_cache "
-        "sampling.pages sampling.prefill sampling.queue types",
+        "models.decoder sampling.paged_cache sampling.pages "
+        "sampling.prefill sampling.queue sampling.sizes types",
     "sampling.paged_cache":
         "models.decoder models.paged_attention",
     "sampling.pages":
-        "planner.cost.slots",
+        "sampling.sizes",
     "sampling.prefill":
         "models.attention models.decoder types",
     "sampling.queue":
         "sampling.interrupt types",
     "sampling.sampler":
         "attention_kernels errors mesh models.attention models.decoder "
-        "models.int8 models.precision planner.cost.memory "
-        "planner.cost.slots sampling.cache sampling.decode sampling.draw "
-        "sampling.interrupt sampling.paged sampling.paged_cache "
-        "sampling.pages sampling.prefill sampling.queue types",
-    "sampling.simulate":
-        "models.decoder planner.cost.calls sampling.paged sampling.sampler "
-        "types",
+        "models.int8 models.precision sampling.cache sampling.decode "
+        "sampling.draw sampling.interrupt sampling.paged "
+        "sampling.paged_cache sampling.pages sampling.prefill "
+        "sampling.queue sampling.sizes types",
+    "sampling.sizes":
+        "errors models.shape",
     "sections":
-        "errors planner.allocation",
+        "allocation errors",
     "step":
         "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
         "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
@@ -590,7 +581,7 @@ IMPORTS = {
         "errors format frontier.bootstrap frontier.verdict study.law "
         "study.ledger",
     "study.protocol":
-        "errors planner.allocation planner.plan_file",
+        "allocation errors plan_file",
     "study.resampling":
         "",
     "study.results":
@@ -599,19 +590,16 @@ IMPORTS = {
         "study.law study.leaders study.ledger study.prediction "
         "study.protocol study.resampling",
     "study.stages":
-        "errors ledger.records planner.allocation planner.request "
-        "sweep.runs",
+        "allocation errors ledger.records planner.request sweep.runs",
     "summaries":
         "errors live_plot",
     "sweep.attempts":
         "cli ledger.lease ledger.records sweep.runs",
     "sweep.runs":
-        "config_overrides errors experiment ledger.object_store "
-        "ledger.records ledger.workdir planner.allocation planner.plan_file "
-        "sections",
+        "allocation config_overrides errors experiment ledger.object_store "
+        "ledger.records ledger.workdir plan_file sections",
     "sweeper":
-        "cli errors ledger.records ledger.workdir planner.allocation "
-        "progress",
+        "allocation cli errors ledger.records ledger.workdir progress",
     "tasks":
         "",
     "tasks.answer_extraction":
@@ -670,15 +658,14 @@ IMPORTS = {
         "",
     "launch.bench.__main__":
         "cli errors launch.bench.cases launch.bench.run launch.bench.table "
-        "models.decoder planner.cost.slots profile progress "
-        "sampling.sampler",
+        "models.decoder profile progress sampling.sampler sampling.sizes",
     "launch.bench.cases":
         "errors",
     "launch.bench.frontier":
-        "frontier.analysis frontier.bootstrap frontier.io.field_mapping "
-        "frontier.io.fit_json frontier.io.selection frontier.next_sweep "
-        "frontier.report.html frontier.report.plots frontier.synthetic "
-        "planner.allocation",
+        "allocation frontier.analysis frontier.bootstrap "
+        "frontier.io.field_mapping frontier.io.fit_json "
+        "frontier.io.selection frontier.next_sweep frontier.report.html "
+        "frontier.report.plots frontier.synthetic",
     "launch.bench.grader":
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
@@ -693,29 +680,19 @@ IMPORTS = {
         "rl.algorithm rl.optimizer rl.train_state rl.update rng "
         "sampling.interrupt sampling.sampler types",
     "launch.bench.packing":
-        "attention_kernels launch.bench.run planner.cost.lengths "
-        "planner.cost.workload rl.packing sampling.queue sampling.sampler "
-        "sampling.simulate",
+        "attention_kernels launch.bench.run rl.packing sampling.queue "
+        "sampling.sampler sampling.sizes",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
         "rl.advantages",
-    "launch.bench.planner":
-        "launch.bench.cases planner.cost.efficiency planner.cost.machine "
-        "planner.cost.model_shape planner.cost.roofline "
-        "planner.cost.workload",
     "launch.bench.run":
         "compilation errors launch.bench.cases launch.bench.machine "
         "launch.bench.ours launch.bench.peers launch.bench.work "
-        "planner.cost.model_shape planner.cost.workload profile",
-    "launch.bench.simulator":
-        "cli experiment mesh models.decoder models.hf_weights "
-        "planner.cost.calls planner.cost.efficiency planner.cost.machine "
-        "planner.cost.roofline planner.cost.workload policy rng run_context "
-        "sampling.sampler sampling.simulate types",
+        "models.shape profile",
     "launch.bench.table":
         "format launch.bench.cases",
     "launch.bench.work":
-        "planner.cost.model_shape",
+        "models.shape",
     "launch.compile.__main__":
         "cli compilation errors experiment launch.compile.devices "
         "launch.compile.programs launch.compile.report launch.compile.slots "
@@ -725,15 +702,14 @@ IMPORTS = {
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
-        "planner.cost.pages planner.cost.roofline planner.cost.slots policy "
-        "rl.algorithm rl.packing rl.train_state rl.update run_context "
-        "sampling.cache sampling.in_flight sampling.paged "
-        "sampling.paged_cache sampling.queue sampling.sampler types",
+        "planner.cost.roofline policy rl.algorithm rl.packing "
+        "rl.train_state rl.update run_context sampling.cache "
+        "sampling.in_flight sampling.paged sampling.paged_cache "
+        "sampling.queue sampling.sampler sampling.sizes types",
     "launch.compile.report":
         "",
     "launch.compile.slots":
-        "format mesh models.decoder planner.cost.lengths "
-        "planner.cost.memory planner.cost.pages policy sampling.sampler",
+        "format mesh models.decoder policy sampling.sampler",
     "launch.convert":
         "cli errors experiment ledger.checkpoint ledger.object_store "
         "ledger.workdir mesh models.decoder models.hf_config "
@@ -757,7 +733,7 @@ IMPORTS = {
     "launch.plan":
         "cli launch.plan_flags planner.planning planner.trainers",
     "launch.plan_flags":
-        "cli config_overrides errors planner.allocation planner.priors "
+        "allocation cli config_overrides errors planner.priors "
         "planner.request planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate mesh models.decoder models.hf_config "
@@ -772,14 +748,6 @@ IMPORTS = {
         "cli errors frontier.io.formats frontier.io.logs frontier.io.rows",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
-    "launch.simulate_chunks":
-        "cli errors format launch.simulate_sampler sampling.simulate",
-    "launch.simulate_sampler":
-        "cli errors experiment format launch.bench.run models.hf_tokenizer "
-        "planner.cost.calls planner.cost.efficiency planner.cost.lengths "
-        "planner.cost.machine planner.cost.memory planner.cost.pages "
-        "planner.cost.roofline planner.cost.workload planner.prices "
-        "sampling.simulate",
     "launch.slurm":
         "cli errors sweeper",
     "launch.speedup":
@@ -797,21 +765,20 @@ IMPORTS = {
         "sampling.sampler tasks.base tasks.grader tasks.pass_counts "
         "tasks.problem tasks.prompts",
     "launch.split.output":
-        "errors launch.split.config mesh own_file planner.cost.model_shape "
-        "progress tasks.base tasks.histogram tasks.problem tasks.strata "
+        "errors launch.split.config mesh models.shape own_file progress "
+        "tasks.base tasks.histogram tasks.problem tasks.strata "
         "tasks.stratum_file",
     "launch.split.run":
         "compilation errors launch.split.config launch.split.measure "
         "launch.split.output progress sections tasks.grader "
         "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
-        "cli errors experiment format frontier.bootstrap frontier.result "
-        "launch.record_flags ledger.records planner.advice "
-        "planner.allocation planner.fit_file planner.request "
-        "planner.schedule progress run_context study.arms study.arms_page "
-        "study.distance study.figures study.law study.ledger study.page "
-        "study.prediction study.protocol study.results study.stages "
-        "sweep.runs",
+        "allocation cli errors experiment format frontier.bootstrap "
+        "frontier.result launch.record_flags ledger.records planner.advice "
+        "planner.fit_file planner.request planner.schedule progress "
+        "run_context study.arms study.arms_page study.distance "
+        "study.figures study.law study.ledger study.page study.prediction "
+        "study.protocol study.results study.stages sweep.runs",
     "launch.sweep":
         "api.sweeps cli errors launch.slurm progress sweeper",
     "launch.verify.calibrate":
@@ -843,8 +810,8 @@ IMPORTS = {
     "launch.verify.playbook":
         "cli errors launch.verify.playbook_tables",
     "launch.verify.playbook_tables":
-        "errors evaluate frontier.curves frontier.envelope frontier.scalerl "
-        "laws planner.allocation planner.priors",
+        "allocation errors evaluate frontier.curves frontier.envelope "
+        "frontier.scalerl laws planner.priors",
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":

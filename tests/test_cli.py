@@ -14,9 +14,9 @@ from configs import split_tiny
 from isojax import cli
 from isojax import help_text
 from isojax.errors import InputError
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.planner import request
-from isojax.planner.allocation import allocate
+from isojax.allocation import allocate
 from tests import command
 from tests.conftest import ONE_DEVICE
 

@@ -26,7 +26,7 @@ from isojax.models import hf_config
 from isojax.models import hf_tokenizer
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import train_state
 from isojax.rl import update as update_lib
@@ -141,7 +141,7 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
              mesh.data * mesh.fsdp)
   rows = e.recipe.loss.microbatch_tokens // T // G
   p = memory_lib.programs(
-      model_shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
+      shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
       dtype="bfloat16", weights="bfloat16", cache="bfloat16",
       sampled_head="bfloat16", head="bfloat16",
       reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True,

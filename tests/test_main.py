@@ -26,7 +26,7 @@ from isojax.ledger import object_store
 from isojax import training
 from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.tasks import stratum_file as stratum_file_lib
 from tests import command as command_lib
 from tests import few

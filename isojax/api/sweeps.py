@@ -19,9 +19,9 @@ from isojax.api import words
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.ledger import workdir
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.planner import planning
-from isojax.planner.allocation import of_section
+from isojax.allocation import of_section
 from isojax.sweeper import Run
 
 RECENT = 20  # training steps that give the rate

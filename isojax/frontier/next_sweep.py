@@ -9,8 +9,8 @@ from isojax import laws
 from isojax.frontier import verdict
 from isojax.frontier.study import Study, UNKNOWN
 from isojax.frontier.verdict import Fit
-from isojax.planner.allocation import B_MAX
-from isojax.planner.allocation import FEWEST_M
+from isojax.allocation import B_MAX
+from isojax.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:

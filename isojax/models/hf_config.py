@@ -14,9 +14,9 @@ import transformers
 
 from isojax import own_file
 from isojax.errors import InputError
-from isojax.model_families import FAMILIES
+from isojax.models.shape import FAMILIES
 from isojax.models import decoder
-from isojax.planner.cost import model_shape
+from isojax.models import shape as shape_lib
 
 # Fields read of all families but Gemma, and of Gemma only.
 _PLAIN = frozenset(("hidden_act",))
@@ -42,7 +42,7 @@ HARMLESS = frozenset((
     "pretraining_tp", "return_dict", "tokenizer_class", "torch_dtype",
     "transformers.js_config", "transformers_version", "unsloth_fixed",
     "unsloth_version", "use_cache"))
-# Fields that must be positive; planner.cost.model_shape checks the sizes.
+# Fields that must be positive; models.shape checks the sizes.
 POSITIVE = ("rms_norm_eps", "max_position_embeddings")
 POSITIVE_OR_NULL = (
     "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping",
@@ -208,7 +208,7 @@ def read(path: str) -> decoder.ModelConfig:
   file = pathlib.Path(path) / "config.json"
   _raw_config(file)
   config = _whole_config(path, file)
-  shape = model_shape.model_shape(config, path=str(file))
+  shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
   rope = config["rope_parameters"]
   ropes = [_rope(rope[kind] if kind in rope else rope, file)

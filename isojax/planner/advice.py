@@ -11,8 +11,8 @@ import math
 from isojax.errors import InputError
 from isojax.planner import cautions
 from isojax.planner import priors
-from isojax.planner.allocation import Allocation, admitted, allocate
-from isojax.planner.allocation import nearest_power, sqrt_lr
+from isojax.allocation import Allocation, admitted, allocate
+from isojax.allocation import nearest_power, sqrt_lr
 from isojax.planner.fit_file import Fitted
 from isojax.laws import FixedBatch
 from isojax.planner.priors import Prior

@@ -9,7 +9,7 @@ import numpy as np
 
 from isojax import laws
 from isojax.planner import priors
-from isojax.planner.allocation import FEWEST_M, Allocation
+from isojax.allocation import FEWEST_M, Allocation
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 

@@ -9,15 +9,15 @@ from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.planner import pods as pods_lib
 from isojax.planner import prices
 from isojax.planner import request
 from isojax.planner import schedule as schedule_lib
 from isojax.planner import stages
 from isojax.planner import tables
-from isojax.planner.allocation import B_MAX, FEWEST_M, Allocation
-from isojax.planner.allocation import allocate, sqrt_lr
+from isojax.allocation import B_MAX, FEWEST_M, Allocation
+from isojax.allocation import allocate, sqrt_lr
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
 from isojax.planner.priors import Prior

@@ -8,16 +8,16 @@ from isojax import evaluate
 from isojax.errors import InputError
 from isojax.ledger import object_store
 from isojax.ledger import records
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.planner.cost import measured as measured_lib
 from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import model_shape as model_shape_lib
-from isojax.planner.cost import pages as pages_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as sizes_lib
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK
 from isojax.planner.cost.recipe import Recipe
+from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import Workload
 from isojax.planner.request import Request, load_json, positive, the_machine
 
@@ -30,14 +30,14 @@ def lengths(ask: Request) -> tuple[float | None, float | None]:
           positive(ask, "response_tokens", LENGTHS, 1e-3))
 
 
-def the_shape(ask: Request) -> model_shape_lib.ModelShape:
+def the_shape(ask: Request) -> shape_lib.ModelShape:
   """Returns the shape of the policy of --model or of the config."""
   folder = ask.model or (ask.config and ask.config.model.path)
   if folder is None:
     raise InputError("--machine needs --model=FOLDER, or a --config")
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
-  return model_shape_lib.model_shape(load_json(
+  return shape_lib.model_shape(load_json(
       path, "a Hugging Face config.json; --model is a local folder that holds "
       "at least this file"), path=path)
 
@@ -126,27 +126,25 @@ def evaluations(config, count: int):
   return rollouts
 
 
-def slot_sizes(sampler, shape, mesh: roofline.Mesh, machine) -> dict:
-  """Returns dtypes and lengths, keywords of `pages.admitted`.
-
-  Args:
-    sampler: section of a config.
-    shape: of the policy.
-    mesh, machine: on which it samples.
-  """
-  return dict(
-      weights=sampler.weights or sampler.dtype,
-      head=sampler.head_dtype or sampler.weights or sampler.dtype,
-      dtype=sampler.dtype, cache=sampler.cache or sampler.dtype,
-      tensor=mesh.tensor, max_prompt=sampler.max_prompt_tokens,
+def sampler_sizes(sampler, shape, mesh: roofline.Mesh,
+                  machine) -> sizes_lib.SamplerSizes:
+  """What decides the bytes of a config's sampler on a device."""
+  weights = sampler.weights or sampler.dtype
+  return sizes_lib.SamplerSizes(
+      shape, dtype=sampler.dtype, weights=weights,
+      head=sampler.head_dtype or weights,
+      cache=sampler.cache or sampler.dtype,
+      max_prompt=sampler.max_prompt_tokens,
       max_response=sampler.max_new_tokens,
       fused=memory_lib.has_kernel(
           shape, attention=sampler.attention, dtype=sampler.dtype,
-          tensor=mesh.tensor, accelerator=machine.accelerator))
+          tensor=mesh.tensor, accelerator=machine.accelerator),
+      fsdp=mesh.fsdp, tensor=mesh.tensor, page=sampler.page,
+      expected=sampler.expected_tokens)
 
 
 def sampler_slots(sampler, shape, mesh: roofline.Mesh, machine, *,
-                  most: int) -> tuple[int, slots_lib.Slots, bool]:
+                  most: int) -> tuple[int, Slots, bool]:
   """Returns (slots of the machine, what else prices need, weights gathered).
 
   With pages, a run gets the slots that sampler.memory_gib admits at
@@ -162,15 +160,12 @@ def sampler_slots(sampler, shape, mesh: roofline.Mesh, machine, *,
     InputError: no slot is admitted.
   """
   G, T = mesh.data * mesh.fsdp, sampler.max_new_tokens
-  slots = slots_lib.Slots(G=G, shrink=sampler.shrink, chunk=slots_lib.chunk(T),
+  slots = Slots(G=G, shrink=sampler.shrink, chunk=sizes_lib.chunk(T),
                           page=None, pages=None)
   if sampler.page is None:
     return most, slots, True
-  found = pages_lib.admitted(
-      shape, page=sampler.page, expected=sampler.expected_tokens,
-      chunk=slots.chunk, kernel=False, fsdp=mesh.fsdp, most=-(-most // G),
-      budget=sampler.memory_gib * 2**30,
-      **slot_sizes(sampler, shape, mesh, machine))
+  found = sampler_sizes(sampler, shape, mesh, machine).admitted(
+      budget=sampler.memory_gib * 2**30, most=-(-most // G))
   if not found.slots:
     raise InputError(
         f"sampler.memory_gib={sampler.memory_gib}: not even one slot fits on a "

@@ -14,10 +14,10 @@ from isojax import sections
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
-from isojax.planner.allocation import PAPER_BATCH, PAPER_LR
+from isojax.allocation import PAPER_BATCH, PAPER_LR
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import roofline
-from isojax.planner.cost.workload import BYTES
+from isojax.models.shape import BYTES
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 

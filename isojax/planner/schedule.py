@@ -13,7 +13,7 @@ from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
 from isojax.planner import cautions
 from isojax.planner.advice import Answer, Question
-from isojax.planner.allocation import allocate, nearest_power
+from isojax.allocation import allocate, nearest_power
 from isojax.planner.fit_file import Fitted
 
 GRID = 512  # values of C, equally spaced in log C, between which n is searched

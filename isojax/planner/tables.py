@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, pair, rounded
-from isojax.planner import plan_file
+from isojax import plan_file
 from isojax.planner import pods
 from isojax.planner import schedule
 from isojax.planner.advice import Advice, Answer, Prediction, Question
-from isojax.planner.allocation import Allocation
+from isojax.allocation import Allocation
 from isojax.planner.cost import calibration
 from isojax.planner.cost import choices
 from isojax.planner.cost import lengths

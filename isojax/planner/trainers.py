@@ -5,7 +5,7 @@ makes one update a step, as isojax does by default.
 """
 
 from isojax.errors import InputError
-from isojax.planner.allocation import Allocation
+from isojax.allocation import Allocation
 
 TRAINERS = ("nemo-rl", "trl", "verl")
 

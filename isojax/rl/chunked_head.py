@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models.attention import Seen
-from isojax.planner.cost import memory as memory_lib
+from isojax.rl import sizes
 from isojax.sampling import prefill
 from isojax.types import Batch
 
@@ -58,7 +58,7 @@ def in_chunks(tree, G: int, V: int):
     The same tree of [chunks, R, T / chunks, ...].
   """
   R, T = jax.tree.leaves(tree)[0].shape[:2]
-  count = min(T, -(-R * T // (G * memory_lib.head_chunk(V))))
+  count = min(T, -(-R * T // (G * sizes.head_chunk(V))))
   size = -(-T // count)
 
   def cut(x):

@@ -14,7 +14,7 @@ import typing
 import numpy as np
 
 from isojax.models import decoder
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as sizes_lib
 from isojax.sampling import paged_cache
 from isojax.sampling import pages as pages_lib
 from isojax.sampling import prefill as prefill_lib
@@ -40,7 +40,7 @@ class Held:
   """Caches on the devices, and what is known about them on the host."""
 
   table: pages_lib.Table
-  offsets: tuple[int, ...]  # see planner.cost.slots.offsets
+  offsets: tuple[int, ...]  # see sizes.offsets
   arenas: dict[int, decoder.KVCache]  # by arena, those that exist
   window: decoder.KVCache | None  # of the prompts prefilled last
   put_back_B: np.ndarray  # int32, times that each rollout was put back
@@ -52,7 +52,7 @@ def start(s, q: queue_lib.Queue) -> Held:
   return Held(
       pages_lib.start(G=q.G, R=R, page=pool.page, pages=pool.pages,
                       longest=pool.longest, sharing=q.n > 1),
-      slots_lib.offsets(pool.pages), {}, None, np.zeros(len(q.out.len_R), np.int32))
+      sizes_lib.offsets(pool.pages), {}, None, np.zeros(len(q.out.len_R), np.int32))
 
 
 def _span(held: Held) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import typing
 
 import numpy as np
 
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as sizes_lib
 
 # Slots that may read one page. Attention multiplies each page of the shared
 # part with this many queries, whether the page has as many readers or not.
@@ -89,7 +89,7 @@ def start(*, G: int, R: int, page: int, pages: int, longest: int,
     raise ValueError(f"{pages} pages of {page} positions cannot hold a "
                      f"sequence of {longest}, which needs {M}")
   return Table(
-      page=page, G=G, shared=slots_lib.shared(pages), pages=pages, sharing=sharing,
+      page=page, G=G, shared=sizes_lib.shared(pages), pages=pages, sharing=sharing,
       page_RxM=np.zeros((R, M), np.int32),
       count_R=np.zeros(R, np.int64), refs_GxP=np.zeros((G, pages), np.int64),
       copies=[[] for _ in range(G)], copy_R=[None] * R)

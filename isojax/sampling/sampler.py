@@ -29,8 +29,6 @@ from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import int8
 from isojax.models import precision as precision_lib
-from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import slots as slots_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
@@ -38,6 +36,7 @@ from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import paged
 from isojax.sampling import paged_cache
 from isojax.sampling import pages as pages_lib
+from isojax.sampling import sizes as sizes_lib
 from isojax.sampling import prefill
 from isojax.sampling import queue as queue_lib
 from isojax.types import Prompts
@@ -69,9 +68,9 @@ class SamplerConfig:
   # Positions of a page of the cache; None: each slot has the longest length.
   page: int | None = dataclasses.field(metadata={"neutral": None})
   # Mean new tokens, by which slots of a paged cache are admitted; None:
-  # planner.cost.pages.MEAN of the most.
+  # sizes.MEAN_RESPONSE of the most.
   expected_tokens: float | None = dataclasses.field(metadata={"neutral": None})
-  # Numbers of slots when the queue is empty: one of planner.cost.slots.SHRINK.
+  # Numbers of slots when the queue is empty: one of sizes.SHRINK.
   shrink: str = dataclasses.field(metadata={"neutral": "halves"})
   interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
 
@@ -103,14 +102,14 @@ class SamplerConfig:
       raise InputError(
           f"sampler.expected_tokens={self.expected_tokens}: expected None, or "
           f"from 1 to max_new_tokens={self.max_new_tokens}")
-    slots_lib.check_shrink(self.shrink)
+    sizes_lib.check_shrink(self.shrink)
     if self.memory_gib <= 0:
       raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
 
   @property
   def chunk(self) -> int:
     """Tokens decoded between two checks for slots that have ended."""
-    return slots_lib.chunk(self.max_new_tokens)
+    return sizes_lib.chunk(self.max_new_tokens)
 
 
 STEP = 32  # tokens; a smaller step of length saves less than its program costs
@@ -163,13 +162,13 @@ def sequence_kernel(model: decoder.Transformer, cfg: SamplerConfig) -> str:
 def sizes(cfg: SamplerConfig, G: int) -> dict:
   """Returns the fields of `Sampler` that are sizes, for G blocks."""
   S, T = cfg.max_prompt_tokens, cfg.max_new_tokens
-  row_sizes = slots_lib.row_sizes(cfg.slots, G, cfg.shrink)
+  row_sizes = sizes_lib.row_sizes(cfg.slots, G, cfg.shrink)
   return dict(
       G=G, chunk=cfg.chunk, max_new_tokens=T, slots=cfg.slots,
       row_sizes=row_sizes,
       length_sizes=queue_lib.shares(4, -(-(S + T - 1) // 16) * 16, STEP),
       prompt_sizes=queue_lib.shares(4, S, STEP),
-      window=memory_lib.prefilled(row_sizes[-1] // G, S,
+      window=sizes_lib.prefilled(row_sizes[-1] // G, S,
                                   paged=cfg.page is not None))
 
 

@@ -9,9 +9,9 @@ import dataclasses
 import json
 
 from isojax.errors import InputError
-from isojax.planner import plan_file
-from isojax.planner.allocation import Pieces
-from isojax.planner.allocation import sqrt_lr
+from isojax import plan_file
+from isojax.allocation import Pieces
+from isojax.allocation import sqrt_lr
 
 REGISTERED = ("commit", "file")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from isojax.errors import InputError, reason
 from isojax.ledger import records
 from isojax.planner import request
-from isojax.planner.allocation import Pieces
+from isojax.allocation import Pieces
 from isojax.sweep import runs as runs_lib
 from isojax.sweep.runs import Run
 

@@ -27,8 +27,8 @@ from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax.errors import InputError, reason
-from isojax.planner import plan_file
-from isojax.planner.allocation import Allocation, of_section, sqrt_lr
+from isojax import plan_file
+from isojax.allocation import Allocation, of_section, sqrt_lr
 
 CONFIG = '''\
 """The config of a run of this sweep: --config=THIS_FILE:RUN_ID."""

@@ -3,7 +3,6 @@
   python -m launch.bench --what=sample
   python -m launch.bench --what=update --peer=hf --json=bench.json
   python -m launch.bench --suite=cpu
-  python -m launch.bench --what=planner
 
 --what=sample, update and step, and the suites, compare contestants on one
 random policy, with the same prompts and lengths, in turns, after a warm-up
@@ -18,8 +17,8 @@ end the rollout. The flags of a case change one case, or all cases of a suite.
 `useful slots` is the share of the decoded slots whose token is kept. `by CPU s`
 is `ours / it` by the CPU seconds of the process instead of the clock's.
 
---what=planner, frontier, grader, grader_overlap, in_flight, simulator and
-machine time other parts; --what=packing counts.
+--what=frontier, grader, grader_overlap, in_flight and machine time other parts;
+--what=packing counts.
 """
 
 from concurrent.futures import process
@@ -39,19 +38,17 @@ from isojax import profile
 from isojax import progress
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as slots_lib
 from isojax.sampling import sampler
 from launch.bench import cases as cases_lib
 from launch.bench import run
 from launch.bench import table
 
 PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
-    "planner": "pricing and ranking of random allocations",
     "frontier": "launch.fit on a study of the paper's size",
     "grader": "the grader of mathematical answers",
     "grader_overlap": "sampling with a slow grader, in line and in background",
     "in_flight": "sampling across updates, against step by step",
-    "simulator": "sampling, against what launch.simulate_sampler predicts",
     "packing": "padding and skipped blocks of an update, counted",
     "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
 }

@@ -21,7 +21,7 @@ from isojax.frontier.io import fit_json
 from isojax.frontier.io import selection
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
-from isojax.planner.allocation import B_MAX, PAPER_BP, PAPER_N, cells
+from isojax.allocation import B_MAX, PAPER_BP, PAPER_N, cells
 
 EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
 C_MAX = B_MAX * EVALUATIONS  # one step of the largest batch an evaluation

@@ -1,7 +1,7 @@
 """Counts the work of an update's microbatches that no loss needs, no model.
 
-Lengths of prompts and answers are log-normal, as planner/cost/lengths.py
-assumes; they are shorter in the second setting. All rollouts of a step are
+Lengths of prompts and answers are log-normal, with the means
+that isojax.sampling.sizes assumes; they are shorter in the second setting. All rollouts of a step are
 trained on. Prompt slots are as long as the longest prompt of a step, rounded up
 to a quarter of the limit.
 
@@ -18,15 +18,16 @@ import typing
 import numpy as np
 
 from isojax import attention_kernels
-from isojax.planner.cost import lengths as lengths_lib
-from isojax.planner.cost.workload import SIGMA
 from isojax.rl import packing
 from isojax.sampling import queue
 from isojax.sampling import sampler
-from isojax.sampling import simulate
+from isojax.sampling import sizes
 from launch.bench import run
 
 SEED, STEPS = 0, 3
+# Standard deviation of the logarithm of an answer's and a prompt's tokens. Of
+# the first's variance, SHARED is common to the answers of a problem.
+SIGMA, PROMPT_SIGMA, SHARED = 0.8, 0.5, 0.5
 SIZES = 1, 4
 
 
@@ -46,8 +47,8 @@ def assumed(model: str, Bp: int, n: int, G: int, tokens: int, prompt: int,
             answer: int) -> Setting:
   """Returns a setting with the mean lengths that the planner assumes."""
   return Setting(model, Bp, n, G, tokens, (
-      round(lengths_lib.PROMPT * prompt), prompt), (
-          round(lengths_lib.MEAN * answer), answer))
+      round(sizes.MEAN_PROMPT * prompt), prompt), (
+          round(sizes.MEAN_RESPONSE * answer), answer))
 
 
 SETTINGS = (
@@ -112,12 +113,14 @@ def total(s: Setting, prompt_sizes: int) -> Work:
 
   def lengths(n, tokens, sigma, shared):
     mean, most = tokens
-    return simulate.lognormal(s.Bp, n, mean=mean, most=most, sigma=sigma,
-                              shared=shared, rng=rng)
+    normal = (np.sqrt(shared) * rng.standard_normal((s.Bp, 1))
+              + np.sqrt(1 - shared) * rng.standard_normal((s.Bp, n)))
+    length = mean * np.exp(sigma * normal - sigma**2 / 2)
+    return np.clip(np.ceil(length), 1, most).astype(np.int64)
 
   for _ in range(STEPS):
-    len_B = lengths(s.n, s.answer, SIGMA, lengths_lib.SHARED).reshape(-1)
-    len_P = lengths(1, s.prompt, lengths_lib.PROMPT_SIGMA, 1.0)[:, 0]
+    len_B = lengths(s.n, s.answer, SIGMA, SHARED).reshape(-1)
+    len_P = lengths(1, s.prompt, PROMPT_SIGMA, 1.0)[:, 0]
     S = queue.smallest(
         queue.shares(4, s.prompt[1], sampler.STEP), int(len_P.max()))
     for layout in packing.layouts(

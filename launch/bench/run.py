@@ -23,8 +23,8 @@ import numpy as np
 from isojax import compilation
 from isojax import profile
 from isojax.errors import InputError
-from isojax.planner.cost import model_shape as model_shape_lib
-from isojax.planner.cost.workload import BYTES
+from isojax.models import shape as shape_lib
+from isojax.models.shape import BYTES
 from launch.bench import cases
 from launch.bench import machine as machine_lib
 from launch.bench import ours
@@ -58,8 +58,8 @@ def config_of(model: str) -> dict:
         f"or a folder with config.json ({error})") from error
 
 
-def shape_of(model: str) -> model_shape_lib.ModelShape:
-  return model_shape_lib.model_shape(config_of(model), path=model)
+def shape_of(model: str) -> shape_lib.ModelShape:
+  return shape_lib.model_shape(config_of(model), path=model)
 
 
 def process_bytes(field: str) -> int | None:

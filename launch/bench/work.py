@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from isojax.planner.cost.model_shape import ModelShape
+from isojax.models.shape import ModelShape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,6 @@ from isojax.models import hf_config
 from isojax.models import lora as lora_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import pages as pages_lib
-from isojax.planner.cost import slots as slots_lib
 from isojax.rl import algorithm
 from isojax.rl import packing
 from isojax.rl import train_state
@@ -29,6 +27,7 @@ from isojax.sampling import paged
 from isojax.sampling import paged_cache
 from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch.compile import devices as devices_lib
 from launch.compile.devices import Program
@@ -57,7 +56,7 @@ class Case:
   def text(self) -> str:
     e, s, mesh = self.e, self.sampler, self.model.mesh
     device = mesh.devices.flat[0]
-    kept = policy_lib.slot_sizes(self.model, e.sampler)
+    kept = policy_lib.sampler_sizes(self.model, e.sampler)
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {mesh.size} x {device.device_kind}, "
@@ -65,7 +64,7 @@ class Case:
         f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
         f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
-        f"{kept['weights']}, cache {kept['cache']}, head {kept['head']}; "
+        f"{kept.weights}, cache {kept.cache}, head {kept.head}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
         f"{e.recipe.loss.dtype}, head "
         f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced in "
@@ -123,11 +122,11 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               pool: int | None) -> memory_lib.Programs:
   """Returns the planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  kept = policy_lib.slot_sizes(model, e.sampler)
+  kept = policy_lib.sampler_sizes(model, e.sampler)
   return memory_lib.programs(
       policy_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
-      weights=kept["weights"], cache=kept["cache"],
-      sampled_head=kept["head"],
+      weights=kept.weights, cache=kept.cache,
+      sampled_head=kept.head,
       head=e.recipe.loss.head_dtype or e.recipe.loss.dtype,
       reduce_dtype=e.recipe.loss.reduce_dtype,
       mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
@@ -143,11 +142,11 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pool=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
-  slots, *_ = pages_lib.admitted(
-      policy_lib.shape_of(model.cfg), fsdp=1, budget=room, most=2**20,
-      **policy_lib.slot_sizes(model, e.sampler))
+  slots, *_ = dataclasses.replace(
+      policy_lib.sampler_sizes(model, e.sampler), fsdp=1).admitted(
+          budget=room, most=2**20)
   # The optimizer's moments stay in memory during an accumulation.
-  rows = memory_lib.largest(lambda rows: estimated(
+  rows = sizes_lib.largest(lambda rows: estimated(
       e, model, 1, rows, True, pool=None).own["accumulate"] + 2 * least.state
                             <= MARGIN * hbm, 2**12)
   if not slots or not rows:
@@ -178,7 +177,7 @@ def placed(tree, sharding):
 def pool_of(s: sampler_lib.Sampler, make) -> tuple:
   """Returns all arenas of a pool; `make` returns the shapes of a cache."""
   return tuple(make(s.G * size, s.pool.page)
-               for size in np.diff(slots_lib.offsets(s.pool.pages)).tolist())
+               for size in np.diff(sizes_lib.offsets(s.pool.pages)).tolist())
 
 
 def pages_of(s: sampler_lib.Sampler, sharding) -> paged_cache.Pages:
@@ -244,7 +243,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
           window), planned["decode"])
   if s.pool is not None:
     copied, arenas = a("int32", G, R // G), dict(
-        offsets=slots_lib.offsets(s.pool.pages)[:-1])
+        offsets=sizes_lib.offsets(s.pool.pages)[:-1])
     yield Program("insert", lambda: s.pool.insert.lower(
         cache, window, copied, copied, copied, **arenas),
                   state + held(weights), planned["insert"])

@@ -16,7 +16,7 @@ from isojax import own_file
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax.errors import InputError, reason
-from isojax.planner.cost import model_shape
+from isojax.models import shape as shape_lib
 from isojax.tasks import base
 from isojax.tasks import strata as strata_lib
 from isojax.tasks import stratum_file as stratum_file_lib
@@ -42,7 +42,7 @@ def size_of(folder: str) -> str:
   except (OSError, ValueError) as error:
     raise InputError(f"{file}: cannot be read ({reason(error)}); copy the "
                      "checkpoint again") from error
-  params = model_shape.model_shape(raw, path=str(file)).params
+  params = shape_lib.model_shape(raw, path=str(file)).params
   return next(size for size, most in _SIZES if params <= most)
 
 

@@ -14,7 +14,7 @@ from isojax.errors import InputError
 from isojax.frontier import curves
 from isojax.frontier import envelope
 from isojax.frontier import scalerl
-from isojax.planner import allocation
+from isojax import allocation
 from isojax import laws
 from isojax.planner import priors
 

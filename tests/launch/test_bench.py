@@ -16,17 +16,15 @@ from isojax import compilation
 from isojax import profile
 from isojax.errors import InputError
 from isojax.planner.cost import measured
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost.efficiency import CALIBRATED
 from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import Machine
 from isojax.rl import packing as packing_lib
-from isojax.sampling import simulate
 from launch.bench import cases
 from launch.bench import packing
-from launch.bench import simulator
 from launch.bench import table
 from launch.bench import work
 from tests import command
@@ -35,7 +33,7 @@ from tests.conftest import ONE_DEVICE
 CONFIG = dict(model_type="llama", num_hidden_layers=2, hidden_size=6,
               num_attention_heads=3, num_key_value_heads=1, head_dim=4,
               intermediate_size=10, vocab_size=50, tie_word_embeddings=True)
-SHAPE = model_shape_lib.model_shape(CONFIG, path="c")
+SHAPE = shape_lib.model_shape(CONFIG, path="c")
 # A layer: 2 * 6 * 4 * (3 + 1) + 3 * 6 * 10 = 372; the head: 6 * 50 = 300.
 # Attention: 4 * 2 layers * 3 heads * 4 = 96 FLOPs for each token attended to.
 CASE = cases.Case("sample", "tiny-30m", "float32", weights=None,
@@ -111,7 +109,7 @@ def test_made_rollouts_have_the_lengths_of_the_case():
 
 
 def test_the_shapes_are_the_published_ones():
-  params = {name: model_shape_lib.model_shape(config, path=name).params
+  params = {name: shape_lib.model_shape(config, path=name).params
             for name, config in cases.CONFIGS.items()}
   assert params["qwen2.5-0.5b"] == 494_032_768
   assert params["qwen2.5-1.5b"] == 1_543_714_304
@@ -226,8 +224,8 @@ def test_a_peer_without_its_packages_says_what_is_possible():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ([], "expected either --what=sample|update|step|planner|frontier|grader|"
-     "grader_overlap|in_flight|simulator|packing|machine or "
+    ([], "expected either --what=sample|update|step|frontier|grader|"
+     "grader_overlap|in_flight|packing|machine or "
      "--suite=cpu|h200"),
     (["--what=sample", "--peer=vllm"], "expected one of before, naive, "
      "hf, hf_bf16"),
@@ -235,21 +233,20 @@ def test_a_peer_without_its_packages_says_what_is_possible():
     (["--what=sample", "--model=nowhere"], "expected one of tiny-30m, "),
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2"),
-    (["--what=planner", "--Bp=3", "--runs=1"],
-     "--Bp, --runs: no effect with --what=planner"),
+    (["--what=frontier", "--Bp=3", "--runs=1"],
+     "--Bp, --runs: no effect with --what=frontier"),
     (["--what=sample", "--json=/nowhere/x"], "--json=/nowhere/x: cannot be")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
   assert message in refused(*arguments)
 
 
 def test_a_part_is_a_table_and_rows_of_the_same_file(tmp_path):
-  done = command.run("launch.bench", "--what=planner",
+  done = command.run("launch.bench", "--what=packing",
                      f"--json={tmp_path}/b.json")
   assert done.returncode == 0, done.stderr
-  assert "| candidates | seconds |\n|---|---|\n| 1 | " in done.stdout
+  assert "| 256 of 2,048 | 1,475 of 8,192 | 1 | 90.5 % |" in done.stdout
   rows = json.loads((tmp_path / "b.json").read_text())["rows"]
-  assert [r["candidates"] for r in rows] == [1, 1000, 100_000, 1_000_000]
-  assert all(r["what"] == "planner" and r["seconds"] > 0 for r in rows)
+  assert all(r["what"] == "packing" for r in rows) and len(rows) == 6
   with pytest.raises(InputError, match="no sample float32 and no update"):
     measured.bench_efficiency({"rows": rows}, SHAPE, WORKLOAD, MACHINE,
                               path="b")
@@ -342,23 +339,3 @@ def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
   lines = done.stdout.splitlines()
   assert lines[0].startswith(note) and lines[1] == "True True 0"
   assert lines[2] == kept.format(tmp_path)
-
-
-def test_costs_are_fitted_to_the_calls():
-  """Times that follow known costs give these costs back."""
-  runs = [simulator.Shortest(case, 0) for case in simulator.make_cases(
-      None, (2, 2, 4), (2, 3, 4))]
-  random = np.random.default_rng(0)
-  for run in runs:
-    run.features = np.stack([np.ones(50), random.integers(0, 9, 50),
-                             *random.random((2, 50))], axis=1)
-    run.calls = run.features @ [0.5, 0.25, 2.0, 4.0]
-    new_PxN = np.ones((2, run.case.n), int)
-    run.lengths = simulate.Lengths(new_PxN, np.ones(2), np.ones(2))
-    # The host between calls, and for each rollout.
-    run.seconds = run.calls.sum() + 50 * 0.1 + new_PxN.size * 0.03
-  calls = simulator.fitted(runs)
-  np.testing.assert_allclose(
-      [calls.overheads.call, calls.overheads.position, calls.overheads.rollout,
-       calls.efficiency.decode_bandwidth, calls.efficiency.prefill_flops],
-      [0.6, 0.25, 0.03, 0.5, 0.25])

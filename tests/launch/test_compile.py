@@ -16,7 +16,7 @@ from isojax import mesh as mesh_lib
 from isojax import policy
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as slots_lib
 from isojax.rl import chunked_head
 from isojax.rl import train_state
 from launch.compile import devices as devices_lib

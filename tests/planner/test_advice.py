@@ -13,13 +13,13 @@ from isojax.planner import advice
 from isojax.planner import fit_file
 from isojax import laws
 from isojax.planner import priors
-from isojax.planner import plan_file
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import PAPER_BP
-from isojax.planner.allocation import PAPER_N
-from isojax.planner.allocation import admitted
-from isojax.planner.allocation import cells
-from isojax.planner.allocation import nearest_power
+from isojax import plan_file
+from isojax.allocation import Allocation
+from isojax.allocation import PAPER_BP
+from isojax.allocation import PAPER_N
+from isojax.allocation import admitted
+from isojax.allocation import cells
+from isojax.allocation import nearest_power
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",

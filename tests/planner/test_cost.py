@@ -17,7 +17,7 @@ from isojax.planner.cost import step_memory
 from isojax.planner.cost import measured
 from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import pricing
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
 from isojax.planner.cost.workload import Workload
 from isojax.planner.cost.machine import ACCELERATORS
@@ -29,16 +29,16 @@ from launch.bench import packing
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
-SEVEN_B = model_shape_lib.model_shape(QWEN, path="config.json")
+SEVEN_B = shape_lib.model_shape(QWEN, path="config.json")
 LONG = Workload(prompt_tokens=300, response_tokens=1500, max_prompt=1024,
                      max_response=4096, dtype="bfloat16")
 V5P = dict(shape=SEVEN_B, workload=LONG, machine=machine("v5p-64"),
            efficiency=CALIBRATED, rows=1024, mesh=roofline.Mesh(8, 1, 4))
 
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
-TOY = model_shape_lib.ModelShape(
+TOY = shape_lib.ModelShape(
     layers=1, width=2, heads=1, kv_heads=1, head_dim=2, mlp=3, vocab=5,
-    tied=True, family=model_shape_lib.FAMILIES["llama"])
+    tied=True, family=shape_lib.FAMILIES["llama"])
 SLOW = Accelerator(name="slow", bfloat16=1000, hbm_bytes=1e6, hbm_bandwidth=100,
                    link_bandwidth=10, source="made up")
 SHORT = Workload(prompt_tokens=4, response_tokens=2, max_prompt=6,
@@ -62,7 +62,7 @@ def config(kind, layers, width, heads, kv_heads, mlp, vocab, **more):
      999_885_952),
 ], ids=["qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-1b"])
 def test_published_parameter_counts(parsed, params):
-  assert model_shape_lib.model_shape(parsed, path="c").params == params
+  assert shape_lib.model_shape(parsed, path="c").params == params
 
 
 def test_cache_of_a_token():
@@ -85,12 +85,12 @@ def test_cache_of_a_token():
     (dict(num_hidden_layers="28"), "num_hidden_layers='28'")])
 def test_shapes_that_would_be_priced_wrong_are_refused(change, message):
   with pytest.raises(InputError, match=message):
-    model_shape_lib.model_shape(QWEN | change, path="at/config.json")
+    shape_lib.model_shape(QWEN | change, path="at/config.json")
 
 
 def test_missing_keys_are_named():
   with pytest.raises(InputError, match="hidden_size, vocab_size missing"):
-    model_shape_lib.model_shape({key: value for key, value in QWEN.items()
+    shape_lib.model_shape({key: value for key, value in QWEN.items()
                       if key not in ("hidden_size", "vocab_size")}, path="c")
 
 
@@ -515,44 +515,9 @@ def test_evaluations_are_in_the_price():
 
 
 # One layer, 4 wide, 2 heads, 1 of keys, 2 wide, mlp 3, 5 words: 4 kB, say.
-ONE = model_shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
+ONE = shape_lib.ModelShape(layers=1, width=4, heads=2, kv_heads=1, head_dim=2,
                            mlp=3, vocab=5, tied=True,
-                           family=model_shape_lib.FAMILIES["llama"])
-
-
-def test_bytes_of_a_slot_by_hand():
-  """10 + 6 tokens in float32: keys and values of a token are 16 bytes.
-
-  Cache 16 * 16, half of it again; scores 8 * 2 * 16; 8 times 4 * 5 to draw; an
-  eighth of a prompt of 10 tokens, each 16 + 4 (16 + 9) + 8 * 2 * 10 = 276.
-  """
-  assert memory_lib.slot_bytes(
-      ONE, dtype="float32", cache="float32", tensor=1, max_prompt=10,
-      max_response=6, fused=False) == 256 * 1.5 + 256 + 160 + 345
-
-
-def test_slots_that_a_budget_admits_by_hand():
-  """1,145 bytes a slot; 116 numbers: 48 attention, 36 mlp, 12 norms, 20 words.
-  """
-  assert ONE.params == 116
-  admitted = lambda budget, fsdp, kept="float32", head=None: (
-      memory_lib.slots_admitted(
-          ONE, weights=kept, head=head or kept, cache=kept, dtype="float32",
-          fsdp=fsdp, tensor=1, max_prompt=10, max_response=6, budget=budget,
-          most=3, fused=False))
-  assert admitted(464 + 3435, 1) == (3, True)
-  assert admitted(464 + 3434, 1) == (2, True)
-  assert admitted(464 + 1144, 1) == (0, True)
-  assert admitted(464 + 10**6, 2) == (3, True)  # gathered, there is room
-  assert admitted(232 + 3435, 2) == (3, False)
-  assert admitted(232 + 1144, 2) == (0, False)
-  # Kept as a byte a number: 64 * 1.5 + 256 + 160 and an eighth of a prompt of
-  # 10 tokens, each 4 + 4 (16 + 9) + 8 * 2 * 10 = 264, are 842.
-  assert admitted(116 + 2526, 1, "int8") == (3, True)
-  assert admitted(116 + 2525, 1, "int8") == (2, True)
-  # With a float32 head, 20 words of 4 bytes instead of 1.
-  assert admitted(176 + 2526, 1, "int8", "float32") == (3, True)
-  assert admitted(176 + 2525, 1, "int8", "float32") == (2, True)
+                           family=shape_lib.FAMILIES["llama"])
 
 
 def test_bytes_of_programs_by_hand():
@@ -693,7 +658,7 @@ def test_programs_are_as_large_as_compiled_ones(case):
   name, mesh, slots, rows, S, T, fused, program, gib = case
   path = str(pathlib.Path(__file__).parents[1] / "data" / f"qwen2.5-{name}"
              / "config.json")
-  shape = model_shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
+  shape = shape_lib.model_shape(json.loads(pathlib.Path(path).read_text()),
                                 path=path)
   p = memory_lib.programs(
       shape, dtype="bfloat16", weights="bfloat16", cache="bfloat16",
@@ -715,5 +680,5 @@ def test_who_has_a_kernel():
   assert not has(tensor=8)  # four key heads
   assert not has(ONE, tensor=1)  # heads of 2 numbers
   assert not has(ONE, tensor=1, accelerator="h100")
-  gemma = dataclasses.replace(SEVEN_B, family=model_shape_lib.FAMILIES["gemma2"])
+  gemma = dataclasses.replace(SEVEN_B, family=shape_lib.FAMILIES["gemma2"])
   assert not has(gemma)

@@ -8,8 +8,8 @@ import pytest
 from configs import hard
 from isojax import experiment
 from isojax.errors import InputError
-from isojax.planner import plan_file
-from isojax.planner.allocation import Allocation
+from isojax import plan_file
+from isojax.allocation import Allocation
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost.efficiency import CALIBRATED

@@ -11,7 +11,7 @@ from isojax.errors import InputError
 from isojax.planner.cost import choices
 from isojax.planner.cost import machine as machine_lib
 from isojax.planner.cost import measured as measured_lib
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost import roofline
 from isojax.planner.cost import step_memory
@@ -142,7 +142,7 @@ def test_impossible_recipes_are_refused():
     Recipe(critic="v")
 
 
-QWEN_3B = model_shape_lib.model_shape(test_cost.config(
+QWEN_3B = shape_lib.model_shape(test_cost.config(
     "qwen2", 36, 2048, 16, 2, 11008, 151936, tie_word_embeddings=True),
     path="qwen2.5-3b")
 

@@ -9,7 +9,7 @@ from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner import schedule
 from isojax.planner import tables
-from isojax.planner.allocation import allocate
+from isojax.allocation import allocate
 from tests.planner import test_advice
 
 ASK = dataclasses.replace(

@@ -4,7 +4,7 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import trainers
-from isojax.planner.allocation import allocate
+from isojax.allocation import allocate
 
 ROW = allocate(Bp=32, n=8, C=2560, M=10)
 

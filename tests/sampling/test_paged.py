@@ -12,7 +12,7 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as slots_lib
 from isojax.sampling import interrupt as interrupt_lib
 from isojax.sampling import paged
 from isojax.sampling import paged_cache

@@ -6,7 +6,7 @@ import sys
 
 from isojax import cli
 from isojax import sweeper
-from isojax.planner.allocation import of_section
+from isojax.allocation import of_section
 
 root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")

@@ -19,7 +19,7 @@ from isojax.api import sweeps
 from isojax.errors import InputError
 from isojax.ledger import records
 from isojax.ledger import workdir
-from isojax.planner import plan_file
+from isojax import plan_file
 from launch import slurm
 from launch import sweep as launch_sweep
 from tests.conftest import ONE_DEVICE

@@ -8,14 +8,14 @@ checks both.
 import dataclasses
 
 from isojax.planner.cost import machine as machine_lib
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost import pricing
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.workload import Workload
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
               vocab_size=151936)
-SHAPES = {name: model_shape_lib.model_shape(config, path=name)
+SHAPES = {name: shape_lib.model_shape(config, path=name)
           for name, config in {
     "Llama-3.1-8B": dict(
         model_type="llama", num_hidden_layers=32, hidden_size=4096,

@@ -17,7 +17,7 @@ import typing
 
 import numpy as np
 
-from isojax.planner.cost import slots as slots_lib
+from isojax.sampling import sizes as slots_lib
 from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import SIGMA
 
@@ -27,6 +27,7 @@ from isojax.planner.cost.workload import SIGMA
 MEAN, SHARED = 0.18, 0.5
 PROMPT = 1 / 8  # mean tokens of a prompt, as a share of the most
 PROMPT_SIGMA = 0.5  # standard deviation of the logarithm of a prompt's tokens
+ROLLOUTS = 16  # of a problem, which share the pages of its prompt; assumed
 CLASSES = 64  # quantiles of problems by which `lognormal` is computed
 # Expected number of active rollouts when the last one ends, if the number falls
 # exponentially: exp(-Euler's constant).
@@ -230,4 +231,4 @@ def context(slots: Slots, *, rows: int, prompt: float, mean: float,
   """
   return read(prior(expected=mean, most=most, step=slots.chunk),
               page=slots.page, pages=slots.pages, slots=rows / slots.G,
-              prompt=prompt, n=slots_lib.ROLLOUTS)
+              prompt=prompt, n=ROLLOUTS)

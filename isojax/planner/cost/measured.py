@@ -5,13 +5,14 @@ import statistics
 
 from isojax.errors import InputError
 from isojax.ledger import records
-from isojax.planner.cost import model_shape as model_shape_lib
+from isojax.models import shape as shape_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.recipe import ON_POLICY
 from isojax.planner.cost.roofline import Cost
-from isojax.planner.cost.workload import BYTES, Workload
+from isojax.models.shape import BYTES
+from isojax.planner.cost.workload import Workload
 
 SECONDS = ("seconds_sample", "seconds_score", "seconds_update")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
@@ -165,7 +166,7 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
       recipe=ON_POLICY)
   ideal = roofline.step_cost(
       row["Bp"], row["n"], workload=seen,
-      shape=model_shape_lib.model_shape(row["config"], path=path),
+      shape=shape_lib.model_shape(row["config"], path=path),
       machine=dataclasses.replace(machine, chips=1),
       efficiency=PEAK, rows=row["slots"] or row["Bp"] * row["n"],
       microbatches=-(-row["Bp"] * row["n"] * row["new_tokens"]
@@ -176,7 +177,7 @@ def bench_fraction(row: dict, workload: Workload, machine: Machine, *,
                ) / statistics.median(row["seconds"])
 
 
-def bench_efficiency(document: dict, shape: model_shape_lib.ModelShape,
+def bench_efficiency(document: dict, shape: shape_lib.ModelShape,
                      workload: Workload, machine: Machine, *,
                      path: str) -> Efficiency:
   """Returns what launch.bench measured, as fractions of a machine's peaks.
@@ -190,7 +191,7 @@ def bench_efficiency(document: dict, shape: model_shape_lib.ModelShape,
   for what in ("sample", "update"):
     each = [r for r in rows if r["what"] == what]
     same = [r for r in each
-            if model_shape_lib.model_shape(r["config"], path=path) == shape]
+            if shape_lib.model_shape(r["config"], path=path) == shape]
     of[what] = statistics.median(
         bench_fraction(r, workload, machine, path=path) for r in same or each)
   sample, update = of["sample"], of["update"]

@@ -4,43 +4,19 @@ Checked against compiled programs: tests/planner/test_cost.py, COMPILED.
 """
 
 import dataclasses
-import math
 
 from isojax import attention_kernels
 from isojax.planner.cost.machine import Accelerator
-from isojax.planner.cost.model_shape import ModelShape
+from isojax.models.shape import BYTES, ModelShape
 from isojax.planner.cost.roofline import Mesh
-from isojax.planner.cost.workload import BYTES
+from isojax.rl.sizes import head_chunk
+from isojax.sampling.sizes import DRAWN, prefilled, weight_bytes
 
-# Most bytes of float32 logits that a chunked head computes at once: 1,024 tokens
-# of Qwen2.5's vocabulary of 152,064.
-HEAD_BYTES = 594 * 2**20
-# Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
-# a device busy.
-PREFILL = 8192
-# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1, as
-# in an evaluation; fewer are needed without.
-DRAWN = 8
 # The length before the last of the cache's four growths, over the final length.
 SHORTER = 3 / 4
 # Bytes per head and token in the backward of a fused attention kernel, instead
 # of scores; fitted to the programs that launch.compile compiles with splash.
 KERNEL = 3800
-
-
-def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
-  """Returns the prompts that are prefilled at once on a device.
-
-  They are an eighth of the slots. Beside a pool of pages, whose slots are many,
-  they have at most PREFILL tokens.
-  """
-  most = math.ceil(slots / 8)
-  return min(most, max(1, PREFILL // max_prompt)) if paged else most
-
-
-def head_chunk(vocab: int) -> int:
-  """Returns the tokens whose logits a chunked head computes at once."""
-  return max(1, HEAD_BYTES // (4 * vocab))
 
 
 def score_bytes(context: int, fused: bool) -> int:
@@ -67,124 +43,6 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
       window=0, length=0)
   return attention != "einsum" and not shape.family.gemma and (
       None in lacks.values())
-
-
-def slot_bytes(shape: ModelShape, *, dtype: str, cache: str, tensor: int,
-               max_prompt: int, max_response: int, fused: bool) -> float:
-  """Returns the bytes of one slot of the sampler on a device.
-
-  Counts the cache, and its largest part again while it grows; an eighth of a
-  prompt with one layer's activations, for prefill; float32 scores, logits and
-  the arrays of drawing.
-  """
-  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  length = max_prompt + max_response
-  return (length * kv * (1 + 1 / (2 * shape.layers))
-          + 8 * shape.heads / tensor * length + _beside_cache(
-              shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
-              fused=fused))
-
-
-def _beside_cache(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
-                  max_prompt: int, fused: bool) -> float:
-  """Returns the bytes of a slot for drawing, and for an eighth of a prefill."""
-  return DRAWN * 4 * shape.vocab / tensor + _prompt_bytes(
-      shape, dtype=dtype, kv=kv, tensor=tensor, max_prompt=max_prompt,
-      fused=fused) / 8
-
-
-def _prompt_bytes(shape: ModelShape, *, dtype: str, kv: float, tensor: int,
-                  max_prompt: int, fused: bool) -> float:
-  """Returns the bytes of a prompt that is prefilled."""
-  return max_prompt * (kv + BYTES[dtype] * (
-      4 * shape.width + 3 * shape.mlp / tensor)
-                       + 8 * shape.heads / tensor * max_prompt * (not fused))
-
-
-def paged_slots_bytes(shape: ModelShape, *, slots: int, prompts: int, dtype: str,
-                      cache: str, tensor: int, max_prompt: int, fused: bool,
-                      chunk: int) -> float:
-  """Returns the bytes of slots on a device, beside the pages of a pool.
-
-  Counts chunks that are decoded beside the pool, the arrays of drawing, and
-  `prompts` that are prefilled at once.
-  """
-  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  return slots * (chunk * kv + DRAWN * 4 * shape.vocab / tensor) + (
-      prompts * _prompt_bytes(shape, dtype=dtype, kv=kv, tensor=tensor,
-                              max_prompt=max_prompt, fused=fused))
-
-
-def page_bytes(shape: ModelShape, *, page: int, cache: str, tensor: int,
-               kernel: bool) -> float:
-  """Returns the bytes of a page of all layers, and of the work on it.
-
-  Args:
-    shape: of the policy.
-    page: positions.
-    cache: dtype.
-    tensor: of the mesh.
-    kernel: whether a kernel reads pages. Plain products store float32 scores
-      and their softmax: of one row for most pages, of eight for an eighth. A
-      chunk is written with the pages of one layer beside the pool.
-  """
-  kv = shape.kv_bytes_per_token(BYTES[cache]) / min(tensor, shape.kv_heads)
-  return page * (kv + (kv / shape.layers + 2 * 8 * shape.heads / tensor)
-                 * (not kernel))
-
-
-def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
-  """Returns the bytes of all weights while sampling, on one device.
-
-  Args:
-    weights: dtype of all matrices but the head's.
-    head: dtype of the head's; a tied embedding is stored once, in it.
-  """
-  return BYTES[weights] * shape.params + shape.head * (
-      BYTES[head] - BYTES[weights])
-
-
-def slots_admitted(shape: ModelShape, *, weights: str, head: str, fsdp: int,
-                   tensor: int, budget: float, most: int,
-                   **slot) -> tuple[int, bool]:
-  """Returns (slots that a device holds, whether weights are gathered).
-
-  Weights are gathered over fsdp once, instead of at every token, if all wanted
-  slots still fit. Fewer slots than wanted are a multiple of `tensor`, whose
-  devices share the drawing of tokens.
-
-  Args:
-    weights, head: their dtypes while sampling, see `weight_bytes`.
-    budget: bytes of a device for sampling.
-    most: slots wanted on a device.
-    slot: the other keywords of `slot_bytes`.
-  """
-  each = slot_bytes(shape, tensor=tensor, **slot)
-  whole = weight_bytes(shape, weights, head) / tensor
-
-  def room(held):
-    slots = max(0, min(most, int((budget - held) // each)))
-    return slots if slots == most else slots // tensor * tensor or slots
-
-  if fsdp == 1 or room(whole) == most:
-    return room(whole), True
-  return room(whole / fsdp), False
-
-
-def least_bytes(shape: ModelShape, *, weights: str, head: str, fsdp: int,
-                tensor: int, **slot) -> float:
-  """Returns the bytes of a device that samples with one slot."""
-  return (slot_bytes(shape, tensor=tensor, **slot)
-          + weight_bytes(shape, weights, head) / tensor / fsdp)
-
-
-def largest(fits, most: int) -> int:
-  """Returns the largest whole number up to `most` that fits, or 0."""
-  low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
-  while low < high:
-    middle = (low + high + 1) // 2
-    low, high = (middle, high) if fits(middle) else (low, middle - 1)
-  return low
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.planner.cost import memory as memory_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import step_memory
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
-from isojax.planner.cost.model_shape import ModelShape
+from isojax.models.shape import ModelShape
 from isojax.planner.cost.roofline import Cost, Mesh
 from isojax.planner.cost.slots import Slots
 from isojax.planner.cost.workload import Workload
+from isojax.sampling import sizes
 
 STEP = (32, 128)  # (Bp, n) on which meshes are compared
 MOST_ROWS = 2**20  # of a microbatch
@@ -84,7 +84,7 @@ class Price:
   def with_rows(self, most: int) -> "Price":
     """Returns the price with as many of `most` rows as the memory admits."""
     G = self.mesh.data * self.mesh.fsdp
-    local = memory_lib.largest(
+    local = sizes.largest(
         lambda r: self.memory(G, r * G).fits, max(1, most // G))
     return dataclasses.replace(self, rows=max(1, local) * G)
 
@@ -111,7 +111,7 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
       least = price.memory(G, G)
       smallest.append((least.total, mesh, least))
       if least.fits:
-        micro = memory_lib.largest(lambda r: dataclasses.replace(
+        micro = sizes.largest(lambda r: dataclasses.replace(
             price, micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
         found.append(dataclasses.replace(
             price.with_rows(rows), micro_rows=micro * G))

@@ -20,10 +20,11 @@ from isojax.errors import InputError
 from isojax.planner.cost import lengths as lengths_lib
 from isojax.planner.cost.efficiency import Efficiency
 from isojax.planner.cost.machine import Machine
-from isojax.planner.cost.model_shape import ModelShape
+from isojax.models.shape import ModelShape
 from isojax.planner.cost.recipe import IN_FLIGHT_SLOTS
 from isojax.planner.cost.slots import Slots
-from isojax.planner.cost.workload import BYTES, Workload
+from isojax.models.shape import BYTES
+from isojax.planner.cost.workload import Workload
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
 

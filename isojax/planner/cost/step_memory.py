@@ -5,11 +5,14 @@ import functools
 import math
 
 from isojax.planner.cost import memory as memory_lib
+from isojax.rl import sizes as rl_sizes
+from isojax.sampling import sizes
 from isojax.planner.cost.machine import Machine
-from isojax.planner.cost.model_shape import ModelShape
+from isojax.models.shape import ModelShape
 from isojax.planner.cost.roofline import Mesh, checked_mesh
 from isojax.planner.cost.slots import Slots
-from isojax.planner.cost.workload import BYTES, Workload
+from isojax.models.shape import BYTES
+from isojax.planner.cost.workload import Workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +129,7 @@ def _memory(shape: ModelShape, workload: Workload, machine: Machine,
   tokens = micro * w.max_response
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=memory_lib.weight_bytes(
+      copy=sizes.weight_bytes(
           shape, w.sampled_weights, w.head_sampled) / (
               mesh.tensor if whole else shards) + lora * copy,
       update_copy=copy + (
@@ -140,7 +143,7 @@ def _memory(shape: ModelShape, workload: Workload, machine: Machine,
       sample_logits=4 * local * shape.vocab / mesh.tensor,
       gradients=4 * trained / shards, activations=micro * kept,
       update_logits=2 * 4 * shape.vocab / mesh.tensor * (
-          min(memory_lib.head_chunk(shape.vocab), tokens) if chunked_head
+          min(rl_sizes.head_chunk(shape.vocab), tokens) if chunked_head
           else tokens),
       available=machine.usable_bytes, whole=whole)
 

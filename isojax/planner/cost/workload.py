@@ -7,10 +7,10 @@ import numpy as np
 
 from isojax import attention_kernels
 from isojax.errors import InputError
+from isojax.models.shape import BYTES
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
 
 SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens
-BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,37 @@
-"""The shape of a policy: its parameters, FLOPs and cache bytes per token."""
+"""The shape of a policy: its parameters, FLOPs and cache bytes per token.
+
+The families, and what each model_type changes in Llama's block.
+"""
 
 import dataclasses
 
 from isojax.errors import InputError
-from isojax.model_families import FAMILIES, Family
 
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "float8": 1}  # of a number
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Properties of a family that config.json does not state."""
+
+  qkv_bias: bool
+  qk_norm: bool  # RMSNorm of each query and key head
+  gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
+  # caps of scores and logits, and a tied embedding by default
+
+  @property
+  def norms(self) -> int:
+    """Returns the norms per layer of the model's width."""
+    return 4 if self.gemma else 2
+
+
+FAMILIES = {
+    "llama": Family(qkv_bias=False, qk_norm=False, gemma=False),
+    "qwen2": Family(qkv_bias=True, qk_norm=False, gemma=False),
+    "qwen3": Family(qkv_bias=False, qk_norm=True, gemma=False),
+    "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
+    "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
+}
 LARGEST = 10**8  # for any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",

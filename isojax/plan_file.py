@@ -6,7 +6,7 @@ import json
 
 from isojax.errors import InputError, reason
 from isojax import laws
-from isojax.planner.allocation import (
+from isojax.allocation import (
     Allocation, admitted, allocate, section_of, sqrt_lr)
 
 

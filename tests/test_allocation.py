@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isojax.errors import InputError
-from isojax.planner.allocation import Allocation
-from isojax.planner.allocation import allocate
-from isojax.planner.allocation import of_section
-from isojax.planner.allocation import section_of
-from isojax.planner.allocation import sqrt_lr
+from isojax.allocation import Allocation
+from isojax.allocation import allocate
+from isojax.allocation import of_section
+from isojax.allocation import section_of
+from isojax.allocation import sqrt_lr
 
 ROWS = list(csv.DictReader(
-    (pathlib.Path(__file__).parents[2]
+    (pathlib.Path(__file__).parents[1]
      / "isojax/assets/published/planner_cases.csv").open()))
 
 

@@ -1,0 +1,274 @@
+"""Sizes of the sampler's programs: slots, chunk, pages, prefilled prompts.
+
+While rollouts wait, all slots are decoded. When the queue is empty, active
+slots become fewer, and the sampler goes on with the smallest program that
+contains them. A pool of pages is read in parts that grow with the pages in use.
+
+The trainer and the price model both take these sizes from here; no jax.
+"""
+
+import dataclasses
+import math
+import typing
+
+from isojax.errors import InputError
+from isojax.models.shape import BYTES, ModelShape
+
+FEW = 16  # slots of a row shard; on accelerators fewer are no faster
+LEAST = 4  # slots of a row shard, with SHRINK "fine"
+# Sizes: all slots, then a half, a quarter and an eighth; or three quarters, a
+# half, three eighths ... to LEAST. The second leaves fewer slots idle, and
+# compiles up to three times as many programs.
+SHRINK = ("halves", "fine")
+SHARED = 1 / 8  # part of a pool of pages that may have several readers
+ARENA = 32  # pages; a smaller arena saves less than its program costs
+# Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
+# a device busy.
+PREFILL = 8192
+# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1, as
+# in an evaluation; fewer are needed without.
+DRAWN = 8
+# Assumed shares of the most tokens where no mean is given.
+MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8
+
+
+def chunk(max_response: int) -> int:
+  """Tokens decoded between two checks for slots that have ended.
+
+  A finished slot idles for half a chunk on average: at a mean length of T / 8
+  an eighth of its time.
+  """
+  return min(max_response, max(4, min(64, max_response // 32)))
+
+
+def halves(size: int, unit: int, times: int, least: int) -> tuple[int, ...]:
+  """size, size / 2, ... after up to `times` halvings, ascending.
+
+  All are multiples of `unit`; none but the first is below `least` units.
+  """
+  each = [-(-size // (2**i * unit)) for i in range(times + 1)]
+  return tuple(sorted({unit * x for x in each if x >= min(least, each[0])}))
+
+
+def row_sizes(slots: int, G: int, shrink: str) -> tuple[int, ...]:
+  """Slots of the sampler's programs, ascending.
+
+  Args:
+    slots: of all row shards; rounded up to a multiple of G.
+    G: row shards.
+    shrink: one of SHRINK.
+  """
+  if shrink == "halves":
+    return halves(slots, G, 3, FEW)
+  times = slots.bit_length()
+  all_ = halves(slots, G, times, LEAST)
+  return tuple(sorted({*all_, *(
+      x for x in halves(-(-3 * slots // 4), G, times, LEAST)
+      if x >= min(LEAST * G, all_[0]))}))
+
+
+def shared(pages: int) -> int:
+  """Pages of a pool that may have several readers."""
+  return math.ceil(pages * SHARED)
+
+
+def offsets(pages: int) -> tuple[int, ...]:
+  """First page of each arena of a pool, and the end of the last.
+
+  The first arena has the pages that may be shared. A program reads it, or not,
+  and an eighth, a quarter, a half or all of the others, if that is ARENA pages.
+  """
+  rest = pages - shared(pages)
+  ends = halves(rest, 1, 3, ARENA)
+  return 0, shared(pages), *(shared(pages) + end for end in ends[:-1]), pages
+
+
+def check_shrink(shrink: str) -> None:
+  if shrink not in SHRINK:
+    raise InputError(f"sampler.shrink={shrink!r}: expected one of "
+                     f"{', '.join(SHRINK)}")
+
+
+def prefilled(slots: int, max_prompt: int, *, paged: bool) -> int:
+  """Prompts that are prefilled at once on a device.
+
+  They are an eighth of the slots. Beside a pool of pages, whose slots are many,
+  they have at most PREFILL tokens.
+  """
+  most = math.ceil(slots / 8)
+  return min(most, max(1, PREFILL // max_prompt)) if paged else most
+
+
+def weight_bytes(shape: ModelShape, weights: str, head: str) -> int:
+  """Bytes of all weights while sampling, before they are sharded."""
+  return BYTES[weights] * shape.params + shape.head * (
+      BYTES[head] - BYTES[weights])
+
+
+def largest(fits, most: int) -> int:
+  """The largest whole number up to `most` that fits, or 0."""
+  low, high = 0, most  # low fits or is 0, high + 1 does not or is too many
+  while low < high:
+    middle = (low + high + 1) // 2
+    low, high = (middle, high) if fits(middle) else (low, middle - 1)
+  return low
+
+
+class Admitted(typing.NamedTuple):
+  """What the memory of a device has space for."""
+
+  slots: int
+  pages: int | None  # of the pool; None: each slot has the longest length
+  gathered: bool  # weights over fsdp, once instead of at every token
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerSizes:
+  """What decides the bytes of a sampler on a device, except its slots.
+
+  n is not in it: all runs of a sweep have the same shapes.
+  """
+
+  shape: ModelShape
+  dtype: str  # of activations, a key of BYTES
+  weights: str  # of all matrices but the head's, a key of BYTES
+  head: str  # of the head's; a tied embedding is stored once, in it
+  cache: str  # of keys and values
+  max_prompt: int  # tokens
+  max_response: int
+  fused: bool  # prefill stores no scores
+  fsdp: int = 1
+  tensor: int = 1
+  page: int | None = None  # positions; None: slots have the longest length
+  expected: float | None = None  # mean new tokens; None: MEAN_RESPONSE
+
+  @property
+  def kv(self) -> float:
+    """Bytes of a token's keys and values on a device."""
+    return (self.shape.kv_bytes_per_token(BYTES[self.cache])
+            / min(self.tensor, self.shape.kv_heads))
+
+  @property
+  def chunk(self) -> int:
+    return chunk(self.max_response)
+
+  @property
+  def mean_response(self) -> float:
+    if self.expected is None:
+      return MEAN_RESPONSE * self.max_response
+    return self.expected
+
+  @property
+  def mean_prompt(self) -> float:
+    return MEAN_PROMPT * self.max_prompt
+
+  @property
+  def longest(self) -> int:
+    """Pages of the longest rollout, whose last token is not stored."""
+    return -(-(self.max_prompt + self.max_response - 1) // self.page)
+
+  @property
+  def weight_bytes(self) -> int:
+    return weight_bytes(self.shape, self.weights, self.head)
+
+  @property
+  def drawing_bytes(self) -> float:
+    """Bytes of the arrays of a slot from which a token is drawn."""
+    return DRAWN * 4 * self.shape.vocab / self.tensor
+
+  @property
+  def prompt_bytes(self) -> float:
+    """Bytes of a prompt that is prefilled, with one layer's activations."""
+    s, S = self.shape, self.max_prompt
+    return S * (self.kv + BYTES[self.dtype] * (
+        4 * s.width + 3 * s.mlp / self.tensor)
+                + 8 * s.heads / self.tensor * S * (not self.fused))
+
+  @property
+  def slot_bytes(self) -> float:
+    """Bytes of a slot without pages.
+
+    Its cache, and the cache's largest part again while it grows; float32
+    scores; logits and the arrays of drawing; an eighth of a prompt's prefill.
+    """
+    s, length = self.shape, self.max_prompt + self.max_response
+    return (length * self.kv * (1 + 1 / (2 * s.layers))
+            + 8 * s.heads / self.tensor * length
+            + self.drawing_bytes + self.prompt_bytes / 8)
+
+  @property
+  def page_bytes(self) -> float:
+    """Bytes of a page of all layers, and of the work on it.
+
+    Float32 scores and their softmax: of one row for most pages, of eight for an
+    eighth. A chunk is written with the pages of one layer beside the pool.
+    """
+    return self.page * (self.kv + self.kv / self.shape.layers
+                        + 2 * 8 * self.shape.heads / self.tensor)
+
+  @property
+  def pages_of_slot(self) -> float:
+    """Pages that a slot needs on average.
+
+    If every free slot is refilled, the mean age of a slot is E[T^2] / 2 E[T],
+    for log-normal lengths of sigma 0.8 about E[T]. A chunk is decoded next, and
+    half a page is empty at both ends. Prompts are counted as if none shared its
+    pages, which leaves room for long answers. If the pool is exhausted anyway,
+    slots are put back.
+    """
+    return 1 + (self.mean_prompt + self.mean_response + self.chunk) / self.page
+
+  def beside_pages(self, slots: int) -> float:
+    """Bytes of slots beside a pool: chunks, drawing, prompts of a prefill."""
+    return (slots * (self.chunk * self.kv + self.drawing_bytes)
+            + prefilled(slots, self.max_prompt, paged=True) * self.prompt_bytes)
+
+  @property
+  def least_bytes(self) -> float:
+    """Bytes of a device that samples with one slot, of the longest rollout."""
+    held = self.weight_bytes / self.tensor / self.fsdp
+    if self.page is None:
+      return held + self.slot_bytes
+    return held + self.beside_pages(1) + self.longest * self.page_bytes
+
+  def admitted(self, *, budget: float, most: int) -> Admitted:
+    """Slots of a device, and the pages of its pool.
+
+    Weights are gathered over fsdp once, instead of at every token, if all
+    wanted slots still fit; with pages, of which any number may be wanted,
+    unless that costs more than half of the slots. The pool has the memory that
+    is left. Without space for the longest rollout no slot is admitted.
+
+    Args:
+      budget: bytes of a device for sampling.
+      most: slots wanted on a device.
+    """
+    room = self._slots if self.page is None else self._paged
+    whole = self.weight_bytes / self.tensor
+    slots, pages = room(budget - whole, most)
+    if self.fsdp == 1:
+      return Admitted(slots, pages, True)
+    more = room(budget - whole / self.fsdp, most)
+    if slots == most or self.page is not None and 2 * slots >= more[0]:
+      return Admitted(slots, pages, True)
+    return Admitted(*more, False)
+
+  def _slots(self, budget: float, most: int) -> tuple[int, None]:
+    slots = max(0, min(most, int(budget // self.slot_bytes)))
+    return self._shared(slots, most), None
+
+  def _paged(self, budget: float, most: int) -> tuple[int, int]:
+    def pages(slots):
+      return min(int((budget - self.beside_pages(slots)) // self.page_bytes),
+                 slots * self.longest)
+
+    slots = self._shared(largest(
+        lambda slots: pages(slots) >= max(self.longest, min(
+            slots * self.longest, slots * self.pages_of_slot)), most), most)
+    return slots, pages(slots)
+
+  def _shared(self, slots: int, most: int) -> int:
+    """Fewer slots than wanted are a multiple of `tensor`, whose devices share
+    the drawing of tokens."""
+    return slots if slots == most else (
+        slots // self.tensor * self.tensor or slots)
