@@ -1,4 +1,4 @@
-"""The command line: --help, a config file with overrides, one-line errors."""
+"""The command line: config files with overrides, exit codes, one-line errors."""
 
 import contextlib
 import difflib
@@ -7,17 +7,13 @@ import os
 import re
 import sys
 import threading
-import traceback
 
 from absl import app
 from absl import flags
 from absl import logging
 from ml_collections import config_dict
 from ml_collections import config_flags
-from ml_collections.config_flags import config_flags as config_flags_lib
 
-from isojax import config_overrides
-from isojax import help_text
 from isojax import own_file
 from isojax import preemption
 from isojax.errors import InputError
@@ -33,6 +29,10 @@ DIVERGED = 76  # after a NaN or infinite loss, which would happen again
 PEER_LOST = 77
 INTERRUPTED = 130  # by Ctrl-C; the same code as in shells
 UNREAD = 141  # the reader of the output is gone; the same code as in shells
+FREE = ("constants",)  # sections of a config whose keys its values decide
+
+# `--help` of a command lists the flags that it defines by this module.
+flags.disclaim_key_flags()
 
 
 class _OrNone(flags.ArgumentParser):
@@ -52,13 +52,11 @@ class _Whole(flags.IntegerParser):
   """Parses whole numbers, also as 2e6."""
 
   def convert(self, argument):
-    try:
-      return super().convert(argument)
-    except ValueError:
+    if re.fullmatch(r"[\d.]+[eE]\d+|\d+\.0*", str(argument)):
       with contextlib.suppress(ValueError):
         if (value := float(argument)).is_integer():
           return int(value)
-      raise
+    return super().convert(argument)
 
 
 # --config.alloc.m=None. A field that is never None refuses it when the config
@@ -79,229 +77,180 @@ def define_config(example: str, *, required: bool = True):
   return holder
 
 
-def read_config(path: str):
-  """Returns the config that --config=PATH gives."""
+def read_config(path: str) -> config_dict.ConfigDict:
+  """The config of FILE or FILE:ARGUMENT, without a command line.
+
+  Raises:
+    InputError: the file is missing, or returns no config. An error of its own
+      code is raised as it is.
+  """
   # ml_collections runs each file in the module of the one before, if any.
   sys.modules.pop("config_config", None)
-  return config_flags_lib.ConfigFileFlagParser("config").parse(shipped(path))
+  return _checked(path, config_flags.config_flags.ConfigFileFlagParser(
+      "config").parse(shipped(path)))
 
 
-def config_of(path: str):
-  """Returns the config of FILE or FILE:ARGUMENT, without a command line.
-
-  Raises:
-    InputError: the file is missing, its code fails, or it has no get_config.
-  """
-  file = shipped(path).partition(":")[0]
+def _checked(path: str, config) -> config_dict.ConfigDict:
+  """What a file returned, if it is a config; InputError for others."""
   try:
-    return _checked(path, read_config(path))
+    getattr(config, "keys", None)  # of a missing file: raises its OSError
   except OSError as error:
-    raise InputError(f"--config={path}: cannot be read ({_last_line(error)}); "
-                     "give a config file, such as configs/hard.py") from error
-  except Exception as error:  # of ml_collections, or of the config's own code
-    if (message := _wrong_file(file, error)) is None:
-      raise
-    raise InputError(message) from error
-
-
-def _checked(path: str, config):
-  """Returns what get_config() returned, if it is a config.
-
-  Raises:
-    InputError: it is something else.
-    IOError: of ml_collections, the file is missing.
-  """
+    raise InputError(f"{path}: cannot be read ({_last_line(error)}); expected "
+                     "a config file, such as configs/hard.py") from None
   if not isinstance(config, config_dict.ConfigDict):
-    getattr(config, "keys", None)  # raises if the file is missing
-    raise InputError(_no_config(path, config))
+    raise InputError(f"{path}: get_config() returned {config!r:.40}; expected "
+                     "an ml_collections.ConfigDict")
   return config
 
 
-def _no_config(path: str, returned) -> str:
-  return (f"--config={path}: get_config() returned {returned!r:.40}; expected "
-          "an ml_collections.ConfigDict, as in configs/hard.py")
-
-
-def _wrong_file(path: str, error: BaseException) -> str | None:
-  """Returns what is wrong with a config file that raised an error, if known."""
-  if str(error).endswith("no attribute 'get_config'"):
-    return (f"--config={path}: defines no get_config(); expected a config file, "
-            "such as configs/hard.py")
-  return broken_config(path, error)
-
-
 def config_path(argv: list[str]) -> str:
-  """Returns the value of --config FILE or --config=FILE; empty without it."""
+  """The value of --config FILE or --config=FILE; empty without it."""
   split = [a.lstrip("-").split("=", 1) for a in argv]
   return next((part[1] if len(part) > 1 else after[0]
                for part, after in zip(split, split[1:] + [[""]])
                if part[0] == "config"), "")
 
 
-def _config_file(argv: list[str]) -> str:
-  """Returns the path of the config file, without its argument."""
-  return shipped(config_path(argv)).partition(":")[0]
-
-
-def broken_config(path: str, error: BaseException | None) -> str | None:
-  """Returns FILE:LINE and the error of the code in a config file.
-
-  Args:
-    path: the config file; an error that no line of its folder raised is not
-      one of the config.
-    error: what loading it raised, perhaps from another error.
-  """
-  folder = os.path.dirname(os.path.abspath(path))
-  while error is not None:
-    places = [(frame.filename, frame.lineno)
-              for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-      places.append((error.filename, error.lineno))
-    for file, line in reversed(places):
-      if os.path.dirname(os.path.abspath(file)) == folder:
-        text = error.msg if isinstance(error, SyntaxError) else _last_line(
-            error)
-        return (f"--config: {os.path.relpath(file)}:{line}: "
-                f"{type(error).__name__}: {text}; correct the config file")
-    error = error.__context__
-  return None
+def config_arguments(argv: list[str]) -> list[str]:
+  """--config and its overrides, as --name=value, for a command."""
+  return [word if "=" in word or after.startswith("--") else f"{word}={after}"
+          for word, after in zip(argv, [*argv[1:], "--"])
+          if word.startswith("--config")]
 
 
 def shipped(path: str) -> str:
-  """Returns FILE or FILE:ARGUMENT with the path at which the file is found."""
+  """FILE or FILE:ARGUMENT with the path at which the file is found."""
   file, colon, argument = path.partition(":")
   return f"{own_file.find(file)}{colon}{argument}"
 
 
 def pairs(flag: str, items: list[str]) -> dict[str, str]:
-  """Returns a list flag of NAME=VALUE as a dict; InputError for others."""
+  """A list flag of NAME=VALUE as a dict; InputError for others."""
   out = {}
   for item in items:
-    name, equals, value = item.partition("=")
-    if not equals or not name or not value or name in out:
+    name, _, value = item.partition("=")
+    if not name or not value or name in out:
       raise InputError(f"--{flag}={item}: expected distinct NAME=VALUE, "
                        "separated by commas")
     out[name] = value
   return out
 
 
-def _unknown_override(argv: list[str]) -> str | None:
-  """Returns what is wrong with the first override of an unknown field."""
-  config = read_config(config_path(argv))
-  split = [a.lstrip("-").split("=", 1) for a in argv]
-  wrong = (config_overrides.unknown_key(config, name) for name, *_ in split
-           if name.startswith("config."))
-  return next((f"--{text}" for text in wrong if text), None)
+def given() -> dict:
+  """The fields of the config that the command line sets, by dotted name."""
+  if "config" not in flags.FLAGS or not flags.FLAGS["config"].present:
+    return {}
+  return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def config_arguments(argv: list[str]) -> list[str]:
-  """Returns --config and its overrides, as --name=value, for a command."""
-  return [word if "=" in word or after.startswith("--") else f"{word}={after}"
-          for word, after in zip(argv, [*argv[1:], "--"])
-          if word.startswith("--config")]
-
-
-def _with_shipped_config(argv: list[str]) -> list[str]:
-  """Returns the arguments with the path at which the config file is found."""
-  out, after = [], ""
-  for word in argv:
-    name, equals, value = word.partition("=")
-    if name.lstrip("-") == "config" and equals and name.startswith("-"):
-      word = f"{name}={shipped(value)}"
-    elif after in ("--config", "-config"):
-      word = shipped(word)
-    out.append(word)
-    after = word
-  return out
-
-
-def _missing_flag(name: str) -> str:
-  """Returns the message for a required flag that was not given."""
-  example = help_text.example_of(sys.modules["__main__"].__doc__)
-  return f"--{name} is missing: {flags.FLAGS[name].help} Example: {example}"
-
-
-def _unknown_flag(name: str, message: str) -> str:
-  """Returns the message for an unknown flag, which may be a config field."""
-  if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-    config = flags.FLAGS["config"].value
-    near = config_overrides.fields_named(name, config)
-    if not near and "Did you mean" not in message:
-      near = [field for close in difflib.get_close_matches(
-          name, {field.rpartition(".")[2] for field in config_overrides.names(
-              config.to_dict(), "config", config)}, n=1, cutoff=0.7)
-              for field in config_overrides.fields_named(close, config)]
-    if near:
-      return (f"Unknown command line flag '{name}'. Fields of the config are "
-              f"set by {' or '.join(f'--{field}' for field in near[:3])}")
-  return message
-
-
-def _parse(argv: list[str], *, words: bool) -> list[str]:
-  """Returns the words that are no flags; InputError if a flag is wrong.
-
-  Args:
-    argv: the command line.
-    words: whether the command takes words that are no flags.
+def check_given(values: dict, where: str) -> None:
+  """InputError if the command line sets a field that `values` sets otherwise.
   """
+  for name, value in given().items():
+    theirs = values
+    for key in name.split("."):
+      theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
+          None)
+    if theirs is not None and theirs != value:
+      raise InputError(
+          f"{where}: the row sets {name} to {theirs!r}, the command line to "
+          f"{value!r}; leave out --config.{name}, or make another plan")
+
+
+def unknown_field(section, key: str, path: str) -> str | None:
+  """What is wrong with a key of a config's section; None: nothing."""
+  if not hasattr(section, "keys"):
+    return f"{path} is a value, not a section"
+  if key in section:
+    return None
+  names = {name.lower(): name for name in section}
+  near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
+  return f"{path}.{key}: no such key; " + (
+      f"the nearest is {path}.{names[near[0]]} (there are: "
+      f"{', '.join(sorted(section))})" if near else
+      f"{path} is empty here; set it as a whole, such as --{path}="
+      f"\"{{'{key}': 1.0}}\"")
+
+
+def override(section, values: dict, where: str, path: str = "config") -> None:
+  """Sets nested values in a config.
+
+  A section of FREE takes new keys, and loses those that are set to None.
+
+  Raises:
+    InputError: no such key, or a value of another type. The message begins with
+      `where`, the source of the values.
+  """
+  for key, value in values.items():
+    name = f"{path}.{key}"
+    if wrong := unknown_field(section, key, path):
+      raise InputError(f"{where}: {wrong}")
+    if key in FREE and hasattr(value, "items"):
+      merged = {**section[key], **value}
+      with section.unlocked(), section.ignore_type():
+        section[key] = {name: value for name, value in merged.items()
+                        if value is not None}
+    elif hasattr(section[key], "keys") and section[key].keys():
+      if not hasattr(value, "items"):
+        raise InputError(f"{where}: {name}={value!r}: expected a section, "
+                         "{" + ", ".join(section[key]) + "}")
+      override(section[key], value, where, name)
+    else:
+      _set(section, key, value, f"{where}: {name}")
+
+
+def _set(section, key: str, value, name: str) -> None:
+  if hasattr(value, "dtype") and not value.shape:
+    value = value.item()  # of numpy
+  if isinstance(value, float) and value.is_integer() and (
+      section.get_type(key) is int):
+    value = int(value)  # 2e6
   try:
-    rest = flags.FLAGS(_with_shipped_config(argv))
-    if rest[1:] and not words:
-      raise InputError(f"unexpected argument {rest[1]!r}: expected only flags, "
-                       "such as --config=FILE; see --help")
-    if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-      _checked(config_path(argv), flags.FLAGS["config"].value)
-    return rest
-  except flags.UnrecognizedFlagError as error:
-    message = _unknown_flag(error.flagname, _last_line(error))
-  except flags.Error as error:
-    message = _expected(_last_line(error))
-    if _last_line(error).startswith("TypeError: "):  # of a config's code
-      message = broken_config(_config_file(argv), error) or message
-    if found := re.search(r"Flag --(\w+) must have a value other", message):
-      message = (_no_config(config_path(argv), None)
-                 if found[1] == "config" and config_path(argv)
-                 else _missing_flag(found[1]))
-  except OSError as error:  # the config file
-    message = (f"--config cannot be read: {_last_line(error)}; give a config "
-               "file, such as configs/hard.py")
-  except Exception as error:  # of ml_collections, or of the config's own code
-    message = _wrong_file(_config_file(argv), error)
-    if message is None and not isinstance(error, (AttributeError, KeyError)):
-      raise
-    message = message or _unknown_override(argv) or str(error)
-  raise InputError(message)
-
-
-def _expected(message: str) -> str:
-  """Returns a message of absl or Python in the words of other messages."""
-  for pattern, words in (
-      (r"invalid literal for int\(\).*", "expected a whole number"),
-      (r"could not convert string to float.*", "expected a number"),
-      (r"^\w+Error: ", "")):  # from a config file
-    message = re.sub(pattern, words, message)
-  return message
+    with section.unlocked():
+      section[key] = value
+  except (TypeError, ValueError) as error:
+    raise InputError(f"{name}={value!r}: {error}") from None
 
 
 def _last_line(error: Exception) -> str:
   return str(error).strip().splitlines()[-1].strip()
 
 
+def _with_shipped_config(argv: list[str]) -> list[str]:
+  """The arguments with the path at which the config file is found."""
+  return [re.sub(r"^(--?config=)(.+)", lambda m: m[1] + shipped(m[2]), word)
+          if before not in ("--config", "-config") else shipped(word)
+          for before, word in zip(["", *argv], argv)]
+
+
+def _parse(argv: list[str], *, words: bool) -> list[str]:
+  """The words that are no flags; InputError if a flag is wrong."""
+  try:
+    rest = flags.FLAGS(_with_shipped_config(argv))
+    if "config" in flags.FLAGS and flags.FLAGS["config"].present:
+      _checked(config_path(argv), flags.FLAGS["config"].value)
+  except flags.Error as error:
+    # ml_collections puts a traceback of the config's code into the message.
+    place = re.findall(r'File "(.+)", line (\d+)', str(error))
+    at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
+    raise InputError(f"{at}{_last_line(error)}") from None
+  except (AttributeError, KeyError):
+    config = read_config(config_path(argv))  # raises what is its own error
+    for name in [word.lstrip("-").partition("=")[0] for word in argv]:
+      node, path = config, "config"
+      for key in name.split(".")[1:] if name.startswith("config.") else ():
+        if wrong := unknown_field(node, key, path):
+          raise InputError(f"--{wrong}") from None
+        node, path = node[key], f"{path}.{key}"
+    raise
+  if rest[1:] and not words:
+    raise InputError(f"unexpected argument {rest[1]!r}: expected only flags, "
+                     "such as --config=FILE; see --help")
+  return rest
+
+
 def code_of(error: InputError) -> int:
   return PREEMPTED if isinstance(error, OutOfReachError) else BAD_INPUT
-
-
-def _print_help(*, full: bool) -> None:
-  try:
-    print(help_text.help_text(sys.modules["__main__"].__doc__, full=full))
-    sys.stdout.flush()
-  except BrokenPipeError:
-    _discard_output()
-
-
-def _discard_output() -> None:
-  """Keeps Python from failing when it flushes the output at exit."""
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave_waiting_threads(code: int) -> None:
@@ -319,17 +268,14 @@ def _leave_waiting_threads(code: int) -> None:
 def run(main, on_bad_flags=None, *, words: bool = False) -> None:
   """Parses the flags and exits with the code of main(words).
 
-  --help is printed, and an InputError is one line with an exit code of its own.
+  An InputError is one line with an exit code of its own.
 
   Args:
-    main: of a command, whose docstring `help_text` describes.
+    main: of a command.
     on_bad_flags: called with the message after wrong flags were reported.
     words: whether the command takes words that are no flags.
   """
   def parsed(argv):
-    if asked := help_text.asked(argv):
-      _print_help(full=asked == "--helpfull")
-      sys.exit(0)
     try:
       return _parse(argv, words=words)
     except InputError as error:
@@ -356,7 +302,7 @@ def run(main, on_bad_flags=None, *, words: bool = False) -> None:
                        "command does what is left, or begins again\n")
       return INTERRUPTED
     except BrokenPipeError:  # such as `| head`; exit flushes once more
-      _discard_output()
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return UNREAD
 
   app.run(guarded, flags_parser=parsed)

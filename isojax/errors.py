@@ -1,5 +1,8 @@
 """The errors of the public interface; commands show them in one line."""
 
+import functools
+
+
 
 class InputError(ValueError):
   """Wrong input; the message says what was expected and what to do."""
@@ -11,6 +14,18 @@ class OutOfReachError(InputError):
 
 class DivergedError(Exception):
   """A step whose loss, gradient or parameters are not finite ended a run."""
+
+
+def unchained(function):
+  """The function, whose InputErrors have no traceback of what caused them."""
+  @functools.wraps(function)
+  def called(*args, **kwargs):
+    try:
+      return function(*args, **kwargs)
+    except InputError as error:
+      raise error.with_traceback(None) from None
+
+  return called
 
 
 def reason(error: Exception) -> str:

@@ -22,9 +22,7 @@ from absl import flags
 
 from isojax import cli
 from isojax import compilation
-from isojax import config_overrides
 from isojax import final_table
-from isojax import live_plot
 from isojax import profile
 from isojax import progress
 from isojax import rollouts as rollouts_lib
@@ -59,8 +57,6 @@ _MODE = flags.DEFINE_enum(
 _EVAL_SETS = flags.DEFINE_list(
     "eval_sets", [], "With --mode=eval: more strata files, beside that of the "
     "config.")
-_PLOT = flags.DEFINE_bool(
-    "plot", False, "Draw the learning curve live; needs a terminal.")
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of the second to fourth step of this "
     "process, for TensorBoard or ui.perfetto.dev.")
@@ -138,7 +134,8 @@ def apply_row(config, path: str, row: int | None) -> float:
   if row is None:
     raise InputError(f"--plan={path} needs --row; the first row is --row=0")
   found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
-  config_overrides.override(config, found["overrides"], f"{path}:{row + 1}")
+  cli.check_given(found["overrides"], f"{path}:{row + 1}")
+  cli.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 
@@ -190,12 +187,8 @@ def main(_) -> int:
     hosts.agree(context.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
-    plot = _PLOT.value and not evaluate
-    if plot and (why := live_plot.refusal()):
-      hosts.say(why)
-      plot = False
     run = evaluate_only if evaluate else functools.partial(
-        training.train, trace=_PROFILE.value, plot=plot)
+        training.train, trace=_PROFILE.value)
     context = stack.enter_context(run_folder.claimed(
         context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
     return run(context, folder)

@@ -99,38 +99,16 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
     bar.close()
 
 
-@contextlib.contextmanager
-def block(height: int):
-  """Yields a function that shows lines in place, on a terminal.
-
-  Lines that `say` prints, and other bars, stay apart from them.
-
-  Args:
-    height: lines to show, at most.
-  """
-  rows = [tqdm.tqdm(bar_format="{desc}", leave=False, dynamic_ncols=True)
-          for _ in range(height)]
-
-  def draw(lines: list[str]) -> None:
-    for row, line in zip(rows, [*lines, *[""] * height]):
-      row.set_description_str(line)
-
-  try:
-    yield draw
-  finally:
-    for row in reversed(rows):  # the cursor ends in the first line
-      row.close()
-
-
-_SINKS = []  # of `sent_to`, for the whole process, as the terminal is
+_SINKS = []  # of `printed`, for the whole process, as the terminal is
 
 
 @contextlib.contextmanager
-def sent_to(write):
-  """Sends the lines of `say` and the texts of `show` to write(text) meanwhile.
+def printed(on: bool):
+  """Prints the lines of `say` and `show` to standard output, or drops them.
 
   For callers without a terminal of their own, such as a notebook.
   """
+  write = print if on else lambda *_, **__: None
   _SINKS.append(write)
   try:
     yield
@@ -141,7 +119,7 @@ def sent_to(write):
 def say(line: str) -> None:
   """Prints a line to standard error, above a progress bar."""
   if _SINKS:
-    _SINKS[-1](line)
+    _SINKS[-1](line, flush=True)
     return
   tqdm.tqdm.write(line, file=sys.stderr)
   sys.stderr.flush()
@@ -150,6 +128,6 @@ def say(line: str) -> None:
 def show(text: str) -> None:
   """Prints a result to standard output."""
   if _SINKS:
-    _SINKS[-1](text)
+    _SINKS[-1](text, flush=True)
   else:
     print(text, flush=True)

@@ -6,7 +6,6 @@ import dataclasses
 from isojax import experiment
 from isojax import run_context
 from isojax import sections
-from isojax import unused_settings
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import step_folders
@@ -56,13 +55,8 @@ def as_stored(context: RunContext, config: dict, folder: str, *,
     folder: the workdir.
     run_id: of a new workdir; None: the hash of what decides the results.
     evaluate: the section `eval` may differ from that of the training run.
-
-  Raises:
-    InputError: the folder is new, and a setting of the run has no effect.
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
-  if not stored and not evaluate:
-    unused_settings.check(context.e)
   if stored and evaluate and "eval" in stored.config:
     found = experiment.completed(stored.config)["eval"]
     config = config | {"eval": found}

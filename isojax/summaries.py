@@ -1,4 +1,4 @@
-"""Writes records to TensorBoard, Weights & Biases and a live plot, as chosen.
+"""Writes records to TensorBoard and Weights & Biases, as chosen.
 
 A writer is a context manager that yields a function of a record. All of them
 are optional and none decides a result.
@@ -7,7 +7,6 @@ are optional and none decides a result.
 import contextlib
 import os
 
-from isojax import live_plot
 from isojax.errors import InputError
 
 # Fields that identify a record and are no curve.
@@ -65,8 +64,7 @@ def wandb(folder: str, project: str, run_id: str, config: dict):
 
 
 @contextlib.contextmanager
-def opened(folder: str, log, *, run_id: str, config: dict, kept: list[dict],
-           C: int, plot: bool):
+def opened(folder: str, log, *, run_id: str, config: dict, kept: list[dict]):
   """Yields a function that gives a record to every chosen writer.
 
   Args:
@@ -75,15 +73,12 @@ def opened(folder: str, log, *, run_id: str, config: dict, kept: list[dict],
     run_id: of the run.
     config: of the run, for W&B.
     kept: the records so far.
-    C: rollouts of the run.
-    plot: whether to draw the curve on the terminal.
   """
   start = kept[-1]["step"] if kept else 0
   with contextlib.ExitStack() as stack:
     writers = [stack.enter_context(writer) for writer in (
         log.tensorboard and tensorboard(folder, start),
-        log.wandb and wandb(folder, log.wandb, run_id, config),
-        plot and live_plot.opened(kept, C)) if writer]
+        log.wandb and wandb(folder, log.wandb, run_id, config)) if writer]
 
     def add(record: dict) -> None:
       for write in writers:

@@ -51,39 +51,35 @@ class End(typing.NamedTuple):
   why: str | None  # of a run that is not complete
 
 
-def train(context: RunContext, folder: str, *, trace: str | None = None,
-          plot: bool = False) -> int:
+def train(context: RunContext, folder: str, *, trace: str | None = None) -> int:
   """Runs or resumes the experiment in a claimed workdir.
 
   Args:
     context: of the run.
     folder: the workdir.
     trace: the folder of --profile.
-    plot: draw the learning curve on the terminal.
 
   Returns:
     The exit code of `End`.
   """
-  end = to_end(context, folder, trace, plot, stopping.on_signals)
+  end = to_end(context, folder, trace, stopping.on_signals)
   if end.why is not None:
     hosts.say(end.why)
   return end.code
 
 
-def to_end(context: RunContext, folder: str, trace: str | None,
-           plot: bool, signals) -> End:
+def to_end(context: RunContext, folder: str, trace: str | None, signals) -> End:
   """Runs or resumes the experiment in a claimed workdir.
 
   Args:
     context: of the run.
     folder: the workdir.
     trace: the folder of --profile.
-    plot: draw the learning curve on the terminal.
     signals: makes the context manager of a Stop, such as stopping.on_signals.
   """
   hosts.say(opening.opening(context))
   compilation.announce(hosts.say)
-  with opened(context, folder, trace, plot, signals) as run:
+  with opened(context, folder, trace, signals) as run:
     try:
       while True:
         run.stop.check()
@@ -242,8 +238,7 @@ def diverged(run: Run, fields: dict) -> str:
 
 
 @contextlib.contextmanager
-def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
-           signals):
+def opened(context: RunContext, folder: str, trace: str | None, signals):
   """Yields the Run of a workdir, resumed from its newest checkpoint."""
   e = context.e
   compiled = compilation.Count()
@@ -267,7 +262,7 @@ def opened(context: RunContext, folder: str, trace: str | None, plot: bool,
         contextlib.nullcontext() if complete or not hosts.first() else
         summaries_lib.opened(
             folder, e.log, run_id=context.run_id, config=context.identity,
-            kept=kept, C=e.alloc.C, plot=plot) as summaries,
+            kept=kept) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
         records.opened(ledger) if hosts.first() else contextlib.nullcontext(

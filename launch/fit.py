@@ -21,6 +21,8 @@ from isojax.frontier import result
 from isojax.frontier.io import selection
 from launch import record_flags
 
+flags.adopt_module_key_flags(record_flags)
+
 _RECORDS = flags.DEFINE_list(
     "records", ["runs/*/records.jsonl"], "Files or patterns, separated by "
     "commas; also in a bucket (gs://). Files named without a flag are read, "

@@ -16,10 +16,14 @@ python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 import shlex
 import sys
 
+from absl import flags
+
 from isojax import cli
 from isojax.planner import planning
 from isojax.planner import trainers
 from launch import plan_flags
+
+flags.adopt_module_key_flags(plan_flags)
 
 
 def main(_) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 from absl import flags
 
 from isojax import cli
-from isojax import config_overrides
 from isojax.errors import InputError
 from isojax.planner import priors
 from isojax.planner import trainers
@@ -118,7 +117,7 @@ def request() -> Request:
            if field.name not in ("config", "given")]
   values = {name: flags.FLAGS[name].value for name in names}
   lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
-  for field in config_overrides.given():
+  for field in cli.given():
     if field in CHOSEN:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {CHOSEN[field]}")

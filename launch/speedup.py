@@ -15,6 +15,8 @@ from isojax import cli
 from isojax.frontier import comparison
 from launch import record_flags
 
+flags.adopt_module_key_flags(record_flags)
+
 _BASELINE = flags.DEFINE_list(
     "baseline", None, "Files or patterns of the baseline's runs, separated by "
     "commas; runs of one Bp, n and m.", required=True)

@@ -18,11 +18,11 @@ MARKS = ("<!-- layers -->\n", "<!-- /layers -->")
 # longest one that fits decides.
 LAYERS = {
     "foundations": (
-        "isojax", "errors", "format", "help_text",
+        "isojax", "errors", "format",
         "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "laws", "progress", "live_plot", "summaries", "alarms",
-        "config_overrides", "cli", "compilation", "profile", "preemption",
+        "evaluate", "laws", "progress", "summaries", "alarms",
+        "cli", "compilation", "profile", "preemption",
         "own_file"),
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier", "sections"),
@@ -31,7 +31,7 @@ LAYERS = {
             "experiment", "final_table", "policy", "run_context", "stopping",
             "rollouts", "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
             "resume", "repair", "run_folder", "run_state", "step", "training",
-            "unused_settings"),
+            ),
     "sweep": ("sweep", "sweeper"),
     "study": ("study",),
     "commands": ("main", "launch"),
@@ -40,8 +40,8 @@ LAYERS = {
 # What people use who only plan, fit or manage sweeps: it does not load jax.
 # The sweeper imports `experiment` inside a function, to name new runs.
 WITHOUT_JAX = (
-    "errors", "format", "help_text",
-    "config_overrides", "cli",
+    "errors", "format",
+    "cli",
     "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "evaluate", "laws", "progress", "ledger",
     "planner", "frontier", "sections", "sweep", "sweeper", "study")
@@ -49,7 +49,7 @@ WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
-    "ml_collections": ("api", "cli", "config_overrides", "launch"),
+    "ml_collections": ("api", "cli", "launch"),
     "matplotlib": ("frontier.report", "study.figures",
                    "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
@@ -161,40 +161,38 @@ IMPORTS = {
     "allocation":
         "errors",
     "api.configs":
-        "api.words cli config_overrides errors experiment ledger.workdir",
+        "cli errors experiment ledger.workdir",
+    "api.figures":
+        "",
     "api.plans":
-        "api.configs api.studies api.words errors planner.planning "
-        "planner.request",
+        "api.configs api.studies errors planner.planning planner.request",
     "api.problem_sets":
-        "api.configs api.words launch.demo_model.make launch.split.run "
+        "api.configs errors launch.demo_model.make launch.split.run "
         "progress",
     "api.runs":
-        "api.configs api.words cli compilation errors "
+        "api.configs api.figures cli compilation errors "
         "frontier.report.plots_run ledger.object_store ledger.records "
         "models.hf_weights progress rl.rewards rng rollouts run_context "
         "run_folder sampling.sampler stopping tasks.prompts training types",
     "api.speedups":
-        "api.studies api.words errors frontier.comparison frontier.io.logs "
-        "frontier.report.plots_speedup frontier.result own_file",
+        "api.configs api.figures api.studies errors frontier.comparison "
+        "frontier.io.logs frontier.report.plots_speedup frontier.result "
+        "own_file",
     "api.studies":
-        "api.words errors format frontier.bootstrap frontier.curves "
-        "frontier.io.logs frontier.io.rows frontier.io.selection "
-        "frontier.result frontier.study own_file planner.cautions "
-        "planner.fit_file",
+        "api.configs api.figures errors format frontier.bootstrap "
+        "frontier.curves frontier.io.logs frontier.io.rows "
+        "frontier.io.selection frontier.result frontier.study own_file "
+        "planner.cautions planner.fit_file",
     "api.sweeps":
-        "allocation api.configs api.words config_overrides errors "
-        "experiment format ledger.records ledger.workdir plan_file "
-        "planner.planning progress sections sweeper",
-    "api.words":
-        "errors planner.planning",
+        "allocation api.configs cli errors experiment format ledger.records "
+        "ledger.workdir plan_file planner.planning progress sections "
+        "sweeper",
     "attention_kernels":
         "",
     "cli":
-        "config_overrides errors help_text own_file preemption",
+        "errors own_file preemption",
     "compilation":
         "",
-    "config_overrides":
-        "errors",
     "distributed.hosts":
         "cli errors ledger.workdir progress",
     "distributed.rendezvous":
@@ -299,8 +297,6 @@ IMPORTS = {
     "frontier.verdict":
         "format frontier.bootstrap frontier.collapse frontier.curves "
         "frontier.envelope frontier.study laws",
-    "help_text":
-        "",
     "laws":
         "",
     "ledger.checkpoint":
@@ -320,13 +316,11 @@ IMPORTS = {
         "distributed.hosts errors ledger.object_store",
     "ledger.workdir":
         "errors ledger.lease ledger.object_store ledger.records",
-    "live_plot":
-        "format progress",
     "main":
-        "cli compilation config_overrides distributed.hosts "
-        "distributed.rendezvous errors final_table ledger.object_store "
-        "ledger.records live_plot plan_file preemption profile progress "
-        "rollouts run_context run_folder stopping training",
+        "cli compilation distributed.hosts distributed.rendezvous errors "
+        "final_table ledger.object_store ledger.records plan_file "
+        "preemption profile progress rollouts run_context run_folder "
+        "stopping training",
     "mesh":
         "errors",
     "models.attention":
@@ -499,8 +493,7 @@ IMPORTS = {
         "tasks.stratum_file types",
     "run_folder":
         "allocation distributed.hosts experiment ledger.checkpoint "
-        "ledger.step_folders ledger.workdir run_context sections "
-        "unused_settings",
+        "ledger.step_folders ledger.workdir run_context sections",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",
@@ -592,11 +585,11 @@ IMPORTS = {
     "study.stages":
         "allocation errors ledger.records planner.request sweep.runs",
     "summaries":
-        "errors live_plot",
+        "errors",
     "sweep.attempts":
         "cli ledger.lease ledger.records sweep.runs",
     "sweep.runs":
-        "allocation config_overrides errors experiment ledger.object_store "
+        "allocation cli errors experiment ledger.object_store "
         "ledger.records ledger.workdir plan_file sections",
     "sweeper":
         "allocation cli errors ledger.records ledger.workdir progress",
@@ -652,8 +645,6 @@ IMPORTS = {
         "stopping summaries tasks.stratum_file",
     "types":
         "",
-    "unused_settings":
-        "errors experiment rl.objective",
     "launch":
         "",
     "launch.bench.__main__":
@@ -733,8 +724,8 @@ IMPORTS = {
     "launch.plan":
         "cli launch.plan_flags planner.planning planner.trainers",
     "launch.plan_flags":
-        "allocation cli config_overrides errors planner.priors "
-        "planner.request planner.trainers",
+        "allocation cli errors planner.priors planner.request "
+        "planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate mesh models.decoder models.hf_config "
         "models.hf_weights progress rl.optimizer rl.rewards rl.train_state "
@@ -815,7 +806,7 @@ IMPORTS = {
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":
-        "cli config_overrides experiment",
+        "cli experiment",
 }
 # </imports>
 

@@ -12,14 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from configs import base as base_lib
 from configs import easy
 from configs import hard
 from configs import ppo
 from isojax import experiment
 from isojax import run_context
 from isojax import sections
-from isojax import unused_settings
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -552,53 +550,3 @@ def test_a_budget_that_is_not_spent_is_said(alloc, told):
 def test_a_ddof_below_the_values_of_its_deviation_is_accepted(fields):
   experiment.check(experiment.load(changed(**fields)), problems=100,
                    max_positions=40)
-
-
-@pytest.mark.parametrize("name", [
-    "hard", "easy", "dapo", "dr_grpo", "pods", "ppo", "scalerl"])
-@pytest.mark.parametrize("size", ["tiny", "qwen2.5-7b"])
-def test_every_setting_of_our_configs_has_an_effect(name, size):
-  config = importlib.import_module(f"configs.{name}").get_config(size)
-  assert not list(unused_settings.found(experiment.load(config)))
-
-
-def test_neutral_settings_are_those_of_the_base_config():
-  config = base_lib.get_config().recipe
-  for name, value in unused_settings.CONSTANTS.items():
-    assert config.loss[name] == value
-  assert (config.loss.kl_estimator, config.loss.normalise,
-          config.loss.importance_level) == (
-              unused_settings.KL_ESTIMATOR, unused_settings.NORMALISE,
-              unused_settings.LEVEL)
-  assert (config.loss.ratio, config.loss.ratio_to) == (
-      unused_settings.RATIO, unused_settings.RATIO_TO)
-  assert config.critic.to_dict() == {"kind": "none", **unused_settings.CRITIC}
-
-
-@pytest.mark.parametrize("fields, told", [
-    (dict(critic__lr=1e-3), "critic.lr=0.001 .*critic.kind='none'; .*0.0003"),
-    (dict(critic__clip=0.2), "critic.clip=0.2 .*critic.kind='none'"),
-    (dict(critic__coef=0.2), "critic.coef=0.2"),
-    (dict(critic__coef=0.2, critic__kind="own", loss__advantage="gae",
-          loss__constants=dict(gamma=1.0, lam=1.0)), "critic.kind='own'"),
-    (dict(loss__selection="random"), "selection='random' .* alloc.m=None"),
-    (dict(loss__normalise="before"), "normalise='before' .* alloc.m=None"),
-    (dict(loss__advantage="centered", loss__advantage_ddof=1),
-     "advantage_ddof=1 has no effect: recipe.loss.advantage='centered'"),
-    (dict(loss__policy_loss="reinforce", loss__clip_high=0.28),
-     "clip_high=0.28 .*policy_loss='reinforce' .*; set it to 0.2"),
-    (dict(loss__kl_estimator="k1"), "kl_estimator='k1' .*kl_coef=0"),
-    (dict(loss__kl_estimator="k1", loss__kl_coef=0.1),
-     "kl_estimator='k1' .*gradient of mean 0"),
-    (dict(loss__policy_loss="reinforce", loss__ratio="sequence"),
-     "ratio='sequence' .*has no ratio; set it to 'token'"),
-    (dict(loss__policy_loss="reinforce", loss__ratio_to="behavior",
-          loss__importance_cap=None), "ratio_to='behavior' .*has no ratio"),
-    (dict(loss__zero_variance="regularizers"),
-     "zero_variance='regularizers' .*no KL in the loss, entropy bonus or"),
-    (dict(loss__importance_cap=None, loss__importance_level="sequence"),
-     "importance_level='sequence' .*importance_cap=None")])
-def test_settings_without_effect_are_refused_in_a_new_run(fields, told):
-  e = experiment.load(changed(**{f"recipe__{k}": v for k, v in fields.items()}))
-  with pytest.raises(InputError, match=told):
-    unused_settings.check(e)

@@ -24,7 +24,7 @@ def test_integers_are_curves_and_names_are_none():
 def opened(folder, kept, **log):
   return summaries.opened(
       str(folder), types.SimpleNamespace(tensorboard=False, wandb="", **log),
-      run_id="abc", config={"seed": 3}, kept=kept, C=96, plot=False)
+      run_id="abc", config={"seed": 3}, kept=kept)
 
 
 def test_no_writer_is_silent(tmp_path):

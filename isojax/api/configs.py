@@ -6,9 +6,9 @@ import os
 from ml_collections import config_dict
 
 from isojax import cli
-from isojax import config_overrides
-from isojax.api import words
-from isojax.errors import InputError
+from isojax.errors import InputError, unchained
+
+Path = str | os.PathLike
 
 
 def _stored(folder: str) -> dict:
@@ -18,7 +18,7 @@ def _stored(folder: str) -> dict:
   return experiment.completed(workdir.read_config(folder).config)
 
 
-@words.of_python
+@unchained
 def config(source, /, **sections):
   """Returns the config of a run, with some of its values replaced.
 
@@ -44,7 +44,7 @@ def config(source, /, **sections):
   if isinstance(source, (str, os.PathLike)):
     where = os.fspath(source)
     made = (config_dict.ConfigDict(_stored(where)) if os.path.isdir(where)
-            else cli.config_of(where))
+            else cli.read_config(where))
   elif isinstance(source, config_dict.ConfigDict):
     made = copy.deepcopy(source)
   elif isinstance(source, dict):
@@ -54,5 +54,5 @@ def config(source, /, **sections):
         f"config={source!r:.60}: expected the path of a config file such as "
         "configs/hard.py, a dict, a config, or the folder of a run")
   made.lock()
-  config_overrides.set_values(made, sections, where)
+  cli.override(made, sections, where)
   return made

@@ -4,8 +4,8 @@ import os
 
 from isojax.api import configs
 from isojax.api import studies
-from isojax.api import words
-from isojax.errors import InputError
+from isojax.api.configs import Path
+from isojax.errors import InputError, unchained
 from isojax.planner import planning
 from isojax.planner.request import Request
 
@@ -20,21 +20,21 @@ def _listed(value) -> tuple:
       value, "__iter__") else tuple(value)
 
 
-@words.of_python
+@unchained
 def plan(
     *, rollouts=None, hours: float | None = None,
     device_hours: float | None = None, usd: float | None = None,
-    stratum: str | None = None, problems: words.Path | None = None, law=None,
+    stratum: str | None = None, problems: Path | None = None, law=None,
     metric: str = _DEFAULT.metric, B_max: int | None = None,
     D: int | None = None, Bp=None, n=None, B: int | None = None,
     seeds=_DEFAULT.seeds, sweep: bool = _DEFAULT.sweep,
-    skip: words.Path | None = None, pods: bool = _DEFAULT.pods,
-    speedup: words.Path | None = None, schedule: bool = _DEFAULT.schedule,
+    skip: Path | None = None, pods: bool = _DEFAULT.pods,
+    speedup: Path | None = None, schedule: bool = _DEFAULT.schedule,
     config=None, machine: str | None = None,
-    usd_per_chip_hour: float | None = None, model: words.Path | None = None,
+    usd_per_chip_hour: float | None = None, model: Path | None = None,
     prompt_tokens: float | None = None, response_tokens: float | None = None,
     dtype: str = _DEFAULT.dtype, rows: int | None = None,
-    measured: words.Path | None = None, bench: words.Path | None = None
+    measured: Path | None = None, bench: Path | None = None
 ) -> planning.Plan:
   """Turns a budget into an allocation, or into a sweep that measures the best.
 

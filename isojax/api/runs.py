@@ -17,8 +17,9 @@ from isojax import run_folder
 from isojax import stopping
 from isojax import training
 from isojax.api import configs
-from isojax.api import words
-from isojax.errors import DivergedError, InputError
+from isojax.api import figures
+from isojax.api.configs import Path
+from isojax.errors import DivergedError, InputError, unchained
 from isojax.ledger import object_store
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
@@ -61,11 +62,8 @@ class Records:
     """Returns a pandas.DataFrame with a row for each record.
 
     Fields that only evaluations or only steps have are NaN in the other rows.
-
-    Raises:
-      InputError: pandas is not installed.
     """
-    pandas = words.library("pandas", "notebook", "to_pandas")
+    import pandas  # optional dependency
     return pandas.DataFrame(list(self.rows))
 
   def __repr__(self) -> str:
@@ -97,7 +95,7 @@ class Run:
         self._context, os.path.join(self.workdir, "checkpoints"))
     return params
 
-  @words.of_python
+  @unchained
   def sample(self, prompt: str, n: int = 1, *, template: bool = False,
              temperature: float | None = None, seed: int = 0) -> list[str]:
     """Samples continuations of a prompt from the trained policy.
@@ -122,8 +120,8 @@ class Run:
     return _sampled(self._context, lambda: self.params, prompt, n,
                     template=template, temperature=temperature, seed=seed)
 
-  @words.of_python
-  def evaluate(self, stratum: words.Path | None = None) -> dict:
+  @unchained
+  def evaluate(self, stratum: Path | None = None) -> dict:
     """Evaluates the trained policy on the validation problems of a stratum.
 
     k, temperature and top_p are those of the config's section eval.
@@ -143,15 +141,15 @@ class Run:
       context = run_context.on_stratum(context, os.fspath(stratum))
     step, rollouts = ((train[-1]["step"], train[-1]["rollouts"]) if train
                       else (0, 0))
-    with progress_lib.sent_to(words.Told(False)):
+    with progress_lib.printed(False):
       with rollouts_lib.grading(context) as grader:
         found = training.evaluation(context, grader, self.params, step,
                                     stopping.Stop())
     return {"kind": "eval", **run_context.identity_fields(
         context, step, rollouts, context.e.alloc.n_after(rollouts)), **found}
 
-  @words.of_python
-  def export(self, out: words.Path, *, dtype: str = "float32") -> None:
+  @unchained
+  def export(self, out: Path, *, dtype: str = "float32") -> None:
     """Writes the policy as a Hugging Face folder, with its tokenizer.
 
     transformers, vLLM and isojax (model.path) load the folder.
@@ -171,13 +169,9 @@ class Run:
 
     A matplotlib.figure.Figure, which a notebook shows; figure.savefig(path)
     stores it. Bars are standard errors over the validation problems.
-
-    Raises:
-      InputError: matplotlib is not installed.
     """
-    words.library("matplotlib", "plot", "plot")
     from isojax.frontier.report import plots_run  # needs matplotlib
-    return words.shown(plots_run.learning(list(self.records.evaluations)))
+    return figures.shown(plots_run.learning(list(self.records.evaluations)))
 
 
 def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
@@ -192,7 +186,7 @@ def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
   if not 0 <= seed < 2**31:
     raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
   prompts = _prompts(context, prompt, template)
-  with progress_lib.sent_to(words.Told(False)):
+  with progress_lib.printed(False):
     *_, (_, rollouts) = sampler_lib.stream(
         context.sampler, load(), prompts, n, rng.stream(seed, "sample"),
         temperature=temperature, top_p=1.0)
@@ -218,8 +212,8 @@ def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:
       id_P=np.zeros(1, np.uint32)))
 
 
-@words.of_python
-def train(config, workdir: words.Path | None = None, *,
+@unchained
+def train(config, workdir: Path | None = None, *,
           progress: bool = True) -> Run:
   """Trains a policy, or resumes a run, and returns it when it is complete.
 
@@ -249,7 +243,7 @@ def train(config, workdir: words.Path | None = None, *,
   if workdir is not None:
     workdir = os.fspath(workdir)
     object_store.check(workdir, "workdir")
-  with progress_lib.sent_to(words.Told(progress)):
+  with progress_lib.printed(progress):
     if note := compilation.keep_programs():
       progress_lib.say(note)
     context = run_context.prepare(config)
@@ -259,7 +253,7 @@ def train(config, workdir: words.Path | None = None, *,
         "runs", f"{context.e.name}-{context.run_id}")
     with run_folder.claimed(context, config.to_dict(), folder, run_id=None,
                             evaluate=False) as context:
-      end = training.to_end(context, folder, None, False, stopping.on_interrupt)
+      end = training.to_end(context, folder, None, stopping.on_interrupt)
   if end.code == cli.PREEMPTED:
     raise KeyboardInterrupt(
         f"{folder} is saved; call isojax.train again with the same config and "
@@ -270,7 +264,7 @@ def train(config, workdir: words.Path | None = None, *,
       os.path.join(folder, "records.jsonl")))), context)
 
 
-@words.of_python
+@unchained
 def sample(source, prompt: str, n: int = 1, *, template: bool = False,
            temperature: float | None = None, seed: int = 0) -> list[str]:
   """Samples continuations of a prompt from a policy, without training it.
@@ -290,7 +284,7 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
     InputError: the config is wrong, or as Run.sample.
   """
   config = configs.config(source)
-  with progress_lib.sent_to(words.Told(False)):
+  with progress_lib.printed(False):
     context = run_context.prepare(config)
     load = lambda: run_context.base_params(context)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):

@@ -4,9 +4,10 @@ import dataclasses
 import os
 
 from isojax import own_file
+from isojax.api import figures
 from isojax.api import studies
-from isojax.api import words
-from isojax.errors import InputError
+from isojax.api.configs import Path
+from isojax.errors import InputError, unchained
 from isojax.frontier import comparison
 from isojax.frontier import result
 from isojax.frontier.io import logs
@@ -33,10 +34,10 @@ class Speedup:
     """
     result.need_matplotlib("plot")
     from isojax.frontier.report import plots_speedup  # needs matplotlib
-    return words.shown(plots_speedup.curves(self.document))
+    return figures.shown(plots_speedup.curves(self.document))
 
-  @words.of_python
-  def save(self, folder: words.Path) -> None:
+  @unchained
+  def save(self, folder: Path) -> None:
     """Writes speedup.json and the figure, as launch.speedup does.
 
     Raises:
@@ -60,9 +61,9 @@ def _paths(files) -> tuple[str, ...]:
   return tuple(own_file.find(os.fspath(path)) for path in given)
 
 
-@words.of_python
-def speedup(baseline: words.Path | list | tuple,
-            records: words.Path | list | tuple, *, axis: str = _QUESTION.axis,
+@unchained
+def speedup(baseline: Path | list | tuple,
+            records: Path | list | tuple, *, axis: str = _QUESTION.axis,
             share: float = _QUESTION.share, draws: int = _QUESTION.draws,
             metric: str = "avg", at_k: int | None = None,
             eval_set: str | None = None, format: str | None = None,
@@ -101,4 +102,4 @@ def speedup(baseline: words.Path | list | tuple,
       read=lambda patterns, flag: logs.read(patterns, reading, flag=flag),
       metric=metric, at_k=at_k, eval_set=eval_set, axis=axis, share=share,
       draws=draws))
-  return Speedup(found.document, words.plain(found.text, speedup))
+  return Speedup(found.document, found.text)

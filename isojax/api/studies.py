@@ -6,8 +6,9 @@ import math
 import os
 
 from isojax import own_file
-from isojax.api import words
-from isojax.errors import InputError
+from isojax.api import figures
+from isojax.api.configs import Path
+from isojax.errors import InputError, unchained
 from isojax.format import many, pair
 from isojax.frontier import bootstrap
 from isojax.frontier import curves
@@ -36,11 +37,8 @@ class Logs:
 
     Columns: run_id, seed, Bp, n, step (updates), C (on the study's axis),
     reward (the metric, mean over the validation problems), where (the file).
-
-    Raises:
-      InputError: pandas is not installed.
     """
-    pandas = words.library("pandas", "notebook", "to_pandas")
+    import pandas  # optional dependency
     return pandas.DataFrame([
         {"run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
          "step": step, "C": C, "reward": reward, "where": run.where}
@@ -60,8 +58,8 @@ class Logs:
     return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
-@words.of_python
-def read(files: words.Path | list | tuple, *,
+@unchained
+def read(files: Path | list | tuple, *,
          format: str | None = _READING.kind, columns: dict | None = None,
          fixed: dict | None = None, scale: dict | None = None,
          from_path: str | None = _READING.from_path,
@@ -102,7 +100,7 @@ def read(files: words.Path | list | tuple, *,
   chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B)
   study, more = selection.from_rows(rows, chosen)
-  notes = tuple(words.plain(note, read) for note in more + notes)
+  notes = (*more, *notes)
   return Logs(study, notes, tuple(rows), chosen)
 
 
@@ -179,7 +177,7 @@ class Law:
     found = self.document["next"]
     return " ".join(filter(None, (found["text"], found["command"])))
 
-  @words.of_python
+  @unchained
   def n_star(self, C: float) -> Estimate:
     """Returns the best number of rollouts per problem for a budget.
 
@@ -208,7 +206,7 @@ class Law:
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
                     (*law.cautions, *(against[:1] if against else ())))
 
-  @words.of_python
+  @unchained
   def plot(self, name: str = "law"):
     """Returns a figure of the result, a matplotlib.figure.Figure.
 
@@ -220,10 +218,10 @@ class Law:
       InputError: no such figure, no data for it, or matplotlib is missing.
     """
     result.need_matplotlib("plot")
-    return words.shown(result.figure(self.document, name))
+    return figures.shown(result.figure(self.document, name))
 
-  @words.of_python
-  def save(self, folder: words.Path) -> None:
+  @unchained
+  def save(self, folder: Path) -> None:
     """Writes fit.json, the figures and report.html, as launch.fit does.
 
     Raises:
@@ -235,7 +233,7 @@ class Law:
     return result.summary(self.document)
 
 
-@words.of_python
+@unchained
 def fit(study, *, points: str = _OPTIONS.points.select,
         bin_width: float = _OPTIONS.points.bin_width,
         ema: float = _OPTIONS.points.ema,

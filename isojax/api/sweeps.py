@@ -9,14 +9,14 @@ import json
 import os
 import statistics
 
-from isojax import config_overrides
+from isojax import cli
 from isojax import format as format_lib
 from isojax import progress as progress_lib
 from isojax import sections
 from isojax import sweeper
 from isojax.api import configs
-from isojax.api import words
-from isojax.errors import InputError
+from isojax.api.configs import Path
+from isojax.errors import InputError, unchained
 from isojax.ledger import records
 from isojax.ledger import workdir
 from isojax import plan_file
@@ -32,7 +32,8 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   from isojax import experiment  # loads jax
   row, where = plan_file.read_row(lines, index, path=path), f"{path}:{index + 1}"
   config = copy.deepcopy(config)
-  config_overrides.override(config, row["overrides"], where)
+  cli.check_given(row["overrides"], where)
+  cli.override(config, row["overrides"], where)
   values = config.to_dict()
   try:
     alloc = of_section(values["alloc"])
@@ -121,8 +122,8 @@ class Sweep:
     return self.table()
 
 
-@words.of_python
-def run_sweep(plan: planning.Plan | words.Path, config, root: words.Path, *,
+@unchained
+def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
               workers: int | None = None, tries: int = 3,
               progress: bool = True) -> Sweep:
   """Runs every row of a plan, each in a process of its own.
@@ -153,7 +154,7 @@ def run_sweep(plan: planning.Plan | words.Path, config, root: words.Path, *,
     if value is not None and value < 1:
       raise InputError(f"{name}={value}: expected at least 1")
   root = os.fspath(root)
-  path = plan if isinstance(plan, words.Path) else os.path.join(
+  path = plan if isinstance(plan, Path) else os.path.join(
       root, "plan.jsonl")
   config = configs.config(config)
   if path is not plan:
@@ -162,7 +163,7 @@ def run_sweep(plan: planning.Plan | words.Path, config, root: words.Path, *,
   runs, wrong = of_plan(os.fspath(path), config, root)
   if wrong:
     raise InputError("; ".join(wrong))
-  with progress_lib.sent_to(words.Told(progress)):
+  with progress_lib.printed(progress):
     per_run = devices_of_mesh(config)
     if sweeper.sweep(runs, sweeper.workers_here(workers, per_run), tries):
       raise KeyboardInterrupt(f"{root} is saved; call isojax.run_sweep again "

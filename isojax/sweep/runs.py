@@ -21,7 +21,7 @@ import re
 import subprocess
 import tempfile
 
-from isojax import config_overrides
+from isojax import cli
 from isojax import sections
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -120,7 +120,8 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
   found = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
   ours = copy.deepcopy(config)
-  config_overrides.override(ours, found["overrides"], where)
+  cli.check_given(found["overrides"], where)
+  cli.override(ours, found["overrides"], where)
   values = json.loads(json.dumps(ours.to_dict()))
   try:
     of_section(values["alloc"])

@@ -1,7 +1,6 @@
 """A small run of each recipe, to be killed by launch.verify.kill_matrix."""
 
 from isojax import cli
-from isojax import config_overrides
 from isojax import experiment
 
 # About 16 steps, and checkpoints between which the kills happen.
@@ -56,5 +55,5 @@ def steps_of(case: str) -> int:
   """Returns the steps of a recipe's run."""
   config, changes = CASES[case]
   values = cli.read_config(f"configs/{config}.py")
-  config_overrides.override(values, merged(SMALL, changes), case)
+  cli.override(values, merged(SMALL, changes), case)
   return experiment.load(values).alloc.M
