@@ -18,7 +18,7 @@ from isojax.frontier import bootstrap
 from isojax.frontier import collapse
 from isojax.frontier import curves
 from isojax.frontier import result
-from isojax.frontier.io import selection
+from isojax.frontier import study as study_lib
 from launch import record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -55,9 +55,9 @@ _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
 
-def selected() -> selection.Selection:
+def selected() -> study_lib.Selection:
   """Returns which of the records form the study."""
-  return selection.Selection(
+  return study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
       Bp=_BP.value, B=_B.value)
@@ -80,7 +80,7 @@ def main(argv) -> None:
     named = [*_RECORDS.value, *named]
   rows, notes = record_flags.rows_of(named, axis=_AXIS.value, flag="records")
   chosen = selected()
-  study, more = selection.from_rows(rows, chosen)
+  study, more = study_lib.from_rows(rows, chosen)
   wanted = options()
   record_flags.writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")

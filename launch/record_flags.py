@@ -11,12 +11,13 @@ from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError, reason
-from isojax.frontier.io import formats
-from isojax.frontier.io import logs
-from isojax.frontier.io.rows import Row
+from isojax.frontier import formats
+from isojax.frontier import read as read_lib
+from isojax.frontier.formats import base
+from isojax.frontier.read import Row
 
 METRIC = flags.DEFINE_enum(
-    "metric", "avg", formats.METRICS, "avg, best@k or worst@k.")
+    "metric", "avg", base.METRICS, "avg, best@k or worst@k.")
 AT_K = flags.DEFINE_integer(
     "at_k", None, "k of best@k and worst@k; default: all stored samples.")
 EVAL_SET = flags.DEFINE_string(
@@ -52,20 +53,20 @@ def ranges() -> dict[str, tuple[float, float]]:
       ends = (float(low), float(high)) if colon else (0.0, 1 / float(low))
     except (ValueError, ZeroDivisionError):
       ends = math.nan, math.nan
-    out[name] = logs.span(name, *ends, text)
+    out[name] = read_lib.span(name, *ends, text)
   return out
 
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
-  """Returns logs.read of the files, read as the flags say.
+  """Returns read_lib.read of the files, read as the flags say.
 
   Args:
     patterns: paths, also with wildcards or in a bucket.
     axis: the compute, a field or a column.
     flag: the flag with the patterns, for messages.
   """
-  return logs.read(patterns, logs.Reading(
+  return read_lib.read(patterns, read_lib.Reading(
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
       fixed={name: value_of(value)
              for name, value in cli.pairs("fixed", _FIXED.value).items()},

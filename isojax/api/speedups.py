@@ -10,7 +10,7 @@ from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.frontier import comparison
 from isojax.frontier import result
-from isojax.frontier.io import logs
+from isojax.frontier import read as read_lib
 
 _QUESTION = comparison.Question
 
@@ -99,7 +99,7 @@ def speedup(baseline: Path | list | tuple,
   reading = studies.reading(format, columns, fixed, scale, from_path, axis)
   found = comparison.compared(_QUESTION(
       baseline=_paths(baseline), records=_paths(records),
-      read=lambda patterns, flag: logs.read(patterns, reading, flag=flag),
+      read=lambda patterns, flag: read_lib.read(patterns, reading, flag=flag),
       metric=metric, at_k=at_k, eval_set=eval_set, axis=axis, share=share,
       draws=draws))
   return Speedup(found.document, found.text)

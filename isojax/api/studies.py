@@ -13,14 +13,13 @@ from isojax.format import many, pair
 from isojax.frontier import bootstrap
 from isojax.frontier import curves
 from isojax.frontier import result
+from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
-from isojax.frontier.io import logs
-from isojax.frontier.io import selection
-from isojax.frontier.io.rows import Row
+from isojax.frontier.read import Row
 from isojax.planner import cautions
 from isojax.planner import fit_file
 
-_READING, _OPTIONS = logs.Reading(), bootstrap.DEFAULT
+_READING, _OPTIONS = read_lib.Reading(), bootstrap.DEFAULT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Logs:
   study: study_lib.Study  # the checked runs, with one axis and one metric
   notes: tuple[str, ...]  # what the readers assumed or left out, and why
   _rows: tuple[Row, ...]
-  _chosen: selection.Selection
+  _chosen: study_lib.Selection
 
   def to_pandas(self):
     """Returns a pandas.DataFrame with a row for each evaluation of each run.
@@ -94,19 +93,19 @@ def read(files: Path | list | tuple, *,
   """
   given = reading(format, columns, fixed, scale, from_path, axis)
   paths = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-  rows, notes = logs.read(
+  rows, notes = read_lib.read(
       [own_file.find(os.fspath(path)) for path in paths], given,
       flag="files")
-  chosen = selection.Selection(axis=axis, metric=metric, at_k=at_k,
+  chosen = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
                                eval_set=eval_set, Bp=Bp, B=B)
-  study, more = selection.from_rows(rows, chosen)
+  study, more = study_lib.from_rows(rows, chosen)
   notes = (*more, *notes)
   return Logs(study, notes, tuple(rows), chosen)
 
 
-def reading(format, columns, fixed, scale, from_path, axis) -> logs.Reading:
+def reading(format, columns, fixed, scale, from_path, axis) -> read_lib.Reading:
   """Returns how files are read, from the arguments of isojax.read."""
-  return logs.Reading(
+  return read_lib.Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: _ends(name, value) for name, value in (scale or {}).items()},
       from_path=from_path, axis=axis)
@@ -119,7 +118,7 @@ def _ends(name: str, value) -> tuple[float, float]:
     low, high = map(float, ends)
   except (TypeError, ValueError, ZeroDivisionError):
     low = high = math.nan
-  return logs.span(name, low, high, value)
+  return read_lib.span(name, low, high, value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
 from isojax.frontier import collapse
 from isojax.frontier import speedup
-from isojax.frontier.io import selection
-from isojax.frontier.io.rows import Row
+from isojax.frontier import study as study_lib
+from isojax.frontier.read import Row
 from isojax.ledger import records
 
 FEW = 5  # runs; of fewer, the interval is too narrow
@@ -99,7 +99,7 @@ def name_of(key) -> str:
 def studied(q: Question, name: str, rows: list[Row], notes: list[str]):
   """Returns the (study, arm) of a recipe; InputError names it."""
   try:
-    study, told = selection.from_rows(rows, selection.Selection(
+    study, told = study_lib.from_rows(rows, study_lib.Selection(
         axis=q.field, metric=q.metric, at_k=q.at_k, eval_set=q.eval_set,
         Bp=None, B=None))
   except InputError as error:

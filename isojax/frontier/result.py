@@ -12,11 +12,11 @@ from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import labels
 from isojax.frontier import next_sweep
-from isojax.frontier.io import fit_json
-from isojax.frontier.io import formats
-from isojax.frontier.io import selection
-from isojax.frontier.io.rows import Row
-from isojax.frontier.io.selection import Selection
+from isojax.frontier import fit_json
+from isojax.frontier import study as study_lib
+from isojax.frontier.formats import base
+from isojax.frontier.read import Row
+from isojax.frontier.study import Selection
 from isojax.frontier.report.sections import IN_COLUMN
 from isojax.frontier.study import Study
 from isojax.ledger import records
@@ -36,9 +36,9 @@ def other_metrics(metric: str, rows: list[Row],
   """Returns metric -> study of the same runs, for other metrics in the records.
   """
   found = {}
-  for name in formats.METRICS:
+  for name in base.METRICS:
     try:
-      study, _ = selection.from_rows(
+      study, _ = study_lib.from_rows(
           rows, dataclasses.replace(chosen, metric=name))
     except InputError:  # a log without this metric
       continue

@@ -1,6 +1,7 @@
 """Studies: checked runs of one model on one problem set, one axis, one metric.
 
-`io.selection` makes a study of the rows of log files.
+`from_rows` makes a study of the rows of log files and refuses rows of different
+studies.
 """
 
 import collections
@@ -9,9 +10,16 @@ import math
 
 import numpy as np
 
+from isojax import evaluate
+from isojax.errors import InputError
+from isojax.frontier.formats.base import METRICS
+from isojax.frontier.read import Row
+
 FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
+MOST = 2**40  # largest count that is accepted
+MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,3 +90,262 @@ class Study:
     if not sizes or max(sizes) > D_ROUNDING * min(sizes):
       return None
     return sizes.most_common(1)[0][0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """Which records form the study; None: the value that all of them share."""
+
+  axis: str
+  metric: str  # avg, best or worst
+  at_k: int | None  # of best@k and worst@k; None: all stored samples
+  eval_set: str | None
+  Bp: int | None  # only runs with this Bp
+  B: int | None  # only runs with this Bp * n
+
+  def __post_init__(self):
+    if self.metric not in METRICS:
+      raise InputError(f"--metric={self.metric}: expected one of "
+                       f"{', '.join(METRICS)}")
+    for name in ("at_k", "Bp", "B"):
+      if getattr(self, name) is not None and getattr(self, name) < 1:
+        raise InputError(f"--{name}={getattr(self, name)}: expected an integer "
+                         "of at least 1")
+
+
+def _field(row: Row, name: str):
+  if row.fields.get(name) is None:
+    raise InputError(
+        f"{row.where}: no {name}; give its column, --columns={name}=COLUMN, or "
+        f"its value, --fixed={name}=VALUE; there are: {', '.join(row.fields)}")
+  return row.fields[name]
+
+
+def _common(rows: list[Row], name: str, flag: str | None) -> str:
+  """The value that all rows share; InputError if there are several."""
+  count = collections.Counter(str(r.fields.get(name, UNKNOWN)) for r in rows)
+  if len(count) > 1:
+    several = ", ".join(f"{v} ({c} rows)" for v, c in count.most_common(5))
+    raise InputError(
+        f"records of several {name}: {several}; a study has one: "
+        + (f"choose it with {flag}=..." if flag else "give only its files"))
+  return next(iter(count))
+
+
+def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
+  """(Mean over problems, value of each problem or None) of the metric."""
+  correct = row.fields.get("correct")
+  # Sums of rewards other than 0 and 1 give the mean, not the best of k.
+  if correct is not None and (s.metric == "avg" or not any(
+      isinstance(c, float) for c in correct)):
+    stored, correct = _field(row, "k"), np.asarray(correct)
+    if not (len(correct) and 0 <= correct.min() <= correct.max() <= stored):
+      raise InputError(f"{row.where}: correct: expected a list of counts from "
+                       f"0 to k={stored}")
+    k = stored if s.at_k is None else s.at_k
+    if k > stored:
+      raise InputError(f"{row.where}: at_k={k} of {stored} stored samples: "
+                       f"expected 1 to {stored}")
+    value = (correct / stored if s.metric == "avg" else
+             evaluate.best_at_k(correct, stored=stored, k=k)
+             if s.metric == "best" else
+             evaluate.worst_at_k(correct, stored=stored, k=k))
+    return float(value.mean()), value
+  if s.at_k is not None and s.metric != "avg":
+    raise InputError(f"{row.where}: {s.metric}@{s.at_k} needs the counts per "
+                     "problem (correct), which this log does not have; leave "
+                     "out --at_k to use the log's own column")
+  return float(_field(row, s.metric)), None
+
+
+def _kept(rows: list[Row], s: Selection, notes: list[str]):
+  """(Step, C, reward, values) of the usable rows of one run."""
+  kept, previous, nan = [], None, []
+  for row in rows:
+    step = _field(row, "step")
+    C = step if s.axis == "updates" else _field(row, s.axis)
+    if not isinstance(C, (int, float)) or not 0 <= C <= MOST_C:
+      raise InputError(f"{row.where}: {s.axis}={C!r:.40}: expected a number "
+                       f"from 0 to {MOST_C:g}")
+    reward, values = _value(row, s)
+    if math.isnan(reward):
+      nan.append(row.where)
+      continue
+    if not -1e-9 <= reward <= 1 + 1e-9:
+      raise InputError(
+          f"{row.where}: {s.metric}={reward:g}: expected a pass rate in [0, 1]"
+          "; give the column of the accuracy with --columns, or rescale it: "
+          f"--scale={s.metric}=0.01 for percent, --scale={s.metric}=LOW:HIGH "
+          "for a reward from LOW (wrong) to HIGH (right)")
+    if previous is not None and C < previous:
+      notes.append(f"{row.where}: {s.axis} goes back from {previous:g} to {C:g}"
+                   "; this and the later rows of the run were left out")
+      break
+    if C == previous:
+      notes.append(f"{row.where}: {s.axis}={C:g} occurs twice; the first row "
+                   "was kept")
+      continue
+    previous = C
+    kept.append((step, float(C), reward, values))
+  if nan:
+    notes.append(f"{nan[0]}: {s.metric} is NaN" + (
+        "; the row was left out" if len(nan) == 1 else
+        f" in {len(nan)} rows of the run, from here on, which were left out"))
+  return kept
+
+
+def _training_problems(rows: list[Row]) -> int | None:
+  """D of the last row that has it or an epoch (D = M Bp / epoch)."""
+  for fields in (row.fields for row in reversed(rows)):
+    D, epoch = fields.get("D"), fields.get("epoch")
+    if not isinstance(D, int) and isinstance(epoch, (int, float)) and epoch > 0:
+      D = fields["step"] * fields["Bp"] / epoch
+    if isinstance(D, (int, float)):
+      return round(D) if 1 <= D <= MOST else None
+  return None
+
+
+def _run(run_id: str, rows: list[Row], s: Selection,
+         notes: list[str]) -> Run | None:
+  """One run, or None if it is not selected or too short."""
+  where = rows[0].where
+  for name in ("Bp", "n"):
+    values = sorted({_field(row, name) for row in rows})
+    if len(values) > 1:
+      raise InputError(
+          f"{where}: run {run_id} has several {name} ({values}), expected one "
+          "(Bp, n) per run; leave out runs with a schedule of n, and give each "
+          "run its own run_id")
+  Bp, n = rows[0].fields["Bp"], rows[0].fields["n"]
+  if (s.Bp is not None and Bp != s.Bp) or (s.B is not None and Bp * n != s.B):
+    return None
+  kept = _kept(rows, s, notes)
+  if len(kept) < FEWEST:
+    notes.append(f"{where}: run {run_id} has {len(kept)} usable evaluations, a "
+                 f"curve needs {FEWEST}; it was left out")
+    return None
+  steps, C, rewards, values = zip(*kept)
+  counted = all(v is not None for v in values) and (
+      len({len(v) for v in values}) == 1)
+  return Run(run_id=run_id, seed=rows[0].fields.get("seed"), Bp=Bp, n=n,
+             D=_training_problems(rows), step_E=np.array(steps),
+             C_E=np.array(C), value_ExQ=np.stack(values) if counted else None,
+             reward_E=np.array(rewards), where=where.rsplit(":", 1)[0])
+
+
+def _check_m(rows: list[Row]) -> None:
+  """Raises InputError if runs of one Bp and n train on several m.
+
+  Logs without m are of runs that train on all n.
+  """
+  sizes = collections.defaultdict(set)
+  for fields in (row.fields for row in rows):
+    if fields.keys() >= {"Bp", "n"}:
+      m = fields.get("m")
+      sizes[fields["Bp"], fields["n"]].add(fields["n"] if m is None else m)
+  for (Bp, n), several in sizes.items():
+    if len(several) > 1:
+      raise InputError(
+          f"runs of Bp={Bp}, n={n} train on m={sorted(several)} rollouts; runs "
+          "of one study have one m for each n: give only the files of one "
+          "recipe, and compare recipes with launch.speedup")
+
+
+def _surely_equal(short: Run, long: Run) -> bool:
+  """Whether two runs have equal, changing values of every problem.
+
+  The name of a config is part of a run's id, so one run may have two.
+  """
+  if short.value_ExQ is None or long.value_ExQ is None:
+    return False
+  return bool(np.array_equal(
+      short.value_ExQ, long.value_ExQ[:len(short.value_ExQ)])
+              and (short.value_ExQ != short.value_ExQ[0]).any())
+
+
+def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
+  """The runs without copies; InputError for two runs with one seed."""
+  kept: dict[tuple, Run] = {}
+  for run in runs:
+    key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
+    if key not in kept:
+      kept[key] = run
+      continue
+    other = kept[key]
+    short, long = sorted((run, other), key=lambda r: len(r.C_E))
+    E = len(short.C_E)
+    equal = (np.array_equal(short.C_E, long.C_E[:E])
+             and np.array_equal(short.reward_E, long.reward_E[:E]))
+    if not equal or run.run_id != other.run_id and not _surely_equal(
+        short, long):
+      raise InputError(
+          f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
+          f"n={run.n}, seed={run.seed}; runs of one study differ in nothing "
+          "else: give only the runs of one recipe")
+    notes.append(f"{short.where}: a copy of the run in {long.where}" + (
+        "" if run.run_id == other.run_id else
+        ": the same evaluations under another run id, such as that of another "
+        "config name") + "; left out")
+    kept[key] = long
+  return list(kept.values())
+
+
+def _of_set(rows: list[Row], eval_set: str) -> list[Row]:
+  """The rows of one evaluation set; InputError if there are none."""
+  sets = {str(row.fields["eval_set"]) for row in rows
+          if "eval_set" in row.fields}
+  if eval_set not in sets:
+    raise InputError(f"--eval_set={eval_set}: not in the records; there are: "
+                     f"{', '.join(sorted(sets)) or 'none that are named'}")
+  return [row for row in rows if str(row.fields.get("eval_set")) == eval_set]
+
+
+def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
+  """The study of these rows, and notes on what was left out.
+
+  Raises:
+    InputError: no usable rows, or rows of different studies.
+  """
+  if not rows:
+    raise InputError("no evaluation in the records; check the file and "
+                     "--format")
+  if s.eval_set is not None:
+    rows = _of_set(rows, s.eval_set)
+  eval_set = _common(rows, "eval_set", "--eval_set")
+  model, split = _common(rows, "model", None), _common(rows, "split", None)
+  _common(rows, "task", None)  # what judges
+  k = _common(rows, "k", None) if s.metric != "avg" and s.at_k is None else None
+  stored = {r.fields["k"] for r in rows if "k" in r.fields}
+  _check_m(rows)
+  grouped = collections.defaultdict(list)
+  for row in rows:
+    # Two files may have one run_id: copies, which _without_copies drops.
+    grouped[str(_field(row, "run_id")), row.where.rsplit(":", 1)[0]].append(row)
+  notes: list[str] = []
+  runs = [_run(run_id, each, s, notes) for (run_id, _), each in grouped.items()]
+  runs = _without_copies([r for r in runs if r is not None], notes)
+  if not runs:
+    limits = " and ".join(f"{name}={value}" for name, value in (
+        ("--Bp", s.Bp), ("--B", s.B)) if value is not None)
+    raise InputError("no usable run is left" + (
+        f": {notes[0]}" if notes else
+        f" with {limits}; there are (Bp, n) = " + ", ".join(
+            map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows})))))
+  sizes = sorted({r.Bp * r.n for r in runs})
+  if s.axis == "updates" and len(sizes) > 1:
+    raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
+                     "n*(M) needs one: choose it with --B=...")
+  shapes = {None if r.value_ExQ is None else r.value_ExQ.shape[1] for r in runs}
+  per_problem = len(shapes) == 1 and None not in shapes
+  if len(shapes) > 1:
+    notes.append("the runs do not all have counts of the same problems; "
+                 "intervals come from the scatter around each curve")
+  if not per_problem:
+    runs = [dataclasses.replace(r, value_ExQ=None) for r in runs]
+  runs.sort(key=lambda r: (r.n, r.Bp, str(r.seed), r.run_id))
+  return Study(
+      runs=tuple(runs), axis=s.axis,
+      metric=s.metric + (f"@{s.at_k or k}" if s.metric != "avg" else ""),
+      split=split, eval_set=eval_set, model=model,
+      k=stored.pop() if len(stored) == 1 else None,
+      per_problem=per_problem), notes

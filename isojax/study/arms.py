@@ -15,7 +15,7 @@ from isojax.frontier import bootstrap
 from isojax.frontier import scalerl
 from isojax.frontier import speedup
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.io import selection
+from isojax.frontier import study as study_lib
 from isojax.study import law
 from isojax.study import leaders
 from isojax.study import ledger
@@ -78,8 +78,8 @@ def speedups(baseline: list[LedgerRun], other: list[LedgerRun], *,
 
 
 def _study(runs: list[LedgerRun], axis: str, path: str):
-  return selection.from_rows(
-      ledger.rows(runs, path=path, C=results.EVERYTHING), selection.Selection(
+  return study_lib.from_rows(
+      ledger.rows(runs, path=path, C=results.EVERYTHING), study_lib.Selection(
           axis=axis, metric="avg", at_k=None, eval_set=None, Bp=None,
           B=None))[0]
 

@@ -7,7 +7,7 @@ import numpy as np
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.io import selection
+from isojax.frontier import study as study_lib
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 from isojax.study import ledger
@@ -36,7 +36,7 @@ def study_of(runs: list[LedgerRun], *, path: str, C: float, axis: str,
     notes: is extended by what was left out.
   """
   rows = ledger.rows(runs, path=path, C=C)
-  study, told = selection.from_rows(rows, selection.Selection(
+  study, told = study_lib.from_rows(rows, study_lib.Selection(
       axis=axis, metric=metric, at_k=None, eval_set=None, Bp=None, B=None))
   notes += told
   return study

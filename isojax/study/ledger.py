@@ -15,7 +15,7 @@ import numpy as np
 
 from isojax import cli
 from isojax.errors import InputError, reason
-from isojax.frontier.io.rows import Row
+from isojax.frontier.read import Row
 from isojax.ledger import records
 from isojax.study import protocol as protocol_lib
 from isojax.study.protocol import Planned, Protocol

@@ -12,7 +12,7 @@ from isojax.frontier import collapse
 from isojax.frontier import diagnostics
 from isojax.frontier import next_sweep
 from isojax.frontier.bootstrap import Options
-from isojax.frontier.io import fit_json
+from isojax.frontier import fit_json
 from isojax.study import law
 from isojax.study import leaders
 from isojax.study import ledger

@@ -16,9 +16,9 @@ from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import next_sweep
 from isojax.frontier import synthetic
-from isojax.frontier.io import field_mapping
-from isojax.frontier.io import fit_json
-from isojax.frontier.io import selection
+from isojax.frontier import read as read_lib
+from isojax.frontier import fit_json
+from isojax.frontier import study as study_lib
 from isojax.frontier.report import html
 from isojax.frontier.report import plots
 from isojax.allocation import B_MAX, PAPER_BP, PAPER_N, cells
@@ -63,11 +63,9 @@ def rows():
     paths = write_records(folder)
     yield row("write records (not part of launch.fit)")
     begun = last
-    read = [row for path in paths for row in field_mapping.read(
-        path, kind="isojax", columns={}, fixed={}, scale={}, axis="rollouts",
-        from_path=None)[0]]
+    read, _ = read_lib.read(paths, read_lib.Reading(), flag="records")
     yield row("read records")
-    study, notes = selection.from_rows(read, selection.Selection(
+    study, notes = study_lib.from_rows(read, study_lib.Selection(
         axis="rollouts", metric="avg", at_k=None, eval_set=None, Bp=None,
         B=None))
     yield row("study")

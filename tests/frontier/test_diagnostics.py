@@ -7,7 +7,7 @@ import pytest
 
 from isojax.frontier import analysis
 from isojax.frontier import diagnostics
-from isojax.frontier.io import fit_json
+from isojax.frontier import fit_json
 from isojax.frontier.study import Run, Study
 from tests.frontier import studies
 

@@ -10,7 +10,7 @@ from isojax.frontier import diagnostics
 from isojax.frontier import next_sweep
 from isojax.frontier import synthetic
 from isojax.frontier import verdict
-from isojax.frontier.io import fit_json
+from isojax.frontier import fit_json
 from tests.frontier import studies
 
 

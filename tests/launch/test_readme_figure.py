@@ -7,7 +7,7 @@ import numpy as np
 
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier.io import fit_json
+from isojax.frontier import fit_json
 from isojax.frontier import synthetic
 from launch import readme_figure
 from tests import command

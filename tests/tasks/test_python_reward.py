@@ -8,8 +8,8 @@ from isojax import evaluate
 from isojax import experiment
 from isojax import run_context
 from isojax.errors import InputError
-from isojax.frontier.io import rows as rows_lib
-from isojax.frontier.io import selection
+from isojax.frontier import read as rows_lib
+from isojax.frontier import study as study_lib
 from isojax.tasks import grader
 from isojax.tasks import python_reward
 from isojax.tasks.problem import Problem
@@ -173,20 +173,20 @@ def rows(**more):
 
 
 def choice(metric, at_k=None):
-  return selection.Selection("rollouts", metric, at_k, None, None, None)
+  return study_lib.Selection("rollouts", metric, at_k, None, None, None)
 
 
 def test_a_fit_reads_graded_rewards():
   """avg from the sums of rewards; best from its own column."""
-  study, _ = selection.from_rows(rows(), choice("avg"))
+  study, _ = study_lib.from_rows(rows(), choice("avg"))
   np.testing.assert_allclose(study.runs[0].value_ExQ[3], [0.3, 0.9])
-  study, _ = selection.from_rows(rows(), choice("best"))
+  study, _ = study_lib.from_rows(rows(), choice("best"))
   np.testing.assert_allclose(study.runs[0].reward_E, [0, 0.3, 0.6, 0.9])
   with pytest.raises(InputError, match="best@2 needs the counts"):
-    selection.from_rows(rows(), choice("best", 2))
+    study_lib.from_rows(rows(), choice("best", 2))
 
 
 def test_a_fit_refuses_runs_of_several_rewards():
   with pytest.raises(InputError, match="several task: python-a .*python-b"):
-    selection.from_rows(rows(task="python-a") + rows(
+    study_lib.from_rows(rows(task="python-a") + rows(
         task="python-b", run_id="s"), choice("avg"))

@@ -5,7 +5,7 @@ import dataclasses
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import synthetic
-from isojax.frontier.io import fit_json
+from isojax.frontier import fit_json
 
 HOSTILE = "<script>alert('$x_$')</script>"
 B = 8192

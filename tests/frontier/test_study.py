@@ -9,10 +9,10 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier.io import selection
-from isojax.frontier.io.rows import Row
+from isojax.frontier import study as study_lib
+from isojax.frontier.read import Row
 
-WANTED = selection.Selection(axis="rollouts", metric="avg", at_k=None,
+WANTED = study_lib.Selection(axis="rollouts", metric="avg", at_k=None,
                          eval_set=None, Bp=None, B=None)
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)
 
@@ -30,7 +30,7 @@ def rows(n=7, seed=0, steps=(0, 2, 4, 6), path="a.jsonl", **change):
 
 
 def test_a_study_by_hand():
-  found, notes = selection.from_rows(
+  found, notes = study_lib.from_rows(
       rows(n=7) + rows(n=3, path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 3), (2, 7)) and not notes
   assert (found.metric, found.k, found.D, found.per_problem) == (
@@ -42,12 +42,12 @@ def test_a_study_by_hand():
 
 
 def test_best_and_worst_come_from_the_counts():
-  best, _ = selection.from_rows(rows(), dataclasses.replace(
+  best, _ = study_lib.from_rows(rows(), dataclasses.replace(
       WANTED, metric="best", at_k=2))
   assert best.metric == "best@2"
   # 1 - C(3, 2) / C(5, 2) for two of five
   np.testing.assert_allclose(best.runs[0].value_ExQ[2], [0.7, 0.4, 1.0])
-  worst, _ = selection.from_rows(rows(), dataclasses.replace(
+  worst, _ = study_lib.from_rows(rows(), dataclasses.replace(
       WANTED, metric="worst"))
   assert worst.metric == "worst@5"
   np.testing.assert_allclose(worst.runs[0].value_ExQ[3], [0, 0, 1])
@@ -56,25 +56,25 @@ def test_best_and_worst_come_from_the_counts():
 def test_runs_of_one_n_train_on_one_m():
   old, kept = rows(n=7), rows(n=7, seed=1, path="b.jsonl", m=3)
   with pytest.raises(InputError, match=r"Bp=2, n=7 train on m=\[3, 7\]"):
-    selection.from_rows(old + kept, WANTED)
+    study_lib.from_rows(old + kept, WANTED)
   alike = rows(n=7, seed=1, path="b.jsonl", m=7)
-  assert len(selection.from_rows(old + alike, WANTED)[0].runs) == 2
-  assert selection.from_rows(kept + rows(n=9, path="c.jsonl", m=4), WANTED)
+  assert len(study_lib.from_rows(old + alike, WANTED)[0].runs) == 2
+  assert study_lib.from_rows(kept + rows(n=9, path="c.jsonl", m=4), WANTED)
 
 
 def test_another_axis():
-  found, _ = selection.from_rows(rows(), dataclasses.replace(
+  found, _ = study_lib.from_rows(rows(), dataclasses.replace(
       WANTED, axis="updates"))
   assert found.runs[0].C_E.tolist() == [0, 2, 4, 6]
 
 
 def test_without_counts_the_logs_own_column_is_taken():
   bare = rows(correct=None, k=None)
-  found, notes = selection.from_rows(bare, WANTED)
+  found, notes = study_lib.from_rows(bare, WANTED)
   assert not found.per_problem and found.runs[0].value_ExQ is None
   np.testing.assert_allclose(found.runs[0].reward_E, [0, 0.1, 0.2, 0.3])
   with pytest.raises(InputError, match="needs the counts"):
-    selection.from_rows(bare, dataclasses.replace(
+    study_lib.from_rows(bare, dataclasses.replace(
         WANTED, metric="best", at_k=2))
 
 
@@ -85,21 +85,21 @@ def at(row, **change):
 def test_what_is_left_out_is_said():
   five = rows(steps=(0, 1, 2, 3, 4, 5), correct=None, k=None)
   nan = five[:2] + [at(five[2], avg=math.nan)] + five[3:]
-  found, notes = selection.from_rows(nan, WANTED)
+  found, notes = study_lib.from_rows(nan, WANTED)
   assert len(found.runs[0].C_E) == 5
   assert "a.jsonl:3: avg is NaN" in notes[0]
   back = five[:4] + [at(five[4], rollouts=3)] + five[5:]
-  found, notes = selection.from_rows(back, WANTED)
+  found, notes = study_lib.from_rows(back, WANTED)
   assert found.runs[0].C_E.tolist() == [0, 14, 28, 42]
   assert "a.jsonl:5: rollouts goes back from 42 to 3" in notes[0]
-  found, notes = selection.from_rows(
+  found, notes = study_lib.from_rows(
       five + rows(n=3, steps=(0, 1), path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 7),)
   assert "b.jsonl:1: run r3-0 has 2 usable evaluations" in notes[0]
 
 
 def test_a_copy_is_dropped_and_the_longer_one_kept():
-  found, notes = selection.from_rows(
+  found, notes = study_lib.from_rows(
       rows(steps=(0, 2, 4)) + rows(path="copy.jsonl"), WANTED)
   assert len(found.runs) == 1 and len(found.runs[0].C_E) == 4
   assert "a.jsonl: a copy of the run in copy.jsonl" in notes[0]
@@ -107,15 +107,7 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
 
 @pytest.mark.parametrize("bad, message", [
     (lambda: [], "no evaluation"),
-    (lambda: rows(Bp=0), "Bp=0.*nearest is 1"),
-    (lambda: rows(n=2.5), "n=2.5: expected a whole number.*nearest is 2"),
-    (lambda: rows(n=2**50), "nearest is 1099511627776"),
-    (lambda: rows(step=-3), "step=-3"),
     (lambda: rows(avg=1.5, correct=None), r"avg=1.5.*\[0, 1\].*--scale=avg"),
-    (lambda: rows(k=10**12), "k=1000000000000.*nearest is 65536"),
-    (lambda: rows(n=10**400), "nearest is 1099511627776"),
-    (lambda: rows(rollouts=10**400), "rollouts=1000"),
-    (lambda: rows(avg="high", correct=None), "avg='high': expected a number"),
     (lambda: rows(correct=[9, 0, 0]), "counts from 0 to k=5"),
     (lambda: rows(rollouts=math.inf), "rollouts=inf"),
     (lambda: rows() + rows(n=3, model="other"), "several model"),
@@ -128,7 +120,7 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
 ])
 def test_refusals_say_where_and_what(bad, message):
   with pytest.raises(InputError, match=message):
-    selection.from_rows(bad(), WANTED)
+    study_lib.from_rows(bad(), WANTED)
 
 
 def test_a_missing_column_names_those_that_are_there():
@@ -136,17 +128,17 @@ def test_a_missing_column_names_those_that_are_there():
   for row in some:
     del row.fields["n"]
   with pytest.raises(InputError, match="a.jsonl:1: no n; give its column, .*; there are: run_id"):
-    selection.from_rows(some, WANTED)
+    study_lib.from_rows(some, WANTED)
   with pytest.raises(InputError, match="no gpu_hours.*--columns=gpu_hours="):
-    selection.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))
+    study_lib.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))
 
 
 def test_filters_by_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
-  one, _ = selection.from_rows(both, dataclasses.replace(WANTED, B=14))
+  one, _ = study_lib.from_rows(both, dataclasses.replace(WANTED, B=14))
   assert one.configurations == ((2, 7),)
   with pytest.raises(InputError, match=r"with --Bp=5;.*\(2, 3\), \(2, 7\)"):
-    selection.from_rows(both, dataclasses.replace(WANTED, Bp=5))
+    study_lib.from_rows(both, dataclasses.replace(WANTED, Bp=5))
 
 
 @pytest.mark.parametrize("change", [dict(at_k=0), dict(Bp=-1), dict(B=0)])
@@ -157,18 +149,18 @@ def test_the_selection_is_checked(change):
 
 def test_D_is_read_where_a_ledger_has_it():
   # 2 * step / epoch would give 11.
-  found, _ = selection.from_rows(rows(D=13), WANTED)
+  found, _ = study_lib.from_rows(rows(D=13), WANTED)
   assert found.D == 13
 
 
 @pytest.mark.parametrize("epoch", [5e-324, math.inf, -1.0, 0.0])
 def test_an_absurd_epoch_tells_no_D(epoch):
-  found, _ = selection.from_rows(rows(epoch=epoch), WANTED)
+  found, _ = study_lib.from_rows(rows(epoch=epoch), WANTED)
   assert found.D is None
 
 
 def test_D_is_that_of_each_run():
-  found, _ = selection.from_rows(rows(n=3, path="b.jsonl") + [
+  found, _ = study_lib.from_rows(rows(n=3, path="b.jsonl") + [
       at(r, epoch=r.fields["step"] * 2 / 99) for r in rows(n=7)], WANTED)
   assert [r.D for r in found.runs] == [11, 99] and found.D is None
 
@@ -178,7 +170,7 @@ def test_the_order_of_the_files_does_not_matter():
            for n in (3, 7, 13) for s in (0, 1)]
   fits = []
   for order in (range(6), (4, 2, 0, 5, 1, 3)):
-    found, _ = selection.from_rows([r for i in order for r in parts[i]], WANTED)
+    found, _ = study_lib.from_rows([r for i in order for r in parts[i]], WANTED)
     fits.append(analysis.analyse(found, QUICK))
   np.testing.assert_array_equal(fits[0].law_DxG, fits[1].law_DxG)
 
@@ -186,12 +178,12 @@ def test_the_order_of_the_files_does_not_matter():
 def test_updates_need_one_batch_size():
   both = rows(n=3, path="b.jsonl") + rows(n=7)
   with pytest.raises(InputError, match="several sizes.*--B"):
-    selection.from_rows(both, dataclasses.replace(WANTED, axis="updates"))
+    study_lib.from_rows(both, dataclasses.replace(WANTED, axis="updates"))
 
 
 def test_one_run_under_two_names_of_its_config_is_one_run():
   """The run id contains the name; evaluations of every problem are equal."""
-  found, notes = selection.from_rows(
+  found, notes = study_lib.from_rows(
       rows() + rows(run_id="other", path="b.jsonl", steps=(0, 2, 4, 6, 8)),
       WANTED)
   assert [run.run_id for run in found.runs] == ["other"]
@@ -199,12 +191,12 @@ def test_one_run_under_two_names_of_its_config_is_one_run():
   flat = dict(correct=[0, 0, 0])  # any two runs that learn nothing are equal
   for change in (flat, dict(correct=None, k=None)):
     with pytest.raises(InputError, match="two different runs"):
-      selection.from_rows(rows(**change) + rows(
+      study_lib.from_rows(rows(**change) + rows(
           run_id="other", path="b.jsonl", **change), WANTED)
 
 
 def test_D_is_that_of_the_records():
   """epoch counts D // Bp steps: 93 steps of 32 make one of 3,000 problems."""
-  found, _ = selection.from_rows(
+  found, _ = study_lib.from_rows(
       rows(steps=(0, 93, 186), Bp=32, D=3000, epoch=2.0), WANTED)
   assert found.D == 3000

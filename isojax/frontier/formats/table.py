@@ -1,0 +1,7 @@
+"""Tables with isojax's names, exports of W&B, and any other file."""
+
+from isojax.frontier.formats import base
+
+FORMAT = base.Format(
+    step=("step", "global_step", "train/global_step", "training/global_step",
+          "trainer/global_step", "_step", "Step"), **base.OURS)

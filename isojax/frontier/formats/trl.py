@@ -1,0 +1,43 @@
+"""TRL: trainer_state.json, the dicts that it prints, and W&B."""
+
+from isojax.errors import InputError
+from isojax.frontier.formats import base
+
+REWARD = r"reward|rewards/(?!eval/|train/)[^/]+(?:/mean)?"
+
+
+def generated(step: int, B: int, options: dict) -> int:
+  """C after `step` updates of TRL.
+
+  TRL generates once per steps_per_generation * num_iterations micro-steps and
+  updates once per gradient_accumulation_steps of them.
+  """
+  a, s, m = (options[name] if name in options else None for name in (
+      "gradient_accumulation_steps", "steps_per_generation", "num_iterations"))
+  if s and not a:
+    raise InputError("steps_per_generation without gradient_accumulation_steps;"
+                     " give both with --fixed")
+  return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
+
+
+FORMAT = base.Format(
+    step=("step", "train/global_step"),  # W&B's _step counts log calls
+    metrics=({"avg": "eval[_/]reward"},),
+    marks=r"eval[_/]rewards?(?:/.+)?|(?:train/)?(?:completions?[/_].+|"
+    "frac_reward_zero_std|reward_std|rewards/(?!eval/|train/).+)",
+    train=f"(?:train/)?(?:{REWARD})",
+    names=(("epoch", "epoch"), ("epoch", "train/epoch")),
+    set_key="eval[_/](.+)_runtime",
+    batch="generation_batch_size", group="num_generations",
+    options=("num_generations_eval", "gradient_accumulation_steps",
+             "steps_per_generation", "num_iterations", "logging_steps"),
+    printed=(("num_generations", r"num[-_]generations['\"]?[=: ]+(\d+)"),
+             ("generation_batch_size", r"(?:generation_batch_size['\"]?"
+              r"[=: ]+|Total (?:train )?batch size \([^)]*\) = )(\d+)"),
+             ("num_iterations", r"num[-_]iterations['\"]?[=: ]+(\d+)")),
+    # A dict that has a reward; ms-swift prints 'global_step/max_steps'.
+    console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
+    sampled_by_n=True, averaged=True, generated=generated,
+    caveat="avg is TRL's eval_reward, the weighted sum of its reward functions;"
+    " one alone: --columns=avg=eval_rewards/NAME/mean.",
+    unsure=("gradient_accumulation_steps", "num_iterations"))

@@ -1,0 +1,726 @@
+"""Logs of trainers become the rows that a person reads off them.
+
+The files in isojax/assets/logs were written by others; those in tests/data/logs
+and the texts here have the format of real ones, with values that can be checked
+by hand.
+"""
+
+import json
+import math
+import pathlib
+import shutil
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from isojax.errors import InputError
+from isojax.frontier import formats
+from isojax.frontier import read
+from isojax.frontier.formats import text
+from isojax.ledger import records
+
+ROOT = pathlib.Path(__file__).parents[2]
+LOGS = ROOT / "tests/data/logs"
+REAL = ROOT / "isojax/assets/logs"
+OURS = {"Bp": 32, "n": 8}
+HEADER = "Bp,n,step,avg\n"
+# by default an evaluation of TRL and Tunix draws n a problem
+TRL = {"num_generations": 8, "generation_batch_size": 64}
+ACC = "eval_rewards/accuracy_reward/mean"
+CHART = "table/wandb_chart.csv"
+
+
+def rows_of(path, kind=None, **how):
+  return read.read_file(str(path), read.Reading(kind=kind, **how))
+
+
+def curve(rows, *names, **only):
+  return [tuple(row.fields[name] for name in names) for row in rows
+          if only.items() <= row.fields.items()]
+
+
+def check(path, words, kind=None, **how):
+  """Checks that a file is refused with these words."""
+  with pytest.raises(InputError) as error:
+    rows_of(path, kind, **how)
+  for word in words:
+    assert word in str(error.value)
+  return str(error.value)
+
+
+def lines(*values):
+  return "".join(json.dumps(value) + "\n" for value in values)
+
+
+@pytest.fixture
+def write(tmp_path):
+  def write(content, name="run.csv"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes)
+                     else content.encode())
+    return str(path)
+  return write
+
+
+# ---- Files
+
+
+READ = [  # file, kind, flags, names, some of the rows, words of the notes
+    ("verl/gsm8k_grpo.jsonl", "verl", dict(fixed=OURS),
+     "step rollouts avg best worst k eval_set", [
+         (0, 0, .25, .5, .125, 4, "openai/gsm8k"),
+         (2, 512, .375, .625, .25, 4, "openai/gsm8k"),
+         (4, 1024, .5, .75, .25, 4, "openai/gsm8k")], ["with replacement"]),
+    ("verl/gsm8k_grpo.jsonl", "verl", dict(fixed=OURS | {"k": 2}),
+     "step avg best worst k eval_set",
+     [(0, .25, .4, .225, 2, "openai/gsm8k")], []),
+    ("verl/gsm8k_grpo.jsonl", "verl", dict(fixed=OURS, columns={
+        "avg": "val-aux/openai/gsm8k/reward/mean@4"}), "avg k eval_set",
+     [(-.5, 4, "openai/gsm8k"), (-.25, 4, "openai/gsm8k"),
+      (0, 4, "openai/gsm8k")], []),
+    # behind Ray's prefix, with numpy's numbers
+    ("verl/console.log", "verl", dict(fixed={
+        "data.train_batch_size": 32, "actor_rollout_ref.rollout.n": 8,
+        "seed": 0}), "step rollouts avg best worst k seed eval_set",
+     [(0, 0, .25, .5, .125, 4, 0, "openai/gsm8k"),
+      (2, 512, .375, .625, .25, 4, 0, "openai/gsm8k")], []),
+    ("trl/trainer_state.json", "trl",
+     dict(fixed=TRL | {"num_generations_eval": 2}), "avg epoch k",
+     [(.125, 0, 2), (.75, .02, 2), (1.125, .03, 2)],
+     ["weighted sum", "steps_per_generation"]),
+    ("tunix/wandb_history.jsonl", "tunix",
+     dict(fixed={"batch_size": 16, "num_generations": 4}),
+     "step rollouts avg k",
+     [(0, 0, .75, 4), (2, 128, 1.0, 4), (4, 256, 1.25, 4)],
+     ["sum of its reward functions"]),
+    # 136 rollouts in step 1, 130 in step 2, then 128 and 150
+    ("prime-rl/metrics.jsonl", "prime-rl", {},
+     "step rollouts avg best worst k Bp n eval_set", [
+         (0, 0, .25, .5, .125, 4, 16, 8, "math"),
+         (2, 266, .375, .75, .25, 4, 16, 8, "math"),
+         (4, 544, .5, .75, .25, 4, 16, 8, "math")], ["orchestrator.json"]),
+    ("prime-rl/metrics.jsonl", "prime-rl", {}, "step rollouts avg eval_set",
+     [(0, 0, 0, "aime"), (3, 394, .0625, "aime")], []),
+    ("table/curves.csv", "table", {},
+     "run_id seed Bp n step rollouts k avg correct", [
+         ("a", 0, 32, 8, 0, 0, 4, .25, [0, 1, 1, 2])], []),
+    (CHART, "table", dict(fixed=OURS, columns={"avg": "val/acc"}),
+     "step avg run_id", [
+         (0, .25, "grpo-n8"), (0, .25, "grpo - n16"), (10, .375, "grpo-n8"),
+         (20, .5, "grpo-n8"), (20, .4375, "grpo - n16"),
+         (30, .5, "grpo - n16")], ["2 runs in the file share", "_step"]),
+    (CHART, None, dict(fixed={"Bp": 32}, columns={"avg": "val/acc"},
+                       from_path=r"n(?P<n>\d+)"), "run_id n rollouts",
+     [("grpo-n8", 8, 5120), ("grpo - n16", 16, 10240)], []),
+    (CHART, None, dict(fixed={"Bp": 32}, columns={"avg": "val/acc"},
+                       from_path=r"- n(?P<n>\d+)"), "run_id n rollouts",
+     [("grpo - n16", 16, 10240)], ["['grpo-n8']; they were left out"]),
+    ("table/wandb_history.jsonl", "table",
+     dict(fixed=OURS, columns={"avg": "eval/accuracy"}), "step rollouts",
+     [(0, 0), (10, 2560), (20, 5120), (30, 7680)], []),
+]
+
+
+@pytest.mark.parametrize("name, kind, how, names, expected, words", READ)
+def test_files_are_read_as_a_person_reads_them(
+    name, kind, how, names, expected, words):
+  rows, notes = rows_of(LOGS / name, kind, **how)
+  here = [tuple(row.fields.get(name) for name in names.split())
+          for row in rows]
+  assert [row for row in here if row in expected] == expected
+  for word in words:
+    assert any(word in note for note in notes), notes
+
+
+def test_our_records_pass_as_they_are():
+  rows, notes = rows_of(LOGS / "isojax/records.jsonl")
+  written = map(json.loads, (LOGS / "isojax/records.jsonl").open())
+  assert [row.fields for row in rows] == [
+      line for line in written if line["kind"] == "eval"]
+  assert [row.where.rsplit(":", 1)[1] for row in rows] == ["1", "4", "6"]
+  assert notes == []
+
+
+def test_nan_and_line_numbers():
+  rows, _ = rows_of(LOGS / "verl/gsm8k_grpo.jsonl", fixed=OURS)
+  last = [row for row in rows if row.fields["eval_set"] == "math"][-1]
+  assert math.isnan(last.fields["avg"])  # the null that orjson writes for NaN
+  assert last.where.endswith("grpo.jsonl:5")
+  assert last.fields["run_id"] == "gsm8k_grpo"
+  rows, _ = rows_of(LOGS / "table/curves.csv")
+  assert rows[4].where.endswith(":6") and math.isnan(rows[4].fields["avg"])
+  assert rows[4].fields["best"] == .75 and "worst" not in rows[4].fields
+  for name, at in (("verl/console.log", ["3", "6"]),
+                   ("trl/trainer_state.json", ["12", "47", "82"])):
+    rows, _ = rows_of(LOGS / name, fixed=OURS)
+    assert [row.where.rsplit(":", 1)[1] for row in rows] == at
+
+
+@pytest.mark.parametrize("name, kind", [
+    ("isojax/records.jsonl", "isojax"), ("verl/gsm8k_grpo.jsonl", "verl"),
+    ("verl/console.log", "verl"), ("trl/trainer_state.json", "trl"),
+    ("tunix/wandb_history.jsonl", "tunix"), ("table/curves.csv", "table"),
+    ("prime-rl/metrics.jsonl", "prime-rl"), (CHART, "table"),
+    (REAL / "tinker_metrics.jsonl", "tinker")])
+def test_formats_are_detected(name, kind):
+  log = text.load(str(LOGS / name), list(formats.FORMATS.values()))
+  assert formats.detect(list(dict.fromkeys(
+      name for _, line in log.lines for name in line)))[0] == kind
+
+
+@pytest.mark.parametrize("options, rollouts", [
+    ({}, [0, 128, 192]),  # a generation an update
+    ({"gradient_accumulation_steps": 4}, [0, 128, 192]),
+    # 2 micro-steps an update, a generation in 4: updates 1 and 2 share one
+    ({"gradient_accumulation_steps": 2, "steps_per_generation": 4},
+     [0, 64, 128]),
+    # 8 micro-steps an update, a generation in 4: two an update
+    ({"gradient_accumulation_steps": 8, "steps_per_generation": 4},
+     [0, 256, 384]),
+    ({"num_iterations": 2}, [0, 64, 128]),
+    ({"gradient_accumulation_steps": 2, "steps_per_generation": 4,
+      "num_iterations": 2}, [0, 64, 64]),
+])
+def test_trl_rollouts_follow_its_generations(options, rollouts):
+  rows, notes = rows_of(LOGS / "trl/trainer_state.json", fixed=TRL | options,
+                        columns={"avg": ACC})
+  assert curve(rows, "step", "avg", "Bp", "n", "k", "rollouts") == [
+      (step, avg, 8, 8, 8, C) for step, avg, C in zip(
+          (0, 2, 3), (.125, .25, .375), rollouts)]
+  assert any("steps_per_generation" in note for note in notes) == (not options)
+
+
+# ---- Files that others wrote
+
+
+def test_trl_without_evaluations_offers_its_rewards_by_name():
+  message = check(REAL / "trl_trainer_state.json", [
+      "no evaluations", "noisier", "avg=reward (from -0.09333 to 1.333: add "
+      "--scale=avg=LOW:HIGH",
+      "no Bp (problems per step), no n (rollouts per problem)"])
+  assert message.index("avg=rewards/correctness_reward_func") < message.index(
+      "avg=reward ")
+
+
+def test_trl_training_reward_belongs_to_the_policy_before_the_update():
+  rows, notes = rows_of(
+      REAL / "trl_trainer_state.json", fixed={"Bp": 1, "n": 6},
+      columns={"avg": "rewards/correctness_reward_func/mean"},
+      scale={"avg": (0, 2)})
+  assert curve(rows, "step", "rollouts", "eval_set")[:3] == [
+      (0, 0, "training problems"), (1, 6, "training problems"),
+      (2, 12, "training problems")]
+  assert rows[2].fields["avg"] == pytest.approx(1 / 3)  # two of six: 0.667 / 2
+  assert rows[-1].fields["D"] == 7473  # GSM8K: step 250 is epoch 0.03345
+  assert any("read as trl" in note and "--format" in note for note in notes)
+  assert any("reward of the training rollouts" in note for note in notes)
+
+
+def test_tinker_counts_its_episodes():
+  path, columns = REAL / "tinker_metrics.jsonl", {"avg": "env/all/correct"}
+  # the episodes of a step give Bp
+  check(path, ["avg=env/all/correct", "no n (", "--fixed=n=8"])
+  rows, _ = rows_of(path, columns=columns, fixed={"n": 4})
+  assert curve(rows, "step", "rollouts", "Bp", "avg")[:3] == [
+      (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)]
+  check(path, ["400 rollouts a step", "n=3"], columns=columns, fixed={"n": 3})
+
+
+def test_percent_after_an_aborted_run():
+  """The metric is the only accuracy that is named as one of evaluations."""
+  path, fixed = REAL / "rasbt_tracking.csv", {"Bp": 1, "n": 8}
+  rows, notes = rows_of(path, fixed=fixed)
+  assert curve(rows, "step", "avg")[:2] == [(50, .462), (100, .434)]
+  assert len(rows) == 10  # not the first run's evaluation at step 1
+  for word in ("evaluations in the file, 'eval_acc'", "read as percent",
+               "csv:2: a run that ended at step 5"):
+    assert any(word in note for note in notes), notes
+  rows, _ = rows_of(path, columns={"avg": "eval_acc"}, fixed=fixed,
+                    scale={"avg": (0, 1)})
+  assert rows[0].fields["avg"] == 46.2
+
+
+# ---- verl
+
+
+RAY = "\x1b[36m(TaskRunner pid=7)\x1b[0m "
+CONFIG = f"""\
+{RAY}{{'actor_rollout_ref': {{'actor': {{'clip': 0.2,
+{RAY}                                 'w': {{'n': 3}}}},
+(WorkerDict pid=9) You are using a model of type {{'n': 99}}
+{RAY}                       'model': {{'path': 'Qwen/Qwen3-4B'}},
+
+{RAY}                       'rollout': {{'n': 8, 'name': 'vllm',
+{RAY}                                   'val_kwargs': {{'n': 1}}}}}},
+{RAY} 'data': {{'gen_batch_size': 48,
+{RAY}          'train_batch_size': 16}},
+"""  # the end of the dict is missing, as in a real log
+VAL = "val-core/math/acc/mean@1"
+TRAINED = {"actor/pg_loss": 1}
+EVICTED = "training/filter_groups/evicted_samples"
+SURPLUS = "training/filter_groups/discarded_surplus_samples"
+SCORE = "critic/score/mean"
+
+
+def verl(*steps):
+  return "".join(f"{RAY}step:{step} - " + " - ".join(
+      f"{name}:np.float64({value})" for name, value in values.items()) + "\n"
+                 for step, values in steps)
+
+
+@pytest.mark.parametrize("head, steps, how, names, expected, words", [
+    # no flag is needed; a flag overrides
+    (CONFIG, [(0, {VAL: 0.25}), (1, TRAINED), (2, TRAINED | {VAL: 0.5})], {},
+     "step avg Bp n rollouts model", [
+         (0, .25, 16, 8, 0, "Qwen/Qwen3-4B"),
+         (2, .5, 16, 8, 256, "Qwen/Qwen3-4B")],
+     ["actor_rollout_ref.rollout.n=8"]),
+    (CONFIG, [(0, {VAL: 0.25})], dict(fixed={"n": 4}), "Bp n", [(16, 4)], []),
+    ("+ python3 -m verl.trainer.main_ppo data.train_batch_size=32 "
+     "actor_rollout_ref.rollout.n=5 'trainer.logger=[console]'\n"
+     "NCCL on CUDA device: \0\n", [(0, {VAL: 0.5})], {}, "Bp n", [(32, 5)],
+     []),
+    # DAPO's recipe: 3 and 1 generations of 48 problems, then 16 unfiltered
+    (CONFIG, [(1, {"train/num_gen_batches": 3}),
+              (2, {"train/num_gen_batches": 1}), (3, TRAINED), (3, {VAL: .5})],
+     {}, "step rollouts", [(3, (3 * 48 + 48 + 16) * 8)],
+     ["sampled and discarded"]),
+    # the replay buffer of verl counts the discarded problems
+    (CONFIG, [(1, {EVICTED: 5, SURPLUS: 2}), (2, {VAL: .5})], {}, "rollouts",
+     [((16 + 7 + 16) * 8,)], []),
+    # resumed at step 2, and evaluated twice
+    (CONFIG, [(0, {VAL: .1}), (2, {VAL: .2}), (4, {VAL: .3}), (2, {VAL: .25}),
+              (4, {VAL: .35}), (6, {VAL: .5})], {}, "step avg",
+     [(0, .1), (2, .25), (4, .35), (6, .5)], ["a resumed run"]),
+    (CONFIG, [(1, {SCORE: .25}), (2, {SCORE: .5})],
+     dict(columns={"avg": SCORE}), "step rollouts avg",
+     [(0, 0, .25), (1, 128, .5)], []),
+    # before 0.2 updates count from 0
+    ("", [(0, {"test_score/gsm8k": .5}), (0, TRAINED),
+          (9, TRAINED | {"val/test_score/gsm8k": .75})],
+     dict(fixed={"Bp": 4, "n": 1}), "step avg eval_set",
+     [(0, .5, "gsm8k"), (10, .75, "gsm8k")], ["1 was added"]),
+    # a prompt that occurs three times has three samples, and its own mean@3
+    (CONFIG, [(0, {"val-aux/c/reward/mean@1": .125,
+                   "val-core/c/reward/mean@3": 0,
+                   "val-core/c/reward/best@3/mean": 0})], {}, "avg k",
+     [(.125, 1)], ["different problems"]),
+])
+def test_verl_consoles(write, head, steps, how, names, expected, words):
+  rows, notes = rows_of(write(head + verl(*steps), "run.log"), **how)
+  assert curve(rows, *names.split()) == expected
+  for word in words:
+    assert any(word in note for note in notes), notes
+
+
+# ---- TRL's standard output
+
+
+def bar(done, total=50):
+  return f"  {done}%|###     | {done}/{total} [00:26<21:46, 26.66s/it]"
+
+
+def printed(**values):
+  return str({name.replace("__", "/"): value
+              for name, value in values.items()}) + "\n"
+
+
+ROW = dict(loss="0", rewards__accuracy_reward__mean="0.375", reward="0.375",
+           grad_norm="nan", epoch="0.1")
+BARS = ("Loading weights:  50%|##  | 199/398 [00:02<00:01, 102.3it/s]\n"
+        + bar(0) + "\r" + bar(1) + "\r" + bar(4) + "\r" + bar(5)
+        + printed(**ROW) + "| Prompt | {'a': 1} |\n" + bar(6) + bar(10)
+        + printed(**ROW | {"rewards__accuracy_reward__mean": "0.5"})
+        + bar(1, 3) + bar(3, 3) + printed(
+            eval_loss="0", eval_reward="0.5", eval_rewards__x__mean="1",
+            epoch="0.2"))
+SIZE = {"num_generations": 4, "generation_batch_size": 8}
+TRAIN = dict(columns={"avg": "rewards/accuracy_reward"})
+
+
+@pytest.mark.parametrize("content, how, names, expected, words", [
+    # means over updates 1-5 and 6-10, of the policies after 0-4 and 5-9
+    (BARS, dict(fixed=SIZE, **TRAIN), "step rollouts avg",
+     [(2, 16, .375), (7, 56, .5)], ["progress bars"]),
+    (BARS, dict(fixed=SIZE), "step avg n", [(10, .5, 4)], []),
+    # a buffered stream prints several dicts after one bar: steps 2 and 4
+    (bar(0, 4) + "\n" + printed(**ROW) * 2 + bar(4, 4) + "\n",
+     dict(fixed=SIZE, **TRAIN), "step", [(1,), (3,)], ["logging_steps"]),
+    (printed(**ROW) * 2, dict(fixed=SIZE | {"logging_steps": 10}, **TRAIN),
+     "step", [(5,), (15,)], []),
+    (printed(**ROW, **{"global_step__max_steps": "3/9"}),
+     dict(fixed=SIZE, **TRAIN), "step", [(1,)], []),
+    ("python train.py --num-generations 4 --lr 1e-6\n"
+     "Data Parallel GPUs = 1 | Total batch size (4 x 8 x 1) = 32\n"
+     + bar(1) + printed(**ROW), TRAIN, "Bp n", [(8, 4)], []),
+])
+def test_trl_consoles(write, content, how, names, expected, words):
+  rows, notes = rows_of(write(content, "run.log"), **how)
+  assert curve(rows, *names.split()) == expected
+  for word in words:
+    assert any(word in note for note in notes), notes
+
+
+# ---- Other texts
+
+
+TABLES = [  # name, content, flags, names, rows, words of the notes
+    ("v.jsonl", lines({"step": 1, "data": {
+        "val/test_score/openai/gsm8k": 0.5}}), dict(fixed=OURS),
+     "eval_set avg", [("openai/gsm8k", .5)], []),
+    ("state.json", json.dumps({"log_history": [  # sets are told by timings
+        {"eval_reward": .25, "eval_math_runtime": 2., "step": 5},
+        {"eval_reward": .5, "eval_code_runtime": 2., "step": 5}]}),
+     dict(kind="trl", fixed=OURS), "eval_set avg",
+     [("math", .25), ("code", .5)], []),
+    ("m.jsonl", lines({
+        "step": 3, "eval/x/effective/solver/avg@2": .5,
+        "eval/x/all/solver/avg@2": .25, "eval/x/effective/judge/avg@2": 1,
+        "eval/y/avg@2": .125, "eval/y/policy_version": 2.,
+        "eval/z/effective/agent/reward/mean": .75,
+        "eval/z/all/agent/reward/mean": .5}), dict(kind="prime-rl", fixed=OURS),
+     "eval_set avg step", [("x/solver", .5, 3), ("x/judge", 1, 3),
+                           ("y", .125, 2), ("z", .75, 3)], []),
+    ("h.jsonl", lines({"_step": 1, "train/dynamic_sampling_num_gen_batches": 3},
+                      {"_step": 2, "train/dynamic_sampling_num_gen_batches": 1},
+                      {"_step": 2, "validation/accuracy": .5}),
+     dict(fixed={"grpo.num_prompts_per_step": 4,
+                 "grpo.num_generations_per_prompt": 2,
+                 "grpo.batch_multiplier": "1.5"}), "step avg rollouts",
+     [(2, .5, (3 + 1) * 6 * 2)], []),
+    # sorted by its accuracy; two runs, of which n tells them apart
+    ("t.csv", HEADER + "32,8,20,.1\n32,8,30,.2\n32,4,20,.3\n32,8,10,.4\n"
+     "32,4,30,.5\n32,4,10,.6\n", {}, "run_id step avg", [
+         ("t-Bp32-n8", 10, .4), ("t-Bp32-n4", 10, .6), ("t-Bp32-n8", 20, .1),
+         ("t-Bp32-n4", 20, .3), ("t-Bp32-n8", 30, .2), ("t-Bp32-n4", 30, .5)],
+     ["not in the order of 'step'"]),
+    ("a.jsonl", lines({"step": 2, "avg": .5}, {"step": 2, "loss": 1},
+                      {"step": 2, "best": .75}), dict(fixed=OURS), "avg best",
+     [(.5, .75)], []),
+    ("v.jsonl", lines(*({"step": s, "data": {"val-core/m/acc/mean@1": avg}}
+                        for s, avg in ((2, .5), (4, 1), (4, 0)))),
+     dict(fixed=OURS), "step avg", [(2, .5), (4, 0)],
+     ["v.jsonl:2: step 4 is evaluated again at"]),
+    # it had reached step 30, fell back to 20, and evaluated at 25 and 35
+    ("r.csv", HEADER + "".join(f"4,8,{step},{avg}\n" for step, avg in (
+        (0, .1), (10, .2), (20, .3), (30, .4), (20, .35), (25, .38), (35, .5))),
+     {}, "step avg", [(0, .1), (10, .2), (20, .35), (25, .38), (35, .5)],
+     ["a resumed run"]),
+    ("c.csv", "p,g,it,C,acc\n4,8,1,99,0.5\n", dict(columns={
+        "Bp": "p", "n": "g", "step": "it", "rollouts": "C", "avg": "acc"}),
+     "Bp n step rollouts avg run_id", [(4, 8, 1, 99, .5, "c")], []),
+    ("a.json", '[{"step": 1, "eval": {"acc": 0.5}},\n {"step": 2}]',
+     dict(columns={"avg": "eval/acc"}, fixed=OURS), "avg", [(.5,)], []),
+    ("a.jsonl", lines({"step": 1, "metrics": {"val": {"acc": 0.5}}}),
+     dict(columns={"avg": "metrics.val.acc"}, fixed=OURS), "avg", [(.5,)], []),
+    ("b.csv", "\ufeffBp\tn\tstep\tavg\r\n4\t8\t1.0\t0.5\r\n", {}, "Bp step",
+     [(4, 1)], []),
+    ("s.csv", "avg\n0.5\n", dict(fixed=OURS | {"step": 3}), "rollouts",
+     [(768,)], []),
+    ("f.csv", "Bp,n,step,avg,fl\n4,8,1,0.5,1.5e21\n", dict(
+        columns={"flops": "fl"}, axis="flops"), "flops", [(1.5e21,)], []),
+    ("f.csv", "Bp,n,step,avg,hours\n4,8,1,0.5,0.25\n", dict(
+        axis="hours", scale={"hours": (0, .25)}), "hours", [(1.,)], []),
+    ("w.csv", "Step,grpo-n4,grpo-n8\n0,0.1,0.2\n10,0.3,\n20,0.5,0.6\n",
+     dict(fixed={"Bp": 2}, from_path=r"n(?P<n>\d+)"), "run_id n step avg", [
+         ("grpo-n4", 4, 0, .1), ("grpo-n8", 8, 0, .2), ("grpo-n4", 4, 10, .3),
+         ("grpo-n4", 4, 20, .5), ("grpo-n8", 8, 20, .6)], []),
+    ("chart.csv", '"Step","r-n4 - val/acc","r-n4 - val/acc__MIN"\n0,0.5,0.5\n',
+     dict(fixed={"Bp": 2}, from_path=r"n(?P<n>\d+)"), "n avg", [(4, .5)],
+     ["only metric of evaluations in the file, 'val/acc'"]),
+    # runs with one evaluation each, and rollouts instead of steps
+    ("e.csv", "name,Bp,n,rollouts,avg\na,8,4,640,.2\nb,8,4,1280,.3\n"
+     "c,4,8,640,.25\nd,4,8,1280,.4\n", dict(columns={"run_id": "name"}),
+     "run_id step rollouts", [
+         ("endpoints-Bp8-n4", 20, 640), ("endpoints-Bp8-n4", 40, 1280),
+         ("endpoints-Bp4-n8", 20, 640), ("endpoints-Bp4-n8", 40, 1280)],
+     ["joined to a curve"]),
+    # an incomplete last line, and a broken one of ten
+    ("a.jsonl", '{"step": 1, "avg": 0.5}\n{"step": 1, "a', dict(fixed=OURS),
+     "step", [(1,)], ["a.jsonl:2: the last line is torn"]),
+    ("t.csv", HEADER + "4,8,1,0.5\n4,8,2", {}, "step", [(1,)],
+     ["t.csv:3: the last line is torn"]),
+    ("t.csv", HEADER + "4,8,1,0.5\n4,8,2,0.5", {}, "step", [(1,), (2,)], []),
+    ("t.csv", HEADER + "4,8\n" + "".join(
+        f"4,8,{step},0.5\n" for step in range(10)), {}, "step",
+     [(step,) for step in range(10)],
+     ["t.csv:2: 2 values under 4 columns: skipped."]),
+    ("a.jsonl", "[1]\n" + lines(*({"step": step, "avg": .5}
+                                  for step in range(10))),
+     dict(fixed=OURS), "step", [(step,) for step in range(10)],
+     ["a.jsonl:1: not a JSON object"]),
+]
+
+
+@pytest.mark.parametrize("name, content, how, names, expected, words", TABLES)
+def test_texts_are_read(write, name, content, how, names, expected, words):
+  rows, notes = rows_of(write(content, name), **how)
+  assert curve(rows, *names.split()) == expected
+  for word in words:
+    assert any(word in note for note in notes), notes
+  assert bool(words) or not any("torn" in note for note in notes)
+
+
+def test_trl_mean_over_nothing_is_nan(write):
+  path = write(json.dumps({"log_history": [
+      {"eval_reward": None, "eval_runtime": 2., "step": 5}]}), "state.json")
+  ((row,), _) = rows_of(path, kind="trl", fixed=OURS)
+  assert math.isnan(row.fields["avg"]) and "eval_set" not in row.fields
+
+
+def test_tinker_evaluates_before_its_update(write, tmp_path):
+  path = write(lines(*({"step": i, "env/all/total_episodes": sampled,
+                        "test/env/all/correct": avg} for i, (sampled, avg)
+                       in enumerate([(60, .25), (64, .5)]))), "m.jsonl")
+  (tmp_path / "config.json").write_text(json.dumps({
+      "model_name": "Qwen/Qwen3-8B", "dataset_builder": {
+          "batch_size": 8, "group_size": 8}}))
+  rows, notes = rows_of(path)
+  # 4 rollouts fewer than 8 x 8 were sampled
+  assert curve(rows, "step", "rollouts", "Bp", "n", "model", "eval_set") == [
+      (0, 0, 8, 8, "Qwen/Qwen3-8B", "test"),
+      (1, 60, 8, 8, "Qwen/Qwen3-8B", "test")]
+  assert any("config.json" in note for note in notes)
+  (tmp_path / "config.json").write_text(json.dumps({
+      "group_size": 8, "groups_per_batch": 8,
+      "remove_constant_reward_groups": True}))  # these are not in the count
+  assert curve(rows_of(path)[0], "rollouts") == [(0,), (64,)]
+
+
+def test_prime_rl_without_its_config(tmp_path):
+  path = str(tmp_path / "metrics.jsonl")
+  shutil.copy(LOGS / "prime-rl/metrics.jsonl", path)
+  check(path, ["metrics.jsonl:1: no Bp", "--fixed=Bp=", "--columns=Bp=",
+               "--fixed=batch_size="])
+  rows, _ = rows_of(path, fixed={"batch_size": 128, "n": 4})
+  assert rows[0].fields["Bp"] == 32
+  (tmp_path / "configs").mkdir()
+  (tmp_path / "configs/rl.toml").write_text(
+      "[orchestrator]\nbatch_size = 64\ngroup_size = 2\n"
+      "[[orchestrator.train.source]]\nname = 'math'\n")
+  assert curve(rows_of(path)[0][:1], "Bp", "n") == [(32, 2)]
+  (tmp_path / "configs/rl.toml").unlink()
+  (tmp_path / "configs/orchestrator.json").write_text(
+      '{"batch_size": null, "token_batch_size": 9, "group_size": 2, '
+      '"train": {"source": [{}]}}')
+  check(path, ["no Bp"])
+
+
+# ---- What is refused
+
+
+ONE = HEADER + "4,8,1,0.5\n"
+BAD = [  # content, flags, words
+    # another kind of file
+    (b"", {}, ["run.csv", "empty"]), (b" \n", {}, ["run.csv", "empty"]),
+    (b"\x1f\x8b\x08\x00", {}, ["run.csv", "decompress"]),
+    (b"a,b\n\xff\xfe", {}, ["UTF-8"]), ("a,b".encode("utf-16"), {}, ["UTF-8"]),
+    (b"<!DOCTYPE html><p>", {}, ["no evaluations"]),
+    (b"Bp,n,step,avg\n", {}, ["no evaluations"]),
+    (b"a,b,a\n1,2,3\n", {}, ["columns ['a'] occur more than once"]),
+    (b"[]", {}, ["no evaluations"]),
+    (b"[" * 100_000, {}, ["not a JSON object"]),
+    (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
+    (b'{\n "log_history": [\n {"step": 1,', {}, ["run.csv:1"]),
+    (HEADER + "4,8,1,0.5\n4,8\n4,8,2,0.5\n", {}, ["run.csv:3", "1 of 4"]),
+    # a quote that is never closed swallows the rest
+    (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),
+    # two runs in one file
+    (HEADER + "4,8,1,0.5\n4,8,1,0.25\n", {},
+     ["run.csv:3", "run.csv:2", "--columns=run_id="]),
+    (HEADER + "4,8,0,0.1\n4,8,9,0.2\n" * 2, {},
+     ["run.csv:4", "--columns=run_id="]),
+    (HEADER + "4,8,0,0.1\n4,8,9,0.2\n4,8,9,0.3\n", {}, ["run.csv:4"]),
+    (lines(*({"Bp": 32, "n": 8, "step": step, "avg": .1}
+             for step in (20, 30, 10))), {}, ["the log starts again"]),
+    # what is missing, all at once
+    ("Bp,n,step,val/accuracy,loss\n4,8,1,0.5,2\n",
+     dict(columns={"avg": "val/acuracy"}),
+     ["no column 'val/acuracy' for avg; the file has val/accuracy, loss"]),
+    ("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n", {},
+     ["no evaluations", "--columns=avg=NAME", "avg=accuracy"]),
+    ("acc,loss,step\n0.5,2,4\n", {}, [
+        "no evaluations", "no Bp (problems per step), no n ("]),
+    ("val/acc,loss,step\n0.5,2,4\n", {}, [
+        "run.csv:2: no Bp (problems per step), no n (rollouts per problem)",
+        "--columns=Bp=NAME,n=NAME", "--fixed=Bp=32,n=8",
+        "--from_path='Bp(?P<Bp>\\d+)-n(?P<n>\\d+)'"]),
+    ("val/acc,loss,n\n0.5,2,4\n", {}, [
+        "no Bp (problems per step), no step (updates made)",
+        "--fixed=Bp=32,step=100"]),
+    ("Step,n4,n8\n0,0.1,0.2\n", dict(fixed={"Bp": 2}),
+     ["each column is a run, --from_path"]),
+    # values
+    (HEADER + "4,8,1.5,0.5\n", {}, ["run.csv:2: step is '1.5'"]),
+    (HEADER + "4,8,-1,0.5\n", {}, ["step", "at least 0"]),
+    (HEADER + "4,8,nan,0.5\n", {}, ["step is 'nan'"]),
+    (HEADER + "0,8,1,0.5\n", {}, ["Bp is '0'", "at least 1", "nearest is 1"]),
+    (HEADER + "4,inf,1,0.5\n", {}, ["n is 'inf'"]),
+    (HEADER + "4,1e400,1,0.5\n", {}, ["nearest is 9223372036854775808"]),
+    (HEADER + "4,8,,0.5\n", {}, ["run.csv:2: no step"]),
+    (HEADER + "4,,1,0.5\n", {}, ["no n ", "--fixed=n="]),
+    (HEADER + "4,8,1,good\n", {}, ["avg is 'good'", "expected a number"]),
+    (HEADER + "4,8,1,\n", {}, ["no line has a value of ['avg']"]),
+    ("group,avg\n1.5,0.5\n", dict(columns={"n": "group"}, fixed={"Bp": 4}),
+     ["n (column 'group') is '1.5'", "nearest is 2"]),
+    (lines({"step": 1, "avg": 0.5, "seed": int("9" * 400)}), dict(fixed=OURS),
+     ["seed is 999"]),
+    *((lines({"step": 1, "avg": .5, "correct": value}), dict(fixed=OURS),
+       ["correct: expected a list of counts"])
+      for value in ("[-1, 2]", "[-0.5]", "[true]", "[" * 5000, "7")),
+    # flags
+    (ONE, dict(kind="tabel"), ["expected one of", "tabel"]),
+    (ONE, dict(columns={"av": "avg"}), ["--columns: av is not a field", "avg"]),
+    (ONE, dict(columns={"flops": "n"}), ["flops is not a field"]),
+    (ONE, dict(fixed={"sed": 1}), ["--fixed: sed is not a field", "seed"]),
+    (ONE, dict(fixed={"k": 0}), ["--fixed: k is 0"]),
+    (ONE, dict(scale={"n": (0, 1)}), ["--scale: n is not a field"]),
+    (ONE, dict(columns={"n": "n"}, fixed={"n": 8}),
+     ["['n'] in --columns and in --fixed"]),
+    (ONE, dict(fixed={"n": 4}), ["run.csv:2: n is 8 in the file and 4"]),
+    (ONE, dict(from_path=r"(?P<nn>\w)"), ["--from_path: nn is not a field"]),
+    (ONE, dict(from_path=r"cs(?P<n>v)"), ["n is 'v'"]),
+    (ONE, dict(from_path=r"test_\D*(?P<n>\d)"),
+     ["n is 8 in the file and", "in --from_path"]),
+    (ONE, dict(from_path="n4"), ["no named group"]),
+    (ONE, dict(from_path="("), ["not a regular expression"]),
+    (ONE, dict(fixed={"n": 8}, from_path=r"n(?P<n>\d)"),
+     ["['n'] in --fixed and in --from_path"]),
+    # consoles
+    (printed(**ROW) * 2, dict(fixed=SIZE, **TRAIN),
+     ["no step", "--fixed=logging_steps="]),
+    ("num_generations=4\nnum_generations=16\nTotal batch size (4 x 8 x 1) = 32\n"
+     + bar(1) + printed(**ROW), TRAIN, ["expected n"]),
+    (CONFIG + verl((1, {SCORE: .25}), (2, {SCORE: .5})), {},
+     ["--columns=avg=critic/score/mean"]),
+]
+
+
+@pytest.mark.parametrize("content, how, words", BAD)
+def test_bad_texts_are_refused(write, content, how, words):
+  check(write(content), words, **how)
+
+
+@pytest.mark.parametrize("name, how, words", [
+    ("none.csv", {}, ["none.csv", "No such file"]),
+    ("verl", {}, ["verl", "directory"]),
+    ("verl/gsm8k_grpo.jsonl", dict(fixed=OURS | {"k": 3}), ["k=3", "[2, 4]"]),
+    ("trl/trainer_state.json", dict(fixed=TRL | {"steps_per_generation": 4}),
+     ["give both with --fixed"]),
+    ("trl/trainer_state.json", dict(fixed={"generation_batch_size": 64}),
+     ["num_generations"]),
+    ("trl/trainer_state.json", dict(fixed=TRL | {"generation_batch_size": 60}),
+     ["generation_batch_size=60"]),
+    ("trl/trainer_state.json", dict(fixed=TRL | {"n": 4}),
+     ["n is 4 in --fixed, and 8"]),
+    (CHART, dict(columns={"avg": "val/acc"}, fixed=OURS,
+                 from_path=r"seed(?P<seed>\d+)"),
+     ["does not match the path", "run's name such as 'grpo-n8'"]),
+    (CHART, dict(columns={"avg": "val/acc"}, fixed={"Bp": 32}),
+     ["no n (rollouts per problem)", "--from_path='n(?P<n>\\d+)'", "grpo-n8"]),
+    ("isojax/records.jsonl", dict(columns={"avg": "rewad"}),
+     ["no column 'rewad' for avg; the file has reward"]),
+])
+def test_bad_questions_are_refused(name, how, words):
+  check(LOGS / name, words, **how)
+
+
+@hypothesis.given(st.lists(st.tuples(
+    st.integers(1, 512), st.integers(1, 512),
+    # Above 2 a reward may be a percentage.
+    st.floats(max_value=2.0, allow_infinity=False) | st.just(float("nan"))),
+                         min_size=1, max_size=8))
+def test_what_is_written_is_read(tmp_path_factory, points):
+  path = str(tmp_path_factory.getbasetemp() / "any.jsonl")
+  with open(path, "w") as file:
+    file.write(lines(*({"Bp": Bp, "n": n, "step": step, "avg": avg}
+                       for step, (Bp, n, avg) in enumerate(points))))
+  rows, _ = rows_of(path)
+  assert [(row.where, row.fields["Bp"], row.fields["n"], row.fields["rollouts"],
+           repr(row.fields["avg"])) for row in rows] == [
+      (f"{path}:{step + 1}", Bp, n, step * Bp * n, repr(avg))
+      for step, (Bp, n, avg) in enumerate(points)]
+
+
+@hypothesis.given(st.binary(max_size=200), st.sampled_from(
+    sorted(formats.FORMATS)), st.sampled_from(["csv", "jsonl", "log"]))
+def test_nonsense_is_an_input_error(tmp_path_factory, content, kind, suffix):
+  path = tmp_path_factory.getbasetemp() / f"any.{suffix}"
+  path.write_bytes(HEADER.encode() + content)
+  try:
+    rows_of(path, kind)
+  except InputError:
+    pass
+
+
+# ---- Records of isojax
+
+
+def test_records_that_were_changed_are_told(write, tmp_path):
+  """A changed number stays in the line; the checksum tells it."""
+  path = write("", "records.jsonl")
+  written = map(json.loads, (LOGS / "isojax/records.jsonl").open())
+  records.keep(path, list(written))
+  assert rows_of(path)[1] == []
+  whole = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
+  for content, line in ((whole[:2] + whole[3:], 3),  # one is lost
+                        ([*whole[:3], whole[3].replace(
+                            '"step": 2', '"step": 7'), *whole[4:]], 4)):
+    assert content != whole
+    rows, notes = rows_of(write("".join(content), "changed.jsonl"))
+    assert len(rows) == 3
+    assert len(notes) == 1 and f"changed.jsonl:{line}: the checksum" in notes[0]
+
+
+def steps(*changes):
+  """Training records of a run with Bp=4 and n=8, from changed fields."""
+  first = json.loads((LOGS / "isojax/records.jsonl").read_text().split("\n")[1])
+  return lines(*(first | change for change in changes))
+
+
+def test_training_rewards_of_our_records_are_of_the_policy_before(write):
+  """Rollouts of a step: 4 * 8, then three rounds of it, then 4 * 16.
+
+  The first step samples from the base policy, after 0 rollouts; the last one
+  from the policy after 128 rollouts, 2,560 tokens and 3 seconds.
+  """
+  path = write(steps(
+      dict(step=1, rollouts=32, reward=.25, D=64, shaped_reward=.125),
+      dict(step=2, rollouts=128, reward=.5, D=64, refilled=2, epoch=.125,
+           sampled_tokens=2560, device_seconds=3.0, shaped_reward=.375),
+      dict(step=3, rollouts=192, reward=.75, D=64, n=16, epoch=.1875,
+           sampled_tokens=3840, device_seconds=4.5, shaped_reward=.625)),
+               "records.jsonl")
+  check(path, ["--columns=avg=reward"])
+  rows, notes = rows_of(path, columns={"avg": "reward"})
+  assert curve(rows, "step", "rollouts", "sampled_tokens", "device_seconds",
+               "epoch", "avg", "n", "D") == [
+      (0, 0, 0, 0, 0, .25, 8, 64), (1, 32, 640, 1.5, .0625, .5, 8, 64),
+      (2, 128, 2560, 3., .125, .75, 16, 64)]
+  assert {row.fields["eval_set"] for row in rows} == {"training problems"}
+  (note,) = notes
+  assert "reward of the training rollouts" in note
+  rows, _ = rows_of(path, columns={"avg": "shaped_reward"})
+  assert curve(rows, "rollouts", "avg") == [(0, .125), (32, .375), (128, .625)]
+
+
+def test_evaluations_are_no_training_rewards():
+  """The file has three steps and three evaluations, at steps 0, 2 and 3."""
+  rows, _ = rows_of(LOGS / "isojax/records.jsonl", columns={"avg": "reward"})
+  assert curve(rows, "kind", "step", "rollouts", "avg") == [
+      ("train", 0, 0, .25), ("train", 1, 32, .25), ("train", 2, 64, .25)]
+
+
+def test_counters_before_a_missing_step_are_unknown(write):
+  path = write(steps(dict(step=1, rollouts=32), dict(step=3, rollouts=96)),
+               "records.jsonl")
+  rows, _ = rows_of(path, columns={"avg": "reward"})
+  assert curve(rows, "step", "rollouts") == [(0, 0), (2, 64)]
+  assert ["sampled_tokens" in row.fields for row in rows] == [True, False]
+
+
+def test_alarms_of_our_records_are_lists(write):
+  line = json.loads((LOGS / "isojax/records.jsonl").read_text().split("\n")[0])
+  (row, *_), _ = rows_of(write(lines(line | {"alarms": ["cut"]}), "r.jsonl"))
+  assert row.fields["alarms"] == ["cut"]
