@@ -176,13 +176,12 @@ IMPORTS = {
         "run_folder sampling.sampler stopping tasks.prompts training types",
     "api.speedups":
         "api.configs api.figures api.studies errors frontier.comparison "
-        "frontier.io.logs frontier.report.plots_speedup frontier.result "
+        "frontier.read frontier.report.plots_speedup frontier.result "
         "own_file",
     "api.studies":
         "api.configs api.figures errors format frontier.bootstrap "
-        "frontier.curves frontier.io.logs frontier.io.rows "
-        "frontier.io.selection frontier.result frontier.study own_file "
-        "planner.cautions planner.fit_file",
+        "frontier.curves frontier.read frontier.result frontier.study "
+        "own_file planner.cautions planner.fit_file",
     "api.sweeps":
         "allocation api.configs cli errors experiment format ledger.records "
         "ledger.workdir plan_file planner.planning progress sections "
@@ -217,9 +216,9 @@ IMPORTS = {
     "frontier.collapse":
         "format frontier.study",
     "frontier.comparison":
-        "errors format frontier.collapse frontier.io.rows "
-        "frontier.io.selection frontier.report.plots_speedup "
-        "frontier.speedup ledger.records",
+        "errors format frontier.collapse frontier.read "
+        "frontier.report.plots_speedup frontier.speedup frontier.study "
+        "ledger.records",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -227,42 +226,44 @@ IMPORTS = {
         "frontier.envelope frontier.study frontier.verdict laws",
     "frontier.envelope":
         "frontier.curves frontier.varpro laws",
-    "frontier.interference":
-        "frontier.bootstrap frontier.study",
-    "frontier.io.console":
-        "",
-    "frontier.io.constants":
-        "errors frontier.io.formats",
-    "frontier.io.field_mapping":
-        "errors frontier.io.constants frontier.io.formats "
-        "frontier.io.options frontier.io.parse frontier.io.rows "
-        "frontier.io.runs frontier.io.spend ledger.records",
-    "frontier.io.fit_json":
+    "frontier.fit_json":
         "errors format frontier.bootstrap frontier.diagnostics "
         "frontier.envelope frontier.interference frontier.scalerl "
         "frontier.study frontier.verdict laws",
-    "frontier.io.formats":
+    "frontier.formats":
+        "frontier.formats.isojax frontier.formats.nemo_rl "
+        "frontier.formats.prime_rl frontier.formats.table "
+        "frontier.formats.tinker frontier.formats.trl "
+        "frontier.formats.tunix frontier.formats.verl",
+    "frontier.formats.base":
         "ledger.records",
-    "frontier.io.logs":
-        "errors frontier.io.field_mapping frontier.io.rows "
-        "ledger.object_store",
-    "frontier.io.options":
-        "frontier.io.formats",
-    "frontier.io.parse":
-        "errors frontier.io.console ledger.records",
-    "frontier.io.rows":
-        "errors frontier.io.formats",
-    "frontier.io.runs":
-        "errors frontier.io.parse",
-    "frontier.io.selection":
-        "errors evaluate frontier.io.formats frontier.io.rows "
-        "frontier.study",
-    "frontier.io.spend":
-        "errors frontier.io.constants frontier.io.formats frontier.io.parse",
+    "frontier.formats.isojax":
+        "frontier.formats.base ledger.records",
+    "frontier.formats.nemo_rl":
+        "frontier.formats.base",
+    "frontier.formats.prime_rl":
+        "frontier.formats.base",
+    "frontier.formats.table":
+        "frontier.formats.base",
+    "frontier.formats.text":
+        "errors frontier.formats.base ledger.records",
+    "frontier.formats.tinker":
+        "frontier.formats.base",
+    "frontier.formats.trl":
+        "errors frontier.formats.base",
+    "frontier.formats.tunix":
+        "frontier.formats.base",
+    "frontier.formats.verl":
+        "frontier.formats.base",
+    "frontier.interference":
+        "frontier.bootstrap frontier.study",
     "frontier.labels":
         "format",
     "frontier.next_sweep":
         "allocation frontier.study frontier.verdict laws",
+    "frontier.read":
+        "errors frontier.formats frontier.formats.base "
+        "frontier.formats.text ledger.object_store ledger.records",
     "frontier.report.axes":
         "format frontier.labels",
     "frontier.report.html":
@@ -280,16 +281,16 @@ IMPORTS = {
         "format frontier.labels",
     "frontier.result":
         "errors format frontier.analysis frontier.bootstrap "
-        "frontier.io.fit_json frontier.io.formats frontier.io.rows "
-        "frontier.io.selection frontier.labels frontier.next_sweep "
-        "frontier.report.html frontier.report.plots "
-        "frontier.report.sections frontier.study ledger.records progress",
+        "frontier.fit_json frontier.formats.base frontier.labels "
+        "frontier.next_sweep frontier.read frontier.report.html "
+        "frontier.report.plots frontier.report.sections frontier.study "
+        "ledger.records progress",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":
         "errors frontier.study",
     "frontier.study":
-        "",
+        "errors evaluate frontier.formats.base frontier.read",
     "frontier.synthetic":
         "frontier.curves frontier.study",
     "frontier.varpro":
@@ -549,8 +550,8 @@ IMPORTS = {
     "stopping":
         "distributed.hosts",
     "study.arms":
-        "errors frontier.analysis frontier.bootstrap frontier.io.selection "
-        "frontier.scalerl frontier.speedup study.law study.leaders "
+        "errors frontier.analysis frontier.bootstrap frontier.scalerl "
+        "frontier.speedup frontier.study study.law study.leaders "
         "study.ledger study.resampling study.results",
     "study.arms_page":
         "format study.arms study.page",
@@ -561,12 +562,12 @@ IMPORTS = {
     "study.figures":
         "format frontier.report.axes study.arms",
     "study.law":
-        "frontier.analysis frontier.bootstrap frontier.io.selection "
-        "frontier.study frontier.verdict study.ledger",
+        "frontier.analysis frontier.bootstrap frontier.study "
+        "frontier.verdict study.ledger",
     "study.leaders":
         "frontier.bootstrap study.ledger study.resampling",
     "study.ledger":
-        "cli errors frontier.io.rows ledger.records study.protocol "
+        "cli errors frontier.read ledger.records study.protocol "
         "sweep.attempts sweep.runs",
     "study.page":
         "errors format frontier.labels",
@@ -579,7 +580,7 @@ IMPORTS = {
         "",
     "study.results":
         "errors evaluate frontier.bootstrap frontier.collapse "
-        "frontier.diagnostics frontier.io.fit_json frontier.next_sweep "
+        "frontier.diagnostics frontier.fit_json frontier.next_sweep "
         "study.law study.leaders study.ledger study.prediction "
         "study.protocol study.resampling",
     "study.stages":
@@ -653,10 +654,9 @@ IMPORTS = {
     "launch.bench.cases":
         "errors",
     "launch.bench.frontier":
-        "allocation frontier.analysis frontier.bootstrap "
-        "frontier.io.field_mapping frontier.io.fit_json "
-        "frontier.io.selection frontier.next_sweep frontier.report.html "
-        "frontier.report.plots frontier.synthetic",
+        "allocation frontier.analysis frontier.bootstrap frontier.fit_json "
+        "frontier.next_sweep frontier.read frontier.report.html "
+        "frontier.report.plots frontier.study frontier.synthetic",
     "launch.bench.grader":
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
@@ -720,7 +720,7 @@ IMPORTS = {
         "errors",
     "launch.fit":
         "cli frontier.bootstrap frontier.collapse frontier.curves "
-        "frontier.io.selection frontier.result launch.record_flags",
+        "frontier.result frontier.study launch.record_flags",
     "launch.plan":
         "cli launch.plan_flags planner.planning planner.trainers",
     "launch.plan_flags":
@@ -736,7 +736,7 @@ IMPORTS = {
     "launch.readme_figure":
         "cli errors frontier.labels frontier.report.axes",
     "launch.record_flags":
-        "cli errors frontier.io.formats frontier.io.logs frontier.io.rows",
+        "cli errors frontier.formats frontier.formats.base frontier.read",
     "launch.repair":
         "cli ledger.object_store ledger.workdir repair",
     "launch.slurm":

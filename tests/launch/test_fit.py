@@ -131,17 +131,10 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
 
 @pytest.mark.parametrize("args, message", [
     (["--records=none/*.jsonl"], "no such file"),
-    (["--records=bad.jsonl"], "bad.jsonl"),
-    (["--records=a.csv", "--format=table"], "no evaluations"),
     (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE"),
-    (["--records=.", "--from_path=x(?P<n>1)"], ".: a folder"),
-    (["--records=a.csv", "--scale=avg=many"], "--scale=avg=many"),
-    (["a.csv", "--scale=avg=1:0"], "--scale=avg=1:0"),
-    (["--records=a.csv", "--format=table", "--columns=avg=reward"],
-     "no column 'reward'")])
+    (["a.csv", "--scale=avg=1:0"], "--scale=avg=1:0")])
 def test_bad_records_are_refused_before_anything_is_written(
     tmp_path, args, message):
-  (tmp_path / "bad.jsonl").write_bytes(b"\x00\x01\x02")
   (tmp_path / "a.csv").write_text("step,rew\n1,0.5\n")
   code, out, err = launch("launch.fit", *args, cwd=tmp_path)
   assert code == 2 and message in err and err.count("\n") == 1, err
