@@ -1,0 +1,68 @@
+"""The only place where tests/golden reaches inside of the package."""
+
+import contextlib
+import hashlib
+
+import jax
+import numpy as np
+
+import isojax
+from isojax import policy
+from isojax import rng
+from isojax import run_context
+from isojax import step as step_lib
+from isojax.sampling import sampler as sampler_lib
+
+
+def digest(tokens_RxT, len_R) -> str:
+  """A hash of the valid tokens of rollouts, in their order."""
+  out = hashlib.sha256()
+  for row, length in zip(np.asarray(tokens_RxT, np.int32),
+                         np.asarray(len_R, np.int32), strict=True):
+    out.update(np.int32(length).tobytes() + row[:length].tobytes())
+  return out.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def tokens_of_steps():
+  """Yields a list that gets the digest of the rollouts of each step."""
+  measured, digests = step_lib.measured, []
+
+  def listening(prompts, sampled):
+    rollouts = sampled.rollouts
+    digests.append(digest(rollouts.tokens_RxT, rollouts.len_R))
+    return measured(prompts, sampled)
+
+  step_lib.measured = listening
+  try:
+    yield digests
+  finally:
+    step_lib.measured = measured
+
+
+def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
+           problems: int, n: int):
+  """The rollouts of the embedded policy on the first problems of a stratum.
+
+  Args:
+    sampler: section of the config.
+    temperature, top_p: of the draws.
+    ends: whether the policy may end a rollout; False: all have the same length.
+    problems: of the training split.
+    n: rollouts of each.
+
+  Returns:
+    tokens [R, T], log-probs of what was drawn [R, T], lengths [R].
+  """
+  context = run_context.prepare(
+      isojax.config("configs/easy.py", sampler=sampler))
+  cfg = context.e.sampler
+  opened = policy.opened_model(context.folder, context.model.mesh)
+  if not ends:
+    opened = opened._replace(eos_ids=(context.model.cfg.V,))
+  made, _ = policy.make_sampler(opened, cfg)
+  rollouts = sampler_lib.sample_all(
+      made, run_context.base_params(context),
+      jax.tree.map(lambda x: x[:problems], context.train), n,
+      rng.stream(7, "rollout", 3), temperature=temperature, top_p=top_p)
+  return rollouts.tokens_RxT, rollouts.behavior_logp_RxT, rollouts.len_R
