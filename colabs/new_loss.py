@@ -18,11 +18,12 @@ import isojax
 # %% [markdown]
 # ## The functions
 #
-# R rows of packed answers, T tokens, Bp problems, n rollouts of each. A policy
-# loss gets log-probs, log-ratios and advantages [R, T], in JAX, and returns the
-# loss of each token and whether a bound acts on it. A selection gets rewards and
-# uniform random numbers [Bp, n], in NumPy, and returns the indices [Bp, m] of the
-# rollouts to train on. Keyword-only arguments are constants of the config.
+# R rows of packed answers, T tokens, P problems, N rollouts of the largest group.
+# A policy loss gets log-probs, log-ratios and advantages [R, T], in JAX, and
+# returns the loss of each token and whether a bound acts on it. A selection gets
+# rewards, a mask and uniform random numbers [P, N], in NumPy, and returns the
+# rollouts to train on, bool [P, N]. Keyword-only arguments are constants of the
+# config.
 #
 # This loss is TOPR ([arXiv 2503.14286](https://arxiv.org/abs/2503.14286)): no
 # ratio where the advantage is positive, a truncated one where it is negative.
@@ -43,13 +44,14 @@ def topr(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
   return -weight * advantage_RxT * logp_RxT, bounded
 
 
-def extremes(reward_Bpxn, uniform_Bpxn, *, m):
-  """Returns the m // 2 lowest and the m - m // 2 highest of each group."""
-  del uniform_Bpxn
-  order_Bpxn = np.argsort(reward_Bpxn, axis=1, kind="stable")
-  low, n = m // 2, order_Bpxn.shape[1]
-  return np.concatenate(
-      [order_Bpxn[:, :low], order_Bpxn[:, n - (m - low):]], axis=1)
+def extremes(reward_PxN, mask_PxN, uniform_PxN, *, m):
+  """The m // 2 lowest and the m - m // 2 highest of each group."""
+  del uniform_PxN
+  padded_PxN = np.where(mask_PxN, reward_PxN, np.inf)
+  order_PxN = np.argsort(padded_PxN, axis=1, kind="stable")
+  rank_PxN = np.argsort(order_PxN, axis=1)  # padding is last
+  n_Px1, low = mask_PxN.sum(axis=1, keepdims=True), m // 2
+  return mask_PxN & ((rank_PxN < low) | (rank_PxN >= n_Px1 - (m - low)))
 
 # %% [markdown]
 # ## Train
@@ -94,6 +96,6 @@ pandas.concat({"mine": run.records.evaluations.to_pandas()[columns],
 # %%
 try:
   isojax.train(isojax.config(mine, recipe={"loss": {
-      "selection": "mine.py:topr"}}), workdir="runs/wrong")
+      "advantage": "mine.py:topr"}}), workdir="runs/wrong")
 except isojax.InputError as error:
   print(error)

@@ -269,10 +269,7 @@ def _check_updates(e: Experiment) -> None:
 def _check_ddof(e: Experiment) -> None:
   """InputError if a standard deviation is of too few values."""
   a, cfg = e.alloc, e.recipe.loss
-  fields = [objective.field_of("advantage", name)
-            for name in objective.constant_names(
-                objective.function_of(cfg, "advantage"))]
-  if "advantage_ddof" not in fields:
+  if "ddof" not in objective.constant_names(cfg.unbound("advantage")):
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
   values = a.n_min if letter == "n" else a.m

@@ -22,7 +22,6 @@ from isojax.models import lora as lora_lib
 from isojax.allocation import Allocation
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
-from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
@@ -213,14 +212,14 @@ def make_optimizer(e: experiment_lib.Experiment):
   return optimizer_lib.make(cfg, schedule), schedule
 
 
-def make_critic(e: experiment_lib.Experiment) -> train_state.Critic | None:
+def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
   """Returns the critic and its optimizer; None for a recipe without one."""
   cfg, optimizer = e.recipe.critic, e.recipe.optimizer
   if cfg.kind == "none":
     return None
   schedule = optimizer_lib.warmup_then_constant(
       cfg.lr * e.lr / optimizer.base_lr, optimizer.warmup_steps)
-  return train_state.Critic(cfg, optimizer_lib.make(optimizer, schedule))
+  return optimizer_lib.Critic(cfg, optimizer_lib.make(optimizer, schedule))
 
 
 def base_params(context: RunContext):
@@ -246,7 +245,7 @@ def first_state(context: RunContext, tx):
   """Returns the train state of step 0."""
   critic = make_critic(context.e)
   trunk = (first_trained(context, "critic") if critic and critic.own else None)
-  return train_state.init(
+  return optimizer_lib.init_state(
       context.model, tx, first_trained(context, "lora"), context.e.model.lora,
       critic, trunk)
 
@@ -258,7 +257,7 @@ def frozen_base(context: RunContext):
 
 def abstract_state(context: RunContext, tx):
   """Returns shapes and shardings of the train state."""
-  return train_state.abstract(context.model, tx, context.e.model.lora,
+  return optimizer_lib.abstract_state(context.model, tx, context.e.model.lora,
                               make_critic(context.e))
 
 

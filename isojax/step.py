@@ -42,21 +42,22 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, sampled.rollouts.len_R,
       e.recipe.reward, format_coef=e.task.format_coef)
-  reward_Bpxn = shaped_B.reshape(-1, n)[kept_P]
+  reward_PxN = shaped_B.reshape(-1, n)[kept_P]
   prompts = step_rollouts.of_groups(prompts, kept_P, 1)
   rollouts = step_rollouts.of_groups(sampled.rollouts, kept_P, n)
-  kept_Bpxm = algorithm.keep(reward_Bpxn, rng.uniforms(
-      e.seed, step, prompts.id_P, n), a.m_of(n), e.recipe.loss)
-  group = Group(prompts, rollouts, reward_Bpxn, kept_Bpxm)
+  groups = algorithm.keep(
+      reward_PxN, np.ones(reward_PxN.shape, bool),
+      rng.uniforms(e.seed, step, prompts.id_P, n), a.m_of(n), e.recipe.loss)
+  group = Group(prompts, rollouts, groups)
   scoring = clock()
   scored = score(run, group)
   updating = clock()
   columns = scored.columns | algorithm.advantages(
-      reward_Bpxn, kept_Bpxm, rollouts, scored.columns, e.recipe.loss)
+      groups, rollouts, scored.columns, e.recipe.loss)
   state, fields = updates(run, group, columns)
   jax.block_until_ready(state)
   ended = clock()
-  run.store(prompts, rollouts, reward_Bpxn, columns["advantage"], step + 1)
+  run.store(prompts, rollouts, reward_PxN, columns["advantage"], step + 1)
   run.flight = flight
   seconds = {"sample": scoring - begun - sampled.seconds_waited,
              "score": sampled.seconds_waited, "logp": updating - scoring,
@@ -69,7 +70,7 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
           graded.correct_B.reshape(-1, n), taken.prompts.id_P,
           rate=e.recipe.filter.solved_rate),
       "staleness_mean": staleness[0], "staleness_max": staleness[1],
-      "selected": kept_Bpxm.size,
+      "selected": int(groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(rollouts, scored, columns),
       "device_seconds": sum(seconds.values()) * context.model.mesh.size,
@@ -103,8 +104,7 @@ class Group(typing.NamedTuple):
 
   prompts: Prompts
   rollouts: Rollouts
-  reward_Bpxn: np.ndarray
-  kept_Bpxm: np.ndarray  # the rollouts to train on, see algorithm.keep
+  groups: algorithm.Groups
 
 
 class Scored(typing.NamedTuple):
@@ -121,9 +121,9 @@ def score(run: Run, group: Group) -> Scored:
          for name in run.scored}
   if not out:
     return Scored({}, None, 0)
-  which_B = algorithm.to_score(group.reward_Bpxn, group.kept_Bpxm, rollouts, cfg)
+  which_B = algorithm.to_score(group.groups, rollouts, cfg)
   layouts = update_lib.layouts(
-      group.prompts, rollouts, which_B, n=group.reward_Bpxn.shape[1],
+      group.prompts, rollouts, which_B, n=group.groups.mask_PxN.shape[1],
       G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
   before = None  # read while the next microbatch is computed; two are held
   for layout in layouts:
@@ -162,7 +162,7 @@ def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
   without a gradient an update is skipped.
   """
   context, e, cfg = run.context, run.context.e, run.context.e.recipe.loss
-  Bp, n = group.reward_Bpxn.shape
+  Bp, n = group.groups.mask_PxN.shape
   factor = e.lr_factor(n)
   state, made, found = run.state, [], []
   for epoch in range(e.recipe.updates.epochs):
@@ -171,9 +171,8 @@ def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
         count=min(e.recipe.updates.minibatches, Bp)):
       batches = update_lib.assemble(
           group.prompts, group.rollouts, columns | algorithm.weights(
-              group.reward_Bpxn, group.kept_Bpxm, group.rollouts.mask_RxT,
-              problems, cfg), n=n, G=mesh_lib.blocks(context.model.mesh),
-          cfg=cfg)
+              group.groups, group.rollouts.mask_RxT, problems, cfg), n=n,
+          G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
       state, metrics = run.update(
           state, run.base,
           [update_lib.place(b, context.model.mesh) for b in batches],

@@ -69,8 +69,9 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
             interrupt_B=interrupt_lengths(e, step=step, id_P=prompts.id_P, n=n),
             expected_P=stratum_file.expected_tokens(
                 context.stratum, "train", problems))))
+    correct_PxN = parts[-1][1].graded.correct_B.reshape(Bp, n)
     informative_P = np.concatenate([informative_P, advantages.informative(
-        parts[-1][1].graded.correct_B.reshape(Bp, n))])
+        correct_PxN, np.ones((Bp, n), bool))])
   prompts, sampled = zip(*parts)
   return StepRollouts(
       joined(prompts), joined_rounds(sampled),

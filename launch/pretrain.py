@@ -26,7 +26,6 @@ from isojax.models import hf_config
 from isojax.models import hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
-from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import countdown
@@ -133,7 +132,7 @@ def main(_) -> None:
       optimizer.base_lr / 10)
   tx = optimizer_lib.make(optimizer, schedule)
   params = decoder.init_params(model, rng.stream(cfg.seed, "init"))
-  state = train_state.init(model, tx, params)
+  state = optimizer_lib.init_state(model, tx, params)
   update = update_lib.make_update(model, tx, loss)
 
   one = np.ones(cfg.batch)

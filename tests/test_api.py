@@ -311,15 +311,15 @@ def topr(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
 def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):
   return -advantage_RxT * logp_RxT, jnp.zeros_like(logp_RxT, bool)
 
-def last(reward_Bpxn, uniform_Bpxn, *, m):
-  Bp, n = reward_Bpxn.shape
-  return np.tile(np.arange(n - m, n), (Bp, 1))
+def last(reward_PxN, mask_PxN, uniform_PxN, *, m):
+  n = reward_PxN.shape[1]
+  return mask_PxN & (np.arange(n)[None] >= n - m)
 
-def centered(reward_Bpxm):
-  return reward_Bpxm - reward_Bpxm.mean(axis=1, keepdims=True)
+def centered(reward_PxN, mask_PxN):
+  return reward_PxN - reward_PxN.mean(axis=1, keepdims=True)
 
-def few(reward_Bpxn):
-  return reward_Bpxn
+def few(reward_PxN):
+  return reward_PxN
 """
 
 
@@ -360,8 +360,8 @@ def test_a_changed_file_is_another_run(tmp_path):
     (dict(policy_loss="none.py:f"), "recipe.loss.policy_loss=none.py:f: cannot"),
     (dict(policy_loss="PATH:g"), "has no function 'g'; it has topr, reinforce"),
     (dict(policy_loss="PATH:topr"), "recipe.loss.constants.cap is missing"),
-    (dict(selection="PATH:few"), r"takes \(reward_Bpxn\); expected "
-     r"\(reward_Bpxn, uniform_Bpxn\)")])
+    (dict(selection="PATH:few"), r"takes \(reward_PxN\); expected "
+     r"\(reward_PxN, mask_PxN, uniform_PxN\)")])
 def test_a_wrong_function_is_refused(tmp_path, loss, message):
   path = tmp_path / "mine.py"
   loss = {k: v.replace("PATH", str(path)) for k, v in loss.items()}

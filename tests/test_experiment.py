@@ -26,7 +26,6 @@ from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
 from isojax.models import shape as shape_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
@@ -122,7 +121,7 @@ def test_qwen_7b_traces():
                      "regularizer_weight"), shape("float32", micro, T)))
   state, metrics = jax.eval_shape(
       update_lib.make_update(model, tx, e.recipe.loss),
-      train_state.abstract(model, tx), None, [batch], shape("float32"))
+      optimizer_lib.abstract_state(model, tx), None, [batch], shape("float32"))
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
       np.dtype("float32")}
   assert metrics["grad_norm"].shape == ()

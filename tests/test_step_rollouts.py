@@ -56,7 +56,7 @@ def test_rounds_by_hand():
 
 def test_kept_groups_by_hand():
   correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
-  found = advantages.informative(correct)
+  found = advantages.informative(correct, correct >= 0)
   assert found.tolist() == [False, True, False, True, True, True]
   kept = lambda found, rounds: step_rollouts.kept_groups(
       np.array(found, bool), Bp=3, rounds=rounds).tolist()
@@ -104,8 +104,8 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
         stop=stop)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
     most = sample(np.arange(D) > 6, 1000)  # 7 unsolved: no second round
-  found = advantages.informative(
-      got.sampled.graded.correct_B.reshape(-1, 4))
+  correct = got.sampled.graded.correct_B.reshape(-1, 4)
+  found = advantages.informative(correct, correct >= 0)
   assert got.rounds > 1 and len(found) == 4 * got.rounds
   assert found[:-4].sum() < 4  # the last round was needed
   assert got.kept_P.sum() == min(4, found.sum())

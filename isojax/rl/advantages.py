@@ -3,14 +3,15 @@
 NumPy arithmetic on the host, in float64. Keyword-only arguments are constants
 of the config (docs/extending.md).
 
-ADVANTAGES are pure functions of rewards [Bp, m] that return one advantage for
-each rollout, [Bp, m]. A group whose rewards are all equal gets exactly 0 from
-each of them, so its rollouts are not trained on. A group of one is such a
-group.
+ADVANTAGES are pure functions of rewards and of a mask, [P, N] each: problem,
+rollout. N is the largest group; the mask is False for padding behind a smaller
+one. They return one advantage for each rollout, [P, N]. A group whose rewards
+are all equal gets exactly 0 from each of them, so its rollouts are not trained
+on. A group of one is such a group. Padding gets 0.
 
 TOKEN_ADVANTAGES are pure functions of rewards, values and masks of tokens,
-[Bp, m, T] each: problem, rollout, token. They return advantages and returns,
-[Bp, m, T] each. The mask is 1 for tokens of the loss. It is 0 for padding and
+[P, N, T] each: problem, rollout, token. They return advantages and returns,
+[P, N, T] each. The mask is 1 for tokens of the loss. It is 0 for padding and
 for tokens that the policy did not draw, which an estimator skips: their reward
 and value are ignored, and their advantage and return are 0. Without a critic
 the values are 0. `token_rewards` makes the rewards. A rollout without any token
@@ -20,75 +21,87 @@ in the mask gets 0 and counts nowhere.
 import numpy as np
 
 
-def informative(reward_Bpxn):
-  """Returns whether the rewards of a group differ, exactly: bool [Bp]."""
-  reward = np.asarray(reward_Bpxn)
-  return (reward != reward[:, :1]).any(axis=1)
+def informative(reward_PxN, mask_PxN):
+  """Whether the rewards of a group differ, exactly: bool [P]."""
+  reward, mask = np.asarray(reward_PxN), np.asarray(mask_PxN, bool)
+  first = np.take_along_axis(reward, mask.argmax(axis=1)[:, None], axis=1)
+  return ((reward != first) & mask).any(axis=1)
 
 
-def centered(reward_Bpxn):
-  """Returns r - mean of the group (Dr. GRPO, arXiv 2503.20783)."""
-  reward = np.asarray(reward_Bpxn, np.float64)
-  return np.where(informative(reward)[:, None],
-                  reward - reward.mean(axis=1, keepdims=True), 0.0)
+def centered(reward_PxN, mask_PxN):
+  """r - mean of the group (Dr. GRPO, arXiv 2503.20783)."""
+  reward, mask = np.asarray(reward_PxN, np.float64), np.asarray(mask_PxN, bool)
+  differs = informative(reward, mask)[:, None]
+  return np.where(mask & differs, reward - _group_mean(reward, mask), 0.0)
 
 
-def leave_one_out(reward_Bpxn):
-  """Returns r - mean of the other rewards of the group (RLOO, 2402.14740)."""
-  n = np.shape(reward_Bpxn)[1]
-  return centered(reward_Bpxn) * (n / max(n - 1, 1))
+def leave_one_out(reward_PxN, mask_PxN):
+  """r - mean of the other rewards of the group (RLOO, arXiv 2402.14740)."""
+  n_Px1 = _count(mask_PxN)
+  return centered(reward_PxN, mask_PxN) * (n_Px1 / np.maximum(n_Px1 - 1, 1))
 
 
-def group_norm(reward_Bpxn, *, ddof: int, eps: float):
-  """Returns (r - mean) / (std + eps) within each group (GRPO, 2402.03300).
+def group_norm(reward_PxN, mask_PxN, *, ddof: int, eps: float):
+  """(r - mean) / (std + eps) within each group (GRPO, arXiv 2402.03300).
 
   ddof scales the result by sqrt((n - ddof) / n), so ddof = 1 confounds a sweep
   over n: by 41 % at n = 2, by 7 % at n = 8. verl and TRL have ddof = 1.
   """
-  reward = np.asarray(reward_Bpxn, np.float64)
-  if reward.shape[1] <= ddof:
-    return np.zeros_like(reward)
-  std = reward.std(axis=1, ddof=ddof, keepdims=True)
-  return centered(reward) / np.where(std > 0, std + eps, 1.0)
+  reward, mask = np.asarray(reward_PxN, np.float64), np.asarray(mask_PxN, bool)
+  n_Px1 = _count(mask)
+  deviation = np.where(mask, reward - _group_mean(reward, mask), 0.0)
+  std = np.sqrt((deviation**2).sum(axis=1, keepdims=True)
+                / np.maximum(n_Px1 - ddof, 1))
+  scaled = centered(reward, mask) / np.where(std > 0, std + eps, 1.0)
+  return np.where(n_Px1 > ddof, scaled, 0.0)
 
 
-def _scaled(centered_Bpxn, values, *, ddof: int, eps: float):
-  """Returns centred rewards / (std of the values + eps)."""
+def _count(mask_PxN):
+  return np.asarray(mask_PxN).sum(axis=1, keepdims=True)
+
+
+def _group_mean(reward_PxN, mask_PxN):
+  total_Px1 = np.where(mask_PxN, reward_PxN, 0.0).sum(axis=1, keepdims=True)
+  return total_Px1 / np.maximum(_count(mask_PxN), 1)
+
+
+def _scaled(centered_PxN, values, *, ddof: int, eps: float):
+  """Centred rewards / (std of the values + eps)."""
   if values.size <= ddof:
-    return np.zeros_like(centered_Bpxn)
+    return np.zeros_like(centered_PxN)
   std = values.std(ddof=ddof)
-  return centered_Bpxn / (std + eps if std > 0 else 1.0)
+  return centered_PxN / (std + eps if std > 0 else 1.0)
 
 
-def batch_norm_centered(reward_Bpxn, *, ddof: int, eps: float):
-  """Returns (r - mean of the group) / (std of all these differences + eps).
+def batch_norm_centered(reward_PxN, mask_PxN, *, ddof: int, eps: float):
+  """(r - mean of the group) / (std of all these differences + eps).
 
   As in ScaleRL (arXiv 2510.13786), which leaves ddof open. Groups of equal
   rewards count in the standard deviation with their zeros.
   """
-  difference = centered(reward_Bpxn)
-  return _scaled(difference, difference, ddof=ddof, eps=eps)
+  difference = centered(reward_PxN, mask_PxN)
+  return _scaled(difference, difference[mask_PxN], ddof=ddof, eps=eps)
 
 
-def batch_norm_informative(reward_Bpxn, *, ddof: int, eps: float):
-  """Returns batch_norm_centered with a std over informative groups alone.
+def batch_norm_informative(reward_PxN, mask_PxN, *, ddof: int, eps: float):
+  """batch_norm_centered with a std over informative groups alone.
 
   TRL's form of ScaleRL: groups of equal rewards are dropped before the standard
   deviation, so it does not shrink as problems are solved.
   """
-  difference = centered(reward_Bpxn)
-  return _scaled(difference, difference[informative(reward_Bpxn)], ddof=ddof,
-                 eps=eps)
+  difference = centered(reward_PxN, mask_PxN)
+  differs = informative(reward_PxN, mask_PxN)[:, None]
+  return _scaled(difference, difference[mask_PxN & differs], ddof=ddof, eps=eps)
 
 
-def batch_norm_raw(reward_Bpxn, *, ddof: int, eps: float):
-  """Returns (r - mean of the group) / (std of all rewards + eps).
+def batch_norm_raw(reward_PxN, mask_PxN, *, ddof: int, eps: float):
+  """(r - mean of the group) / (std of all rewards + eps).
 
   TRL's scale_rewards="batch" (there ddof = 1, eps = 1e-4). The spread between
   groups counts in the standard deviation.
   """
-  return _scaled(centered(reward_Bpxn), np.asarray(reward_Bpxn, np.float64),
-                 ddof=ddof, eps=eps)
+  rewards = np.asarray(reward_PxN, np.float64)[mask_PxN]
+  return _scaled(centered(reward_PxN, mask_PxN), rewards, ddof=ddof, eps=eps)
 
 
 ADVANTAGES = {
@@ -101,24 +114,24 @@ ADVANTAGES = {
 }
 
 
-def token_rewards(reward_Bpxm, penalty_BpxmxT, mask_BpxmxT):
-  """Returns rewards of tokens: the rollout's at its last token, less a penalty.
+def token_rewards(reward_PxN, penalty_PxNxT, mask_PxNxT):
+  """Rewards of tokens: the rollout's at its last token, less a penalty.
 
   The last token is the last one in the mask.
 
   Args:
-    reward_Bpxm: reward of each rollout.
-    penalty_BpxmxT: subtracted from each token in the mask, such as kl_coef * KL
+    reward_PxN: reward of each rollout.
+    penalty_PxNxT: subtracted from each token in the mask, such as kl_coef * KL
       for KL in the reward; zeros for none.
   """
-  mask = np.asarray(mask_BpxmxT, bool)
+  mask = np.asarray(mask_PxNxT, bool)
   last = mask & (np.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] == 1)
-  return (np.where(last, np.asarray(reward_Bpxm, np.float64)[..., None], 0.0)
-          - np.where(mask, penalty_BpxmxT, 0.0))
+  return (np.where(last, np.asarray(reward_PxN, np.float64)[..., None], 0.0)
+          - np.where(mask, penalty_PxNxT, 0.0))
 
 
 def whitened(x, mask, *, ddof: int, eps: float):
-  """Returns (x - mean) / sqrt(variance + eps) over all tokens of the mask.
+  """(x - mean) / sqrt(variance + eps) over all tokens of the mask.
 
   verl has ddof = 1 and eps = 1e-8; older TRL has ddof = 0. Other tokens get 0,
   and so do all if the mask has no more than ddof, or if all values are equal.
@@ -134,40 +147,40 @@ def whitened(x, mask, *, ddof: int, eps: float):
       mask, (x - values.mean()) / np.sqrt(values.var(ddof=ddof) + eps), 0.0)
 
 
-def discounted(reward_BpxmxT, mask_BpxmxT, *, gamma: float):
-  """Returns G_t = reward_t + gamma G_{t+1} over the tokens of the mask."""
-  following = np.zeros(np.shape(mask_BpxmxT)[:-1])
-  out = np.zeros(np.shape(mask_BpxmxT))
+def discounted(reward_PxNxT, mask_PxNxT, *, gamma: float):
+  """G_t = reward_t + gamma G_{t+1} over the tokens of the mask."""
+  following = np.zeros(np.shape(mask_PxNxT)[:-1])
+  out = np.zeros(np.shape(mask_PxNxT))
   for t in reversed(range(out.shape[-1])):
-    mask = np.asarray(mask_BpxmxT[..., t], bool)
-    following = np.where(mask, reward_BpxmxT[..., t] + gamma * following,
+    mask = np.asarray(mask_PxNxT[..., t], bool)
+    following = np.where(mask, reward_PxNxT[..., t] + gamma * following,
                          following)
     out[..., t] = np.where(mask, following, 0.0)
   return out
 
 
-def reinforce_pp(reward_BpxmxT, value_BpxmxT, mask_BpxmxT, *, gamma: float,
+def reinforce_pp(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float,
                  ddof: int, eps: float):
-  """Returns whitened returns, and the returns (REINFORCE++, 2501.03262)."""
-  del value_BpxmxT
-  returns = discounted(np.asarray(reward_BpxmxT, np.float64), mask_BpxmxT,
+  """Whitened returns, and the returns (REINFORCE++, 2501.03262)."""
+  del value_PxNxT
+  returns = discounted(np.asarray(reward_PxNxT, np.float64), mask_PxNxT,
                        gamma=gamma)
-  return whitened(returns, mask_BpxmxT, ddof=ddof, eps=eps), returns
+  return whitened(returns, mask_PxNxT, ddof=ddof, eps=eps), returns
 
 
-def reinforce_pp_baseline(reward_BpxmxT, value_BpxmxT, mask_BpxmxT, *,
+def reinforce_pp_baseline(reward_PxNxT, value_PxNxT, mask_PxNxT, *,
                           ddof: int, eps: float):
-  """Returns whitened group-centred rewards, and these before whitening.
+  """Whitened group-centred rewards, and these before whitening.
 
   REINFORCE++-baseline as in verl: each token of a rollout has the sum of the
   rollout's rewards less the mean of the group. Whitening is over tokens, so
   long rollouts weigh more in its mean, and a group of equal rewards usually
   gets an advantage other than 0. If all groups are such, all get 0.
   """
-  del value_BpxmxT
-  mask = np.asarray(mask_BpxmxT, bool)
+  del value_PxNxT
+  mask = np.asarray(mask_PxNxT, bool)
   counted = mask.any(axis=-1)
-  reward = np.where(mask, reward_BpxmxT, 0.0).sum(axis=-1)
+  reward = np.where(mask, reward_PxNxT, 0.0).sum(axis=-1)
   mean = reward.sum(axis=-1, keepdims=True) / np.maximum(
       counted.sum(axis=-1, keepdims=True), 1)
   differ = (np.where(counted, reward, -np.inf).max(axis=-1, keepdims=True)
@@ -177,35 +190,35 @@ def reinforce_pp_baseline(reward_BpxmxT, value_BpxmxT, mask_BpxmxT, *,
   return whitened(returns, mask, ddof=ddof, eps=eps), returns
 
 
-def gae(reward_BpxmxT, value_BpxmxT, mask_BpxmxT, *, gamma: float, lam: float):
-  """Returns generalised advantages and returns (arXiv 1506.02438).
+def gae(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float, lam: float):
+  """Generalised advantages and returns (arXiv 1506.02438).
 
   delta_t = reward_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lam A_{t+1},
   return = A + V. V and A after the last token are 0. A token outside the mask
   passes V_{t+1} and A_{t+1} on, as in verl.
   """
-  mask_BpxmxT = np.asarray(mask_BpxmxT, bool)
-  next_value = np.zeros(mask_BpxmxT.shape[:-1])
-  next_advantage = np.zeros(mask_BpxmxT.shape[:-1])
-  advantage = np.zeros(mask_BpxmxT.shape)
-  reward_BpxmxT = np.asarray(reward_BpxmxT, np.float64)
-  value_BpxmxT = np.asarray(value_BpxmxT, np.float64)
-  for t in reversed(range(mask_BpxmxT.shape[-1])):
-    value, mask = value_BpxmxT[..., t], mask_BpxmxT[..., t]
-    delta = reward_BpxmxT[..., t] + gamma * next_value - value
+  mask_PxNxT = np.asarray(mask_PxNxT, bool)
+  next_value = np.zeros(mask_PxNxT.shape[:-1])
+  next_advantage = np.zeros(mask_PxNxT.shape[:-1])
+  advantage = np.zeros(mask_PxNxT.shape)
+  reward_PxNxT = np.asarray(reward_PxNxT, np.float64)
+  value_PxNxT = np.asarray(value_PxNxT, np.float64)
+  for t in reversed(range(mask_PxNxT.shape[-1])):
+    value, mask = value_PxNxT[..., t], mask_PxNxT[..., t]
+    delta = reward_PxNxT[..., t] + gamma * next_value - value
     next_advantage = np.where(mask, delta + gamma * lam * next_advantage,
                               next_advantage)
     next_value = np.where(mask, value, next_value)
     advantage[..., t] = np.where(mask, next_advantage, 0.0)
-  return advantage, np.where(mask_BpxmxT, advantage + value_BpxmxT, 0.0)
+  return advantage, np.where(mask_PxNxT, advantage + value_PxNxT, 0.0)
 
 
-def gae_whitened(reward_BpxmxT, value_BpxmxT, mask_BpxmxT, *, gamma: float,
+def gae_whitened(reward_PxNxT, value_PxNxT, mask_PxNxT, *, gamma: float,
                  lam: float, ddof: int, eps: float):
-  """Returns whitened advantages of `gae`, and returns from before whitening."""
-  advantage, returns = gae(reward_BpxmxT, value_BpxmxT, mask_BpxmxT,
+  """Whitened advantages of `gae`, and returns from before whitening."""
+  advantage, returns = gae(reward_PxNxT, value_PxNxT, mask_PxNxT,
                            gamma=gamma, lam=lam)
-  return whitened(advantage, mask_BpxmxT, ddof=ddof, eps=eps), returns
+  return whitened(advantage, mask_PxNxT, ddof=ddof, eps=eps), returns
 
 
 TOKEN_ADVANTAGES = {

@@ -2,9 +2,9 @@
 
   rewards -> keep -> (score) -> advantage -> weights -> updates
 
-NumPy arithmetic, in float64. Rollouts are problem-major: rollout b belongs to
-problem b // n. A rollout that was not kept has advantage and weights 0, and
-packing leaves it out.
+NumPy arithmetic, in float64. Rollouts are problem-major: B of them are the
+elements of an array [P, N] where its mask is True. A rollout that was not kept
+has advantage and weights 0, and packing leaves it out.
 
 The columns of a Batch, one number per token:
 
@@ -22,13 +22,13 @@ needs them.
 """
 
 import dataclasses
+import typing
 
 import numpy as np
 
 from isojax.errors import InputError
 from isojax.rl import advantages as advantages_lib
 from isojax.rl import aggregation
-from isojax.rl import objective
 from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
 from isojax.types import Rollouts
@@ -64,13 +64,13 @@ class UpdatesConfig:
 
   @property
   def count(self) -> int:
-    """Returns the updates of a step."""
+    """The updates of a step."""
     return self.epochs * self.minibatches
 
 
 def scored_columns(loss: LossConfig, updates: UpdatesConfig,
                    critic: CriticConfig) -> tuple[str, ...]:
-  """Returns the columns that a forward pass computes before the updates.
+  """The columns that a forward pass computes before the updates.
 
   With one update per step the trainer's log-probs before it are those of the
   update itself, so `old_logp` is scored for several updates only, or for a KL
@@ -82,65 +82,87 @@ def scored_columns(loss: LossConfig, updates: UpdatesConfig,
 
 
 def forward_passes(names: tuple[str, ...], critic: CriticConfig) -> int:
-  """Returns the forward passes that score these columns.
+  """The forward passes that score these columns.
 
   A shared critic's values come from the hidden states of `old_logp`.
   """
   return len(names) - (critic.kind == "shared" and "old_logp" in names)
 
 
-def to_score(reward_Bpxn, kept_Bpxm, rollouts: Rollouts,
-             cfg: LossConfig) -> np.ndarray:
-  """Returns the rollouts that need scored columns: bool [B].
+class Groups(typing.NamedTuple):
+  """The rewards of a step by problem. N is the largest group."""
+
+  reward_PxN: np.ndarray
+  mask_PxN: np.ndarray  # bool, False for padding behind a smaller group
+  kept_PxN: np.ndarray  # bool, the rollouts that are trained on
+
+
+def keep(reward_PxN, mask_PxN, uniform_PxN, m: int, cfg: LossConfig) -> Groups:
+  """Selects the rollouts to train on.
+
+  Args:
+    reward_PxN: of all sampled rollouts.
+    mask_PxN: bool, False for padding.
+    uniform_PxN: a number in [0, 1) for each rollout.
+    m: rollouts to keep of each group.
+    cfg: names the selection.
+
+  Raises:
+    InputError: a selection of the user's file returned something else.
+  """
+  kept_PxN = np.asarray(cfg.function("selection", m=m)(
+      np.asarray(reward_PxN), mask_PxN, uniform_PxN))
+  if kept_PxN.shape != np.shape(mask_PxN) or kept_PxN.dtype != bool:
+    raise InputError(
+        f"recipe.loss.selection={cfg.selection}: returned {kept_PxN.dtype} "
+        f"{kept_PxN.shape}; expected the rollouts to keep, bool "
+        f"{np.shape(mask_PxN)}")
+  return Groups(np.asarray(reward_PxN), mask_PxN, kept_PxN & mask_PxN)
+
+
+class _Kept:
+  """The kept rollouts of groups, [P, M], without those between them.
+
+  M is the largest number that a group keeps; `mask_PxM` is False for padding.
+  """
+
+  def __init__(self, kept_PxN):
+    self.kept_PxN = kept_PxN
+    M = kept_PxN.sum(axis=1).max(initial=0)
+    self.index_PxM = np.argsort(~kept_PxN, axis=1, kind="stable")[:, :M]
+    self.mask_PxM = self.take(kept_PxN)
+
+  def take(self, value_PxN) -> np.ndarray:
+    """Values of the kept rollouts, [P, M, ...]."""
+    value = np.asarray(value_PxN)
+    return value[np.arange(len(value))[:, None], self.index_PxM]
+
+  def put(self, value_PxM) -> np.ndarray:
+    """Values of all rollouts, [P, N, ...]; 0 for those that are not kept."""
+    value = np.asarray(value_PxM)
+    out = np.zeros((*self.kept_PxN.shape, *value.shape[2:]), value.dtype)
+    out[self.kept_PxN] = value[self.mask_PxM]
+    return out
+
+
+def to_score(groups: Groups, rollouts: Rollouts, cfg: LossConfig) -> np.ndarray:
+  """The rollouts that need scored columns: bool [B].
 
   Only those that can have a gradient, where their rewards alone decide it.
   """
-  n = np.shape(reward_Bpxn)[1]
-  kept_B = put(kept_Bpxm, np.ones(np.shape(kept_Bpxm), bool), n).reshape(-1)
+  kept_B = groups.kept_PxN[groups.mask_PxN]
   if (cfg.regularized or cfg.kl_in_reward
       or cfg.advantage in advantages_lib.TOKEN_ADVANTAGES):
     return kept_B
-  found = advantages(reward_Bpxn, kept_Bpxm, rollouts, {}, cfg)
-  return kept_B & (found["advantage"] != 0)
+  return kept_B & (advantages(groups, rollouts, {}, cfg)["advantage"] != 0)
 
 
-def keep(reward_Bpxn, uniform_Bpxn, m: int, cfg: LossConfig) -> np.ndarray:
-  """Returns the indices [Bp, m] of the rollouts to train on, in each group.
-
-  Args:
-    reward_Bpxn: of all sampled rollouts.
-    uniform_Bpxn: a number in [0, 1) for each rollout.
-    m: rollouts to keep of each group.
-    cfg: names the selection.
-  """
-  select = objective.chosen(cfg, "selection")
-  return select(np.asarray(reward_Bpxn), uniform_Bpxn, m=m)
-
-
-def put(kept_Bpxm, value_Bpxm, n: int) -> np.ndarray:
-  """Returns values of kept rollouts as values of all, [Bp, n, ...].
-
-  They are 0 for the others.
-  """
-  value = np.asarray(value_Bpxm)
-  out = np.zeros((len(value), n, *value.shape[2:]), value.dtype)
-  out[np.arange(len(value))[:, None], kept_Bpxm] = value
-  return out
-
-
-def take(kept_Bpxm, value_Bpxn) -> np.ndarray:
-  """Returns the values of kept rollouts, [Bp, m, ...]."""
-  value = np.asarray(value_Bpxn)
-  return value[np.arange(len(value))[:, None], kept_Bpxm]
-
-
-def advantages(reward_Bpxn, kept_Bpxm, rollouts: Rollouts, scored: dict,
+def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
                cfg: LossConfig) -> dict[str, np.ndarray]:
-  """Returns the advantages; 0 for rollouts that were not kept.
+  """The advantages; 0 for rollouts that were not kept.
 
   Args:
-    reward_Bpxn: of all rollouts.
-    kept_Bpxm: the rollouts that are trained on.
+    groups: the rewards and the rollouts that are trained on.
     rollouts: of the step, [B, ...].
     scored: the columns of `scored_columns`, [B, T] each.
     cfg: names the advantage.
@@ -149,75 +171,83 @@ def advantages(reward_Bpxn, kept_Bpxm, rollouts: Rollouts, scored: dict,
     {"advantage": [B]}, or {"advantage": [B, T], "return": [B, T]} for those of
     tokens.
   """
-  Bp, n = np.shape(reward_Bpxn)
-  function = objective.chosen(cfg, "advantage")
+  reward_PxN, mask_PxN, kept_PxN = groups
+  advantage = cfg.function("advantage", ddof=cfg.advantage_ddof,
+                           eps=cfg.advantage_eps)
   if cfg.normalise == "before":
-    return {"advantage": put(kept_Bpxm, take(
-        kept_Bpxm, function(reward_Bpxn)), n).reshape(-1)}
+    every_PxN = advantage(reward_PxN, mask_PxN)
+    return {"advantage": np.where(kept_PxN, every_PxN, 0.0)[mask_PxN]}
+
+  kept = _Kept(kept_PxN)
+  reward_PxM = kept.take(reward_PxN)
 
   def of_kept(value_BxT):
-    return take(kept_Bpxm, value_BxT.reshape(Bp, n, -1))
+    value_PxNxT = np.zeros((*mask_PxN.shape, *value_BxT.shape[1:]),
+                           value_BxT.dtype)
+    value_PxNxT[mask_PxN] = value_BxT
+    return kept.take(value_PxNxT)
 
-  reward_Bpxm = take(kept_Bpxm, reward_Bpxn)
-  of_rollouts = cfg.advantage not in advantages_lib.TOKEN_ADVANTAGES
-  if of_rollouts and not cfg.kl_in_reward:  # without arrays of tokens
-    return {"advantage": put(kept_Bpxm, function(reward_Bpxm), n).reshape(-1)}
-  mask_BpxmxT = of_kept(rollouts.mask_RxT)
-  penalty_BpxmxT = np.zeros(mask_BpxmxT.shape)
+  def of_rollouts(reward_PxM):
+    every_PxM = advantage(reward_PxM, kept.mask_PxM)
+    return {"advantage": kept.put(every_PxM)[mask_PxN]}
+
+  of_tokens = cfg.advantage in advantages_lib.TOKEN_ADVANTAGES
+  if not of_tokens and not cfg.kl_in_reward:  # without arrays of tokens
+    return of_rollouts(reward_PxM)
+  mask_PxMxT = of_kept(rollouts.mask_RxT) & kept.mask_PxM[..., None]
+  penalty_PxMxT = np.zeros(mask_PxMxT.shape)
   if cfg.kl_in_reward:
-    penalty_BpxmxT = np.where(mask_BpxmxT, cfg.kl_coef * np.float64(of_kept(
-        scored["old_logp"]) - of_kept(scored["ref_logp"])), 0.0)
-  if of_rollouts:
-    reward_Bpxm = reward_Bpxm - penalty_BpxmxT.sum(axis=-1)
-    return {"advantage": put(kept_Bpxm, function(reward_Bpxm), n).reshape(-1)}
-  value_BpxmxT = (of_kept(scored["value"]) if "value" in scored
-                  else np.zeros(mask_BpxmxT.shape))
-  pair = function(advantages_lib.token_rewards(
-      reward_Bpxm, penalty_BpxmxT, mask_BpxmxT), value_BpxmxT, mask_BpxmxT)
-  return {name: put(kept_Bpxm, value, n).reshape(Bp * n, -1)
+    penalty_PxMxT = np.where(mask_PxMxT, cfg.kl_coef * np.float64(
+        of_kept(scored["old_logp"]) - of_kept(scored["ref_logp"])), 0.0)
+  if not of_tokens:
+    return of_rollouts(reward_PxM - penalty_PxMxT.sum(axis=-1))
+  value_PxMxT = (of_kept(scored["value"]) if "value" in scored
+                 else np.zeros(mask_PxMxT.shape))
+  pair = advantage(advantages_lib.token_rewards(
+      reward_PxM, penalty_PxMxT, mask_PxMxT), value_PxMxT, mask_PxMxT)
+  return {name: kept.put(value)[mask_PxN]
           for name, value in zip(("advantage", "return"), pair, strict=True)}
 
 
-def weights(reward_Bpxn, kept_Bpxm, mask_BxT, problems,
+def weights(groups: Groups, mask_BxT, problems,
             cfg: LossConfig) -> dict[str, np.ndarray]:
-  """Returns the token weights of an update, [B] each.
+  """The token weights of an update, [B] each.
 
   Args:
-    reward_Bpxn: of all rollouts.
-    kept_Bpxm: the rollouts that are trained on.
+    groups: the rewards and the rollouts that are trained on.
     mask_BxT: the tokens in the loss.
     problems: indices of the update's problems; weights are 0 in others.
     cfg: names the aggregation.
   """
-  Bp, n = np.shape(reward_Bpxn)
-  length_Bpxn = np.asarray(mask_BxT).sum(axis=1).reshape(Bp, n)
+  length_PxN = np.zeros(groups.mask_PxN.shape, int)
+  length_PxN[groups.mask_PxN] = np.asarray(mask_BxT).sum(axis=1)
+  reward_PxN, mask_PxN, kept_PxN = (x[problems] for x in groups)
+  kept = _Kept(kept_PxN)
   # A group counts as flat if its rewards are equal, without KL in the reward.
-  compared = (np.asarray(reward_Bpxn) if cfg.normalise == "before"
-              else take(kept_Bpxm, reward_Bpxn))
-  each = aggregation.token_weights(
-      take(kept_Bpxm, length_Bpxn)[problems], compared[problems],
-      aggregate=objective.chosen(cfg, "aggregation"),
-      zero_variance=cfg.zero_variance)
+  informative_P = advantages_lib.informative(
+      reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
+  pair = aggregation.token_weights(
+      kept.take(length_PxN[problems]), kept.mask_PxM, informative_P,
+      aggregate=cfg.function("aggregation"), zero_variance=cfg.zero_variance)
   out = {}
-  for name, value in zip(("policy_weight", "regularizer_weight"), each,
+  for name, value in zip(("policy_weight", "regularizer_weight"), pair,
                          strict=True):
-    all_Bpxn = np.zeros((Bp, n))
-    all_Bpxn[problems] = put(kept_Bpxm[problems], value, n)
-    out[name] = all_Bpxn.reshape(-1)
+    all_PxN = np.zeros(groups.mask_PxN.shape)
+    all_PxN[problems] = kept.put(value)
+    out[name] = all_PxN[groups.mask_PxN]
   return out
 
 
-def of_all(reward_Bpxn, rollouts: Rollouts, cfg: LossConfig) -> dict:
-  """Returns the columns of one update on all rollouts of a step."""
-  Bp, n = np.shape(reward_Bpxn)
-  kept_Bpxm = np.tile(np.arange(n), (Bp, 1))
-  return {**advantages(reward_Bpxn, kept_Bpxm, rollouts, {}, cfg),
-          **weights(reward_Bpxn, kept_Bpxm, rollouts.mask_RxT, np.arange(Bp),
-                    cfg)}
+def of_all(reward_PxN, rollouts: Rollouts, cfg: LossConfig) -> dict:
+  """The columns of one update on all rollouts of a step, of equal groups."""
+  every_PxN = np.ones(np.shape(reward_PxN), bool)
+  groups = Groups(np.asarray(reward_PxN), every_PxN, every_PxN)
+  return {**advantages(groups, rollouts, {}, cfg),
+          **weights(groups, rollouts.mask_RxT, np.arange(len(every_PxN)), cfg)}
 
 
 def used(columns: dict, *, regularized: bool) -> np.ndarray:
-  """Returns which rollouts have a gradient: bool [B].
+  """Which rollouts have a gradient: bool [B].
 
   A rollout has a gradient if its advantage and its policy weight are not 0, or
   if KL or entropy bonus is on and its regularizer weight is not 0. Others, such
@@ -234,7 +264,7 @@ def used(columns: dict, *, regularized: bool) -> np.ndarray:
 
 def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
                 count: int) -> list[np.ndarray]:
-  """Returns the problems of each update of an epoch, ascending.
+  """The problems of each update of an epoch, ascending.
 
   A pure function: an epoch cuts a permutation of its own into `count` parts of
   nearly equal size. With one part the problems keep their order.

@@ -25,7 +25,7 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import chunked_head
+from isojax.rl import head as head_lib
 from isojax.rl import losses
 from isojax.rl.objective import LossConfig
 from isojax.types import Batch
@@ -130,7 +130,7 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
   weights = jax.tree.map(
       lambda x: x.astype(loss.reduce_dtype),
       trunk(model, base, params["trunk"], lora, precision=loss.precision))
-  return chunked_head.hidden_states(
+  return head_lib.hidden_states(
       model, weights, batch, jnp.dtype(loss.dtype))
 
 

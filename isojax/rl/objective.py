@@ -5,17 +5,21 @@ loss = sum over tokens of policy_weight * importance * policy_loss
                                                 - entropy_coef * entropy)
 
 The parts that a config chooses by name are functions of a table in their own
-module: SELECTIONS, ADVANTAGES, AGGREGATIONS and POLICY_LOSSES.
+module: SELECTIONS, ADVANTAGES, AGGREGATIONS and POLICY_LOSSES. FILE.py:NAME in
+place of a name is a function of the user's own. The text of the file is part of
+the run id, so that a changed file is another run.
 """
 
 import dataclasses
 import functools
 import inspect
 import math
+import typing
 
 import jax
 import jax.numpy as jnp
 
+from isojax import own_file
 from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
@@ -23,7 +27,6 @@ from isojax.models import precision as precision_lib
 from isojax.rl import advantages
 from isojax.rl import aggregation
 from isojax.rl import losses
-from isojax.rl import own_functions
 from isojax.rl import selection
 from isojax.types import Batch
 
@@ -34,17 +37,32 @@ TABLES = {
     "aggregation": aggregation.AGGREGATIONS,
     "policy_loss": losses.POLICY_LOSSES,
 }
-# The kind of function that a file of the user may have in place of each.
-LIKE = TABLES | {"advantage": advantages.ADVANTAGES}
+# Constants that callers of `LossConfig.function` give by keyword; all others are
+# in LossConfig.constants.
+GIVEN = {
+    "selection": ("m",),
+    "advantage": ("ddof", "eps"),
+    "aggregation": (),
+    "policy_loss": ("clip_low", "clip_high"),
+}
 
-NORMALISE = ("after", "before")  # the selection
-# What a probability ratio compares: a token, or the mean over an answer (GSPO).
-RATIOS = ("token", "sequence")
-# Its denominator: the trainer before the step's updates, or the sampler's record.
-RATIO_TO = ("old", "behavior")
-KL_IN = ("loss", "reward")
-# Constants that the allocation provides, not the config.
-PROVIDED = ("m",)
+CHOICES = {
+    "zero_variance": aggregation.ZERO_VARIANCE,
+    # Whether advantages are computed after or before the selection.
+    "normalise": ("after", "before"),
+    # What a probability ratio compares: a token, or an answer's mean (GSPO).
+    "ratio": ("token", "sequence"),
+    # Its denominator: the trainer before the step's updates, or the sampler's
+    # record.
+    "ratio_to": ("old", "behavior"),
+    "importance_level": ("token", "sequence"),
+    "kl_estimator": losses.KL_ESTIMATORS,
+    "kl_in": ("loss", "reward"),
+    "dtype": decoder.DTYPES,
+    "reduce_dtype": decoder.DTYPES,
+    "attention": attention.CHOICES,
+    "precision": precision_lib.PRECISIONS,
+}
 # Of constants in the config: above, up to, and both in words.
 RANGES = {
     "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),
@@ -63,10 +81,9 @@ class LossConfig:
   advantage: str = dataclasses.field(metadata={"neutral": "group_norm"})
   aggregation: str
   policy_loss: str = dataclasses.field(metadata={"neutral": "ppo_clip"})
-  # Advantages are computed on the kept rollouts ("after") or on all ("before").
   normalise: str = dataclasses.field(metadata={"neutral": "after"})
-  ratio: str = dataclasses.field(metadata={"neutral": "token"})  # of RATIOS
-  ratio_to: str = dataclasses.field(metadata={"neutral": "old"})  # of RATIO_TO
+  ratio: str = dataclasses.field(metadata={"neutral": "token"})
+  ratio_to: str = dataclasses.field(metadata={"neutral": "old"})
   # Constants of these four functions that have no field of their own.
   constants: dict = dataclasses.field(metadata={"neutral": {}})
   zero_variance: str  # a key of aggregation.ZERO_VARIANCE
@@ -95,21 +112,10 @@ class LossConfig:
   def __post_init__(self):
     # Read once, here. Not a field: the config has only the names.
     object.__setattr__(self, "own", {
-        kind: own_functions.load(f"loss.{kind}", getattr(self, kind),
-                                 next(iter(LIKE[kind].values())))
-        for kind in TABLES if own_functions.is_own(getattr(self, kind))})
-    for name, choices in (*((k, v) for k, v in TABLES.items()
-                            if k not in self.own),
-                          ("zero_variance", aggregation.ZERO_VARIANCE),
-                          ("normalise", NORMALISE), ("ratio", RATIOS),
-                          ("ratio_to", RATIO_TO),
-                          ("importance_level", RATIOS),
-                          ("kl_estimator", losses.KL_ESTIMATORS),
-                          ("kl_in", KL_IN),
-                          ("dtype", decoder.DTYPES),
-                          ("reduce_dtype", decoder.DTYPES),
-                          ("attention", attention.CHOICES),
-                          ("precision", precision_lib.PRECISIONS)):
+        kind: _own(kind, getattr(self, kind)) for kind in TABLES
+        if getattr(self, kind).partition(":")[0].endswith(".py")})
+    tables = {kind: TABLES[kind] for kind in TABLES if kind not in self.own}
+    for name, choices in (tables | CHOICES).items():
       if getattr(self, name) not in choices:
         raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
                          f"of {', '.join(choices)}")
@@ -159,6 +165,22 @@ class LossConfig:
       if getattr(self, name) < 0:
         raise InputError(f"loss.{name}={getattr(self, name)}: expected >= 0")
 
+  def unbound(self, kind: str):
+    """The function of a kind of TABLES, of a table or of the user's file."""
+    if kind in self.own:
+      return self.own[kind].function
+    return TABLES[kind][getattr(self, kind)]
+
+  def function(self, kind: str, **given):
+    """The function of a kind of TABLES with its constants bound.
+
+    Args:
+      given: constants of GIVEN[kind]; those that the function takes are bound.
+    """
+    function, constants = self.unbound(kind), self.constants | given
+    return functools.partial(function, **{
+        name: constants[name] for name in constant_names(function)})
+
   @property
   def regularized(self) -> bool:
     """Whether KL or entropy bonus is a term of the loss."""
@@ -181,43 +203,54 @@ class LossConfig:
         self.importance_cap is not None and self.importance_level == "sequence")
 
 
+class Own(typing.NamedTuple):
+  """A function of the user's file."""
+
+  function: typing.Callable
+  sha256: str  # of its name and the file's text
+
+
+def _own(kind: str, name: str) -> Own:
+  """Loads FILE.py:NAME; InputError unless its arguments are of this kind."""
+  own = own_file.read(f"loss.{kind}", name)
+  try:
+    function = own_file.function(**own)
+  except InputError as error:
+    raise InputError(f"loss.{kind}: {error}; correct the file") from error
+  expected, names = (
+      [p.name for p in inspect.signature(f).parameters.values()
+       if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+      for f in (next(iter(TABLES[kind].values())), function))
+  if len(expected) != len(names):
+    raise InputError(
+        f"loss.{kind}={name}: takes ({', '.join(names)}); expected "
+        f"({', '.join(expected)}), and constants as keyword-only arguments")
+  return Own(function, own_file.sha256(own))
+
+
 def constant_names(function) -> list[str]:
-  """Returns the constants of a function: its keyword-only arguments.
-
-  Without those of PROVIDED, which do not come from the config.
-  """
+  """The constants of a function: its keyword-only arguments."""
   return [p.name for p in inspect.signature(function).parameters.values()
-          if p.kind is p.KEYWORD_ONLY and p.name not in PROVIDED]
-
-
-def field_of(kind: str, constant: str) -> str | None:
-  """Returns the field of LossConfig that holds a constant, if one does.
-
-  The field is called like the constant, or `advantage_eps` for the constant
-  `eps` of an advantage.
-  """
-  fields = {field.name for field in dataclasses.fields(LossConfig)}
-  found = [name for name in (constant, f"{kind}_{constant}") if name in fields]
-  return found[0] if found else None
+          if p.kind is p.KEYWORD_ONLY]
 
 
 def _check_constants(cfg: LossConfig) -> None:
   """InputError if cfg.constants lacks a constant, or has one without a use."""
-  wanted, described = set(), []
+  used, described = set(), []
   for kind in TABLES:
-    name = getattr(cfg, kind)
-    names = constant_names(function_of(cfg, kind))
-    own = [c for c in names if field_of(kind, c) is None]
-    missing = [c for c in own if c not in cfg.constants]
+    names = [name for name in constant_names(cfg.unbound(kind))
+             if name not in GIVEN[kind]]
+    missing = [name for name in names if name not in cfg.constants]
     if missing:
       raise InputError(
-          f"loss.constants.{missing[0]} is missing: {kind} {name} takes "
-          f"{', '.join(names)}; set it, such as --config.recipe.loss.constants="
-          f"\"{{'{missing[0]}': 1.0}}\"")
-    wanted.update(own)
-    described.append(f"{kind} {name} ({', '.join(own) or 'none'})")
+          f"loss.constants.{missing[0]} is missing: {kind} "
+          f"{getattr(cfg, kind)} takes {', '.join(names)}; set it, such as "
+          f"--config.recipe.loss.constants=\"{{'{missing[0]}': 1.0}}\"")
+    used.update(names)
+    described.append(
+        f"{kind} {getattr(cfg, kind)} ({', '.join(names) or 'none'})")
   for name, value in cfg.constants.items():
-    if name not in wanted:
+    if name not in used:
       raise InputError(
           f"loss.constants.{name}: no chosen function takes it; the constants "
           f"are: {', '.join(described)}")
@@ -229,28 +262,8 @@ def _check_constants(cfg: LossConfig) -> None:
       raise InputError(f"loss.constants.{name}={value}: expected {expected}")
 
 
-def function_of(cfg: LossConfig, kind: str):
-  """Returns the function that cfg names, of a table or of the user's file."""
-  if kind in cfg.own:
-    return cfg.own[kind].function
-  return TABLES[kind][getattr(cfg, kind)]
-
-
-def chosen(cfg: LossConfig, kind: str):
-  """Returns the function that cfg names, with its constants bound.
-
-  Args:
-    kind: a key of TABLES.
-  """
-  function, bound = function_of(cfg, kind), {}
-  for name in constant_names(function):
-    field = field_of(kind, name)
-    bound[name] = getattr(cfg, field) if field else cfg.constants[name]
-  return functools.partial(function, **bound)
-
-
 def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
-  """Returns the columns that sum over the tokens of an answer, [R, W] each.
+  """The columns that sum over the tokens of an answer, [R, W] each.
 
   Args:
     logp: of the policy, [R, W], without gradient.
@@ -270,7 +283,7 @@ def whole_answer_columns(logp, batch: Batch, cfg: LossConfig) -> dict:
 
 
 def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
-  """Returns the log-probs that ratios and importance weights refer to.
+  """The log-probs that ratios and importance weights refer to.
 
   Both are 0 where masked. `old` is the scored column if there is one; without
   it this is the first update since sampling, and `old` is logp itself.
@@ -284,7 +297,7 @@ def old_and_behavior(logp, mask, columns: dict, cfg: LossConfig):
 
 
 def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
-  """Returns the loss and sums for the metrics of positions [R, c] of all rows.
+  """The loss and sums for the metrics of positions [R, c] of all rows.
 
   Args:
     logp: of the policy, with gradient.
@@ -307,8 +320,9 @@ def token_loss(logp, ref_logp, entropy, token: Batch, cfg: LossConfig):
   if cfg.ratio == "sequence":
     log_ratio = columns["sequence_log_ratio"] + (
         logp - jax.lax.stop_gradient(logp))
-  policy, bounded = chosen(cfg, "policy_loss")(
-      logp, log_ratio, columns["advantage"])
+  policy_loss = cfg.function("policy_loss", clip_low=cfg.clip_low,
+                             clip_high=cfg.clip_high)
+  policy, bounded = policy_loss(logp, log_ratio, columns["advantage"])
   if cfg.importance_cap is not None:
     gap = (columns["sequence_gap"] if cfg.importance_level == "sequence"
            else old - behavior)

@@ -1,4 +1,4 @@
-"""The optimizer of an update: AdamW, its warm-up and its step."""
+"""AdamW, its warm-up and its step; the state that it changes."""
 
 import dataclasses
 
@@ -6,7 +6,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import lora as lora_lib
+from isojax.rl import critic as critic_lib
+from isojax.types import CriticState
+from isojax.types import TrainState
 
 BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
 
@@ -40,7 +46,7 @@ class OptimizerConfig:
 
 
 def make(cfg: OptimizerConfig, schedule):
-  """Returns AdamW behind a clip of the gradient's global norm.
+  """AdamW behind a clip of the gradient's global norm.
 
   Args:
     schedule: the number of optimizer steps made -> learning rate.
@@ -52,7 +58,7 @@ def make(cfg: OptimizerConfig, schedule):
 
 
 def warmup_then_constant(lr: float, steps: int):
-  """Returns a schedule: linear from lr / steps to lr, then constant."""
+  """A schedule: linear from lr / steps to lr, then constant."""
   def schedule(step):
     return lr * jnp.minimum(1.0, (step + 1) / max(1, steps))
 
@@ -60,8 +66,68 @@ def warmup_then_constant(lr: float, steps: int):
 
 
 def stepped(tx, grads, state, lr_factor):
-  """Returns (params, opt_state) after a step; see update.make_update."""
+  """(params, opt_state) after a step; see update.make_update."""
   updates, opt_state = tx.update(grads, state.opt_state, state.params)
   if lr_factor is not None:
     updates = jax.tree.map(lambda x: x * lr_factor, updates)
   return optax.apply_updates(state.params, updates), opt_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """A critic and its optimizer."""
+
+  cfg: critic_lib.CriticConfig
+  tx: optax.GradientTransformation
+
+  @property
+  def own(self) -> bool:
+    """Whether the critic has a trunk of its own."""
+    return self.cfg.kind == "own"
+
+
+def _abstract_moments(tx, params, mesh):
+  """Shapes and shardings of the optimizer's state."""
+  def like(x, sharding):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return optax.tree_utils.tree_map_params(
+      tx, lambda x, param: like(x, param.sharding),
+      jax.eval_shape(tx.init, params), params,
+      transform_non_params=lambda x: like(x, mesh_lib.replicated(mesh)))
+
+
+def abstract_state(model: decoder.Transformer, tx, lora=lora_lib.FULL,
+                   critic: Critic | None = None) -> TrainState:
+  """Shapes and shardings of the train state; also to restore into."""
+  params, valued = lora_lib.abstract_trained(model, lora), None
+  if critic:
+    valued = critic_lib.abstract_params(model, critic.cfg, lora)
+    valued = CriticState(
+        valued, _abstract_moments(critic.tx, valued, model.mesh))
+  return TrainState(
+      jax.ShapeDtypeStruct((), jnp.int32,
+                           sharding=mesh_lib.replicated(model.mesh)),
+      params, _abstract_moments(tx, params, model.mesh), valued)
+
+
+def init_state(model: decoder.Transformer, tx, params, lora=lora_lib.FULL,
+               critic: Critic | None = None, trunk=None) -> TrainState:
+  """The state of step 0. The trained parameters are donated.
+
+  Args:
+    params: trained parameters of the policy.
+    critic: None for a recipe without one.
+    trunk: trained parameters of the critic's own trunk, donated as well.
+  """
+  shardings = jax.tree.map(lambda x: x.sharding,
+                           abstract_state(model, tx, lora, critic))
+  valued = critic and critic_lib.init_params(model, critic.cfg, trunk)
+
+  def make(params, valued):
+    return TrainState(
+        jnp.int32(0), params, tx.init(params),
+        critic and CriticState(valued, critic.tx.init(valued)))
+
+  return jax.jit(make, out_shardings=shardings,
+                 donate_argnums=(0, 1))(params, valued)

@@ -1,65 +1,38 @@
 """Which rollouts of each group enter the update.
 
-A selection is a pure function of rewards [Bp, n] and of uniform random numbers
-[Bp, n], one for each rollout. It returns the indices [Bp, m] of the rollouts to
-keep in each group, ascending and without repetition. Its keyword-only arguments
-are m and constants of the config (docs/extending.md). Advantages and weights
-are computed on the kept rollouts alone. Every sampled rollout is charged to C,
-kept or not.
+A selection is a pure function of rewards, of a mask, and of uniform random
+numbers, [P, N] each: problem, rollout. N is the largest group; the mask is
+False for padding behind a smaller one. It returns the rollouts to keep, bool
+[P, N]: m of each group, or all of a group that has no more. Its keyword-only
+arguments are m and constants of the config (docs/extending.md). Advantages and
+weights are computed on the kept rollouts alone. Every sampled rollout is
+charged to C, kept or not.
 
 Only `random` uses the random numbers. The other selections are deterministic:
 sorting is stable, so among equal rewards the rollout with the lower index comes
-first. With m = n each selection returns all rollouts in their order.
+first.
 
 PODS: arXiv 2504.13818; its code is YixuanEvenXu/pods @ 187f43b.
 """
 
 import numpy as np
 
-from isojax.errors import InputError
+
+def everything(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """All rollouts; m is then n."""
+  del reward_PxN, uniform_PxN, m
+  return np.array(mask_PxN, bool)
 
 
-def everything(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Returns the indices of all rollouts.
-
-  Raises:
-    InputError: m is not n.
-  """
-  del uniform_Bpxn
-  Bp, n = np.shape(reward_Bpxn)
-  if m != n:
-    raise InputError(f"selection all keeps every rollout, but m={m} and n={n}: "
-                     "choose another selection, or m = n")
-  return np.tile(np.arange(n), (Bp, 1))
+def max_reward(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """The m highest rewards of each group (a baseline of PODS)."""
+  del uniform_PxN
+  return _kept(_descending(reward_PxN, mask_PxN), np.arange(m)[None], mask_PxN,
+               m=m)
 
 
-def descending(reward_Bpxn):
-  """Returns the order of each group from the highest reward to the lowest."""
-  return np.argsort(-np.asarray(reward_Bpxn, np.float64), axis=1, kind="stable")
-
-
-def max_reward(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Returns the m highest rewards of each group (a baseline of PODS)."""
-  del uniform_Bpxn
-  return np.sort(descending(reward_Bpxn)[:, :m], axis=1)
-
-
-def integers(reward_Bpxn):
-  """Returns integers that are proportional to the rewards, exactly.
-
-  A float is an integer times a power of 2. Python's integers have no bound, so
-  arithmetic with the result does not round. The factor is positive and the same
-  for all rewards.
-  """
-  mantissa_Bpxn, exponent_Bpxn = np.frexp(np.asarray(reward_Bpxn, np.float64))
-  shift_Bpxn = np.where(mantissa_Bpxn == 0, 0,
-                        exponent_Bpxn - exponent_Bpxn.min(initial=0))
-  return ((mantissa_Bpxn * 2.0**53).astype(np.int64).astype(object)
-          << shift_Bpxn.astype(object))
-
-
-def max_variance(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Returns the m rollouts of each group with the largest reward variance.
+def max_variance(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """The m rollouts of each group with the largest reward variance.
 
   Some best subset holds the k highest and the m - k lowest rewards (PODS, Lemma
   3.1). Candidates are compared by m sum r^2 - (sum r)^2, which is m^2 times
@@ -68,45 +41,82 @@ def max_variance(reward_Bpxn, uniform_Bpxn, *, m: int):
   m - 1. Equal rewards are in the order of their indices, so the highest are
   taken from the lowest index upwards, the lowest from the highest downwards.
   """
-  del uniform_Bpxn
-  Bp, n = np.shape(reward_Bpxn)
-  order_Bpxn = descending(reward_Bpxn)
-  sorted_Bpxn = np.take_along_axis(integers(reward_Bpxn), order_Bpxn, axis=1)
+  del uniform_PxN
+  m = min(m, np.shape(mask_PxN)[1])
+  order_PxN = _descending(reward_PxN, mask_PxN)
+  sorted_PxN = np.take_along_axis(
+      _integers(np.where(mask_PxN, reward_PxN, 0.0)), order_PxN, axis=1)
+  n_Px1, place_1xm = _count(mask_PxN), np.arange(m)[None]
+  lowest_Pxm = np.maximum(n_Px1 - 1 - place_1xm, 0)
 
-  def candidates(x_Bpxn):
-    """Returns the sums over the k highest and m - k lowest, k = 0 to m."""
-    start_Bpx1 = np.zeros((Bp, 1), object)
-    high, low = (np.concatenate(
-        [start_Bpx1, np.cumsum(x[:, :m], axis=1)], axis=1)
-        for x in (x_Bpxn, x_Bpxn[:, ::-1]))
+  def candidates(x_PxN):
+    """Sums over the k highest and the m - k lowest, k = 0 to m: [P, m + 1]."""
+    start_Px1 = np.zeros((len(x_PxN), 1), object)
+    high, low = (np.concatenate([start_Px1, np.cumsum(x, axis=1)], axis=1)
+                 for x in (x_PxN[:, :m],
+                           np.take_along_axis(x_PxN, lowest_Pxm, axis=1)))
     return high + low[:, ::-1]
 
-  spread = m * candidates(sorted_Bpxn**2) - candidates(sorted_Bpxn)**2
+  spread = m * candidates(sorted_PxN**2) - candidates(sorted_PxN)**2
   spread = np.roll(spread, 1, axis=1)  # k = m, 0, 1, ..., m - 1
-  high_Bpx1 = (np.argmax(spread, axis=1)[:, None] - 1) % (m + 1)
-  place_m = np.arange(m)[None]
-  place_Bpxm = np.where(place_m < high_Bpx1, place_m, n - m + place_m)
-  return np.sort(np.take_along_axis(order_Bpxn, place_Bpxm, axis=1), axis=1)
+  high_Px1 = (np.argmax(spread, axis=1)[:, None] - 1) % (m + 1)
+  place_Pxm = np.where(place_1xm < high_Px1, place_1xm, n_Px1 - m + place_1xm)
+  return _kept(order_PxN, place_Pxm, mask_PxN, m=m)
 
 
-def percentile(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Returns the rewards at percentiles 0.5/m, 1.5/m, ..., (m - 0.5)/m.
+def percentile(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """The rewards at percentiles 0.5/m, 1.5/m, ..., (m - 0.5)/m.
 
   Percentile q is the reward of rank floor(q n), counted from 0, in ascending
   order. PODS names the rule and does not define the rank.
   """
-  del uniform_Bpxn
-  n = np.shape(reward_Bpxn)[1]
-  rank_m = (2 * np.arange(m) + 1) * n // (2 * m)
-  order_Bpxn = np.argsort(np.asarray(reward_Bpxn), axis=1, kind="stable")
-  return np.sort(order_Bpxn[:, rank_m], axis=1)
+  del uniform_PxN
+  rank_Pxm = (2 * np.arange(m) + 1)[None] * _count(mask_PxN) // (2 * m)
+  return _kept(_ascending(reward_PxN, mask_PxN), rank_Pxm, mask_PxN, m=m)
 
 
-def random(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Returns the m rollouts with the smallest random numbers of each group."""
-  del reward_Bpxn
-  order_Bpxn = np.argsort(np.asarray(uniform_Bpxn), axis=1, kind="stable")
-  return np.sort(order_Bpxn[:, :m], axis=1)
+def random(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """The m rollouts with the smallest random numbers of each group."""
+  del reward_PxN
+  return _kept(_ascending(uniform_PxN, mask_PxN), np.arange(m)[None], mask_PxN,
+               m=m)
+
+
+def _ascending(x_PxN, mask_PxN):
+  """The stable order of each group; padding is last."""
+  return np.argsort(np.where(mask_PxN, np.asarray(x_PxN, np.float64), np.inf),
+                    axis=1, kind="stable")
+
+
+def _descending(x_PxN, mask_PxN):
+  return _ascending(-np.asarray(x_PxN, np.float64), mask_PxN)
+
+
+def _count(mask_PxN):
+  return np.asarray(mask_PxN).sum(axis=1, keepdims=True)
+
+
+def _kept(order_PxN, place_Pxm, mask_PxN, *, m: int):
+  """The rollouts at m places of each group's order; all of m or fewer."""
+  P, N = order_PxN.shape
+  place_Pxm = np.broadcast_to(place_Pxm.clip(0, N - 1), (P, m))
+  kept_PxN = np.zeros((P, N), bool)
+  np.put_along_axis(kept_PxN, np.take_along_axis(order_PxN, place_Pxm, axis=1),
+                    True, axis=1)
+  return np.where(_count(mask_PxN) <= m, mask_PxN, kept_PxN)
+
+
+def _integers(reward_PxN):
+  """Integers that are proportional to the rewards, exactly.
+
+  A float is an integer times a power of 2. Python's integers have no bound, so
+  arithmetic with the result does not round. The factor is positive and the same
+  for all rewards.
+  """
+  mantissa, exponent = np.frexp(np.asarray(reward_PxN, np.float64))
+  shift = np.where(mantissa == 0, 0, exponent - exponent.min(initial=0))
+  return ((mantissa * 2.0**53).astype(np.int64).astype(object)
+          << shift.astype(object))
 
 
 SELECTIONS = {

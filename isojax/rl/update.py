@@ -13,15 +13,14 @@ from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
 from isojax.rl import algorithm
-from isojax.rl import chunked_head
+from isojax.rl import head as head_lib
 from isojax.rl import critic as critic_lib
 from isojax.rl import losses
 from isojax.rl import objective
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
-from isojax.rl import train_state
 from isojax.rl.objective import LossConfig
-from isojax.rl.train_state import Critic
+from isojax.rl.optimizer import Critic
 from isojax.types import Batch
 from isojax.types import CriticState
 from isojax.types import Prompts
@@ -95,7 +94,7 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
     def policy(trained):
       params = policy_params(bare, base, trained, cfg, lora)
-      return (chunked_head.hidden_states(model, params, batch, dtype),
+      return (head_lib.hidden_states(model, params, batch, dtype),
               decoder.head_weight(params, model.cfg))
 
     def term(hidden, weight, rest):
@@ -114,16 +113,16 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
     (hidden, weight), pull_back = jax.vjp(policy, trained)
     ref_weight = ref_hidden = None
     if cfg.kl_in_loss:
-      ref_weight = chunked_head.per_block(
+      ref_weight = head_lib.per_block(
           decoder.head_weight(base, model.cfg), hidden.dtype, model.mesh)
-      ref_hidden = chunked_head.hidden_states(model, base, batch, dtype)
+      ref_hidden = head_lib.hidden_states(model, base, batch, dtype)
     if cfg.whole_answers:
-      logp, _ = chunked_head.mapped(measure, hidden, weight, batch.tokens_RxW,
+      logp, _ = head_lib.mapped(measure, hidden, weight, batch.tokens_RxW,
                                     mesh=model.mesh)
       batch = batch.replace(columns=batch.columns | (
           objective.whole_answer_columns(logp, batch, cfg)))
     rest = (batch.replace(prompts=None, slot_R=None), ref_hidden)
-    sums, grad_hidden, grad_weight = chunked_head.gradient(
+    sums, grad_hidden, grad_weight = head_lib.gradient(
         term, hidden, weight, rest, mesh=model.mesh)
     grad_valued = None
     if critic:
@@ -192,11 +191,11 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
     @functools.cache
     def forward(decoder_of):
       weights = {"policy": policy, "base": lambda: base}[decoder_of]()
-      return weights, chunked_head.hidden_states(model, weights, batch, dtype)
+      return weights, head_lib.hidden_states(model, weights, batch, dtype)
 
     def logp(decoder_of):
       weights, hidden = forward(decoder_of)
-      return chunked_head.mapped(
+      return head_lib.mapped(
           measuring(model, temperature), hidden,
           decoder.head_weight(weights, model.cfg), batch.tokens_RxW,
           mesh=model.mesh)[0]
@@ -285,7 +284,7 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
     shared: the critic, if the policy's program trains it.
   """
   gradient = make_gradient(model, cfg, lora, shared)
-  abstract = train_state.abstract(model, tx, lora, shared)
+  abstract = optimizer_lib.abstract_state(model, tx, lora, shared)
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   whole = mesh_lib.replicated(model.mesh)
   names = ("tokens", "logp", "logp_gap", "clip_fraction", "loss",
@@ -336,7 +335,7 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
 
   As `make_update`, for the CriticState of a critic with its own trunk.
   """
-  abstract = train_state.abstract(model, critic.tx, lora, critic).critic
+  abstract = optimizer_lib.abstract_state(model, critic.tx, lora, critic).critic
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   whole = mesh_lib.replicated(model.mesh)
 

@@ -23,7 +23,6 @@ from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import train_state
 from isojax.rl import update as update_lib
 from isojax.sampling import interrupt
 from isojax.sampling import sampler as sampler_lib
@@ -135,7 +134,7 @@ def make_updating(model: decoder.Transformer, case: Case):
     jax.block_until_ready((state, metrics))
     return state
 
-  first = functools.partial(train_state.init, model, tx)
+  first = functools.partial(optimizer_lib.init_state, model, tx)
   return first, profile.stage("update", step)
 
 

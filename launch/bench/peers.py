@@ -69,8 +69,9 @@ def make_updating(case: Case, model, V: int, dtype):
     put = lambda x, kind: torch.tensor(x, dtype=kind, device=DEVICE)
     tokens = put(tokens_RxT[:, :T], torch.long)
     mask = put(np.arange(T) < len_R[:, None], torch.float32)
-    gain = put(advantages.group_norm(reward_Bpxn, ddof=0, eps=1e-6).reshape(-1),
-               torch.float32)
+    gain_Bpxn = advantages.group_norm(
+        reward_Bpxn, np.ones(reward_Bpxn.shape, bool), ddof=0, eps=1e-6)
+    gain = put(gain_Bpxn.reshape(-1), torch.float32)
     model.train()
     # No attention mask: padding is after all tokens that count.
     rows = torch.cat([put(prompts[:len(tokens)], torch.long), tokens], dim=1)

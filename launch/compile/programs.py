@@ -19,7 +19,7 @@ from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
 from isojax.rl import algorithm
 from isojax.rl import packing
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import in_flight
@@ -336,7 +336,7 @@ def programs(c: Case) -> Iterator[Program]:
   lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
-  state = train_state.abstract(
+  state = optimizer_lib.abstract_state(
       c.model, tx, lora, run_context.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)

@@ -16,9 +16,9 @@ from isojax import mesh as mesh_lib
 from isojax import policy
 from isojax.errors import InputError
 from isojax.models import decoder
+from isojax.rl import head as head_lib
+from isojax.rl import optimizer as optimizer_lib
 from isojax.sampling import sizes as slots_lib
-from isojax.rl import chunked_head
-from isojax.rl import train_state
 from launch.compile import devices as devices_lib
 from launch.compile import programs as programs_lib
 from launch.compile import report as report_lib
@@ -120,7 +120,7 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
   cfg, shape = model.cfg, lambda *dims: jax.ShapeDtypeStruct(dims, np.float32)
   term = lambda hidden, weight, rest: (
       jnp.sum(decoder.logits(hidden, weight, cfg) * rest), {})
-  text = jax.jit(lambda *args: chunked_head.gradient(
+  text = jax.jit(lambda *args: head_lib.gradient(
       term, *args, mesh=model.mesh)).lower(
           shape(4, 8, cfg.D), shape(cfg.V, cfg.D), shape(4, 8, 1)
       ).compile().as_text()
@@ -199,7 +199,7 @@ def test_a_small_model_on_a_small_slice():
   assert decode.needed is None and decode.own > decode.arguments > 4 * 141_000
   accumulate, _ = devices_lib.compiled(programs["accumulate"])
   assert "all-gather" in {c.kind for c in accumulate.collectives}
-  tiny = train_state.abstract(
+  tiny = optimizer_lib.abstract_state(
       case.model, run_context.make_optimizer(case.e)[0])
   assert accumulate.beside == programs_lib.device_bytes(tiny.opt_state)
 

@@ -19,7 +19,7 @@ import pytest
 from isojax.ledger import checkpoint
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
 from isojax.types import TrainState
 from tests.conftest import TINY
 from tests.conftest import make_model
@@ -29,7 +29,7 @@ TX = optax.adamw(1e-3)
 
 def make_state(model, seed):
   params = decoder.init_params(model, jax.random.key(seed))
-  return train_state.init(model, TX, params)
+  return optimizer_lib.init_state(model, TX, params)
 
 
 def assert_bits(got, want):
@@ -66,7 +66,7 @@ def store(saved, tmp_path):
 
 def restore(store, model):
   return checkpoint.restore_newest(
-      store, train_state.abstract(model, TX), "abc")
+      store, optimizer_lib.abstract_state(model, TX), "abc")
 
 
 def data_file(step):
@@ -85,7 +85,7 @@ def test_newest_comes_back_on_any_mesh(store, states, axes):
   assert step == 5
   assert_bits(state, states[5])
   want = jax.tree.map(lambda x: x.sharding,
-                      train_state.abstract(model, TX))
+                      optimizer_lib.abstract_state(model, TX))
   assert jax.tree.map(lambda x: x.sharding, state) == want
 
 
@@ -162,11 +162,11 @@ def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
 def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
   with pytest.raises(InputError, match="5: a checkpoint of run abc, expected "
                      "one of run abd; nothing was changed"):
-    checkpoint.restore_newest(store, train_state.abstract(model, TX),
+    checkpoint.restore_newest(store, optimizer_lib.abstract_state(model, TX),
                               "abd")
   with pytest.raises(InputError, match="of run abc"):
     checkpoint.restore_params(
-        store, 3, train_state.abstract(model, TX).params, "abd")
+        store, 3, optimizer_lib.abstract_state(model, TX).params, "abd")
   assert sorted(os.listdir(store)) == sorted(os.listdir(saved))
 
 
@@ -237,12 +237,12 @@ def bfloat16(abstract):
 
 
 @pytest.mark.parametrize("other, difference", [
-    (lambda model: train_state.abstract(
+    (lambda model: optimizer_lib.abstract_state(
         make_model(dataclasses.replace(TINY, F=30)), TX),
      r"down is float32\[28, 20\] in the .*, float32\[30, 20\] in this run"),
-    (lambda model: train_state.abstract(model, optax.sgd(1e-3)),
+    (lambda model: optimizer_lib.abstract_state(model, optax.sgd(1e-3)),
      "opt_state.0.count is int32.* in the checkpoint, absent in this run"),
-    (lambda model: bfloat16(train_state.abstract(model, TX)),
+    (lambda model: bfloat16(optimizer_lib.abstract_state(model, TX)),
      "float32.* in the checkpoint, bfloat16.* in this run"),
 ], ids=["shape", "optimizer", "dtype"])
 def test_another_model_is_not_damage(store, model, other, difference):

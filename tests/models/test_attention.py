@@ -15,7 +15,7 @@ from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models.attention import Seen
 from isojax.rl import packing
-from isojax.rl import chunked_head
+from isojax.rl import head as head_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from launch.compile import devices as devices_lib
@@ -216,7 +216,7 @@ def test_an_update_with_splash_is_one_with_the_einsum():
 
   def gradient(kernel):
     def total(params):
-      hidden = chunked_head.hidden_states(
+      hidden = head_lib.hidden_states(
           model.clone(remat=True, attention=kernel), params, batch, jnp.float32)
       return jnp.sum(hidden * weight), hidden * batch.mask_RxW[..., None]
     return jax.jit(jax.grad(total, has_aux=True))(params)

@@ -12,7 +12,7 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import int8
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.types import Rollouts
 from tests.conftest import RICH
@@ -87,7 +87,7 @@ def trained(model, params, rollouts: Rollouts, changes):
   batches = update_lib.assemble(
       sampling.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=cfg)
-  state = train_state.init(model, SGD, jax.tree.map(
+  state = optimizer_lib.init_state(model, SGD, jax.tree.map(
       lambda x, like: jax.device_put(x, like.sharding), params,
       decoder.abstract_params(model)))
   after, metrics = update(

@@ -11,7 +11,7 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import lora
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from tests.conftest import TINY
 from tests.conftest import columns
@@ -66,7 +66,7 @@ def lora_step(params, dtype, **axes):
       params, lora.abstract_base(model, CFG))
   adapters = random_adapters(model)
   before = jax.device_get(adapters)
-  state = train_state.init(model, SGD, adapters, CFG)
+  state = optimizer_lib.init_state(model, SGD, adapters, CFG)
   prompts, rollouts, advantage, weight = make_data()
   batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=mesh_lib.blocks(model.mesh), cfg=PLAIN)
@@ -74,7 +74,7 @@ def lora_step(params, dtype, **axes):
       state, base, [update_lib.place(b, model.mesh) for b in batches],
       np.float32(0.8))
   want = jax.tree.map(lambda x: x.sharding,
-                      train_state.abstract(model, SGD, CFG))
+                      optimizer_lib.abstract_state(model, SGD, CFG))
   assert jax.tree.map(lambda x: x.sharding, after) == want
   change = jax.tree.map(lambda x, y: np.asarray(x) - y, after.params, before)
   return before, change, jax.device_get(metrics)
@@ -93,7 +93,7 @@ def test_gradients_follow_the_chain_rule(model, params, one_device):
   prompts, rollouts, advantage, weight = make_data()
   batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=1, cfg=PLAIN)
-  state = train_state.init(model, SGD, merged)
+  state = optimizer_lib.init_state(model, SGD, merged)
   after, full_metrics = update_lib.make_update(model, SGD, PLAIN)(
       state, None, batches, np.float32(0.8))
   assert metrics["logp"] == pytest.approx(float(full_metrics["logp"]), rel=1e-5)
@@ -133,7 +133,7 @@ def test_new_adapters_are_the_reference(model, params):
   prompts, rollouts, advantage, weight = make_data()
   batches = update_lib.assemble(prompts, rollouts, columns(advantage, weight),
                                 n=n, G=1, cfg=loss)
-  state = train_state.init(
+  state = optimizer_lib.init_state(
       model, SGD, lora.init(model, CFG, jax.random.key(0)), CFG)
   _, metrics = update_lib.make_update(model, SGD, loss, CFG)(
       state, base, batches, np.float32(0.8))

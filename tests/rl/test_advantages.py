@@ -12,13 +12,19 @@ CONSTANTS = {"centered": {}, "leave_one_out": {}} | dict.fromkeys(
 OF_GROUPS = ("group_norm", "centered", "leave_one_out")
 
 
+def computed(name, reward, **constants):
+  """The advantages of groups of equal size."""
+  return advantages.ADVANTAGES[name](
+      reward, np.ones(np.shape(reward), bool), **constants)
+
+
 @pytest.mark.parametrize("name", list(advantages.ADVANTAGES))
 def test_equal_rewards_give_zero_by_equality_not_by_rounding(name):
   """0.1 three times has a mean of 0.10000000000000002."""
   reward = np.full((1, 3), 0.1)
   assert reward.mean() != 0.1
-  assert not advantages.informative(reward)[0]
-  assert (advantages.ADVANTAGES[name](reward, **CONSTANTS[name]) == 0.0).all()
+  assert not advantages.informative(reward, reward == reward)[0]
+  assert (computed(name, reward, **CONSTANTS[name]) == 0.0).all()
 
 
 @pytest.mark.parametrize("name", list(advantages.ADVANTAGES))
@@ -26,18 +32,17 @@ def test_equal_rewards_give_zero_by_equality_not_by_rounding(name):
 def test_a_group_of_one_gets_zero(name, ddof):
   constants = CONSTANTS[name] and dict(ddof=ddof, eps=0.0)
   reward = np.array([[2.0], [5.0], [-1.0]])
-  assert (advantages.ADVANTAGES[name](reward, **constants) == 0.0).all()
-  assert (advantages.ADVANTAGES[name](reward[:1], **constants) == 0.0).all()
+  assert (computed(name, reward, **constants) == 0.0).all()
+  assert (computed(name, reward[:1], **constants) == 0.0).all()
 
 
 @pytest.mark.parametrize("name", list(advantages.ADVANTAGES))
 def test_the_order_of_rollouts_and_groups_changes_nothing(name):
   reward = np.array([[0.0, 1.0, 0.25], [7.0, 1.0, 1.0], [2.0, 2.0, 2.0]])
   rows, columns = [2, 0, 1], [1, 2, 0]
-  advantage = advantages.ADVANTAGES[name]
   np.testing.assert_allclose(
-      advantage(reward[rows][:, columns], **CONSTANTS[name]),
-      advantage(reward, **CONSTANTS[name])[rows][:, columns], atol=1e-15)
+      computed(name, reward[rows][:, columns], **CONSTANTS[name]),
+      computed(name, reward, **CONSTANTS[name])[rows][:, columns], atol=1e-15)
 
 
 P1_P2_FLAT = np.array([[1, 1, -1, -1], [1, -1, -1, -1], [1, 1, 1, 1]])
@@ -53,7 +58,7 @@ P1_P2_FLAT = np.array([[1, 1, -1, -1], [1, -1, -1, -1], [1, 1, 1, 1]])
     ("batch_norm_raw", 0, (1 - 1 / 36)**0.5),
     ("batch_norm_raw", 1, ((12 - 1 / 3) / 11)**0.5)])
 def test_standard_deviation_of_the_batch(name, ddof, std):
-  got = advantages.ADVANTAGES[name](P1_P2_FLAT, ddof=ddof, eps=0.25)
+  got = computed(name, P1_P2_FLAT, ddof=ddof, eps=0.25)
   np.testing.assert_allclose(got, np.array(
       [[1, 1, -1, -1], [1.5, -0.5, -0.5, -0.5], [0] * 4]) / (std + 0.25))
 
@@ -61,12 +66,46 @@ def test_standard_deviation_of_the_batch(name, ddof, std):
 @pytest.mark.parametrize("name", OF_GROUPS)
 def test_groups_are_independent_and_sum_to_zero(name):
   reward = np.array([[0.0, 1.0, 0.25], [7.0, 1.0, 1.0]])
-  advantage = advantages.ADVANTAGES[name]
-  both = advantage(reward, **CONSTANTS[name])
+  both = computed(name, reward, **CONSTANTS[name])
   np.testing.assert_array_equal(
-      both[1:], advantage(reward[1:], **CONSTANTS[name]))
+      both[1:], computed(name, reward[1:], **CONSTANTS[name]))
   np.testing.assert_allclose(both.sum(axis=1), 0.0, atol=1e-12)
   assert both[0, 1] > both[0, 2] > both[0, 0]
+
+
+# Groups of 4, 2, 1 and 2; 9 is padding. Differences from the means 1/2, 1 and 2:
+RAGGED = np.array([[1.0, 1, 0, 0], [2, 0, 9, 9], [5, 9, 9, 9], [2, 2, 9, 9]])
+REAL = np.arange(4)[None] < np.array([[4], [2], [1], [2]])
+DIFFERENCE = np.array([[0.5, 0.5, -0.5, -0.5], [1, -1, 0, 0], [0] * 4, [0] * 4])
+
+
+@pytest.mark.parametrize("name, want", [
+    ("centered", DIFFERENCE),
+    # n / (n - 1) is 4/3 and 2.
+    ("leave_one_out", DIFFERENCE * np.array([[4 / 3], [2], [1], [1]])),
+    # Standard deviations 1/2 and 1, with eps = 1/2: 1 and 3/2.
+    ("group_norm", DIFFERENCE / np.array([[1], [1.5], [1], [1]])),
+    # Squares 4/4 + 2 = 3 of 9 rollouts, or of the 6 in informative groups.
+    ("batch_norm_centered", DIFFERENCE / ((3 / 9)**0.5 + 0.5)),
+    ("batch_norm_informative", DIFFERENCE / ((3 / 6)**0.5 + 0.5)),
+    # Rewards 1, 1, 0, 0, 2, 0, 5, 2, 2: mean 13/9, mean square 39/9.
+    ("batch_norm_raw", DIFFERENCE / ((39 / 9 - 169 / 81)**0.5 + 0.5))])
+def test_groups_of_several_sizes_by_hand(name, want):
+  constants = CONSTANTS[name] and dict(ddof=0, eps=0.5)
+  got = advantages.ADVANTAGES[name](RAGGED, REAL, **constants)
+  np.testing.assert_allclose(got, want, atol=1e-15)
+
+
+def test_ddof_counts_the_rollouts_of_a_group():
+  """Variances 4/4 / 3 and 2 / 1; a group of one has none."""
+  np.testing.assert_allclose(
+      advantages.group_norm(RAGGED, REAL, ddof=1, eps=0.0),
+      DIFFERENCE / np.array([[(1 / 3)**0.5], [2**0.5], [1], [1]]))
+
+
+def test_padding_is_no_reward_that_differs():
+  assert advantages.informative(RAGGED, REAL).tolist() == [
+      True, True, False, False]
 
 
 # --- Advantages of tokens -----------------------------------------------------

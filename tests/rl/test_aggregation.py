@@ -34,19 +34,33 @@ def test_sums_by_hand():
 @pytest.mark.parametrize("name", MEANS)
 def test_zero_variance_leaves_numerator_and_denominator(
     name, zero_variance, kept):
-  reward = np.array([[0, 1, 0, 0], [1, 1, 1, 1]])
   for weight, stays in zip(aggregation.token_weights(
-      LENGTHS_2x4, reward, aggregate=aggregation.AGGREGATIONS[name],
+      LENGTHS_2x4, np.ones((2, 4), bool), np.array([True, False]),
+      aggregate=aggregation.AGGREGATIONS[name],
       zero_variance=zero_variance), kept):
     assert (weight[1] > 0).all() == stays
     assert (weight * LENGTHS_2x4).sum() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("name, want", [
+    ("sample_mean", [1 / 2 / 6, 1 / 6]), ("prompt_mean", [1 / 20 / 2, 1 / 2 / 2]),
+    ("token_mean", [1 / 22, 1 / 22])])
+def test_groups_of_several_sizes_by_hand(name, want):
+  """4 rollouts of 20 tokens and 2 of 2 tokens; 9 is padding."""
+  mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
+  policy, regularizer = aggregation.token_weights(
+      [[2, 4, 6, 8], [1, 1, 9, 9]], mask, np.array([True, False]),
+      aggregate=aggregation.AGGREGATIONS[name], zero_variance="policy")
+  np.testing.assert_allclose(regularizer[:, 0], want)
+  assert regularizer[mask].all() and not regularizer[~mask].any()
+  assert policy[0].all() and not policy[1].any()
+
+
 @pytest.mark.parametrize("name", MEANS)
 def test_all_groups_dropped_is_zero_not_nan(name):
   for weight in aggregation.token_weights(
-      LENGTHS_2x4, np.zeros((2, 4)), zero_variance="all",
-      aggregate=aggregation.AGGREGATIONS[name]):
+      LENGTHS_2x4, np.ones((2, 4), bool), np.zeros(2, bool),
+      zero_variance="all", aggregate=aggregation.AGGREGATIONS[name]):
     assert (weight == 0).all()
 
 

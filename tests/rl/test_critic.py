@@ -17,7 +17,7 @@ from isojax.models import lora as lora_lib
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import packing
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from tests.conftest import TINY
 from tests.conftest import make_model
@@ -82,14 +82,14 @@ def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,
   The optimizers' states are the gradients.
   """
   model = make_model(**axes)
-  critic = train_state.Critic(
+  critic = optimizer_lib.Critic(
       critic_lib.CriticConfig(kind, 1e-3, COEF, clip), plain.GRADIENT)
   prompts, rollouts, reward = plain.make_data()
   columns = algorithm.of_all(reward, rollouts, loss) | make_columns()
   G = mesh_lib.blocks(model.mesh)
-  wanted = train_state.abstract(model, plain.GRADIENT, lora, critic)
+  wanted = optimizer_lib.abstract_state(model, plain.GRADIENT, lora, critic)
   trunk = valued["trunk"] if kind == "own" else None
-  state = train_state.init(
+  state = optimizer_lib.init_state(
       model, plain.GRADIENT, put(policy, wanted.params), lora, critic,
       trunk and put(trunk, wanted.critic.params["trunk"]))
   assert not np.asarray(state.critic.params["value"]).any()

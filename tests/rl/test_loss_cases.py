@@ -29,8 +29,10 @@ def check(case, got, want):
 
 def check_advantage(case):
   given = dict(case["inputs"])
+  reward = np.array(given.pop("reward"))
   function = advantages.ADVANTAGES[case["function"]]
-  check(case, function(given.pop("reward"), **given), case["expected"])
+  check(case, function(reward, np.ones(reward.shape, bool), **given),
+        case["expected"])
 
 
 def check_aggregation(case):
@@ -186,7 +188,9 @@ WHITEN = dict(ddof=1, eps=1e-8)
 
 def of_rollouts(name, **constants):
   """Advantages of tokens from an advantage of rollouts."""
-  adv = advantages.ADVANTAGES[name](INPUT["reward"], **constants)
+  reward = np.array(INPUT["reward"])
+  adv = advantages.ADVANTAGES[name](
+      reward, np.ones(reward.shape, bool), **constants)
   return jnp.broadcast_to(jnp.array(adv.reshape(-1, 1), jnp.float32),
                           MASK.shape)
 

@@ -20,11 +20,19 @@ REWARD = np.array([[1.0, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
 LENGTH = np.array([[2, 4, 6, 8], [1, 1, 10, 3]])
 
 
-def first(reward_Bpxn, uniform_Bpxn, *, m: int):
-  """Selects the last m, in reverse."""
-  del uniform_Bpxn
-  n = np.shape(reward_Bpxn)[1]
-  return np.tile(np.arange(n - 1, n - 1 - m, -1), (len(reward_Bpxn), 1))
+EVERY = np.ones((2, 4), bool)
+
+
+def last(reward_PxN, mask_PxN, uniform_PxN, *, m: int):
+  """Keeps the last m of each group."""
+  del uniform_PxN
+  return mask_PxN & (np.arange(4)[None] >= 4 - m)
+
+
+def groups(kept):
+  """The groups of REWARD, of which the rollouts at indices are kept."""
+  return algorithm.Groups(REWARD, EVERY, np.array(
+      [[i in row for i in range(4)] for row in kept]))
 
 
 @pytest.mark.parametrize("field, value, message", [
@@ -83,11 +91,13 @@ def test_constants_come_from_fields_and_from_constants():
   cfg = dataclasses.replace(
       LOSS, aggregation="constant_length", constants={"length": 16},
       advantage_eps=0.5, clip_high=0.3)
-  assert objective.chosen(cfg, "advantage").keywords == dict(ddof=0, eps=0.5)
-  assert objective.chosen(cfg, "policy_loss").keywords == dict(
-      clip_low=0.2, clip_high=0.3)
-  assert objective.chosen(cfg, "aggregation").keywords == dict(length=16)
-  assert objective.chosen(cfg, "selection").keywords == {}
+  assert cfg.function("advantage", ddof=0, eps=0.5).keywords == dict(
+      ddof=0, eps=0.5)
+  assert cfg.function("aggregation").keywords == dict(length=16)
+  cfg = dataclasses.replace(LOSS, policy_loss="ppo_dual_clip",
+                            constants={"dual_clip": 3})
+  assert cfg.function("policy_loss", clip_low=0.2, clip_high=0.3).keywords == (
+      dict(clip_low=0.2, clip_high=0.3, dual_clip=3))
 
 
 def rollouts():
@@ -100,7 +110,7 @@ def rollouts():
 def test_terms_of_all_rollouts():
   got = algorithm.of_all(REWARD, rollouts(), LOSS)
   np.testing.assert_array_equal(got["advantage"], advantages.group_norm(
-      REWARD, ddof=0, eps=1e-6).reshape(-1))
+      REWARD, EVERY, ddof=0, eps=1e-6).reshape(-1))
   assert (got["policy_weight"] == 1 / 35).all()
   assert (got["regularizer_weight"] == 1 / 35).all()
 
@@ -110,21 +120,21 @@ def test_terms_of_all_rollouts():
 def test_only_selected_rollouts_count(monkeypatch, normalise, advantage):
   """Of [1, 0, 0, 1/2] the last two, centred with their mean or with that of all.
   """
-  monkeypatch.setitem(selection.SELECTIONS, "first", first)
-  cfg = dataclasses.replace(LOSS, selection="first", advantage="centered",
+  monkeypatch.setitem(selection.SELECTIONS, "last", last)
+  cfg = dataclasses.replace(LOSS, selection="last", advantage="centered",
                             zero_variance="policy", normalise=normalise)
-  kept = algorithm.keep(REWARD, np.zeros((2, 4)), 2, cfg)
-  assert kept.tolist() == [[3, 2]] * 2
-  got = algorithm.advantages(REWARD, kept, rollouts(), {}, cfg)
+  kept = algorithm.keep(REWARD, EVERY, np.zeros((2, 4)), 2, cfg)
+  assert kept.kept_PxN.tolist() == [[False, False, True, True]] * 2
+  got = algorithm.advantages(kept, rollouts(), {}, cfg)
   np.testing.assert_array_equal(
       got["advantage"], [0, 0, *advantage, 0, 0, 0, 0])
-  got = algorithm.weights(REWARD, kept, rollouts().mask_RxT, np.arange(2), cfg)
+  got = algorithm.weights(kept, rollouts().mask_RxT, np.arange(2), cfg)
   # 14 tokens of the informative group; 27 of both.
   np.testing.assert_allclose(
       got["policy_weight"], [0, 0, 1 / 14, 1 / 14, 0, 0, 0, 0])
   np.testing.assert_allclose(
       got["regularizer_weight"], [0, 0, 1 / 27, 1 / 27] * 2)
-  one = algorithm.weights(REWARD, kept, rollouts().mask_RxT, np.array([1]), cfg)
+  one = algorithm.weights(kept, rollouts().mask_RxT, np.array([1]), cfg)
   assert not one["policy_weight"].any()
   np.testing.assert_allclose(
       one["regularizer_weight"], [0] * 6 + [1 / 13] * 2)
@@ -134,10 +144,10 @@ def test_kl_in_the_reward():
   """Each kept rollout loses kl_coef * sum of (old - ref) over its tokens."""
   cfg = dataclasses.replace(LOSS, advantage="centered", kl_coef=0.1,
                             kl_in="reward", kl_estimator="k1")
-  kept = np.array([[0, 3], [1, 2]])
+  kept = groups([[0, 3], [1, 2]])
   scored = {"old_logp": np.full((8, 10), -1.0),
             "ref_logp": np.full((8, 10), -1.5)}
-  got = algorithm.advantages(REWARD, kept, rollouts(), scored, cfg)
+  got = algorithm.advantages(kept, rollouts(), scored, cfg)
   # Rewards 1 - 0.1 * 2 * 0.5 = 0.9 and 0.5 - 0.4 = 0.1; -0.05 and -0.5.
   np.testing.assert_allclose(
       got["advantage"], [0.4, 0, 0, -0.4, 0, 0.225, -0.225, 0])
@@ -145,8 +155,8 @@ def test_kl_in_the_reward():
 
 def test_rollouts_without_a_gradient_are_not_scored():
   """The kept ones of group 0 differ; an entropy bonus needs all kept ones."""
-  kept = np.array([[0, 3], [1, 2]])
-  score = lambda cfg: algorithm.to_score(REWARD, kept, rollouts(), cfg).tolist()
+  kept = groups([[0, 3], [1, 2]])
+  score = lambda cfg: algorithm.to_score(kept, rollouts(), cfg).tolist()
   assert score(LOSS) == [True, False, False, True] + [False] * 4
   assert score(dataclasses.replace(LOSS, entropy_coef=0.1)) == [
       True, False, False, True, False, True, True, False]
@@ -195,9 +205,47 @@ def test_what_is_scored_first(loss, updates, names):
 
 def test_a_group_is_flat_if_what_its_advantages_compare_is_equal():
   """Of [1, 0, 0, 1/2] two zeros are kept: flat after, informative before."""
-  kept, mask = np.array([[1, 2], [1, 2]]), rollouts().mask_RxT
+  kept, mask = groups([[1, 2], [1, 2]]), rollouts().mask_RxT
   for normalise, flat in (("after", True), ("before", False)):
     cfg = dataclasses.replace(LOSS, zero_variance="policy", normalise=normalise)
-    got = algorithm.weights(REWARD, kept, mask, np.arange(2), cfg)
+    got = algorithm.weights(kept, mask, np.arange(2), cfg)
     assert (got["policy_weight"][1] == 0) == flat
     assert got["policy_weight"][5] == 0
+
+
+def test_groups_of_several_sizes_by_hand():
+  """Rewards 1, 0, 0 | 2, 0 of 5 rollouts; of the first group two are kept.
+
+  Means 1/2 and 1; 3 + 5 and 1 + 7 tokens have a weight.
+  """
+  mask = np.array([[1, 1, 1], [1, 1, 0]], bool)
+  step = algorithm.Groups(
+      np.array([[1.0, 0, 0], [2, 0, 9]]), mask,
+      np.array([[1, 0, 1], [1, 1, 0]], bool))
+  length = np.array([3, 4, 5, 1, 7])
+  sampled = Rollouts(np.zeros((5, 8), np.int32), length, np.ones(5, bool),
+                     np.zeros((5, 8)), np.zeros(5))
+  for normalise, first in (("after", [0.5, 0, -0.5]),
+                           ("before", [2 / 3, 0, -1 / 3])):
+    cfg = dataclasses.replace(LOSS, advantage="centered", normalise=normalise)
+    got = algorithm.advantages(step, sampled, {}, cfg)
+    np.testing.assert_allclose(got["advantage"], [*first, 1, -1])
+    got = algorithm.weights(step, sampled.mask_RxT, np.arange(2), cfg)
+    np.testing.assert_allclose(
+        got["policy_weight"], np.array([1, 0, 1, 1, 1]) / 16)
+    assert algorithm.to_score(step, sampled, cfg).tolist() == [
+        True, False, True, True, True]
+  # Returns of the last token, 1 | 0 | 2 | 0, less their mean at every token.
+  cfg = dataclasses.replace(LOSS, advantage="reinforce_pp_baseline")
+  got = algorithm.advantages(step, sampled, {}, cfg)["return"]
+  np.testing.assert_allclose(got, sampled.mask_RxT * np.array(
+      [[0.5], [0], [-0.5], [1], [-1]]))
+
+
+def test_a_selection_that_returns_indices_is_refused(monkeypatch):
+  monkeypatch.setitem(selection.SELECTIONS, "first", (
+      lambda reward, mask, uniform, *, m: np.tile(np.arange(m), (2, 1))))
+  with pytest.raises(InputError, match=r"returned int64 \(2, 3\); expected the "
+                     r"rollouts to keep, bool \(2, 4\)"):
+    algorithm.keep(REWARD, EVERY, EVERY, 3, dataclasses.replace(
+        LOSS, selection="first"))

@@ -20,7 +20,8 @@ from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm
-from isojax.rl import train_state
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import packing
 from isojax.rl import update as update_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
@@ -230,7 +231,7 @@ def real(trained, base, ref, shape, loss, lora, scored, **axes):
       prompts, rollouts, algorithm.of_all(reward, rollouts, loss) | (
           {"old_logp": OLD} if scored else {}), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=loss)
-  state = train_state.init(
+  state = optimizer_lib.init_state(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
       lora)
   held = put(ref if base is None else base, decoder.abstract_params(model))
@@ -311,3 +312,28 @@ def test_cispo_with_the_ratio_to_the_sampler(params):
   check(params, microbatches=1, scored=True, policy_loss="cispo",
         constants=dict(cap=1.2), ratio_to="behavior", importance_cap=None,
         aggregation="prompt_mean")
+
+
+def test_scored_log_probs_are_of_the_policy_and_of_the_base(params):
+  """Else the KL in the reward would be 0, or of another policy."""
+  model, (prompts, rollouts, _) = make_model(), make_data()
+  policy, base = moved(params, 5, 0.0), moved(params, 7, 0.1)
+  put = lambda tree: jax.tree.map(
+      lambda x, like: jax.device_put(x, like.sharding), tree,
+      decoder.abstract_params(model))
+  score = update_lib.make_score(model, LOSS, ("old_logp", "ref_logp"))
+  got = {"old_logp": np.zeros((Bp * n, T)), "ref_logp": np.zeros((Bp * n, T))}
+  state = optimizer_lib.init_state(model, GRADIENT, put(policy))
+  for layout in update_lib.layouts(
+      prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=LOSS):
+    batch = packing.batch(layout, prompts, rollouts, {})
+    for name, value in score(
+        state, put(base), update_lib.place(batch, model.mesh),
+        np.float32(TEMPERATURE)).items():
+      packing.collect(layout, value, got[name])
+  mask = np.arange(T) < rollouts.len_R[:, None]
+  for name, weights in (("old_logp", policy), ("ref_logp", base)):
+    want, _ = answer_logp(
+        jax.tree.map(jnp.asarray, weights), prompts, rollouts, TINY)
+    np.testing.assert_allclose(got[name], np.where(mask, want, 0.0), atol=1e-5)
+  assert np.abs(got["old_logp"] - got["ref_logp"]).mean() > 0.1

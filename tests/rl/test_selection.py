@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax.errors import InputError
 from isojax.rl import selection
 
 CASES = list(csv.DictReader(
@@ -26,8 +25,14 @@ def spread(rewards):
 
 
 def kept(name, reward, m):
+  """The indices of the kept rollouts, [P, m], of groups of equal size."""
   uniform = np.linspace(0.9, 0.1, np.size(reward)).reshape(np.shape(reward))
-  return selection.SELECTIONS[name](np.array(reward), uniform, m=m)
+  return indices(selection.SELECTIONS[name](
+      np.array(reward), np.ones(uniform.shape, bool), uniform, m=m))
+
+
+def indices(kept_PxN):
+  return np.nonzero(kept_PxN)[1].reshape(len(kept_PxN), -1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -123,14 +128,16 @@ def test_percentile_ranks(n, m, ranks):
 
 def test_random_takes_the_smallest_numbers():
   uniform = [[0.5, 0.1, 0.9, 0.3], [0.2, 0.8, 0.7, 0.6]]
-  assert selection.random(np.zeros((2, 4)), uniform, m=2).tolist() == [
-      [1, 3], [0, 3]]
+  assert indices(selection.random(
+      np.zeros((2, 4)), np.ones((2, 4), bool), uniform, m=2)).tolist() == [
+          [1, 3], [0, 3]]
 
 
 def test_random_chooses_each_rollout_equally_often():
   """2 of 5, 20,000 groups: each 8,000 times, standard deviation 69."""
   uniform = np.random.default_rng(0).random((20_000, 5))
-  index = selection.random(np.zeros(uniform.shape), uniform, m=2)
+  index = indices(selection.random(
+      np.zeros(uniform.shape), np.ones(uniform.shape, bool), uniform, m=2))
   assert abs(np.bincount(index.reshape(-1)) - 8000).max() < 300
 
 
@@ -150,6 +157,23 @@ def test_nothing_is_kept_twice(name, n, m):
   assert index.min() >= 0 and index.max() < n
 
 
-def test_all_refuses_to_drop():
-  with pytest.raises(InputError, match="m=2 and n=3: choose another selection"):
-    kept("all", [[0.0, 1.0, 2.0]], 2)
+# Groups of 4, 3, 2 and 1; 9 and .0 are padding.
+RAGGED = np.array([[1.0, 0, 2, 3], [0, 2, 1, 9], [0, 1, 9, 9], [5, 9, 9, 9]])
+REAL = np.arange(4)[None] < np.array([[4], [3], [2], [1]])
+UNIFORM = np.array([[.5, .1, .4, .2], [.8, .9, .7, .0], [.6, .3, .0, .0],
+                    [.1, .0, .0, .0]])
+
+
+@pytest.mark.parametrize("name, m, want", [
+    ("all", 4, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]]),
+    ("max_reward", 2, [[2, 3], [1, 2], [0, 1], [0]]),
+    ("max_variance", 2, [[1, 3], [0, 1], [0, 1], [0]]),
+    # Of 4 the ranks 1 and 3; of 3 floor(3/4) = 0 and floor(9/4) = 2.
+    ("percentile", 2, [[0, 3], [0, 1], [0, 1], [0]]),
+    ("random", 2, [[1, 3], [0, 2], [0, 1], [0]]),
+    ("max_reward", 3, [[0, 2, 3], [0, 1, 2], [0, 1], [0]]),
+    ("max_variance", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]]),
+    ("percentile", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]])])
+def test_groups_of_several_sizes_by_hand(name, m, want):
+  got = selection.SELECTIONS[name](RAGGED, REAL, UNIFORM, m=m)
+  assert [np.flatnonzero(row).tolist() for row in got] == want

@@ -21,8 +21,7 @@ from isojax.rl import losses
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import packing
 from isojax.planner.cost import memory as memory_lib
-from isojax.rl import chunked_head
-from isojax.rl import train_state
+from isojax.rl import head as head_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Batch
@@ -68,7 +67,7 @@ COLUMNS = ("behavior_logp", "advantage", "policy_weight", "regularizer_weight")
 @functools.partial(jax.jit, static_argnums=0)
 def scored(model, params, batch, temperature):
   """Log-prob and entropy of a microbatch's tokens, from all logits at once."""
-  hidden = chunked_head.hidden_states(model, params, batch, jnp.float32)
+  hidden = head_lib.hidden_states(model, params, batch, jnp.float32)
   logits = decoder.logits(
       hidden, decoder.head_weight(params, model.cfg), model.cfg)
   return losses.logp_and_entropy(logits, batch.tokens_RxW,
@@ -85,7 +84,7 @@ def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
   before = jax.device_get(on_mesh)
   ref = jax.tree.map(
       lambda x: jax.device_put(0.9 * np.asarray(x), x.sharding), on_mesh)
-  state = train_state.init(model, tx, on_mesh)
+  state = optimizer_lib.init_state(model, tx, on_mesh)
   prompts, rollouts, advantage, weight = rows or make_data()
   cfg = dataclasses.replace(cfg, microbatch_tokens=tokens)
   advantage = advantage * keep.repeat(n)
@@ -98,7 +97,7 @@ def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
       [update_lib.place(b, model.mesh) for b in batches], np.float32(0.8))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
-                      train_state.abstract(model, tx))
+                      optimizer_lib.abstract_state(model, tx))
   assert jax.tree.map(lambda x: x.sharding, after) == want
   change = jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, before)
   return change, jax.device_get(metrics)
@@ -199,7 +198,7 @@ def test_lr_factor_scales_the_change_but_no_state(params):
   batches = update_lib.assemble(
       prompts, rollouts, columns(advantage, weight), n=n, G=1, cfg=PLAIN)
   for factor in (None, 1.0, 2.0):
-    state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
+    state = optimizer_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
     state, _ = update(state, None, batches, np.float32(0.8),
                       lr_factor=factor and np.float32(factor))
     change[factor] = jax.tree.map(lambda x, y: np.asarray(x) - np.asarray(y),
@@ -229,7 +228,7 @@ def test_without_any_gradient_adamw_is_skipped(params):
         cfg=dataclasses.replace(cfg, microbatch_tokens=25))
 
   def after(*advantages):
-    state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
+    state = optimizer_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
     for each in advantages:
       state, metrics = update(state, None, batches(each), np.float32(0.8))
     return jax.device_get((state, metrics))
@@ -416,7 +415,7 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   padding = ~batch.mask_RxW
   assert (ref_logp - logp)[padding].max() > 100  # exp is beyond float32
   assert (ref_logp - logp)[~padding].max() < 80
-  state = train_state.init(model, SGD, jax.tree.map(jnp.copy, params))
+  state = optimizer_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
   _, metrics = update_lib.make_update(model, SGD, LOSS)(
       state, ref, [batch], cold)
   assert metrics["finite"]
@@ -426,7 +425,7 @@ def test_overflow_is_reported(params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   tx = optax.sgd(1e38)
-  state = train_state.init(model, tx, jax.tree.map(jnp.copy, params))
+  state = optimizer_lib.init_state(model, tx, jax.tree.map(jnp.copy, params))
   batches = update_lib.assemble(
       prompts, rollouts, columns(1e9 * advantage, weight), n=n, G=1, cfg=PLAIN)
   _, metrics = update_lib.make_update(model, tx, PLAIN)(
@@ -477,7 +476,7 @@ def test_a_sweep_compiles_the_few_shapes_and_another_nothing(params):
   prompts, rollouts, *_ = make_data()
   cfg = dataclasses.replace(PLAIN, microbatch_tokens=20)
   update = update_lib.make_update(model, SGD, cfg)
-  state = train_state.init(model, SGD, jax.tree.map(jnp.copy, params))
+  state = optimizer_lib.init_state(model, SGD, jax.tree.map(jnp.copy, params))
   compiled = []
   for seed in (*range(8), *range(7, -1, -1)):
     random = np.random.default_rng(seed)
@@ -539,7 +538,7 @@ def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
       decoder.logits(hidden, weight, cfg), tokens, temperature=0.7))
   plain = term(lambda *args: plain_logp_and_entropy(*args, cfg, 0.7))
   rest = (tokens, g_logp, g_entropy)
-  sums, *grads = jax.jit(lambda *args: chunked_head.gradient(
+  sums, *grads = jax.jit(lambda *args: head_lib.gradient(
       chunk, *args, mesh=model.mesh))(hidden, weight, rest)
   want_grads, want = jax.jit(jax.grad(plain, argnums=(0, 1), has_aux=True))(
       hidden, weight, rest)
@@ -624,7 +623,7 @@ def test_all_logits_never_exist(monkeypatch):
     (152_064, 1024), (151_936, 1024), (256_000, 608), (20, 131_072)])
 def test_the_chunk_of_a_head_depends_on_its_vocabulary(V, tokens):
   """594 MiB of float32; of few characters all 131,072 tokens are one chunk."""
-  cut = jax.eval_shape(lambda x: chunked_head.in_chunks(x, 1, V),
+  cut = jax.eval_shape(lambda x: head_lib.in_chunks(x, 1, V),
                        jax.ShapeDtypeStruct((128, 1024, 1), np.float32))
   assert cut.shape[1:3] == (128, -(-tokens // 128))
 
