@@ -21,7 +21,7 @@ from isojax import sections
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
 from isojax.models import shape as shape_lib
@@ -275,7 +275,7 @@ def test_one_rollout_per_problem_without_a_comparison():
 def test_a_tokenizer_of_another_checkpoint(tmp_path):
   """One token more than the model's 20 is refused."""
   shutil.copytree("isojax/assets/countdown-tiny", tmp_path / "m")
-  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
+  tokenizer = tokenizer_lib.load(str(tmp_path / "m"))
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
   here = dict(model__path=str(tmp_path / "m"))
@@ -300,7 +300,7 @@ def test_prompts_are_the_same_on_every_day(tmp_path):
   folder = chatty(tmp_path, "{% if not date_string is defined %}"
                   "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
                   "{{ date_string }}={{ messages[0]['content'] }}")
-  tokenizer = hf_tokenizer.load(folder)
+  tokenizer = tokenizer_lib.load(folder)
   chat = prompts_lib.PromptConfig("{question}:", chat=True, system="")
   plain = prompts_lib.PromptConfig("26 Jul 2024={question}:", chat=False,
                                    system="")
@@ -392,7 +392,7 @@ def test_ids_are_addresses(tmp_path):
 
 
 def test_braces_in_a_prompt_are_text():
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   _, prompts = prompts_lib.encode(
       tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
           "{}{question}:", chat=False, system=""), S=15, V=20)
@@ -500,7 +500,7 @@ CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
 def test_chat_templates_by_hand():
   """The template's own text, the system's turn first, nothing added."""
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   tokenizer.chat_template = CHAT.replace("<", "(").replace(">", ")").replace(
       "m.role", "m.role | length").replace("assistant", "0")
   ids = lambda **how: prompts_lib.encode(

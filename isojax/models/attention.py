@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from isojax import attention_kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
+from isojax.models import kernels
 
 KERNELS = ("einsum", "splash", "cudnn")
 CHOICES = ("auto", *KERNELS)
@@ -95,7 +95,7 @@ def choose(wanted: str, cfg, mesh, *, dtype: str, precision: str, length: int,
   device = mesh.devices.flat[0]
   nvidia = device.platform == "gpu" and not (
       device.compute_capability.startswith("gfx"))  # AMD's: "gfx942"
-  lacks = attention_kernels.lacks(
+  lacks = kernels.lacks(
       device.platform, H=cfg.H, K=cfg.K, tensor=mesh.shape["tensor"],
       capability=float(device.compute_capability) if nvidia else None,
       dtype=dtype, cap=cfg.attn_cap, length=length,
@@ -243,7 +243,7 @@ def sparse(seen_BxIxJ) -> Sparse:
   the last one stays: nothing is fetched that is not used.
 
   Args:
-    seen_BxIxJ: see attention_kernels.seen_blocks.
+    seen_BxIxJ: see kernels.seen_blocks.
   """
   B, I, J = seen_BxIxJ.shape
 
@@ -271,7 +271,7 @@ def splash_mask(S: int, T: int):
   each other, and a block of slots is of one row.
   """
   from jax.experimental.pallas.ops.tpu import splash_attention  # slow
-  (size_q, _), (size_k, count) = map(attention_kernels.blocks, (T, S + T))
+  (size_q, _), (size_k, count) = map(kernels.blocks, (T, S + T))
   L = size_k * count
 
   class Mask(splash_attention.Mask):
@@ -325,7 +325,7 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, _, _ = q_BxTxNxH.shape
   S, (size_q, I), (size_k, J) = seen.S, *map(
-      attention_kernels.blocks, (T, seen.S + T))
+      kernels.blocks, (T, seen.S + T))
   first_BxT = jnp.broadcast_to(seen.first, (B, T))
   number_BxT = (first_BxT << 16) + S + jnp.arange(T)[None]
   prompt_B = jnp.zeros(B, int) if seen.prompt_B is None else seen.prompt_B
@@ -351,5 +351,5 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
       padded(k_BxKxHxL.swapaxes(2, 3), size_k * J, 2),
       padded(v_BxKxLxH, size_k * J, 2),
       padded(number_BxT, size_q * I, 1), absent_BxL,
-      attention_kernels.seen_blocks(first_BxT, prompt_B, tokens_B, S=S, T=T))
+      kernels.seen_blocks(first_BxT, prompt_B, tokens_B, S=S, T=T))
   return out[:, :, :T].swapaxes(1, 2)

@@ -31,7 +31,7 @@ READ = frozenset((
     "max_position_embeddings", "layer_types", "sliding_window",
     "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window",
     "max_window_layers", "rope_theta", "rope_scaling", "rope_parameters",
-    "rope_local_base_freq", "eos_token_id"))  # eos_token_id: by hf_tokenizer
+    "rope_local_base_freq", "eos_token_id"))  # eos_token_id: by tokenizer
 # Fields that do not change what a forward pass computes.
 HARMLESS = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_name_or_path",

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import attention_kernels
+from isojax.models import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import attention
@@ -175,10 +175,10 @@ def sizes(cfg: SamplerConfig, G: int) -> dict:
 def check_page(cfg: SamplerConfig, mesh) -> None:
   """Raises InputError if the page does not suit the layout of the devices."""
   if cfg.page and mesh.devices.flat[0].platform == "tpu" and (
-      cfg.page % attention_kernels.LANES):
+      cfg.page % kernels.LANES):
     raise InputError(
         f"sampler.page={cfg.page}: TPUs would pad a page to a multiple of "
-        f"{attention_kernels.LANES} positions; use such a multiple, or None")
+        f"{kernels.LANES} positions; use such a multiple, or None")
 
 
 def most_pages(cfg: SamplerConfig, G: int) -> int:

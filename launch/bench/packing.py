@@ -17,7 +17,9 @@ import typing
 
 import numpy as np
 
-from isojax import attention_kernels
+from isojax.models import kernels
+from isojax.planner.cost import lengths as lengths_lib
+from isojax.planner.cost.workload import SIGMA
 from isojax.rl import packing
 from isojax.sampling import queue
 from isojax.sampling import sampler
@@ -71,12 +73,12 @@ class Work(typing.NamedTuple):
 
 def scores(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
   """Returns scores of causal blocks and of those that are computed."""
-  seen = attention_kernels.seen_blocks(
+  seen = kernels.seen_blocks(
       first_BxT, prompt_B, tokens_B, S=S, T=T)
   all_of = np.full_like(prompt_B, S), np.full_like(tokens_B, T)
-  causal = attention_kernels.seen_blocks(
+  causal = kernels.seen_blocks(
       np.full_like(first_BxT, S), *all_of, S=S, T=T)
-  size = attention_kernels.blocks(T)[0] * attention_kernels.blocks(S + T)[0]
+  size = kernels.blocks(T)[0] * kernels.blocks(S + T)[0]
   return int(causal.sum()) * size, int(seen.sum()) * size
 
 

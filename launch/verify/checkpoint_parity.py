@@ -21,7 +21,7 @@ from isojax import cli
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import hf_config
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks.problem import Problem
 from launch.verify import parity
@@ -82,8 +82,8 @@ def compare(folder: str, texts, *, new: int) -> Found:
     texts: questions.
     new: greedy tokens of a text at most.
   """
-  tokenizer = hf_tokenizer.load(folder)
-  eos = hf_tokenizer.eos_ids(folder, tokenizer)
+  tokenizer = tokenizer_lib.load(folder)
+  eos = tokenizer_lib.eos_ids(folder, tokenizer)
   prompts, expected = _prompts(tokenizer, folder, texts)
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(1, 1, 1))
   model = transformers.AutoModelForCausalLM.from_pretrained(

@@ -20,7 +20,7 @@ from configs import split_math
 from isojax import run_context
 from isojax import sections
 from isojax.errors import InputError
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.models import hf_weights
 from isojax.tasks import pass_counts as pass_counts_lib
 from isojax.tasks import countdown
@@ -321,7 +321,7 @@ PLAIN = prompts_lib.PromptConfig("{question}:", chat=False, system="")
 
 
 def test_no_prompt_fits():
-  tokenizer = hf_tokenizer.load(TINY)
+  tokenizer = tokenizer_lib.load(TINY)
   two = [Problem(1, "1 2=3", ""), Problem(2, "1 2 3=6", "")]
   encode = lambda problems, S: prompts_lib.encode(
       tokenizer, problems, PLAIN, S=S, V=20)

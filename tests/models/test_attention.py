@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import attention_kernels
+from isojax.models import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import attention
@@ -31,7 +31,7 @@ MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
   """Blocks of 128: some that all of a long answer sees, and none of two."""
-  monkeypatch.setattr(attention_kernels, "BLOCK", 128)
+  monkeypatch.setattr(kernels, "BLOCK", 128)
   attention.splash_mask.cache_clear()
 
 
@@ -113,7 +113,7 @@ BLOCKS = [[[1, 1, 1, 0, 0, 0],  # own slots 200 to 327
 
 def test_the_blocks_that_are_seen_by_hand():
   seen = answers(**ROWS)
-  found = attention_kernels.seen_blocks(
+  found = kernels.seen_blocks(
       *map(np.asarray, (seen.first_BxT, seen.prompt_B, seen.tokens_B)),
       S=seen.S, T=ROWS["T"])
   assert found.astype(int).tolist() == BLOCKS

@@ -19,7 +19,7 @@ from isojax.errors import InputError
 from isojax.models import attention
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.models import hf_weights
 from tests.conftest import RICH
 from tests.conftest import TINY
@@ -168,29 +168,29 @@ def test_logits_and_greedy_text_of_another_implementation():
 
 
 def test_tokenizer_agrees_with_another_implementation():
-  tokenizer = hf_tokenizer.load(str(ASSET))
+  tokenizer = tokenizer_lib.load(str(ASSET))
   theirs = np.load(DATA / "tiny_logits.npz")
   for i, text in enumerate(
       ["3 8 2 5=24:", "13 1 12 11=7:(13-12)*", "9 9 9=81:9*9"]):
     assert tokenizer(text)["input_ids"] == theirs[f"ids_{i}"].tolist()
     assert tokenizer.decode(theirs[f"ids_{i}"]) == text
-  assert hf_tokenizer.eos_ids(str(ASSET), tokenizer) == (1,)
+  assert tokenizer_lib.eos_ids(str(ASSET), tokenizer) == (1,)
 
 
 def test_several_eos_ids_are_read(tmp_path):
   shutil.copytree(ASSET, tmp_path / "m")
   (tmp_path / "m/generation_config.json").write_text('{"eos_token_id": [7, 3]}')
-  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
-  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 3, 7)
+  tokenizer = tokenizer_lib.load(str(tmp_path / "m"))
+  assert tokenizer_lib.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 3, 7)
 
 
 def test_without_generation_config_the_config_ends_texts(tmp_path):
   shutil.copytree(ASSET, tmp_path / "m")
   edit(tmp_path / "m", eos_token_id=[5, 2])
-  tokenizer = hf_tokenizer.load(str(tmp_path / "m"))
-  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1,)
+  tokenizer = tokenizer_lib.load(str(tmp_path / "m"))
+  assert tokenizer_lib.eos_ids(str(tmp_path / "m"), tokenizer) == (1,)
   (tmp_path / "m/generation_config.json").unlink()
-  assert hf_tokenizer.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 2, 5)
+  assert tokenizer_lib.eos_ids(str(tmp_path / "m"), tokenizer) == (1, 2, 5)
 
 
 @pytest.mark.parametrize("axes", [{}, {"fsdp": 2, "tensor": 2},
@@ -413,7 +413,7 @@ def test_bad_folders_are_refused_by_name(folder, spoil, message):
   spoil(folder)
   with pytest.raises(InputError, match=message):
     hf_config.resolve(str(folder))
-    hf_tokenizer.load(str(folder))
+    tokenizer_lib.load(str(folder))
     model = make_model(hf_config.read(str(folder)))
     hf_weights.load(str(folder), decoder.abstract_params(model))
 
@@ -421,11 +421,11 @@ def test_bad_folders_are_refused_by_name(folder, spoil, message):
 @pytest.mark.parametrize("text", ["{", "[7]", '"x"', '{"eos_token_id": "x"}'])
 def test_damaged_generation_config(folder, text):
   (folder / "generation_config.json").write_text(text)
-  tokenizer = hf_tokenizer.load(str(folder))
+  tokenizer = tokenizer_lib.load(str(folder))
   with pytest.raises(InputError, match="generation_config.json"):
-    hf_tokenizer.eos_ids(str(folder), tokenizer)
+    tokenizer_lib.eos_ids(str(folder), tokenizer)
   (folder / "generation_config.json").write_text('{"eos_token_id": null}')
-  assert hf_tokenizer.eos_ids(str(folder), tokenizer) == (1,)
+  assert tokenizer_lib.eos_ids(str(folder), tokenizer) == (1,)
 
 
 def test_fields_and_tensors_without_influence(folder):
@@ -581,4 +581,4 @@ def test_a_tokenizer_without_eos_is_refused(folder):
   settings["eos_token"] = None
   file.write_text(json.dumps(settings))
   with pytest.raises(InputError, match="no EOS token"):
-    hf_tokenizer.load(str(folder))
+    tokenizer_lib.load(str(folder))

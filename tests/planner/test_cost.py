@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import attention_kernels
+from isojax.models import kernels
 from isojax.errors import InputError
 from isojax.planner.cost import roofline
 from isojax.planner.cost import step_memory
@@ -164,7 +164,7 @@ def test_padding_computes_the_maxima():
 def test_an_update_that_skips_blocks_by_hand():
   """512 x 512 blocks; half a block for the prompt, one and a half for answers.
   """
-  slots = lambda prompt, own: attention_kernels.computed_slots(
+  slots = lambda prompt, own: kernels.computed_slots(
       prompt, own, S=2048, T=8192)
   assert slots(100, 700) == 100 + 256 + 700 + 512 + 256
   assert slots(100, 7000) == 2048 + (8192 + 512) / 2  # causal blocks

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import rewards
 from isojax.types import Rollouts
 
@@ -19,7 +19,7 @@ def rollouts(rows, ended):
 
 def test_the_eos_is_left_out_and_nothing_else():
   """Ended by <eos> (1), ended by another id of generation_config, cut off."""
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   five = tokenizer("5*2")["input_ids"]
   plus = tokenizer("+")["input_ids"]
   rows = [[*five, 1], [*five, *plus], five, [1]]
@@ -29,7 +29,7 @@ def test_the_eos_is_left_out_and_nothing_else():
 
 def test_a_text_survives_the_way_there_and_back():
   """Spaces at both ends and a token for each character stay as they are."""
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   for text in ("8*(5-2)", " 3 - 2 ", "13-(12-(11-10))", "=:"):
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == len(text)

@@ -19,7 +19,7 @@ from isojax import step_rollouts
 from isojax import stopping
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.sampling import interrupt
@@ -194,7 +194,7 @@ def test_inserted_tokens_are_not_in_the_loss():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-  return hf_tokenizer.load("isojax/assets/countdown-tiny")
+  return tokenizer_lib.load("isojax/assets/countdown-tiny")
 
 
 def test_text_becomes_tokens(tokenizer):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.tasks import base
 from isojax.tasks import grader
 from isojax.tasks import prompts
@@ -74,7 +74,7 @@ def test_an_added_task_judges(reverse):
 
 
 def test_an_added_task_writes_its_question(reverse):
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   cfg = prompts.PromptConfig("{question}:", chat=False, system="")
   encode = lambda **how: prompts.encode(
       tokenizer, [Problem(0, "123", "")], cfg, S=9, V=20, **how)[1]

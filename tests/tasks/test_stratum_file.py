@@ -6,7 +6,7 @@ import re
 import pytest
 
 from isojax.errors import InputError
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.tasks import prompts
 from isojax.tasks import stratum_file
 from isojax.tasks.problem import Problem
@@ -135,7 +135,7 @@ def test_a_text_may_hold_other_line_breaks(tmp_path):
 
 def test_a_special_token_is_no_question():
   """Without the check the prompt would hold the token that ends an answer."""
-  tokenizer = hf_tokenizer.load("isojax/assets/countdown-tiny")
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   cfg = prompts.PromptConfig("{question}:", chat=False, system="")
   encode = lambda text: prompts.encode(
       tokenizer, [Problem(7, text, "")], cfg, S=9, V=20)

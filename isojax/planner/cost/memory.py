@@ -5,7 +5,7 @@ Checked against compiled programs: tests/planner/test_cost.py, COMPILED.
 
 import dataclasses
 
-from isojax import attention_kernels
+from isojax.models import kernels
 from isojax.planner.cost.machine import Accelerator
 from isojax.models.shape import BYTES, ModelShape
 from isojax.planner.cost.roofline import Mesh
@@ -37,7 +37,7 @@ def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
   Of all windows and caps, only Gemma's are known here.
   """
   platform = accelerator.platform
-  lacks = attention_kernels.lacks(
+  lacks = kernels.lacks(
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)

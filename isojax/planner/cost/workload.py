@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from isojax import attention_kernels
+from isojax.models import kernels
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
 from isojax.planner.cost.recipe import ON_POLICY, Recipe
@@ -97,6 +97,6 @@ class Workload:
     """
     if not (self.padded and self.skips):
       return self.lengths[3]
-    return attention_kernels.computed_slots(
+    return kernels.computed_slots(
         self.prompt_tokens, self.response_tokens * math.exp(SIGMA**2) / 2,
         S=self.max_prompt, T=self.max_response)
