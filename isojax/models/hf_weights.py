@@ -84,7 +84,7 @@ def _stored(path, shape, *, post_norms: bool) -> Stored:
 
 
 def stored(params):
-  """Returns the tree of `Stored` for parameters or their shapes."""
+  """The tree of `Stored` for parameters or their shapes."""
   post_norms = "mlp_post_norm" in params["layers_0"]
   return jax.tree.map_with_path(
       lambda path, x: _stored(path, x.shape, post_norms=post_norms), params)
@@ -107,42 +107,33 @@ def read_slice(tensors, tensor: Stored, index, shape) -> np.ndarray:
 
 
 def as_stored(value: np.ndarray, tensor: Stored) -> np.ndarray:
-  """Returns a whole leaf in the layout of the checkpoint."""
+  """A whole leaf in the layout of the checkpoint."""
   if tensor.transposed:
     value = value.reshape(tensor.shape[::-1]).T
   return np.ascontiguousarray(value.reshape(tensor.shape))
 
 
 def _tensor_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """Returns the safetensors file of each tensor, by tensor name."""
-  index = folder / "model.safetensors.index.json"
+  """The safetensors file of each tensor, by tensor name."""
+  index, file = (folder / f"model.safetensors{end}"
+                 for end in (".index.json", ""))
   try:
     if index.is_file():
       names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-      files = {file: folder / file for file in set(names.values())}
-      for file, path in files.items():
-        if path.parent != folder or (path.exists() and not path.is_file()):
-          raise ValueError(f"weight_map names {file!r:.60}, which is not a "
-                           "file in this folder")
-      return {name: files[file] for name, file in names.items()}
-    file = folder / "model.safetensors"
-    if file.exists() and not file.is_file():
-      raise ValueError(f"{file.name} is not a regular file")
+      return {name: folder / file for name, file in names.items()}
     with safetensors.safe_open(file, framework="np") as tensors:
       return dict.fromkeys(tensors.keys(), file)
-  except (OSError, ValueError, KeyError, AttributeError, TypeError,
+  except (OSError, ValueError, LookupError, TypeError, AttributeError,
           safetensors.SafetensorError) as error:
     raise InputError(
         f"{folder}: no readable model.safetensors or model.safetensors.index."
-        f"json ({type(error).__name__}: {error}); the file is missing or "
-        "damaged, copy the checkpoint again"
-        + (f"; {folder.name} has .bin weights, expected safetensors: load it "
-           "with transformers and save it again" if any(folder.glob("*.bin*"))
-           else "")) from error
+        f"json ({reason(error)}); the file is missing or damaged, copy the "
+        "checkpoint again; .bin weights: load them with transformers and save "
+        "them again as safetensors") from error
 
 
 def sha256(path: str) -> str:
-  """Returns one hash of the content of a checkpoint's weight files.
+  """One hash of the content of a checkpoint's weight files.
 
   It is the hash of a single file, or else of the lines "hash name" of all
   files, sorted by name. Files are read in parallel, in small pieces.
@@ -150,12 +141,8 @@ def sha256(path: str) -> str:
   files = sorted(set(_tensor_files(pathlib.Path(path)).values()))
 
   def of(file: pathlib.Path) -> str:
-    try:
-      with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-      raise InputError(f"{file}: cannot be read ({reason(error)}); copy the "
-                       "checkpoint again") from error
+    with _reading(file, "its content"), open(file, "rb") as content:
+      return hashlib.file_digest(content, "sha256").hexdigest()
 
   with concurrent.futures.ThreadPoolExecutor() as threads:
     hashes = list(threads.map(of, files))
@@ -219,7 +206,7 @@ def check(path: str, abstract) -> None:
 
 
 def load(path: str, abstract):
-  """Returns the folder's parameters, each read directly into its shards.
+  """The folder's parameters, each read directly into its shards.
 
   Args:
     path: checkpoint folder.
@@ -245,7 +232,7 @@ def load(path: str, abstract):
 
 
 def _progress(what: str, params):
-  """Returns progress.track of the parameters, shown by process 0."""
+  """progress.track of the parameters, shown by process 0."""
   return progress.track(sum(x.size for x in jax.tree.leaves(params)), what,
                         "parameters", on=jax.process_index() == 0)
 

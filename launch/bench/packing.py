@@ -18,8 +18,6 @@ import typing
 import numpy as np
 
 from isojax.models import kernels
-from isojax.planner.cost import lengths as lengths_lib
-from isojax.planner.cost.workload import SIGMA
 from isojax.rl import packing
 from isojax.sampling import queue
 from isojax.sampling import sampler
