@@ -186,8 +186,6 @@ IMPORTS = {
         "allocation api.configs cli errors experiment format ledger.records "
         "ledger.workdir plan_file planner.planning progress sections "
         "sweeper",
-    "attention_kernels":
-        "",
     "cli":
         "errors own_file preemption",
     "compilation":
@@ -325,17 +323,17 @@ IMPORTS = {
     "mesh":
         "errors",
     "models.attention":
-        "attention_kernels errors mesh",
+        "errors mesh models.kernels",
     "models.decoder":
         "mesh models.attention models.linear models.paged_attention "
         "models.precision",
     "models.hf_config":
         "errors models.decoder models.shape own_file",
-    "models.hf_tokenizer":
-        "errors",
     "models.hf_weights":
         "errors progress",
     "models.int8":
+        "",
+    "models.kernels":
         "",
     "models.linear":
         "mesh models.int8",
@@ -346,6 +344,8 @@ IMPORTS = {
     "models.precision":
         "",
     "models.shape":
+        "errors",
+    "models.tokenizer":
         "errors",
     "opening":
         "format models.decoder models.lora run_context",
@@ -374,7 +374,7 @@ IMPORTS = {
         "planner.cost.machine planner.cost.recipe planner.cost.roofline "
         "planner.cost.workload",
     "planner.cost.memory":
-        "attention_kernels models.shape planner.cost.machine "
+        "models.kernels models.shape planner.cost.machine "
         "planner.cost.roofline rl.sizes sampling.sizes",
     "planner.cost.pricing":
         "errors models.shape planner.cost.efficiency planner.cost.machine "
@@ -393,7 +393,7 @@ IMPORTS = {
         "planner.cost.roofline planner.cost.slots planner.cost.workload "
         "rl.sizes sampling.sizes",
     "planner.cost.workload":
-        "attention_kernels errors models.shape planner.cost.recipe",
+        "errors models.kernels models.shape planner.cost.recipe",
     "planner.fit_file":
         "errors laws",
     "planner.planning":
@@ -426,8 +426,8 @@ IMPORTS = {
     "planner.trainers":
         "allocation errors",
     "policy":
-        "errors mesh models.decoder models.hf_config models.hf_tokenizer "
-        "models.hf_weights models.shape sampling.interrupt sampling.sampler "
+        "errors mesh models.decoder models.hf_config models.hf_weights "
+        "models.shape models.tokenizer sampling.interrupt sampling.sampler "
         "sampling.sizes",
     "preemption":
         "",
@@ -444,39 +444,34 @@ IMPORTS = {
     "rl.advantages":
         "",
     "rl.aggregation":
-        "rl.advantages",
+        "",
     "rl.algorithm":
         "errors rl.advantages rl.aggregation rl.critic rl.objective types",
-    "rl.chunked_head":
+    "rl.critic":
+        "errors mesh models.decoder models.lora rl.head rl.losses "
+        "rl.objective types",
+    "rl.head":
         "mesh models.attention models.decoder rl.sizes sampling.prefill "
         "types",
-    "rl.critic":
-        "errors mesh models.decoder models.lora rl.chunked_head rl.losses "
-        "rl.objective types",
     "rl.losses":
         "",
     "rl.objective":
-        "errors models.attention models.decoder models.precision "
-        "rl.advantages rl.aggregation rl.losses rl.own_functions "
-        "rl.selection types",
+        "errors models.attention models.decoder models.precision own_file "
+        "rl.advantages rl.aggregation rl.losses rl.selection types",
     "rl.optimizer":
-        "errors",
-    "rl.own_functions":
-        "errors own_file",
+        "errors mesh models.decoder models.lora rl.critic types",
     "rl.packing":
         "types",
     "rl.rewards":
         "errors types",
     "rl.selection":
-        "errors",
+        "",
     "rl.sizes":
         "",
-    "rl.train_state":
-        "mesh models.decoder models.lora rl.critic types",
     "rl.update":
         "mesh models.attention models.decoder models.lora models.precision "
-        "rl.algorithm rl.chunked_head rl.critic rl.losses rl.objective "
-        "rl.optimizer rl.packing rl.train_state types",
+        "rl.algorithm rl.critic rl.head rl.losses rl.objective rl.optimizer "
+        "rl.packing types",
     "rng":
         "",
     "rollouts":
@@ -489,9 +484,8 @@ IMPORTS = {
     "run_context":
         "allocation errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora own_file policy "
-        "rl.optimizer rl.packing rl.train_state rl.update rng "
-        "sampling.sampler tasks.base tasks.grader tasks.prompts "
-        "tasks.stratum_file types",
+        "rl.optimizer rl.packing rl.update rng sampling.sampler tasks.base "
+        "tasks.grader tasks.prompts tasks.stratum_file types",
     "run_folder":
         "allocation distributed.hosts experiment ledger.checkpoint "
         "ledger.step_folders ledger.workdir run_context sections",
@@ -530,8 +524,8 @@ IMPORTS = {
     "sampling.queue":
         "sampling.interrupt types",
     "sampling.sampler":
-        "attention_kernels errors mesh models.attention models.decoder "
-        "models.int8 models.precision sampling.cache sampling.decode "
+        "errors mesh models.attention models.decoder models.int8 "
+        "models.kernels models.precision sampling.cache sampling.decode "
         "sampling.draw sampling.interrupt sampling.paged "
         "sampling.paged_cache sampling.pages sampling.prefill "
         "sampling.queue sampling.sizes types",
@@ -668,10 +662,10 @@ IMPORTS = {
         "",
     "launch.bench.ours":
         "launch.bench.cases mesh models.decoder models.hf_config profile "
-        "rl.algorithm rl.optimizer rl.train_state rl.update rng "
-        "sampling.interrupt sampling.sampler types",
+        "rl.algorithm rl.optimizer rl.update rng sampling.interrupt "
+        "sampling.sampler types",
     "launch.bench.packing":
-        "attention_kernels launch.bench.run rl.packing sampling.queue "
+        "launch.bench.run models.kernels rl.packing sampling.queue "
         "sampling.sampler sampling.sizes",
     "launch.bench.peers":
         "launch.bench.cases launch.bench.ours models.hf_weights "
@@ -693,10 +687,10 @@ IMPORTS = {
     "launch.compile.programs":
         "errors experiment launch.compile.devices mesh models.decoder "
         "models.hf_config models.lora planner.cost.memory "
-        "planner.cost.roofline policy rl.algorithm rl.packing "
-        "rl.train_state rl.update run_context sampling.cache "
-        "sampling.in_flight sampling.paged sampling.paged_cache "
-        "sampling.queue sampling.sampler sampling.sizes types",
+        "planner.cost.roofline policy rl.algorithm rl.optimizer rl.packing "
+        "rl.update run_context sampling.cache sampling.in_flight "
+        "sampling.paged sampling.paged_cache sampling.queue "
+        "sampling.sampler sampling.sizes types",
     "launch.compile.report":
         "",
     "launch.compile.slots":
@@ -728,9 +722,8 @@ IMPORTS = {
         "planner.trainers",
     "launch.pretrain":
         "cli compilation evaluate mesh models.decoder models.hf_config "
-        "models.hf_weights progress rl.optimizer rl.rewards rl.train_state "
-        "rl.update rng sampling.sampler sections tasks.countdown "
-        "tasks.prompts types",
+        "models.hf_weights progress rl.optimizer rl.rewards rl.update rng "
+        "sampling.sampler sections tasks.countdown tasks.prompts types",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
@@ -778,7 +771,7 @@ IMPORTS = {
         "frontier.verdict laws progress",
     "launch.verify.checkpoint_parity":
         "cli errors launch.verify.parity mesh models.hf_config "
-        "models.hf_tokenizer tasks.problem tasks.prompts",
+        "models.tokenizer tasks.problem tasks.prompts",
     "launch.verify.compare":
         "cli errors ledger.object_store ledger.records",
     "launch.verify.kill_and_resume":
