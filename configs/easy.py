@@ -11,15 +11,15 @@ held-out problems rises from 0.34 to 0.69. `easy.py:qwen2.5-7b` is the same
 setting for a large model; `hard.py` describes how to run it.
 """
 
-from configs import base
+from configs import grpo
 
 
 def get_config(size="tiny"):
-  config = base.get_config()
+  config = grpo.get_config()
   config.name = "easy"
   config.task.stratum = "isojax/assets/countdown-tiny-easy.jsonl"
   config.alloc.C = 65_536  # easy problems saturate sooner
   config.recipe.loss.update(
       kl_coef=0.01,  # the paper gives none; k3 ends near 0.36 nat per token
       entropy_coef=0.003)  # the paper gives none; always paired with KL
-  return base.sized(config, size)
+  return grpo.sized(config, size)

@@ -16,10 +16,10 @@ made with that model, 16 devices of 16 GiB. It has not been run: the tests trace
 its shapes, and launch.compile compiled its programs for v5e:4x4: they fit.
 """
 
-from configs import base
+from configs import grpo
 
 
 def get_config(size="tiny"):
-  config = base.get_config()
+  config = grpo.get_config()
   config.name = "hard"
-  return base.sized(config, size)
+  return grpo.sized(config, size)

@@ -12,6 +12,7 @@ Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
 
 from ml_collections import config_dict
 
+from configs import grpo
 from configs import split_tiny
 
 SOURCES = {
@@ -63,11 +64,6 @@ SOURCES = {
 }
 
 
-# Not for guru-math, whose questions ask for it themselves.
-BOXED = ("{question}\n\nReason step by step, and put your final answer within "
-         "\\boxed{}.")
-
-
 def get_config(name="gsm8k"):
   if name not in SOURCES:
     raise ValueError(f"configs/split_math.py:{name}: expected one of "
@@ -76,7 +72,7 @@ def get_config(name="gsm8k"):
   config.model = "Qwen2.5-7B-Instruct"  # a local folder
   config.out = name
   config.prompt.update(chat=True, template="{question}" if (
-      name == "guru-math") else BOXED)
+      name == "guru-math") else grpo.BOXED)  # guru-math asks for it itself
   config.grader.update(name="math", answer="boxed", workers=8)
   config.source = config_dict.ConfigDict(dict(
       validation=config_dict.placeholder(str),  # None: a share, by content

@@ -7,10 +7,14 @@
 
 from ml_collections import config_dict
 
+from configs import grpo
+
 NOT = config_dict.placeholder(int)  # None, which --config can set
 
 
 def get_config():
+  sampler = grpo.get_config().sampler
+  sampler.slots = 512  # decoded at once; refilled as they end
   return config_dict.create(
       seed=1,  # of the samples; pretraining used 0
       model="isojax/assets/countdown-tiny",  # Hugging Face folder
@@ -47,18 +51,6 @@ def get_config():
                        validation=300),  # the same pass rates, more problems
       ),
       mixtures=dict(),  # name -> shares of strata, train, validation
-      sampler=dict(
-          slots=512,  # decoded at once; refilled as they end
-          memory_gib=1.0,  # of a device for sampling: bounds the slots
-          max_prompt_tokens=15,  # "13 13 13 13=99:"
-          max_new_tokens=16,  # "13-(12-(11-10))" and EOS
-          temperature=1.0,  # as the experiments sample
-          top_p=1.0,
-          dtype="float32",
-          weights=config_dict.placeholder(str),  # None: dtype; or int8
-          cache=config_dict.placeholder(str),  # None: dtype; or float8
-          attention="auto",
-          precision="highest",
-      ),
+      sampler=sampler,  # as the experiments sample
       mesh=dict(data=1, fsdp=1, tensor=1),  # devices along each axis
   )

@@ -14,7 +14,7 @@ from configs import hard
 from configs import scalerl
 
 # The setting of each stratum.
-# Sections and keys are those of configs/base.py.
+# Sections and keys are those of configs/grpo.py.
 # docs/study.md has the trials that led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(

@@ -1,7 +1,6 @@
-"""The command line: config files with overrides, exit codes, one-line errors."""
+"""The command line: --config with overrides, exit codes, one-line errors."""
 
 import contextlib
-import difflib
 import logging as std_logging
 import os
 import re
@@ -11,10 +10,9 @@ import threading
 from absl import app
 from absl import flags
 from absl import logging
-from ml_collections import config_dict
 from ml_collections import config_flags
 
-from isojax import own_file
+from isojax import config_file
 from isojax import preemption
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
@@ -29,7 +27,6 @@ DIVERGED = 76  # after a NaN or infinite loss, which would happen again
 PEER_LOST = 77
 INTERRUPTED = 130  # by Ctrl-C; the same code as in shells
 UNREAD = 141  # the reader of the output is gone; the same code as in shells
-FREE = ("constants",)  # sections of a config whose keys its values decide
 
 # `--help` of a command lists the flags that it defines by this module.
 flags.disclaim_key_flags()
@@ -77,32 +74,6 @@ def define_config(example: str, *, required: bool = True):
   return holder
 
 
-def read_config(path: str) -> config_dict.ConfigDict:
-  """The config of FILE or FILE:ARGUMENT, without a command line.
-
-  Raises:
-    InputError: the file is missing, or returns no config. An error of its own
-      code is raised as it is.
-  """
-  # ml_collections runs each file in the module of the one before, if any.
-  sys.modules.pop("config_config", None)
-  return _checked(path, config_flags.config_flags.ConfigFileFlagParser(
-      "config").parse(shipped(path)))
-
-
-def _checked(path: str, config) -> config_dict.ConfigDict:
-  """What a file returned, if it is a config; InputError for others."""
-  try:
-    getattr(config, "keys", None)  # of a missing file: raises its OSError
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({_last_line(error)}); expected "
-                     "a config file, such as configs/hard.py") from None
-  if not isinstance(config, config_dict.ConfigDict):
-    raise InputError(f"{path}: get_config() returned {config!r:.40}; expected "
-                     "an ml_collections.ConfigDict")
-  return config
-
-
 def config_path(argv: list[str]) -> str:
   """The value of --config FILE or --config=FILE; empty without it."""
   split = [a.lstrip("-").split("=", 1) for a in argv]
@@ -116,12 +87,6 @@ def config_arguments(argv: list[str]) -> list[str]:
   return [word if "=" in word or after.startswith("--") else f"{word}={after}"
           for word, after in zip(argv, [*argv[1:], "--"])
           if word.startswith("--config")]
-
-
-def shipped(path: str) -> str:
-  """FILE or FILE:ARGUMENT with the path at which the file is found."""
-  file, colon, argument = path.partition(":")
-  return f"{own_file.find(file)}{colon}{argument}"
 
 
 def pairs(flag: str, items: list[str]) -> dict[str, str]:
@@ -157,69 +122,14 @@ def check_given(values: dict, where: str) -> None:
           f"{value!r}; leave out --config.{name}, or make another plan")
 
 
-def unknown_field(section, key: str, path: str) -> str | None:
-  """What is wrong with a key of a config's section; None: nothing."""
-  if not hasattr(section, "keys"):
-    return f"{path} is a value, not a section"
-  if key in section:
-    return None
-  names = {name.lower(): name for name in section}
-  near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
-  return f"{path}.{key}: no such key; " + (
-      f"the nearest is {path}.{names[near[0]]} (there are: "
-      f"{', '.join(sorted(section))})" if near else
-      f"{path} is empty here; set it as a whole, such as --{path}="
-      f"\"{{'{key}': 1.0}}\"")
-
-
-def override(section, values: dict, where: str, path: str = "config") -> None:
-  """Sets nested values in a config.
-
-  A section of FREE takes new keys, and loses those that are set to None.
-
-  Raises:
-    InputError: no such key, or a value of another type. The message begins with
-      `where`, the source of the values.
-  """
-  for key, value in values.items():
-    name = f"{path}.{key}"
-    if wrong := unknown_field(section, key, path):
-      raise InputError(f"{where}: {wrong}")
-    if key in FREE and hasattr(value, "items"):
-      merged = {**section[key], **value}
-      with section.unlocked(), section.ignore_type():
-        section[key] = {name: value for name, value in merged.items()
-                        if value is not None}
-    elif hasattr(section[key], "keys") and section[key].keys():
-      if not hasattr(value, "items"):
-        raise InputError(f"{where}: {name}={value!r}: expected a section, "
-                         "{" + ", ".join(section[key]) + "}")
-      override(section[key], value, where, name)
-    else:
-      _set(section, key, value, f"{where}: {name}")
-
-
-def _set(section, key: str, value, name: str) -> None:
-  if hasattr(value, "dtype") and not value.shape:
-    value = value.item()  # of numpy
-  if isinstance(value, float) and value.is_integer() and (
-      section.get_type(key) is int):
-    value = int(value)  # 2e6
-  try:
-    with section.unlocked():
-      section[key] = value
-  except (TypeError, ValueError) as error:
-    raise InputError(f"{name}={value!r}: {error}") from None
-
-
 def _last_line(error: Exception) -> str:
   return str(error).strip().splitlines()[-1].strip()
 
 
 def _with_shipped_config(argv: list[str]) -> list[str]:
   """The arguments with the path at which the config file is found."""
-  return [re.sub(r"^(--?config=)(.+)", lambda m: m[1] + shipped(m[2]), word)
-          if before not in ("--config", "-config") else shipped(word)
+  return [re.sub(r"^(--?config=)(.+)", lambda m: m[1] + config_file.shipped(m[2]), word)
+          if before not in ("--config", "-config") else config_file.shipped(word)
           for before, word in zip(["", *argv], argv)]
 
 
@@ -228,18 +138,18 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
   try:
     rest = flags.FLAGS(_with_shipped_config(argv))
     if "config" in flags.FLAGS and flags.FLAGS["config"].present:
-      _checked(config_path(argv), flags.FLAGS["config"].value)
+      config_file.checked(config_path(argv), flags.FLAGS["config"].value)
   except flags.Error as error:
     # ml_collections puts a traceback of the config's code into the message.
     place = re.findall(r'File "(.+)", line (\d+)', str(error))
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
     raise InputError(f"{at}{_last_line(error)}") from None
   except (AttributeError, KeyError):
-    config = read_config(config_path(argv))  # raises what is its own error
+    config = config_file.read_config(config_path(argv))  # raises what is its own error
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, path = config, "config"
       for key in name.split(".")[1:] if name.startswith("config.") else ():
-        if wrong := unknown_field(node, key, path):
+        if wrong := config_file.unknown_field(node, key, path):
           raise InputError(f"--{wrong}") from None
         node, path = node[key], f"{path}.{key}"
     raise

@@ -1,14 +1,14 @@
 """An experiment as frozen values, and the checks that come before compiling.
 
-Each section of a config file is the arguments of one dataclass; isojax.sections
-reads them. Also says which part of a config decides the results. Files are read
+Each section of a config file is the arguments of one dataclass;
+isojax.config_file reads them. Also says which part of a config decides the results. Files are read
 elsewhere (isojax.ledger.workdir).
 """
 
 import dataclasses
 import importlib.util
 
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
@@ -84,9 +84,9 @@ class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
   # Rollouts of each step whose text is stored in samples.jsonl.
-  samples: int = dataclasses.field(metadata={"neutral": 0})
+  samples: int
   # Project of Weights & Biases; "": off; needs isojax[wandb].
-  wandb: str = dataclasses.field(metadata={"neutral": ""})
+  wandb: str
 
   def __post_init__(self):
     if self.samples < 0:
@@ -107,9 +107,9 @@ def compares(loss: LossConfig) -> bool:
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
   # Sampling rounds of a step, at most, until Bp groups are informative.
-  rounds: int = dataclasses.field(metadata={"neutral": 1})
+  rounds: int
   # Pass rate from which a problem is not sampled again; None: always sampled.
-  solved_rate: float | None = dataclasses.field(metadata={"neutral": None})
+  solved_rate: float | None
 
   def __post_init__(self):
     if self.rounds < 1:
@@ -189,10 +189,8 @@ def identity(config: dict) -> dict:
   """Returns the part of a config that decides the results, for the run id.
 
   Where and with which kernels a run computes, and how it saves and reports, may
-  change when the run is resumed. Keys at their neutral value are left out, so
-  that a key which is added later changes no run id.
+  change when the run is resumed.
   """
-  config = sections.without_neutral(config, Experiment)
   task, recipe = config["task"], config["recipe"]
   less = lambda values, *names: {
       k: v for k, v in values.items() if k not in names}
@@ -202,14 +200,9 @@ def identity(config: dict) -> dict:
       "recipe": recipe | {"loss": less(recipe["loss"], "attention")}}
 
 
-def completed(values: dict) -> dict:
-  """Returns the stored config of a run with the keys that were added since."""
-  return sections.completed(values, Experiment)
-
-
 def load(config) -> Experiment:
   """The experiment of a ConfigDict; InputError if anything is wrong with it."""
-  return sections.section(Experiment, config.to_dict(), "config")
+  return config_file.section(Experiment, config.to_dict(), "config")
 
 
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:

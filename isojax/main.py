@@ -6,6 +6,7 @@
 The loop of training is isojax/training.py. The same command resumes a run.
 """
 
+from isojax import config_file
 from isojax import preemption
 
 if __name__ == "__main__":  # the other imports take seconds
@@ -135,7 +136,7 @@ def apply_row(config, path: str, row: int | None) -> float:
     raise InputError(f"--plan={path} needs --row; the first row is --row=0")
   found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
   cli.check_given(found["overrides"], f"{path}:{row + 1}")
-  cli.override(config, found["overrides"], f"{path}:{row + 1}")
+  config_file.override(config, found["overrides"], f"{path}:{row + 1}")
   return found["lr"]
 
 

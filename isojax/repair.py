@@ -7,7 +7,7 @@ import os
 
 from isojax import evaluate
 from isojax import experiment
-from isojax import sections
+from isojax import config_file
 from isojax.ledger import continuity
 from isojax.ledger import object_store
 from isojax.ledger import records
@@ -18,8 +18,8 @@ from isojax.ledger import workdir
 def sound_records(folder: str) -> tuple[list[dict], str | None]:
   """Returns the records before the first damaged line, and what is wrong."""
   stored = workdir.read_config(folder)
-  e = sections.section(
-      experiment.Experiment, experiment.completed(stored.config),
+  e = config_file.section(
+      experiment.Experiment, stored.config,
       os.path.join(folder, "config.json"))
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
                               growth=e.eval.growth)

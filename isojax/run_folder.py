@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 
-from isojax import experiment
 from isojax import run_context
-from isojax import sections
 from isojax.distributed import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import step_folders
@@ -58,10 +56,9 @@ def as_stored(context: RunContext, config: dict, folder: str, *,
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
   if stored and evaluate and "eval" in stored.config:
-    found = experiment.completed(stored.config)["eval"]
-    config = config | {"eval": found}
-    context = dataclasses.replace(context, identity=context.identity | {
-        "eval": sections.without_neutral(found, experiment.EvalSection)})
+    same = {"eval": stored.config["eval"]}
+    config = config | same
+    context = dataclasses.replace(context, identity=context.identity | same)
   identity = workdir.run_id(context.identity)
   if stored and stored.identity == identity or (
       not evaluate and extended(context, folder)):

@@ -18,7 +18,7 @@ from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
 from isojax import mesh as mesh_lib
-from isojax import sections
+from isojax import config_file
 from isojax.ledger import object_store
 from isojax.ledger import workdir
 from isojax.errors import InputError
@@ -81,8 +81,8 @@ def main(_) -> None:
   else:
     object_store.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
-    section = sections.section(
-        experiment.ModelSection, experiment.completed(stored.config)["model"],
+    section = config_file.section(
+        experiment.ModelSection, stored.config["model"],
         f"{_WORKDIR.value}/config.json: model")
     source, lora = hf_config.resolve(section.path), section.lora
     check_base(_WORKDIR.value, stored, source)

@@ -20,7 +20,7 @@ from isojax import evaluate
 from isojax import mesh as mesh_lib
 from isojax import progress
 from isojax import rng
-from isojax import sections
+from isojax import config_file
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
@@ -80,7 +80,7 @@ def answers(tokenizer, problems, *, T: int, eos: int) -> Rollouts:
 
 
 def prompt_of(cfg) -> prompts_lib.PromptConfig:
-  return sections.section(
+  return config_file.section(
       prompts_lib.PromptConfig, cfg.prompt.to_dict(), "config.prompt")
 
 
@@ -113,8 +113,8 @@ def main(_) -> None:
   compilation.announce(progress.say)
   cfg = _CONFIG.value
   sampling, loss, optimizer = (
-      sections.section(
-          cls, sections.completed(cfg[name].to_dict(), cls), f"config.{name}")
+      config_file.section(
+          cls, cfg[name].to_dict(), f"config.{name}")
       for name, cls in (("sampler", sampler_lib.SamplerConfig),
                         ("loss", update_lib.LossConfig),
                         ("optimizer", optimizer_lib.OptimizerConfig)))

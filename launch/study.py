@@ -24,6 +24,7 @@ import sys
 from absl import flags
 from ml_collections import config_dict
 
+from isojax import config_file
 from isojax import cli
 from isojax import progress
 from isojax.errors import InputError
@@ -100,7 +101,7 @@ def fit_path(part: str) -> str:
 def of_config() -> tuple[str, protocol_lib.Protocol]:
   """Returns the part that --config=FILE:PART names, and its runs."""
   path, _, part = cli.config_path(sys.argv).partition(":")
-  path = cli.shipped(path)
+  path = config_file.shipped(path)
   spec = importlib.util.spec_from_file_location("study_config", path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -185,7 +186,7 @@ def measure_distances(of: Stage, lines: list[dict]) -> None:
              and not found[key].distance(planned.C)]
   contexts = {}  # runs that differ in nothing else share programs
   for i, (planned, run) in enumerate(missing, 1):
-    values = experiment.completed(run.config)
+    values = run.config
     key = json.dumps(values | {"seed": None, "alloc": None}, sort_keys=True)
     if key not in contexts:
       context = run_context.prepare(config_dict.ConfigDict(values))

@@ -8,6 +8,7 @@ import pytest
 
 from configs import hard
 from configs import split_tiny
+from isojax import config_file
 from isojax import cli
 from isojax.errors import InputError
 from isojax import plan_file
@@ -95,7 +96,7 @@ def test_other_texts_are_no_whole_numbers(text):
 def test_a_config_file_returns_a_config(tmp_path, returned):
   (tmp_path / "config.py").write_text(f"{WRONG}{returned}\n")
   with pytest.raises(InputError, match=re.escape(f"returned {returned}; exp")):
-    cli.read_config(f"{tmp_path}/config.py")
+    config_file.read_config(f"{tmp_path}/config.py")
 
 
 def test_the_planner_reads_configs_of_runs():

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import isojax
-from configs import base
+from configs import grpo
 from configs import pretrain_tiny
 from configs import split_gym
 from configs import split_math
@@ -93,7 +93,7 @@ def keys_of(config, prefix: str = "") -> set[str]:
 def config_keys() -> frozenset[str]:
   return frozenset().union(*(
       keys_of(config) for config in (
-          base.get_config(), pretrain_tiny.get_config(),
+          grpo.get_config(), pretrain_tiny.get_config(),
           split_tiny.get_config(), split_gym.get_config(),
           *map(split_math.get_config, split_math.SOURCES))))
 

@@ -17,7 +17,7 @@ from configs import hard
 from configs import ppo
 from isojax import experiment
 from isojax import run_context
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -174,7 +174,7 @@ def test_keys_and_types(spoil, message):
   values = copy.deepcopy(hard.get_config().to_dict())
   spoil(values)
   with pytest.raises(InputError, match=message):
-    sections.section(experiment.Experiment, values, "config")
+    config_file.section(experiment.Experiment, values, "config")
 
 
 @pytest.mark.parametrize("fields, message", [
@@ -441,57 +441,6 @@ def test_identity_ignores_where_a_run_computes_and_reports():
                     recipe__loss__attention="einsum")
   assert base != of(seed=1)
   assert base != of(alloc__n=16)
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-  a: int
-  b: tuple[str, ...] = dataclasses.field(metadata={"neutral": ("x",)})
-
-
-@dataclasses.dataclass(frozen=True)
-class Added:
-  c: float = dataclasses.field(metadata={"neutral": 1.0})
-  d: str | None = dataclasses.field(metadata={"neutral": None})
-
-
-@dataclasses.dataclass(frozen=True)
-class Outer:
-  inner: Inner
-  added: Added
-  e: int = dataclasses.field(metadata={"neutral": 0})
-
-
-@pytest.mark.parametrize("stored, built", [
-    ({"inner": {"a": 3}}, Outer(Inner(3, ("x",)), Added(1.0, None), 0)),
-    ({"inner": {"a": 3, "b": ["y"]}, "added": {"c": 2.0}, "e": 7},
-     Outer(Inner(3, ("y",)), Added(2.0, None), 7))])
-def test_a_stored_config_gets_neutral_values(stored, built):
-  assert sections.section(
-      Outer, sections.completed(stored, Outer), "config") == built
-
-
-def test_only_neutral_values_are_filled():
-  with pytest.raises(InputError, match="config.inner.a is missing"):
-    sections.section(Outer, sections.completed({"inner": {}}, Outer),
-                       "config")
-  with pytest.raises(InputError, match="config.inner is missing"):
-    sections.section(Outer, sections.completed({}, Outer), "config")
-  with pytest.raises(InputError, match="config.inner=3: expected a section"):
-    sections.section(Outer, sections.completed({"inner": 3}, Outer),
-                       "config")
-  with pytest.raises(InputError, match="config.added is missing"):
-    sections.section(Outer, {"inner": {"a": 3}}, "config")  # not stored
-
-
-def test_neutral_values_decide_nothing():
-  decides = lambda **values: sections.without_neutral(values, Outer)
-  old = {"inner": {"a": 3}}
-  assert decides(**sections.completed(old, Outer)) == old
-  assert decides(inner={"a": 3, "b": ["x"]}, added={"c": 1, "d": None}) == old
-  assert decides(inner={"a": 3, "b": ["x", "y"]}, added={"c": 1.5, "d": None},
-                 e=1) == {
-      "inner": {"a": 3, "b": ["x", "y"]}, "added": {"c": 1.5}, "e": 1}
 
 
 CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

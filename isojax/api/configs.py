@@ -5,24 +5,18 @@ import os
 
 from ml_collections import config_dict
 
-from isojax import cli
+from isojax import config_file
 from isojax.errors import InputError, unchained
+from isojax.ledger import workdir
 
 Path = str | os.PathLike
-
-
-def _stored(folder: str) -> dict:
-  """Returns the config of a run's folder, with keys that were added since."""
-  from isojax import experiment  # loads jax
-  from isojax.ledger import workdir
-  return experiment.completed(workdir.read_config(folder).config)
 
 
 @unchained
 def config(source, /, **sections):
   """Returns the config of a run, with some of its values replaced.
 
-  Every key with its unit is in configs/base.py.
+  Every key with its unit is in configs/grpo.py.
 
   Args:
     source: path of a config file, such as "configs/hard.py", found in the
@@ -43,8 +37,8 @@ def config(source, /, **sections):
   where = "config"
   if isinstance(source, (str, os.PathLike)):
     where = os.fspath(source)
-    made = (config_dict.ConfigDict(_stored(where)) if os.path.isdir(where)
-            else cli.read_config(where))
+    made = (config_dict.ConfigDict(workdir.read_config(where).config) if os.path.isdir(where)
+            else config_file.read_config(where))
   elif isinstance(source, config_dict.ConfigDict):
     made = copy.deepcopy(source)
   elif isinstance(source, dict):
@@ -54,5 +48,5 @@ def config(source, /, **sections):
         f"config={source!r:.60}: expected the path of a config file such as "
         "configs/hard.py, a dict, a config, or the folder of a run")
   made.lock()
-  cli.override(made, sections, where)
+  config_file.override(made, sections, where)
   return made

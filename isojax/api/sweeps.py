@@ -12,7 +12,7 @@ import statistics
 from isojax import cli
 from isojax import format as format_lib
 from isojax import progress as progress_lib
-from isojax import sections
+from isojax import config_file
 from isojax import sweeper
 from isojax.api import configs
 from isojax.api.configs import Path
@@ -33,7 +33,7 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   row, where = plan_file.read_row(lines, index, path=path), f"{path}:{index + 1}"
   config = copy.deepcopy(config)
   cli.check_given(row["overrides"], where)
-  cli.override(config, row["overrides"], where)
+  config_file.override(config, row["overrides"], where)
   values = config.to_dict()
   try:
     alloc = of_section(values["alloc"])
@@ -52,7 +52,7 @@ def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
   if "://" in root or ":" in root:
     raise InputError(f"--root={root}: expected a folder without a colon, on a "
                      "file system that all machines of the sweep share")
-  sections.check_run(config)
+  config_file.check_run(config)
   lines = plan_file.read_lines(path)
   if not lines:
     raise InputError(f"--plan={path}: has no rows; make it with launch.plan")

@@ -10,7 +10,7 @@ import math
 import os
 
 from isojax import own_file
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.planner import fit_file
 from isojax.planner import priors
@@ -71,7 +71,7 @@ class Request:
 
   def __post_init__(self):
     if self.config is not None:
-      sections.check_run(self.config)
+      config_file.check_run(self.config)
     for name, choices in CHOICES.items():
       value = getattr(self, name)
       if value is not None and value not in choices:

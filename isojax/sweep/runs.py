@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 
 from isojax import cli
-from isojax import sections
+from isojax import config_file
 from isojax.ledger import object_store
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -43,7 +43,7 @@ from ml_collections import config_dict
 def get_config(run_id):
   path = pathlib.Path(__file__).parent / f"{run_id}.json"
   return config_dict.ConfigDict(
-      experiment.completed(json.loads(path.read_text())["config"]))
+      json.loads(path.read_text())["config"])
 '''
 NAME = re.compile(r"([0-9a-f]{12})\.json")
 
@@ -121,7 +121,7 @@ def of_row(lines: list[str], index: int, config, path: str) -> Run:
   where = f"{path}:{index + 1}"
   ours = copy.deepcopy(config)
   cli.check_given(found["overrides"], where)
-  cli.override(ours, found["overrides"], where)
+  config_file.override(ours, found["overrides"], where)
   values = json.loads(json.dumps(ours.to_dict()))
   try:
     of_section(values["alloc"])
@@ -303,7 +303,7 @@ def registered(root: str, plans: list[str], config, say
   Raises:
     InputError: a plan cannot be read, or the config is no run's.
   """
-  sections.check_run(config)
+  config_file.check_run(config)
   found, wrong, kept = [], [], []
   for path in plans:
     runs, refused = of_plan(path, config)

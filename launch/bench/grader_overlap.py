@@ -10,7 +10,7 @@ import time
 
 import jax
 
-from isojax import cli
+from isojax import config_file
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import run_context
@@ -53,7 +53,7 @@ def timed(sample, grader: Grading) -> tuple[float, float]:
 
 def rows():
   """Yields a row for each delay; in line and background are wall time."""
-  context = run_context.prepare(cli.read_config("configs/hard.py"))
+  context = run_context.prepare(config_file.read_config("configs/hard.py"))
   e, params = context.e, run_context.base_params(context)
   index = prompts_lib.indices_at(seed=e.seed, step=0, Bp=e.alloc.Bp,
                                  D=len(context.stratum.train))

@@ -1,6 +1,6 @@
 """isojax as a contestant of `launch.bench`, and a naive JAX sampler.
 
-Sampler and update have the settings of configs/base.py, except for the sizes
+Sampler and update have the settings of configs/grpo.py, except for the sizes
 of the case. Only `make_sampling` and `make_updating` know how to call them.
 """
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import base
+from configs import grpo
 from isojax import mesh as mesh_lib
 from isojax import profile
 from isojax import rng
@@ -76,7 +76,7 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 def sampler_of(model: decoder.Transformer, case: Case):
   """Returns the config of a case's sampler, and the sampler."""
-  cfg = sampler_lib.SamplerConfig(**base.get_config().sampler.to_dict() | dict(
+  cfg = sampler_lib.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
       cache=case.cache, page=case.page, shrink=case.shrink,
@@ -114,7 +114,7 @@ def make_updating(model: decoder.Transformer, case: Case):
   first: parameters -> state. step: (state, prompts, rollouts, reward) -> state,
   after the device is done.
   """
-  recipe = base.get_config().recipe
+  recipe = grpo.get_config().recipe
   cfg = update_lib.LossConfig(**recipe.loss.to_dict() | dict(
       microbatch_tokens=case.microbatch_tokens, dtype=case.dtype))
   # With a tiny learning rate the policy stays close to uniform.
@@ -122,7 +122,7 @@ def make_updating(model: decoder.Transformer, case: Case):
       optimizer_lib.OptimizerConfig(**recipe.optimizer.to_dict()),
       lambda step: 1e-9)
   update = update_lib.make_update(model, tx, cfg)
-  temperature = np.float32(base.get_config().sampler.temperature)
+  temperature = np.float32(grpo.get_config().sampler.temperature)
 
   def step(state, prompts: Prompts, rollouts: Rollouts, reward_Bpxn):
     batches = update_lib.assemble(

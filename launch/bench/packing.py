@@ -32,7 +32,7 @@ SIZES = 1, 4
 
 
 class Setting(typing.NamedTuple):
-  """The sizes of a step, from configs/base.py, and mean lengths."""
+  """The sizes of a step, from configs/grpo.py, and mean lengths."""
 
   model: str
   Bp: int

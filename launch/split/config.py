@@ -3,7 +3,7 @@
 import dataclasses
 
 from isojax import mesh as mesh_lib
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base
@@ -37,10 +37,10 @@ class Split:
 
 def wanted_of(cfg: Split) -> tuple[dict, dict]:
   """Returns the strata and the mixtures of a config by name."""
-  strata = {name: sections.section(strata_lib.Wanted, values,
+  strata = {name: config_file.section(strata_lib.Wanted, values,
                                      f"config.strata.{name}")
             for name, values in cfg.strata.items()}
-  mixtures = {name: sections.section(strata_lib.Mixture, values,
+  mixtures = {name: config_file.section(strata_lib.Mixture, values,
                                        f"config.mixtures.{name}")
               for name, values in cfg.mixtures.items()}
   for name, mixture in mixtures.items():
@@ -61,4 +61,4 @@ def read_pool(cfg: Split) -> Pool:
         f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
         f"whose problems grader.name={cfg.grader.name!r} judges")
   arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
-  return sections.section(sources[kind], arguments, "config.source")
+  return config_file.section(sources[kind], arguments, "config.source")

@@ -24,12 +24,12 @@ from isojax.tasks.problem import Pool
 from launch.split import config
 
 
-# Parameters up to which a size of configs/base.py is proposed.
+# Parameters up to which a size of configs/grpo.py is proposed.
 _SIZES = (("tiny", 5e6), ("qwen2.5-0.5b", 2e9), ("qwen2.5-7b", math.inf))
 
 
 def size_of(folder: str) -> str:
-  """Returns the size of configs/base.py that suits a model.
+  """Returns the size of configs/grpo.py that suits a model.
 
   The largest if the folder is not there, as for the name of a model that was
   not measured.

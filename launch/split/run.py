@@ -5,7 +5,7 @@ import dataclasses
 
 from isojax import compilation
 from isojax import progress
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import pass_counts as pass_counts_lib
@@ -28,8 +28,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   Raises:
     InputError: the config is wrong, or a stratum has too few problems.
   """
-  cfg = sections.section(config.Split, sections.completed(
-      values.to_dict(), config.Split), "config")
+  cfg = config_file.section(config.Split, values.to_dict(), "config")
   if not 0 <= shard < shards:
     raise InputError(f"--shard={shard} --shards={shards}: expected "
                      "0 <= shard < shards")

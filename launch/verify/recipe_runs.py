@@ -1,6 +1,6 @@
 """A small run of each recipe, to be killed by launch.verify.kill_matrix."""
 
-from isojax import cli
+from isojax import config_file
 from isojax import experiment
 
 # About 16 steps, and checkpoints between which the kills happen.
@@ -54,6 +54,6 @@ def arguments_of(case: str) -> list[str]:
 def steps_of(case: str) -> int:
   """Returns the steps of a recipe's run."""
   config, changes = CASES[case]
-  values = cli.read_config(f"configs/{config}.py")
-  cli.override(values, merged(SMALL, changes), case)
+  values = config_file.read_config(f"configs/{config}.py")
+  config_file.override(values, merged(SMALL, changes), case)
   return experiment.load(values).alloc.M

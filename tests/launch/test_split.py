@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from configs import hard
 from configs import split_math
 from isojax import run_context
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.models import hf_weights
@@ -438,9 +438,8 @@ def test_without_a_policy(local_set, tmp_path):
 def test_counts_are_not_replaced_by_none(tmp_path):
   rows = [dict(split=split, id=1, question="1 2 3 4=10", answer="1+2+3+4",
                correct=2) for split in stratum_file_lib.SPLITS]
-  cfg = dataclasses.replace(sections.section(
-      split_config.Split, sections.completed(
-          split_math.get_config().to_dict(), split_config.Split), "config"),
+  cfg = dataclasses.replace(config_file.section(
+      split_config.Split, split_math.get_config().to_dict(), "config"),
       out=f"{tmp_path}/s")
   path = f"{tmp_path}/s-all.jsonl"
   stratum_file_lib.write(path, {"stratum": "all", "task": "countdown", "n": 4,
@@ -467,8 +466,7 @@ def test_the_size_is_that_of_the_measured_folder():
   """A name on the hub has been downloaded to a folder of another name."""
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "Qwen/on-the-hub"
-  cfg = sections.section(split_config.Split, sections.completed(
-      values, split_config.Split), "config")
+  cfg = config_file.section(split_config.Split, values, "config")
   text = output.proposal(cfg, "s.jsonl", "hard", "tests/data/qwen2.5-0.5b")
   assert "hard.py:qwen2.5-0.5b" in text and "model.path=Qwen/on-the-hub" in text
 
@@ -479,8 +477,7 @@ def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "tests/data/qwen2.5-7b"
   values["mesh"] |= mesh
-  cfg = sections.section(split_config.Split, sections.completed(
-      values, split_config.Split), "config")
+  cfg = config_file.section(split_config.Split, values, "config")
   words = shlex.split(output.proposal(cfg, "s-hard.jsonl", "hard", cfg.model))
   assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
   assert [word for word in words if ".mesh." in word] == proposed

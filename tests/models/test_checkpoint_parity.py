@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from configs import split_math
+from configs import grpo
 
 torch = pytest.importorskip("torch")
 
@@ -25,7 +25,7 @@ def folder():
 
 
 def test_ids_logits_and_greedy_texts(folder):
-  texts = (*checkpoint_parity.TEXTS, split_math.BOXED.replace(
+  texts = (*checkpoint_parity.TEXTS, grpo.BOXED.replace(
       "{question}", QUESTION))
   found = checkpoint_parity.compare(folder, texts, new=24)
   assert found.same_ids == found.same_greedy == found.prompts == 2 * len(texts)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from configs import base as base_config
+from configs import grpo as base_config
 from isojax.errors import InputError
 from isojax.rl import advantages
 from isojax.rl import algorithm

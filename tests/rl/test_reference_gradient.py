@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from configs import base as base_config
+from configs import grpo as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib

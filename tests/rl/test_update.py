@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs import base as base_config
+from configs import grpo as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import attention
 from isojax.models import decoder

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from configs import split_math
 from configs import split_tiny
-from isojax import sections
+from isojax import config_file
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import dedup
@@ -103,7 +103,7 @@ def read(source):
   kind = fields.pop("kind")
   load, = {task.sources[kind] for task in base.TASKS.values()
            if kind in task.sources}
-  return sections.section(load, fields, "config.source")
+  return config_file.section(load, fields, "config.source")
 
 
 def facts(problems):
@@ -458,12 +458,12 @@ def test_committed_strata_are_of_the_pool_of_their_config():
 def test_strata_and_mixtures_of_the_recipes(name):
   config = split_math.get_config(name).to_dict()
   assert "{question}" in config["prompt"]["template"]
-  strata = {key: sections.section(strata_lib.Wanted, values, key)
+  strata = {key: config_file.section(strata_lib.Wanted, values, key)
             for key, values in config["strata"].items()}
   assert (strata["easy"].low, strata["easy"].high) == (0.3, 0.6)
   assert (strata["hard"].high, strata["extreme"].again) == (0.0625, 128)
   for key, values in config["mixtures"].items():
-    mixture = sections.section(strata_lib.Mixture, values, key)
+    mixture = config_file.section(strata_lib.Mixture, values, key)
     assert set(mixture.shares) <= set(strata)
 
 

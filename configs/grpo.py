@@ -1,16 +1,19 @@
-"""Every key of an experiment, with its unit or its reason.
+"""GRPO (arXiv 2402.03300): every key of an experiment, with its unit or reason.
 
-`hard.py` and `easy.py` modify this config; it is not run by itself.
+`hard.py` and `easy.py` begin with this config, and the other recipes with one
+of the two.
 """
 
 from ml_collections import config_dict
 
-from configs import split_math
+# A question in the prompt of a model that reasons.
+BOXED = ("{question}\n\nReason step by step, and put your final answer within "
+         "\\boxed{}.")
 
 
 def get_config():
   return config_dict.create(
-      name="base",  # of the experiment; part of the default workdir
+      name="grpo",  # of the experiment; part of the default workdir
       seed=0,  # of all random numbers and of the data order
       model=dict(
           path="isojax/assets/countdown-tiny",  # folder or name of Hugging Face
@@ -199,7 +202,7 @@ def sized(config, size):
   config.task.stratum = f"{size}-{config.name}.jsonl"  # launch.split
   config.name = f"{config.name}-{size}"
   # The prompt and grader of configs/split_math.py.
-  config.task.prompt.update(chat=True, template=split_math.BOXED)
+  config.task.prompt.update(chat=True, template=BOXED)
   config.task.grader.update(name="math", answer="boxed", workers=8)
   config.sampler.update(temperature=0.6, dtype="bfloat16")  # the paper's
   config.recipe.loss.update(
