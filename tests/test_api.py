@@ -110,21 +110,18 @@ def test_a_config_is_a_file_with_values_replaced():
     ("configs/hard.py", {"alloc": {"N": 3}},
      r"configs/hard.py: config.alloc.N: no such key; the nearest is "
      r"config.alloc.n"),
-    ("configs/hard.py", {"alloc": {"n": 2.5}}, r'"n": 2.5.*of other types'),
-    ("configs/hard.py", {"alloc": 3}, "alloc=3 is no section"),
-    ("configs/none.py", {}, "^config=configs/none.py: cannot be read"),
+    ("configs/hard.py", {"alloc": {"n": 2.5}}, r"config.alloc.n=2.5: .* casted to type <class 'int'>"),
+    ("configs/hard.py", {"alloc": 3}, "alloc=3: expected a section"),
+    ("configs/none.py", {}, "^configs/none.py: cannot be read"),
     (7, {}, "^config=7: expected the path of a config file")])
 def test_a_wrong_config_is_refused(source, sections, message):
   with pytest.raises(isojax.InputError, match=message):
     isojax.config(source, **sections)
 
 
-def test_a_file_that_is_no_config_is_refused(tmp_path):
+def test_an_error_of_a_config_file_is_pythons_own(tmp_path):
   (tmp_path / "mine.py").write_text("x = 1\n")
-  with pytest.raises(isojax.InputError, match=r"defines no get_config\(\)"):
-    isojax.config(tmp_path / "mine.py")
-  (tmp_path / "mine.py").write_text("x = 1\ny = x.z\n")
-  with pytest.raises(isojax.InputError, match=r"mine.py:2: AttributeError: "):
+  with pytest.raises(AttributeError, match="no attribute 'get_config'"):
     isojax.config(tmp_path / "mine.py")
 
 
@@ -243,7 +240,7 @@ def test_a_sweep_that_cannot_run_is_refused(tmp_path):
                      n=[4])
   with pytest.raises(isojax.InputError, match="^workers=0: expected at least"):
     isojax.run_sweep(plan, "configs/hard.py", tmp_path, workers=0)
-  with pytest.raises(isojax.InputError, match="^root=gs://a: expected"):
+  with pytest.raises(isojax.InputError, match="root=gs://a: expected"):
     isojax.run_sweep(plan, "configs/hard.py", "gs://a")
 
 
@@ -381,7 +378,7 @@ def test_whole_floats_are_whole_numbers():
   config = isojax.config("configs/hard.py", alloc={"C": 1e5, "m": 4.0})
   assert (config.alloc.C, config.alloc.m) == (100_000, 4)
   assert isinstance(config.alloc.C, int) and isinstance(config.alloc.m, int)
-  with pytest.raises(isojax.InputError, match="of other types"):
+  with pytest.raises(isojax.InputError, match="casted to type"):
     isojax.config("configs/hard.py", alloc={"C": 2.5})
 
 
@@ -412,11 +409,11 @@ def test_a_plan_is_that_of_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("asked, message", [
-    (dict(rollouts=2e6, stratum="medium"), "^stratum=medium: expected one of"),
-    (dict(rollouts=2e6, stratum="hard", rows=4), "^rows: no effect without mac"),
+    (dict(rollouts=2e6, stratum="medium"), "stratum=medium: expected one of"),
+    (dict(rollouts=2e6, stratum="hard", rows=4), "rows: no effect without mac"),
     (dict(rollouts=2e6, law=3), "^law=3: expected the result of isojax.fit"),
-    (dict(rollouts="2M", stratum="hard"), "^rollouts=2M: expected a whole"),
-    (dict(hours=-1, machine="8xh100"), "^hours=-1: expected a number from 0")])
+    (dict(rollouts="2M", stratum="hard"), "rollouts=2M: expected a whole"),
+    (dict(hours=-1, machine="8xh100"), "hours=-1: expected a number from 0")])
 def test_a_wrong_plan_is_refused(asked, message):
   with pytest.raises(isojax.InputError, match=message):
     isojax.plan(**asked)
@@ -481,7 +478,7 @@ def test_a_schedule_of_n_is_planned():
   plan = isojax.plan(rollouts=4e5, stratum="easy", schedule=True)
   (row,) = plan.rows
   assert len(row.allocation.schedule) > 1 and "from C" in plan.table()
-  with pytest.raises(isojax.InputError, match="^n: no effect with schedule"):
+  with pytest.raises(isojax.InputError, match="n: no effect with --schedule"):
     isojax.plan(rollouts=4e5, stratum="easy", schedule=True, n=8)
 
 
@@ -489,7 +486,7 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
   path = "isojax/assets/logs/tinker_metrics.jsonl"
   with pytest.raises(isojax.InputError, match=(
       r"no evaluations; .* noisier one, of the training problems: "
-      r"columns={'avg': 'env/all/correct'} or")):
+      r"--columns=avg=env/all/correct or")):
     isojax.read(path)
   logs = isojax.read(path, fixed={"n": 8, "Bp": 4},
                      columns={"avg": "env/all/correct"})
@@ -521,16 +518,16 @@ def test_a_speedup_by_hand(tmp_path):
   found.save(tmp_path / "out")
   assert (tmp_path / "out/speedup.json").is_file()
   assert found.plot().axes
-  with pytest.raises(isojax.InputError, match="^records=.*only the runs of base"):
+  with pytest.raises(isojax.InputError, match="only the runs of --base"):
     isojax.speedup(tmp_path / "base.csv", tmp_path / "base.csv", axis="hours")
   with pytest.raises(isojax.InputError, match="^draws=9, share=0.99: expected"):
     isojax.speedup("a", "b", draws=9)
 
 
 @pytest.mark.parametrize("call, message", [
-    (dict(files="none/*.jsonl"), "^files=none/.*: no such file"),
+    (dict(files="none/*.jsonl"), "files=none/.*: no such file"),
     (dict(files=[], fixed={}), "no evaluation in the records"),
-    (dict(files="x", scale={"avg": 0}), r"^scale={'avg': 0}: expected a number"),
+    (dict(files="x", scale={"avg": 0}), "scale=avg=0: expected a number"),
     (dict(files="x", at_k=0), "no such file|at_k=0")])
 def test_wrong_logs_are_refused(call, message):
   with pytest.raises(isojax.InputError, match=message):
