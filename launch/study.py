@@ -176,7 +176,7 @@ def sweep(of: Stage, shorter: Stage | None) -> None:
 
 def measure_distances(of: Stage, lines: list[dict]) -> None:
   """Measures how far the policies of complete runs are from the base policy."""
-  from isojax import experiment  # these load jax
+  # These load jax.
   from isojax import run_context
   from isojax.study import distance
   found = {(r.head["arm"], r.head["n"], r.head["seed"]): r

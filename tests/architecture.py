@@ -22,10 +22,10 @@ LAYERS = {
         "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "types", "rng", "mesh",
         "evaluate", "laws", "progress", "summaries", "alarms",
-        "cli", "compilation", "profile", "preemption",
+        "config_file", "cli", "compilation", "profile", "preemption",
         "own_file"),
     "ledger": ("ledger",),
-    "decisions": ("planner", "frontier", "sections"),
+    "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
     "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
             "experiment", "final_table", "policy", "run_context", "stopping",
@@ -41,15 +41,15 @@ LAYERS = {
 # The sweeper imports `experiment` inside a function, to name new runs.
 WITHOUT_JAX = (
     "errors", "format",
-    "cli",
+    "config_file", "cli",
     "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "evaluate", "laws", "progress", "ledger",
-    "planner", "frontier", "sections", "sweep", "sweeper", "study")
+    "planner", "frontier", "sweep", "sweeper", "study")
 WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
-    "ml_collections": ("api", "cli", "launch"),
+    "ml_collections": ("api", "cli", "config_file", "launch"),
     "matplotlib": ("frontier.report", "study.figures",
                    "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
@@ -161,7 +161,7 @@ IMPORTS = {
     "allocation":
         "errors",
     "api.configs":
-        "cli errors experiment ledger.workdir",
+        "config_file errors ledger.workdir",
     "api.figures":
         "",
     "api.plans":
@@ -183,13 +183,15 @@ IMPORTS = {
         "frontier.curves frontier.read frontier.result frontier.study "
         "own_file planner.cautions planner.fit_file",
     "api.sweeps":
-        "allocation api.configs cli errors experiment format ledger.records "
-        "ledger.workdir plan_file planner.planning progress sections "
+        "allocation api.configs cli config_file errors experiment format "
+        "ledger.records ledger.workdir plan_file planner.planning progress "
         "sweeper",
     "cli":
-        "errors own_file preemption",
+        "config_file errors preemption",
     "compilation":
         "",
+    "config_file":
+        "allocation errors own_file",
     "distributed.hosts":
         "cli errors ledger.workdir progress",
     "distributed.rendezvous":
@@ -199,9 +201,9 @@ IMPORTS = {
     "evaluate":
         "",
     "experiment":
-        "allocation errors mesh models.lora rl.advantages rl.algorithm "
-        "rl.critic rl.objective rl.optimizer rl.rewards sampling.sampler "
-        "sections tasks.grader tasks.prompts",
+        "allocation config_file errors mesh models.lora rl.advantages "
+        "rl.algorithm rl.critic rl.objective rl.optimizer rl.rewards "
+        "sampling.sampler tasks.grader tasks.prompts",
     "final_table":
         "ledger.records",
     "format":
@@ -316,10 +318,10 @@ IMPORTS = {
     "ledger.workdir":
         "errors ledger.lease ledger.object_store ledger.records",
     "main":
-        "cli compilation distributed.hosts distributed.rendezvous errors "
-        "final_table ledger.object_store ledger.records plan_file "
-        "preemption profile progress rollouts run_context run_folder "
-        "stopping training",
+        "cli compilation config_file distributed.hosts "
+        "distributed.rendezvous errors final_table ledger.object_store "
+        "ledger.records plan_file preemption profile progress rollouts "
+        "run_context run_folder stopping training",
     "mesh":
         "errors",
     "models.attention":
@@ -412,8 +414,9 @@ IMPORTS = {
     "planner.priors":
         "errors laws",
     "planner.request":
-        "allocation errors models.shape own_file planner.cost.machine "
-        "planner.cost.roofline planner.fit_file planner.priors sections",
+        "allocation config_file errors models.shape own_file "
+        "planner.cost.machine planner.cost.roofline planner.fit_file "
+        "planner.priors",
     "planner.schedule":
         "allocation errors planner.advice planner.cautions planner.fit_file",
     "planner.stages":
@@ -436,8 +439,9 @@ IMPORTS = {
     "progress":
         "",
     "repair":
-        "evaluate experiment ledger.continuity ledger.object_store "
-        "ledger.records ledger.step_folders ledger.workdir sections",
+        "config_file evaluate experiment ledger.continuity "
+        "ledger.object_store ledger.records ledger.step_folders "
+        "ledger.workdir",
     "resume":
         "distributed.hosts errors ledger.checkpoint ledger.continuity "
         "ledger.records run_context",
@@ -487,8 +491,8 @@ IMPORTS = {
         "rl.optimizer rl.packing rl.update rng sampling.sampler tasks.base "
         "tasks.grader tasks.prompts tasks.stratum_file types",
     "run_folder":
-        "allocation distributed.hosts experiment ledger.checkpoint "
-        "ledger.step_folders ledger.workdir run_context sections",
+        "allocation distributed.hosts ledger.checkpoint ledger.step_folders "
+        "ledger.workdir run_context",
     "run_state":
         "alarms compilation rollouts rollouts_in_flight run_context "
         "stopping types",
@@ -531,8 +535,6 @@ IMPORTS = {
         "sampling.queue sampling.sizes types",
     "sampling.sizes":
         "errors models.shape",
-    "sections":
-        "allocation errors",
     "step":
         "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
         "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
@@ -584,8 +586,8 @@ IMPORTS = {
     "sweep.attempts":
         "cli ledger.lease ledger.records sweep.runs",
     "sweep.runs":
-        "allocation cli errors experiment ledger.object_store "
-        "ledger.records ledger.workdir plan_file sections",
+        "allocation cli config_file errors experiment ledger.object_store "
+        "ledger.records ledger.workdir plan_file",
     "sweeper":
         "allocation cli errors ledger.records ledger.workdir progress",
     "tasks":
@@ -654,7 +656,7 @@ IMPORTS = {
     "launch.bench.grader":
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
-        "cli rng rollouts run_context stopping tasks.prompts",
+        "config_file rng rollouts run_context stopping tasks.prompts",
     "launch.bench.in_flight":
         "launch.bench.cases launch.bench.ours launch.bench.run rng "
         "sampling.in_flight sampling.in_flight_queue sampling.sampler",
@@ -696,9 +698,9 @@ IMPORTS = {
     "launch.compile.slots":
         "format mesh models.decoder policy sampling.sampler",
     "launch.convert":
-        "cli errors experiment ledger.checkpoint ledger.object_store "
-        "ledger.workdir mesh models.decoder models.hf_config "
-        "models.hf_weights models.lora sections",
+        "cli config_file errors experiment ledger.checkpoint "
+        "ledger.object_store ledger.workdir mesh models.decoder "
+        "models.hf_config models.hf_weights models.lora",
     "launch.demo_model":
         "",
     "launch.demo_model.__main__":
@@ -741,7 +743,7 @@ IMPORTS = {
     "launch.split.__main__":
         "cli launch.split.run",
     "launch.split.config":
-        "errors mesh sampling.sampler sections tasks.base tasks.grader "
+        "config_file errors mesh sampling.sampler tasks.base tasks.grader "
         "tasks.problem tasks.prompts tasks.strata",
     "launch.split.measure":
         "experiment launch.split.config mesh models.decoder "
@@ -753,16 +755,17 @@ IMPORTS = {
         "tasks.base tasks.histogram tasks.problem tasks.strata "
         "tasks.stratum_file",
     "launch.split.run":
-        "compilation errors launch.split.config launch.split.measure "
-        "launch.split.output progress sections tasks.grader "
+        "compilation config_file errors launch.split.config "
+        "launch.split.measure launch.split.output progress tasks.grader "
         "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
-        "allocation cli errors experiment format frontier.bootstrap "
-        "frontier.result launch.record_flags ledger.records planner.advice "
-        "planner.fit_file planner.request planner.schedule progress "
-        "run_context study.arms study.arms_page study.distance "
-        "study.figures study.law study.ledger study.page study.prediction "
-        "study.protocol study.results study.stages sweep.runs",
+        "allocation cli config_file errors experiment format "
+        "frontier.bootstrap frontier.result launch.record_flags "
+        "ledger.records planner.advice planner.fit_file planner.request "
+        "planner.schedule progress run_context study.arms study.arms_page "
+        "study.distance study.figures study.law study.ledger study.page "
+        "study.prediction study.protocol study.results study.stages "
+        "sweep.runs",
     "launch.sweep":
         "api.sweeps cli errors launch.slurm progress sweeper",
     "launch.verify.calibrate":
@@ -799,7 +802,7 @@ IMPORTS = {
     "launch.verify.processes":
         "launch.verify.compare ledger.records",
     "launch.verify.recipe_runs":
-        "cli experiment",
+        "config_file experiment",
 }
 # </imports>
 
