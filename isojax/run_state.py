@@ -5,7 +5,7 @@ import typing
 
 import numpy as np
 
-from isojax import alarms
+from isojax import diagnosis
 from isojax import compilation
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
@@ -38,7 +38,7 @@ class Run:
   score: typing.Callable  # see update.make_score
   schedule: typing.Callable  # step -> learning rate
   report: typing.Callable  # see progress.reporter
-  watch: alarms.Watcher
+  watch: diagnosis.Watcher
   store: typing.Callable  # see sampled_texts.writer
   compiled: compilation.Count
   # Opened for the run and closed at its end:

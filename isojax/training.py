@@ -13,7 +13,7 @@ import typing
 
 import numpy as np
 
-from isojax import alarms
+from isojax import diagnosis
 from isojax import cli
 from isojax import compilation
 from isojax import evaluate
@@ -290,7 +290,7 @@ def opened(context: RunContext, folder: str, trace: str | None, signals):
             steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
             rollouts=rollouts, C=e.alloc.C,
             every_seconds=e.log.every_seconds),
-        watch=alarms.Watcher(
+        watch=diagnosis.Watcher(
             kept, grouped=experiment.compares(e.recipe.loss)),
         store=sampled_texts.writer(
             folder, context.tokenizer, start=start, count=e.log.samples),

@@ -47,7 +47,7 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
-    # List: signal, cut, collapse, entropy, overfit, blow_up; see isojax.alarms.
+    # List: signal, cut, collapse, entropy, overfit, blow_up; see isojax.diagnosis.
     "alarms",
 )
 TRAIN = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isojax import alarms
+from isojax import diagnosis
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_wrong=0.2, all_right=0.2,
             truncated=0.0, formatted=1.0, entropy=1.0, grad_norm=0.1)
@@ -12,7 +12,7 @@ FLAT = dict(reward=0.25, all_wrong=0.75, all_right=0.25)
 
 def said(*parts, kept=(), grouped=True):
   """Warnings of a run; parts are (steps, changed fields)."""
-  watch = alarms.Watcher(list(kept), grouped=grouped)
+  watch = diagnosis.Watcher(list(kept), grouped=grouped)
   return [text for steps, fields in parts for _ in range(steps)
           for text in watch(LINE | fields)]
 
@@ -84,7 +84,7 @@ def evaluation(correct, step=0, k=4):
 
 def test_an_evaluation_far_below_the_best_is_a_collapse():
   """A fall in the first steps, before 20 of them have a best reward."""
-  watch = alarms.Watcher([], grouped=True)
+  watch = diagnosis.Watcher([], grouped=True)
   assert watch(evaluation([2] * 30)) == [] and watch.on == []
   # 22 of 30 problems lose one of 4: 0.1833, error 0.02053: 8.9 of them.
   (text,) = watch(evaluation([1] * 22 + [2] * 8, step=5))
@@ -97,9 +97,9 @@ def test_an_evaluation_far_below_the_best_is_a_collapse():
 
 
 def test_a_small_or_uncertain_fall_of_an_evaluation_is_none():
-  watch = alarms.Watcher([evaluation([4] * 30)], grouped=True)
+  watch = diagnosis.Watcher([evaluation([4] * 30)], grouped=True)
   assert watch(evaluation([4] * 10 + [3] * 20)) == []  # 0.83 of the best
-  watch = alarms.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
+  watch = diagnosis.Watcher([evaluation([1, 0, 0, 0, 0, 0])], grouped=True)
   assert watch(evaluation([0] * 6)) == []  # one problem: one standard error
 
 
@@ -111,7 +111,7 @@ def test_the_extremes_of_a_noisy_reward_are_no_collapse():
 
 
 def test_the_alarms_that_are_on_are_in_the_records():
-  watch = alarms.Watcher([LINE | DEAD] * 30, grouped=True)
+  watch = diagnosis.Watcher([LINE | DEAD] * 30, grouped=True)
   assert watch.on == ["signal"]
   for _ in range(20):
     watch(LINE)
@@ -134,7 +134,7 @@ def overfitting(*, before=20, rewards=(0.4, 0.8), correct=(1, 2)):
 
 def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   """avg 0.5 to 0.317 is 8.9 standard errors; 0.4 to 0.8 has an error of 0."""
-  watch = alarms.Watcher([], grouped=True)
+  watch = diagnosis.Watcher([], grouped=True)
   found = [text for line in overfitting() for text in watch(line)]
   (text,) = found  # the collapse is part of the same message
   assert "avg fell from 0.500 at step 20 to 0.317 while the training" in text
@@ -143,7 +143,7 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
   assert watch.on == ["collapse", "overfit"]
   # A resumed run has the same alarms, and says nothing again.
   kept = overfitting()
-  watch = alarms.Watcher(kept, grouped=True)
+  watch = diagnosis.Watcher(kept, grouped=True)
   assert watch.on == ["collapse", "overfit"] and watch(kept[-1]) == []
   watch(evaluation([2] * 30, step=41))
   assert watch.on == []
@@ -158,14 +158,14 @@ def test_a_fall_of_the_evaluation_while_the_training_reward_rises():
     ({"before": 4}, ["collapse"]),  # too short to compare
     ({"before": 5}, ["collapse", "overfit"])])
 def test_overfitting_needs_both(changed, on):
-  watch = alarms.Watcher(overfitting(**changed), grouped=True)
+  watch = diagnosis.Watcher(overfitting(**changed), grouped=True)
   assert watch.on == on
 
 
 def test_a_small_fall_of_the_evaluation_may_be_overfitting():
   """12 of 30 lose one of 4: 0.4 of 0.5 is above 3/4, 4.4 errors of 0.0227."""
   kept = overfitting()[:-1] + [evaluation([1] * 12 + [2] * 18, step=40)]
-  assert alarms.Watcher(kept, grouped=True).on == ["overfit"]
+  assert diagnosis.Watcher(kept, grouped=True).on == ["overfit"]
 
 
 @pytest.mark.parametrize("late, on", [(0.30, []), (0.32, ["overfit"])])
@@ -178,7 +178,7 @@ def test_the_training_reward_must_rise_surely(late, on):
   turns = lambda mean: [LINE | {"reward": mean + d} for d in (-.05, .05)] * 10
   kept = [*turns(0.25), evaluation([2] * 30, step=20), *turns(late),
           evaluation([1] * 12 + [2] * 18, step=40)]
-  assert alarms.Watcher(kept, grouped=True).on == on
+  assert diagnosis.Watcher(kept, grouped=True).on == on
 
 
 def test_an_entropy_that_blows_up():
@@ -187,6 +187,6 @@ def test_an_entropy_that_blows_up():
   (text,) = said((20, {}), (60, {"entropy": 3.1}))
   assert "in the last 20 steps, the entropy rose from 1 to 3.1 nats" in text
   assert "recipe.loss.entropy_coef" in text
-  watch = alarms.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
+  watch = diagnosis.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
                          grouped=True)
   assert watch.on == ["blow_up"]
