@@ -21,7 +21,7 @@ LAYERS = {
         "isojax", "errors", "format",
         "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "types", "rng", "mesh",
-        "evaluate", "laws", "progress", "summaries", "alarms",
+        "evaluate", "laws", "progress", "summaries", "diagnosis",
         "config_file", "cli", "compilation", "profile", "preemption",
         "own_file"),
     "ledger": ("ledger",),
@@ -156,8 +156,6 @@ def replace(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:
 IMPORTS = {
     "isojax":
         "",
-    "alarms":
-        "",
     "allocation":
         "errors",
     "api.configs":
@@ -192,6 +190,8 @@ IMPORTS = {
         "",
     "config_file":
         "allocation errors own_file",
+    "diagnosis":
+        "",
     "distributed.hosts":
         "cli errors ledger.workdir progress",
     "distributed.rendezvous":
@@ -494,7 +494,7 @@ IMPORTS = {
         "allocation distributed.hosts ledger.checkpoint ledger.step_folders "
         "ledger.workdir run_context",
     "run_state":
-        "alarms compilation rollouts rollouts_in_flight run_context "
+        "compilation diagnosis rollouts rollouts_in_flight run_context "
         "stopping types",
     "sampled_texts":
         "distributed.hosts errors ledger.object_store ledger.records "
@@ -634,7 +634,7 @@ IMPORTS = {
     "tasks.stratum_file":
         "errors own_file tasks.base tasks.problem",
     "training":
-        "alarms cli compilation distributed.hosts evaluate experiment "
+        "cli compilation diagnosis distributed.hosts evaluate experiment "
         "final_table ledger.checkpoint ledger.records opening profile "
         "progress resume rl.algorithm rl.update rng rollouts "
         "rollouts_in_flight run_context run_state sampled_texts "
@@ -723,9 +723,10 @@ IMPORTS = {
         "allocation cli errors planner.priors planner.request "
         "planner.trainers",
     "launch.pretrain":
-        "cli compilation evaluate mesh models.decoder models.hf_config "
-        "models.hf_weights progress rl.optimizer rl.rewards rl.update rng "
-        "sampling.sampler sections tasks.countdown tasks.prompts types",
+        "cli compilation config_file evaluate mesh models.decoder "
+        "models.hf_config models.hf_weights progress rl.optimizer "
+        "rl.rewards rl.update rng sampling.sampler tasks.countdown "
+        "tasks.prompts types",
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
@@ -759,13 +760,12 @@ IMPORTS = {
         "launch.split.measure launch.split.output progress tasks.grader "
         "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
-        "allocation cli config_file errors experiment format "
-        "frontier.bootstrap frontier.result launch.record_flags "
-        "ledger.records planner.advice planner.fit_file planner.request "
-        "planner.schedule progress run_context study.arms study.arms_page "
-        "study.distance study.figures study.law study.ledger study.page "
-        "study.prediction study.protocol study.results study.stages "
-        "sweep.runs",
+        "allocation cli config_file errors format frontier.bootstrap "
+        "frontier.result launch.record_flags ledger.records planner.advice "
+        "planner.fit_file planner.request planner.schedule progress "
+        "run_context study.arms study.arms_page study.distance "
+        "study.figures study.law study.ledger study.page study.prediction "
+        "study.protocol study.results study.stages sweep.runs",
     "launch.sweep":
         "api.sweeps cli errors launch.slurm progress sweeper",
     "launch.verify.calibrate":
