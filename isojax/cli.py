@@ -175,14 +175,13 @@ def _leave_waiting_threads(code: int) -> None:
     os._exit(code)
 
 
-def run(main, on_bad_flags=None, *, words: bool = False) -> None:
+def run(main, *, words: bool = False) -> None:
   """Parses the flags and exits with the code of main(words).
 
   An InputError is one line with an exit code of its own.
 
   Args:
     main: of a command.
-    on_bad_flags: called with the message after wrong flags were reported.
     words: whether the command takes words that are no flags.
   """
   def parsed(argv):
@@ -190,8 +189,6 @@ def run(main, on_bad_flags=None, *, words: bool = False) -> None:
       return _parse(argv, words=words)
     except InputError as error:
       sys.stderr.write(f"isojax: {error}\n")
-      if on_bad_flags is not None:
-        on_bad_flags(str(error))
       sys.exit(BAD_INPUT)
 
   def guarded(argv):

@@ -17,7 +17,6 @@ import functools
 import math
 import os
 import re
-import sys
 
 from absl import flags
 
@@ -31,10 +30,9 @@ from isojax import run_context
 from isojax import run_folder
 from isojax import stopping
 from isojax import training
-from isojax.distributed import hosts
-from isojax.distributed import rendezvous
+from isojax import hosts
 from isojax.errors import InputError
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import records
 from isojax import plan_file as plan_file_lib
 from isojax.run_context import RunContext
@@ -63,23 +61,16 @@ _PROFILE = flags.DEFINE_string(
     "process, for TensorBoard or ui.perfetto.dev.")
 
 
-def define_coordinates(values: flags.FlagValues) -> tuple:
-  """Defines the flags that let the processes of a run find each other."""
-  return (
-      flags.DEFINE_string(
-          "coordinator", None, "HOST:PORT of process 0 of a run on several "
-          "hosts, with the two flags below. Without it a TPU pod, Slurm or "
-          "Kubernetes provides all three; none: a run of this process alone.",
-          flag_values=values),
-      flags.DEFINE_integer(
-          "num_processes", None, "With --coordinator: processes of the run.",
-          flag_values=values),
-      flags.DEFINE_integer(
-          "process_id", None, "With --coordinator: index of this process, from "
-          "0.", flag_values=values))
-
-
-_COORDINATES = define_coordinates(flags.FLAGS)
+_COORDINATES = (
+    flags.DEFINE_string(
+        "coordinator", None, "HOST:PORT of process 0 of a run on several "
+        "hosts, with the two flags below. Without it a TPU pod, Slurm or "
+        "Kubernetes provides all three; none: a run of this process alone."),
+    flags.DEFINE_integer(
+        "num_processes", None, "With --coordinator: processes of the run."),
+    flags.DEFINE_integer(
+        "process_id", None, "With --coordinator: index of this process, from "
+        "0."))
 
 
 def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
@@ -104,13 +95,11 @@ def evaluate_only(context: RunContext, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
   sets = hosts.run_on_all_hosts(lambda: evaluation_sets(context))
   step, params = run_folder.newest(context, os.path.join(folder, "checkpoints"))
-  known = [r for r in records.read(os.path.join(folder, "records.jsonl"))
-           if r["step"] <= step]
+  known = records.up_to(
+      records.read(os.path.join(folder, "records.jsonl")), step)
   rollouts = run_context.rollouts_of(known)
   n = context.e.alloc.n_after(rollouts)
   path = os.path.join(folder, "eval.jsonl")
-  if hosts.first():
-    records.truncate_after(path, math.inf)  # drops a torn last line
   for name, each in sets:
     with rollouts_lib.grading(each) as grader:
       line = {"kind": "eval",
@@ -121,6 +110,7 @@ def evaluate_only(context: RunContext, folder: str) -> int:
               "eval_set": name, "alarms": []}
     if hosts.first():
       with records.opened(path) as written:
+        written.cut(math.inf)  # an incomplete last line
         written.append(line)
       print(f"{line['eval_set']}: {final_table.evaluation_line(line)}")
   return 0
@@ -152,7 +142,7 @@ def check_flags() -> None:
   if _EVAL_SETS.value and _MODE.value != "eval":
     raise InputError("--eval_sets needs --mode=eval")
   if _WORKDIR.value is not None:
-    object_store.check(_WORKDIR.value, "workdir")
+    bucket.check(_WORKDIR.value, "workdir")
   if _RUN_ID.value is not None and not re.fullmatch(r"[\w-]+", _RUN_ID.value):
     raise InputError(f"--run_id={_RUN_ID.value}: expected letters, digits, _ "
                      "and -")
@@ -177,7 +167,7 @@ def prepared() -> RunContext:
 
 
 def main(_) -> int:
-  rendezvous.initialize(*(flag.value for flag in _COORDINATES))
+  hosts.initialize(*(flag.value for flag in _COORDINATES))
   with hosts.shared_fate(), contextlib.ExitStack() as stack:
     context = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
@@ -195,17 +185,5 @@ def main(_) -> int:
     return run(context, folder)
 
 
-def tell_hosts(message: str) -> None:
-  """Ends the other processes of the run, too, after a wrong flag of this one.
-  """
-  values = flags.FlagValues()  # those of the run may be parsed in part only
-  coordinates = define_coordinates(values)
-  try:
-    values(sys.argv, known_only=True)
-    rendezvous.refuse(*(flag.value for flag in coordinates), message)
-  except (flags.Error, InputError):
-    pass  # these flags are wrong themselves: the others cannot be reached
-
-
 if __name__ == "__main__":
-  cli.run(main, on_bad_flags=tell_hosts)
+  cli.run(main)

@@ -14,7 +14,7 @@ import numpy as np
 
 from isojax import profile
 from isojax import progress
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.rl import rewards
 from isojax.run_context import RunContext
 from isojax.sampling import sampler as sampler_lib

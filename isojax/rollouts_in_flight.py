@@ -13,7 +13,7 @@ import numpy as np
 
 from isojax import rng
 from isojax import step_rollouts
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.errors import InputError
 from isojax.rollouts import gathered
 from isojax.rollouts import Grading

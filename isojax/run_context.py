@@ -157,7 +157,9 @@ def prepare(config) -> RunContext:
   sampler, sampler_notes = policy_lib.make_sampler(opened, e.sampler)
   update_kernel(e, model)
   model_sha256 = hf_weights.sha256(folder)
-  identity = experiment_lib.identity(config.to_dict()) | {
+  values = config.to_dict()  # a budget that is no whole step is not spent
+  identity = experiment_lib.identity(
+      values | {"alloc": values["alloc"] | {"C": e.alloc.C}}) | {
       "model_sha256": model_sha256,
       "model_text_sha256": policy_lib.text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
@@ -304,5 +306,4 @@ def totals_of(kept: list[dict]) -> dict:
   """Returns the cumulative totals at the last record."""
   if not kept:
     return dict.fromkeys(TOTALS, 0)
-  last = records.completed(kept[-1])
-  return {name: last[name] for name in TOTALS}
+  return {name: kept[-1][name] for name in TOTALS}

@@ -4,43 +4,28 @@ import contextlib
 import dataclasses
 
 from isojax import run_context
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.ledger import checkpoint
-from isojax.ledger import step_folders
 from isojax.ledger import workdir
-from isojax import allocation
 from isojax.run_context import RunContext
 
 
 def extended(context: RunContext, folder: str) -> workdir.Stored | None:
-  """Returns the stored run of a folder, if this run is the same but longer.
+  """The stored run of a folder, if this run is the same but longer.
 
   The learning rate does not depend on the budget, so a longer run begins with
   the steps of a shorter one.
   """
   if not workdir.claimed(folder):
     return None
-  stored, values = workdir.read_config(folder), context.identity["alloc"]
-  there = stored.config["alloc"] if "alloc" in stored.config else {}
-  if not {"C", "M"} <= there.keys() or (
-      context.e.alloc.C < allocation.of_section(there).C):
-    return None
-  C = there["C"] if stored.given_C is None else stored.given_C
-  shorter = context.identity | {"alloc": values | {"C": C, "M": there["M"]}}
-  same = workdir.run_id(shorter) == stored.identity
-  return stored if same and workdir.run_id(context.identity) != (
-      stored.identity) else None
-
-
-def spent(config: dict, C: int) -> dict:
-  """Returns a config with the rollouts that are spent as alloc.C, if M is given.
-
-  Args:
-    config: whose alloc.C is void beside alloc.M.
-    C: of the run.
-  """
-  alloc = config["alloc"]
-  return config | {"alloc": alloc | {"C": C}} if alloc["M"] else config
+  stored, here = workdir.read_config(folder), context.identity["alloc"]
+  there = stored.config["alloc"]
+  shorter = context.identity | {
+      "alloc": here | {"C": there["C"], "M": there["M"]}}
+  longer = here["C"] >= there["C"] and (
+      workdir.run_id(context.identity) != stored.identity)
+  return stored if longer and workdir.run_id(shorter) == stored.identity else (
+      None)
 
 
 def as_stored(context: RunContext, config: dict, folder: str, *,
@@ -55,7 +40,7 @@ def as_stored(context: RunContext, config: dict, folder: str, *,
     evaluate: the section `eval` may differ from that of the training run.
   """
   stored = workdir.read_config(folder) if workdir.claimed(folder) else None
-  if stored and evaluate and "eval" in stored.config:
+  if stored and evaluate:
     same = {"eval": stored.config["eval"]}
     config = config | same
     context = dataclasses.replace(context, identity=context.identity | same)
@@ -90,12 +75,11 @@ def claimed(context: RunContext, config: dict, folder: str, *,
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
-  true = spent(config, context.e.alloc.C)
   claim = workdir.claim(
-      folder, true, context.run_id, context.model_sha256,
+      folder, config | {"alloc": config["alloc"] | {"C": context.e.alloc.C}},
+      context.run_id, context.model_sha256,
       identity=workdir.run_id(context.identity),
-      shorter=shorter and shorter.identity,
-      given_C=None if true == config else config["alloc"]["C"])
+      shorter=shorter and shorter.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(
@@ -106,7 +90,7 @@ def claimed(context: RunContext, config: dict, folder: str, *,
 def newest(context: RunContext, store: str):
   """Returns (step, parameters) of the newest checkpoint; of the base if none.
   """
-  if not step_folders.steps(store):
+  if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, run_context.base_params(context)
   tx, _ = run_context.make_optimizer(context.e)

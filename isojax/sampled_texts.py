@@ -6,14 +6,15 @@ run removes the lines of the steps that it repeats.
 
 import json
 import os
+import pathlib
 import time
 
 import jax
 import numpy as np
 
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.errors import reason
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import records
 from isojax.rl import rewards
 from isojax.types import Prompts, Rollouts
@@ -88,7 +89,7 @@ def writer(folder: str, tokenizer, *, start: int, count: int):
       text = found[0]["prompt"] + found[0]["response"]
       hosts.say(f"step {step}, a rollout with reward {found[0]['reward']:g}: "
                 f"{text[:SHOWN]!r}{' ...' * (len(text) > SHOWN)}")
-    if object_store.remote(folder):
+    if bucket.remote(folder):
       return
     try:
       _append(path, found, first=step == start + 1)
@@ -104,7 +105,8 @@ def _append(path: str, found: list[dict], *, first: bool) -> None:
   """Adds lines; the first ones of a process replace those of their step on."""
   if first and os.path.exists(path):
     kept = []
-    for line in records.content(path).decode(errors="replace").splitlines():
+    for line in pathlib.Path(path).read_text(
+        "utf-8", errors="replace").splitlines():
       try:
         if json.loads(line)["step"] < found[0]["step"]:
           kept.append(line + "\n")

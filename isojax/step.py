@@ -14,7 +14,7 @@ from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
 from isojax import step_rollouts
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import packing

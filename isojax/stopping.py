@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 
-from isojax.distributed import hosts
+from isojax import hosts
 
 EVERY = 5.0  # seconds between two exchanges of processes that are sampling
 

@@ -32,7 +32,7 @@ from isojax import step as step_lib
 from isojax import step_rollouts
 from isojax import stopping
 from isojax import summaries as summaries_lib
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.ledger import checkpoint
 from isojax.ledger import records
 from isojax.rl import algorithm
@@ -240,6 +240,16 @@ def diverged(run: Run, fields: dict) -> str:
 @contextlib.contextmanager
 def opened(context: RunContext, folder: str, trace: str | None, signals):
   """Yields the Run of a workdir, resumed from its newest checkpoint."""
+  path = os.path.join(folder, "records.jsonl")
+  with (records.opened(path) if hosts.first() else contextlib.nullcontext()
+        as written, _resumed(context, folder, trace, signals, written) as run):
+    yield run
+
+
+@contextlib.contextmanager
+def _resumed(context: RunContext, folder: str, trace: str | None, signals,
+             written):
+  """As `opened`, for an opened ledger."""
   e = context.e
   compiled = compilation.Count()
   ledger = os.path.join(folder, "records.jsonl")
@@ -248,7 +258,7 @@ def opened(context: RunContext, folder: str, trace: str | None, signals):
   due = evaluate.due_rollouts(C=e.alloc.C, first=e.eval.first,
                               growth=e.eval.growth)
   start, state, host, kept = resume.start_or_resume(
-      context, tx, ledger, store, due)
+      context, tx, written, ledger, store)
   rollouts = run_context.rollouts_of(kept)
   evaluated = max((r["rollouts"] for r in kept if r["kind"] == "eval"),
                   default=None)
@@ -265,8 +275,6 @@ def opened(context: RunContext, folder: str, trace: str | None, signals):
             kept=kept) as summaries,
         profile.steps(trace if hosts.first() else None) as traced,
         checkpoint.open_manager(store, keep=e.checkpoint.keep) as manager,
-        records.opened(ledger) if hosts.first() else contextlib.nullcontext(
-            ) as written,
         signals() as stop, hosts.shared_fate() as further):
     scored = algorithm.scored_columns(
         e.recipe.loss, e.recipe.updates, e.recipe.critic)

@@ -19,7 +19,7 @@ from isojax import cli
 from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import config_file
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -50,8 +50,6 @@ def empty_model(folder: str) -> decoder.Transformer:
 
 def check_base(folder: str, stored: workdir.Stored, source: str) -> None:
   """Raises InputError if the base's weights are not those of the run."""
-  if stored.model_sha256 is None:
-    return  # of a version that did not store it
   now = hf_weights.sha256(source)
   if now != stored.model_sha256:
     raise InputError(
@@ -79,7 +77,7 @@ def main(_) -> None:
     params = hf_weights.load(
         source, decoder.abstract_params(empty_model(source)))
   else:
-    object_store.check(_WORKDIR.value, "workdir")
+    bucket.check(_WORKDIR.value, "workdir")
     stored = workdir.read_config(_WORKDIR.value)
     section = config_file.section(
         experiment.ModelSection, stored.config["model"],

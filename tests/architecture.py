@@ -27,10 +27,10 @@ LAYERS = {
     "ledger": ("ledger",),
     "decisions": ("planner", "frontier"),
     "policy": ("models", "sampling", "rl", "tasks"),
-    "run": ("distributed", "ledger.checkpoint", "ledger.step_folders",
+    "run": ("hosts", "ledger.checkpoint",
             "experiment", "final_table", "policy", "run_context", "stopping",
             "rollouts", "step_rollouts", "opening", "sampled_texts", "rollouts_in_flight",
-            "resume", "repair", "run_folder", "run_state", "step", "training",
+            "resume", "run_folder", "run_state", "step", "training",
             ),
     "sweep": ("sweep", "sweeper"),
     "study": ("study",),
@@ -168,13 +168,14 @@ IMPORTS = {
         "api.configs errors launch.demo_model.make launch.split.run "
         "progress",
     "api.runs":
-        "api.configs api.figures cli compilation errors frontier.plots "
-        "ledger.object_store ledger.records models.hf_weights progress "
-        "rl.rewards rng rollouts run_context run_folder sampling.sampler "
-        "stopping tasks.prompts training types",
+        "api.configs api.figures cli compilation errors "
+        "frontier.report.plots_run ledger.bucket ledger.records "
+        "models.hf_weights progress rl.rewards rng rollouts run_context "
+        "run_folder sampling.sampler stopping tasks.prompts training types",
     "api.speedups":
         "api.configs api.figures api.studies errors frontier.comparison "
-        "frontier.plots frontier.read frontier.result own_file",
+        "frontier.read frontier.report.plots_speedup frontier.result "
+        "own_file",
     "api.studies":
         "api.configs api.figures errors format frontier.bootstrap "
         "frontier.curves frontier.read frontier.result frontier.study "
@@ -191,10 +192,6 @@ IMPORTS = {
         "allocation errors own_file",
     "diagnosis":
         "",
-    "distributed.hosts":
-        "cli errors ledger.workdir progress",
-    "distributed.rendezvous":
-        "cli distributed.hosts errors progress",
     "errors":
         "",
     "evaluate":
@@ -215,8 +212,9 @@ IMPORTS = {
     "frontier.collapse":
         "format frontier.study",
     "frontier.comparison":
-        "errors format frontier.collapse frontier.plots frontier.read "
-        "frontier.speedup frontier.study ledger.records",
+        "errors format frontier.collapse frontier.read "
+        "frontier.report.plots_speedup frontier.speedup frontier.study "
+        "ledger.records",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -244,7 +242,7 @@ IMPORTS = {
     "frontier.formats.table":
         "frontier.formats.base",
     "frontier.formats.text":
-        "errors frontier.formats.base ledger.records",
+        "errors frontier.formats.base",
     "frontier.formats.tinker":
         "frontier.formats.base",
     "frontier.formats.trl":
@@ -259,18 +257,30 @@ IMPORTS = {
         "format",
     "frontier.next_sweep":
         "allocation frontier.study frontier.verdict laws",
-    "frontier.plots":
-        "format frontier.labels",
     "frontier.read":
         "errors frontier.formats frontier.formats.base "
-        "frontier.formats.text ledger.object_store ledger.records",
-    "frontier.report":
-        "format frontier.labels frontier.study",
+        "frontier.formats.text ledger.bucket ledger.records",
+    "frontier.report.axes":
+        "format frontier.labels",
+    "frontier.report.html":
+        "format frontier.labels frontier.report.sections frontier.study",
+    "frontier.report.plots":
+        "format frontier.labels frontier.report.axes "
+        "frontier.report.plots_frontier frontier.report.sections",
+    "frontier.report.plots_frontier":
+        "frontier.labels frontier.report.axes",
+    "frontier.report.plots_run":
+        "format frontier.report.axes",
+    "frontier.report.plots_speedup":
+        "format frontier.report.axes",
+    "frontier.report.sections":
+        "format frontier.labels",
     "frontier.result":
         "errors format frontier.analysis frontier.bootstrap "
         "frontier.fit_json frontier.formats.base frontier.labels "
-        "frontier.next_sweep frontier.plots frontier.read frontier.report "
-        "frontier.study ledger.records",
+        "frontier.next_sweep frontier.read frontier.report.html "
+        "frontier.report.plots frontier.report.sections frontier.study "
+        "ledger.records progress",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":
@@ -284,28 +294,20 @@ IMPORTS = {
     "frontier.verdict":
         "format frontier.bootstrap frontier.collapse frontier.curves "
         "frontier.envelope frontier.study laws",
+    "hosts":
+        "cli errors ledger.workdir progress",
     "laws":
         "",
-    "ledger.checkpoint":
-        "distributed.hosts errors ledger.object_store ledger.step_folders "
-        "types",
-    "ledger.continuity":
-        "errors evaluate ledger.records",
-    "ledger.lease":
-        "cli errors ledger.object_store progress",
-    "ledger.object_store":
+    "ledger.bucket":
         "errors",
-    "ledger.record_parts":
-        "errors ledger.object_store",
+    "ledger.checkpoint":
+        "errors hosts ledger.bucket types",
     "ledger.records":
-        "errors ledger.object_store ledger.record_parts",
-    "ledger.step_folders":
-        "distributed.hosts errors ledger.object_store",
+        "errors ledger.bucket",
     "ledger.workdir":
-        "errors ledger.lease ledger.object_store ledger.records",
+        "errors ledger.bucket ledger.records",
     "main":
-        "cli compilation config_file distributed.hosts "
-        "distributed.rendezvous errors final_table ledger.object_store "
+        "cli compilation config_file errors final_table hosts ledger.bucket "
         "ledger.records plan_file preemption profile progress rollouts "
         "run_context run_folder stopping training",
     "mesh":
@@ -358,9 +360,8 @@ IMPORTS = {
     "planner.cost.machine":
         "errors",
     "planner.cost.measured":
-        "errors ledger.records models.shape planner.cost.efficiency "
-        "planner.cost.machine planner.cost.recipe planner.cost.roofline "
-        "planner.cost.workload",
+        "errors models.shape planner.cost.efficiency planner.cost.machine "
+        "planner.cost.recipe planner.cost.roofline planner.cost.workload",
     "planner.cost.memory":
         "models.kernels models.shape planner.cost.machine "
         "planner.cost.roofline rl.sizes sampling.sizes",
@@ -392,7 +393,7 @@ IMPORTS = {
     "planner.pods":
         "errors",
     "planner.prices":
-        "errors evaluate ledger.object_store ledger.records models.shape "
+        "errors evaluate ledger.bucket ledger.records models.shape "
         "plan_file planner.cost.efficiency planner.cost.measured "
         "planner.cost.memory planner.cost.pricing planner.cost.recipe "
         "planner.cost.roofline planner.cost.slots planner.cost.workload "
@@ -424,13 +425,8 @@ IMPORTS = {
         "errors",
     "progress":
         "",
-    "repair":
-        "config_file evaluate experiment ledger.continuity "
-        "ledger.object_store ledger.records ledger.step_folders "
-        "ledger.workdir",
     "resume":
-        "distributed.hosts errors ledger.checkpoint ledger.continuity "
-        "ledger.records run_context",
+        "errors hosts ledger.checkpoint ledger.records run_context",
     "rl.advantages":
         "",
     "rl.aggregation":
@@ -465,26 +461,24 @@ IMPORTS = {
     "rng":
         "",
     "rollouts":
-        "distributed.hosts profile progress rl.rewards run_context "
-        "sampling.sampler stopping tasks.grader tasks.stratum_file types",
+        "hosts profile progress rl.rewards run_context sampling.sampler "
+        "stopping tasks.grader tasks.stratum_file types",
     "rollouts_in_flight":
-        "distributed.hosts errors rng rollouts run_context "
-        "sampling.in_flight sampling.in_flight_queue step_rollouts stopping "
-        "tasks.grader tasks.prompts",
+        "errors hosts rng rollouts run_context sampling.in_flight "
+        "sampling.in_flight_queue step_rollouts stopping tasks.grader "
+        "tasks.prompts",
     "run_context":
         "allocation errors experiment ledger.records ledger.workdir mesh "
         "models.decoder models.hf_weights models.lora own_file policy "
         "rl.optimizer rl.packing rl.update rng sampling.sampler tasks.base "
         "tasks.grader tasks.prompts tasks.stratum_file types",
     "run_folder":
-        "allocation distributed.hosts ledger.checkpoint ledger.step_folders "
-        "ledger.workdir run_context",
+        "hosts ledger.checkpoint ledger.workdir run_context",
     "run_state":
         "compilation diagnosis rollouts rollouts_in_flight run_context "
         "stopping types",
     "sampled_texts":
-        "distributed.hosts errors ledger.object_store ledger.records "
-        "rl.rewards types",
+        "errors hosts ledger.bucket ledger.records rl.rewards types",
     "sampling.cache":
         "mesh models.decoder",
     "sampling.compile_ahead":
@@ -522,15 +516,15 @@ IMPORTS = {
     "sampling.sizes":
         "errors models.shape",
     "step":
-        "distributed.hosts mesh profile rl.algorithm rl.critic rl.packing "
-        "rl.rewards rl.update rng rollouts rollouts_in_flight run_state "
-        "step_rollouts types",
+        "hosts mesh profile rl.algorithm rl.critic rl.packing rl.rewards "
+        "rl.update rng rollouts rollouts_in_flight run_state step_rollouts "
+        "types",
     "step_rollouts":
         "experiment profile rl.advantages rng rollouts run_context "
         "sampling.interrupt stopping tasks.grader tasks.prompts "
         "tasks.stratum_file types",
     "stopping":
-        "distributed.hosts",
+        "hosts",
     "study.arms":
         "errors frontier.analysis frontier.bootstrap frontier.scalerl "
         "frontier.speedup frontier.study study.law study.leaders "
@@ -538,11 +532,11 @@ IMPORTS = {
     "study.arms_page":
         "format study.arms study.page",
     "study.distance":
-        "evaluate ledger.records ledger.step_folders ledger.workdir mesh "
+        "evaluate ledger.checkpoint ledger.records ledger.workdir mesh "
         "rl.packing rl.update rng run_context run_folder sampling.sampler "
         "study.ledger",
     "study.figures":
-        "format frontier.plots study.arms",
+        "format frontier.report.axes study.arms",
     "study.law":
         "frontier.analysis frontier.bootstrap frontier.study "
         "frontier.verdict study.ledger",
@@ -570,10 +564,10 @@ IMPORTS = {
     "summaries":
         "errors",
     "sweep.attempts":
-        "cli ledger.lease ledger.records sweep.runs",
+        "cli ledger.records sweep.runs",
     "sweep.runs":
-        "allocation cli config_file errors experiment ledger.object_store "
-        "ledger.records ledger.workdir plan_file",
+        "allocation cli config_file errors experiment ledger.records "
+        "ledger.workdir plan_file",
     "sweeper":
         "allocation cli errors ledger.records ledger.workdir progress",
     "tasks":
@@ -620,12 +614,12 @@ IMPORTS = {
     "tasks.stratum_file":
         "errors own_file tasks.base tasks.problem",
     "training":
-        "cli compilation diagnosis distributed.hosts evaluate experiment "
-        "final_table ledger.checkpoint ledger.records opening profile "
-        "progress resume rl.algorithm rl.update rng rollouts "
-        "rollouts_in_flight run_context run_state sampled_texts "
-        "sampling.compile_ahead sampling.in_flight_queue step step_rollouts "
-        "stopping summaries tasks.stratum_file",
+        "cli compilation diagnosis evaluate experiment final_table hosts "
+        "ledger.checkpoint ledger.records opening profile progress resume "
+        "rl.algorithm rl.update rng rollouts rollouts_in_flight run_context "
+        "run_state sampled_texts sampling.compile_ahead "
+        "sampling.in_flight_queue step step_rollouts stopping summaries "
+        "tasks.stratum_file",
     "types":
         "",
     "launch":
@@ -637,8 +631,8 @@ IMPORTS = {
         "errors",
     "launch.bench.frontier":
         "allocation frontier.analysis frontier.bootstrap frontier.fit_json "
-        "frontier.next_sweep frontier.plots frontier.read frontier.report "
-        "frontier.study frontier.synthetic",
+        "frontier.next_sweep frontier.read frontier.report.html "
+        "frontier.report.plots frontier.study frontier.synthetic",
     "launch.bench.grader":
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
@@ -684,9 +678,9 @@ IMPORTS = {
     "launch.compile.slots":
         "format mesh models.decoder policy sampling.sampler",
     "launch.convert":
-        "cli config_file errors experiment ledger.checkpoint "
-        "ledger.object_store ledger.workdir mesh models.decoder "
-        "models.hf_config models.hf_weights models.lora",
+        "cli config_file errors experiment ledger.bucket ledger.checkpoint "
+        "ledger.workdir mesh models.decoder models.hf_config "
+        "models.hf_weights models.lora",
     "launch.demo_model":
         "",
     "launch.demo_model.__main__":
@@ -716,11 +710,9 @@ IMPORTS = {
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
-        "cli errors frontier.labels frontier.plots",
+        "cli errors frontier.labels frontier.report.axes",
     "launch.record_flags":
         "cli errors frontier.formats frontier.formats.base frontier.read",
-    "launch.repair":
-        "cli ledger.object_store ledger.workdir repair",
     "launch.slurm":
         "cli errors sweeper",
     "launch.speedup":
@@ -762,7 +754,7 @@ IMPORTS = {
         "cli errors launch.verify.parity mesh models.hf_config "
         "models.tokenizer tasks.problem tasks.prompts",
     "launch.verify.compare":
-        "cli errors ledger.object_store ledger.records",
+        "cli errors ledger.bucket ledger.records",
     "launch.verify.kill_and_resume":
         "cli experiment launch.verify.killing",
     "launch.verify.kill_matrix":
@@ -770,7 +762,7 @@ IMPORTS = {
         "ledger.records progress",
     "launch.verify.killing":
         "errors launch.verify.compare launch.verify.processes "
-        "ledger.records ledger.step_folders",
+        "ledger.checkpoint ledger.records",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
     "launch.verify.mutants":

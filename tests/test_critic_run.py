@@ -33,7 +33,8 @@ def last_state(context, folder):
   tx, _ = run_context.make_optimizer(context.e)
   return jax.device_get(checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      run_context.abstract_state(context, tx), context.run_id))
+      run_context.abstract_state(context, tx), context.run_id,
+      reach=99, keep=2, host=False)[:2])
 
 
 def test_resume_gives_the_same_bits(tmp_path):

@@ -55,9 +55,9 @@ def run(made, folder) -> tuple[int, list[dict]]:
 def final_state(folder):
   context = run_context.prepare(config())
   tx, _ = run_context.make_optimizer(context.e)
-  step, state = checkpoint.restore_newest(
+  step, state, _ = checkpoint.restore_newest(
       str(folder / "checkpoints"), run_context.abstract_state(context, tx),
-      context.run_id)
+      context.run_id, reach=99, keep=2, host=True)
   assert step == M
   return state
 

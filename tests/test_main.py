@@ -12,6 +12,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
 from configs import hard
 from isojax.ledger import checkpoint
@@ -22,7 +23,7 @@ from isojax import run_folder
 from isojax import main as main_lib
 from isojax import opening
 from isojax.ledger import records
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax import training
 from isojax.ledger import workdir
 from isojax.errors import InputError
@@ -233,7 +234,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   tx, _ = run_context.make_optimizer(context.e)
   restored = checkpoint.restore_newest(
       str(tmp_path / "checkpoints"), run_context.abstract_state(context, tx),
-      context.run_id)
+      context.run_id, reach=99, keep=2, host=False)
   # The first update already overflows the parameters: only the evaluation
   # before it is kept, and nothing is saved.
   assert [(r["kind"], r["step"]) for r in kept] == [("eval", 0)]
@@ -255,22 +256,34 @@ def test_records_and_checkpoints_belong_together(calm, tmp_path):
   assert (tmp_path / "b/records.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda lines: lines.insert(4, lines[4]), lambda lines: lines.pop(4),
-    lambda lines: lines.pop(3)], ids=["twice", "no train", "no eval"])
-def test_damaged_records_are_refused_at_their_line(calm, tmp_path, spoil):
-  """Also without checksums, as records of earlier versions are."""
+@pytest.mark.parametrize("left", [0, 1, 4, 7, 8])
+def test_a_cut_ledger_resumes_from_what_it_reaches(calm, tmp_path, left):
+  """Damage is refused with a command; after that, the same bits."""
   source, kept = calm
-  for name, chain in (("new", True), ("old", False)):
-    folder = tmp_path / name
-    shutil.copytree(source, folder)
-    path = folder / "records.jsonl"
-    lines = path.read_text().splitlines() if chain else [
-        json.dumps(r) for r in kept]
-    spoil(lines)
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match=r"jsonl:\d: .* launch.repair"):
-      run(small(), folder)
+  folder = tmp_path / "a"
+  shutil.copytree(source, folder)
+  path = folder / "records.jsonl"
+  lines = path.read_text().splitlines()
+  assert len(lines) == len(kept) == 9
+  path.write_text("\n".join([*lines[:left], "{}", *lines[left:]]) + "\n")
+  with pytest.raises(InputError, match=f"jsonl:{left + 1}: this line was chang"
+                     ) as told:
+    run(small(), folder)
+  remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
+  subprocess.run(remedy, shell=True, check=True, cwd=tmp_path)
+  got = run(small(), folder)
+  assert records.comparable(got) == records.comparable(kept)
+  assert (folder / "checkpoints/5").is_dir()
+
+
+def test_the_records_of_another_run_are_refused(calm, tmp_path):
+  source, _ = calm
+  shutil.copytree(source, tmp_path / "a")
+  with records.opened(str(tmp_path / "a/records.jsonl")) as ledger:
+    other = [r | {"run_id": "beef"} for r in ledger.kept]
+  (tmp_path / "a/records.jsonl").write_bytes(records.text_of(other)[0])
+  with pytest.raises(InputError, match="the records of run beef, expected"):
+    run(small(), tmp_path / "a")
 
 
 def test_damaged_newest_checkpoint_ends_in_the_same_records(calm, tmp_path):
@@ -333,28 +346,19 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
 
 
 def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
-  """C of the config is void beside M, but is part of the identity."""
-  folder, path = str(tmp_path / "a"), tmp_path / "a/config.json"
-  claim = lambda config: run_folder.claimed(
-      run_context.prepare(config), config.to_dict(), folder, run_id=None,
-      evaluate=False)
-  with claim(small(alloc=dict(M=3))) as context:
+  """C of the config is void beside M."""
+  folder = str(tmp_path / "a")
+  claim = lambda **alloc: run_folder.claimed(
+      run_context.prepare(small(alloc=alloc)), small(alloc=alloc).to_dict(),
+      folder, run_id=None, evaluate=False)
+  with claim(M=3) as context:
     run_id = context.run_id
-    assert context.identity["alloc"]["C"] == 120
-  stored = workdir.read_config(folder)
-  assert (stored.config["alloc"]["C"], stored.given_C) == (3 * 4 * 6, 120)
-  new = path.read_text()
-  values = json.loads(new)
-  values["config"]["alloc"]["C"] = values.pop("given_C")
-  old = json.dumps(values)  # as before this was stored
-  for text in (new, old):
-    for M in (3, 6):  # resumed; then extended
-      path.write_text(text)
-      with claim(small(alloc=dict(M=M))) as context:
-        assert context.run_id == run_id
-    with pytest.raises(InputError, match="belongs to run"):
-      with claim(small(alloc=dict(M=2))):
-        pass
+  assert workdir.read_config(folder).config["alloc"]["C"] == 3 * 4 * 6
+  for M in (3, 6):  # resumed; then extended
+    with claim(M=M) as context:
+      assert context.run_id == run_id
+  with pytest.raises(InputError, match="belongs to run"), claim(M=2):
+    pass
   alloc = workdir.read_config(folder).config["alloc"]
   assert (alloc["M"], alloc["C"]) == (6, 144)
 
@@ -439,25 +443,30 @@ def test_killed_runs_end_in_the_same_bits(environment):
   assert done.stdout.count(" same") == 2 and "kill 1" in done.stdout
 
 
-def test_in_a_bucket_killed_and_resumed_to_the_same_bits(
+def test_in_a_bucket_taken_over_to_the_same_bits(
     calm, folder, tmp_path, capfd):
+  """By another start; the first process ends when it goes on."""
+  saved = epath.Path(f"{folder}/checkpoints/2/commit_success.txt")
+  bucket.check(folder, "workdir")
   with subprocess.Popen(  # four devices, as here
       command(folder), stderr=subprocess.PIPE, text=True) as process:
-    while "commit_success.txt" not in object_store.names(f"{folder}/checkpoints/2"):
+    while not saved.exists():
       assert process.poll() is None, process.stderr.read()
       time.sleep(0.02)
     process.send_signal(signal.SIGSTOP)  # it has not much left to do
-    with pytest.raises(InputError, match=f"in use by process {process.pid} on"):
-      with workdir.claim(folder, {}, "another", ""):
-        pass
-    process.kill()
-  ledger = f"{folder}/records.jsonl"
-  assert 2 <= records.read(ledger)[-1]["step"] < 5, "killed too late"
-  capfd.readouterr()
-  assert records.comparable(run(small(), folder)) == records.comparable(calm[1])
-  assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
-  assert object_store.names(folder) == [
-      "checkpoints", "config.json", "records.jsonl"]  # the lease is given back
+    ledger = f"{folder}/records.jsonl"
+    assert 2 <= records.read(ledger)[-1]["step"] < 5, "stopped too late"
+    capfd.readouterr()
+    got = records.comparable(run(small(), folder))
+    assert got == records.comparable(calm[1])
+    assert re.search("resuming from step [24] of 5", capfd.readouterr().err)
+    process.send_signal(signal.SIGCONT)
+    said = process.communicate(timeout=60)[1]
+  assert process.returncode == cli.BAD_INPUT, said
+  assert "another process has started this run" in said
+  assert records.comparable(records.read(ledger)) == got
+  assert sorted(each.name for each in epath.Path(folder).iterdir()) == [
+      "checkpoints", "config.json", "records.jsonl"]
   done = command_lib.run(
       "launch.fit", "--draws=100", f"--records={folder[:-3]}*/records.jsonl",
       f"--out={tmp_path}/fit")

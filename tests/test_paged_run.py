@@ -39,7 +39,8 @@ def last_state(context, folder):
   tx, _ = run_context.make_optimizer(context.e)
   return jax.device_get(checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      run_context.abstract_state(context, tx), context.run_id))
+      run_context.abstract_state(context, tx), context.run_id,
+      reach=99, keep=2, host=False)[:2])
 
 
 def test_pages_change_no_record_and_a_resume_no_bit(tmp_path):

@@ -11,15 +11,14 @@ import time
 import pytest
 
 from isojax import stopping
-from tests.distributed import test_hosts
+from tests import test_hosts
 
 WORKER = """
 import json, time
 from isojax import stopping
-from isojax.distributed import hosts
-from isojax.distributed import rendezvous
+from isojax import hosts
 
-rendezvous.initialize(None, None, None)
+hosts.initialize(None, None, None)
 stopping.EVERY = 0.5
 stop, begun, checks = stopping.Stop(), time.monotonic(), 0
 check = stop.check

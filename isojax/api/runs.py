@@ -20,7 +20,7 @@ from isojax.api import configs
 from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import DivergedError, InputError, unchained
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
@@ -170,8 +170,8 @@ class Run:
     A matplotlib.figure.Figure, which a notebook shows; figure.savefig(path)
     stores it. Bars are standard errors over the validation problems.
     """
-    from isojax.frontier import plots  # needs matplotlib
-    return figures.shown(plots.learning(list(self.records.evaluations)))
+    from isojax.frontier.report import plots_run  # needs matplotlib
+    return figures.shown(plots_run.learning(list(self.records.evaluations)))
 
 
 def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
@@ -242,7 +242,7 @@ def train(config, workdir: Path | None = None, *,
   config = configs.config(config)
   if workdir is not None:
     workdir = os.fspath(workdir)
-    object_store.check(workdir, "workdir")
+    bucket.check(workdir, "workdir")
   with progress_lib.printed(progress):
     if note := compilation.keep_programs():
       progress_lib.say(note)

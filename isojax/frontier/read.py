@@ -9,7 +9,6 @@ import bisect
 import collections
 import dataclasses
 import difflib
-import glob
 import itertools
 import json
 import math
@@ -22,7 +21,7 @@ from isojax.frontier.formats import FORMATS, detect, text
 from isojax.frontier.formats.base import BATCHES, DISCARDED, KNOWN, METRICS
 from isojax.frontier.formats.base import ROLLOUTS, Format
 from isojax.frontier.formats.text import has
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import records
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
@@ -92,9 +91,8 @@ def read(patterns: list[str], how: Reading, *, flag: str
   """
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
-    object_store.check(pattern, flag)
-    matches = (object_store.glob(pattern) if object_store.remote(pattern)
-               else sorted(glob.glob(pattern)))
+    bucket.check(pattern, flag)
+    matches = bucket.matching(pattern)
     if not matches:
       raise InputError(f"--{flag}={pattern}: no such file; give the path of "
                        "a log or of records.jsonl")

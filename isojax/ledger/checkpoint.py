@@ -9,8 +9,10 @@ The metrics of a run are in isojax.ledger.records.
 """
 
 import contextlib
+import json
 import os
 import re
+import typing
 import zlib
 
 import jax
@@ -20,11 +22,107 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from isojax.distributed import hosts
+from isojax import hosts
 from isojax.errors import InputError
-from isojax.ledger import object_store
-from isojax.ledger import step_folders
+from isojax.ledger import bucket
 from isojax.types import TrainState
+
+_STEP = re.compile(r"0|[1-9][0-9]*")
+_SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
+
+
+class Restored(typing.NamedTuple):
+  """A checkpoint."""
+
+  step: int
+  state: TrainState
+  host: np.ndarray | None  # of `save`
+
+
+# --- the folders of a store ---
+
+
+def _incomplete(path: epath.Path) -> bool:
+  """Whether a folder was left incomplete by a killed save."""
+  if bucket.remote(path):  # orbax writes this file last
+    return bool(_STEP.fullmatch(path.name)) and not (
+        path / "commit_success.txt").exists()
+  return bool(_SAVING.fullmatch(path.name)) and path.is_dir()
+
+
+def _listed(store: str) -> list[int]:
+  with bucket.asking(store):
+    found = epath.Path(store).iterdir() if epath.Path(store).is_dir() else ()
+    return sorted(int(path.name) for path in found
+                  if _STEP.fullmatch(path.name) and not _incomplete(path))
+
+
+def steps(store: str) -> list[int]:
+  """The saved steps in order, on all processes as process 0 sees them."""
+  return hosts.gather(_listed(store) if hosts.first() else [])[0]
+
+
+def _meta(folder: epath.Path) -> dict:
+  """Run id, step and checksums of a checkpoint.
+
+  Raises:
+    ValueError, KeyError, RecursionError, OSError: it is damaged, or not a
+      checkpoint.
+  """
+  about = folder / "_CHECKPOINT_METADATA"
+  if about.exists():  # the manager reads this file of every step
+    json.loads(about.read_text())
+  found = json.loads((folder / "meta" / "metadata").read_text())
+  if not isinstance(found, dict) or not isinstance(found["checksum"], dict):
+    raise ValueError("its meta is not that of a checkpoint")
+  return found
+
+
+def _clear(store: str, reached: list[int], beyond: list[int],
+           damaged: dict[int, str], keep: int) -> None:
+  """Leaves only the steps that a manager may count, after a restore.
+
+  Moves steps beside the store that the records do not reach, or that cannot be
+  read: the manager would refuse to save them again, or delete them. A step that
+  is older than `keep` others, and incomplete, was being deleted when the run was
+  killed: that is completed.
+
+  Args:
+    store: the folder of `open_manager`.
+    reached: the steps up to the last record.
+    beyond: the later ones.
+    damaged: step -> reason, of the newest ones of `reached`.
+    keep: of `open_manager`.
+  """
+  for step in beyond:
+    logging.warning("the records do not reach the checkpoint of step %d: moved "
+                    "to %s", step, _set_aside(store, step))
+  for i, step in enumerate(reversed(reached)):
+    folder, reason = epath.Path(store, str(step)), damaged.get(step)
+    if reason is None:
+      try:
+        _meta(folder)
+        continue
+      except (ValueError, KeyError, RecursionError, FileNotFoundError,
+              NotADirectoryError) as error:
+        reason = repr(error)[:200]
+    if i >= keep and folder.is_dir() and step not in damaged:
+      folder.rmtree()
+    else:
+      logging.warning("the checkpoint of step %d is damaged (%s): moved to %s",
+                      step, reason, _set_aside(store, step))
+
+
+def _set_aside(store: str, step: int) -> str:
+  """Moves a step beside the store; returns its new path."""
+  aside = f"{store.rstrip('/')}-damaged-{step}"
+  while epath.Path(aside).exists():
+    aside += "+"
+  epath.Path(store, str(step)).rename(aside)
+  return aside
+
+
+# --- saving ---
 
 
 @contextlib.contextmanager
@@ -34,9 +132,11 @@ def open_manager(store: str, *, keep: int):
   Raises:
     InputError: at the end, if a write failed and no other error is raised.
   """
-  with object_store.asking(store):
-    if hosts.first():
-      step_folders.delete_incomplete(store)
+  with bucket.asking(store):
+    if hosts.first() and epath.Path(store).is_dir():
+      for path in epath.Path(store).iterdir():
+        if _incomplete(path):  # orbax would delete others, too
+          path.rmtree()
     manager = ocp.CheckpointManager(
         _absolute(store),
         options=ocp.CheckpointManagerOptions(max_to_keep=keep))
@@ -47,12 +147,12 @@ def open_manager(store: str, *, keep: int):
     with contextlib.suppress(Exception):  # keeps the first error
       manager.close()
     raise
-  with object_store.asking(store):
+  with bucket.asking(store):
     manager.close()
 
 
 def _absolute(store: str) -> str:
-  return store if object_store.remote(store) else os.path.abspath(store)
+  return store if bucket.remote(store) else os.path.abspath(store)
 
 
 @jax.jit
@@ -114,15 +214,15 @@ def _disk(manager: ocp.CheckpointManager):
   """Converts errors of a full disk or of a bucket into an InputError."""
   store = str(manager.directory)
   try:
-    with object_store.asking(store):
+    with bucket.asking(store):
       yield
   except (OSError, ValueError) as error:
     # tensorstore reports a full disk as a ValueError that names the reason.
     told = re.search(r"([^:\"]+) \[os_error_code=", str(error))
-    if object_store.remote(store) or isinstance(error, ValueError) and not told:
+    if bucket.remote(store) or isinstance(error, ValueError) and not told:
       raise
-    steps = step_folders.steps(store)
-    last = f"step {max(steps)} is saved" if steps else "no step is saved yet"
+    saved = _listed(store)
+    last = f"step {max(saved)} is saved" if saved else "no step is saved yet"
     raise InputError(
         f"{manager.directory}: a checkpoint could not be written "
         f"({told[1].strip() if told else error}); {last}: free disk space, "
@@ -156,8 +256,10 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
   if not differ:
     return
   name = differ[0]
-  say = lambda leaves: (f"{leaves[name][1]}{list(leaves[name][0])}"
-                        if name in leaves else "absent")
+  def say(leaves):
+    return (f"{leaves[name][1]}{list(leaves[name][0])}" if name in leaves
+            else "absent")
+
   raise InputError(
       f"{folder}: saved with another model or optimizer: {name} is "
       f"{say(found)} in the checkpoint, {say(wanted)} in this run "
@@ -165,21 +267,33 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
       "that run, or choose another --workdir")
 
 
-def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
-  """Returns the parts of a saved state that `wanted` has, and their checksums.
+# --- restoring ---
+
+
+def _read(store: str, step: int, wanted: TrainState, run_id: str,
+          host: bool) -> tuple[Restored, dict]:
+  """Reads the parts of a saved state that `wanted` has, and their checksums.
 
   `wanted` has None for the other parts. Each process reads without the manager,
   which would wait for processes that may have failed.
 
   Raises:
-    InputError: the state is of another run, step, model or optimizer.
+    InputError: the state is of another run, model or optimizer.
     ValueError, and errors of orbax: the checkpoint is damaged.
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
   folder = epath.Path(_absolute(store), str(step))
-  meta = step_folders.meta(folder)
-  step_folders.check_owner(folder, meta, run_id)
+  meta = _meta(folder)
+  if meta["run_id"] != run_id:
+    raise InputError(
+        f"{folder}: a checkpoint of run {meta['run_id']}, expected one of run "
+        f"{run_id}; nothing was changed: restore the run's own checkpoint, or "
+        "move this folder away to resume from the previous one")
+  if meta["step"] != step:
+    raise ValueError(f"it holds step {meta['step']}")
+  if host and "host" not in meta:
+    raise ValueError("it has no rollouts in flight")
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     tree = handler.metadata(folder / "state").tree
     _check_fits(str(folder),
@@ -189,42 +303,17 @@ def _read(store: str, step: int, wanted: TrainState, run_id: str) -> tuple:
     restored = handler.restore(folder / "state", args=ocp.args.PyTreeRestore(
         item=item, partial_restore=True,
         restore_args=ocp.checkpoint_utils.construct_restore_args(item)))
-  host_bytes(store, step)  # raises if it is damaged
-  return TrainState(**dict.fromkeys(parts) | restored), meta["checksum"]
-
-
-def host_bytes(store: str, step: int) -> np.ndarray | None:
-  """Returns the `host` of `save`; None if there was none.
-
-  Raises:
-    ValueError, and errors of orbax: it is damaged.
-  """
-  folder = epath.Path(_absolute(store), str(step))
-  with (object_store.asking(store),
-        contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler):
-    meta = step_folders.meta(folder)
-    if "host" not in meta:
-      return None
-    restored = handler.restore(folder / "host", args=ocp.args.PyTreeRestore(
-        restore_args={"bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))
-  if zlib.crc32(restored["bytes"]) != meta["host"]:
+    saved = handler.restore(folder / "host", args=ocp.args.PyTreeRestore(
+        restore_args={"bytes": ocp.RestoreArgs(restore_type=np.ndarray)}))[
+            "bytes"] if host else None
+  if host and zlib.crc32(saved) != meta["host"]:
     raise ValueError("checksum of host differs")
-  return restored["bytes"]
+  state = TrainState(**dict.fromkeys(parts) | restored)
+  return Restored(step, state, saved), meta["checksum"]
 
 
 # Errors that do not mean a damaged file: another model, or a failing process.
 NO_DAMAGE = (InputError, MemoryError, jax.errors.JaxRuntimeError)
-
-
-def _read_again(*arguments) -> tuple:
-  """Calls `_read`, a second time if it fails: the network may have failed."""
-  with object_store.asking(arguments[0]):
-    try:
-      return _read(*arguments)
-    except NO_DAMAGE:
-      raise
-    except Exception:  # errors have many types
-      return _read(*arguments)
 
 
 class _DamagedError(Exception):
@@ -238,9 +327,9 @@ def _agree(wrong: str | None) -> None:
     raise _DamagedError(said[0])
 
 
-def _restore(store: str, step: int, wanted: TrainState,
-             run_id: str) -> TrainState:
-  """Returns the state of `_read` if it is intact; all processes must call.
+def _restore(store: str, step: int, wanted: TrainState, run_id: str,
+             host: bool) -> Restored:
+  """As `_read`, if it is intact; all processes must call.
 
   Raises:
     InputError: as `_read`, or this host has no permission to read it.
@@ -248,7 +337,7 @@ def _restore(store: str, step: int, wanted: TrainState,
   """
   wrong = None
   try:
-    state, saved = _read_again(store, step, wanted, run_id)
+    restored, saved = _read(store, step, wanted, run_id, host)
   except NO_DAMAGE:
     raise
   except Exception as error:
@@ -261,50 +350,48 @@ def _restore(store: str, step: int, wanted: TrainState,
           "resume from the previous checkpoint") from error
     wrong = f"{hosts.name()}: {repr(error)[:200]}"
   _agree(wrong)
-  found = _named_checksums(state)
+  found = _named_checksums(restored.state)
   differ = [key for key in found if key not in saved
             or found[key] != saved[key]]
   _agree(f"{hosts.name()}: checksum of {differ[0]} differs" if differ else None)
-  return state
+  return restored
 
 
-def restore_newest(store: str, abstract: TrainState, run_id: str):
-  """Returns (step, state) of the newest intact checkpoint; None without any.
+def restore_newest(store: str, abstract: TrainState, run_id: str, *,
+                   reach: float, keep: int, host: bool) -> Restored | None:
+  """The newest intact checkpoint that the records reach; None without any.
 
-  A checkpoint that any process finds damaged is logged and moved beside the
-  store. So are older checkpoints without readable meta, which the manager would
-  delete later.
+  A checkpoint that any process finds damaged, and one that the records do not
+  reach, is logged and moved beside the store.
 
   Args:
     store: the folder of `open_manager`.
     abstract: shapes, dtypes and shardings of the result, on any mesh.
     run_id: of the run that saved it.
+    reach: the last recorded step.
+    keep: of `open_manager`.
+    host: whether the run saves a `host`.
 
   Raises:
     InputError: no checkpoint could be read, or the newest readable one is of
       another run or model. Then no checkpoint was moved.
   """
-  damaged, found = {}, step_folders.steps(store)
-  for step in reversed(found):
+  found, damaged, restored = steps(store), {}, None
+  reached = [step for step in found if step <= reach]
+  for step in reversed(reached):
     try:
-      state = _restore(store, step, abstract, run_id)
+      restored = _restore(store, step, abstract, run_id, host)
+      break
     except _DamagedError as error:
       damaged[step] = str(error)
-      continue
-    if hosts.first():
-      damaged |= step_folders.unreadable(
-          store, [older for older in found if older < step])
-      for worse, reason in damaged.items():
-        aside = step_folders.set_aside(store, worse)
-        logging.warning(
-            "the checkpoint of step %d is damaged (%s): moved to %s; the "
-            "newest intact one is of step %d", worse, reason, aside, step)
-    return step, state
-  if damaged:
+  if damaged and restored is None:
     raise InputError(
         f"{store}: no checkpoint could be read ({damaged}); restore one from a "
         "copy, or start again in another --workdir")
-  return None
+  if hosts.first():
+    with bucket.asking(store):
+      _clear(store, reached, found[len(reached):], damaged, keep)
+  return restored
 
 
 def restore_params(store: str, step: int | None, abstract, run_id: str):
@@ -319,7 +406,7 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
   Raises:
     InputError: the step is absent, of another run or model, or damaged.
   """
-  found = step_folders.steps(store)
+  found = steps(store)
   if not found:
     raise InputError(
         f"{store}: holds no checkpoint: this run has no checkpoint yet; give "
@@ -329,8 +416,8 @@ def restore_params(store: str, step: int | None, abstract, run_id: str):
                      f"{', '.join(map(str, found))}")
   step = found[-1] if step is None else step
   try:
-    return step, _restore(
-        store, step, TrainState(None, abstract, None), run_id).params
+    return step, _restore(store, step, TrainState(None, abstract, None), run_id,
+                          False).state.params
   except _DamagedError as error:
     raise InputError(f"{os.path.join(store, str(step))}: damaged ({error}); "
                      "move this folder away to use the checkpoint before it"

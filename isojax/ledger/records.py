@@ -1,14 +1,11 @@
-"""Reads and writes the records of a run: JSON lines, with the compute spent.
+"""The ledger of a run: JSON lines, one record each, with the compute spent.
 
 Each line is one flat object. Other tools rely on the field names below. Each
-line ends with a checksum of all lines up to it. The module needs only the
-standard library for local files, so that a run can be read without jax. In a
-bucket (gs://) the lines are stored in parts (isojax.ledger.record_parts).
-isojax.ledger.continuity checks whether records are those of one run.
+line ends with a checksum of all lines up to it, so a changed, added or removed
+line is noticed. The module does not load jax.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -16,11 +13,10 @@ import os
 import time
 import uuid
 
-from isojax.errors import InputError, reason
-from isojax.ledger import object_store
-from isojax.ledger import record_parts
+from etils import epath
 
-PART_SECONDS = 30.0  # after which a training record can be read in a bucket
+from isojax.errors import InputError, reason
+from isojax.ledger import bucket
 
 COMMON = (
     "kind",  # "train" or "eval"
@@ -102,9 +98,6 @@ EVAL = (
     "correct",
 )
 FIELDS = {"train": frozenset(COMMON + TRAIN), "eval": frozenset(COMMON + EVAL)}
-# Values of fields that older records lack.
-ADDED = {"skipped_updates": 0, "scored_tokens": 0, "refilled": 0,
-         "put_back": 0, "seconds_logp": 0.0, "alarms": []}
 PHASES = ("sample", "score", "logp", "update")  # of a step, see seconds_* above
 CHAIN = "chain"  # a line's last field: a checksum of all lines up to it
 TOTALS = ("prompt_tokens", "sampled_tokens", "trained_tokens",
@@ -114,26 +107,9 @@ TIME_FIELDS = frozenset(
      "seconds_score", "seconds_logp", "seconds_update"))
 
 
-def completed(record: dict) -> dict:
-  """Returns a record with the fields that older records of a run lack."""
-  record = ADDED | record
-  if "updates" not in record:  # one a step
-    step = record["step"] if "step" in record else 0
-    record["updates"] = (step if isinstance(step, int) else 0) - (
-        record["skipped_updates"])
-  return record
-
-
 def phases(record: dict) -> list[float]:
-  """Returns the seconds of each of PHASES in a train record."""
-  record = completed(record)
+  """The seconds of each of PHASES in a train record."""
   return [record[f"seconds_{phase}"] for phase in PHASES]
-
-
-def _chained(record: dict, before: str) -> str:
-  """Returns the checksum of a record and of all records before it."""
-  text = before + json.dumps(record, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _check(record: dict) -> None:
@@ -151,7 +127,13 @@ def _check(record: dict) -> None:
       raise InputError(f"record field {name}={value}: expected a finite number")
 
 
-def _text(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
+def _chained(record: dict, before: str) -> str:
+  """The checksum of a record and of all records before it."""
+  text = before + json.dumps(record, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
   """Returns records as lines, and the checksum of the last one.
 
   Args:
@@ -163,6 +145,52 @@ def _text(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
     chain = _chained(record, chain)
     lines.append(json.dumps(record | {CHAIN: chain}, allow_nan=False) + "\n")
   return "".join(lines).encode(), chain
+
+
+def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
+  """As `sound`, of the content of a ledger."""
+  *lines, _ = content.split(b"\n")  # b"" or a line that a kill has cut
+  kept, chain = [], ""
+  for number, line in enumerate(lines, 1):
+    try:
+      record = json.loads(line)
+      stored, chain = record.pop(CHAIN), _chained(record, chain)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+      stored = None
+    if stored is None or stored != chain:
+      return kept, (
+          f"{path}:{number}: this line was changed, or lines before it were "
+          "changed, added or removed: its checksum does not fit; expected the "
+          "lines that a run wrote: restore the file, or keep the lines before "
+          f"this one with head -n {number - 1} {path} > cut.jsonl && mv "
+          f"cut.jsonl {path}, and run the same command again")
+    kept.append(record)
+  return kept, None
+
+
+def sound(path: str) -> tuple[list[dict], str | None]:
+  """Returns the records before the first damaged line, and what is wrong there.
+
+  An incomplete last line is dropped, and a missing file has no records.
+  Checksums are verified and removed.
+  """
+  try:
+    with bucket.asking(path):
+      return _sound(path, epath.Path(path).read_bytes())
+  except FileNotFoundError:
+    return [], None
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
+                     "file of records; restore it, or choose another --workdir"
+                     ) from error
+
+
+def read(path: str) -> list[dict]:
+  """All records of `sound`; InputError names the first damaged line."""
+  kept, problem = sound(path)
+  if problem:
+    raise InputError(problem)
+  return kept
 
 
 @contextlib.contextmanager
@@ -177,24 +205,42 @@ def _writing(path: str):
         ) from error
 
 
+def up_to(kept: list[dict], step: float) -> list[dict]:
+  """The records up to a step, which is included."""
+  return [r for r in kept if r["step"] <= step]
+
+
 class File:
-  """Appends records to a file; each is in the file when `append` returns."""
+  """The ledger of a run on a file system, for the process that adds to it.
+
+  Attributes:
+    kept: the records that it held when it was opened or cut.
+  """
 
   def __init__(self, path: str):
-    self._path, self._chain = path, _text(read(path))[1]
+    self._path, self.kept = path, read(path)
+    self._chain = text_of(self.kept)[1]
+
+  def cut(self, step: float) -> None:
+    """Removes the records after a step, and an incomplete last line.
+
+    A resumed run computes them again, with the same values. Atomic.
+    """
+    self.kept = up_to(self.kept, step)
+    text, self._chain = text_of(self.kept)
+    if os.path.exists(self._path) and os.path.getsize(self._path) != len(text):
+      with _writing(self._path):
+        replace(self._path, text)
 
   def append(self, record: dict) -> None:
-    """Adds a record as one line, in one write.
-
-    An incomplete last line, which a killed run may leave, must have been
-    removed by `keep`.
+    """Adds a record as one line, in one write; call `cut` first.
 
     Raises:
       InputError: the record has other fields than its kind, or a number that is
         not finite, or the line could not be written (full disk).
     """
     _check(record)
-    line, chain = _text([record], self._chain)
+    line, chain = text_of([record], self._chain)
     with _writing(self._path):
       fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
       try:
@@ -215,41 +261,50 @@ class File:
 
 
 class Bucket:
-  """Appends records to a bucket, in parts.
+  """The ledger of a run in a bucket, for the process that started it last.
 
-  A part is written by `sync`, with each evaluation, and with the first record
-  PART_SECONDS after the previous part. A kill loses only records after the
-  newest checkpoint, which the resumed run computes again.
+  As an object cannot be appended to, `sync` writes all lines. So do an
+  evaluation, and the first record SECONDS after the last write. A kill loses
+  only records after the newest checkpoint, which the resumed run computes again.
   """
 
+  SECONDS = 30.0
+
   def __init__(self, path: str):
-    self._chain = _text(read(path))[1]
-    self._parts, self._waiting = record_parts.Writer(path), []
-    self._written = time.monotonic()
+    self._object = bucket.Owned(path)
+    self.kept, problem = _sound(path, self._object.take() or b"")
+    if problem:
+      raise InputError(problem)
+    self._lines, self._chain = text_of(self.kept)
+    self._written, self._waiting = time.monotonic(), False
+
+  def cut(self, step: float) -> None:
+    """As File.cut."""
+    self.kept = up_to(self.kept, step)
+    self._lines, self._chain = text_of(self.kept)
+    self._waiting = True
+    self.sync()
 
   def append(self, record: dict) -> None:
-    """Adds a record to the next part; InputError as `File.append`."""
+    """Adds a record; InputError as File.append, or another process started."""
     _check(record)
-    line, self._chain = _text([record], self._chain)
-    self._waiting.append(line)
+    line, self._chain = text_of([record], self._chain)
+    self._lines, self._waiting = self._lines + line, True
     if (record["kind"] == "eval"
-        or time.monotonic() - self._written >= PART_SECONDS):
+        or time.monotonic() - self._written >= self.SECONDS):
       self.sync()
 
   def sync(self) -> None:
-    """Writes all pending records as one part."""
+    """Writes all records; InputError if another process started this run."""
     if self._waiting:
-      self._parts.add(b"".join(self._waiting))
-      self._waiting, self._written = [], time.monotonic()
+      self._object.write(self._lines)
+      self._written, self._waiting = time.monotonic(), False
 
 
 @contextlib.contextmanager
 def opened(path: str):
-  """Yields a File or Bucket for appending; writes pending records at the end.
-
-  Call `keep` first.
-  """
-  if not object_store.remote(path):
+  """Yields a File or Bucket; writes pending records at the end."""
+  if not bucket.remote(path):
     yield File(path)
     return
   ledger = Bucket(path)
@@ -260,113 +315,6 @@ def opened(path: str):
       ledger.sync()
     raise
   ledger.sync()
-
-
-def content(path: str, tail: int | None = None) -> bytes:
-  """Returns the bytes of a file, of records in parts, or of an object.
-
-  Args:
-    path: of a file, or in a bucket.
-    tail: read only lines that begin in the last `tail` bytes of a file.
-
-  Raises:
-    OSError: it cannot be read; FileNotFoundError: it does not exist.
-  """
-  if object_store.remote(path):
-    found = record_parts.read(path)
-    found = object_store.content(path) if found is None else found
-    if found is None:
-      raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return found
-  with open(path, "rb") as file:
-    if tail is not None and os.path.getsize(path) > tail:
-      file.seek(-tail, os.SEEK_END)
-      file.readline()  # this line may begin before `tail`
-    return file.read()
-
-
-def sound(path: str, tail: int | None = None) -> tuple[list[dict], str | None]:
-  """Returns the records before the first damaged line, and what is wrong there.
-
-  An incomplete last line is dropped, and a missing file has no records.
-  Checksums are verified and removed; the records of earlier versions have none.
-
-  Args:
-    path: the records.
-    tail: read only lines that begin in the last `tail` bytes, without
-      verifying checksums.
-  """
-  try:
-    *lines, incomplete = content(path, tail).split(b"\n")
-  except FileNotFoundError:
-    return [], None
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
-                     "file of records; restore it, or choose another --workdir"
-                     ) from error
-  del incomplete  # b"" after a complete last line
-  kept, chain = [], ""
-  for number, line in enumerate(lines, 1):
-    try:
-      record = json.loads(line)
-      if not isinstance(record, dict):
-        raise ValueError("not an object")
-    except ValueError as error:
-      return kept, (f"{path}:{number}: not a record ({error}); expected one "
-                    "JSON object a line")
-    stored = record.pop(CHAIN, None)
-    if tail is None:
-      chain = _chained(record, chain)
-      if stored not in (None, chain):
-        return kept, (
-            f"{path}:{number}: the checksum does not fit the lines up to this "
-            "one: one of them was changed, added or removed")
-    kept.append(record)
-  return kept, None
-
-
-def repair_hint(path: str) -> str:
-  """Returns what a user can do about a damaged line."""
-  return ("restore the file from a copy, or run python -m launch.repair "
-          f"--workdir={os.path.dirname(path)}, which keeps the lines before "
-          "this one, and then the same command again")
-
-
-def read(path: str, tail: int | None = None) -> list[dict]:
-  """Returns all records of `sound`.
-
-  Raises:
-    InputError: a line is damaged; the message names file and line.
-  """
-  kept, problem = sound(path, tail)
-  if problem:
-    raise InputError(f"{problem}; {repair_hint(path)}")
-  return kept
-
-
-def truncate_after(path: str, step: float) -> list[dict]:
-  """Keeps and returns the records of steps up to `step` (inf: all).
-
-  A resumed run computes later records again, with the same values, so no
-  record is missing or repeated.
-  """
-  kept = [r for r in read(path) if r["step"] <= step]
-  keep(path, kept)
-  return kept
-
-
-def keep(path: str, kept: list[dict]) -> None:
-  """Replaces the content of a file of records by `kept`, with checksums.
-
-  The file is replaced atomically, and only if its length changes. In a bucket
-  it is always replaced, so that later parts of another process are void.
-  """
-  text, _ = _text(kept)
-  if object_store.remote(path):
-    record_parts.begin(path, text)
-  elif os.path.exists(path) and os.path.getsize(path) != len(text):
-    with _writing(path):
-      replace(path, text)
 
 
 @contextlib.contextmanager
@@ -398,6 +346,6 @@ def replace(path: str, text: bytes) -> None:
 
 
 def comparable(kept: list[dict]) -> list[dict]:
-  """Returns the records without the fields that measure time."""
+  """The records without the fields that measure time."""
   return [{name: value for name, value in record.items()
            if name not in TIME_FIELDS} for record in kept]

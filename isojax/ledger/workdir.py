@@ -1,7 +1,7 @@
 """Locks the folder of a run, and reads and writes its config.json.
 
-In a bucket (gs://) a lease replaces the lock. This module does not interpret
-the config; isojax.experiment does.
+A folder in a bucket has no lock: its records have one writer (ledger.bucket).
+This module does not interpret the config; isojax.experiment does.
 """
 
 import contextlib
@@ -11,15 +11,19 @@ import hashlib
 import json
 import os
 import socket
+import time
 
-from isojax.ledger import lease
-from isojax.ledger import records
-from isojax.ledger import object_store
+from etils import epath
+
 from isojax.errors import InputError, reason
+from isojax.ledger import bucket
+from isojax.ledger import records
+
+PATIENCE = 0.5  # seconds; `held` locks a folder for an instant
 
 
 def run_id(values: dict) -> str:
-  """Returns 12 hex digits of the hash of all inputs of a run's results."""
+  """12 hex digits of the hash of all inputs of a run's results."""
   canonical = json.dumps(values, sort_keys=True)
   return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -34,7 +38,7 @@ def _flat(tree: dict, prefix: str = "") -> dict:
 
 
 def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
-  """Returns the keys whose values differ, and both values.
+  """The keys whose values differ, and both values.
 
   Args:
     one: a config.
@@ -49,106 +53,46 @@ def differences(one: dict, other: dict, *, at: tuple[str, str]) -> str:
       if key not in a or key not in b or a[key] != b[key])
 
 
-def _check_ours(folder: str) -> None:
-  """Raises InputError for a folder with other files and no config.json."""
-  if object_store.remote(folder):
-    names = set(object_store.names(folder))
-  else:
-    try:
-      names = set(os.listdir(folder)) if os.path.lexists(folder) else set()
-    except OSError as error:
-      raise InputError(f"--workdir={folder}: cannot be read ({reason(error)}); "
-                       "expected a folder; choose another one") from error
-  foreign = sorted(name for name in names - {"lock"} if not (
-      name.startswith("config.json") and name.endswith(".tmp")))
-  if foreign and "config.json" not in names:
-    raise InputError(
-        f"--workdir={folder}: contains {', '.join(foreign[:3])} but no "
-        "config.json, so it is no run's folder; choose another one")
-
-
-def claimed(folder: str) -> bool:
-  """Returns whether a folder belongs to a run, that is, has a config.json."""
-  return object_store.content(os.path.join(folder, "config.json")) is not None
-
-
 @dataclasses.dataclass(frozen=True)
 class Stored:
   """The content of config.json."""
 
   run_id: str  # of its records, its checkpoints and its reports
   identity: str  # hash of all inputs of its results
-  model_sha256: str | None  # of the base policy's weights; old runs: None
-  config: dict  # may lack keys that were added since
-  # alloc.C of the given config, which the identity contains, where alloc.M
-  # makes it void: `config` has the rollouts of these M steps. None elsewhere.
-  given_C: int | None = None
+  model_sha256: str  # of the base policy's weights
+  config: dict
+
+
+def claimed(folder: str) -> bool:
+  """Whether a folder belongs to a run, that is, has a config.json."""
+  return epath.Path(folder, "config.json").exists()
 
 
 def read_config(folder: str) -> Stored:
-  """Returns config.json of a run's folder.
-
-  Raises:
-    InputError: the folder has none, or it is damaged.
+  """Returns config.json; InputError if the folder has none, or it is damaged.
   """
-  path = os.path.join(folder, "config.json")
+  path = epath.Path(folder, "config.json")
   try:
-    content = object_store.content(path)
+    with bucket.asking(path, InputError):
+      stored = Stored(**json.loads(path.read_text()))
+    if not isinstance(stored.config, dict):
+      raise ValueError("config is not an object")
+    return stored
+  except FileNotFoundError as error:
+    raise InputError(f"--workdir={folder}: contains no config.json; expected "
+                     "the folder of a run") from error
+  except InputError:
+    raise
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
                      "file") from error
-  if content is None:
-    raise InputError(f"--workdir={folder}: contains no config.json; expected "
-                     "the folder of a run")
-  try:
-    # In earlier versions the run id was always the identity.
-    found = {"model_sha256": None, "given_C": None} | json.loads(content)
-    found = {"identity": found["run_id"]} | found
-    if not isinstance(found["config"], dict):
-      raise ValueError("config is not an object")
-    return Stored(*(found[field.name] for field in dataclasses.fields(Stored)))
-  except (ValueError, KeyError, TypeError) as error:
+  except (ValueError, TypeError, RecursionError) as error:
     raise InputError(f"{path}: damaged ({error}); restore it or choose another "
                      "--workdir") from error
 
 
-def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
-  """Writes config.json into a new folder, or checks an existing one.
-
-  Args:
-    folder: of the run.
-    here: the run that claims it.
-    shorter: the identity of a run that `here` extends, or None.
-  """
-  path = os.path.join(folder, "config.json")
-  if not claimed(folder) or read_config(folder).identity == shorter:
-    values = dataclasses.asdict(here)
-    if here.given_C is None:
-      del values["given_C"]
-    text = json.dumps(values, indent=2) + "\n"
-    if object_store.remote(folder):
-      object_store.write(path, text.encode())
-    else:
-      records.replace(path, text.encode())
-    return
-  there = read_config(folder)
-  if (there.run_id, there.identity) != (here.run_id, here.identity):
-    differ = differences(
-        json.loads(json.dumps(here.config)), there.config,
-        at=("in this config", "in the workdir")) or (
-            "the same config, but the files of the model, the stratum, the "
-            "reward (task.grader.file), a function of recipe.loss or the "
-            "prompts' tokens differ")
-    whose = (f"holds run {there.run_id} with other values, such as those it was "
-             "extended to" if there.run_id == here.run_id else
-             f"belongs to run {there.run_id}, expected run {here.run_id}")
-    raise InputError(
-        f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "
-        "give the values in the workdir to resume that run")
-
-
 def held(folder: str) -> bool:
-  """Returns whether a process currently holds a run's folder."""
+  """Whether a process currently holds a run's folder."""
   try:
     with open(os.path.join(folder, "lock"), encoding="utf-8") as lock:
       fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -168,79 +112,93 @@ def check_shared(folder: str, this_id: str) -> None:
 
 
 @contextlib.contextmanager
-def hold(folder: str):
-  """Locks the folder of a run for one process; creates a missing folder.
-
-  The kernel releases the lock of a killed process. In a bucket a lease is used
-  instead; the lease of a killed process first has to expire.
-
-  Raises:
-    InputError: the folder cannot be made or written, or another process holds
-      it.
-  """
-  if object_store.remote(folder):
-    with lease.hold(os.path.join(folder, "lock")):
-      yield
-    return
-  try:
-    os.makedirs(folder, exist_ok=True)
-    lock = open(os.path.join(folder, "lock"), "a+", encoding="utf-8")
-  except OSError as error:
-    raise InputError(f"--workdir={folder}: cannot be made or written "
-                     f"({reason(error)}); choose another one") from error
-  with lock:
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      lock.seek(0)
-      raise InputError(
-          f"--workdir={folder}: in use by {lock.read().strip()}; wait until it "
-          "ends, or choose another --workdir") from error
-    except OSError as error:  # a file system without locks
-      raise InputError(f"--workdir={folder}: cannot be locked "
-                       f"({reason(error)}); "
-                       "choose one on another file system") from error
-    with _writing(folder):
-      os.truncate(lock.fileno(), 0)
-      holder = f"process {os.getpid()} on {socket.gethostname()}\n"
-      os.write(lock.fileno(), holder.encode())
-    yield
-
-
-@contextlib.contextmanager
-def _writing(folder: str):
-  """Converts errors of the disk into an InputError."""
-  try:
-    yield
-  except OSError as error:
-    raise InputError(f"--workdir={folder}: cannot be written "
-                     f"({reason(error)}); free "
-                     "disk space or choose another one") from error
-
-
-@contextlib.contextmanager
 def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
-          identity: str | None = None, shorter: str | None = None,
-          given_C: int | None = None):
+          identity: str | None = None, shorter: str | None = None):
   """Locks a folder for one run, and writes or checks its config.json.
 
+  The kernel releases the lock of a killed process.
+
   Args:
-    folder: of the run.
+    folder: of the run; a missing one is made.
     config: of the run.
     this_id: the run id.
-    model_sha256: of the base policy's weights, for launch.convert, which merges
-      adapters into them.
+    model_sha256: of the base policy's weights.
     identity: hash of all inputs of the results, if it is not the run id.
     shorter: the identity of a run in the folder that this run extends.
-    given_C: see Stored.
 
   Raises:
-    InputError: as `hold`, or the folder belongs to another run, which was not
-      changed.
+    InputError: the folder cannot be written, is held by another process, or
+      belongs to another run; it was not changed.
   """
-  _check_ours(folder)
-  with hold(folder):
-    with _writing(folder):
-      _check_config(folder, Stored(this_id, identity or this_id, model_sha256,
-                                   config, given_C), shorter)
+  here = Stored(this_id, identity or this_id, model_sha256, config)
+  with contextlib.ExitStack() as stack:
+    try:
+      with bucket.asking(folder, InputError):
+        _check_ours(folder)
+        if not bucket.remote(folder):
+          os.makedirs(folder, exist_ok=True)
+          lock = stack.enter_context(
+              open(os.path.join(folder, "lock"), "a+", encoding="utf-8"))
+          _lock(folder, lock)
+        _check_config(folder, here, shorter)
+    except OSError as error:
+      raise InputError(f"--workdir={folder}: cannot be written "
+                       f"({reason(error)}); free disk space or choose another "
+                       "one") from error
     yield
+
+
+def _check_ours(folder: str) -> None:
+  """Raises InputError for a folder with other files and no config.json."""
+  path = epath.Path(folder)
+  names = {each.name for each in path.iterdir()} if path.exists() else set()
+  foreign = sorted(name for name in names - {"lock"} if not (
+      name.startswith("config.json") and name.endswith(".tmp")))
+  if foreign and "config.json" not in names:
+    raise InputError(
+        f"--workdir={folder}: contains {', '.join(foreign[:3])} but no "
+        "config.json, so it is no run's folder; choose another one")
+
+
+def _lock(folder: str, lock) -> None:
+  """Locks an open file; InputError names the process that holds it."""
+  end = time.monotonic() + PATIENCE
+  while True:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      break
+    except BlockingIOError as error:
+      if time.monotonic() > end:
+        lock.seek(0)
+        raise InputError(
+            f"--workdir={folder}: in use by {lock.read().strip()}; wait until "
+            "it ends, or choose another --workdir") from error
+      time.sleep(PATIENCE / 10)
+  os.truncate(lock.fileno(), 0)
+  os.write(lock.fileno(),
+           f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
+def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
+  """Writes config.json into a new folder, or checks an existing one."""
+  path = os.path.join(folder, "config.json")
+  there = read_config(folder) if claimed(folder) else None
+  if there is None or there.identity == shorter:
+    text = json.dumps(dataclasses.asdict(here), indent=2) + "\n"
+    if bucket.remote(folder):
+      epath.Path(path).write_text(text)
+    else:
+      records.replace(path, text.encode())
+  elif (there.run_id, there.identity) != (here.run_id, here.identity):
+    differ = differences(
+        json.loads(json.dumps(here.config)), there.config,
+        at=("in this config", "in the workdir")) or (
+            "the same config, but the files of the model, the stratum, the "
+            "reward (task.grader.file), a function of recipe.loss or the "
+            "prompts' tokens differ")
+    whose = (f"holds run {there.run_id} with other values, such as those it was "
+             "extended to" if there.run_id == here.run_id else
+             f"belongs to run {there.run_id}, expected run {here.run_id}")
+    raise InputError(
+        f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "
+        "give the values in the workdir to resume that run")

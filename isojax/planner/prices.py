@@ -6,7 +6,7 @@ import os
 
 from isojax import evaluate
 from isojax.errors import InputError
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 from isojax.ledger import records
 from isojax import plan_file
 from isojax.planner.cost import measured as measured_lib
@@ -49,8 +49,8 @@ def measured_records(ask: Request) -> list[dict] | None:
     return None
   if ask.bench is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
-  object_store.check(path, "measured")
-  if not object_store.remote(path) and not os.path.isfile(path):
+  bucket.check(path, "measured")
+  if not bucket.remote(path) and not os.path.isfile(path):
     raise InputError(f"--measured={path}: no such file; expected the "
                      "records.jsonl of a run")
   return measured_lib.train_records(records.read(path), path=path)

@@ -19,7 +19,7 @@ from isojax import rng
 from isojax import run_context
 from isojax import run_folder
 from isojax.ledger import records
-from isojax.ledger import step_folders
+from isojax.ledger import checkpoint
 from isojax.ledger import workdir
 from isojax.rl import packing
 from isojax.rl import update as update_lib
@@ -91,7 +91,7 @@ def keep(context: RunContext, base: Base, folder: str, *, k: int,
     seed: of the run.
   """
   store, kept = os.path.join(folder, "checkpoints"), ledger.distances(folder)
-  steps = step_folders.steps(store)
+  steps = checkpoint.steps(store)
   if not steps or any(each["step"] == steps[-1] for each in kept):
     return
   context = dataclasses.replace(

@@ -17,7 +17,6 @@ import socket
 import time
 
 from isojax import cli
-from isojax.ledger import lease as lease_lib
 from isojax.ledger import records
 from isojax.sweep import runs as runs_lib
 
@@ -26,6 +25,24 @@ NAME = re.compile(r"([0-9a-f]{12})\.([1-9][0-9]*)\.json")
 # before the run can save.
 STOPPED = (cli.PREEMPTED, -2, -15)
 UNREAD = 60.0  # seconds after which an incomplete file counts as dead
+
+
+def place() -> str | None:
+  """Returns a name for this boot and process table; None without /proc."""
+  try:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
+      return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+  except OSError:
+    return None
+
+
+def started(pid: int) -> str | None:
+  """Returns when a process started, as a process id may be used again."""
+  try:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+      return file.read().rpartition(")")[2].split()[19]
+  except (OSError, IndexError):
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +146,8 @@ def begin(root: str, run_id: str, number: int, *, version: str,
   """
   now, pid = time.time(), os.getpid()
   attempt = Attempt(
-      number, socket.gethostname(), lease_lib.place(), pid,
-      lease_lib.started(pid), version, lease, now, now, None, None, None)
+      number, socket.gethostname(), place(), pid,
+      started(pid), version, lease, now, now, None, None, None)
   created = _create(path_of(root, run_id, number), _text(attempt))
   return attempt if created else None
 
@@ -165,8 +182,8 @@ def alive(run_id: str, last: Attempt, seen: dict) -> bool:
     last: its last attempt.
     seen: is updated: (run id, number) -> (heartbeat, when it was first seen).
   """
-  if last.place is not None and last.place == lease_lib.place():
-    return lease_lib.started(last.pid) == last.started
+  if last.place is not None and last.place == place():
+    return started(last.pid) == last.started
   key = run_id, last.number
   if key not in seen or seen[key][0] != last.beat:
     seen[key] = last.beat, time.monotonic()

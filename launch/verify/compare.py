@@ -11,7 +11,7 @@ import os
 from isojax import cli
 from isojax.errors import InputError
 from isojax.ledger import records
-from isojax.ledger import object_store
+from isojax.ledger import bucket
 
 
 def relative(a, b) -> float:
@@ -56,7 +56,7 @@ def main(argv) -> None:
   if len(argv) < 3:
     raise InputError("expected two or more workdirs after the command")
   for folder in argv[1:]:
-    object_store.check(folder, "workdir")
+    bucket.check(folder, "workdir")
   first, *others = (records.read(os.path.join(folder, "records.jsonl"))
                     for folder in argv[1:])
   for folder, found in zip(argv[1:], [first, *others]):

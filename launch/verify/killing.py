@@ -21,7 +21,7 @@ from etils import epath
 
 from isojax.errors import InputError
 from isojax.ledger import records
-from isojax.ledger import step_folders
+from isojax.ledger import checkpoint
 from launch.verify import compare
 from launch.verify import processes
 
@@ -120,7 +120,7 @@ def killed(folder: str, arguments: list[str], environment: dict, *, M: int,
 def result(folder: str) -> Result:
   """Returns the hashes of a run; its checkpoint may be of any mesh."""
   store = os.path.join(folder, "checkpoints")
-  newest = epath.Path(store, str(max(step_folders.steps(store))))
+  newest = epath.Path(store, str(max(checkpoint.steps(store))))
   state = hashlib.sha256()
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     for part in ("state", "host"):  # host: rollouts in flight, if there are any

@@ -31,7 +31,7 @@ UPDATE = ("tests/rl/test_update.py",)
 CRITIC = ("tests/rl/test_critic.py",)
 SAMPLER = ("tests/sampling",)
 IN_FLIGHT = ("tests/sampling/test_in_flight.py",)
-LEDGER = ("tests/ledger/test_records.py", "tests/ledger/test_continuity.py")
+LEDGER = ("tests/ledger/test_records.py",)
 CHECKPOINT = ("tests/ledger/test_checkpoint.py",)
 FRONTIER = ("tests/frontier/test_envelope.py",)
 ALLOCATION = ("tests/test_allocation.py",)
@@ -594,14 +594,15 @@ MUTATIONS = (
     Mutation("a checksum does not cover the records before it", _RECORDS,
              "text = before + json.dumps(", "text = json.dumps(", LEDGER),
     Mutation("records of another run are accepted",
-             "isojax/ledger/continuity.py",
-             'if record["run_id"] != run_id:', "if False:", LEDGER),
+             "isojax/resume.py",
+             'if kept and kept[0]["run_id"] != context.run_id:', "if False:",
+             ("tests/test_main.py",)),
     Mutation("changed bytes of a checkpoint are not noticed", _CHECKPOINT,
              "or found[key] != saved[key]]", "]", CHECKPOINT),
     Mutation("a checksum ignores where a value is", _CHECKPOINT,
              "odd = odd * jnp.uint32(2654435761) + 2 * index",
              "odd = odd * jnp.uint32(2654435761) + 0 * index", CHECKPOINT),
     Mutation("the checkpoint of another run is restored",
-             "isojax/ledger/step_folders.py",
-             'if found["run_id"] != run_id:', "if False:", CHECKPOINT),
+             _CHECKPOINT, 'if meta["run_id"] != run_id:', "if False:",
+             CHECKPOINT),
 )

@@ -64,9 +64,14 @@ def store(saved, tmp_path):
   return str(tmp_path / "checkpoints")
 
 
-def restore(store, model):
-  return checkpoint.restore_newest(
-      store, optimizer_lib.abstract_state(model, TX), "abc")
+def restore_as(store, abstract, run_id="abc", reach=99, keep=2, host=False):
+  return checkpoint.restore_newest(store, abstract, run_id, reach=reach,
+                                   keep=keep, host=host)
+
+
+def restore(store, model, **more):
+  found = restore_as(store, optimizer_lib.abstract_state(model, TX), **more)
+  return found and found[:2]
 
 
 def data_file(step):
@@ -93,16 +98,46 @@ def test_newest_comes_back_on_any_mesh(store, states, axes):
 def test_the_host_bytes_come_back_and_damage_is_seen(saved, states, tmp_path,
                                                      model, size):
   store = str(tmp_path / "checkpoints")
-  assert checkpoint.host_bytes(saved, 5) is None
   host = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
   with checkpoint.open_manager(store, keep=2) as manager:
     checkpoint.save(manager, 3, states[3], "abc", host)
     checkpoint.save(manager, 5, states[5], "abc", host[::-1].copy())
-  np.testing.assert_array_equal(checkpoint.host_bytes(store, 3), host)
-  np.testing.assert_array_equal(checkpoint.host_bytes(store, 5), host[::-1])
+  again = lambda: restore_as(store, optimizer_lib.abstract_state(model, TX), host=True)
+  np.testing.assert_array_equal(again().host, host[::-1])
   meta = pathlib.Path(store) / "5/meta/metadata"
   meta.write_text(meta.read_text().replace('"host":', '"host":1'))
-  assert restore(store, model)[0] == 3
+  step, _, found = again()
+  assert step == 3
+  np.testing.assert_array_equal(found, host)
+
+
+def test_without_its_rollouts_in_flight_a_checkpoint_is_damaged(store, model):
+  """Rather than restored with an empty flight."""
+  with pytest.raises(InputError, match="no rollouts in flight"):
+    restore(store, model, host=True)
+
+
+@pytest.mark.parametrize("reach, step, left", [
+    (5, 5, ["3", "5"]), (4, 3, ["3"]), (3, 3, ["3"]), (2, None, [])])
+def test_the_records_reach_the_checkpoint(store, model, states, reach, step,
+                                          left):
+  """A later one is moved away, so that its step can be saved again."""
+  found = restore(store, model, reach=reach)
+  assert (found and found[0]) == step
+  assert sorted(os.listdir(store)) == left
+  assert sorted(os.listdir(os.path.dirname(store))) == ["checkpoints", *(
+      f"checkpoints-damaged-{each}" for each in (3, 5) if each > reach)]
+  with checkpoint.open_manager(store, keep=2) as manager:
+    checkpoint.save(manager, 5 if step != 5 else 7, states[5], "abc")
+
+
+def test_a_step_that_was_being_deleted_is_deleted(store, model):
+  """orbax deletes file by file; a kill leaves a part of the oldest step."""
+  shutil.copytree(f"{store}/3", f"{store}/1")
+  os.remove(f"{store}/1/meta/metadata")
+  assert restore(store, model)[0] == 5
+  assert sorted(os.listdir(store)) == ["3", "5"]
+  assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
 
 
 def cut(path):
@@ -162,8 +197,7 @@ def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
 def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
   with pytest.raises(InputError, match="5: a checkpoint of run abc, expected "
                      "one of run abd; nothing was changed"):
-    checkpoint.restore_newest(store, optimizer_lib.abstract_state(model, TX),
-                              "abd")
+    restore(store, model, run_id="abd")
   with pytest.raises(InputError, match="of run abc"):
     checkpoint.restore_params(
         store, 3, optimizer_lib.abstract_state(model, TX).params, "abd")
@@ -177,13 +211,6 @@ def test_a_copy_of_another_step_is_set_aside(store, model, states):
   assert step == 3
   assert_bits(state, states[3])
   assert os.path.isdir(f"{store}-damaged-5")
-
-
-def test_a_checkpoint_of_before_the_run_id_is_restored(store, model):
-  path = pathlib.Path(store) / "5/meta/metadata"
-  meta = json.loads(path.read_text())
-  path.write_text(json.dumps({"checksum": meta["checksum"]}))
-  assert restore(store, model)[0] == 5
 
 
 def as_file(step):
@@ -248,7 +275,7 @@ def bfloat16(abstract):
 def test_another_model_is_not_damage(store, model, other, difference):
   before = sorted(os.listdir(store))
   with pytest.raises(InputError, match=difference):
-    checkpoint.restore_newest(store, other(model), "abc")
+    restore_as(store, other(model))
   assert sorted(os.listdir(store)) == before
   assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
 
@@ -281,13 +308,13 @@ def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
   leaf = jax.ShapeDtypeStruct((256, 512), jnp.float32,
                               sharding=jax.sharding.SingleDeviceSharding(
                                   jax.devices()[0]))
-  found = checkpoint.restore_newest(store, TrainState(
+  found = restore_as(store, TrainState(
       step=jax.ShapeDtypeStruct((), jnp.int32, sharding=leaf.sharding),
-      params=dict.fromkeys("abcd", leaf), opt_state=()), "abc")
+      params=dict.fromkeys("abcd", leaf), opt_state=()))
   if found is None:
     assert seen == 1  # a step is safe once the next save has begun
     return
-  step, state = found
+  step, state, _ = found
   assert step in (seen - 1, seen, seen + 1)
   assert state.step == step
   for i, name in enumerate("abcd"):

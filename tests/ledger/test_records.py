@@ -3,6 +3,8 @@
 import concurrent.futures
 import json
 import os
+import re
+import subprocess
 import threading
 
 import pytest
@@ -21,6 +23,12 @@ def append(path, record):
   records.File(path).append(record)
 
 
+def cut(path, step):
+  ledger = records.File(path)
+  ledger.cut(step)
+  return ledger.kept
+
+
 @pytest.fixture
 def path(tmp_path):
   return str(tmp_path / "records.jsonl")
@@ -36,67 +44,75 @@ def test_what_is_appended_is_read(path):
 
 def test_missing_file_is_empty(path):
   assert records.read(path) == []
-  assert records.truncate_after(path, -1) == []
+  assert cut(path, -1) == []
   assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize("cut", [1, 7, 50])
-def test_torn_last_line_is_dropped(path, cut):
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_torn_last_line_is_dropped(path, size):
   for step in (1, 2):
     append(path, make(step=step))
-  os.truncate(path, os.path.getsize(path) - cut)
+  os.truncate(path, os.path.getsize(path) - size)
   assert [r["step"] for r in records.read(path)] == [1]
-  assert [r["step"] for r in records.truncate_after(path, 2)] == [1]
+  assert [r["step"] for r in cut(path, 2)] == [1]
   append(path, make(step=2))  # not glued to the torn line
   assert [r["step"] for r in records.read(path)] == [1, 2]
 
 
-@pytest.mark.parametrize("bad", ["{", "[1]", "hello", '{"a": 1',
-                                 '"\udcff"'],
-                         ids=["open", "list", "text", "half", "bytes"])
-def test_bad_line_in_the_middle_is_named(path, bad):
-  for step in (1, 2):
-    append(path, make(step=step))
+def changed(number, **values):
+  def spoil(lines):
+    lines[number - 1] = json.dumps(json.loads(lines[number - 1]) | values)
+  return spoil
+
+
+def unchained(number):
+  def spoil(lines):
+    for i in range(number - 1, len(lines)):
+      line = json.loads(lines[i])
+      del line["chain"]
+      lines[i] = json.dumps(line)
+  return spoil
+
+
+@pytest.mark.parametrize("spoil, line", [
+    (lambda lines: lines.insert(2, lines[2]), 4),  # twice
+    (lambda lines: lines.pop(2), 3), (lambda lines: lines.insert(2, lines[0]), 3),
+    (changed(3, step=7), 3), (changed(3, reward=0.99), 3),
+    (changed(1, run_id="beef"), 1), (changed(3, chain=5), 3),
+    (unchained(3), 3), (unchained(1), 1),
+    *((lambda lines, bad=bad: lines.insert(2, bad), 3) for bad in (
+        "{", "[1]", "hello", '{"a": 1', "[" * 100_000, "null", '"\udcff"'))])
+def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
+  """The command that the message gives makes the ledger sound."""
+  kept = [make(step=step, reward=step / 7) for step in range(1, 6)]
+  for record in kept:
+    append(path, record)
   with open(path, encoding="utf-8") as file:
-    first, second = file
+    lines = file.read().splitlines()
+  spoil(lines)
   with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-    file.write(f"{first}{bad}\n{second}")
-  with pytest.raises(InputError, match=r"records.jsonl:2: not a record"):
+    file.writelines(f"{each}\n" for each in lines)
+  with pytest.raises(InputError, match=f"^{path}:{line}: this line was") as told:
     records.read(path)
+  assert records.sound(path)[0] == kept[:line - 1]
+  remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
+  subprocess.run(remedy, shell=True, check=True, cwd=os.path.dirname(path))
+  assert records.read(path) == kept[:line - 1]
 
 
-def test_truncate_keeps_up_to_a_step(path):
+def test_cut_keeps_up_to_a_step(path):
   append(path, make("eval", 0))
   for step in (1, 2, 3):
     append(path, make(step=step))
   append(path, make("eval", 2))
   before = os.stat(path).st_ino
-  assert len(records.truncate_after(path, 3)) == 5
+  assert len(cut(path, 3)) == 5
   assert os.stat(path).st_ino == before  # nothing to do, nothing written
-  kept = records.truncate_after(path, 2)
+  kept = cut(path, 2)
   assert [(r["kind"], r["step"]) for r in kept] == [
       ("eval", 0), ("train", 1), ("train", 2), ("eval", 2)]
   assert records.read(path) == kept
-  assert records.truncate_after(path, -1) == records.read(path) == []
-
-
-def test_records_of_before_the_checksum_are_read_and_get_one(path):
-  kept = [make(step=1), make(step=2)]
-  with open(path, "w", encoding="utf-8") as file:
-    file.writelines(json.dumps(r) + "\n" for r in kept)
-  append(path, make(step=3))
-  assert records.read(path) == [*kept, make(step=3)]
-  with open(path, encoding="utf-8") as file:
-    text = file.read()
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(text.replace('"step": 1', '"step": 7'))
-  with pytest.raises(InputError, match="records.jsonl:3: the checksum"):
-    records.read(path)  # the first line with a checksum
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(text)
-  records.keep(path, records.read(path))
-  with open(path, encoding="utf-8") as file:
-    assert all("chain" in json.loads(line) for line in file)
+  assert cut(path, -1) == records.read(path) == []
 
 
 def test_a_folder_is_a_message(path):

@@ -13,9 +13,10 @@ import json
 import math
 import re
 
+from etils import epath
+
 from isojax.errors import InputError, reason
 from isojax.frontier.formats.base import Format
-from isojax.ledger import records
 
 BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,7 +56,7 @@ def load(path: str, formats: list[Format]) -> Log:
       output.
   """
   try:
-    data = records.content(path)
+    data = epath.Path(path).read_bytes()
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected the "
                      "path of a log or a table") from error

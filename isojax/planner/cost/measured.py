@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 
 from isojax.errors import InputError
-from isojax.ledger import records
 from isojax.models import shape as shape_lib
 from isojax.planner.cost import roofline
 from isojax.planner.cost.efficiency import CALIBRATED, PEAK, Efficiency
@@ -98,7 +97,7 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
   sample = (prefill + decode) / typical("seconds_sample")
   # Forward passes before the updates are priced with them.
   logp = statistics.median(
-      records.completed(r)["seconds_logp"] for r in train)
+      r["seconds_logp"] for r in train)
   update = sum(update) / (typical("seconds_update") + logp)
   return Efficiency(sample, sample, sample, update, update, update, 1.0,
                     typical("seconds_score"), f"measured from {path}")

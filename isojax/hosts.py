@@ -1,4 +1,4 @@
-"""Several processes of one run: they gather, agree, and end together.
+"""Several processes of one run: they meet, gather, agree, and end together.
 
 Every process runs the same program on its own devices and computes the same
 host values. What only one of them knows (a grader's verdict, a signal, the
@@ -6,13 +6,16 @@ clock) is gathered before anything depends on it. With one process nothing here
 costs time.
 """
 
+import collections
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import sys
 import threading
@@ -25,9 +28,11 @@ from jax.experimental import multihost_utils
 
 from isojax import cli
 from isojax import progress
-from isojax.ledger import workdir
 from isojax.errors import InputError
+from isojax.ledger import workdir
 
+MEET = 300  # seconds that a process waits for the others to start
+LEAVE = 60  # seconds that a finished process waits for the others
 # Seconds without a heartbeat after which a process counts as dead. Most deaths
 # are noticed at once, by a connection that breaks.
 HEARTBEAT = 10
@@ -36,6 +41,97 @@ HEARTBEAT = 10
 _LOST = re.compile(
     "gloo|nccl|coordination|heartbeat|barrier|connection|socket|unavailable|"
     "deadline_exceeded|aborted|cancelled", re.IGNORECASE)
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
+          "SLURM_PROCID", "SLURM_LOCALID")
+
+
+def scheduler(environ: dict, *, tpu: bool) -> str | None:
+  """What has started this process as one of several; None: nothing.
+
+  Args:
+    environ: os.environ, after jax was imported.
+    tpu: whether jax may use the TPUs of this machine.
+  """
+  has = lambda *names: all(name in environ for name in names)
+  if has(*_SLURM) and int(environ["SLURM_NTASKS"]) > 1:
+    return "Slurm"
+  if tpu and has("TPU_WORKER_HOSTNAMES"):  # of GKE
+    return "TPU" if "," in environ["TPU_WORKER_HOSTNAMES"] or has(
+        "MEGASCALE_COORDINATOR_ADDRESS") else None
+  if tpu and not has("TPU_SKIP_MDS_QUERY"):  # jax sets it where no TPU is
+    return "TPU"
+  if has("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"):
+    return "Kubernetes"
+  return None
+
+
+def _may_use_tpu() -> bool:
+  platforms = jax.config.jax_platforms
+  return importlib.util.find_spec("libtpu") is not None and (
+      not platforms or "tpu" in platforms.split(","))
+
+
+def initialize(coordinator: str | None, num_processes: int | None,
+               process_id: int | None) -> None:
+  """Connects the processes of the run, if there are several.
+
+  Must be called before anything asks jax for devices. A process that waits MEET
+  seconds in vain ends with cli.BAD_INPUT.
+
+  Args:
+    coordinator: HOST:PORT of process 0; None: all three are taken from the
+      environment of a TPU pod, Slurm or Kubernetes; "none": a run of this
+      process alone.
+    num_processes: of the run.
+    process_id: of this process, from 0.
+
+  Raises:
+    InputError: the flags do not go together, the processes cannot connect, or
+      they have different numbers of devices.
+  """
+  given, found = (coordinator, num_processes, process_id), None
+  if given == ("none", None, None):
+    return
+  if given == (None, None, None):
+    found = scheduler(os.environ, tpu=_may_use_tpu())
+    if found is None:
+      return
+  elif None in given or not 0 <= process_id < num_processes or (
+      num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
+    raise InputError(
+        f"--coordinator={coordinator} --num_processes={num_processes} "
+        f"--process_id={process_id}: expected HOST:PORT of process 0, the number "
+        "of all processes, and which one this is, from 0; or none of the three "
+        "on a TPU pod, under Slurm or Kubernetes; or only --coordinator=none, "
+        "for a run of this process alone")
+  hint = ("start the same command on every host within "
+          f"{MEET} s, or give --coordinator=none for a run of this process alone")
+  # jax would abort this process, with a stack of C++.
+  late = threading.Timer(MEET, _end, [cli.BAD_INPUT, (
+      f"isojax: {found or coordinator}: waited {MEET} s for the other processes "
+      f"of this run; {hint}\n")])
+  late.daemon = True
+  late.start()
+  progress.say(f"{found or coordinator}: waiting for the other processes of "
+               f"this run, at most {MEET} s")
+  try:
+    jax.distributed.initialize(
+        *(given if found is None else ()), initialization_timeout=MEET + 60,
+        heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
+  except (RuntimeError, ValueError, OSError, ImportError) as error:
+    raise InputError(f"{found or coordinator}: {str(error).splitlines()[0]:.200}; "
+                     f"{hint}") from error
+  finally:
+    late.cancel()
+  # jax has installed its own SIGTERM handler, which would only note it.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  held = collections.Counter(x.process_index for x in jax.devices())
+  if len(set(held.values())) > 1:  # every process sees this
+    raise InputError(
+        "the processes of this run have different numbers of devices, "
+        + ", ".join(f"process {i} has {n}" for i, n in sorted(held.items()))
+        + "; give each the same")
+  say(f"one run of {len(held)} processes, {sum(held.values())} devices")
 
 
 class EverywhereError(InputError):
@@ -43,17 +139,17 @@ class EverywhereError(InputError):
 
 
 def count() -> int:
-  """Returns the number of processes of this run."""
+  """The number of processes of this run."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def number() -> int:
-  """Returns the index of this process, from 0."""
+  """The index of this process, from 0."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
 def first() -> bool:
-  """Returns whether this is process 0, the one that writes files."""
+  """Whether this is process 0, the one that writes files."""
   return number() == 0
 
 
@@ -125,8 +221,8 @@ def agree(values: dict) -> None:
 
 
 def code() -> dict:
-  """Returns the hash of our sources and the versions of libraries."""
-  folder, content = pathlib.Path(__file__).parents[1], hashlib.sha256()
+  """The hash of our sources and the versions of libraries."""
+  folder, content = pathlib.Path(__file__).parent, hashlib.sha256()
   for file in sorted(folder.rglob("*.py")):
     content.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
   return {"isojax": content.hexdigest()[:12], "python": sys.version.split()[0]
@@ -162,7 +258,7 @@ def shared_fate():
     lost = isinstance(error, (ValueError, RuntimeError)) and not isinstance(
         error, InputError) and _LOST.search(str(error))
     if lost and not further.is_set():
-      complain(f"{traceback.format_exc()}isojax: {name()}: waiting "
+      _say_last(f"{traceback.format_exc()}isojax: {name()}: waiting "
                 f"{2 * HEARTBEAT} s, in which jax ends this process if another "
                 "one is gone\n")
       time.sleep(2 * HEARTBEAT)
@@ -176,14 +272,19 @@ def shared_fate():
           "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
-    complain(text)
-    if first() and code_ != cli.PEER_LOST:
-      time.sleep(1.0)  # others with the same error may print it first
-    os._exit(code_)
+    # Others with the same error may print it first.
+    _end(code_, text, after=1.0 if first() and code_ != cli.PEER_LOST else 0.0)
 
 
-def complain(text: str) -> None:
+def _say_last(text: str) -> None:
   """Writes to standard error, after what was printed so far."""
   sys.stdout.flush()
   sys.stderr.write(text)
   sys.stderr.flush()
+
+
+def _end(code_: int, text: str, after: float = 0.0) -> None:
+  """Ends this process at once."""
+  _say_last(text)
+  time.sleep(after)
+  os._exit(code_)

@@ -1,0 +1,118 @@
+"""Runs in a bucket, gs://BUCKET/FOLDER.
+
+etils reads and lists it through gcsfs, as orbax does. tensorstore writes the one
+object that only one process may write.
+"""
+
+import contextlib
+import glob
+import importlib.util
+import os
+import re
+
+from etils import epath
+
+from isojax.errors import InputError
+from isojax.errors import OutOfReachError
+
+
+def remote(path: str | os.PathLike) -> bool:
+  """Whether a path is in a bucket, not in a file system."""
+  return os.fspath(path).startswith("gs://")
+
+
+def check(path: str, flag: str) -> None:
+  """Raises InputError for a path that is neither local nor gs://BUCKET/PATH."""
+  if not re.match(r"[A-Za-z][\w+.-]*:/", path):
+    return
+  if not re.match(r"gs://[^/]+/+[^/]", path):
+    raise InputError(f"--{flag}={path}: expected a local folder, or "
+                     "gs://BUCKET/FOLDER of Google Cloud Storage")
+  if importlib.util.find_spec("gcsfs") is None:
+    raise InputError(f"--{flag}={path}: gcsfs is not installed; "
+                     "pip install 'isojax[gcs]'")
+  import fsspec  # used by etils
+  # Each process of a run must see what the others wrote without delay.
+  fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+
+
+@contextlib.contextmanager
+def asking(path: str | os.PathLike, kind=OutOfReachError):
+  """Converts any error of a bucket into one line; local errors pass unchanged.
+
+  Args:
+    path: what is read or written.
+    kind: OutOfReachError while a run goes on, whose clients have tried again
+      for minutes; InputError at the start, where it is rather a wrong name.
+  """
+  try:
+    yield
+  except InputError:
+    raise
+  except Exception as error:  # three clients have many error types
+    if not remote(path):
+      raise
+    told = " ".join((str(error) or repr(error)).split())[:200]
+    raise kind(
+        f"{path}: the bucket cannot be used ({told}); what was written is kept: "
+        "check its name, the credentials and their role storage.objectAdmin, "
+        "then run the same command again") from error
+
+
+def matching(pattern: str) -> list[str]:
+  """The paths that match a pattern, in order."""
+  if not remote(pattern):
+    return sorted(glob.glob(pattern))
+  folder, _, rest = pattern.removeprefix("gs://").partition("/")
+  with asking(pattern, InputError):
+    return sorted(map(str, epath.Path(f"gs://{folder}").glob(rest)))
+
+
+class Owned:
+  """An object that one process writes: the one that took it over last.
+
+  Every write depends on the generation of the one before (fencing), so a
+  process that still runs somewhere notices at its next write that another one
+  has taken over.
+  """
+
+  def __init__(self, path: str):
+    import tensorstore  # loads 20 MB
+    folder, _, self._name = path.rpartition("/")
+    self._path = path
+    with asking(path, InputError):
+      self._store = tensorstore.KvStore.open(f"{folder}/").result()
+
+  def take(self) -> bytes | None:
+    """Takes the object over; returns its content, None if there is none."""
+    while True:
+      with asking(self._path, InputError):
+        found = self._store.read(self._name).result()
+        self._generation = found.stamp.generation
+        if found.state == "missing":
+          return None
+        if self._written(found.value):
+          return found.value
+
+  def write(self, content: bytes) -> None:
+    """Replaces the content.
+
+    Raises:
+      InputError: another process has taken the object over.
+      OutOfReachError: the bucket cannot be used.
+    """
+    with asking(self._path):
+      if self._written(content):
+        return
+      found = self._store.read(self._name).result()
+    if found.value != content:  # else the answer to our own write was lost
+      raise InputError(f"{self._path}: another process has started this run and "
+                       "writes its records; this one ends")
+    self._generation = found.stamp.generation
+
+  def _written(self, content: bytes) -> bool:
+    stamp = self._store.write(self._name, content,
+                              if_equal=self._generation).result()
+    if stamp.generation:
+      self._generation = stamp.generation
+    return bool(stamp.generation)
