@@ -20,7 +20,7 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=setuptools.find_packages(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
-    package_data={"isojax": ["assets/*.jsonl", "assets/*/*"]},
+    package_data={"isojax": ["assets/*.jsonl", "assets/*/*", "frontier/*.html"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow

@@ -86,9 +86,9 @@ def main(argv) -> None:
   path = os.path.join(_OUT.value, "fit.json")
   found = result.document(study, rows, chosen, wanted, notes=more + notes,
                           path=path)
-  figures = result.save(found, _OUT.value)
+  result.save(found, _OUT.value)
   print(result.summary(found))
-  print(f"wrote {path}, {result.count(figures)} figures and report.html in "
+  print(f"wrote {path}, the figures and report.html in "
         f"{time.monotonic() - began:.1f} s")
 
 

@@ -22,32 +22,32 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 def draw(document: dict):
   """Returns the figure: measured rewards on the left, frontier on the right."""
   from matplotlib.figure import Figure  # the extra `plot`
-  from isojax.frontier.report import axes
+  from isojax.frontier import plots
   from isojax.frontier.labels import metric_of
   study, frontier = document["study"], document["frontier"]
-  look = lambda n: dict(color=axes.colour_of(n, study["n"]),
-                        marker=axes.marker_of(n, study["n"]))
-  figure = Figure((axes.WIDTH, 3.2), layout="constrained")
+  look = lambda n: dict(color=plots.colour_of(n, study["n"]),
+                        marker=plots.marker_of(n, study["n"]))
+  figure = Figure((plots.WIDTH, 3.2), layout="constrained")
   left, right = figure.subplots(1, 2, sharey=True)
   for run in study["runs"]:
-    left.plot(*axes.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
+    left.plot(*plots.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
   left.set_title(f"{len(study['runs'])} runs, one point per evaluation")
   left.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
   for curve in document["curves"]:
-    C, R = axes.floats(curve, "C", "reward")
+    C, R = plots.floats(curve, "C", "reward")
     seen = C <= curve["C_hi"]
     colour = look(curve["n"])["color"]
     right.plot(C[seen], R[seen], color=colour, lw=1)
     left.plot([], [], label=f"n = {curve['n']}", **look(curve["n"]))
-  C, R, low, high = axes.floats(frontier, "C", "reward", "low", "high")
+  C, R, low, high = plots.floats(frontier, "C", "reward", "low", "high")
   right.fill_between(C, low, high, color="0.88", lw=0, label="95% interval")
   for n in sorted(set(frontier["n"])):
     leads = [n == leader for leader in frontier["n"]]
     right.plot(C[leads], R[leads], lw=4, solid_capstyle="butt",
                color=look(n)["color"], label=f"n = {n} leads")
   right.set_title("frontier: the best configuration at each C")
-  axes.C_axis(left, study, log=False)
-  axes.C_axis(right, study)
+  plots.C_axis(left, study, log=False)
+  plots.C_axis(right, study)
   for ax in (left, right):
     ax.legend(loc="lower right")
   return figure
@@ -56,7 +56,7 @@ def draw(document: dict):
 def main(_) -> None:
   try:
     import matplotlib
-    from isojax.frontier.report import axes
+    from isojax.frontier import plots
   except ImportError as error:
     raise InputError("launch.readme_figure draws and needs the extra: pip "
                      "install -e '.[plot]'") from error
@@ -67,9 +67,9 @@ def main(_) -> None:
     raise InputError(f"--fit={_FIT.value}: cannot be read ({error}); make it "
                      "with python -m launch.fit") from error
   os.makedirs(os.path.dirname(_OUT.value) or ".", exist_ok=True)
-  with matplotlib.rc_context(axes.STYLE):
+  with matplotlib.rc_context(plots.STYLE):
     figure = draw(document)
-    axes.save(figure, *os.path.split(_OUT.value), ("png", "svg"))
+    plots.write(figure, *os.path.split(_OUT.value), ("png", "svg"))
   print(f"wrote {_OUT.value}.svg and {_OUT.value}.png")
 
 

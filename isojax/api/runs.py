@@ -170,8 +170,8 @@ class Run:
     A matplotlib.figure.Figure, which a notebook shows; figure.savefig(path)
     stores it. Bars are standard errors over the validation problems.
     """
-    from isojax.frontier.report import plots_run  # needs matplotlib
-    return figures.shown(plots_run.learning(list(self.records.evaluations)))
+    from isojax.frontier import plots  # needs matplotlib
+    return figures.shown(plots.learning(list(self.records.evaluations)))
 
 
 def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,

@@ -33,8 +33,8 @@ class Speedup:
       InputError: matplotlib is not installed.
     """
     result.need_matplotlib("plot")
-    from isojax.frontier.report import plots_speedup  # needs matplotlib
-    return figures.shown(plots_speedup.curves(self.document))
+    from isojax.frontier import plots  # needs matplotlib
+    return figures.shown(plots.speedup(self.document))
 
   @unchained
   def save(self, folder: Path) -> None:

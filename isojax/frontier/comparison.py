@@ -233,8 +233,8 @@ def save(found: dict, out: str) -> str:
   if not importlib.util.find_spec("matplotlib"):
     return (f"{path}; the figure needs "
             f"pip install -e '.[plot]'")
-  from isojax.frontier.report import plots_speedup  # needs matplotlib
-  return f"{path} and {', '.join(plots_speedup.save(found, out))}"
+  from isojax.frontier import plots  # needs matplotlib
+  return f"{path} and {', '.join(plots.write(plots.speedup(found), out, 'speedup'))}"
 
 
 def compared(q: Question) -> Comparison:

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 
-from isojax import progress
 from isojax.errors import InputError
 from isojax.format import compact, many, rate
 from isojax.frontier import analysis
@@ -17,7 +16,6 @@ from isojax.frontier import study as study_lib
 from isojax.frontier.formats import base
 from isojax.frontier.read import Row
 from isojax.frontier.study import Selection
-from isojax.frontier.report.sections import IN_COLUMN
 from isojax.frontier.study import Study
 from isojax.ledger import records
 
@@ -88,12 +86,6 @@ def curve_of(run: dict, study: dict) -> str:
   return f"{run['run_id']}: {ends} {labels.axis_of(study)[1]}"
 
 
-def count(paths: list[str]) -> int:
-  """Returns the number of figures; `save` writes several files of each."""
-  return len({os.path.basename(path).partition(".")[0].removesuffix(IN_COLUMN)
-              for path in paths})
-
-
 def document(study: Study, rows: list[Row], chosen: Selection,
              options: bootstrap.Options, *, notes: list[str],
              path: str) -> dict:
@@ -108,12 +100,9 @@ def document(study: Study, rows: list[Row], chosen: Selection,
     path: of the file, for the command that comes next.
   """
   others = other_metrics(study.metric, rows, chosen)
-  total = sum(len(each.configurations) for each in (study, *others.values()))
-  with progress.track(total, "fitting", "curves") as advance:
-    fit = analysis.analyse(study, options, advance)
-    fits = {study.metric: fit} | {
-        metric: analysis.analyse(each, options, advance)
-        for metric, each in others.items()}
+  fit = analysis.analyse(study, options)
+  fits = {study.metric: fit} | {metric: analysis.analyse(each, options)
+                                for metric, each in others.items()}
   study = fit.study  # without what is not fitted
   notes, min_C = list(notes), options.points.min_C
   hill = fit_json.scalerl_fields(study, min_C=min_C, notes=notes)
@@ -129,7 +118,7 @@ def figure(found: dict, name: str):
   Raises:
     InputError: no such figure, or no data for it.
   """
-  from isojax.frontier.report import plots  # needs matplotlib
+  from isojax.frontier import plots  # needs matplotlib
   there = plots.drawable(found)
   if name not in plots.FIGURES:
     raise InputError(f"name={name!r}: expected one of {', '.join(there)}")
@@ -146,12 +135,11 @@ def save(found: dict, folder: str) -> list[str]:
     InputError: the folder cannot be written, or matplotlib is missing.
   """
   need_matplotlib("the report")
-  from isojax.frontier.report import html
-  from isojax.frontier.report import plots  # needs matplotlib
+  from isojax.frontier import plots, report  # need matplotlib
   try:
     figures = plots.save(found, folder)
     records.replace(os.path.join(folder, "report.html"),
-                    html.page(found, figures).encode(errors="replace"))
+                    report.page(found, figures).encode(errors="replace"))
     records.replace(os.path.join(folder, "fit.json"),
                     json.dumps(found, allow_nan=False).encode())
   except OSError as error:

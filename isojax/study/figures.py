@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from isojax.format import compact
-from isojax.frontier.report import axes as axes_lib
+from isojax.frontier import plots as axes_lib
 from isojax.study import arms as arms_lib
 
 WIDTH = 4.2  # inches

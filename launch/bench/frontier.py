@@ -19,8 +19,8 @@ from isojax.frontier import synthetic
 from isojax.frontier import read as read_lib
 from isojax.frontier import fit_json
 from isojax.frontier import study as study_lib
-from isojax.frontier.report import html
-from isojax.frontier.report import plots
+from isojax.frontier import plots
+from isojax.frontier import report
 from isojax.allocation import B_MAX, PAPER_BP, PAPER_N, cells
 
 EVALUATIONS, PROBLEMS, SAMPLES = 200, 300, 4
@@ -78,7 +78,7 @@ def rows():
         matched=fit_json.scalerl_matched(study, hill, min_C=0.0),
         next_plan=next_sweep.next_plan(fit, path="fit.json"))
     yield row("variants, extrapolation, interference")
-    html.page(found, plots.save(found, folder))
+    report.page(found, plots.save(found, folder))
     yield row("figures and report")
   last = begun
   yield row("all")

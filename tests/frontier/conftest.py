@@ -2,8 +2,8 @@
 
 import pytest
 
-from isojax.frontier.report import plots
-from tests.frontier.report import documents as make
+from isojax.frontier import plots
+from tests.frontier import documents as make
 
 
 @pytest.fixture(scope="session")

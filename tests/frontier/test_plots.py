@@ -8,13 +8,10 @@ from matplotlib.colors import same_color
 import numpy as np
 import pytest
 
-from isojax.frontier import result
-from isojax.frontier.report import axes
-from isojax.frontier.report import html
-from isojax.frontier.report import plots
-from isojax.frontier.report import plots_frontier
-from tests.frontier.report import documents as make
-from tests.frontier.report import page
+from isojax.frontier import plots
+from isojax.frontier import report
+from tests.frontier import documents as make
+from tests.frontier import page
 
 
 def test_every_figure_is_written_and_not_empty(saved, documents):
@@ -23,7 +20,7 @@ def test_every_figure_is_written_and_not_empty(saved, documents):
       for kind in ("png", "svg", "pdf")} | {
           f"{name}-column.{kind}" for name in ("law", "reward")
           for kind in ("svg", "pdf")}
-  assert result.count(saved["joint"]) == len(plots.FIGURES) == 7
+  assert len(plots.FIGURES) == 7
   for path in map(pathlib.Path, saved["joint"]):
     assert path.stat().st_size > 8000
     if path.suffix == ".svg":
@@ -50,7 +47,7 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   first = [pathlib.Path(p).read_bytes() for p in paths]
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
-  told = page.Page(html.page(found, paths))
+  told = page.Page(report.page(found, paths))
   assert "No law was fitted" in told.text
   assert "ScaleRL" not in told.text and "Sensitivity" not in told.text
 
@@ -64,8 +61,8 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   paths = plots.save(zero, str(tmp_path))
   assert not any("law." in path for path in paths)
   ax, = plots.best_n(zero).axes
-  assert not [line for line in ax.lines if line.get_marker() in axes.MARKERS]
-  told = page.Page(html.page(zero, paths))
+  assert not [line for line in ax.lines if line.get_marker() in plots.MARKERS]
+  told = page.Page(report.page(zero, paths))
   assert "no n differs: avg is 0 throughout" in told.text
 
 
@@ -78,7 +75,7 @@ def test_the_ribbon_changes_where_the_curves_cross(documents):
   found = documents["joint"]
   moves = [C for C in found["frontier"]["change"] if C is not None]
   assert moves
-  starts = [stretch[0] for stretch in plots_frontier._stretches(
+  starts = [stretch[0] for stretch in plots._stretches(
       found["frontier"])]
   assert set(moves) <= set(starts) and starts == sorted(starts)
 
@@ -92,28 +89,28 @@ def test_few_ticks_and_never_none(low, high):
 
 def test_n_has_one_colour_and_no_two_share_it():
   tested = [8, 16, 32, 64, 128, 256, 512, 1024]
-  colours = [axes.colour_of(n, tested) for n in tested]
+  colours = [plots.colour_of(n, tested) for n in tested]
   luminance = [np.dot(c[:3], (0.2126, 0.7152, 0.0722)) for c in colours]
   assert np.diff(luminance).min() > 0.02  # also without colour
-  assert len({axes.marker_of(n, tested) for n in tested}) == len(tested)
-  assert axes.colour_of(8, [8]) == axes.colour_of(16, [16])  # a single n
+  assert len({plots.marker_of(n, tested) for n in tested}) == len(tested)
+  assert plots.colour_of(8, [8]) == plots.colour_of(16, [16])  # a single n
 
 
 def test_every_colour_is_readable_on_white():
   """WCAG 2.2, 1.4.11: a contrast of at least 3."""
   tested = [2, 4, 8, 16]
   for n in tested:
-    c = np.array(axes.colour_of(n, tested)[:3])
+    c = np.array(plots.colour_of(n, tested)[:3])
     linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     assert 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05) >= 3, n
 
 
 def test_figures_of_a_column_are_readable_on_a_phone(name, documents):
   """At 358 px of 3.3 inches, a point is 1.5 px: 7 points are 10 px."""
-  for draw in (plots_frontier.law_column, plots_frontier.reward_column):
+  for draw in (plots.law_column, plots.reward_column):
     figure = draw(documents[name])
     figure.draw_without_rendering()
-    assert figure.get_size_inches()[0] == axes.COLUMN
+    assert figure.get_size_inches()[0] == plots.COLUMN
     texts = [t for ax in figure.axes for t in (
         *ax.texts, ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels())]
     assert min(t.get_fontsize() for t in texts) * 358 / (72 * 3.3) > 10
@@ -124,7 +121,7 @@ def test_figures_of_a_column_are_readable_on_a_phone(name, documents):
 def test_the_colour_of_n_is_the_same_in_every_figure(documents):
   found = documents["joint"]
   tested = found["study"]["n"]
-  colours = {axes.marker_of(n, tested): axes.colour_of(n, tested)
+  colours = {plots.marker_of(n, tested): plots.colour_of(n, tested)
              for n in tested}
   seen = set()
   for draw in (plots.reward, plots.law, plots.sensitivity, plots.scalerl):
@@ -132,7 +129,7 @@ def test_the_colour_of_n_is_the_same_in_every_figure(documents):
       for line in ax.lines:
         mark, colour = line.get_marker(), line.get_color()
         if mark in colours and line.get_markerfacecolor() != "white" and (
-            colour != axes.GREY):
+            colour != plots.GREY):
           face = line.get_markerfacecolor()
           assert same_color(face, colours[mark]), (draw.__name__, mark)
           seen.add((draw.__name__, mark))
@@ -152,7 +149,7 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
   thick = [line for line in plots.reward(found).axes[0].lines
            if line.get_linewidth() == 4]
   assert [line.get_linestyle() for line in thick].count("--") == sum(
-      not stretch[-1] for stretch in plots_frontier._stretches(
+      not stretch[-1] for stretch in plots._stretches(
           found["frontier"]))
 
 
@@ -189,7 +186,7 @@ def test_labels_do_not_overlap(name, documents):
 
 
 def test_spread_keeps_order_and_distance():
-  at = plots_frontier.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
+  at = plots.spread([0.1, 0.11, 0.5, 0.99, 0.99], 0.1, 0.0, 1.0)
   assert np.diff(at).min() >= 0.1 - 1e-12
   assert at[0] == 0.1 and at[2] == 0.5 and at[-1] == 1.0
 
@@ -219,4 +216,4 @@ def test_the_interval_of_A_is_drawn_and_not_a_margin(documents):
   row.update(A_interval=[0.52, 1.0])  # far above the points
   (low, high), = drawn()
   assert low == 0.52 and 0.57 < high < 1.0
-  assert "[0.520, 1.000]" in page.Page(html.page(found, [])).text
+  assert "[0.520, 1.000]" in page.Page(report.page(found, [])).text

@@ -1,0 +1,707 @@
+"""The figures: those of a parsed fit.json, of one run and of launch.speedup.
+
+The same n has the same colour and marker in all of them.
+"""
+
+import math
+import os
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN, CARETUP
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator
+from matplotlib.ticker import NullFormatter
+
+from isojax.format import compact, number, pair, rate, signed
+from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
+
+WIDTH = 8.0  # inches, of a page of the report
+COLUMN = 3.3  # inches, of a column of a paper and of a phone
+DPI = 150  # 1200 px of WIDTH
+PALETTE = "plasma"  # for colour-blind readers too; its luminance only rises
+LIGHTEST = 0.63  # of PALETTE: contrast of at least 3 with white (WCAG 1.4.11)
+FORMATS = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+GREY = "0.45"
+MARKERS = "os^DvPX*<>phd"
+STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
+         "axes.spines.top": False, "axes.spines.right": False,
+         "legend.frameon": False, "legend.fontsize": 8,
+         "svg.hashsalt": "isojax",
+         "pdf.fonttype": 42,  # fonts that journals accept
+         "text.parse_math": False}  # a run may be named $x$
+styled = matplotlib.rc_context(STYLE)  # a decorator, applied at each call
+
+
+def colour_of(n: int, tested) -> tuple:
+  """The palette over log2 n, without its end, too light on white."""
+  low, high = math.log2(min(tested)), math.log2(max(tested))
+  at = (math.log2(n) - low) / (high - low) if high > low else 0.5
+  return matplotlib.colormaps[PALETTE](LIGHTEST * at)
+
+
+def marker_of(n: int, tested) -> str:
+  """The marker of n among the tested n."""
+  return MARKERS[sorted(tested).index(n) % len(MARKERS)]
+
+
+def write(figure, out: str, name: str, formats=tuple(FORMATS)) -> list[str]:
+  """Writes a figure in each format, with the same bytes each time."""
+  paths = []
+  for kind in formats:
+    paths.append(os.path.join(out, f"{name}.{kind}"))
+    with matplotlib.rc_context(STYLE):
+      figure.savefig(paths[-1], dpi=DPI, metadata=FORMATS[kind])
+    figure.set_layout_engine("none")  # arranged; again would take as long
+  return paths
+
+
+def floats(row: dict, *keys: str) -> list[np.ndarray]:
+  """These lists of a row as arrays; null becomes NaN."""
+  return [np.array(row[key], float) for key in keys]
+
+
+def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
+  """Makes the horizontal axis one of compute."""
+  if log:
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=subs, numticks=30))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+  ax.xaxis.set_major_formatter(FuncFormatter(compact))
+  ax.set_xlabel("{}, {}".format(*axis_of(study)))
+
+
+def n_axis(ax, name: str, tested):
+  """Makes axis `name` logarithmic with a tick at each tested value."""
+  getattr(ax, f"set_{name}scale")("log")
+  axis = getattr(ax, f"{name}axis")
+  axis.set_major_locator(FixedLocator(sorted(tested)))
+  axis.set_minor_locator(FixedLocator([]))
+  axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+
+
+# ---- The frontier: reward against C, and the law n*(C)
+
+WIDE = 2.6  # a label in COLUMN relative to one in WIDTH, as shares of the axis
+
+
+def spread(at, gap: float, low: float, high: float) -> np.ndarray:
+  """Increasing positions moved apart to `gap`, up to `high`."""
+  steps = gap * np.arange(len(at))
+  at = np.maximum.accumulate(np.maximum(at, low) - steps) + steps
+  return np.minimum(at, high - steps[::-1])
+
+
+def _in_axes(ax, points) -> np.ndarray:
+  """Data coordinates as axes coordinates; needs no layout."""
+  return (ax.transScale + ax.transLimits).transform(points)
+
+
+def _stretches(frontier: dict) -> list[tuple]:
+  """(first C, last C, Bp, n, resolved) of each stretch with one leader.
+
+  A stretch begins where the curves cross.
+  """
+  C, change = frontier["C"], frontier["change"]
+  rows = list(zip(frontier["Bp"], frontier["n"], frontier["resolved"]))
+  starts = [i for i, row in enumerate(rows) if i and row != rows[i - 1]]
+  edges = [C[0], *(C[i] if change[i - 1] is None else change[i - 1]
+                   for i in starts), C[-1]]
+  return [(*edges[i:i + 2], *rows[at]) for i, at in enumerate([0, *starts])]
+
+
+def _draw_curves(ax, document, curves, *, points: bool):
+  """Draws measured points, and curves that are dashed beyond their data."""
+  tested = document["study"]["n"]
+  cells = {(c["Bp"], c["n"]) for c in curves}
+  many = sum(len(run["C"]) for run in document["study"]["runs"]) > 600
+  for run in document["study"]["runs"] if points else ():
+    if (run["Bp"], run["n"]) in cells:
+      ax.scatter(*floats(run, "C", "reward"), s=9, lw=0, rasterized=True,
+                 alpha=0.25 if many else 0.6,
+                 color=colour_of(run["n"], tested),
+                 marker=marker_of(run["n"], tested))
+  for fall in document["falls"] if points else ():
+    if (fall["Bp"], fall["n"]) in cells:  # not fitted
+      ax.plot(*floats(fall, "C", "reward"), "x", ms=5, mew=1.2, lw=0,
+              color=colour_of(fall["n"], tested))
+  for c in curves:
+    (C, R), end = floats(c, "C", "reward"), c["C_hi"]
+    R_end, seen = np.interp(end, C, R), C <= end
+    style = dict(color=colour_of(c["n"], tested), lw=1)
+    ax.plot([*C[seen], end], [*R[seen], R_end], **style)
+    ax.plot([end, *C[~seen]], [R_end, *R[~seen]], "--", **style)
+
+
+def _label_ends(ax, document, curves, *, inches: float, columns: int):
+  """Writes n beside the right end of each curve, without overlaps."""
+  tested, edge = document["study"]["n"], ax.get_xlim()[1]
+  value = lambda c: float(np.interp(edge, *floats(c, "C", "reward")))
+  curves = sorted(curves, key=value)
+  height = _in_axes(ax, [(edge, value(c)) for c in curves])[:, 1].clip(0, 1)
+  for c, y0, y in zip(curves, height, spread(height, 0.14 / inches, 0, 1)):
+    at = dict(clip_on=False, transform=ax.transAxes)
+    style = dict(color=colour_of(c["n"], tested), **at)
+    ax.plot([1, 1 + 0.03 * columns], [y0, y], lw=0.8, **style)
+    ax.plot(1 + 0.035 * columns, y, marker_of(c["n"], tested), ms=4, **style)
+    ax.text(1 + 0.05 * columns, y, f"n = {c['n']}", va="center", fontsize=7.5,
+            **at)
+
+
+def _draw_envelope(ax, document, *, columns: float = 1):
+  """Draws the frontier, and above it a ribbon that names its leaders."""
+  study, frontier = document["study"], document["frontier"]
+  C, R, low, high = floats(frontier, "C", "reward", "low", "high")
+  by_n = study["regime"] == "fixed_Bp"
+  if frontier["tied"]:
+    ax.plot(C, R, color=GREY, lw=4)
+    ax.set_title("no n differs")
+    return
+  labels, before = [], None  # width and middle in the axes, name
+  for start, end, Bp, n, resolved in _stretches(frontier):
+    colour = colour_of(n, study["n"])
+    part = np.array([start, *C[(start < C) & (C < end)], end])
+    R_part, low_part, high_part = (np.interp(part, C, y)
+                                   for y in (R, low, high))
+    ax.plot(part, R_part, ls="-" if resolved else (0, (1.5, 1)), lw=4,
+            color=colour, zorder=4, solid_capstyle="butt",
+            path_effects=[withStroke(linewidth=6, foreground="white")])
+    ax.fill_between(part, low_part, high_part, color=colour, alpha=0.15, lw=0,
+                    zorder=0)
+    ax.axvspan(start, end, 0.965, 1, color=colour, lw=0,
+               alpha=1 if resolved else 0.35)
+    if before not in (None, (Bp, n)):
+      ax.axvline(start, color=GREY, lw=0.6, ls=":", zorder=1)
+      ax.plot(start, R_part[0], "o", mfc="white", mec="black", ms=5, zorder=5)
+    before = Bp, n
+    left, right = _in_axes(ax, [(start, 0), (end, 0)])[:, 0]
+    name = (f"n = {n}" if by_n else f"{Bp}×{n}") + "?" * (not resolved)
+    labels.append((right - left, (left + right) / 2, name))
+  at = dict(clip_on=False, transform=ax.transAxes)
+  gap = columns * (0.0125 * max(len(name) for *_, name in labels) + 0.01)
+  widest = sorted(labels, reverse=True)[:int(0.95 / gap)]  # a name for these
+  labels = sorted(widest, key=lambda label: label[1])
+  places = spread([middle for _, middle, _ in labels], gap, 0.03, 0.98)
+  for (_, middle, name), x in zip(labels, places):
+    ax.plot([middle, x], [1, 1.035], color="black", lw=0.6, **at)
+    ax.text(x, 1.045, name, ha="center", fontsize=8, **at)
+  if not by_n:
+    ax.text(-0.01, 1.045, "Bp×n", ha="right", fontsize=8, **at)
+
+
+def _reward_axes(figure, place, document, *, log: bool = True, subs=(1, 2, 5)):
+  study, C = document["study"], document["frontier"]["C"]
+  ax, start = figure.add_subplot(place), C[0] if log else 0.0
+  C_axis(ax, study, log=log, subs=subs)
+  ax.set_xlim(start * 0.95 if log else -0.015 * C[-1],  # a point at 0 is whole
+              C[-1] * (1.3 if log else 1.15))
+  seen = np.concatenate(floats(document["frontier"], "low", "high") + [
+      R[x >= start] for x, R in (
+          floats(run, "C", "reward") for run in study["runs"])])
+  low, high = np.nanmin(seen), np.nanmax(seen)
+  pad = (high - low) or 0.1
+  ax.set_ylim(low - 0.03 * pad, high + 0.12 * pad)
+  if not place.colspan.start:
+    ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+  return ax
+
+
+def _shown(document: dict) -> list[dict]:
+  """The curves of the main panel: with several Bp, only those that lead."""
+  leaders = {stretch[2:4] for stretch in _stretches(document["frontier"])}
+  return [c for c in document["curves"]
+          if document["study"]["regime"] != "joint"
+          or (c["Bp"], c["n"]) in leaders]
+
+
+def _few_powers(document: dict) -> tuple[int, ...]:
+  """Ticks in each decade of C of a narrow panel."""
+  C = document["frontier"]["C"]
+  return (1, 3) if C[-1] < 100 * C[0] else (1,)
+
+
+@styled
+def reward(document: dict) -> Figure:
+  """Reward against C with the envelope; with several Bp also a panel each."""
+  study, frontier = document["study"], document["frontier"]
+  joint = study["regime"] == "joint"
+  columns = (2 if len(study["Bp"]) in (2, 4) else 3) if joint else 1
+  rows = -(-len(study["Bp"]) // columns) if joint else 0
+  figure = Figure((WIDTH, 8.4 + 3.2 * rows), layout="constrained")
+  grid = figure.add_gridspec(2 + rows, columns,
+                             height_ratios=[4.2] * 2 + [3.2] * rows)
+  for row, log in enumerate((True, False)):
+    ax = _reward_axes(figure, grid[row, :], document, log=log)
+    _draw_curves(ax, document, _shown(document), points=True)
+    _draw_envelope(ax, document)
+    if not joint:
+      _label_ends(ax, document, _shown(document), inches=3.4, columns=1)
+  for i, Bp in enumerate(study["Bp"] if joint else ()):
+    ax = _reward_axes(figure, grid[2 + i // columns, i % columns], document,
+                      subs=_few_powers(document))
+    ax.set_title(f"Bp = {Bp}; grey: the envelope")
+    ax.plot(frontier["C"], frontier["reward"], lw=5, color="0.85", zorder=0)
+    members = [c for c in document["curves"] if c["Bp"] == Bp]
+    _draw_curves(ax, document, members, points=False)
+    _label_ends(ax, document, members, inches=2.5, columns=columns)
+  return figure
+
+
+@styled
+def reward_column(document: dict) -> Figure:
+  """The first panel of `reward`, one column wide."""
+  figure = Figure((COLUMN, 2.8), layout="constrained")
+  ax = _reward_axes(figure, figure.add_gridspec(1, 1)[0, 0], document,
+                    subs=_few_powers(document))
+  _draw_curves(ax, document, _shown(document), points=False)
+  _draw_envelope(ax, document, columns=WIDE)
+  if document["study"]["regime"] != "joint":
+    _label_ends(ax, document, _shown(document), inches=2.0, columns=WIDE)
+  return figure
+
+
+@styled
+def law_column(document: dict) -> Figure:
+  """n*(C) of `law`, one column wide and without its parameters."""
+  study = document["study"]
+  figure = Figure((COLUMN, 3.1), layout="constrained")
+  ax = figure.subplots()
+  _draw_law(ax, document, "n", lambda n: n)
+  if document["law"] is not None:
+    _draw_middle(ax, document)
+  C_axis(ax, study, subs=_few_powers(document))
+  ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
+  if not document["verdict"]["identified"]:
+    ax.set_title("the law is NOT identified")
+  ax.plot([], [], "o", color=GREY, label="best n tested")
+  figure.legend(loc="outside lower left", ncols=2, fontsize=7)
+  return figure
+
+
+def _draw_middle(ax, document):
+  """Draws C0, halfway between floor and ceiling, with its interval."""
+  study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
+  x0 = fitted["M0" if fitted["kind"] == "fixed_batch" else "log10_C0"]
+  halfway = 2 ** (fitted["b"] + fitted["L"] / 2)
+  ends = [of_x0(study, x) for x in fitted["intervals"]["x0"]]
+  held = np.clip(ends, frontier["C"][0], frontier["C"][-1])
+  ax.plot(held, [halfway] * 2, color="C3", lw=2, zorder=4)
+  for end, at, beyond in zip(ends, held, "<>"):  # arrow: beyond the axis
+    ax.plot(at, halfway, "|" if end == at else beyond, color="C3", ms=9,
+            zorder=4)
+  ax.plot(of_x0(study, x0), halfway, "D", color="C3", mfc="white", ms=7,
+          zorder=5)
+  ax.plot([], [], "-D", color="C3", mfc="white",
+          label=f"{axis_of(study)[0]}0, halfway in log2 n,\nwith its 95% "
+          "interval")
+
+
+def _draw_law(ax, document, key: str, of_n):
+  """Draws the points of the frontier (hollow: not resolved), law and band."""
+  study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
+  for C, y, n, known, sure in zip(
+      *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
+    colour = colour_of(n, study["n"])
+    ax.plot(C, y, marker_of(n, study["n"]), ms=5.5, zorder=3, mew=0.6,
+            alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
+            mfc=colour if known else "white")
+  ends = min(study[key]) / 2**0.7, max(study[key]) * 2**0.8
+  if fitted is not None:
+    C, n, low, high = floats(fitted, "C", "n", "low", "high")
+    band = np.array([of_n(low), of_n(high)])
+    cut = " (cut)" * bool(band.min() < ends[0] or band.max() > ends[1])
+    seen = (C >= fitted["C_seen"][0]) & (C <= fitted["C_seen"][1])
+    ax.fill_between(C, of_n(low), of_n(high), color="0.85", lw=0,
+                    label=f"95% band of the law{cut}")
+    ax.plot(C, of_n(n), "k--", lw=1)
+    ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
+  C_axis(ax, study)
+  n_axis(ax, "y", study[key])
+  ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
+  ax.set_ylim(*ends)
+
+
+@styled
+def law(document: dict) -> Figure:
+  """n*(C) with the frontier; at a fixed batch also Bp*(M) = B / n*."""
+  study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
+  tested, symbol = study["n"], axis_of(study)[0]
+  two = study["regime"] == "fixed_B"
+  figure = Figure((WIDTH, 7.2 if two else 4.6), layout="constrained")
+  axes = figure.subplots(1 + two, 2, width_ratios=[1, 0.32], squeeze=False)
+  (ax, side), told = axes[0], ["no law was fitted"]
+  _draw_law(ax, document, "n", lambda n: n)
+  if fitted is not None:
+    _draw_middle(ax, document)
+    told = ["the law is identified" if document["verdict"]["identified"] else
+            "the law is NOT identified:\ndo not use it"]
+    told += [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
+             for name, value, interval in parameters(document)]
+  ax.axhline(max(tested), color=GREY, lw=1)
+  ax.annotate("largest n tested", (0, max(tested)), (4, 3), color="0.3",
+              xycoords=("axes fraction", "data"), textcoords="offset points")
+  ax.set_ylabel(f"n*({symbol}), rollouts per problem")
+  ax.plot([], [], "o", color=GREY,
+          label="best n tested, faint\nwhere draws disagree")
+  if not all(frontier["resolved"]):
+    ax.plot([], [], "o", color=GREY, mfc="white", label="best n, not resolved")
+  side.text(0, 1, "\n\n".join(told), va="top", fontsize=8)
+  side.legend(*ax.get_legend_handles_labels(), loc="lower left",
+              borderaxespad=0)
+  for side in axes[:, 1]:
+    side.axis("off")
+  if two:
+    B = frontier["Bp"][0] * frontier["n"][0]
+    _draw_law(axes[1, 0], document, "Bp", lambda n: B / n)
+    axes[1, 0].set_ylabel(f"Bp*(M) = {B} / n*(M), problems per batch")
+  return figure
+
+
+# ---- Other figures of a fit
+
+MOST = 6  # runs in a figure that draws runs
+
+
+def chosen(rows: list[dict]) -> list[dict]:
+  """At most MOST runs, one per configuration.
+
+  The smallest and the largest n of each Bp come before the others.
+  """
+  first = {(row["Bp"], row["n"]): row for row in reversed(rows)}
+  ns = {Bp: [n for b, n in first if b == Bp] for Bp, _ in first}
+  ends = sorted(c for c in first if c[1] in (min(ns[c[0]]), max(ns[c[0]])))
+  if len(ends) > MOST:
+    picked = [ends[i * (len(ends) - 1) // (MOST - 1)] for i in range(MOST)]
+  else:
+    picked = (ends + sorted(set(first) - set(ends)))[:MOST]
+  return [first[cell] for cell in sorted(picked)]
+
+
+def _few(low: float, high: float, *, most: int) -> list[float]:
+  """At most `most` round ticks of a logarithmic axis."""
+  for subs in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), (1, 1.5, 2, 3, 5, 7),
+               (1, 2, 5), (1, 3), (1,)):
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
+    ticks = [s * 10.0**p for p in powers for s in subs
+             if low <= s * 10.0**p <= high]
+    if 1 < len(ticks) <= most:
+      return ticks
+  return np.linspace(low, high, 4)[1:3].tolist()
+
+
+def _draw_sensitivity(ax, row: dict, study: dict):
+  """Draws one panel of `sensitivity`."""
+  by_n, count = row["varied"] == "n", len(row["values"])
+  ax.axhspan(min(row["reward"]), max(row["reward"]), color="0.93", lw=0)
+  for i, value in enumerate(row["values"]):
+    n = value if by_n else row["held"]
+    style = dict(color=colour_of(n, study["n"]),
+                 marker=marker_of(n, study["n"]), ms=6, lw=2)
+    ax.plot([i] * 3, [row[key][i] for key in ("low", "reward", "high")],
+            markevery=[1], **style)
+    ax.plot(i + 0.25, row["best_seen"][i], mfc="white",
+            **{**style, "color": GREY, "ms": 4})
+  ax.set_xticks(range(count), row["values"], fontsize=7.5,
+                rotation=90 if count * ax.get_gridspec().ncols > 20 else 0)
+  ax.set_xlim(-0.6, count - 0.3)
+  ax.set_xlabel(
+      "n, rollouts per problem" if by_n else "Bp, problems per batch")
+  ax.set_title(
+      f"{'Bp' if by_n else 'n'} = {row['held']}, {axis_of(study)[0]} = "
+      f"{compact(row['C'])}\nmax − min {rate(row['spread'])} "
+      f"{pair(row['spread_interval'], rate)}", fontsize=7.5)
+
+
+@styled
+def sensitivity(document: dict) -> Figure:
+  """Reward over n at each Bp, and over Bp at each n, at one C each.
+
+  Points instead of bars, because bars start at 0 and hide small differences.
+  """
+  study, rows = document["study"], document["sensitivity"]
+  columns = min(4, max(2, len(rows)))
+  groups = [[r for r in rows if r["varied"] == name] for name in ("n", "Bp")]
+  lines = [group[i:i + columns] for group in groups
+           for i in range(0, len(group), columns)]
+  figure = Figure((WIDTH, 0.4 + 2.8 * len(lines)), layout="constrained")
+  axes = figure.subplots(len(lines), columns, sharey=True, squeeze=False)
+  for line, axes_line in zip(lines, axes):
+    axes_line[0].set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+    for ax in axes_line[len(line):]:
+      ax.axis("off")
+    for row, ax in zip(line, axes_line):
+      _draw_sensitivity(ax, row, study)
+  figure.suptitle(
+      "filled: fitted curve with 95% interval; grey: max − min of the curves; "
+      "hollow: best single evaluation", fontsize=8.5, x=0.01, ha="left")
+  return figure
+
+
+@styled
+def best_n(document: dict) -> Figure:
+  """The best n of each metric and Bp, with 95 % of the draws."""
+  study, rows = document["study"], document["best_n"]
+  rows = sorted(rows, key=lambda row: row["Bp"])
+  figure = Figure((WIDTH, 0.9 + 0.3 * len(rows)), layout="constrained")
+  ax = figure.subplots()
+  for y, row in enumerate(rows):
+    ax.axhline(y, color="0.9", lw=0.6, zorder=0)
+    if row["n"] is None:
+      told, colour = row["why"], "0.3"
+    else:
+      colour = colour_of(row["n"], study["n"])
+      ax.plot(row["n_interval"], [y, y], color=colour, lw=2)
+      ax.plot(row["n"], y, marker_of(row["n"], study["n"]), color=colour, ms=7)
+      told = f"n = {row['n']}, {row['agreeing']:.0%} of the draws"
+    ax.text(1.01, y, told, transform=ax.get_yaxis_transform(), va="center",
+            fontsize=8, color="0.2")
+  n_axis(ax, "x", study["n"])
+  ax.set_xlim(min(study["n"]) / 1.4, max(study["n"]) * 1.4)
+  ax.set_ylim(len(rows) - 0.4, -0.6)
+  ax.set_yticks(range(len(rows)), [
+      f"{metric_of(study, row['metric'])}, Bp = {row['Bp']}" for row in rows])
+  ax.set_xlabel("best n, rollouts per problem; line: 95% of the draws")
+  return figure
+
+
+@styled
+def scalerl(document: dict) -> Figure:
+  """The ScaleRL fits, and their linearised form F(R) below.
+
+  Points that were not fitted are hollow, curves beyond them dashed. F / C_mid^B
+  is a line of slope B that is 1 at C_mid, in any unit of C.
+  """
+  study = document["study"]
+  figure = Figure((WIDTH, 8.0), layout="constrained")
+  top, bottom = figure.subplots(2, 1, height_ratios=[4, 3])
+  ends, margin = [], []
+  for i, row in enumerate(chosen(document["scalerl"])):
+    colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
+    C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
+    edge = C.max() if row["fit_below"] is None else row["fit_below"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+      odds = (R - row["R0"]) / (row["A"] - R)
+      odds[~((row["R0"] < R) & (R < row["A"]))] = np.nan
+    line_G = (C_G / row["C_mid"]) ** row["B"]
+    ends += [line_G[0], line_G[-1]]
+    for ax, y, line in ((top, R, R_G), (bottom, odds, line_G)):
+      last = np.searchsorted(C_G, edge, side="right")
+      for fill, dash, part, part_G in (
+          (colour, "-", C <= edge, slice(last)),
+          ("white", "--", C > edge, slice(max(last - 1, 0), None))):
+        ax.plot(C[part], y[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
+                alpha=0.6)
+        ax.plot(C_G[part_G], line[part_G], dash, color=colour, lw=1.8)
+    if row["power_law_curve_reward"] is not None:
+      power_law, = floats(row, "power_law_curve_reward")
+      top.plot(C_G, power_law, ":", color=colour, lw=1.2)
+    margin.append((1.015 + 0.02 * i, row, mark, colour))
+    top.axhline(row["A"], alpha=0)  # the axis reaches every A
+    bottom.plot([], [], marker=mark, color=colour, label=(
+        f"{run_of(row)}: A = {row['A']:.3f}"
+        f"{' (bound)' * row['A_at_edge']}, B = {row['B']:.2f}"))
+  low, high = top.get_ylim()
+  top.set_ylim(low, high)
+  for x, row, mark, colour in margin:
+    at = dict(transform=top.get_yaxis_transform(), clip_on=False, color=colour)
+    top.plot(x, row["A"], mark, ms=5, **at)
+    ends = np.clip(row["A_interval"], low, high)
+    top.plot([x, x], ends, lw=1.5, **at)
+    for end, drawn, beyond in zip(row["A_interval"], ends,
+                                  (CARETDOWN, CARETUP)):
+      if end != drawn:  # the interval ends outside of the axis
+        top.plot(x, drawn, marker=beyond, ms=6, **at)
+  top.set_title(
+      "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
+      "\ndashed: beyond the fitted points; dotted: power law")
+  figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
+  top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+  bottom.set_yscale("log")
+  for set_formatter in (bottom.yaxis.set_major_formatter,
+                        bottom.yaxis.set_minor_formatter):
+    set_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+  least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
+  bottom.set_ylim(least, most)
+  bottom.set_title(f"drawn from {least:.2g} to {number(most)}; near R0 and A "
+                   "it is mostly noise")
+  bottom.axhline(1, color=GREY, lw=0.6, ls=":")
+  bottom.set_ylabel("F(R) / C_mid^B = (R − R0) / (A − R)")
+  bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+  for ax in (top, bottom):
+    C_axis(ax, study)
+  return figure
+
+
+@styled
+def interference(document: dict) -> Figure:
+  """Histograms of the problems' pass rates over time, a row per run."""
+  study, rows = document["study"], chosen(document["interference"])
+  figure = Figure((WIDTH, 1.95 * len(rows) + 0.1), layout="constrained")
+  top = max(max(counts) for row in rows for counts in row["histograms"])
+  parts = np.atleast_1d(figure.subfigures(len(rows), 1))
+  for row, part in zip(rows, parts):
+    part.suptitle(
+        f"{run_of(row)}: score "
+        f"{signed(row['score'])} {pair(row['score_interval'], signed)}",
+        x=0.01, ha="left", fontsize=9)
+    axes = part.subplots(1, len(row["C"]), sharey=True, squeeze=False)[0]
+    axes[0].set_ylabel("problems")
+    for ax, C, mean, counts in zip(axes, row["C"], row["mean"],
+                                   row["histograms"]):
+      bars = ax.bar(range(12), counts, 0.9,
+                    color=colour_of(row["n"], study["n"]))
+      for end in (bars[0], bars[-1]):
+        end.set(hatch="////", edgecolor="white")
+      ax.set_xticks([0, 3, 5.5, 8, 11], fontsize=7,
+                    labels=["never", "0.25", "0.5", "0.75", "always"])
+      ax.set_ylim(0, 1.05 * top)
+      ax.set_title(f"{axis_of(study)[0]} = {compact(C)}, mean {mean:.3f}",
+                   fontsize=8)
+  parts[-1].supxlabel("pass rate of a problem", fontsize=8.5)
+  return figure
+
+
+@styled
+def variants(document: dict) -> Figure:
+  """C0 and n at the end of the data for each choice of the analysis."""
+  study, fitted, rows = (document[k] for k in ("study", "law", "variants"))
+  figure = Figure((WIDTH, 1.0 + 0.3 * len(rows)), layout="constrained")
+  left, right = figure.subplots(1, 2, sharey=True)
+  for y, row in enumerate(rows):
+    for ax, x in ((left, of_x0(study, row["log10_C0"])),
+                  (right, row["n_at_end"])):
+      ax.axhline(y, color="0.9", lw=0.6, zorder=0)
+      if x is None:
+        ax.text(0.5, y, "no law", transform=ax.get_yaxis_transform(),
+                ha="center", va="center", color="0.3")
+      else:
+        ax.plot(x, y, "o" if y else "D", color="black" if y else "C3", ms=6)
+  if fitted is not None:
+    left.axvspan(*(of_x0(study, x) for x in fitted["intervals"]["x0"]),
+                 color="0.88", lw=0, zorder=0)
+    right.axvspan(fitted["low"][-1], fitted["high"][-1], color="0.88", lw=0,
+                  zorder=0)
+  left.set_yticks(range(len(rows)), [row["name"] for row in rows])
+  left.invert_yaxis()
+  C_axis(left, study)
+  left.xaxis.set_major_locator(FixedLocator(_few(*left.get_xlim(), most=6)))
+  left.xaxis.set_minor_locator(FixedLocator([]))
+  left.set_xlabel("{}0, {}".format(*axis_of(study)))
+  left.set_title("grey: 95% interval as reported")
+  n_axis(right, "x", study["n"])
+  right.set_xlim(min(study["n"]) / 1.4, max(study["n"]) * 1.4)
+  right.set_xlabel("n* at the end of the data")
+  return figure
+
+
+IN_COLUMN = "-column"  # end of the name of a figure that is one column wide
+FIGURES = {"reward": reward, "law": law, "variants": variants,
+           "sensitivity": sensitivity, "best_n": best_n,
+           "interference": interference, "scalerl": scalerl}
+COLUMNS = {"reward": reward_column,
+           "law": law_column}
+OF_FRONTIER = ("reward", "law")  # the others draw the key of their own name
+
+
+def drawable(document: dict) -> list[str]:
+  """The names of the figures that have data."""
+  return [name for name in FIGURES
+          if document["frontier" if name in OF_FRONTIER else name]
+          and not (name == "law" and document["frontier"]["tied"])]
+
+
+def save(document: dict, out: str) -> list[str]:
+  """Writes each figure that has data and returns the paths.
+
+  The figures of COLUMNS are written again, one column wide.
+  """
+  os.makedirs(out, exist_ok=True)
+  paths = []
+  for name in drawable(document):
+    paths += write(FIGURES[name](document), out, name)
+    if name in COLUMNS:
+      paths += write(COLUMNS[name](document), out,
+                             f"{name}{IN_COLUMN}", ("svg", "pdf"))
+  return paths
+
+
+# ---- One run
+
+METRICS = ("best", "maj", "avg", "worst")
+
+
+@styled
+def learning(evaluations: list[dict]) -> Figure:
+  """The metrics over rollouts, with standard errors over problems.
+
+  Args:
+    evaluations: records of kind eval of one run.
+  """
+  figure = Figure((0.7 * WIDTH, 3.4), layout="constrained")
+  ax = figure.subplots()
+  C = [r["rollouts"] for r in evaluations]
+  for name in METRICS:
+    ax.errorbar(C, [r[name] for r in evaluations],
+                [r[f"{name}_se"] for r in evaluations], marker="o", ms=4,
+                lw=2.2 if name == "avg" else 1.2, elinewidth=1,
+                label=f"{name}@{evaluations[-1]['k']}")
+  ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: compact(v)))
+  ax.set_xlabel("C, rollouts sampled in training")
+  ax.set_ylabel("share of the validation problems")
+  ax.set_ylim(0, None)
+  ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+  ax.set_title(f"{evaluations[-1]['eval_set']}, "
+               f"{len(evaluations[-1]['correct'])} problems")
+  return figure
+
+
+# ---- Speed-ups
+
+
+def _label(arm: dict, unit: str) -> str:
+  """The legend of an arm: its speed-up and interval."""
+  if arm["ratio"] is None:
+    return f"{arm['name']}: never"
+  text = f"{arm['name']}: {number(arm['time'])} {unit}, {arm['ratio']:.2f}x"
+  if arm["interval"]:
+    text += " [{:.2f}, {:.2f}]".format(*arm["interval"][::2])
+  return text
+
+
+@styled
+def speedup(document: dict) -> Figure:
+  """Reward against compute: runs thin, means thick, T dashed."""
+  unit = document["axis"].replace("_", " ")
+  base = document["baseline"]
+  rows = [(base, "black", "o",
+           f"{base['name']}: {number(base['time'])} {unit}")]
+  colours = matplotlib.colormaps[PALETTE](
+      np.linspace(0.1, LIGHTEST, len(document["arms"])))
+  rows += [(arm, colour, MARKERS[(i + 1) % len(MARKERS)], _label(arm, unit))
+           for i, (arm, colour) in enumerate(zip(document["arms"], colours))]
+  figure = Figure((WIDTH, 4.6 + 0.2 * len(rows)), layout="constrained")
+  ax = figure.subplots()
+  for arm, colour, mark, label in rows:
+    if len(arm["x_of_runs"]) > 1:
+      for x, reward in zip(arm["x_of_runs"], arm["reward_of_runs"]):
+        ax.plot(x, reward, color=colour, lw=0.6, alpha=0.35)
+    ax.plot(arm["x"], arm["reward"], marker=mark, ms=4, lw=1.8, color=colour,
+            label=label)
+    if arm["time"] is not None:
+      reward = float(np.interp(arm["time"], arm["x"], arm["reward"]))
+      ax.plot(arm["time"], reward, mark, ms=10, mfc="none", mew=1.5,
+              color=colour)
+  T = document["threshold"]
+  ax.axhline(T, color=GREY, lw=1, ls="--")
+  ax.text(0.01, T, f"T = {T:.4g}", transform=ax.get_yaxis_transform(),
+          va="bottom", color=GREY)
+  ax.set_xlim(left=0)
+  ax.xaxis.set_major_formatter(FuncFormatter(compact))
+  ax.set_xlabel(unit)
+  ax.set_ylabel(f"reward, {document['metric']}")
+  ax.set_title("thick: mean over runs; thin: runs; dashed: "
+               f"{document['share']:g} of the baseline's highest mean; ring: "
+               "first evaluation at or above it")
+  ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12))
+  return figure

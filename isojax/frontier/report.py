@@ -1,0 +1,132 @@
+"""The report: fit.json as one HTML page, with its figures inside.
+
+It shows what the document contains and fits nothing. The page is report.html, a
+jinja template that escapes every value.
+"""
+
+import base64
+import pathlib
+
+import jinja2
+
+from isojax import format as words
+from isojax.format import compact, number, pair, rate
+from isojax.frontier import labels
+from isojax.frontier.study import UNKNOWN
+
+OPTIONS = {
+    "select": "points fitted", "ema": "moving average, weight of the past",
+    "min_C": "smallest {C} fitted", "bin_width": "bin width of records, reward",
+    "form": "form of the curves", "A_max": "bound on asymptotes",
+    "b_min": "bound on the reward at {C} = 0", "draws": "bootstrap draws",
+    "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
+    "rounds": "refinements of each fit",
+    "collapse": "runs whose reward falls: cut at the fall, exclude, or keep"}
+FILTERS = {name: getattr(words, name) for name in (
+    "compact", "number", "rate", "signed", "pair", "many")} | {
+        "metric_of": labels.metric_of, "run_of": labels.run_of}
+
+
+def title_of(study: dict) -> str:
+  """The title of the page, of what is known."""
+  named = [study[key] for key in ("model", "split", "eval_set")
+           if study[key] not in (None, "", UNKNOWN)]
+  return "Rollouts per problem: " + ", ".join(
+      [*named, labels.metric_of(study, study["metric"])])
+
+
+def frontier_table(document: dict, x: str) -> tuple[list, list]:
+  """Heads and rows: grid points next to 1, 2, 5 per decade, and the end."""
+  f, law, study = document["frontier"], document["law"], document["study"]
+  marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
+  near = {min(range(len(f["C"])), key=lambda i: abs(f["C"][i] / m - 1))
+          for m in marks if f["C"][0] <= m <= f["C"][-1]}
+  rows = []
+  for i in sorted(near | {len(f["C"]) - 1}):
+    row = [compact(f["C"][i]), f["Bp"][i], f["n"][i],
+           pair((f["n_low"][i], f["n_high"][i]), number),
+           rate(f["reward"][i]), pair((f["low"][i], f["high"][i]), rate)]
+    if law:
+      row += [number(law["n"][i]),
+              pair((law["low"][i], law["high"][i]), number)]
+    rows.append([*row, f"{f['agreeing'][i]:.0%}",
+                 "yes" if f["resolved"][i] else "no"])
+  heads = [x, "best Bp tested, problems", "best n tested, rollouts per problem",
+           "95%", f"reward, {labels.metric_of(study, study['metric'])}", "95%",
+           *(["n* of the law", "95%"] if law else []), "draws that agree",
+           "resolved"]
+  return heads, rows
+
+
+def curve_rows(document: dict, rising: list[bool]) -> list:
+  """The fitted reward curve of each configuration."""
+  return [(c["Bp"], c["n"], "still rising" if up else rate(c["A"]),
+           None if up else pair(c["A_interval"], rate),
+           f"{compact(c['C_lo'])} to {compact(c['C_hi'])}", c["points"],
+           rate(c["rmse"]), ", ".join(c["at_bound"]) or "none")
+          for c, up in zip(document["curves"], rising)]
+
+
+def difference(document: dict) -> str:
+  """How all points and record-breaking points compare, as sentences."""
+  study, (symbol, unit) = document["study"], labels.axis_of(document["study"])
+  first, *others = document["variants"]
+  told = []
+  for v in [first, *(v for v in others if v["name"].startswith(
+      ("all points", "record")))]:
+    middle = compact(labels.of_x0(study, v["log10_C0"]))
+    told.append(f"{v['name'].capitalize()}: " + (
+        "no law can be fitted" if v["log10_C0"] is None else
+        f"{symbol}0 = {middle} {unit}, n* at the end = {number(v['n_at_end'])}")
+                + (f", first switch at {compact(v['switches'][0][2])}."
+                   if v["switches"] else ", no switch."))
+  return " ".join([*told, "A record may be progress or the noise of one "
+                   "evaluation: where the two choices disagree, use the fit to "
+                   "all points."])
+
+
+def variant_rows(document: dict) -> list:
+  """The law as one choice of the analysis changes at a time."""
+  leads = lambda moves: ", ".join([str(moves[0][0])] + [
+      f"{n} from {compact(C)}" for _, n, C in moves]) if moves else "one n"
+  return [(v["name"],
+           compact(labels.of_x0(document["study"], v["log10_C0"])),
+           number(v["ceiling"]), number(v["n_at_end"]), leads(v["switches"]))
+          for v in document["variants"]]
+
+
+def page(document: dict, figures: list[str]) -> str:
+  """The page.
+
+  Args:
+    document: a parsed fit.json.
+    figures: paths that plots.save returned; the SVG ones are embedded.
+  """
+  study, matched = document["study"], document["scalerl_matched"]
+  symbol, unit = labels.axis_of(study)
+  rising = [labels.still_rising(curve) for curve in document["curves"]]
+  heads, rows = frontier_table(document, f"{symbol}, {unit}")
+  options = document["options"]["points"] | document["options"]
+  environment = jinja2.Environment(
+      autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
+      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+  environment.filters |= FILTERS
+  template = environment.from_string(
+      pathlib.Path(__file__).with_name("report.html").read_text("utf-8"))
+  return template.render(
+      d=document, title=title_of(study), symbol=symbol, unit=unit,
+      end=max(run["C"][-1] for run in study["runs"]),
+      inside={path.stem: base64.b64encode(path.read_bytes()).decode()
+              for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
+      parameters=labels.parameters(document) if document["law"] else [],
+      frontier_heads=heads, frontier_rows=rows, rising=rising,
+      switches=[(f"{a} → {b}", compact(C))
+                for a, b, C in document["switches"]],
+      curve_rows=curve_rows(document, rising),
+      difference=difference(document) if document["variants"] else "",
+      variant_rows=variant_rows(document),
+      B_at_A={(row["Bp"], row["n"], row["run_id"]): row["B_at_A"]
+              for row in (matched["rows"] if matched else ())},
+      options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))
+               for key, value in options.items() if key != "points"],
+      number=number, rate=rate, signed=words.signed)
