@@ -168,14 +168,20 @@ IMPORTS = {
         "api.configs errors launch.demo_model.make launch.split.run "
         "progress",
     "api.runs":
+<<<<<<< HEAD
         "api.configs api.figures cli compilation errors "
         "frontier.report.plots_run ledger.bucket ledger.records "
         "models.hf_weights progress rl.rewards rng rollouts run_context "
         "run_folder sampling.sampler stopping tasks.prompts training types",
+=======
+        "api.configs api.figures cli compilation errors frontier.plots "
+        "ledger.object_store ledger.records models.hf_weights progress "
+        "rl.rewards rng rollouts run_context run_folder sampling.sampler "
+        "stopping tasks.prompts training types",
+>>>>>>> 8c99ad4 (Follow frontier's modules in the table of imports)
     "api.speedups":
         "api.configs api.figures api.studies errors frontier.comparison "
-        "frontier.read frontier.report.plots_speedup frontier.result "
-        "own_file",
+        "frontier.plots frontier.read frontier.result own_file",
     "api.studies":
         "api.configs api.figures errors format frontier.bootstrap "
         "frontier.curves frontier.read frontier.result frontier.study "
@@ -212,9 +218,8 @@ IMPORTS = {
     "frontier.collapse":
         "format frontier.study",
     "frontier.comparison":
-        "errors format frontier.collapse frontier.read "
-        "frontier.report.plots_speedup frontier.speedup frontier.study "
-        "ledger.records",
+        "errors format frontier.collapse frontier.plots frontier.read "
+        "frontier.speedup frontier.study ledger.records",
     "frontier.curves":
         "errors frontier.varpro",
     "frontier.diagnostics":
@@ -257,8 +262,11 @@ IMPORTS = {
         "format",
     "frontier.next_sweep":
         "allocation frontier.study frontier.verdict laws",
+    "frontier.plots":
+        "format frontier.labels",
     "frontier.read":
         "errors frontier.formats frontier.formats.base "
+<<<<<<< HEAD
         "frontier.formats.text ledger.bucket ledger.records",
     "frontier.report.axes":
         "format frontier.labels",
@@ -275,12 +283,16 @@ IMPORTS = {
         "format frontier.report.axes",
     "frontier.report.sections":
         "format frontier.labels",
+=======
+        "frontier.formats.text ledger.object_store ledger.records",
+    "frontier.report":
+        "format frontier.labels frontier.study",
+>>>>>>> 8c99ad4 (Follow frontier's modules in the table of imports)
     "frontier.result":
         "errors format frontier.analysis frontier.bootstrap "
         "frontier.fit_json frontier.formats.base frontier.labels "
-        "frontier.next_sweep frontier.read frontier.report.html "
-        "frontier.report.plots frontier.report.sections frontier.study "
-        "ledger.records progress",
+        "frontier.next_sweep frontier.plots frontier.read frontier.report "
+        "frontier.study ledger.records",
     "frontier.scalerl":
         "errors",
     "frontier.speedup":
@@ -536,7 +548,7 @@ IMPORTS = {
         "rl.packing rl.update rng run_context run_folder sampling.sampler "
         "study.ledger",
     "study.figures":
-        "format frontier.report.axes study.arms",
+        "format frontier.plots study.arms",
     "study.law":
         "frontier.analysis frontier.bootstrap frontier.study "
         "frontier.verdict study.ledger",
@@ -631,8 +643,8 @@ IMPORTS = {
         "errors",
     "launch.bench.frontier":
         "allocation frontier.analysis frontier.bootstrap frontier.fit_json "
-        "frontier.next_sweep frontier.read frontier.report.html "
-        "frontier.report.plots frontier.study frontier.synthetic",
+        "frontier.next_sweep frontier.plots frontier.read frontier.report "
+        "frontier.study frontier.synthetic",
     "launch.bench.grader":
         "tasks.grader tasks.problem",
     "launch.bench.grader_overlap":
@@ -710,7 +722,7 @@ IMPORTS = {
     "launch.random_checkpoint":
         "cli errors mesh models.decoder models.hf_config models.hf_weights",
     "launch.readme_figure":
-        "cli errors frontier.labels frontier.report.axes",
+        "cli errors frontier.labels frontier.plots",
     "launch.record_flags":
         "cli errors frontier.formats frontier.formats.base frontier.read",
     "launch.slurm":
