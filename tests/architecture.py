@@ -168,17 +168,10 @@ IMPORTS = {
         "api.configs errors launch.demo_model.make launch.split.run "
         "progress",
     "api.runs":
-<<<<<<< HEAD
-        "api.configs api.figures cli compilation errors "
-        "frontier.report.plots_run ledger.bucket ledger.records "
-        "models.hf_weights progress rl.rewards rng rollouts run_context "
-        "run_folder sampling.sampler stopping tasks.prompts training types",
-=======
         "api.configs api.figures cli compilation errors frontier.plots "
-        "ledger.object_store ledger.records models.hf_weights progress "
-        "rl.rewards rng rollouts run_context run_folder sampling.sampler "
-        "stopping tasks.prompts training types",
->>>>>>> 8c99ad4 (Follow frontier's modules in the table of imports)
+        "ledger.bucket ledger.records models.hf_weights progress rl.rewards "
+        "rng rollouts run_context run_folder sampling.sampler stopping "
+        "tasks.prompts training types",
     "api.speedups":
         "api.configs api.figures api.studies errors frontier.comparison "
         "frontier.plots frontier.read frontier.result own_file",
@@ -266,28 +259,9 @@ IMPORTS = {
         "format frontier.labels",
     "frontier.read":
         "errors frontier.formats frontier.formats.base "
-<<<<<<< HEAD
         "frontier.formats.text ledger.bucket ledger.records",
-    "frontier.report.axes":
-        "format frontier.labels",
-    "frontier.report.html":
-        "format frontier.labels frontier.report.sections frontier.study",
-    "frontier.report.plots":
-        "format frontier.labels frontier.report.axes "
-        "frontier.report.plots_frontier frontier.report.sections",
-    "frontier.report.plots_frontier":
-        "frontier.labels frontier.report.axes",
-    "frontier.report.plots_run":
-        "format frontier.report.axes",
-    "frontier.report.plots_speedup":
-        "format frontier.report.axes",
-    "frontier.report.sections":
-        "format frontier.labels",
-=======
-        "frontier.formats.text ledger.object_store ledger.records",
     "frontier.report":
         "format frontier.labels frontier.study",
->>>>>>> 8c99ad4 (Follow frontier's modules in the table of imports)
     "frontier.result":
         "errors format frontier.analysis frontier.bootstrap "
         "frontier.fit_json frontier.formats.base frontier.labels "
