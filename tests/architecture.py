@@ -751,10 +751,6 @@ IMPORTS = {
         "ledger.checkpoint ledger.records",
     "launch.verify.many_hosts":
         "cli launch.verify.processes run_context",
-    "launch.verify.mutants":
-        "cli errors launch.verify.mutations progress",
-    "launch.verify.mutations":
-        "",
     "launch.verify.parity":
         "cli errors mesh models.decoder models.hf_config models.hf_weights "
         "models.lora sampling.sampler types",
