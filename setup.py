@@ -7,8 +7,8 @@ MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
 # What its seeds mean, and which of its scorers are sound, was checked for this
 # one version: a generator that changes makes other problems of the same seeds.
 GYM = "reasoning-gym==0.1.25"
-# Of orbax's paths gs://, and of our own writes on condition; no TensorFlow.
-GCS = ["etils[epath-gcs]>=1.13", "google-cloud-storage>=3"]
+# Paths gs:// of orbax and of our records, through gcsfs; no TensorFlow.
+GCS = ["etils[epath-gcs]>=1.13"]
 SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 
 setuptools.setup(
@@ -38,6 +38,7 @@ setuptools.setup(
         "safetensors>=0.8",  # reads bfloat16 without torch
         "scipy>=1.15",  # bounded least squares and Beta quantiles of the fits
         "tensorflow-datasets>=4.9.10,<5",  # gsm8k and tfds folders
+        "tensorstore>=0.1.86",  # conditional writes of a bucket; orbax has it
         "tqdm>=4.66",  # progress bars
         "transformers>=5.20,<6",  # tokenizer and config.json; 5.x has no Flax
     ],

@@ -94,7 +94,7 @@ def params(model):
 def bucket():
   """gs://... of a server that this process, and what it starts, takes for
   Google's: clients remember where it is, so there is one for all tests."""
-  with (gcs_server.environment() as variables,
+  with (gcs_server.started() as (_, variables),
         pytest.MonkeyPatch.context() as patch):
     for name, value in variables.items():
       patch.setenv(name, value)

@@ -1,23 +1,19 @@
 """A bucket in memory, behind the part of Google's JSON API that a run uses.
 
-Not a mock of our code: Google's client, gcsfs and tensorstore talk to it over
-HTTP. No package serves: gcp-storage-emulator ignores conditions on generations
-and Google's own storage-testbench is not on PyPI. With ISOJAX_GCS_URL the same
-tests talk to a server that is there already, such as that testbench.
+Not a mock of our code: gcsfs and tensorstore talk to it over HTTP. No package
+serves: gcp-storage-emulator ignores conditions on generations and Google's own
+storage-testbench is not on PyPI.
 """
 
 import base64
 import contextlib
-import fnmatch
 import hashlib
 import http.server
 import json
-import os
 import re
 import sys
 import threading
 import urllib.parse
-import urllib.request
 
 BUCKET = "bucket"
 PAGE = 5  # names in one answer: longer lists come in pages
@@ -29,7 +25,7 @@ class Refused(Exception):
 
 def crc32c(content):
   """The checksum that Google's client compares."""
-  import google_crc32c  # comes with it
+  import google_crc32c  # comes with gcsfs
   return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
 
 
@@ -81,11 +77,6 @@ class Store:
       head, found, _ = name[len(prefix):].partition(slash) if slash else (
           "", "", "")
       entries[prefix + head + slash if found else name] = bool(found)
-    if "matchGlob" in query:
-      glob = query["matchGlob"]  # here, as there, * does not match a slash
-      entries = {name: folder for name, folder in entries.items()
-                 if name.count("/") == glob.count("/")
-                 and fnmatch.fnmatchcase(name, glob)}
     after = query.get("pageToken", "")
     names = [name for name in entries if name > after]
     page = names[:min(PAGE, int(query.get("maxResults", PAGE)))]
@@ -118,15 +109,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     url = urllib.parse.urlsplit(self.path)
     query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
     try:
-      answers = re.search(rb"answers-(\d+)", self.path.encode() + body)
-      if answers and self.command != "GET":  # what is written says it
-        raise Refused(int(answers[1]))
       with self.server.store.lock:
         self.route(url.path, query, body)
     except Refused as refused:
       code = refused.args[0]
-      self.answer(code, b"" if code == 304 else {
-          "error": {"code": code, "message": f"refused {self.path}"}})
+      self.answer(code, {"error": {
+          "code": code, "message": f"refused {self.path}"}})
 
   do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
@@ -162,13 +150,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return self.answer(204)
     if query.get("alt") != "media":
       return self.answer(200, store.resource(name))
-    return self.media(*store.get(name)[:2], query)
+    return self.media(*store.get(name)[:2])
 
-  def media(self, content, generation, query):
-    if query.get("ifGenerationNotMatch") == str(generation):
-      raise Refused(304)
-    if query.get("ifGenerationMatch", str(generation)) != str(generation):
-      raise Refused(412)
+  def media(self, content, generation):
     headers = [("x-goog-generation", str(generation)),
                ("X-Goog-Hash", f"crc32c={crc32c(content)}"),
                ("Content-Type", "application/octet-stream")]
@@ -253,17 +237,3 @@ def clients_of(url):
           "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
           # or gcsfs asks Google itself what kind of bucket it is
           "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
-
-
-@contextlib.contextmanager
-def environment():
-  """That of our own server, or of the one that ISOJAX_GCS_URL names."""
-  if "ISOJAX_GCS_URL" not in os.environ:
-    with started() as (_, variables):
-      yield variables
-    return
-  url = os.environ["ISOJAX_GCS_URL"]
-  urllib.request.urlopen(urllib.request.Request(
-      f"{url}/storage/v1/b?project=p", json.dumps({"name": BUCKET}).encode(),
-      {"Content-Type": "application/json"}))
-  yield clients_of(url)

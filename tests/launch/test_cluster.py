@@ -1,9 +1,9 @@
 """The templates of launch/cluster: syntax, schemas, and flags of isojax."""
 
+import importlib.util
 import json
 import pathlib
 import re
-import shutil
 import subprocess
 
 import pytest
@@ -108,6 +108,6 @@ def test_the_skypilot_task():
       "resources": {"accelerators": str, "use_spot": bool},
       "file_mounts": {"*": {"name": str, "mode": ("MOUNT_CACHED",)}}})
   assert subprocess.run(["bash", "-n", "-c", found["run"]]).returncode == 0
-  if shutil.which("sky"):
+  if importlib.util.find_spec("sky"):
     import sky
     assert sky.Task.from_yaml(str(path)).name == found["name"]
