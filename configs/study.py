@@ -2,9 +2,10 @@
 
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
-Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting,
-quick; and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses
-are in docs/study/registered.json and whose strata configs/split_study.py makes. docs/study.md has the rules that were fixed before the runs. `get_config`
+Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
+and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses are in
+docs/study/registered.json and whose strata configs/split_study.py makes.
+docs/study/appendix.md has the rules that were fixed before the runs. `get_config`
 is what all runs of a part share, `get_study` is what differs between them.
 Parts with equal runs share them if they have the same --root.
 """
@@ -15,7 +16,7 @@ from configs import scalerl
 
 # The setting of each stratum.
 # Sections and keys are those of configs/grpo.py.
-# docs/study.md has the trials that led to it.
+# docs/study/appendix.md has the trials that led to it.
 EVAL = dict(first=4096, growth=1.25)  # 19 evaluations by C = 2**18
 HARD = dict(
     # 256 problems of which the base policy solves 1 or 2 of 16: with 3,000
@@ -35,7 +36,7 @@ FIVE = (0, 1, 2, 3, 4)
 TWO = (0, 1)
 C_HARD = 2**21
 C_EASY = 2**20
-C_SCHEDULE = 2**20  # a stop of the part hard, so that the parts share runs
+C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
          "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512")
@@ -113,6 +114,12 @@ def settings():
                                for name, recipe in changes.items()]
 
 
+def following(name, *pieces):
+  """Returns a schedule of n: (from C, n), ..."""
+  return arm(name, (pieces[0][1],), FIVE, alloc=dict(
+      schedule=[list(piece) for piece in pieces]))
+
+
 def off_policy(k):
   """Returns PPO-off-policy-k (ScaleRL, section 3.2): k updates of BP a step."""
   return arm(f"off-policy {k}", (16,), TWO, alloc=dict(Bp=k * BP), recipe=dict(
@@ -124,21 +131,16 @@ def get_study(part):
   """Returns the runs of a part.
 
   Returns:
-    C: rollouts of every run. stops: rollouts on the way to it: after the first
-    stop the prediction is registered. beyond: rollouts of the runs of the n
-    that leads at C, or None. registered: commit, or file where the prediction
-    needs no commit. law: the part whose law the schedule follows, or None.
-    arms: of `arm`; the first one is the grid of n or the baseline. Speed-ups
-    are reported for the part pods, A and B for scalerl, the laws of Bp and n
-    for regimes, by name.
+    C: rollouts of every run, unless an arm overrides alloc.C. arms: of `arm`;
+    the first one is the grid of n or the baseline.
   """
-  study = dict(C=C_FIRST, stops=(), beyond=None, registered="file",
-               law=None, arms=[arm("", N)])
+  study = dict(C=C_FIRST, arms=[arm("", N)])
   if part == "hard":
-    study |= dict(C=C_HARD, stops=(C_FIRST, C_SCHEDULE), beyond=2 * C_HARD,
-                  registered="commit")
+    study = dict(C=C_HARD, arms=[
+        arm("", (2, 4, 8, 16, 128)),
+        arm("", (32, 64), alloc=dict(C=2 * C_HARD))])  # which led at C
   elif part == "easy":
-    study |= dict(C=C_EASY, stops=(C_FIRST,), registered="commit")
+    study = dict(C=C_EASY, arms=[arm("", N)])
   elif part == "pods":
     study["arms"] = [arm("", (16, 64), FIVE)] + [
         kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
@@ -146,8 +148,7 @@ def get_study(part):
   elif part == "scalerl":
     # Its eighth choice, the length of answers, has no counterpart: they have
     # 16 tokens at most.
-    study |= dict(C=2**19)
-    study["arms"] = [
+    study = dict(C=2**19, arms=[
         arm("", (16,), TWO),
         without("group std", loss=dict(advantage="group_norm")),
         without("sample mean", loss=dict(aggregation="sample_mean")),
@@ -163,13 +164,15 @@ def get_study(part):
         arm("off-policy 8, high rate", (16,), TWO,
             alloc=dict(Bp=8 * BP),
             recipe=dict(updates=dict(in_flight=0, minibatches=8))),
-        off_policy(8), off_policy(4)]
+        off_policy(8), off_policy(4)])
   elif part == "schedule":
-    study |= dict(C=C_SCHEDULE, law="hard", arms=[
-        arm("", N, FIVE), arm("law", None, FIVE),
+    study = dict(C=C_SCHEDULE, arms=[
+        arm("", N, FIVE),
+        # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
+        following("law", (0, 4), (6869, 8), (71_995, 32)),
         # The n of the best policy at each C in `hard`, seen before it was set.
-        arm("best policy", (8,), FIVE, alloc=dict(schedule=[
-            [0, 8], [2**16, 32], [2**17, 64], [2**19, 128]]))])
+        following("best policy", (0, 8), (2**16, 32), (2**17, 64),
+                  (2**19, 128))])
   elif part == "rate":
     study["arms"] = rates()
   elif part == "regimes":
@@ -178,18 +181,17 @@ def get_study(part):
         for n in N[1:]] + [
             arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]
   elif part == "many":  # chosen after `hard`: is it the few problems?
-    study |= dict(C=2**19, arms=[arm("", (2, 8, 32, 128))])
+    study = dict(C=2**19, arms=[arm("", FOUR)])
   elif part == "setting":
-    study |= dict(C=2**17, arms=settings())  # the C of hard.py
+    study = dict(C=2**17, arms=settings())  # the C of hard.py
   elif part == "rate2500":
-    study |= dict(C=2**19, arms=[
+    study = dict(C=2**19, arms=[
         arm(f"base_lr = {rate:g}", FOUR, TWO,
             recipe=dict(optimizer=dict(base_lr=rate)))
         for rate in (1.5e-4, 0.75e-4)])
   elif part in STRATA:  # to C/D = 4,096
     seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
-    study |= dict(C=4096 * STRATA[part], arms=[
-        arm("", FOUR, seeds)])
+    study = dict(C=4096 * STRATA[part], arms=[arm("", FOUR, seeds)])
   elif part == "quick":
-    study |= dict(C=8192, stops=(4096,), arms=[arm("", (2, 8, 32), (0,))])
+    study = dict(C=8192, arms=[arm("", (2, 8, 32), (0,))])
   return study

@@ -33,7 +33,6 @@ LAYERS = {
             "resume", "run_folder", "run_state", "step", "training",
             ),
     "sweep": ("sweep", "sweeper"),
-    "study": ("study",),
     "commands": ("main", "launch"),
     "interface": ("api",),
 }
@@ -44,14 +43,13 @@ WITHOUT_JAX = (
     "config_file", "cli",
     "allocation", "plan_file", "models.shape", "sampling.sizes",
     "rl.sizes", "attention_kernels", "evaluate", "laws", "progress", "ledger",
-    "planner", "frontier", "sweep", "sweeper", "study")
-WITH_JAX = ("ledger.checkpoint", "ledger.step_folders", "study.distance")
+    "planner", "frontier", "sweep", "sweeper")
+WITH_JAX = ("ledger.checkpoint",)
 # The only modules that import these libraries.
 ONLY = {
     "flax.linen": ("models",),
     "ml_collections": ("api", "cli", "config_file", "launch"),
-    "matplotlib": ("frontier.report", "study.figures",
-                   "tasks.histogram", "launch"),
+    "matplotlib": ("frontier.report", "tasks.histogram", "launch"),
     "torch": ("launch.bench.peers", "launch.verify.checkpoint_parity",
               "launch.verify.parity"),
     "tensorflow": (),
@@ -511,42 +509,6 @@ IMPORTS = {
         "tasks.stratum_file types",
     "stopping":
         "hosts",
-    "study.arms":
-        "errors frontier.analysis frontier.bootstrap frontier.scalerl "
-        "frontier.speedup frontier.study study.law study.leaders "
-        "study.ledger study.resampling study.results",
-    "study.arms_page":
-        "format study.arms study.page",
-    "study.distance":
-        "evaluate ledger.checkpoint ledger.records ledger.workdir mesh "
-        "rl.packing rl.update rng run_context run_folder sampling.sampler "
-        "study.ledger",
-    "study.figures":
-        "format frontier.plots study.arms",
-    "study.law":
-        "frontier.analysis frontier.bootstrap frontier.study "
-        "frontier.verdict study.ledger",
-    "study.leaders":
-        "frontier.bootstrap study.ledger study.resampling",
-    "study.ledger":
-        "cli errors frontier.read ledger.records study.protocol "
-        "sweep.attempts sweep.runs",
-    "study.page":
-        "errors format frontier.labels",
-    "study.prediction":
-        "errors format frontier.bootstrap frontier.verdict study.law "
-        "study.ledger",
-    "study.protocol":
-        "allocation errors plan_file",
-    "study.resampling":
-        "",
-    "study.results":
-        "errors evaluate frontier.bootstrap frontier.collapse "
-        "frontier.diagnostics frontier.fit_json frontier.next_sweep "
-        "study.law study.leaders study.ledger study.prediction "
-        "study.protocol study.resampling",
-    "study.stages":
-        "allocation errors ledger.records planner.request sweep.runs",
     "summaries":
         "errors",
     "sweep.attempts":
@@ -724,12 +686,27 @@ IMPORTS = {
         "launch.split.measure launch.split.output progress tasks.grader "
         "tasks.pass_counts tasks.strata tasks.stratum_file",
     "launch.study":
-        "allocation cli config_file errors format frontier.bootstrap "
-        "frontier.result launch.record_flags ledger.records planner.advice "
-        "planner.fit_file planner.request planner.schedule progress "
-        "run_context study.arms study.arms_page study.distance "
-        "study.figures study.law study.ledger study.page study.prediction "
-        "study.protocol study.results study.stages sweep.runs",
+        "",
+    "launch.study.__main__":
+        "cli errors launch.study.ledger launch.study.page launch.study.run",
+    "launch.study.arms":
+        "allocation errors plan_file",
+    "launch.study.figures":
+        "",
+    "launch.study.ledger":
+        "errors frontier.study launch.study.arms ledger.records",
+    "launch.study.page":
+        "errors format frontier.bootstrap frontier.fit_json "
+        "frontier.next_sweep launch.study.figures launch.study.ledger "
+        "launch.study.reanalysis launch.study.windows ledger.records",
+    "launch.study.reanalysis":
+        "frontier.analysis frontier.bootstrap frontier.interference "
+        "launch.study.ledger launch.study.windows",
+    "launch.study.run":
+        "api.sweeps cli errors launch.study.arms launch.study.ledger "
+        "ledger.records sweeper",
+    "launch.study.windows":
+        "evaluate frontier.bootstrap frontier.study launch.study.ledger",
     "launch.sweep":
         "api.sweeps cli errors launch.slurm progress sweeper",
     "launch.verify.calibrate":

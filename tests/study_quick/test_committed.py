@@ -1,5 +1,6 @@
-"""The committed page of the study is what its committed ledgers give."""
+"""The committed pages of the study are what its committed ledgers give."""
 
+import hashlib
 import json
 import pathlib
 import shutil
@@ -8,57 +9,82 @@ import subprocess
 import numpy as np
 import pytest
 
-from isojax.study import ledger
-from isojax.study import page
-from tests import command
+from configs import study as configs
+from launch.study import arms
+from launch.study import ledger
+from launch.study import page
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs/study"
 LEDGERS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 
+def test_the_pages_are_rebuilt(tmp_path):
+  """Words and numbers exactly; the figure exists."""
+  (tmp_path / "study").mkdir()
+  for path in (*LEDGERS, *FOLDER.glob("*.json")):
+    shutil.copy(path, tmp_path / "study")
+  page.rebuild(str(tmp_path), fits=None)
+  for name in ("study.md", "study/appendix.md"):
+    assert (tmp_path / name).read_text("utf-8") == (
+        ROOT / "docs" / name).read_text("utf-8"), name
+  assert {p.name for p in tmp_path.glob("study/regret.*")} <= {
+      p.name for p in FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize("part", page.LAWS)
+def test_the_fits_are_rebuilt(part):
+  """Priors of the planner: the same verdict, and numbers to rounding."""
+  made = page.document(ledger.read(str(FOLDER / f"{part}.jsonl.gz")))
+  kept = json.loads((ROOT / f"isojax/assets/study/{part}-fit.json").read_text(
+      "utf-8"))
+  for key in ("options", "verdict"):
+    assert json.loads(json.dumps(made[key])) == kept[key]
+  for key, values in kept["frontier"].items():
+    np.testing.assert_allclose(  # None becomes nan
+        np.array(made["frontier"][key], float), np.array(values, float),
+        rtol=1e-4, err_msg=key)
+
+
 @pytest.mark.parametrize("path", LEDGERS, ids=lambda p: p.name)
-def test_the_page_is_rebuilt(path, tmp_path):
-  """Words and numbers exactly; the fit, a prior of the planner, to rounding."""
-  part = path.name.removesuffix(".jsonl.gz")
-  for name in (f"{part}-prediction.json",):
-    if (FOLDER / name).exists():
-      shutil.copy(FOLDER / name, tmp_path / name)
-  done = command.run("launch.study", f"--ledger={path}", f"--out={tmp_path}")
-  assert done.returncode == 0, done.stderr
-  made = page.block_of((tmp_path / "study.md").read_text("utf-8"), part)
-  committed = page.block_of(
-      (ROOT / "docs/study.md").read_text("utf-8"), part)
-  assert committed == made.replace("](", "](study/")
-  for figure in tmp_path.glob("*.svg"):
-    assert (FOLDER / figure.name).exists(), figure.name
-    assert (FOLDER / figure.with_suffix(".png").name).exists()
-  if (tmp_path / f"{part}-fit.json").exists():  # a part with a law
-    made, kept = (json.loads((folder / f"{part}-fit.json").read_text("utf-8"))
-                  for folder in (tmp_path, ROOT / "isojax/assets/study"))
-    for key in ("options", "verdict"):
-      assert made[key] == kept[key]
-    for key, values in kept["frontier"].items():
-      np.testing.assert_allclose(  # None becomes nan
-          np.array(made["frontier"][key], float), np.array(values, float),
-          rtol=1e-4, err_msg=key)
+def test_the_config_plans_the_runs_of_the_ledger(path):
+  one = ledger.read(str(path))
+  wanted = arms.part_of(one.part.name, configs.get_study(one.part.name))
+  plain = lambda part: json.dumps([(p.arm, p.n, p.seed, p.overrides)
+                                   for p in arms.planned(part)])
+  assert plain(one.part) == plain(wanted)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*-prediction.json")),
-                         ids=lambda p: p.name)
-def test_the_prediction_was_committed_before_the_longer_runs(path):
-  """The commit of this very content is older than the first later record."""
-  said = json.loads(path.read_text("utf-8"))
-  lines = ledger.read(FOLDER / f"{said['part']}.jsonl.gz")
-  later = [e["unix_time"] for run in ledger.runs(lines) for e in run.evals
-           if e["rollouts"] > said["fitted_to"]]
+def commit_times(path: pathlib.Path) -> list[int]:
   found = subprocess.run(
       ["git", "-C", str(ROOT), "log", "--format=%at", "--follow", "--",
        str(path.relative_to(ROOT))], capture_output=True, text=True)
   if found.returncode or not found.stdout.strip():
     pytest.skip("no git history")
-  commits = [int(at) for at in found.stdout.split()]
-  assert said["unix_time"] <= min(commits) + 1
-  if later:
-    assert max(commits) < min(later), (
-        f"{path.name} was changed after the longer runs had begun")
+  return [int(at) for at in found.stdout.split()]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*-prediction.json")),
+                         ids=lambda p: p.name)
+def test_the_prediction_was_committed_before_the_longer_runs(path):
+  """Its commit is older than the first later record; the data are the same."""
+  said = json.loads(path.read_text("utf-8"))
+  one = ledger.read(str(FOLDER / f"{said['part']}.jsonl.gz"))
+  later = [e["unix_time"] for run in one.runs for e in run.evals
+           if e["rollouts"] > said["fitted_to"]]
+  assert max(commit_times(path)) < min(later)
+  before = sorted(([run.head["run_id"], *(
+      [e["rollouts"], e["correct"]] for e in run.evals
+      if e["rollouts"] <= said["fitted_to"])] for run in one.runs),
+                  key=lambda each: each[0])
+  assert hashlib.sha256(json.dumps(before).encode()).hexdigest()[
+      :16] == said["evaluations"]
+
+
+def test_hypotheses_were_committed_before_their_runs():
+  path = FOLDER / "registered.json"
+  said, last = json.loads(path.read_text("utf-8")), max(commit_times(path))
+  for part in said["parts"]:
+    if (FOLDER / f"{part}.jsonl.gz").exists():
+      one = ledger.read(str(FOLDER / f"{part}.jsonl.gz"))
+      assert last < min(run.evals[0]["unix_time"] for run in one.runs), part

@@ -1,0 +1,54 @@
+"""Runs a part of the study, or rebuilds its page from the committed ledgers.
+
+  python -m launch.study --config=configs/study.py:hard --root=runs/study
+  python -m launch.study --ledger=runs/study/hard.jsonl.gz
+  python -m launch.study --docs=docs --fits=isojax/assets/study
+
+The first command writes ROOT/PART.jsonl.gz and prints its table; the same
+command resumes the runs. The second prints the table of a ledger. The third
+computes every number of docs/study.md and docs/study/appendix.md, the figure and
+the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
+"""
+
+from absl import flags
+
+from isojax import cli
+from isojax.errors import InputError
+from launch.study import ledger
+from launch.study import page
+from launch.study import run
+
+_CONFIG = cli.define_config("configs/study.py:hard", required=False)
+_ROOT = flags.DEFINE_string(
+    "root", None, "Folder of the runs, as of launch.sweep. Parts that share it "
+    "share equal runs.")
+_WORKERS = flags.DEFINE_integer(
+    "workers", None, "Runs at once, as of launch.sweep.", lower_bound=1)
+_COLLECT = flags.DEFINE_boolean(
+    "collect", False, "Only write the ledger of the runs that ROOT holds.")
+_LEDGER = flags.DEFINE_string("ledger", None, "Print the table of a ledger.")
+_DOCS = flags.DEFINE_string(
+    "docs", None, "Folder of study.md and study/; they are written again.")
+_FITS = flags.DEFINE_string(
+    "fits", None, "With --docs: folder of PART-fit.json, the laws that "
+    "launch.plan --law=study-PART reads; they are fitted again.")
+
+
+def main(_) -> None:
+  if [_CONFIG.value, _LEDGER.value, _DOCS.value].count(None) != 2:
+    raise InputError("expected one of --config, --ledger and --docs")
+  if _DOCS.value is not None:
+    for path in page.rebuild(_DOCS.value, _FITS.value):
+      print(f"wrote {path}")
+    return
+  path = _LEDGER.value
+  if path is None:
+    if _ROOT.value is None:
+      raise InputError("--config needs --root, the folder of the runs")
+    path = (run.collect(_CONFIG.value, _ROOT.value) if _COLLECT.value else
+            run.sweep(_CONFIG.value, _ROOT.value, _WORKERS.value))
+  print(page.stratum(ledger.read(path)))
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,87 @@
+"""The runs of a part of the study: arms that differ in n, seed and recipe."""
+
+import dataclasses
+import json
+
+from isojax.errors import InputError
+from isojax import plan_file
+from isojax.allocation import sqrt_lr
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """Runs that differ only in n and in the seed."""
+
+  name: str  # empty: the config as it is
+  n: tuple[int, ...]
+  seeds: tuple[int, ...]
+  overrides: dict  # nested sections of the config
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One part of the study."""
+
+  name: str
+  C: int  # rollouts of each run; an arm may override alloc.C
+  arms: tuple[Arm, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+  """One run."""
+
+  arm: str
+  n: int
+  seed: int
+  overrides: dict  # of the config, complete
+
+
+def part_of(name: str, values: dict) -> Part:
+  """A part from a config file's `get_study(name)`, or from a ledger."""
+  try:
+    arms = tuple(Arm(a["name"], tuple(a["n"]), tuple(a["seeds"]),
+                     a["overrides"]) for a in values["arms"])
+    part = Part(name, values["C"], arms)
+  except (KeyError, TypeError) as error:
+    raise InputError(f"get_study({name!r}) lacks {error}; expected C and arms, "
+                     "each with name, n, seeds and overrides") from error
+  cells = [(a.name, n) for a in arms for n in a.n]
+  if len(set(cells)) < len(cells):
+    raise InputError(f"get_study({name!r}): two arms have the same name and n; "
+                     "expected different names")
+  return part
+
+
+def planned(part: Part) -> list[Planned]:
+  """The runs, by seed, then n: a stopped sweep has every n of the first seeds.
+  """
+  runs = []
+  for arm in part.arms:
+    for n in arm.n:
+      alloc = {"n": n, "C": part.C} | (
+          arm.overrides["alloc"] if "alloc" in arm.overrides else {})
+      runs += [Planned(arm.name, n, seed, arm.overrides | {
+          "seed": seed, "alloc": alloc}) for seed in arm.seeds]
+  return sorted(runs, key=lambda run: (run.seed, run.n, run.arm))
+
+
+def plan(runs: list[Planned], config) -> str:
+  """The lines of a plan for launch.sweep.
+
+  Args:
+    runs: of `planned`.
+    config: that of the part, which gives Bp and the rate of a row without them.
+  """
+  lines = []
+  for run in runs:
+    values = json.loads(json.dumps(run.overrides))
+    merged = config.copy_and_resolve_references()
+    with merged.unlocked():
+      merged.update(values)
+    optimizer, alloc = merged.recipe.optimizer, merged.alloc
+    lines.append(json.dumps({
+        "id": plan_file.row_id(values), "overrides": values, "C": alloc.C,
+        "lr": sqrt_lr(optimizer.base_lr, optimizer.base_batch,
+                      alloc.Bp * run.n), "expected": None}) + "\n")
+  return "".join(lines)

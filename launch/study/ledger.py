@@ -1,0 +1,203 @@
+"""The compact ledger of a part: small enough to commit, rebuilds every number.
+
+Gzipped JSON lines: a header, then for each run a line `run`, its evaluations
+with the correct samples of each problem, and its updates thinned to the means of
+WINDOWS ranges of C.
+"""
+
+import dataclasses
+import functools
+import gzip
+import json
+import os
+import string
+
+import numpy as np
+
+from isojax.errors import InputError, reason
+from isojax.frontier.study import Run, Study
+from isojax.ledger import records
+from launch.study import arms
+from launch.study.arms import Part, Planned
+
+VERSION = 4
+WINDOWS = 40  # ranges of C, equally spaced in log C
+DIGITS = 4  # significant, of the means of a window
+# Of a step; a window has their means.
+MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
+         "clip_fraction", "logp_gap", "response_length", "truncated", "lr")
+TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
+          "trained_tokens", "scored_tokens", "updates", "device_seconds")
+SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")
+COUNTS = string.digits + string.ascii_lowercase  # a count as one character
+
+
+def _short(value):
+  """A number with few digits; whole numbers and None as they are."""
+  return value if value is None or isinstance(value, int) else float(
+      f"{value:.{DIGITS}g}")
+
+
+def windows(train: list[dict], C: int) -> list[dict]:
+  """The means of the steps in each of WINDOWS ranges up to C."""
+  if not train:
+    return []
+  ends = np.geomspace(min(train[0]["rollouts"], C), C, WINDOWS)
+  at = np.searchsorted(ends, [r["rollouts"] for r in train])
+  lines = []
+  for window in sorted(set(at.tolist())):
+    steps = [r for r, i in zip(train, at, strict=True) if i == window]
+    means = {}
+    for name in MEANS:
+      known = [r[name] for r in steps if r[name] is not None]
+      means[name] = _short(float(np.mean(known))) if known else None
+    lines.append({"kind": "updates", "rollouts": steps[-1]["rollouts"],
+                  "steps": len(steps), **means,
+                  "alarms": sorted({a for r in steps for a in r["alarms"]})})
+  return lines
+
+
+def evaluation(record: dict) -> dict:
+  """The line of an evaluation."""
+  if record["k"] >= len(COUNTS):
+    raise InputError(f"k={record['k']} samples a problem: a ledger of a study "
+                     f"has at most {len(COUNTS) - 1}")
+  return {"kind": "eval", **{name: record[name] for name in TOTALS},
+          "device_seconds": round(record["device_seconds"], 2),
+          "unix_time": round(record["unix_time"]),
+          "maj": _short(record["maj"]), "alarms": record["alarms"],
+          "correct": "".join(COUNTS[c] for c in record["correct"])}
+
+
+def of_run(planned: Planned, run_id: str, kept: list[dict], *,
+           diverged: bool) -> list[dict]:
+  """The lines of a run; none before its first evaluation.
+
+  Args:
+    planned: the run.
+    run_id: of its config.
+    kept: its records.
+    diverged: whether it ended with a loss that is not finite.
+  """
+  train = [r for r in kept if r["kind"] == "train"]
+  evals = [r for r in kept if r["kind"] == "eval"]
+  if not evals:
+    return []
+  alloc = planned.overrides["alloc"]
+  head = {"kind": "run", "run_id": run_id, "arm": planned.arm, "n": planned.n,
+          "seed": planned.seed, "C": alloc["C"],
+          "schedule": alloc["schedule"] if "schedule" in alloc else None,
+          "reached": evals[-1]["rollouts"], "diverged": diverged,
+          "distances": [],  # the first edition measured the KL to the base
+          **{name: evals[0][name] for name in SETTING}}
+  return [head, *map(evaluation, evals), *windows(train, alloc["C"])]
+
+
+def header(part: Part, code: str) -> dict:
+  return {"kind": "study", "version": VERSION, "code": code,
+          "part": dataclasses.asdict(part)}
+
+
+def write(path: str, lines: list[dict]) -> None:
+  """Writes a ledger; equal lines give equal bytes."""
+  text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+  try:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    records.replace(path, gzip.compress(text.encode(), mtime=0))
+  except OSError as error:
+    raise InputError(f"{path}: cannot be written ({reason(error)}); make room "
+                     "or choose another --root") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerRun:
+  """One run of a ledger."""
+
+  head: dict
+  evals: tuple[dict, ...]
+  updates: tuple[dict, ...]
+
+  @functools.cached_property
+  def value_ExQ(self) -> np.ndarray:
+    """The share of correct samples of each evaluation and problem."""
+    return np.array([[COUNTS.index(c) for c in line["correct"]]
+                     for line in self.evals]) / self.head["k"]
+
+  @property
+  def C_E(self) -> np.ndarray:
+    return np.array([float(line["rollouts"]) for line in self.evals])
+
+  def has_spent(self, C: float) -> bool:
+    """Whether the run has spent C, up to a step, or has diverged."""
+    pieces = self.head["schedule"] or ((0, self.head["n"]),)
+    step = self.head["Bp"] * max(n for _, n in pieces)
+    return self.head["diverged"] or self.head["reached"] + step > C
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """A part of the study and its runs so far."""
+
+  path: str
+  code: str
+  part: Part
+  runs: tuple[LedgerRun, ...]
+
+  def of_arm(self, name: str = "", n: int | None = None) -> list[LedgerRun]:
+    return [r for r in self.runs if r.head["arm"] == name
+            and n in (None, r.head["n"])]
+
+  @property
+  def missing(self) -> list[Planned]:
+    """The planned runs that have not spent the C of the part."""
+    done = {(r.head["arm"], r.head["n"], r.head["seed"]) for r in self.runs
+            if r.has_spent(self.part.C)}
+    return [p for p in arms.planned(self.part)
+            if (p.arm, p.n, p.seed) not in done]
+
+
+def read(path: str) -> Ledger:
+  """Reads a ledger; InputError if it is none."""
+  try:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+      head, *lines = map(json.loads, file)
+    if head["kind"] != "study" or head["version"] != VERSION:
+      raise ValueError(f"expected a header of version {VERSION}")
+    part = arms.part_of(head["part"]["name"], head["part"])
+  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    raise InputError(f"--ledger={path}: not a ledger of launch.study "
+                     f"({error}); make it again with --root") from error
+  runs = []
+  for line in lines:
+    if line["kind"] == "run":
+      runs.append((line, [], []))
+    else:
+      runs[-1][1 if line["kind"] == "eval" else 2].append(line)
+  return Ledger(path, head["code"], part, tuple(
+      LedgerRun(run, tuple(evals), tuple(updates))
+      for run, evals, updates in runs))
+
+
+def study(runs: list[LedgerRun], *, path: str, C: float = np.inf) -> Study:
+  """The evaluations up to C as a study of the frontier, metric avg.
+
+  Args:
+    runs: of one arm of each (Bp, n).
+    path: of the ledger, for messages.
+  """
+  def of(run: LedgerRun) -> Run:
+    kept = run.C_E <= C
+    value_ExQ = run.value_ExQ[kept]
+    return Run(
+        run_id=run.head["run_id"], seed=run.head["seed"], Bp=run.head["Bp"],
+        n=run.head["n"], C_E=run.C_E[kept], value_ExQ=value_ExQ,
+        step_E=np.array([line["step"] for line in run.evals])[kept],
+        reward_E=value_ExQ.mean(1), D=run.head["D"],
+        where=f"{path}/{run.head['run_id']}")
+
+  head = runs[0].head
+  ordered = sorted(map(of, runs), key=lambda r: (r.n, r.Bp, str(r.seed)))
+  return Study(
+      runs=tuple(ordered), axis="rollouts", metric="avg", split=head["split"],
+      eval_set=head["eval_set"], model=head["model"], k=head["k"],
+      per_problem=True)

@@ -1,0 +1,227 @@
+"""The pages of the study, from its ledgers: templates filled with numbers.
+
+study.md.jinja and appendix.md.jinja hold the words; no number of a result is
+typed there.
+"""
+
+import json
+import os
+
+import jinja2
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.format import compact, pair, rate, signed
+from isojax.frontier import bootstrap
+from isojax.frontier import next_sweep
+from isojax.frontier import fit_json
+from isojax.ledger import records
+from launch.study import ledger
+from launch.study import reanalysis
+from launch.study import windows
+from launch.study.ledger import Ledger, LedgerRun
+
+LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
+EPOCHS = ("d16", "d32", "d64", "d512")  # registered; there when they have run
+STEP = 4.0  # between the windows of a table
+
+
+def value(estimate) -> str:
+  return f"{rate(estimate[0])} {pair(estimate[1], rate)}"
+
+
+def gain(estimate) -> str:
+  return f"{signed(estimate[0])} {pair(estimate[1], signed)}"
+
+
+def factor(estimate) -> str:
+  return f"×{estimate[0]:.2f} [{estimate[1][0]:.2f}, {estimate[1][1]:.2f}]"
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+  """A Markdown table."""
+  rows = [head, ["---"] * len(head), *lines]
+  return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def windows_table(runs: list[LedgerRun], ends) -> str:
+  """Training and validation reward of each n in windows (C / 2, C].
+
+  The best n has the interval of the bootstrap draws.
+  """
+  both = [windows.table(runs, ends, of=of) for of in ("reward", "avg")]
+  D, lines = runs[0].head["D"], []
+  for i, end in enumerate(ends):
+    lead = []
+    for table in both:
+      at = np.where(np.isnan(table.value_KxDxW), -1, table.value_KxDxW)[:, :, i]
+      best_D = np.array(table.ns)[at.argmax(0)]
+      low, high = np.quantile(best_D[1:], bootstrap.QUANTILES, method="nearest")
+      lead.append(f"{best_D[0]} [{low:.0f}, {high:.0f}]")
+    lines.append([compact(end), f"{end / D:,.0f}", *lead, *(
+        " · ".join(rate(t.value_KxDxW[k, 0, i]) for t in both)
+        for k in range(len(both[0].ns)))])
+  return markdown(["C", "C/D", "best n, training", "best n, validation", *(
+      f"n = {n}" for n in both[0].ns)], lines)
+
+
+def arms_table(one: Ledger) -> str:
+  """Each arm in (C / 2, C], and its difference to the first arm at its n."""
+  return markdown(
+      ["arm", "Bp", "n", "seeds", "rate", "avg@8", "difference", "detectable",
+       "lowest after its best"],
+      [[row["arm"] or "as it is", str(row["Bp"]), str(row["n"]),
+        str(row["seeds"]), f"×{row['rate']:.2f}", value(row["avg"]),
+        gain(row["gain"]) if row["gain"] else "-",
+        rate(row["seen"]) if row["gain"] else "-", rate(row["lowest"])]
+       for row in reanalysis.compared(one)])
+
+
+def stratum(one: Ledger) -> str:
+  """The table of a ledger in words: what is missing, windows or arms."""
+  lines = [f"{one.part.name}: {len(one.runs)} runs, "
+           f"{compact(sum(r.head['reached'] for r in one.runs))} rollouts"]
+  if one.missing:
+    lines.append(f"Partial: {len(one.missing)} of "
+                 f"{len(one.missing) + len(one.runs)} runs have not reached "
+                 f"C = {compact(one.part.C)}.")
+  if not one.runs:
+    raise InputError(f"{one.path}: no run has an evaluation; expected at least "
+                     "one. Start the runs, or read their logs in --root")
+  if len({arm.name for arm in one.part.arms}) > 1:
+    return "\n".join([*lines, arms_table(one)])
+  ends = windows.ends_of(one.of_arm(), one.part.C, 12)
+  return "\n".join([*lines, windows_table(one.of_arm(), ends)])
+
+
+def document(one: Ledger) -> dict:
+  """The fit of n*(C) to a part, as launch.fit stores it."""
+  fit = reanalysis.law(one)
+  return fit_json.document(
+      fit, others={}, hill=[], matched=None, notes=[],
+      next_plan=next_sweep.next_plan(fit, path=f"{one.part.name}-fit.json"))
+
+
+def registered(one: dict, ledgers: dict[str, Ledger]) -> list[list[str]]:
+  """The table of the registered hypotheses of the epoch law so far."""
+  lines = []
+  for part in EPOCHS:
+    if part not in ledgers:
+      lines.append([f"{one['parts'][part]['D']}", "not run", "", "", "", ""])
+      continue
+    e = reanalysis.epochs(ledgers[part])
+    of = {h["id"]: h for h in one["hypotheses"]}
+    inside = lambda x, ends: "-" if x is None else (
+        "hit" if ends[0] <= x <= ends[1] else "miss")
+    line = of["b2"]["line"]["at"]
+    lines.append([
+        str(e["D"]), "" if not e["missing"] else f"{e['missing']} runs missing",
+        ("none: miss" if e["a"] is None else
+         f"{e['a']:,.0f} [{e['a_draws'][0]:,.0f}, {e['a_draws'][1]:,.0f}]: "
+         + inside(e["a"], of["a"]["range"])),
+        f"{rate(e['b1'])}: {inside(e['b1'], of['b1']['range'])}",
+        f"{rate(e['b2'])} against {rate(line[str(e['D'])])}: "
+        + ("hit" if abs(e["b2"] - line[str(e["D"])]) < of["b2"]["tolerance"]
+           else "miss") if str(e["D"]) in line else "-",
+        f"{e['c']:.2f}: {inside(e['c'], of['c']['range'])}"
+        if part in of["c"]["parts"] else "-"])
+  return lines
+
+
+def read_all(docs: str) -> dict[str, Ledger]:
+  folder = os.path.join(docs, "study")
+  names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl.gz"))
+  return {one.part.name: one for one in (
+      ledger.read(os.path.join(folder, name)) for name in names)}
+
+
+def read_json(docs: str, name: str) -> dict:
+  with open(os.path.join(docs, "study", name), encoding="utf-8") as file:
+    return json.load(file)
+
+
+def numbers(docs: str, L: dict[str, Ledger]) -> dict:
+  """All that the templates name."""
+  five = windows.pooled(L["hard"], L["schedule"])
+  said = {part: read_json(docs, f"{part}-prediction.json")
+          for part in ("hard", "easy")}
+  epochs = [part for part in EPOCHS if part in L]
+  plans = read_json(docs, "registered.json")
+  return {
+      "training": reanalysis.training(L["hard"], L["schedule"]),
+      "validation": reanalysis.validation(L["hard"], L["schedule"]),
+      "entropy": reanalysis.entropy(five), "entropies": reanalysis.ENTROPIES,
+      "problems": reanalysis.problems(L["hard"], L["many"]),
+      "batch": reanalysis.batch(L["regimes"]),
+      "coverage": reanalysis.coverage(L["hard"], L["easy"], L["many"]),
+      "predictions": [reanalysis.prediction(L[part], said[part], 2.0**C)
+                      for part, C in (("easy", 20), ("hard", 20), ("hard", 21))],
+      "interference": reanalysis.interferences(L["hard"], 2.0**21),
+      "compared": {part: {(row["arm"], row["n"]): row
+                          for row in reanalysis.compared(L[part])}
+                   for part in ("pods", "scalerl", "rate", "setting")},
+      "schedules": reanalysis.schedules(L["schedule"]),
+      "arms": {part: arms_table(L[part]) for part in (
+          "pods", "scalerl", "rate", "setting")},
+      "tables": {
+          "hard": windows_table(five, reanalysis.ENDS[1::2]),
+          "many": windows_table(L["many"].of_arm(), reanalysis.ENDS[1:8:2]),
+          "easy": windows_table(L["easy"].of_arm(), reanalysis.ENDS[2:9:2]),
+          **{part: windows_table(L[part].of_arm(), windows.ends_of(
+              L[part].of_arm(), L[part].part.C, 6)) for part in epochs}},
+      "regimes": markdown(["Bp", "n", "seeds", "avg@8"], [
+          [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
+          for row in reanalysis.compared(L["regimes"])]),
+      "registered": plans, "hypotheses": markdown(
+          ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
+           "b2: height", "c: power of the peak"], registered(plans, L)),
+      "epochs": {part: reanalysis.epochs(L[part]) for part in epochs},
+      "parts": L,
+      "rollouts": sum(r.head["reached"] for one in L.values()
+                      for r in one.runs)}
+
+
+def figure_rows(L: dict[str, Ledger]) -> list[tuple[str, dict, dict]]:
+  """The rows of the figure, by D."""
+  E = reanalysis.ENDS
+  strata = [("2,500 problems", L["many"].of_arm(), E[:8]),
+            ("256 problems", windows.pooled(L["hard"], L["schedule"]), E)]
+  strata += [(f"{L[part].runs[0].head['D']} problems", L[part].of_arm(),
+              windows.ends_of(L[part].of_arm(), L[part].part.C, 6))
+             for part in EPOCHS if part in L and not L[part].missing]
+  strata.append(("1,000 easy problems", L["easy"].of_arm(), E[:9]))
+  return [(name, *(reanalysis.regret(runs, of, ends)
+                   for of in ("reward", "avg"))) for name, runs, ends in strata]
+
+
+def render(name: str, values: dict) -> str:
+  env = jinja2.Environment(
+      loader=jinja2.FileSystemLoader(os.path.dirname(__file__)),
+      undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+      keep_trailing_newline=True)
+  env.filters |= {"value": value, "gain": gain, "factor": factor, "rate": rate,
+                  "compact": compact}
+  return env.get_template(name).render(values)
+
+
+def rebuild(docs: str, fits: str | None) -> list[str]:
+  """Writes the pages, the figure and the fits; returns the paths.
+
+  Args:
+    docs: folder of study.md, and of study/ with the ledgers.
+    fits: folder of PART-fit.json; None: they are left as they are.
+  """
+  from launch.study import figures  # needs matplotlib
+  L, paths = read_all(docs), []
+  values = numbers(docs, L)
+  for name in ("study.md", "study/appendix.md"):
+    paths.append(os.path.join(docs, name))
+    records.replace(paths[-1], render(
+        f"{os.path.basename(name)}.jinja", values).encode())
+  paths += figures.save(figures.regrets(figure_rows(L)),
+                        os.path.join(docs, "study", "regret"))
+  for part in LAWS if fits is not None else ():
+    paths.append(os.path.join(fits, f"{part}-fit.json"))
+    records.replace(paths[-1], json.dumps(
+        document(L[part]), allow_nan=False).encode())
+  return paths

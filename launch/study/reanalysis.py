@@ -1,0 +1,278 @@
+"""The numbers of the study's page, each from the committed ledgers.
+
+An estimate is (value, 95 % interval). "Resolved" means that the interval of a
+difference excludes 0.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from isojax.frontier import analysis
+from isojax.frontier import bootstrap
+from isojax.frontier import interference
+from launch.study import ledger
+from launch.study import windows
+from launch.study.ledger import Ledger, LedgerRun
+
+N = (2, 4, 8, 16, 32, 64, 128)
+ENDS = tuple(2.0**i for i in range(12, 22))  # of the windows of 256 problems
+REWARD = 0.02  # largest error of a hit of the registered predictions
+POWER = 2.8 / 1.96  # of an interval's half: seen in 80 % of repetitions
+ENTROPIES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # nats a token
+
+
+def best_of(value: windows.Table, at: int) -> int:
+  return value.ns[int(np.nanargmax(value.value_KxDxW[:, 0, at]))]
+
+
+def training(hard: Ledger, schedule: Ledger) -> dict:
+  """The best n for the training problems, 256 of them."""
+  runs = windows.pooled(hard, schedule)
+  table = windows.table(runs, ENDS, of="reward")
+  path, trend = table.path()
+  lead = lambda ends: table.mean((32, 64), ends) - table.mean((4, 8), ends)
+  narrow = windows.table(runs, ENDS[-1:], of="reward", width=2**0.5)
+  seeds3 = windows.table(list(hard.runs), ENDS[4:], of="reward", width=2**0.5)
+  seeds5 = windows.table(schedule.of_arm(), ENDS[:-1], of="reward")
+  validation = windows.table(runs, ENDS[-1:])
+  ends = validation.value_KxDxW[:, 0, 0]
+  return {
+      "path": path, "trend": trend,
+      "early": windows.estimate(lead([2.0**17])),
+      "late": windows.estimate(lead([2.0**21])),
+      "end": {n: windows.estimate(narrow.of(n)[:, 0]) for n in N},
+      "end_gain": windows.estimate(narrow.of(64)[:, 0] - narrow.of(2)[:, 0]),
+      "path_of_3": seeds3.path()[0], "trend_of_3": seeds3.path()[1],
+      "trend_of_5": seeds5.path()[1],
+      "validation": (float(ends.min()), float(ends.max()))}
+
+
+def validation(hard: Ledger, schedule: Ledger) -> dict:
+  """What n changes on the validation problems, 256 training problems."""
+  runs = windows.pooled(hard, schedule)
+  table = windows.table(runs, ENDS)
+  path, trend = table.path()
+  lead = lambda ends: table.mean((32, 64), ends) - table.mean((4, 8), ends)
+  early, late = lead([2.0**15, 2.0**16]), lead([2.0**18, 2.0**19])
+  peak_N = table.value_KxDxW[:, 0].argmax(1)
+  top_NxD = np.stack([table.of(n)[:, peak] for n, peak in zip(N, peak_N)])
+  lost_NxD = top_NxD - np.stack([table.of(n)[:, -1] for n in N])
+  return {"path": path, "trend": trend,
+          "early": windows.estimate(early), "late": windows.estimate(late),
+          "change": windows.estimate(late - early),
+          "peak": {n: ENDS[peak] for n, peak in zip(N, peak_N)},
+          "top": {n: windows.estimate(top) for n, top in zip(N, top_NxD)},
+          "lost": windows.estimate(lost_NxD.mean(0))}
+
+
+def entropy(runs: list[LedgerRun]) -> dict[int, list[float]]:
+  """avg@k of each n where its training entropy falls to each of ENTROPIES."""
+  curves = {}
+  for n in sorted({run.head["n"] for run in runs}):
+    rows = []
+    for run in runs:
+      if run.head["n"] != n:
+        continue
+      entropy_E = np.interp(np.log1p(run.C_E), np.log1p(
+          [u["rollouts"] for u in run.updates]),
+                            [u["entropy"] for u in run.updates])
+      lowest_E = np.minimum.accumulate(entropy_E)
+      rows.append(np.interp(ENTROPIES, lowest_E[::-1],
+                            run.value_ExQ.mean(1)[::-1]))
+    curves[n] = np.mean(rows, 0).tolist()
+  return curves
+
+
+def problems(hard: Ledger, many: Ledger) -> dict:
+  """2,500 against 256 training problems of the same pass rates."""
+  ends = ENDS[:8]  # to 2^19
+  few = windows.table(hard.of_arm(), ends)
+  more = windows.table(many.of_arm(), ends)
+  reward = windows.table(many.of_arm(), ends, of="reward")
+  return {"end": {n: windows.estimate(more.of(n)[:, -1]) for n in more.ns},
+          "gain": {n: windows.estimate(more.of(n)[:, -1] - few.of(n)[:, -1])
+                   for n in more.ns},
+          "lead": windows.estimate(more.mean((2, 8), ends[-1:])
+                                   - more.mean((32, 128), ends[-1:])),
+          "training": {n: windows.estimate(reward.of(n)[:, -1])
+                       for n in more.ns}}
+
+
+def batch(regimes: Ledger) -> dict:
+  """n against Bp at equal C, 256 problems, (2^15, 2^16] and later."""
+  once = {r.head["run_id"]: r for r in regimes.runs}
+  ends = (2.0**16, 2.0**17, 2.0**18)
+  table = windows.table(list(once.values()), ends)
+  return {"n": [windows.estimate(d) for d in (
+              table.of((64, 16)) - table.of((8, 128))).T],
+          "Bp": [windows.estimate(d) for d in np.mean(
+              [table.of((128, n)) - table.of((8, n)) for n in N], 0).T]}
+
+
+def coverage(hard: Ledger, easy: Ledger, many: Ledger) -> dict:
+  """best@8 and worst@8 before training and after."""
+  ends = {}
+  for name, one in (("hard", hard), ("easy", easy), ("many", many)):
+    C = float(one.part.C)
+    ends[name] = {metric: windows.table(one.of_arm(), [C], of=f"{metric}:last")
+                  for metric in ("avg", "best", "worst")}
+  base = {name: {metric: float(np.mean([windows.last(r, 0, metric).mean()
+                                        for r in one.of_arm()]))
+                 for metric in ("avg", "best", "worst")}
+          for name, one in (("hard", hard), ("easy", easy), ("many", many))}
+  worst, best = ends["easy"]["worst"], ends["easy"]["best"]
+  return {"base": base, "end": {
+      name: {metric: {n: windows.estimate(t.of(n)[:, 0]) for n in t.ns}
+             for metric, t in of.items()} for name, of in ends.items()},
+      "easy_worst": windows.estimate(worst.of(16)[:, 0] - worst.of(2)[:, 0]),
+      "easy_best": windows.estimate(best.of(16)[:, 0] - best.of(2)[:, 0]),
+      "many_best": windows.estimate(ends["many"]["best"].of(128)[:, 0]
+                                    - ends["many"]["best"].of(2)[:, 0])}
+
+
+def prediction(one: Ledger, said: dict, C: float) -> dict:
+  """A registered prediction of single n against raw data.
+
+  Args:
+    one: the ledger with the results.
+    said: the prediction file.
+    C: of the comparison.
+
+  Returns:
+    rows: n; predicted, its interval; the last evaluations and the mean of the
+    last window; predicted by Hill curves from the same data. misses: how many
+    raw values are neither within REWARD nor in the interval (the registered
+    rule), and how many are out of the interval alone.
+  """
+  runs = one.of_arm()
+  row = next(p for p in said["predicted"] if p["C"] == C)
+  last = windows.table(runs, [C], of="last")
+  window = windows.table(runs, [C])
+  study = ledger.study(runs, path=one.path, C=said["fitted_to"])
+  options = dataclasses.replace(windows.OPTIONS, form="hill")
+  hill = {n: c([C])[:, 0] for (_, n), c in zip(
+      study.configurations, bootstrap.fit_curves(study, options), strict=True)}
+  rows = [{"n": p["n"], "predicted": (p["reward"], p["interval"]),
+           "last": float(last.of(p["n"])[0, 0]),
+           "window": float(window.of(p["n"])[0, 0]),
+           "hill": windows.estimate(hill[p["n"]])} for p in row["by_n"]]
+  inside = lambda value, ends: ends[0] <= value <= ends[1]
+  outside = lambda form, raw: sum(not inside(r[raw], r[form][1]) for r in rows)
+  off = lambda form, raw: sum(
+      abs(r[raw] - r[form][0]) > REWARD and not inside(r[raw], r[form][1])
+      for r in rows)
+  errors = lambda form: [r["last"] - r[form][0] for r in rows]
+  return {"C": C, "rows": rows, "best_n": best_of(window, 0),
+          "said_n": (row["n"], row["n_interval"]),
+          "misses": {f"{form}_{raw}": off(form, raw) for form in (
+              "predicted", "hill") for raw in ("last", "window")},
+          "outside": outside("predicted", "window"),
+          "error": (min(errors("predicted")), max(errors("predicted"))),
+          "hill_error": (min(errors("hill")), max(errors("hill")))}
+
+
+def interferences(one: Ledger, C: float) -> dict[int, float]:
+  """The mean interference score of each n, all at one C."""
+  study = ledger.study(one.of_arm(), path=one.path, C=C)
+  scores = {}
+  for run in study.runs:
+    found = interference.interference(run, study.k, frames=2, draws=2, seed=0)
+    scores.setdefault(run.n, []).append(found.score)
+  return {n: float(np.mean(values)) for n, values in scores.items()}
+
+
+def compared(one: Ledger) -> list[dict]:
+  """Each arm in (C / 2, C] against the first arm at the same n.
+
+  `seen` is the difference that 80 % of repetitions would resolve. `rate` is the
+  learning rate over that of the first arm.
+  """
+  C, first = float(one.part.C), one.part.arms[0].name
+  cells = dict.fromkeys((r.head["arm"], r.head["n"]) for r in one.runs)
+  # An alloc.schedule makes an arm of its own of what has the n of its start.
+  draws = {cell: windows.table(one.of_arm(*cell), [C]).value_KxDxW[0, :, 0]
+           for cell in cells}
+  rate = lambda cell: float(np.mean([r.updates[-1]["lr"]
+                                     for r in one.of_arm(*cell)]))
+  rows = []
+  for cell in cells:
+    base = (first, cell[1])
+    gain = (windows.estimate(draws[cell] - draws[base])
+            if cell != base and base in cells else None)
+    rows.append({
+        "arm": cell[0], "n": cell[1], "Bp": one.of_arm(*cell)[0].head["Bp"],
+        "seeds": len(one.of_arm(*cell)), "avg": windows.estimate(draws[cell]),
+        "gain": gain, "rate": rate(cell) / rate(base) if gain else 1.0,
+        "seen": gain and POWER * (gain[1][1] - gain[1][0]) / 2,
+        "lowest": min(float(r.value_ExQ.mean(1)[i:].min()) for r in
+                      one.of_arm(*cell)
+                      for i in [int(r.value_ExQ.mean(1).argmax())])})
+  return rows
+
+
+def schedules(one: Ledger) -> dict:
+  """Schedules of n against fixed n in (C / 2, C]."""
+  C = [float(one.part.C)]
+  fixed = windows.table(one.of_arm(), C)
+  return {name: {
+      "middle": windows.estimate(drawn - fixed.mean((8, 16, 32, 64), C)),
+      "best": windows.estimate(drawn - fixed.value_KxDxW[:, :, 0].max(0))}
+          for name in ("law", "best policy")
+          for drawn in [windows.table(one.of_arm(name), C).value_KxDxW[0, :, 0]]}
+
+
+def regret(runs: list[LedgerRun], of: str, ends) -> dict:
+  """How far each n is behind the best n of each window.
+
+  Returns:
+    n; C over the training problems; regret [N, W]; whether the difference is
+    resolved [N, W]; the best n of each window.
+  """
+  table = windows.table(runs, ends, of=of)
+  best_W = table.value_KxDxW[:, 0].argmax(0)
+  behind_NxDxW = np.take_along_axis(
+      table.value_KxDxW, best_W[None, None], axis=0) - table.value_KxDxW
+  low_NxW = np.quantile(behind_NxDxW[:, 1:], bootstrap.QUANTILES[0], axis=1)
+  return {"n": table.ns, "C/D": np.array(ends) / runs[0].head["D"],
+          "regret": behind_NxDxW[:, 0], "resolved": low_NxW > 0,
+          "best": [table.ns[i] for i in best_W]}
+
+
+def height(runs: list[LedgerRun], Q: int | None) -> dict[int, tuple]:
+  """n -> (best mean over seeds of an evaluation, its C), on Q problems."""
+  found = {}
+  for n in sorted({r.head["n"] for r in runs}):
+    members = [r for r in runs if r.head["n"] == n]
+    E = min(len(r.evals) for r in members)
+    mean_E = np.mean([r.value_ExQ[:E, :Q].mean(1) for r in members], axis=0)
+    found[n] = (float(mean_E.max()), float(members[0].C_E[mean_E.argmax()]))
+  return found
+
+
+def epochs(one: Ledger) -> dict:
+  """The hypotheses a, b and c of registered.json, for a part of one D."""
+  runs, C = one.of_arm(), float(one.part.C)
+  D = runs[0].head["D"]
+  ends = [C / 2 ** (j / 4) for j in range(17)][::-1]
+  reward = windows.table(runs, ends, of="reward")
+  heights, shared = height(runs, None), height(runs, 300)
+  peaks = np.log2([C for _, C in heights.values()])
+  value = [v for v, _ in heights.values()]
+  cross = windows.crossing(reward.of(32)[0], reward.of(8)[0], ends)
+  drawn = [windows.crossing(a, b, ends) for a, b in zip(
+      reward.of(32)[1:], reward.of(8)[1:], strict=True)]
+  return {"D": D, "seeds": len({r.head["seed"] for r in runs}),
+          "missing": len(one.missing), "a": cross and cross / D,
+          "a_draws": np.quantile([(x or 2 * C) / D for x in drawn],
+                                 bootstrap.QUANTILES).tolist(),
+          "heights": heights, "b1": max(value) - min(value),
+          "b2": float(np.mean([v for v, _ in shared.values()])),
+          "c": float(np.polyfit(np.log2(list(heights)), peaks, 1)[0]),
+          "base": float(np.mean([r.value_ExQ[0, :300].mean() for r in runs])),
+          "base_all": float(np.mean([r.value_ExQ[0].mean() for r in runs]))}
+
+
+def law(one: Ledger, options=windows.OPTIONS):
+  """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
+  return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)

@@ -1,0 +1,80 @@
+"""Runs a part of the study and collects the records of its runs in a ledger."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+from isojax import cli
+from isojax import sweeper
+from isojax.api import sweeps
+from isojax.errors import InputError
+from isojax.ledger import records
+from launch.study import arms
+from launch.study import ledger
+
+FAILED = 1  # exit code of launch.sweep: some runs failed
+
+
+def read_part(path: str) -> arms.Part:
+  """The part that --config=FILE:PART names."""
+  path, _, name = cli.shipped(path).partition(":")
+  spec = importlib.util.spec_from_file_location("study_config", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  if not name or not hasattr(module, "get_study"):
+    raise InputError(f"--config={path}: no part, or no get_study; expected "
+                     "FILE:PART of a study, such as configs/study.py:hard")
+  return arms.part_of(name, module.get_study(name))
+
+
+def code_version() -> str:
+  """The commit of this checkout; empty without one."""
+  found = subprocess.run(
+      ["git", "-C", os.path.dirname(__file__), "describe", "--always",
+       "--dirty", "--exclude=*"], capture_output=True, text=True)
+  return found.stdout.strip()
+
+
+def sweep(config, root: str, workers: int | None) -> str:
+  """Runs the part of --config as far as it goes; the same call resumes it.
+
+  Args:
+    config: what the runs share.
+    root: folder of the runs. Parts that share it share equal runs.
+    workers: runs at once; None: the choice of launch.sweep.
+
+  Returns:
+    The path of its ledger, ROOT/PART.jsonl.gz.
+  """
+  part = read_part(cli.config_path(sys.argv))
+  plan = os.path.join(root, f"{part.name}.plan.jsonl")
+  os.makedirs(root, exist_ok=True)
+  records.replace(plan, arms.plan(arms.planned(part), config).encode())
+  words = [sys.executable, "-m", "launch.sweep", f"--plan={plan}",
+           f"--root={root}", *cli.config_arguments(sys.argv)]
+  if workers is not None:
+    words.append(f"--workers={workers}")
+  code = subprocess.call(words)
+  if code not in (0, FAILED):
+    sys.exit(code)
+  return collect(config, root)
+
+
+def collect(config, root: str) -> str:
+  """Writes the ledger of the runs so far; returns its path."""
+  part = read_part(cli.config_path(sys.argv))
+  runs, wrong = sweeps.of_plan(
+      os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
+  if wrong:
+    raise InputError("; ".join(wrong))
+  lines = [ledger.header(part, code_version())]
+  for planned, run in zip(arms.planned(part), runs, strict=True):
+    path = os.path.join(run.folder, "records.jsonl")
+    if os.path.exists(path):
+      lines += ledger.of_run(
+          planned, run.name, records.read(path),
+          diverged=sweeper.last_error(run)[0] == cli.DIVERGED)
+  path = os.path.join(root, f"{part.name}.jsonl.gz")
+  ledger.write(path, lines)
+  return path
