@@ -703,8 +703,8 @@ IMPORTS = {
         "frontier.analysis frontier.bootstrap frontier.interference "
         "launch.study.ledger launch.study.windows",
     "launch.study.run":
-        "api.sweeps cli errors launch.study.arms launch.study.ledger "
-        "ledger.records sweeper",
+        "api.sweeps cli config_file errors launch.study.arms "
+        "launch.study.ledger ledger.records sweeper",
     "launch.study.windows":
         "evaluate frontier.bootstrap frontier.study launch.study.ledger",
     "launch.sweep":

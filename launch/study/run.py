@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from isojax import cli
+from isojax import config_file
 from isojax import sweeper
 from isojax.api import sweeps
 from isojax.errors import InputError
@@ -18,7 +19,7 @@ FAILED = 1  # exit code of launch.sweep: some runs failed
 
 def read_part(path: str) -> arms.Part:
   """The part that --config=FILE:PART names."""
-  path, _, name = cli.shipped(path).partition(":")
+  path, _, name = config_file.shipped(path).partition(":")
   spec = importlib.util.spec_from_file_location("study_config", path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
