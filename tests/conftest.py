@@ -127,4 +127,3 @@ def pytest_collection_finish(session):
 
 def pytest_configure(config):
   config.option.loadscopereorder = False  # xdist: no order of its own
-  config.addinivalue_line("filterwarnings", "error:::isojax")
