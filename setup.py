@@ -9,6 +9,8 @@ MATH = "math-verify>=0.9,<0.10"  # 0.10 may judge differently
 GYM = "reasoning-gym==0.1.25"
 # Paths gs:// of orbax and of our records, through gcsfs; no TensorFlow.
 GCS = ["etils[epath-gcs]>=1.13"]
+# Reads 4-bit weights; a hash of the result says if another version differs.
+GGUF = "gguf>=0.17,<1"
 SLURM = "submitit>=1.5.3"  # job arrays, and jobs that queue themselves again
 
 setuptools.setup(
@@ -51,9 +53,10 @@ setuptools.setup(
                  "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16", "nbclient>=0.10",
                  "nbformat>=5.10",
                  "setuptools>=77",  # builds the wheel that a test runs
-                 SLURM, MATH, GYM, *GCS],
+                 SLURM, MATH, GYM, GGUF, *GCS],
         "math": [MATH],  # judges mathematical answers
         "gym": [GYM],  # generates problems
+        "demo": [GGUF],  # launch.demo_model
         # Another implementation to compare with; not beside the others, because
         # transformers then imports torch everywhere.
         "parity": ["torch==2.13.0", "peft>=0.18"],

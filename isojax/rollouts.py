@@ -20,7 +20,7 @@ from isojax.run_context import RunContext
 from isojax.sampling import sampler as sampler_lib
 from isojax.stopping import Stop
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
 
@@ -43,7 +43,7 @@ def grading(context: RunContext):
   Raises:
     InputError: the grader cannot start.
   """
-  source = stratum_file.source(context.stratum.header) | context.reward
+  source = strata_lib.source(context.stratum.header) | context.reward
   with grader_lib.opened(context.e.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
     try:

@@ -27,7 +27,7 @@ from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts
 
 
@@ -41,7 +41,7 @@ class RunContext:
   identity: dict  # all inputs of the results
   run_id: str  # its hash
   tokenizer: object  # transformers' fast tokenizer
-  stratum: stratum_file_lib.Stratum
+  stratum: strata_lib.Stratum
   train: Prompts  # of stratum.train, host arrays
   validation: Prompts
   model: decoder.Transformer
@@ -59,7 +59,7 @@ def check_task(e: experiment_lib.Experiment, path: str, header: dict) -> None:
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} grades others; use the grader that they were "
         "measured with, or a reward of your own: task.grader.name=python")
-  task.check_source(stratum_file_lib.source(header))
+  task.check_source(strata_lib.source(header))
 
 
 def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
@@ -71,10 +71,10 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
     InputError: the grader cannot grade it, no training or no validation prompt
       fits, or a prompt has a token outside the model's vocabulary V.
   """
-  stratum, prompts = stratum_file_lib.read(path), {}
+  stratum, prompts = strata_lib.read(path), {}
   check_task(e, path, stratum.header)
   kept, dropped = stratum, {}
-  for split in stratum_file_lib.SPLITS:
+  for split in strata_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
         tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
@@ -131,7 +131,7 @@ def other_reward(e: experiment_lib.Experiment, header: dict,
 def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
   """Returns a hash of encoded prompts; chat templates may change them."""
   content = hashlib.sha256()
-  for split in stratum_file_lib.SPLITS:
+  for split in strata_lib.SPLITS:
     content.update(prompts[split].len_P.tobytes())
     content.update(prompts[split].tokens_PxS.tobytes())
   return content.hexdigest()
@@ -152,7 +152,7 @@ def prepare(config) -> RunContext:
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   reward = grader_lib.with_reward(e.task.grader, {})
-  grader_lib.probe(e.task.grader, stratum_file_lib.source(stratum.header)
+  grader_lib.probe(e.task.grader, strata_lib.source(stratum.header)
                    | reward, stratum.train[0])
   sampler, sampler_notes = policy_lib.make_sampler(opened, e.sampler)
   update_kernel(e, model)
@@ -188,7 +188,7 @@ def prepare(config) -> RunContext:
 def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
   """Returns the prompts of each split, cut to the length of the longest."""
   return {split: sampler_lib.shortened(sampler, prompts[split])
-          for split in stratum_file_lib.SPLITS}
+          for split in strata_lib.SPLITS}
 
 
 def update_kernel(e: experiment_lib.Experiment,

@@ -20,7 +20,7 @@ from isojax.sampling import interrupt as interrupt_lib
 from isojax.stopping import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts
 
 
@@ -67,7 +67,7 @@ def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
         "sample", rollouts_lib.graded_rollouts)(
             context, grader, params, problems, prompts, n, key, e.sampler, stop,
             interrupt_B=interrupt_lengths(e, step=step, id_P=prompts.id_P, n=n),
-            expected_P=stratum_file.expected_tokens(
+            expected_P=strata_lib.expected_tokens(
                 context.stratum, "train", problems))))
     correct_PxN = parts[-1][1].graded.correct_B.reshape(Bp, n)
     informative_P = np.concatenate([informative_P, advantages.informative(

@@ -41,7 +41,7 @@ from isojax.run_context import RunContext
 from isojax.run_state import Run
 from isojax.sampling import compile_ahead
 from isojax.sampling import in_flight_queue
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 
 
 class End(typing.NamedTuple):
@@ -197,7 +197,7 @@ def evaluation(context: RunContext, grader: rollouts_lib.Grading, params,
   graded = rollouts_lib.graded_rollouts(
       context, grader, params, problems, context.validation, k,
       rng.stream(e.seed, "eval", step), e.eval, stop,
-      expected_P=stratum_file.expected_tokens(
+      expected_P=strata_lib.expected_tokens(
           context.stratum, "validation", problems)).graded
   for line in graded.lost:
     hosts.say(f"evaluation: counted as wrong: {line}")

@@ -4,7 +4,7 @@ import functools
 import pathlib
 import tempfile
 
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 
 
 @functools.cache
@@ -15,9 +15,9 @@ def _folder():
 @functools.cache
 def _written(name: str, train: int, validation: int) -> str:
   """Returns the path of a stratum with the first problems of another one."""
-  whole = stratum_file.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+  whole = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   path = str(pathlib.Path(_folder().name, f"{name}-{train}-{validation}.jsonl"))
-  stratum_file.write(path, {"stratum": name, "task": "countdown"}, [
+  strata_lib.write(path, {"stratum": name, "task": "countdown"}, [
       {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
        "correct": 0}
       for split, most in (("train", train), ("validation", validation))

@@ -17,7 +17,7 @@ from isojax import experiment
 from isojax import stopping
 from isojax.frontier import synthetic
 from isojax.ledger import records
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 from tests import few
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -217,7 +217,7 @@ def test_problems_become_a_stratum_without_a_policy(tmp_path, capsys):
   assert paths == {"all": f"{tmp_path}/new/a-all.jsonl"}
   told = capsys.readouterr()
   assert told.out.startswith("6 train and 3 validation problems\nwrote ")
-  stratum = stratum_file.read(paths["all"])
+  stratum = strata_lib.read(paths["all"])
   assert len(stratum.train) == 6 and len(stratum.validation) == 3
   assert stratum.header["command"] == "isojax.split(config)"
   isojax.split(config, progress=False)

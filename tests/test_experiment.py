@@ -29,7 +29,7 @@ from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
 from isojax.types import Batch
 from isojax.types import Prompts
@@ -344,7 +344,7 @@ def test_the_run_id_is_of_all_that_decides(tmp_path):
 def test_generators_are_checked_before_anything(tmp_path, source, message):
   pytest.importorskip("reasoning_gym")
   path = str(tmp_path / "s.jsonl")
-  stratum_file_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
+  strata_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
                     PROBLEMS)
   with pytest.raises(InputError, match=message):
     run_context.prepare(changed(task__stratum=path,
@@ -358,8 +358,8 @@ PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
 
 def test_stratum_round_trip(tmp_path):
   path = str(tmp_path / "s.jsonl")
-  stratum_file_lib.write(path, HEADER, PROBLEMS)
-  got = stratum_file_lib.read(path)
+  strata_lib.write(path, HEADER, PROBLEMS)
+  got = strata_lib.read(path)
   assert got.train == [Problem(0, "1 2 3=6", "1+2+3")]
   assert got.validation[0].id == 1
   assert (got.header["train"], got.header["validation"]) == (1, 1)
@@ -373,19 +373,19 @@ def test_stratum_round_trip(tmp_path):
     (lambda text: "\x00\x01", "not a stratum file")])
 def test_damaged_stratum(tmp_path, spoil, message):
   path = tmp_path / "s.jsonl"
-  stratum_file_lib.write(str(path), HEADER, PROBLEMS)
+  strata_lib.write(str(path), HEADER, PROBLEMS)
   path.write_text(spoil(path.read_text()))
   with pytest.raises(InputError, match=message):
-    stratum_file_lib.read(str(path))
+    strata_lib.read(str(path))
 
 
 def test_ids_are_addresses(tmp_path):
   path = str(tmp_path / "s.jsonl")
   for ids in ((0, 0), (0, -1), (0, 2**32)):
     rows = [PROBLEMS[0] | {"id": i} for i in ids] + [PROBLEMS[1]]
-    stratum_file_lib.write(path, HEADER, rows)
+    strata_lib.write(path, HEADER, rows)
     with pytest.raises(InputError, match=":3: .*id="):
-      stratum_file_lib.read(path)
+      strata_lib.read(path)
 
 
 def test_braces_in_a_prompt_are_text():
@@ -399,14 +399,14 @@ def test_braces_in_a_prompt_are_text():
 @pytest.mark.parametrize("split", [0, 1])
 def test_empty_split(tmp_path, split):
   path = str(tmp_path / "s.jsonl")
-  stratum_file_lib.write(path, HEADER, [PROBLEMS[split]])
+  strata_lib.write(path, HEADER, [PROBLEMS[split]])
   with pytest.raises(InputError, match="split is empty"):
-    stratum_file_lib.read(path)
+    strata_lib.read(path)
 
 
 @pytest.mark.parametrize("name", ["hard", "easy"])
 def test_committed_strata_hold_what_they_say(name):
-  got = stratum_file_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
+  got = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   assert len(got.validation) == 300 and len(got.train) >= 1000
   from isojax.tasks import countdown
   content = {split: {countdown.content(p.question) for p in problems}

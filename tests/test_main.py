@@ -28,7 +28,7 @@ from isojax import training
 from isojax.ledger import workdir
 from isojax.errors import InputError
 from isojax import plan_file
-from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks import strata as strata_lib
 from tests import command as command_lib
 from tests import few
 from tests.conftest import ONE_DEVICE
@@ -388,15 +388,15 @@ def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
   shutil.copytree(source, folder)
   same, = evaluated(monkeypatch, folder)
   assert same["correct"] == kept[-1]["correct"]
-  stratum = stratum_file_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
+  stratum = strata_lib.read("isojax/assets/countdown-tiny-hard.jsonl")
   rows = [{"split": split, "id": p.id, "question": p.question,
            "answer": p.answer, "correct": 0}
-          for split in stratum_file_lib.SPLITS
+          for split in strata_lib.SPLITS
           for p in getattr(stratum, split)[:4]]
   rows[0]["question"] = "1 2 3 4 5 6 7=28"  # too long
   other = str(tmp_path / "other.jsonl")
-  stratum_file_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
-  digest = stratum_file_lib.read(other).header["sha256"]
+  strata_lib.write(other, {"stratum": "hard", "task": "countdown"}, rows)
+  digest = strata_lib.read(other).header["sha256"]
   capfd.readouterr()
   one, two = evaluated(monkeypatch, folder, [other], k=3, top_p=0.9)
   assert {r["run_id"] for r in (one, two)} == {kept[0]["run_id"]}
@@ -406,7 +406,7 @@ def test_evaluates_a_run_in_another_way(calm, tmp_path, monkeypatch, capfd):
   assert len(two["correct"]) == 4
   assert f"{other}: dropped 1 training" in capfd.readouterr().err
   before = (folder / "eval.jsonl").read_bytes()
-  stratum_file_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
+  strata_lib.write(other, {"stratum": "hard", "task": "math"}, rows)
   with pytest.raises(InputError,
                      match="other.jsonl contains problems of 'math'"):
     evaluated(monkeypatch, folder, [other])

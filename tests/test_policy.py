@@ -10,7 +10,6 @@ from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import policy
 from isojax.errors import InputError
-from launch.compile import slots as slots_lib
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +63,3 @@ def test_no_slot_fits(opened):
     with pytest.raises(InputError, match=f"expected_tokens={expected}: expected"
                        " None, or from 1 to max_new_tokens=49"):
       config(expected_tokens=expected)
-
-
-def test_the_table_of_slots(opened):
-  text = slots_lib.table(opened.model, config(expected_tokens=9.0),
-                         gathered=True).splitlines()
-  assert text[0] == ("slots that sampler.memory_gib=0.003 admits at a mean of 9 "
-                     "new tokens, a mean context of 10:")
-  plain, paged, *_ = [line.split() for line in text[2:]]
-  admitted = policy.make_sampler(opened, config())[0].slots
-  assert plain == ["64", "positions", "a", "slot", f"{admitted:,}",
-                   f"{admitted // 2 * 64:,}", plain[-1]]
-  # A page of 128 positions is twice as long as a slot, and a part is copied.
-  assert 0.25 * admitted < int(paged[3].replace(",", "")) < 0.7 * admitted

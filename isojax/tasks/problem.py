@@ -1,6 +1,15 @@
-"""A problem and a pool of problems; importable in a process without jax."""
+"""A problem, a pool of problems, and copies of problems in it.
+
+Importable in a process without jax. A problem's id, its side of the split and
+its place in the order depend on its own text alone, so they do not change when
+the set around it does.
+"""
 
 import dataclasses
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,3 +28,103 @@ class Pool:
   train: list[Problem]
   validation: list[Problem]
   notes: tuple[str, ...]  # what was left out, one line each
+
+
+_SPACING = re.compile(  # LaTeX that only changes the spacing
+    r"\\(?:left|right|displaystyle|quad|qquad)(?![A-Za-z])|\\[,;:! ]|~")
+_FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
+_DELIMITER = re.compile(r"\\[()\[\]]|\$")
+_PROSE = re.compile(r"\.(?!\d)|[,:;?\"'`“”‘’]")  # 3.5 keeps its point
+_SINGLE = re.compile(r"\{(\w)\}")
+_SPACE = re.compile(r"(?<![^\W_])\s+|\s+(?![^\W_])")
+
+
+def _spelled(character: str) -> str:
+  """NFKC of a character, but x² does not become x2, nor 1½ 11/2."""
+  kind = unicodedata.decomposition(character).partition(" ")[0]
+  plain = unicodedata.normalize("NFKC", character)
+  if kind == "<super>":
+    return "^" + plain
+  if kind == "<fraction>":
+    return " " + plain.replace("\u2044", "/")
+  return "-" if plain in "\u2212\u2013\u2014" else plain
+
+
+def normalised(text: str) -> str:
+  """A question in a form that is equal for copies of a problem.
+
+  Case, white space, prose punctuation, LaTeX delimiters and spacing are
+  removed. Digits, decimal points, operators and brackets are kept.
+  """
+  if not text.isascii():
+    text = "".join(map(_spelled, text))
+  text = _FRACTION.sub(r"\\frac", _SPACING.sub(" ", text.casefold()))
+  text = _PROSE.sub(" ", _DELIMITER.sub(" ", text))
+  return _SPACE.sub("", _SINGLE.sub(r"\1", " ".join(text.split())))
+
+
+def _numbers(key: str) -> tuple[int, int]:
+  """Two independent uint32 of a question: its id, and its side."""
+  digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+  return (int.from_bytes(digest[:4], "little"),
+          int.from_bytes(digest[4:], "little"))
+
+
+def distinct(pairs: Iterable[tuple[str, str]]) -> tuple[dict, list[str]]:
+  """Problems by normalised question, ordered by id, and notes.
+
+  Of copies the alphabetically first is kept, so that the order of the file
+  does not matter.
+  """
+  of, copies, disputed, total = {}, 0, set(), 0
+  for question, answer in pairs:
+    total += 1
+    key = normalised(question)
+    if key not in of:
+      of[key] = question, answer
+      continue
+    copies += 1
+    if of[key][1] != answer:
+      disputed.add(key)
+    of[key] = min(of[key], (question, answer))
+  taken, kept, clashes = set(), {}, 0
+  for number, key in sorted((_numbers(key)[0], key) for key in of):
+    if number in taken:  # 1 in 2**32 for a pair; a few for 100,000 problems
+      clashes += 1
+      continue
+    taken.add(number)
+    kept[key] = Problem(number, *of[key])
+  notes = []
+  if copies:
+    notes.append(f"{copies} of {total} problems are copies of others and were "
+                 f"dropped; {len(disputed)} questions have copies with another "
+                 "answer")
+  if clashes:
+    notes.append(f"{clashes} problems whose id another one has were dropped")
+  return kept, notes
+
+
+def divided(train: Iterable[tuple[str, str]],
+            validation: Iterable[tuple[str, str]] | None,
+            share: float) -> Pool:
+  """A pool of (question, answer) pairs.
+
+  Args:
+    train: the training set, or all there is.
+    validation: the set that is held out already, or None.
+    share: of the problems, held out by content where there is no such set.
+  """
+  kept, notes = distinct(train)
+  if validation is None:
+    held = {key for key in kept if _numbers(key)[1] < share * 2**32}
+    sides = [[p for key, p in kept.items() if (key in held) == side]
+             for side in (False, True)]
+    return Pool(*sides, tuple(notes))
+  held, more = distinct(validation)
+  ids = {p.id for p in held.values()}
+  clean = [p for p in kept.values() if p.id not in ids]
+  notes += [f"validation: {note}" for note in more]
+  if len(clean) < len(kept):
+    notes.append(f"{len(kept) - len(clean)} training problems are in the "
+                 "validation set too and were dropped from training")
+  return Pool(clean, list(held.values()), tuple(notes))

@@ -1,16 +1,131 @@
-"""Chooses strata and mixtures by pass rate, and the recipe for each."""
+"""Strata: problems of one difficulty for one policy, their files and choice.
 
-import collections
+A stratum file is JSON lines. Line 1 is a header: which stratum of which task,
+how it was made, by which policy, and the hash of the other lines. Each other
+line is a problem with its split, its count of correct samples (null if none were
+drawn), and the mean tokens of these samples, if they were measured.
+
+launch.split measures problems and makes the files: strata by pass rate, and
+mixtures of strata.
+"""
+
 import dataclasses
 import fractions
+import hashlib
+import json
 import math
+import os
+import pathlib
 
+from isojax import own_file
 from isojax.errors import InputError
+from isojax.tasks import base
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
-from isojax.tasks.stratum_file import SPLITS
 
+SPLITS = ("train", "validation")
+REMEDY = "make it with `python -m launch.split`"
 EASY = (0.3, 0.6)  # avg@n of the playbook's Easy set
+
+
+@dataclasses.dataclass(frozen=True)
+class Stratum:
+  header: dict
+  train: list[Problem]
+  validation: list[Problem]
+  tokens: dict  # (split, id) -> mean new tokens, of measured problems
+
+
+def source(header: dict) -> dict:
+  """The source that a header names, {} if it names none."""
+  return header["source"] if "source" in header else {}
+
+
+def digest(lines: list[str]) -> str:
+  """The hash of the problems' lines that the header holds."""
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def write(path: str, header: dict, rows: list[dict]) -> None:
+  """Writes rows of {split, id, question, answer, correct} under a header.
+
+  Rows may also have `tokens`.
+  """
+  lines = [json.dumps(row) for row in rows]
+  counts = {split: sum(row["split"] == split for row in rows)
+            for split in SPLITS}
+  head = header | counts | {"sha256": digest(lines)}
+  # Renamed when complete: several shards may find that they are the last.
+  partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
+  partial.write_text(
+      "\n".join([json.dumps(head), *lines]) + "\n", encoding="utf-8")
+  partial.replace(path)
+
+
+def read(path: str) -> Stratum:
+  """Reads a stratum.
+
+  Raises:
+    InputError: the file is missing, cut or edited, a row is wrong, a problem
+      cannot be judged, or a split is empty.
+  """
+  where = path
+  try:
+    text = pathlib.Path(own_file.find(path)).read_text(encoding="utf-8")
+    # Not splitlines, which also splits at characters that JSON texts may hold.
+    head, *lines = text.removesuffix("\n").split("\n")
+    where = f"{path}:1"
+    header = json.loads(head)
+    if header["sha256"] != digest(lines):
+      raise InputError(f"the content hash is {digest(lines)[:12]}, expected "
+                       f"{header['sha256'][:12]} of the header: the file was "
+                       "cut or edited")
+    if header["task"] not in base.TASKS:
+      raise InputError(f"task={header['task']!r}: expected one of "
+                       f"{', '.join(base.TASKS)}")
+    splits, tokens = {split: {} for split in SPLITS}, {}
+    for number, line in enumerate(lines, 2):
+      where = f"{path}:{number}"
+      row = json.loads(line)
+      problem = Problem(row["id"], row["question"], row["answer"])
+      _check(problem, base.TASKS[header["task"]], splits[row["split"]])
+      splits[row["split"]][problem.id] = problem
+      if "tokens" in row:
+        tokens[row["split"], problem.id] = row["tokens"]
+  except FileNotFoundError as error:
+    raise InputError(f"{path}: no such stratum file; {REMEDY}") from error
+  except InputError as error:
+    raise InputError(f"{where}: {error}; {REMEDY}") from error
+  except (OSError, ValueError, LookupError, TypeError) as error:
+    raise InputError(f"{where}: not a stratum file ({error!r}); {REMEDY}"
+                     ) from error
+  for split in SPLITS:
+    if not splits[split]:
+      raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
+  return Stratum(header, *(list(splits[split].values()) for split in SPLITS),
+                 tokens)
+
+
+def _check(problem: Problem, task: base.Task, others: dict) -> None:
+  """InputError for a problem with a wrong id, or that cannot be judged."""
+  if type(problem.id) is not int or not 0 <= problem.id < 2**32:
+    raise InputError(f"id={problem.id!r}: expected a whole number in [0, 2**32)")
+  if problem.id in others:
+    raise InputError(f"id={problem.id} is used twice in its split, so rollouts "
+                     "would share random numbers")
+  if not isinstance(problem.question, str) or not isinstance(
+      problem.answer, str):
+    raise InputError(f"question={problem.question!r:.60}, answer="
+                     f"{problem.answer!r:.60}: expected texts")
+  task.check(problem)
+
+
+def expected_tokens(stratum: Stratum, split: str,
+                    problems: list[Problem]) -> list[float] | None:
+  """The mean tokens of problems; None if one was not measured."""
+  means = [stratum.tokens[split, p.id] for p in problems
+           if (split, p.id) in stratum.tokens]
+  return means if len(means) == len(problems) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +169,7 @@ class Mixture:
 
 def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
            correct: dict, n: int, again: dict) -> list[dict]:
-  """Returns the rows of one split of a stratum, ordered as the problems.
+  """The rows of one split of a stratum, ordered as the problems.
 
   Args:
     name, split: for messages.
@@ -80,7 +195,7 @@ def chosen(wanted: Wanted, name: str, split: str, problems: list[Problem],
 
 
 def parts_of(count: int, shares: dict) -> dict:
-  """Returns name -> part of `count`, by the largest-remainder method."""
+  """name -> part of `count`, by the largest-remainder method."""
   exact = {name: fractions.Fraction(share) * count
            for name, share in shares.items()}
   parts = {name: int(x) for name, x in exact.items()}
@@ -91,7 +206,7 @@ def parts_of(count: int, shares: dict) -> dict:
 
 
 def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
-  """Returns the distinct rows of one split of a mixture.
+  """The distinct rows of one split of a mixture.
 
   Args:
     strata: name -> its rows of that split.
@@ -115,7 +230,7 @@ def mixed(mixture: Mixture, name: str, split: str, strata: dict) -> list[dict]:
 
 def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
               n: int) -> tuple[dict, list[str]]:
-  """Returns name -> rows of strata and mixtures, and errors of the rest.
+  """name -> rows of strata and mixtures, and errors of the rest.
 
   Args:
     strata: name -> Wanted.
@@ -146,16 +261,8 @@ def assembled(strata: dict, mixtures: dict, pool: Pool, counts: dict,
           for name, of in rows.items()}, errors
 
 
-def histogram(counts, n: int) -> str:
-  """Returns a text histogram of the number of correct samples per problem."""
-  of = collections.Counter(counts)
-  most = max(of.values())
-  return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
-                   for c in range(n + 1))
-
-
 def recipe(rows: list[dict], n: int, *, mixture: bool) -> tuple[str, str]:
-  """Returns (easy or hard, why): the recipe that suits a stratum.
+  """(easy or hard, why): the recipe that suits a stratum.
 
   The playbook uses KL and entropy terms on Easy problems, and neither on hard
   ones and on mixtures.

@@ -1,34 +1,33 @@
-"""Times sampling, the update, and other parts, against peers and peaks.
+"""Times sampling, the update and whole steps, against peers.
 
   python -m launch.bench --what=sample
   python -m launch.bench --what=update --peer=hf --json=bench.json
   python -m launch.bench --suite=cpu
 
---what=sample, update and step, and the suites, compare contestants on one
-random policy, with the same prompts and lengths, in turns, after a warm-up
-call. A call that compiles is made again. Tokens are useful ones, up to the
-stop. TFLOP/s and GB/s count the least work that the model needs, relative to a
-matrix product and a stream measured in the same run; the roofline is the best
-time that both allow. Compile seconds are those of the first call, without a
-cache. Lengths are skewed by a policy close to uniform, of whose V ids V / mean
-end the rollout. The flags of a case change one case, or all cases of a suite.
-`before` is isojax with as many slots as rollouts, --shrink=halves and no pages.
+Contestants take turns on one random policy, with the same prompts and lengths,
+after a warm-up call. A call that compiles is made again. Tokens are useful ones,
+up to the stop; `useful slots` is the share of the decoded slots whose token is
+kept. Compile seconds are those of the first call, without a cache. `by CPU s` is
+`ours / it` by the CPU seconds of the process instead of the clock's. Lengths are
+skewed by a policy close to uniform, of whose V ids V / mean end the rollout. The
+flags of a case change one case, or all cases of a suite.
 
-`useful slots` is the share of the decoded slots whose token is kept. `by CPU s`
-is `ours / it` by the CPU seconds of the process instead of the clock's.
+Each case runs in its own process, without the memory and the programs of another
+case. Peak memory is what a contestant holds (weights, optimizer state) plus the
+most that one call adds: the high-water mark of a CPU's process, or the peak of
+the device's allocator.
 
---what=frontier, grader, grader_overlap, in_flight and machine time other parts;
---what=packing counts.
+--what=in_flight samples across updates, against step by step.
 """
 
 from concurrent.futures import process
 import dataclasses
 import datetime
-import importlib
 import importlib.util
 import json
 import multiprocessing
 import os
+import pathlib
 import time
 
 from absl import flags
@@ -38,22 +37,13 @@ from isojax import profile
 from isojax import progress
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.sampling import sizes as slots_lib
 from isojax.sampling import sampler
 from launch.bench import cases as cases_lib
+from launch.bench import in_flight
 from launch.bench import run
-from launch.bench import table
+from launch.bench.cases import Case
 
-PARTS = {  # module of launch.bench with `rows`, which yields dicts -> what
-    "frontier": "launch.fit on a study of the paper's size",
-    "grader": "the grader of mathematical answers",
-    "grader_overlap": "sampling with a slow grader, in line and in background",
-    "in_flight": "sampling across updates, against step by step",
-    "packing": "padding and skipped blocks of an update, counted",
-    "machine": "the peaks of this machine's CPU, for planner/cost/machine.py",
-}
-
-_WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, *PARTS],
+_WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, "in_flight"],
                           "The part to time.")
 _SUITE = flags.DEFINE_enum("suite", None, sorted(cases_lib.SUITES),
                            "Several cases, instead of --what.")
@@ -69,73 +59,54 @@ _JSON = flags.DEFINE_string("json", None, "File for the results, which "
 _PROFILE = flags.DEFINE_string(
     "profile", None, "Folder for a trace of one more call of isojax per case, "
     "for TensorBoard or ui.perfetto.dev.")
-OVERRIDES = tuple(  # fields of a case by their own names; None: unchanged
-    [flags.DEFINE_string("model", None, "One of "
-                         f"{', '.join(cases_lib.CONFIGS)}, or a folder whose "
-                         "config.json gives the shape; weights are random."),
-     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
-     flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
-                       "while isojax samples; default: --dtype."),
-     flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys "
-                       "and values while isojax samples; default: --dtype."),
-     flags.DEFINE_enum("shrink", None, slots_lib.SHRINK, "sampler.shrink of "
-                       "isojax.")]
-    + [flags.DEFINE_integer(name, None, text, lower_bound=1)
-       for name, text in (
-           ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
-           ("prompt_tokens", "Tokens of each prompt."),
-           ("new_tokens", "Most tokens of a rollout."),
-           ("mean_tokens", "Mean tokens of a rollout; default: all have "
-            "--new_tokens."),
-           ("slots", "Rows that isojax decodes at once; default: all."),
-           ("page", "Positions of a page of isojax's cache; default: none."),
-           ("microbatch_tokens", "Tokens of a microbatch of the update."))])
+OVERRIDES = (  # fields of a case by their own names; None: unchanged
+    flags.DEFINE_string("model", None, "One of "
+                        f"{', '.join(cases_lib.CONFIGS)}, or a folder whose "
+                        "config.json gives the shape; weights are random."),
+    flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
+    flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
+                      "while isojax samples; default: --dtype."),
+    flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys "
+                      "and values while isojax samples; default: --dtype."),
+    *(flags.DEFINE_integer(name, None, text, lower_bound=1) for name, text in (
+        ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),
+        ("prompt_tokens", "Tokens of each prompt."),
+        ("new_tokens", "Most tokens of a rollout."),
+        ("mean_tokens", "Mean tokens of a rollout; default: all have "
+         "--new_tokens."),
+        ("slots", "Rows that isojax decodes at once; default: all."),
+        ("page", "Positions of a page of isojax's cache; default: none."),
+        ("microbatch_tokens", "Tokens of a microbatch of the update."))))
 
 
-def chosen_cases() -> list[cases_lib.Case]:
-  """Returns the cases that the flags ask for."""
+def chosen_cases() -> list[Case]:
+  """The cases that the flags ask for, with the peers that can run here."""
+  cases = cases_lib.SUITES[_SUITE.value] if _SUITE.value else [
+      dataclasses.replace(cases_lib.SUITES["cpu"][0], what=_WHAT.value,
+                          peers=("naive",))]
   given = {flag.name: flag.value for flag in OVERRIDES
            if flag.value is not None}
-  cases = (cases_lib.SUITES[_SUITE.value] if _SUITE.value else
-           [dataclasses.replace(cases_lib.SUITES["cpu"][0], what=_WHAT.value,
-                                peers=("naive",))])
-  cases = [dataclasses.replace(case, **given) for case in cases]
-  for case in cases:
-    shape = run.shape_of(case.model)
-    if case.mean_tokens and shape.vocab < 2 * case.mean_tokens:
-      raise InputError(f"--mean_tokens={case.mean_tokens}: expected at most "
-                       f"half of the vocabulary, {shape.vocab}")
-  return cases
-
-
-def with_peers(cases: list[cases_lib.Case]) -> list[cases_lib.Case]:
-  """Returns the cases with the peers of --peer; InputError if impossible."""
+  peers = _PEER.value
+  unknown = set(peers or ()) - set(cases_lib.PEERS)
+  if unknown:
+    raise InputError(f"--peer={','.join(sorted(unknown))}: expected some of "
+                     f"{', '.join(cases_lib.PEERS)}")
   torch = importlib.util.find_spec("torch") is not None
-  here = [p for p in cases_lib.PEERS if torch or p not in cases_lib.TORCH]
-  asked = _PEER.value
-  for name in asked or ():
-    if name not in cases_lib.PEERS:
-      raise InputError(f"--peer={name}: expected one of "
-                       f"{', '.join(cases_lib.PEERS)}")
-    if name not in here:
-      raise InputError(
-          f"--peer={name} needs torch, which is not installed here; possible "
-          f"is --peer={','.join(here)}, or an environment with "
-          f"pip install -e '.[parity]'")
-    if not any(case.what in cases_lib.PEERS[name] for case in cases):
-      raise InputError(
-          f"--peer={name}: can only be timed at --what="
-          f"{'|'.join(cases_lib.PEERS[name])}; possible here: --peer="
-          f"{','.join(p for p in here if p != name) or chr(39) * 2}")
-  def peers_of(case):
-    wanted = case.peers if asked is None or _SUITE.value else asked
-    return tuple(p for p in wanted if case.what in cases_lib.PEERS[p]
-                 and p in (here if asked is None else asked))
-  return [dataclasses.replace(case, peers=peers_of(case)) for case in cases]
+  if peers and not torch and set(peers) & set(cases_lib.TORCH):
+    raise InputError(f"--peer={','.join(peers)} needs torch: "
+                     "pip install -e '.[parity]'")
+  out = []
+  for case in cases:
+    wanted = case.peers if peers is None else peers
+    out.append(dataclasses.replace(case, **given, peers=tuple(
+        p for p in wanted if case.what in cases_lib.PEERS[p]
+        and (torch or p not in cases_lib.TORCH))))
+    cases_lib.config_of(out[-1].model)  # before anything takes time
+  return out
 
 
 def alone(function, *arguments):
-  """Returns function(*arguments), called in a new process."""
+  """function(*arguments), called in a new process."""
   with process.ProcessPoolExecutor(
       1, mp_context=multiprocessing.get_context("spawn")) as pool:
     return pool.submit(function, *arguments).result()
@@ -143,78 +114,41 @@ def alone(function, *arguments):
 
 def save(document: dict) -> None:
   """Writes the results so far to --json, if given."""
-  path = _JSON.value
-  if path is None:
-    return
-  try:
-    with open(path, "w", encoding="utf-8") as file:
-      json.dump(document, file, indent=1)
-      file.write("\n")
-  except OSError as error:
-    raise InputError(f"--json={path}: cannot be written ({error}); choose "
-                     "another file") from error
-
-
-def compare(document: dict) -> int:
-  """Times the cases that the flags ask for; returns the exit code."""
-  began, cases = time.monotonic(), with_peers(chosen_cases())
-  save(document)  # before anything takes time
-  if _PROFILE.value is not None:
-    profile.check_folder(_PROFILE.value)
-  dtypes = {case.dtype for case in cases} | {
-      "bfloat16" for case in cases if "hf_bf16" in case.peers}
-  machine = alone(run.machine, tuple(sorted(dtypes)))
-  document["machine"] = machine
-  print(table.heading(machine) + "\n", flush=True)
-  failed = 0
-  for i, case in enumerate(cases):
-    progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
-                 f"{progress.clock(time.monotonic() - began)} of at most "
-                 f"{_MINUTES.value:g} min so far")
-    trace = _PROFILE.value and os.path.join(_PROFILE.value, str(i))
-    left = 60 * _MINUTES.value - (time.monotonic() - began)
-    try:
-      rows = alone(run.run, case, _RUNS.value, left / (len(cases) - i),
-                   machine, trace)
-    except process.BrokenProcessPool:
-      failed += 1
-      print(f"{case.name}: the process died, probably out of memory; use a "
-            "smaller --Bp, or fewer --microbatch_tokens\n", flush=True)
-      continue
-    print(table.of_case(rows, machine), flush=True)
-    document["rows"] += rows
-    save(document)
-  return 1 if failed else 0
-
-
-def part(what: str, document: dict) -> None:
-  """Times one of PARTS, row by row."""
-  given = [f"--{flag.name}" for flag in (*OVERRIDES, _PEER, _RUNS, _MINUTES,
-                                         _PROFILE) if flag.present]
-  if given:
-    raise InputError(f"{', '.join(given)}: no effect with --what={what}; "
-                     "leave it out")
-  save(document)
-  print(f"{PARTS[what]}\n")
-  for row in importlib.import_module(f"launch.bench.{what}").rows():
-    if not document["rows"]:
-      print(table.head(row))
-    print(table.line(map(table.cell, row.values())), flush=True)
-    document["rows"].append({"contestant": cases_lib.OURS, "what": what} | row)
-    save(document)
+  if _JSON.value:
+    pathlib.Path(_JSON.value).write_text(
+        json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def main(_) -> int:
   if (_WHAT.value is None) == (_SUITE.value is None):
-    raise InputError(
-        f"expected either --what={'|'.join((*cases_lib.WHAT, *PARTS))} or "
-        f"--suite={'|'.join(sorted(cases_lib.SUITES))}")
+    raise InputError("expected either --what or --suite")
   document = {"kind": "isojax bench", "rows": [],
               "date": str(datetime.date.today())}
-  if _WHAT.value in PARTS:
-    part(_WHAT.value, document)
+  if _WHAT.value == "in_flight":
+    document["rows"] = list(in_flight.rows())
+    print(run.table(document["rows"][0], [
+        row.values() for row in document["rows"]]))
+    save(document)
     return 0
-  return compare(document)
+  began, cases = time.monotonic(), chosen_cases()
+  save(document)  # before anything takes time
+  if _PROFILE.value is not None:
+    profile.check_folder(_PROFILE.value)
+  document["machine"] = alone(run.machine)
+  print(", ".join(f"{k} {v}" for k, v in document["machine"].items()) + "\n",
+        flush=True)
+  for i, case in enumerate(cases):
+    spent = time.monotonic() - began
+    progress.say(f"case {i + 1} of {len(cases)}: {case.name}, "
+                 f"{progress.clock(spent)} of at most {_MINUTES.value:g} min "
+                 "so far")
+    rows = alone(run.run, case, _RUNS.value,
+                 (60 * _MINUTES.value - spent) / (len(cases) - i),
+                 _PROFILE.value and os.path.join(_PROFILE.value, str(i)))
+    print(run.of_case(rows), flush=True)
+    document["rows"] += rows
+    save(document)
+  return 0
 
 
 if __name__ == "__main__":

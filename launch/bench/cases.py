@@ -1,17 +1,15 @@
 """The cases of `launch.bench`: shapes of policies, suites, synthetic inputs."""
 
 import dataclasses
+import json
+import pathlib
 
 import numpy as np
 
 from isojax.errors import InputError
 
 WHAT = ("sample", "update", "step")
-OURS = "isojax"
-BEFORE = "before"
 PEERS = {  # name -> what it can be timed for
-    # isojax: as many slots as rollouts, numbers of slots in halves, no pages
-    BEFORE: ("sample",),
     "naive": ("sample",),  # JAX: full cache, n prefills per prompt, no refill
     "hf": WHAT,  # Hugging Face generate, plain torch update, the case's dtype
     "hf_bf16": WHAT,  # the same in bfloat16 (the update in autocast)
@@ -53,7 +51,6 @@ class Case:
   new_tokens: int  # most of a rollout
   mean_tokens: int | None  # of a rollout, before the limit; None: all equal
   slots: int | None  # rows that isojax decodes at once; None: all
-  shrink: str  # sampler.shrink of isojax
   page: int | None  # sampler.page of isojax
   microbatch_tokens: int  # of the update
   peers: tuple[str, ...]  # contestants beside isojax
@@ -72,11 +69,6 @@ class Case:
     return self.Bp * self.n
 
   @property
-  def microbatches(self) -> int:
-    """Returns the passes over the weights if all rows had full length."""
-    return -(-self.B * self.new_tokens // self.microbatch_tokens)
-
-  @property
   def name(self) -> str:
     lengths = (f"{self.new_tokens} new" if self.mean_tokens is None else
                f"mean {self.mean_tokens}, at most {self.new_tokens} new")
@@ -89,13 +81,13 @@ class Case:
 
 _CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
             n=16, prompt_tokens=48, new_tokens=128, mean_tokens=None,
-            slots=None, shrink="halves", page=None, microbatch_tokens=1024,
+            slots=None, page=None, microbatch_tokens=1024,
             peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
                                   peers=("hf", "hf_bf16"))
 _H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", weights=None, cache=None,
              Bp=32, n=16, prompt_tokens=128, new_tokens=512, mean_tokens=None,
-             slots=None, shrink="halves", page=None, microbatch_tokens=8192,
+             slots=None, page=None, microbatch_tokens=8192,
              peers=("naive",))
 # Without the naive sampler, which takes long to compile.
 _LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
@@ -103,7 +95,7 @@ SUITES = {
     "cpu": (
         _CPU,
         dataclasses.replace(_CPU, new_tokens=256, mean_tokens=48, slots=48,
-                            shrink="fine", peers=(BEFORE, "hf", "hf_bf16")),
+                            peers=("hf", "hf_bf16")),
         _CPU_UPDATE,
         dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
     ),
@@ -118,19 +110,25 @@ SUITES = {
 }
 
 
-def before(case: Case) -> Case:
-  """Returns the case of the contestant BEFORE."""
-  return dataclasses.replace(case, slots=None, shrink="halves", page=None)
+def config_of(model: str) -> dict:
+  """The config.json of a built-in shape or of a folder."""
+  if model in CONFIGS:
+    return CONFIGS[model]
+  path = pathlib.Path(model) / "config.json"
+  if not path.is_file():
+    raise InputError(f"--model={model}: expected one of {', '.join(CONFIGS)}, "
+                     "or a folder with config.json")
+  return json.loads(path.read_text(encoding="utf-8"))
 
 
 def until_the_longest(case: Case):
-  """Returns lengths -> slots times positions, without refill."""
+  """Lengths -> slots times positions, without refill."""
   return lambda len_R: (None if case.what == "update" else
                         case.B * int(np.max(len_R)))
 
 
 def stops(case: Case, V: int) -> tuple[int, ...]:
-  """Returns the ids that end a rollout: the last V / mean ids.
+  """The ids that end a rollout: the last V / mean ids.
 
   If all lengths are equal it is V, which no policy of V tokens can draw.
   """
@@ -140,20 +138,20 @@ def stops(case: Case, V: int) -> tuple[int, ...]:
 
 
 def useful(tokens_RxT, stop: tuple[int, ...]):
-  """Returns the tokens of each row up to and with its first stop: [R]."""
+  """The tokens of each row up to and with its first stop: [R]."""
   tokens = np.asarray(tokens_RxT)
   ends = np.isin(tokens, stop)
   return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, tokens.shape[1])
 
 
 def made_prompts(case: Case, V: int):
-  """Returns random prompts [Bp, prompt_tokens] without 0, the padding."""
+  """Random prompts [Bp, prompt_tokens] without 0, the padding."""
   rng = np.random.default_rng(0)
   return rng.integers(1, V, (case.Bp, case.prompt_tokens), np.int32)
 
 
 def made_rollouts(case: Case, V: int, seed: int):
-  """Returns (tokens [B, new_tokens], 0 beyond the length; lengths [B]).
+  """(tokens [B, new_tokens], 0 beyond the length; lengths [B]).
 
   Lengths are geometric, as those of a uniform policy with K stops of V ids.
   """
@@ -166,7 +164,7 @@ def made_rollouts(case: Case, V: int, seed: int):
 
 
 def made_rewards(case: Case, seed: int):
-  """Returns rewards [Bp, n] of 0 and 1, both in each group."""
+  """Rewards [Bp, n] of 0 and 1, both in each group."""
   reward = np.random.default_rng(seed).integers(0, 2, (case.Bp, case.n))
   reward[:, 0], reward[:, 1] = 0, 1
   return reward.astype(np.float64)

@@ -19,15 +19,11 @@ from isojax.sampling import in_flight_queue
 from isojax.sampling import sampler as sampler_lib
 from launch.bench import cases
 from launch.bench import ours
-from launch.bench import run
 
 CASE = dataclasses.replace(next(
     case for case in cases.SUITES["cpu"]
     if case.what == "sample" and case.mean_tokens), n=8)  # half of the rollouts
-CONTESTANTS = (  # name, largest staleness, caches; None: synchronous
-    ("synchronous", None, None),
-    ("in flight", 8, "recompute"),
-    ("in flight", 8, "stale"))
+CONTESTANTS = (("synchronous", None), ("in flight", 8))  # largest staleness
 SLOTS = (CASE.B, CASE.B // 4)
 FIRST, BATCHES = 4, 3  # not counted, counted
 
@@ -58,24 +54,24 @@ def synchronous(sampler, params, prompts, cfg):
     step += 1
 
 
-def asynchronous(sampler, params, prompts, cfg, k: int, caches: str):
+def asynchronous(sampler, params, prompts, cfg, k: int):
   """Yields after each batch."""
   source = in_flight_queue.Source(
       prompts, lambda p: p % CASE.Bp, lambda p: np.asarray(jax.random.key_data(
           rng.stream(0, "rollout", p // CASE.Bp))), CASE.Bp,
       CASE.Bp * (FIRST + BATCHES + k + 1))
-  state, carried, step = in_flight_queue.nothing(), None, 0
+  state, step = in_flight_queue.nothing(), 0
   while True:
-    handed, state, carried = in_flight.next_batch(
+    handed, state, _ = in_flight.next_batch(
         sampler, params, state, source, version=step, Bp=CASE.Bp, n=CASE.n, k=k,
         temperature=cfg.temperature, top_p=cfg.top_p, ended=lambda *_: None,
-        carried=carried if caches == "stale" else None)
+        carried=None)
     yield in_flight.staleness(handed, step)
     step += 1
 
 
-def contestant(policy, slots: int, k: int | None, caches: str | None):
-  """Returns the counts and the generator of batches of a contestant."""
+def contestant(policy, slots: int, k: int | None):
+  """The counts and the generator of batches of a contestant."""
   case = dataclasses.replace(CASE, slots=slots)
   cfg, sampler = ours.sampler_of(policy.model, case)
   counted = Counted(sampler)
@@ -83,17 +79,15 @@ def contestant(policy, slots: int, k: int | None, caches: str | None):
   arguments = (sampler, policy.params,
                ours.prompts_of(case, policy.model.cfg.V), cfg)
   return counted, (synchronous(*arguments) if k is None
-                   else asynchronous(*arguments, k, caches))
+                   else asynchronous(*arguments, k))
 
 
 def rows():
   """Yields a row for each contestant; they take turns, batch by batch."""
-  policy = ours.random_policy(run.config_of(CASE.model))
+  policy = ours.random_policy(cases.config_of(CASE.model))
   for slots in SLOTS:
-    found = [contestant(policy, slots, k, caches)
-             for _, k, caches in CONTESTANTS]
-    seconds = [[] for _ in found]
-    ages = [[] for _ in found]
+    found = [contestant(policy, slots, k) for _, k in CONTESTANTS]
+    seconds, ages = ([[] for _ in found] for _ in range(2))
     for batch in range(FIRST + BATCHES):
       for i, (counted, batches) in enumerate(found):
         if batch == FIRST:
@@ -104,10 +98,9 @@ def rows():
           seconds[i].append(time.perf_counter() - begun)
           ages[i].append(made if CONTESTANTS[i][1] else (0.0, 0))
     for i, (counted, _) in enumerate(found):
-      name, k, caches = CONTESTANTS[i]
+      name, k = CONTESTANTS[i]
       yield {
           "sampling": name, "slots": slots, "k": "-" if k is None else k,
-          "caches": caches or "-",
           "useful slots": f"{counted.tokens / counted.slots:.1%}",
           "useful tokens/s": round(counted.tokens / sum(seconds[i])),
           "s/batch, slowest": f"{max(seconds[i]):.1f}",

@@ -41,7 +41,6 @@ class Contestant:
   call: typing.Callable  # seed -> useful lengths [B], when done
   warm: typing.Callable  # seed -> None; the warm-up, which compiles
   held: typing.Callable  # () -> bytes of weights and optimizer state
-  compiles: bool
   # Lengths of the last call -> its slots times positions; None: no sampling.
   decoded: typing.Callable
 
@@ -55,7 +54,7 @@ class Policy:
 
 
 def random_policy(config: dict) -> Policy:
-  """Returns a random policy of this config.json, on the first device."""
+  """A random policy of this config.json, on the first device."""
   with tempfile.TemporaryDirectory() as folder:
     (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
     cfg = hf_config.read(folder)
@@ -75,18 +74,17 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 
 def sampler_of(model: decoder.Transformer, case: Case):
-  """Returns the config of a case's sampler, and the sampler."""
+  """The config of a case's sampler, and the sampler."""
   cfg = sampler_lib.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
-      cache=case.cache, page=case.page, shrink=case.shrink,
-      interrupt=interrupt.OFF))
+      cache=case.cache, page=case.page, interrupt=interrupt.OFF))
   return cfg, sampler_lib.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 
 
 def make_sampling(model: decoder.Transformer, case: Case):
-  """Returns sample(params, prompts, seed) -> (Rollouts on the host, decoded).
+  """sample(params, prompts, seed) -> (Rollouts on the host, decoded).
 
   The second is the number of slots times positions.
   """
@@ -109,7 +107,7 @@ def make_sampling(model: decoder.Transformer, case: Case):
 
 
 def make_updating(model: decoder.Transformer, case: Case):
-  """Returns (first, step).
+  """(first, step).
 
   first: parameters -> state. step: (state, prompts, rollouts, reward) -> state,
   after the device is done.
@@ -139,15 +137,15 @@ def make_updating(model: decoder.Transformer, case: Case):
 
 
 def made(case: Case, V: int, seed: int) -> Rollouts:
-  """Returns synthetic rollouts."""
+  """Synthetic rollouts."""
   tokens, len_R = cases.made_rollouts(case, V, seed)
   behavior = np.where(tokens > 0, -np.log(V), 0.0).astype(np.float32)
   return Rollouts(tokens, len_R.astype(np.int32), np.ones(case.B, bool),
                   behavior, len_R.astype(np.float32))
 
 
-def ours(policy: Policy, case: Case, name: str) -> Contestant:
-  """Returns isojax: sampling, an update, or both with synthetic rewards."""
+def ours(policy: Policy, case: Case) -> Contestant:
+  """isojax: sampling, an update, or both with synthetic rewards."""
   model, V = policy.model, policy.model.cfg.V
   prompts, held, sample, step = prompts_of(case, V), policy.params, None, None
   decoded = None  # of the last call
@@ -163,21 +161,16 @@ def ours(policy: Policy, case: Case, name: str) -> Contestant:
     rollouts, decoded = (
         sample(held.params if step else held, prompts, seed) if sample
         else (made(case, V, seed), None))
-    if sample:
-      found = cases.useful(rollouts.tokens_RxT,
-                                 cases.stops(case, V))
-      assert (found == rollouts.len_R).all(), (found, rollouts.len_R)
     if step:
-      held = step(held, prompts, rollouts,
-                  cases.made_rewards(case, seed))
+      held = step(held, prompts, rollouts, cases.made_rewards(case, seed))
     return np.asarray(rollouts.len_R)
 
-  return Contestant(name, case.dtype, call, call, lambda: nbytes(held),
-                    compiles=True, decoded=lambda len_R: decoded)
+  return Contestant("isojax", case.dtype, call, call, lambda: nbytes(held),
+                    decoded=lambda len_R: decoded)
 
 
 def naive(policy: Policy, case: Case) -> Contestant:
-  """Returns a simple JAX sampler, which is one compiled program.
+  """A simple JAX sampler, which is one compiled program.
 
   The cache has its full length from the start, each prompt is computed for
   every row, and all rows are decoded until the longest has ended.
@@ -217,5 +210,5 @@ def naive(policy: Policy, case: Case) -> Contestant:
   call = lambda seed: cases.useful(
       sample(policy.params, prompts, jax.random.key(seed)), stop)
   return Contestant("naive", case.dtype, call, call,
-                    lambda: nbytes(policy.params), compiles=True,
+                    lambda: nbytes(policy.params),
                     decoded=cases.until_the_longest(case))

@@ -153,5 +153,5 @@ def contestant(name: str, case: Case, config: dict, params) -> Contestant:
            cases.made_rewards(case, seed)[:1])
 
   return Contestant(f"{name} {dtype}", dtype, call, warm,
-                    lambda: nbytes(model, half, optimizer), compiles=False,
+                    lambda: nbytes(model, half, optimizer),
                     decoded=cases.until_the_longest(case))

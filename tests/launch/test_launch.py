@@ -6,7 +6,7 @@ import os
 import pytest
 
 from isojax.ledger import records
-from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks import strata as strata_lib
 from tests import command
 from tests.conftest import ONE_DEVICE
 
@@ -57,7 +57,7 @@ def test_split_then_train_then_compare(policy, tmp_path):
                 "--config.strata.easy.train=30",
                 "--config.strata.easy.validation=9")
   assert " 0/16     40 ####" in done.stdout
-  stratum = stratum_file_lib.read(f"{tmp_path}/s-hard.jsonl")
+  stratum = strata_lib.read(f"{tmp_path}/s-hard.jsonl")
   assert (len(stratum.train), len(stratum.validation)) == (30, 9)
   assert stratum.header["command"].startswith("python -m launch.split --config")
   for seed in (0, 0):

@@ -18,7 +18,7 @@ from isojax.rl import packing
 from isojax.rl import head as head_lib
 from isojax.types import Prompts
 from isojax.types import Rollouts
-from launch.compile import devices as devices_lib
+from launch import topology as topology_lib
 from tests.conftest import RICH
 from tests.conftest import TINY
 from tests.conftest import make_model
@@ -367,7 +367,7 @@ def test_a_kernel_compiles(kernel, module, extra, topology, calls):
   pytest.importorskip(
       module, reason=f"needs the extra: pip install 'isojax[{extra}]'")
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2),
-                            devices_lib.devices(topology))
+                            topology_lib.devices(topology))
   rows = mesh_lib.row_sharding(mesh)
   long = 1009, 211  # tokens, slots of prompts
   shape = lambda dtype, *sizes: jax.ShapeDtypeStruct(

@@ -25,7 +25,6 @@ from isojax.planner.cost.machine import Accelerator
 from isojax.planner.cost.machine import machine
 from isojax.planner.cost.machine import Machine
 from isojax.planner.cost.machine import gpu_share
-from launch.bench import packing
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
@@ -175,17 +174,6 @@ def test_an_update_that_skips_blocks_by_hand():
   fewer = 1024 + 4096 - (300 + 1500 * math.exp(0.64) / 2 + 1024)
   assert update() - update(skips=True) == pytest.approx(
       3 * (16 * 1500 + 2048) * 4 * 28 * 28 * 128 * fewer)
-
-
-@pytest.mark.parametrize("setting", packing.SETTINGS[:2], ids=str)
-def test_skipped_blocks_are_those_that_are_counted(setting, monkeypatch):
-  """The estimate is not too low, and at most a quarter too high."""
-  monkeypatch.setattr(packing, "STEPS", 1)
-  counted = packing.total(setting._replace(Bp=32), 4)
-  (prompt, S), (answer, T) = setting.prompt, setting.answer
-  slots = Workload(prompt, answer, S, T, dtype="bfloat16", padded=True,
-                   skips=True).update_context
-  assert 1 < slots / (counted.computed / counted.rows) < 1.25
 
 
 def test_what_the_update_leaves_out_and_adds():

@@ -14,7 +14,7 @@ from isojax.tasks import grader
 from isojax.tasks import prompts
 from isojax.tasks.problem import Pool
 from isojax.tasks.problem import Problem
-from launch.split import config as split_config
+from launch import split as split_lib
 
 
 @pytest.mark.parametrize("name", base.TASKS)
@@ -85,16 +85,16 @@ def test_an_added_task_writes_its_question(reverse):
 
 def section(**source):
   """A split's config, as far as its source is read."""
-  return typing.cast(split_config.Split, type("Cfg", (), dict(
+  return typing.cast(split_lib.Split, type("Cfg", (), dict(
       source=source, grader=config()))())
 
 
 def test_an_added_task_is_loaded(reverse):
-  assert split_config.read_pool(section(kind="words", words=4)) == load(4)
+  assert split_lib.read_pool(section(kind="words", words=4)) == load(4)
   with pytest.raises(InputError, match="kind='files': .* words, .*'reverse'"):
-    split_config.read_pool(section(kind="files", words=4))
+    split_lib.read_pool(section(kind="files", words=4))
   with pytest.raises(InputError, match="config.source.words='4': expected int"):
-    split_config.read_pool(section(kind="words", words="4"))
+    split_lib.read_pool(section(kind="words", words="4"))
 
 
 def test_an_unknown_task_is_refused():

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from isojax.errors import InputError
 from isojax.tasks import math
-from isojax.tasks import math_text
 from isojax.tasks.problem import Problem
 
 VERDICTS = [
@@ -213,7 +212,7 @@ def test_equal_votes_have_equal_verdicts():
 @hypothesis.given(st.one_of(st.text(max_size=40), st.text(
     alphabet="0123456789.,%$\\{}()^_ ×−²°abcdefghinopqrstwx", max_size=40)))
 def test_normalising_any_text_raises_nothing(text):
-  math_text.normalised(text)
+  math.normalised(text)
 
 
 @pytest.mark.parametrize("answer", ["", " ", "$$", ".", "1" * 1001])

@@ -1,16 +1,39 @@
-"""Lowers the programs of a run from shapes, without allocating arrays."""
+"""Compiles a run's programs for TPUs or GPUs that need not be present.
 
+  python -m launch.compile --config=configs/hard.py:qwen2.5-7b \
+      --topology=v5e:4x4
+
+Of the checkpoint only config.json is needed, from the hub or from
+--config.model.path=FOLDER. TPUs need the extra `tpu` (its libtpu compiles on
+any Linux machine), GPUs `cuda12` or `cuda13`. The mesh must have as many
+devices as the topology. For each program the command prints the memory of a
+device next to the planner's estimate, the number of its collectives, and the
+compilation time, also if the program does not fit. With --largest the planner
+chooses the largest sampler.slots and recipe.loss.microbatch_tokens that it
+estimates to fit.
+"""
+
+import collections
 import dataclasses
 import math
+import os
+import re
+import time
+import typing
+from collections.abc import Callable
 from collections.abc import Iterator
 
+from absl import flags
 import jax
 import numpy as np
 
+from isojax import cli
+from isojax import compilation
 from isojax import experiment as experiment_lib
 from isojax import policy as policy_lib
 from isojax import run_context
 from isojax import mesh as mesh_lib
+from isojax import progress
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
@@ -29,8 +52,7 @@ from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts, Rollouts, Rows
-from launch.compile import devices as devices_lib
-from launch.compile.devices import Program
+from launch import topology as topology_lib
 
 # Of a critic with a trunk of its own.
 OWN = ("critic start", "critic accumulate", "critic apply")
@@ -39,6 +61,13 @@ NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
 FURTHER = (*OWN, "reread", "move")  # of some recipes, and of sampler.page
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
+
+
+class Program(typing.NamedTuple):
+  name: str
+  lower: Callable[[], jax.stages.Lowered]
+  beside: int  # other bytes on the device while the program runs
+  estimate: float | None  # planner's estimate of the program's own bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,22 +96,22 @@ class Case:
         f"{kept.weights}, cache {kept.cache}, head {kept.head}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
         f"{e.recipe.loss.dtype}, head "
-        f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced in "
-        f"{e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
+        f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced "
+        f"in {e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
         f"{run_context.update_kernel(e, self.model)}"))
 
 
 def case(e: experiment_lib.Experiment, topology: str, *,
          largest: bool) -> Case:
-  """Returns the case of a config and topology; raises all InputErrors."""
-  devices = devices_lib.devices(topology)
-  mesh = devices_lib.mesh_on(e.mesh, devices, topology)
+  """The case of a config and topology; raises all InputErrors."""
+  devices = topology_lib.devices(topology)
+  mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
   opened = policy_lib.Opened(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
-  hbm = devices_lib.hbm(devices[0])
+  hbm = topology_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
   sampler, notes = policy_lib.make_sampler(opened, e.sampler)
@@ -95,24 +124,8 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   return Case(e, opened.model, sampler, planned, notes, hbm)
 
 
-def with_layers(c: Case, layers: int) -> Case:
-  """Returns a case of the first layers, with the same slots and pages."""
-  cfg = c.model.cfg
-  if layers > cfg.Z:
-    raise InputError(f"--layers={layers}: the model has {cfg.Z} layers")
-  model = c.model.clone(cfg=dataclasses.replace(
-      cfg, Z=layers, window_Z=cfg.window_Z[:layers]))
-  sampler = sampler_lib.make_sampler(
-      model, dataclasses.replace(c.e.sampler, slots=c.sampler.slots), EOS,
-      gathered=c.sampler.gathered, interrupt=c.sampler.interrupt,
-      pages=c.sampler.pool and c.sampler.pool.pages)
-  return dataclasses.replace(
-      c, model=model, sampler=sampler,
-      planned=dict.fromkeys(NAMES + FURTHER))
-
-
 def rows_of(e: experiment_lib.Experiment, G: int) -> int:
-  """Returns the rows of a microbatch."""
+  """The rows of a microbatch."""
   W = packing.width(e.sampler.max_new_tokens, e.alloc.n_max)
   return packing.multiple(e.recipe.loss.microbatch_tokens // W, G)
 
@@ -120,7 +133,7 @@ def rows_of(e: experiment_lib.Experiment, G: int) -> int:
 def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               slots: int, rows: int, gathered: bool, *,
               pool: int | None) -> memory_lib.Programs:
-  """Returns the planner's estimate; slots, rows and pool are per device."""
+  """The planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   kept = policy_lib.sampler_sizes(model, e.sampler)
   return memory_lib.programs(
@@ -138,7 +151,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
                 hbm: float) -> experiment_lib.Experiment:
-  """Returns the experiment with the most slots and tokens estimated to fit."""
+  """The experiment with the most slots and tokens estimated to fit."""
   G, T = mesh_lib.blocks(model.mesh), e.sampler.max_new_tokens
   least = estimated(e, model, 1, 1, True, pool=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
@@ -163,25 +176,25 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
 
 
 def device_bytes(tree) -> int:
-  """Returns the bytes on each device of shapes with shardings."""
+  """The bytes on each device of shapes with shardings."""
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
              for x in jax.tree.leaves(tree))
 
 
 def placed(tree, sharding):
-  """Returns the shapes of a tree with one sharding."""
+  """The shapes of a tree with one sharding."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=sharding), tree)
 
 
 def pool_of(s: sampler_lib.Sampler, make) -> tuple:
-  """Returns all arenas of a pool; `make` returns the shapes of a cache."""
+  """All arenas of a pool; `make` returns the shapes of a cache."""
   return tuple(make(s.G * size, s.pool.page)
                for size in np.diff(sizes_lib.offsets(s.pool.pages)).tolist())
 
 
 def pages_of(s: sampler_lib.Sampler, sharding) -> paged_cache.Pages:
-  """Returns the pages that decoding reads, as shapes."""
+  """The pages that decoding reads, as shapes."""
   prompts = Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
                     np.zeros(1, np.uint32))
   q = queue_lib.start(prompts, 1, G=s.G, R=s.row_sizes[-1], W=s.window,
@@ -263,7 +276,7 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
 
 
 def widest(e: experiment_lib.Experiment, G: int):
-  """Returns a microbatch in which every row has a different problem."""
+  """A microbatch in which every row has a different problem."""
   S, T, n = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, e.alloc.n_max
   R = rows_of(e, G)
   B = R * n
@@ -280,8 +293,7 @@ def widest(e: experiment_lib.Experiment, G: int):
 
 
 def updating(c: Case, state, base, tx) -> Iterator[Program]:
-  """Yields the programs of scoring and of the update, for the widest microbatch.
-  """
+  """Yields the programs of scoring and update, for the widest microbatch."""
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
@@ -340,3 +352,125 @@ def programs(c: Case) -> Iterator[Program]:
       c.model, tx, lora, run_context.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)
+
+# --- Compiling ----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A program on one device, in bytes; `needed` is set if it does not fit."""
+
+  name: str
+  beside: int  # other bytes on the device while it runs
+  estimate: float | None  # planner's estimate of `own`
+  seconds: float = 0.0  # compilation time
+  arguments: int = 0
+  temporaries: int = 0
+  output: int = 0  # without donated arguments
+  code: int = 0
+  needed: float | None = None  # by the compiler's error
+  collectives: dict = dataclasses.field(default_factory=dict)  # kind -> count
+
+  @property
+  def own(self) -> float:
+    """The bytes that the program needs itself."""
+    if self.needed is not None:
+      return self.needed
+    return self.arguments + self.temporaries + self.output + self.code
+
+
+def compiled(program: Program) -> tuple[Row, str | None]:
+  """A compiled program's row and text (None if it does not fit)."""
+  row = Row(program.name, beside=program.beside, estimate=program.estimate)
+  lowered, begun = program.lower(), time.perf_counter()
+  try:
+    done = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    used = topology_lib.out_of_memory(error)
+    if used is None:
+      raise
+    return dataclasses.replace(row, seconds=time.perf_counter() - begun,
+                               needed=used[0]), None
+  seconds = time.perf_counter() - begun
+  m, text = done.memory_analysis(), done.as_text()
+  output = m.output_size_in_bytes - m.alias_size_in_bytes
+  return dataclasses.replace(
+      row, seconds=seconds, arguments=m.argument_size_in_bytes,
+      # From the peak. m.temp_size_in_bytes includes gaps and scratch, and can
+      # exceed the memory of a chip on which the program compiles.
+      temporaries=max(0, m.peak_memory_in_bytes - output
+                      - m.argument_size_in_bytes),
+      output=output, code=m.generated_code_size_in_bytes,
+      collectives=collectives(text)), text
+
+
+def collectives(text: str) -> dict[str, int]:
+  """How often each kind of collective is in an optimised HLO module.
+
+  An asynchronous pair counts at its start. Loops are not counted.
+  """
+  return dict(collections.Counter(re.findall(
+      r" = .+? (all-gather|all-reduce|reduce-scatter|all-to-all|"
+      r"collective-permute|ragged-all-to-all|collective-broadcast)"
+      r"(?:-start)?\(", text)))
+
+
+HEAD = (f"{'GiB a device':12}{'args':>8}{'temp':>8}{'out':>8}{'code':>8}"
+        f"{'own':>8}{'planner':>9}{'':7}{'beside':>8}{'total':>8}"
+        f"{'compiled':>10}")
+
+
+def line(row: Row, hbm: float) -> str:
+  """A row of the table."""
+  gib = lambda x: f"{x / 2**30:8.2f}"
+  planned = " " * 16 if row.estimate is None else (
+      f"{row.estimate / 2**30:9.2f} {row.estimate / row.own - 1:+5.0%} ")
+  sizes = f"{'does not fit: needs':>32}" if row.needed is not None else "".join(
+      map(gib, (row.arguments, row.temporaries, row.output, row.code)))
+  total = row.own + row.beside
+  counts = ", ".join(f"{n} {kind}" for kind, n in sorted(
+      row.collectives.items()))
+  return (f"{row.name:12}{sizes}{gib(row.own)}{planned}{gib(row.beside)}"
+          f"{gib(total)}{row.seconds:8.0f} s"
+          + (f"  needs {total / 2**30:.1f} of {hbm / 2**30:.2f} GiB"
+             if total > hbm else "") + (f"  {counts}" if counts else ""))
+
+
+def main(_) -> None:
+  jax.config.update("jax_platforms", "cpu")
+  compilation.announce(progress.say)
+  unknown = set(_ONLY.value) - set(NAMES + FURTHER)
+  if unknown:
+    raise InputError(f"--only={','.join(sorted(unknown))}: expected some of "
+                     f"{', '.join(NAMES + FURTHER)}")
+  c = case(experiment_lib.load(_CONFIG.value), _TOPOLOGY.value,
+           largest=_LARGEST.value)
+  print(c.text, HEAD, sep="\n", flush=True)
+  count = 0
+  for program in programs(c):
+    if program.name not in _ONLY.value:
+      continue
+    row, text = compiled(program)
+    count += 1
+    print(line(row, c.hbm), flush=True)
+    if _HLO.value and text:
+      os.makedirs(_HLO.value, exist_ok=True)
+      with open(os.path.join(_HLO.value, f"{program.name}.txt"), "w",
+                encoding="utf-8") as file:
+        file.write(text)
+  print(f"{count} programs")
+
+
+if __name__ == "__main__":
+  _CONFIG = cli.define_config("configs/hard.py:qwen2.5-7b")
+  _TOPOLOGY = flags.DEFINE_string(
+      "topology", None, "TPU chip and slice shape, such as v5e:4x4 or "
+      "v5p:2x2x4; or card, hosts x GPUs per host, such as h200:8 or a100:2x8.",
+      required=True)
+  _LARGEST = flags.DEFINE_bool(
+      "largest", False, "Use the most slots and microbatch_tokens that the "
+      "planner estimates to fit, instead of the config's.")
+  _ONLY = flags.DEFINE_list("only", [*NAMES, *FURTHER], "Programs to compile.")
+  _HLO = flags.DEFINE_string(
+      "hlo", None, "Folder for the optimised programs as HLO text.")
+  cli.run(main)

@@ -29,11 +29,11 @@ class Count(typing.NamedTuple):
   """What was measured of a problem."""
 
   correct: int  # samples
-  tokens: float | None  # mean of a sample, EOS included; None: an old file
+  tokens: float  # mean of a sample, EOS included
 
 
 def key(split: str, p: Problem) -> str:
-  """Returns 16 hex digits that identify a problem and its address."""
+  """16 hex digits that identify a problem and its address."""
   text = json.dumps([split, p.id, p.question, p.answer])
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -47,37 +47,28 @@ def path_of(out: str, shard: int, shards: int) -> str:
   return f"{out}-counts-{shard}-of-{shards}.jsonl"
 
 
-def _whole_lines(path: str) -> list[str]:
-  """Returns the lines that end in a newline."""
-  return pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-
-
 def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
-  """Returns (key, samples) -> Count from the files of all shards.
+  """(key, samples) -> Count from the files of all shards.
 
   Raises:
-    InputError: a file was measured with another header, or is none.
+    InputError: a file was measured with another header.
   """
   counts = {}
   for path in sorted(glob.glob(f"{glob.escape(out)}-counts-*-of-*.jsonl")):
-    remedy = "remove the file, or choose another config.out"
-    try:
-      lines = [json.loads(line) for line in _whole_lines(path)]
-      if not lines:  # killed while the header was written
-        continue
-      found = lines[0] | {}  # of a list, say, a TypeError
-      differ = [name for name in header if name not in FOR_PEOPLE and (
-          name not in found or found[name] != header[name])]
-      counts |= {(line["key"], line["n"]): Count(
-          line["correct"], line["tokens"] if "tokens" in line else None)
-                 for line in lines[1:]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise InputError(f"{path}: not a file of counts ({error!r}); "
-                       f"{remedy}") from error
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    # A last line without a newline was cut when the process was killed.
+    lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    if not lines:
+      continue
+    differ = [name for name in header if name not in FOR_PEOPLE
+              and lines[0].get(name) != header[name]]
     if differ:
       raise InputError(f"{path} was measured with " + ", ".join(
-          f"{name}={(found[name] if name in found else None)!r} "
-          f"(now {header[name]!r})" for name in differ) + f"; {remedy}")
+          f"{name}={lines[0].get(name)!r} (now {header[name]!r})"
+          for name in differ)
+          + "; remove the file, or choose another config.out")
+    counts |= {(line["key"], line["n"]): Count(line["correct"], line["tokens"])
+               for line in lines[1:]}
   return counts
 
 
@@ -153,7 +144,7 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
 
 
 def by_problem(by_key: dict, counts: dict) -> dict:
-  """Returns counts as {(split, samples): {problem id: correct}}."""
+  """Counts as {(split, samples): {problem id: correct}}."""
   out = {}
   for (key_, samples), count in counts.items():
     if key_ in by_key:

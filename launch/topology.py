@@ -1,12 +1,9 @@
-"""Describes devices that need not be present, and compiles for them."""
+"""Describes devices that need not be present: TPU slices, and GPUs of hosts."""
 
 import dataclasses
 import importlib.util
 import os
 import re
-import time
-import typing
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -15,10 +12,9 @@ from jax.experimental import topologies
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.planner.cost import machine as machine_lib
-from launch.compile import report as report_lib
 
 SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
-CARDS_OF_HOSTS = r"(\w+):(?:(\d+)x)?(\d+)"
+CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Card:
 
   @property
   def config(self) -> str:
-    """Returns XLA's GpuTargetConfigProto as text."""
+    """XLA's GpuTargetConfigProto as text."""
     return f"""
         gpu_device_info {{
           cuda_compute_capability {{ major: {self.capability} }}
@@ -81,20 +77,13 @@ CARDS = {
 }
 
 
-class Program(typing.NamedTuple):
-  name: str
-  lower: Callable[[], jax.stages.Lowered]
-  beside: int  # other bytes on the device while the program runs
-  estimate: float | None  # planner's estimate of the program's own bytes
-
-
 def devices(name: str):
-  """Returns the devices of a topology; InputError if its name is invalid."""
+  """The devices of a topology; InputError if its name is invalid."""
   if re.fullmatch(SLICE, name):
     return tpus(name)
-  found = re.fullmatch(CARDS_OF_HOSTS, name)
-  if found and found[1] in CARDS:
-    return gpus(CARDS[found[1]], int(found[2] or 1), int(found[3]))
+  match = re.fullmatch(CARDS_OF_HOSTS, name)
+  if match and match[1] in CARDS:
+    return gpus(CARDS[match[1]], int(match[2] or 1), int(match[3]))
   raise InputError(
       f"--topology={name}: expected CHIP:AxB or CHIP:AxBxC with CHIP one of "
       "v4, v5e, v5p, v6e, tpu7x, such as v5e:4x4 or v5p:2x2x4; or CARD:GPUS or "
@@ -102,7 +91,7 @@ def devices(name: str):
 
 
 def tpus(name: str):
-  """Returns the chips of a slice such as v5e:4x4, from libtpu."""
+  """The chips of a slice such as v5e:4x4, from libtpu."""
   # libtpu reads these when it is loaded. Without them it queries the cloud's
   # metadata server, locks the machine's chips, and logs errors.
   os.environ.update(
@@ -119,10 +108,7 @@ def tpus(name: str):
 
 
 def gpus(card: Card, hosts: int, each: int):
-  """Returns the GPUs of `hosts` hosts with `each` GPUs, from the plugin."""
-  if not hosts or not each:
-    raise InputError(f"--topology: {hosts} hosts with {each} GPUs each; "
-                     "expected at least one host and one GPU")
+  """The GPUs of `hosts` hosts with `each` GPUs, from the plugin."""
   if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin")
              for version in (12, 13)):
     raise InputError("compiling for GPUs needs CUDA's compiler: "
@@ -132,14 +118,14 @@ def gpus(card: Card, hosts: int, each: int):
       topology=f"1x{hosts}x{each}").devices
 
 
-def mesh_on(cfg: mesh_lib.MeshConfig, found, topology: str):
-  """Returns the config's mesh over all devices; InputError if sizes differ."""
-  if cfg.size != len(found):
+def mesh_on(cfg: mesh_lib.MeshConfig, chips, topology: str):
+  """The config's mesh over all devices; InputError if sizes differ."""
+  if cfg.size != len(chips):
     raise InputError(
         f"mesh {cfg} needs {cfg.size} devices, but --topology={topology} has "
-        f"{len(found)}; set --config.mesh.data, .fsdp and .tensor to that "
-        f"product, such as data=1 fsdp={len(found)} tensor=1")
-  return mesh_lib.make_mesh(cfg, found)
+        f"{len(chips)}; set --config.mesh.data, .fsdp and .tensor to that "
+        f"product, such as data=1 fsdp={len(chips)} tensor=1")
+  return mesh_lib.make_mesh(cfg, chips)
 
 
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -148,17 +134,17 @@ TOO_MUCH = (f"Used {_SIZE} of {_SIZE} hbm",
 
 
 def out_of_memory(error: Exception) -> tuple[float, float] | None:
-  """Returns (bytes used, bytes available) by a compiler's error, or None."""
-  said = next(filter(None, (re.search(form, str(error)) for form in TOO_MUCH)),
+  """(bytes used, bytes available) by a compiler's error, or None."""
+  match = next(filter(None, (re.search(form, str(error)) for form in TOO_MUCH)),
               None)
-  if said is None:
+  if match is None:
     return None
   unit = lambda letter: 1024 ** " KMGT".index(letter or " ")
-  return float(said[1]) * unit(said[2]), float(said[3]) * unit(said[4])
+  return float(match[1]) * unit(match[2]), float(match[3]) * unit(match[4])
 
 
 def hbm(device) -> float:
-  """Returns the bytes of a device that programs can use.
+  """The bytes of a device that programs can use.
 
   For a GPU this is the share that jax allocates; for a TPU it is read from an
   out-of-memory error.
@@ -171,34 +157,8 @@ def hbm(device) -> float:
   try:
     jax.jit(lambda x: x + 1).lower(vast).compile()
   except jax.errors.JaxRuntimeError as error:
-    said = out_of_memory(error)
-    if said is None:
+    used_and_available = out_of_memory(error)
+    if used_and_available is None:
       raise
-    return said[1]
+    return used_and_available[1]
   raise AssertionError("a program of 4 TiB compiled; expected an error")
-
-
-def compiled(program: Program) -> tuple[report_lib.Row, str | None]:
-  """Returns a compiled program's row and text (None if it does not fit)."""
-  row = report_lib.Row(program.name, beside=program.beside,
-                       estimate=program.estimate)
-  lowered, begun = program.lower(), time.perf_counter()
-  try:
-    done = lowered.compile()
-  except jax.errors.JaxRuntimeError as error:
-    said = out_of_memory(error)
-    if said is None:
-      raise
-    return dataclasses.replace(row, seconds=time.perf_counter() - begun,
-                               needed=said[0]), None
-  seconds = time.perf_counter() - begun
-  m, text = done.memory_analysis(), done.as_text()
-  output = m.output_size_in_bytes - m.alias_size_in_bytes
-  return dataclasses.replace(
-      row, seconds=seconds, arguments=m.argument_size_in_bytes,
-      # From the peak. m.temp_size_in_bytes includes gaps and scratch, and can
-      # exceed the memory of a chip on which the program compiles.
-      temporaries=max(0, m.peak_memory_in_bytes - output
-                      - m.argument_size_in_bytes),
-      output=output, code=m.generated_code_size_in_bytes,
-      collectives=tuple(report_lib.collectives(text))), text

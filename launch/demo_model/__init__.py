@@ -1,1 +1,0 @@
-"""Makes a pretrained language model without a model hub."""

@@ -1,0 +1,419 @@
+"""Sorts the problems of a set into strata by how often a policy solves them.
+
+  python -m launch.split --config=configs/split_tiny.py
+
+Reads a problem set, measures avg@n of the policy on it and writes, for each
+stratum, the problems whose avg@n lies in its range, with their counts. With
+config.n=0 nothing is measured, and all problems become one file.
+
+Counts are stored beside the output: the same command resumes where it stopped,
+and other thresholds need no new samples. --shard=I --shards=N measures a part
+of the problems; the process that finishes last writes the strata.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import math
+import operator
+import os
+import pathlib
+import shlex
+import sys
+
+from absl import flags
+import numpy as np
+
+from isojax import cli
+from isojax import compilation
+from isojax import experiment
+from isojax import mesh as mesh_lib
+from isojax import own_file
+from isojax import policy as policy_lib
+from isojax import progress
+from isojax import rng
+from isojax import config_file
+from isojax.errors import InputError
+from isojax.models import decoder
+from isojax.models import hf_weights
+from isojax.models import shape as shape_lib
+from isojax.rl import rewards
+from isojax.sampling import sampler as sampler_lib
+from isojax.tasks import base
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import strata as strata_lib
+from isojax.tasks.problem import Pool
+from isojax.tasks.problem import Problem
+from launch import pass_counts
+
+# Parameters up to which a size of configs/grpo.py is proposed.
+_SIZES = (("tiny", 5e6), ("qwen2.5-0.5b", 2e9), ("qwen2.5-7b", math.inf))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """The config of launch.split, such as configs/split_tiny.py."""
+
+  seed: int  # of the samples
+  model: str  # Hugging Face folder, or name on the hub
+  out: str  # files are OUT-STRATUM.jsonl
+  prompt: prompts_lib.PromptConfig
+  grader: grader_lib.GraderConfig
+  n: int  # samples of each problem; 0: none, and one stratum "all"
+  source: dict  # kind, a key of Task.sources, and its arguments
+  strata: dict  # name -> strata.Wanted
+  mixtures: dict  # name -> strata.Mixture
+  sampler: sampler_lib.SamplerConfig
+  mesh: mesh_lib.MeshConfig
+
+  def __post_init__(self):
+    if self.n < 0 or not 0 <= self.seed < 2**31:
+      raise InputError(f"config.n={self.n}, config.seed={self.seed}: expected "
+                       "n >= 0 and 0 <= seed < 2**31")
+    for field, cls in (("strata", strata_lib.Wanted),
+                       ("mixtures", strata_lib.Mixture)):
+      object.__setattr__(self, field, {
+          name: config_file.section(cls, values, f"config.{field}.{name}")
+          for name, values in getattr(self, field).items()})
+    for name, mixture in self.mixtures.items():
+      unknown = [part for part in mixture.shares if part not in self.strata]
+      if unknown or name in self.strata:
+        raise InputError(
+            f"config.mixtures.{name}: expected a name of its own and shares of "
+            f"{', '.join(self.strata)}, not {', '.join(unknown) or name}")
+
+
+def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
+  """Writes the strata of a problem set; returns name -> file.
+
+  Args:
+    values: a ConfigDict with the fields of Split.
+    shard, shards: the part of the problems to measure; the process that ends
+      last writes the strata, the others return no file.
+    command: stored in the files, to write them again.
+
+  Raises:
+    InputError: the config is wrong, or a stratum has too few problems.
+  """
+  cfg = config_file.section(Split, values.to_dict(), "config")
+  if not 0 <= shard < shards:
+    raise InputError(f"--shard={shard} --shards={shards}: expected "
+                     "0 <= shard < shards")
+  os.makedirs(os.path.dirname(cfg.out) or ".", exist_ok=True)
+  if not cfg.n:
+    return {"all": write_all(cfg, command)}
+  if note := compilation.keep_programs():
+    progress.say(note)
+  compilation.announce(progress.say)
+  policy = policy_lib.opened_model(cfg.model, mesh_lib.make_mesh(cfg.mesh))
+  experiment.check_sampler(
+      cfg.sampler, max_positions=policy.model.cfg.max_positions)
+  pool = without_long(cfg, policy, read_pool(cfg))
+  check(cfg, pool)
+  by_key = {pass_counts.key(side, p): (side, p)
+            for side in strata_lib.SPLITS for p in getattr(pool, side)}
+  header = decides(cfg, policy)
+  counts, left = counted(cfg, policy, header, by_key, shard, shards)
+  if left:
+    progress.show(f"shard {shard} of {shards} is done; {left} problems are "
+                  "left to the others, the last of which writes the strata")
+    return {}
+  rows, errors = strata_lib.assembled(
+      cfg.strata, cfg.mixtures, pool, pass_counts.by_problem(by_key, counts),
+      cfg.n)
+  tokens = {(side, p.id): round(counts[key, cfg.n].tokens, 1)
+            for key, (side, p) in by_key.items()}
+  draw(cfg, [counts[key, cfg.n].correct for key, (side, _) in by_key.items()
+             if side == "train"], rows)
+  paths = {}
+  for name in rows:
+    made = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
+    paths[name] = write(
+        cfg, header | {"n": cfg.n} | {
+            key: made[key] for key in made if key not in strata_lib.SPLITS},
+        name, [row | {"tokens": tokens[row["split"], row["id"]]}
+               for row in rows[name]],
+        command=command, folder=policy.folder)
+  if errors:
+    raise InputError("; ".join(errors))
+  return paths
+
+
+def read_pool(cfg: Split) -> Pool:
+  """The problems of the config's source."""
+  kind = cfg.source["kind"] if "kind" in cfg.source else None
+  sources = base.TASKS[cfg.grader.name].sources
+  if kind not in sources:
+    raise InputError(
+        f"config.source.kind={kind!r}: expected one of {', '.join(sources)}, "
+        f"whose problems grader.name={cfg.grader.name!r} judges")
+  arguments = {key: x for key, x in cfg.source.items() if key != "kind"}
+  return config_file.section(sources[kind], arguments, "config.source")
+
+
+def check(cfg: Split, pool: Pool) -> None:
+  """Prints what the pool holds and what was left out.
+
+  Raises:
+    InputError: a side is empty, or a problem cannot be judged.
+  """
+  for note in pool.notes:
+    progress.show(note)
+  progress.show(f"{len(pool.train)} train and {len(pool.validation)} "
+                "validation problems")
+  problems = (*pool.train, *pool.validation)
+  with progress.track(len(problems), "checking", "problems") as advance:
+    for p in problems:
+      try:
+        base.TASKS[cfg.grader.name].check(p)
+      except InputError as error:
+        raise InputError(
+            f"problem {p.id}, question {p.question!r:.60}: {error}; repair it "
+            "or drop it from the source") from error
+      advance(1)
+  if not pool.train or not pool.validation:
+    raise InputError("expected problems on both sides; give more of them, or "
+                     "a larger source.share")
+
+
+# --- Measuring ----------------------------------------------------------------
+
+
+def encoded(cfg: Split, policy: policy_lib.Opened, problems: list[Problem]):
+  """The problems whose prompts fit, and these prompts."""
+  return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
+                            S=cfg.sampler.max_prompt_tokens,
+                            V=policy.model.cfg.V,
+                            question=base.TASKS[cfg.grader.name].question)
+
+
+def without_long(cfg: Split, policy: policy_lib.Opened, pool: Pool) -> Pool:
+  """The pool of problems whose prompts fit, with a note on others."""
+  kept = [encoded(cfg, policy, problems)[0]
+          for problems in (pool.train, pool.validation)]
+  total = len(pool.train) + len(pool.validation)
+  dropped = total - sum(map(len, kept))
+  notes = (f"{dropped} of {total} prompts are longer than sampler."
+           f"max_prompt_tokens={cfg.sampler.max_prompt_tokens} and were "
+           "dropped",) if dropped else ()
+  return Pool(*kept, pool.notes + notes)
+
+
+def decides(cfg: Split, policy: policy_lib.Opened) -> dict:
+  """The header of a counts file: all that decides the counts."""
+  reward = grader_lib.with_reward(cfg.grader, {})
+  return {"model": cfg.model,
+          "model_sha256": hf_weights.sha256(policy.folder),
+          "model_text_sha256": policy_lib.text_sha256(policy.folder),
+          "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
+          "task": cfg.grader.name, "answer": cfg.grader.answer,
+          "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
+          "temperature": cfg.sampler.temperature, "top_p": cfg.sampler.top_p,
+          "max_new_tokens": cfg.sampler.max_new_tokens,
+          "dtype": cfg.sampler.dtype, "weights": cfg.sampler.weights,
+          "cache": cfg.sampler.cache} | (
+              {"reward_sha256": own_file.sha256(reward["reward"])}
+              if reward else {})
+
+
+def counted(cfg: Split, policy: policy_lib.Opened, header: dict, by_key: dict,
+            shard: int, shards: int):
+  """(the pass counts so far, how many problems are left to other shards)."""
+  again = sorted({w.again for w in cfg.strata.values()} - {None})
+  with contextlib.ExitStack() as stack:
+    def start():
+      return measurement(cfg, policy, stack.enter_context(
+          grader_lib.opened(cfg.grader, cfg.source)))
+
+    counts = pass_counts.completed(
+        cfg.out, header, by_key, cfg.n, again, shard=shard, shards=shards,
+        start=start)
+  return counts, sum(len(keys) for _, keys in pass_counts.missing(
+      by_key, counts, cfg.n, again))
+
+
+def measurement(cfg: Split, policy: policy_lib.Opened, grade):
+  """A function that measures n samples of each problem.
+
+  Its arguments are those of `measure` in `pass_counts.completed`.
+  """
+  params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
+  sampler, notes = policy_lib.make_sampler(policy, cfg.sampler)
+  for note in notes:
+    progress.show(note)
+
+  def measure(split: str, problems: list[Problem], n: int,
+              advance) -> list[pass_counts.Count]:
+    problems, prompts = encoded(cfg, policy, problems)
+    for ended, rollouts in sampler_lib.stream(
+        sampler, params, prompts, n, rng.stream(cfg.seed, split),
+        temperature=np.float32(cfg.sampler.temperature),
+        top_p=np.float32(cfg.sampler.top_p)):
+      advance(len(ended))
+    graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
+    for line in graded.lost:
+      progress.say(f"counted as wrong: {line}")
+    correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
+    tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)
+    return [pass_counts.Count(*pair) for pair in zip(
+        correct_P.tolist(), tokens_P.tolist(), strict=True)]
+
+  return measure
+
+
+# --- Writing ------------------------------------------------------------------
+
+
+def write_all(cfg: Split, command: str) -> str:
+  """Writes one stratum of all problems, without a policy; returns its path.
+
+  Raises:
+    InputError: the file is there with measured counts, or the source is wrong.
+  """
+  path = f"{cfg.out}-all.jsonl"
+  if os.path.exists(path) and strata_lib.read(path).header["n"]:
+    raise InputError(f"{path}: holds counts of samples, which config.n=0 would "
+                     "replace by none; choose another config.out")
+  pool = read_pool(cfg)
+  check(cfg, pool)
+  rows = [{"split": side, "id": p.id, "question": p.question,
+           "answer": p.answer, "correct": None}
+          for side in strata_lib.SPLITS for p in getattr(pool, side)]
+  return write(cfg, {"task": cfg.grader.name, "n": 0, "model": None,
+                     "model_sha256": None}, "all", rows, command=command,
+               folder=cfg.model)
+
+
+def write(cfg: Split, header: dict, name: str, rows: list[dict], *,
+          command: str, folder: str) -> str:
+  """Writes a stratum, prints the command that trains on it; returns its path.
+
+  Args:
+    cfg: of the split.
+    header: of the file.
+    name: of the stratum.
+    rows: its problems.
+    command: that writes the file again.
+    folder: of the model.
+  """
+  path = f"{cfg.out}-{name}.jsonl"
+  strata_lib.write(path, {"stratum": name} | header | {
+      "source": cfg.source, "command": command}, rows)
+  stratum = strata_lib.read(path)
+  recipe, why = strata_lib.recipe(
+      [row for row in rows if row["split"] == "train"], cfg.n,
+      mixture=name in cfg.mixtures)
+  progress.show(f"wrote {path}: {len(stratum.train)} train, "
+                f"{len(stratum.validation)} validation; {why}\n"
+                f"  {proposal(cfg, path, recipe, folder)}")
+  return path
+
+
+def proposal(cfg: Split, path: str, name: str, folder: str) -> str:
+  """The command that trains on a stratum as it was measured.
+
+  Args:
+    cfg: of the split.
+    path: of the stratum.
+    name: of the recipe in configs/.
+    folder: of the model.
+  """
+  size = size_of(folder)
+  config = importlib.import_module(f"configs.{name}").get_config(size)
+  file = f"configs/{name}.py" + (f":{size}" if size != "tiny" else "")
+  values = {"task.stratum": path, "model.path": cfg.model,
+            "eval.temperature": cfg.sampler.temperature,
+            "recipe.loss.dtype": cfg.sampler.dtype}
+  parts = [("task.prompt", cfg.prompt), ("task.grader", cfg.grader),
+           ("sampler", cfg.sampler)]
+  if cfg.mesh != mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1):
+    parts.append(("mesh", cfg.mesh))  # else training may need more devices
+  for section, part in parts:
+    values |= _dotted(section, dataclasses.asdict(part))
+  del values["sampler.top_p"]  # training has 1
+  changed = [f"--config.{key}={value}" for key, value in values.items()
+             if functools.reduce(operator.getitem, key.split("."), config)
+             != value]
+  return shlex.join(["python", "-m", "isojax.main",
+                     f"--config={file}", *changed])
+
+
+def _dotted(name: str, value) -> dict:
+  """The values of a tree of dictionaries by dotted key."""
+  if not isinstance(value, dict):
+    return {name: value}
+  return {key: x for part in value
+          for key, x in _dotted(f"{name}.{part}", value[part]).items()}
+
+
+def size_of(folder: str) -> str:
+  """The size of configs/grpo.py that suits a model.
+
+  The largest if the folder is not there, as for the name of a model that was
+  not measured.
+  """
+  file = pathlib.Path(own_file.find(folder)) / "config.json"
+  if not file.is_file():
+    return _SIZES[-1][0]
+  params = shape_lib.model_shape(
+      json.loads(file.read_text(encoding="utf-8")), path=str(file)).params
+  return next(size for size, most in _SIZES if params <= most)
+
+
+def histogram(counts: list[int], n: int) -> str:
+  """A text histogram of the number of correct samples per problem."""
+  of = collections.Counter(counts)
+  most = max(of.values())
+  return "\n".join(f"{c:3d}/{n} {of[c]:6d} {'#' * (50 * of[c] // most)}"
+                   for c in range(n + 1))
+
+
+def draw(cfg: Split, counts: list[int], rows: dict) -> None:
+  """Prints the histogram, and writes its figure if matplotlib is installed.
+
+  Ranges of strata lie behind the bars (IsoCompute Playbook, figure 2).
+  """
+  progress.show(f"avg@{cfg.n} of the training problems:")
+  progress.show(histogram(counts, cfg.n))
+  if importlib.util.find_spec("matplotlib") is None:
+    progress.show("no figure: it needs pip install -e '.[plot]'")
+    return
+  from matplotlib.figure import Figure  # extra
+  figure = Figure(figsize=(8, 4), dpi=150, layout="constrained")
+  axes = figure.subplots()
+  axes.hist(counts, bins=np.arange(cfg.n + 2) - 0.5, color="0.6", rwidth=0.85)
+  axes.set(xlabel=f"correct samples of {cfg.n}", ylabel="problems")
+  strata = [(name, w) for name, w in cfg.strata.items()
+            if name in rows and not w.again]
+  for i, (name, w) in enumerate(strata):
+    number = sum(row["split"] == "train" for row in rows[name])
+    axes.axvspan(w.low * cfg.n - 0.5, w.high * cfg.n + 0.5, color=f"C{i}",
+                 alpha=0.2, label=f"{name} [{w.low:g}, {w.high:g}]: "
+                 f"{number:,} train")
+  if strata:
+    axes.legend()
+  axes.set_title(
+      f"{len(counts):,} training problems of {os.path.basename(cfg.out)}, avg@"
+      f"{cfg.n} of {cfg.model} at temperature {cfg.sampler.temperature:g}",
+      fontsize=9, parse_math=False)  # a model may be named $x$
+  path = f"{cfg.out}-histogram.png"
+  figure.savefig(path)
+  progress.show(f"wrote {path}")
+
+
+def main(_) -> None:
+  split(_CONFIG.value, shard=_SHARD.value, shards=_SHARDS.value,
+        command=shlex.join(["python", "-m", "launch.split", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+  _CONFIG = cli.define_config("configs/split_tiny.py")
+  _SHARD = flags.DEFINE_integer("shard", 0, "Part to measure, from 0.")
+  _SHARDS = flags.DEFINE_integer("shards", 1, "Number of parts, each measured "
+                                 "by a process of its own.")
+  cli.run(main)

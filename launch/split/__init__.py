@@ -1,1 +1,0 @@
-"""Sorts problems into strata by how often a policy solves them."""

@@ -1,0 +1,108 @@
+"""Each row of a stratum file is checked when the file is read."""
+
+import json
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.models import tokenizer as tokenizer_lib
+from isojax.tasks import prompts
+from isojax.tasks import strata as strata_lib
+from isojax.tasks.problem import Problem
+
+HEADER = {"stratum": "hard", "task": "countdown", "model": "m",
+          "model_sha256": "0", "source": {"kind": "countdown"}}
+ROWS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
+         "correct": 0} for split in strata_lib.SPLITS for i in range(2)]
+
+def test_mean_tokens_of_problems(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  of = lambda rows, split: strata_lib.expected_tokens(
+      *(stratum := strata_lib.write(path, HEADER, rows)
+        or strata_lib.read(path), split, getattr(stratum, split)))
+  rows = [row | {"tokens": 3.5 + i} for i, row in enumerate(ROWS)]
+  assert of(rows, "train") == [3.5, 4.5]
+  assert of([rows[2], *rows[:2], rows[3]], "validation") == [5.5, 6.5]
+  # One was not measured: nothing is expected of its split.
+  assert of([ROWS[0], *rows[1:]], "train") is None
+  assert of([ROWS[0], *rows[1:]], "validation") == [5.5, 6.5]
+
+
+def written(path, rows, header=HEADER) -> None:
+  """A file whose hash is right, whatever its rows are."""
+  lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+  path.write_text("\n".join([json.dumps(
+      header | {"sha256": strata_lib.digest(lines)}), *lines]) + "\n",
+                  encoding="utf-8")
+
+
+@pytest.mark.parametrize("change, found", [
+    ({"question": 5}, "question=5, .*expected texts"),
+    ({"answer": None}, "answer=None: expected texts"),
+    ({"question": ""}, "question='': expected numbers, an equals sign"),
+    ({"question": "1 2=3=4"}, "question='1 2=3=4': expected numbers"),
+    ({"question": "1 2=3<eos>"}, "question='1 2=3<eos>': expected numbers"),
+    ({"question": "1 2=" + "3" * 5000}, "expected numbers"),
+    ({"id": "7"}, "id='7': expected a whole number"),
+    ({"id": True}, "id=True: expected a whole number"),
+    ({"id": 2**32}, "id=4294967296: expected a whole number"),
+    ({"id": 0}, "id=0 is used twice in its split"),
+    ({"split": "test"}, "not a stratum file .KeyError..test"),
+    ("{", "not a stratum file .JSONDecodeError"),
+    ("[]", "not a stratum file .TypeError"),
+    ("{}", "not a stratum file .KeyError..id")])
+def test_a_wrong_row_is_named(tmp_path, change, found):
+  row = change if isinstance(change, str) else ROWS[1] | change
+  written(tmp_path / "s.jsonl", [ROWS[0], row, *ROWS[2:]])
+  with pytest.raises(InputError, match=f"s.jsonl:3: .*{found}"):
+    strata_lib.read(str(tmp_path / "s.jsonl"))
+
+
+@pytest.mark.parametrize("head, rows, found", [
+    ("{", ROWS, ":1: not a stratum file"),
+    ({"task": "maths"}, ROWS, ":1: task='maths': expected one of countdown"),
+    ({}, ROWS[:2], "the validation split is empty")])
+def test_a_wrong_file_is_refused(tmp_path, head, rows, found):
+  path = tmp_path / "s.jsonl"
+  written(path, rows, HEADER | (head if isinstance(head, dict) else {}))
+  if isinstance(head, str):
+    path.write_text("\n".join([head, *path.read_text().splitlines()[1:]]))
+  with pytest.raises(InputError, match=found):
+    strata_lib.read(str(path))
+
+
+def test_a_cut_or_edited_file_is_refused(tmp_path):
+  path = tmp_path / "s.jsonl"
+  written(path, ROWS)
+  path.write_text(path.read_text().replace("1+2+3", "3+2+1", 1))
+  with pytest.raises(InputError, match="the file was cut or edited"):
+    strata_lib.read(str(path))
+
+
+def test_headers_may_know_less(tmp_path):
+  path = str(tmp_path / "s.jsonl")
+  for header in (HEADER | {"model": None, "model_sha256": None},
+                 {"stratum": "hard", "task": "countdown"}):
+    strata_lib.write(path, header, ROWS)
+    assert len(strata_lib.read(path).train) == 2
+
+
+def test_a_text_may_hold_other_line_breaks(tmp_path):
+  """U+2028 and U+0085 end no line of a JSON-lines file."""
+  rows = [row | {"answer": "1\u2028+\x85 2"} for row in ROWS]
+  written(tmp_path / "s.jsonl",
+          [json.dumps(row, ensure_ascii=False) for row in rows])
+  stratum = strata_lib.read(str(tmp_path / "s.jsonl"))
+  assert stratum.train[1].answer == "1\u2028+\x85 2"
+
+
+def test_a_special_token_is_no_question():
+  """Without the check the prompt would hold the token that ends an answer."""
+  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
+  cfg = prompts.PromptConfig("{question}:", chat=False, system="")
+  encode = lambda text: prompts.encode(
+      tokenizer, [Problem(7, text, "")], cfg, S=9, V=20)
+  _, prompt = encode("1 2=3")
+  assert prompt.len_P == [6]
+  with pytest.raises(InputError, match="problem 7: .*'1<eos>2' holds '<eos>'"):
+    encode("1<eos>2")
