@@ -41,11 +41,11 @@ CACHES = ("recompute", "stale")  # of unfinished rollouts, after a step
 class UpdatesConfig:
   """How many updates a step makes of its rollouts, and how old these may be."""
 
-  epochs: int = dataclasses.field(metadata={"neutral": 1})
-  minibatches: int = dataclasses.field(metadata={"neutral": 1})
+  epochs: int
+  minibatches: int
   # Largest staleness of in-flight updates, steps; see sampling.in_flight.
-  in_flight: int = dataclasses.field(metadata={"neutral": 0})
-  caches: str = dataclasses.field(metadata={"neutral": "recompute"})
+  in_flight: int
+  caches: str
 
   def __post_init__(self):
     for name in ("epochs", "minibatches"):

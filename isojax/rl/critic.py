@@ -38,14 +38,14 @@ class CriticConfig:
   """Whose hidden states are valued, and how the value is trained."""
 
   # One of KINDS; see the module.
-  kind: str = dataclasses.field(metadata={"neutral": "none"})
+  kind: str
   # Of AdamW for the critic's parameters, with the other constants, the warm-up
   # and the square-root rule of recipe.optimizer.
-  lr: float = dataclasses.field(metadata={"neutral": 3e-4})
+  lr: float
   # Of the value loss in a shared trunk; an own critic has no other loss.
-  coef: float = dataclasses.field(metadata={"neutral": 0.5})
+  coef: float
   # Range of a value around the scored one, in reward; None: not clipped.
-  clip: float | None = dataclasses.field(metadata={"neutral": None})
+  clip: float | None
 
   def __post_init__(self):
     if self.kind not in KINDS:

@@ -77,37 +77,34 @@ RANGES = {
 class LossConfig:
   """What is minimised, and in which precision and pieces."""
 
-  selection: str = dataclasses.field(metadata={"neutral": "all"})
-  advantage: str = dataclasses.field(metadata={"neutral": "group_norm"})
+  selection: str  # of TABLES, or FILE.py:NAME, as the next three
+  advantage: str
   aggregation: str
-  policy_loss: str = dataclasses.field(metadata={"neutral": "ppo_clip"})
-  normalise: str = dataclasses.field(metadata={"neutral": "after"})
-  ratio: str = dataclasses.field(metadata={"neutral": "token"})
-  ratio_to: str = dataclasses.field(metadata={"neutral": "old"})
-  # Constants of these four functions that have no field of their own.
-  constants: dict = dataclasses.field(metadata={"neutral": {}})
+  policy_loss: str
+  normalise: str  # of CHOICES, as the next two
+  ratio: str
+  ratio_to: str
+  constants: dict  # of these four functions; without those of GIVEN
   zero_variance: str  # a key of aggregation.ZERO_VARIANCE
   advantage_ddof: int  # of the group's standard deviation
   advantage_eps: float  # added to it
   clip_low: float  # PPO clip; no effect while strictly on-policy
   clip_high: float
   importance_cap: float | None  # of trainer / sampler; None: no weights
-  importance_level: str = dataclasses.field(metadata={"neutral": "token"})
+  importance_level: str  # of CHOICES
   kl_coef: float  # of the KL to the base policy; 0 drops its forward pass
-  kl_estimator: str = dataclasses.field(metadata={"neutral": "k3"})
-  kl_in: str = dataclasses.field(metadata={"neutral": "loss"})  # or reward
+  kl_estimator: str  # of CHOICES
+  kl_in: str  # of CHOICES
   entropy_coef: float  # of the entropy bonus
   microbatch_tokens: int  # of packed answers with padding; memory, speed only
   # Of prompt slots: S, S / 2, ...; each compiles programs; speed only.
-  prompt_sizes: int = dataclasses.field(metadata={"neutral": 1})
+  prompt_sizes: int
   remat: bool  # the backward computes the layers again; memory only
   dtype: str  # of weights and activations in the update; masters are float32
   reduce_dtype: str  # in which gradients of weights are summed over devices
   attention: str  # one of attention.CHOICES
-  # Of float32 products, one of precision.PRECISIONS.
-  precision: str = dataclasses.field(metadata={"neutral": "highest"})
-  # Of the head, one of decoder.HEAD_DTYPES; None: dtype.
-  head_dtype: str | None = dataclasses.field(metadata={"neutral": None})
+  precision: str  # of float32 products, one of precision.PRECISIONS
+  head_dtype: str | None  # of the head, of decoder.HEAD_DTYPES; None: dtype
 
   def __post_init__(self):
     # Read once, here. Not a field: the config has only the names.

@@ -24,7 +24,7 @@ class OptimizerConfig:
   base_lr: float  # at B = base_batch
   base_batch: int  # rollouts of the anchor; lr ~ sqrt(rollouts / base_batch)
   # Which rollouts of a step the square-root rule counts: a key of BATCHES.
-  batch: str = dataclasses.field(metadata={"neutral": "sampled"})
+  batch: str
   warmup_steps: int  # updates
   b1: float
   b2: float

@@ -39,11 +39,11 @@ class RewardConfig:
   """The reward of a judged rollout; a right answer has 1."""
 
   # Of a wrong answer: 0.0, or -1.0 for rewards of +-1.
-  wrong: float = dataclasses.field(metadata={"neutral": 0.0})
-  overlong: str = dataclasses.field(metadata={"neutral": "off"})  # of OVERLONG
+  wrong: float
+  overlong: str  # of OVERLONG
   # Tokens; `limit` and `cache` of overlong_penalty, None if it is off.
-  overlong_max: int | None = dataclasses.field(metadata={"neutral": None})
-  overlong_cache: int | None = dataclasses.field(metadata={"neutral": None})
+  overlong_max: int | None
+  overlong_cache: int | None
 
   def __post_init__(self):
     if self.wrong > 0:

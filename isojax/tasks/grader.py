@@ -49,7 +49,7 @@ class GraderConfig:
   seconds: float  # wall clock for one answer, which is wrong after it
   step_seconds: float  # for all answers of a step; the rest is then wrong
   # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.
-  file: str = dataclasses.field(default="", metadata={"neutral": ""})
+  file: str = ""
 
   def __post_init__(self):
     for field, known in (("name", base.TASKS),
