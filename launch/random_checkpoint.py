@@ -10,6 +10,7 @@ policy is nearly uniform over the V tokens of the vocabulary. With K EOS tokens
 import json
 import pathlib
 import resource
+import shutil
 import tempfile
 
 import jax
@@ -35,7 +36,7 @@ _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", decoder.DTYPES,
 
 
 def byte_tokenizer():
-  """Returns a tokenizer of <unk>, <eos> and the 256 bytes."""
+  """A tokenizer of <unk>, <eos> and the 256 bytes."""
   letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
   return transformers.Qwen2Tokenizer(
       vocab={c: i for i, c in enumerate(("<unk>", "<eos>", *letters))},
@@ -46,12 +47,7 @@ def main(_) -> None:
   hf_weights.check_new(_OUT.value)
   with tempfile.TemporaryDirectory() as source:
     folder = pathlib.Path(source)
-    try:
-      text = pathlib.Path(_CONFIG_JSON.value).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-      raise InputError(f"--config_json={_CONFIG_JSON.value}: cannot be read "
-                       f"({error})") from error
-    (folder / "config.json").write_text(text, encoding="utf-8")
+    shutil.copyfile(_CONFIG_JSON.value, folder / "config.json")
     cfg = hf_config.read(source)
     tokenizer = byte_tokenizer()
     if not len(tokenizer) < cfg.V >= _EOS.value:
