@@ -235,7 +235,8 @@ class Process:
 
   def _mark(self, text: str) -> None:
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    self._log.write(f"{MARK}{text} at {now}\n".encode())
+    # The last line of the output may be incomplete.
+    self._log.write(f"\n{MARK}{text} at {now}\n".encode())
     self._log.flush()
 
   def ended(self) -> int:
@@ -308,8 +309,8 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
       if time.monotonic() >= due:
         due = time.monotonic() + EVERY
         states = collections.Counter(map(state_of, runs))
-        progress.say(", ".join(f"{n} of {len(runs)} runs {state}"
-                                   for state, n in sorted(states.items())))
+        progress.say(f"{len(runs)} runs: " + ", ".join(
+            f"{n} {state}" for state, n in sorted(states.items())))
       time.sleep(POLL)
     return bool(signals)
   except OSError as error:
@@ -330,7 +331,7 @@ def _is_over(process: Process, failures, tries: int) -> bool:
   elif code not in STOPPED:
     failures[run.name] += 1
     progress.say(f"{run.name} ({run.source}): exit code {code}: "
-                     f"{last_error(run)[1]}")
+                 f"{last_error(run)[1]}")
   return code in (0, *FINAL) or failures[run.name] >= tries
 
 

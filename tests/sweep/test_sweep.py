@@ -282,7 +282,8 @@ def test_the_table(tmp_path):
   for run, steps in zip(runs, (8, 3, 0, 1)):
     write_records(run, steps)
   fail = sweeper.start(runs[2], sweeper.Worker({}, ()), [
-      sys.executable, "-c", "import sys; sys.exit('isojax: loss is nan')"])
+      sys.executable, "-c", "import os, sys\nsys.stderr.write("
+      "'isojax: loss is nan')\nos._exit(1)"])  # without a line's end
   fail.popen.wait()
   assert fail.ended() == 1
   going = sweeper.start(runs[1], sweeper.Worker({}, ()), ["sleep", "60"])
