@@ -317,12 +317,11 @@ def opened(path: str):
   ledger.sync()
 
 
-@contextlib.contextmanager
-def beside(path: str, text: bytes):
-  """Yields the path of a complete file beside another; removes it at the end.
+def replace(path: str, text: bytes) -> None:
+  """Replaces a file atomically: readers see the old or the new content.
 
-  No other process uses its name. A process that is killed may leave it, as
-  PATH.*.tmp.
+  Several processes may do it at once; the last one wins. A process that is
+  killed may leave PATH.*.tmp.
   """
   temporary = f"{path}.{uuid.uuid4().hex}.tmp"
   try:
@@ -330,19 +329,11 @@ def beside(path: str, text: bytes):
       file.write(text)
       file.flush()
       os.fsync(file.fileno())
-    yield temporary
-  finally:
+    os.replace(temporary, path)
+  except BaseException:
     with contextlib.suppress(OSError):
       os.remove(temporary)
-
-
-def replace(path: str, text: bytes) -> None:
-  """Replaces a file atomically: readers see the old or the new content.
-
-  Several processes may do it at once; the last one wins.
-  """
-  with beside(path, text) as temporary:
-    os.replace(temporary, path)
+    raise
 
 
 def comparable(kept: list[dict]) -> list[dict]:
