@@ -14,40 +14,32 @@ estimates to fit.
 """
 
 import collections
+from collections.abc import Callable, Iterator
 import dataclasses
 import math
 import os
 import re
 import time
 import typing
-from collections.abc import Callable
-from collections.abc import Iterator
 
 from absl import flags
 import jax
 import numpy as np
 
-from isojax import cli
-from isojax import compilation
+from isojax import cli, compilation, progress, run_context
 from isojax import experiment as experiment_lib
-from isojax import policy as policy_lib
-from isojax import run_context
 from isojax import mesh as mesh_lib
-from isojax import progress
+from isojax import policy as policy_lib
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_config
+from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
-from isojax.planner.cost import roofline
 from isojax.planner.cost import memory as memory_lib
-from isojax.rl import algorithm
-from isojax.rl import packing
+from isojax.planner.cost import roofline
+from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
-from isojax.sampling import in_flight
-from isojax.sampling import paged
-from isojax.sampling import paged_cache
+from isojax.sampling import in_flight, paged, paged_cache
 from isojax.sampling import queue as queue_lib
 from isojax.sampling import sampler as sampler_lib
 from isojax.sampling import sizes as sizes_lib
@@ -308,8 +300,8 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   recipe = c.e.recipe
   scored = algorithm.scored_columns(
       recipe.loss, recipe.updates, recipe.critic)
-  batch = batch.replace(columns=batch.columns | {
-      name: batch.columns["behavior_logp"] for name in scored})
+  batch = batch.replace(columns=batch.columns | dict.fromkeys(
+      scored, batch.columns["behavior_logp"]))
   if scored:
     score = update_lib.make_score(model, recipe.loss, scored, lora, critic)
     yield Program("score", lambda: score.lower(

@@ -11,20 +11,14 @@ as a folder for peft instead.
 
 import os
 
-import jax
 from absl import flags
+import jax
 
-from isojax.ledger import checkpoint
-from isojax import cli
-from isojax import experiment
+from isojax import cli, config_file, experiment
 from isojax import mesh as mesh_lib
-from isojax import config_file
-from isojax.ledger import bucket
-from isojax.ledger import workdir
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import hf_weights
+from isojax.ledger import bucket, checkpoint, workdir
+from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
 
 _WORKDIR = flags.DEFINE_string(

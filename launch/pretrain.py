@@ -14,16 +14,9 @@ import numpy as np
 import optax
 import transformers
 
-from isojax import cli
-from isojax import compilation
-from isojax import evaluate
+from isojax import cli, compilation, config_file, evaluate, progress, rng
 from isojax import mesh as mesh_lib
-from isojax import progress
-from isojax import rng
-from isojax import config_file
-from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import hf_weights
+from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
@@ -150,7 +143,7 @@ def main(_) -> None:
                               regularizer_weight=weight), n=1, G=1, cfg=loss)
       jax.block_until_ready(state)
       state, metrics = update(
-          state, None, [update_lib.place(batch, mesh) for batch in batches], 1.0)
+          state, None, [update_lib.place(b, mesh) for b in batches], 1.0)
       advance(1)
       if step % 500 == 499:
         progress.say(f"step {step + 1}: {-float(metrics['logp']):.4f} nats a "

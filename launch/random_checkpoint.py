@@ -13,17 +13,15 @@ import resource
 import shutil
 import tempfile
 
+from absl import flags
 import jax
 import tokenizers
 import transformers
-from absl import flags
 
 from isojax import cli
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import hf_weights
+from isojax.models import decoder, hf_config, hf_weights
 
 _CONFIG_JSON = flags.DEFINE_string(
     "config_json", None, "A Hugging Face config.json.", required=True)

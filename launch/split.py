@@ -28,18 +28,19 @@ import sys
 from absl import flags
 import numpy as np
 
-from isojax import cli
-from isojax import compilation
-from isojax import experiment
+from isojax import (
+  cli,
+  compilation,
+  config_file,
+  experiment,
+  own_file,
+  progress,
+  rng,
+)
 from isojax import mesh as mesh_lib
-from isojax import own_file
 from isojax import policy as policy_lib
-from isojax import progress
-from isojax import rng
-from isojax import config_file
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_weights
+from isojax.models import decoder, hf_weights
 from isojax.models import shape as shape_lib
 from isojax.rl import rewards
 from isojax.sampling import sampler as sampler_lib
@@ -47,8 +48,7 @@ from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts
 
 # Parameters up to which a size of configs/grpo.py is proposed.
@@ -250,7 +250,7 @@ def measurement(cfg: Split, policy: policy_lib.Opened, grade):
   def measure(split: str, problems: list[Problem], n: int,
               advance) -> list[pass_counts.Count]:
     problems, prompts = encoded(cfg, policy, problems)
-    for ended, rollouts in sampler_lib.stream(
+    for ended, rollouts in sampler_lib.stream(  # noqa: B007
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
         temperature=np.float32(cfg.sampler.temperature),
         top_p=np.float32(cfg.sampler.top_p)):

@@ -6,8 +6,8 @@ import os
 import re
 
 import jax
-import numpy as np
 from jax.experimental import topologies
+import numpy as np
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError

@@ -12,8 +12,8 @@ import typing
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
@@ -245,7 +245,7 @@ def sparse(seen_BxIxJ) -> Sparse:
   Args:
     seen_BxIxJ: see kernels.seen_blocks.
   """
-  B, I, J = seen_BxIxJ.shape
+  B, I, J = seen_BxIxJ.shape  # noqa: E741
 
   def fetched(axis, count):
     at = jax.lax.broadcasted_iota(jnp.int32, (B, I, J), axis)

@@ -4,10 +4,10 @@ Positions and a mask over cache slots decide what a token attends to, never
 token ids.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
 
 import flax.linen as nn
 import flax.struct
@@ -17,10 +17,8 @@ from jax.sharding import Mesh
 
 from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
-from isojax.models import linear
-from isojax.models import paged_attention
+from isojax.models import linear, paged_attention
 from isojax.models import precision as precision_lib
-
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
 HEAD_DTYPES = ("float32",)  # of the head, where it is not that of activations
@@ -369,7 +367,7 @@ class Transformer(nn.Module):
 
 def abstract_params(model: Transformer):
   """Returns shapes and shardings of the parameters; allocates nothing."""
-  return jax.tree.map(lambda leaf: leaf, _abstract_params(model.cfg, model.mesh))
+  return jax.tree.map(lambda x: x, _abstract_params(model.cfg, model.mesh))
 
 
 @functools.lru_cache(32)  # tracing a model takes a while, and a run asks often

@@ -12,9 +12,9 @@ import transformers
 
 from isojax import own_file
 from isojax.errors import InputError
-from isojax.models.shape import FAMILIES
 from isojax.models import decoder
 from isojax.models import shape as shape_lib
+from isojax.models.shape import FAMILIES
 
 # Fields read of all families but Gemma, and of Gemma only.
 _PLAIN = frozenset(("hidden_act",))

@@ -10,15 +10,13 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+import numpy as np
+import safetensors.numpy
 
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_weights
-from isojax.models import int8
+from isojax.models import decoder, hf_weights, int8
 
 # How many axes of a layer's matrix are inputs; they come first.
 INPUT_AXES = {name: len(axes) for name, axes in int8.INPUTS.items()

@@ -7,9 +7,10 @@ microbatches and devices cannot change it.
 An aggregation is a pure function of lengths and of the rollouts that count,
 [P, N] each: problem, rollout. A length is the number of tokens in the loss. An
 aggregation returns the weight of every token of a rollout, [P, N], which is 0
-for rollouts that do not count, such as padding. A rollout without a token in the
-loss does not count either, and a group without a rollout that counts leaves the
-mean over groups (as in verl). Keyword-only arguments are constants of the config (docs/extending.md).
+for rollouts that do not count, such as padding. A rollout without a token in
+the loss does not count either, and a group without a rollout that counts leaves
+the mean over groups (as in verl). Keyword-only arguments are constants of the
+config (docs/extending.md).
 """
 
 import numpy as np

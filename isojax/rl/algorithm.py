@@ -33,7 +33,6 @@ from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
 from isojax.types import Rollouts
 
-
 CACHES = ("recompute", "stale")  # of unfinished rollouts, after a step
 
 
@@ -278,7 +277,7 @@ def minibatches(*, seed: int, step: int, epoch: int, Bp: int,
   """
   # Not in the first word, which counts up as numbers are drawn: the streams of
   # two epochs would overlap.
-  bits = np.random.Philox(key=[seed, step], counter=[0, epoch, 0, 1]).random_raw(
-      Bp)
+  stream = np.random.Philox(key=[seed, step], counter=[0, epoch, 0, 1])
+  bits = stream.random_raw(Bp)
   return [np.sort(part) for part in np.array_split(
       np.argsort(bits, kind="stable"), count)]

@@ -21,13 +21,9 @@ import jax.numpy as jnp
 
 from isojax import own_file
 from isojax.errors import InputError
-from isojax.models import attention
-from isojax.models import decoder
+from isojax.models import attention, decoder
 from isojax.models import precision as precision_lib
-from isojax.rl import advantages
-from isojax.rl import aggregation
-from isojax.rl import losses
-from isojax.rl import selection
+from isojax.rl import advantages, aggregation, losses, selection
 from isojax.types import Batch
 
 # A field of LossConfig -> the functions that it names.
@@ -37,8 +33,8 @@ TABLES = {
     "aggregation": aggregation.AGGREGATIONS,
     "policy_loss": losses.POLICY_LOSSES,
 }
-# Constants that callers of `LossConfig.function` give by keyword; all others are
-# in LossConfig.constants.
+# Constants that callers of `LossConfig.function` give by keyword; the others
+# are in LossConfig.constants.
 GIVEN = {
     "selection": ("m",),
     "advantage": ("ddof", "eps"),
@@ -63,6 +59,9 @@ CHOICES = {
     "attention": attention.CHOICES,
     "precision": precision_lib.PRECISIONS,
 }
+LEAST = {"microbatch_tokens": 1, "prompt_sizes": 1, "kl_coef": 0,
+         "entropy_coef": 0, "clip_low": 0, "clip_high": 0, "advantage_eps": 0,
+         "advantage_ddof": 0}
 # Of constants in the config: above, up to, and both in words.
 RANGES = {
     "gamma": (0.0, 1.0, "in (0, 1]; 1 does not discount"),
@@ -116,51 +115,45 @@ class LossConfig:
       if getattr(self, name) not in choices:
         raise InputError(f"loss.{name}={getattr(self, name)!r}: expected one "
                          f"of {', '.join(choices)}")
-    if self.head_dtype not in (None, *decoder.HEAD_DTYPES):
-      raise InputError(
-          f"loss.head_dtype={self.head_dtype!r}: expected None, for loss.dtype,"
-          f" or {', '.join(decoder.HEAD_DTYPES)}")
+    for name, least in LEAST.items():
+      if getattr(self, name) < least:
+        raise InputError(f"loss.{name}={getattr(self, name)}: expected >= "
+                         f"{least}")
     _check_constants(self)
-    if self.microbatch_tokens < 1:
-      raise InputError(
-          f"loss.microbatch_tokens={self.microbatch_tokens}: expected >= 1; "
-          "fewer than the tokens of one row mean one row")
-    if self.prompt_sizes < 1:
-      raise InputError(
-          f"loss.prompt_sizes={self.prompt_sizes}: expected >= 1; 1 pads all "
-          "prompts to the same length")
-    if self.reduce_dtype not in ("float32", self.dtype):
-      raise InputError(
-          f"loss.reduce_dtype={self.reduce_dtype}: expected float32, or "
-          f"loss.dtype={self.dtype}, in which the gradients are computed")
-    if self.importance_cap is not None and self.importance_cap <= 0:
-      raise InputError(f"loss.importance_cap={self.importance_cap}: expected "
-                       "> 0, or None for no weights")
-    if self.ratio_to == "behavior" and self.importance_cap is not None:
-      raise InputError(
-          "loss.ratio_to='behavior' with loss.importance_cap="
-          f"{self.importance_cap}: the ratio to the sampler already contains "
-          "trainer / sampler; set importance_cap=None")
-    if self.normalise == "before" and (
-        self.advantage in advantages.TOKEN_ADVANTAGES):
-      raise InputError(
-          f"loss.advantage={self.advantage!r} with loss.normalise='before': "
-          "advantages of tokens are those of kept rollouts; set 'after'")
-    if self.kl_in == "reward" and self.normalise == "before":
-      raise InputError(
-          "loss.kl_in='reward' with loss.normalise='before': only kept rollouts "
-          "are scored, so only their rewards have a KL; set normalise='after'")
-    if self.kl_in == "reward" and self.kl_estimator != "k1":
-      raise InputError(
-          f"loss.kl_in='reward' with loss.kl_estimator={self.kl_estimator!r}: "
-          "the reward takes k1, old - ref, whose mean is the KL; set 'k1'")
-    if self.kl_in == "reward" and not self.kl_coef:
-      raise InputError("loss.kl_in='reward' with loss.kl_coef=0: there is no KL "
-                       "to subtract; set kl_coef > 0, or kl_in='loss'")
-    for name in ("kl_coef", "entropy_coef", "clip_low", "clip_high",
-                 "advantage_eps", "advantage_ddof"):
-      if getattr(self, name) < 0:
-        raise InputError(f"loss.{name}={getattr(self, name)}: expected >= 0")
+    for wrong, message in self._rules():
+      if wrong:
+        raise InputError(message)
+
+  def _rules(self):
+    """Yields (whether a setting does not suit the others, what is wrong)."""
+    yield (self.head_dtype not in (None, *decoder.HEAD_DTYPES),
+           f"loss.head_dtype={self.head_dtype!r}: expected None, for "
+           f"loss.dtype, or {', '.join(decoder.HEAD_DTYPES)}")
+    yield (self.reduce_dtype not in ("float32", self.dtype),
+           f"loss.reduce_dtype={self.reduce_dtype}: expected float32, or "
+           f"loss.dtype={self.dtype}, in which the gradients are computed")
+    yield (self.importance_cap is not None and self.importance_cap <= 0,
+           f"loss.importance_cap={self.importance_cap}: expected > 0, or None "
+           "for no weights")
+    yield (self.ratio_to == "behavior" and self.importance_cap is not None,
+           "loss.ratio_to='behavior' with loss.importance_cap="
+           f"{self.importance_cap}: the ratio to the sampler already contains "
+           "trainer / sampler; set importance_cap=None")
+    yield (self.normalise == "before"
+           and self.advantage in advantages.TOKEN_ADVANTAGES,
+           f"loss.advantage={self.advantage!r} with loss.normalise='before': "
+           "advantages of tokens are those of kept rollouts; set 'after'")
+    if self.kl_in == "reward":
+      yield (self.normalise == "before",
+             "loss.kl_in='reward' with loss.normalise='before': only kept "
+             "rollouts are scored, so only their rewards have a KL; set "
+             "normalise='after'")
+      yield (self.kl_estimator != "k1",
+             f"loss.kl_in='reward' with loss.kl_estimator={self.kl_estimator!r}"
+             ": the reward takes k1, old - ref, whose mean is the KL; set 'k1'")
+      yield (not self.kl_coef,
+             "loss.kl_in='reward' with loss.kl_coef=0: there is no KL to "
+             "subtract; set kl_coef > 0, or kl_in='loss'")
 
   def unbound(self, kind: str):
     """The function of a kind of TABLES, of a table or of the user's file."""

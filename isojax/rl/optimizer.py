@@ -11,8 +11,7 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import critic as critic_lib
-from isojax.types import CriticState
-from isojax.types import TrainState
+from isojax.types import CriticState, TrainState
 
 BATCHES = ("sampled", "trained", "update")  # Bp n, Bp m, Bp m / minibatches
 

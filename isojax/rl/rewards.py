@@ -50,19 +50,20 @@ class RewardConfig:
       raise InputError(f"recipe.reward.wrong={self.wrong}: expected at most 0; "
                        "a right answer has 1")
     if self.overlong not in OVERLONG:
-      raise InputError(f"recipe.reward.overlong={self.overlong!r}: expected one "
-                       f"of {', '.join(OVERLONG)}")
+      raise InputError(f"recipe.reward.overlong={self.overlong!r}: expected "
+                       f"one of {', '.join(OVERLONG)}")
     lengths = (self.overlong_max, self.overlong_cache)
     if self.overlong == "off" and lengths != (None, None):
       raise InputError(
           f"recipe.reward.overlong_max={lengths[0]} and overlong_cache="
-          f"{lengths[1]} with overlong='off': no penalty uses them; set them to "
-          "None, or overlong to all or correct")
+          f"{lengths[1]} with overlong='off': no penalty uses them; set them "
+          "to None, or overlong to all or correct")
     if self.overlong != "off" and (
         None in lengths or not 0 < self.overlong_cache <= self.overlong_max):
       raise InputError(
           f"recipe.reward.overlong_max={lengths[0]}, overlong_cache="
-          f"{lengths[1]}: expected 0 < overlong_cache <= overlong_max, in tokens")
+          f"{lengths[1]}: expected 0 < overlong_cache <= overlong_max, in "
+          "tokens")
 
 
 def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,

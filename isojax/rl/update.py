@@ -8,24 +8,16 @@ import numpy as np
 import optax
 
 from isojax import mesh as mesh_lib
-from isojax.models import attention
-from isojax.models import decoder
+from isojax.models import attention, decoder
 from isojax.models import lora as lora_lib
 from isojax.models import precision as precision_lib
-from isojax.rl import algorithm
-from isojax.rl import head as head_lib
+from isojax.rl import algorithm, losses, objective, packing
 from isojax.rl import critic as critic_lib
-from isojax.rl import losses
-from isojax.rl import objective
+from isojax.rl import head as head_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import packing
 from isojax.rl.objective import LossConfig
 from isojax.rl.optimizer import Critic
-from isojax.types import Batch
-from isojax.types import CriticState
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from isojax.types import TrainState
+from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
 
 
 def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,

@@ -5,16 +5,11 @@ The process that judges answers imports this module, so tasks import jax, numpy
 and the libraries that only they need inside their functions.
 """
 
-import dataclasses
 from collections.abc import Callable
+import dataclasses
 
-from isojax.tasks import countdown
-from isojax.tasks import files
-from isojax.tasks import gym
-from isojax.tasks import math
-from isojax.tasks import python_reward
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks import countdown, files, gym, math, python_reward
+from isojax.tasks.problem import Pool, Problem
 
 
 def question_of(problem: Problem) -> str:

@@ -10,8 +10,7 @@ import hashlib
 import re
 
 from isojax.errors import InputError
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks.problem import Pool, Problem
 
 LARGEST_NUMBER = 13  # numbers are 1 .. 13, a deck of cards
 LARGEST_TARGET = 99  # targets are 1 .. 99

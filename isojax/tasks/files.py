@@ -1,17 +1,17 @@
 """Loads problem sets: JSONL, JSON, Parquet and Arrow files, and tfds data sets.
 
 Also folders that `datasets.Dataset.save_to_disk` wrote: state.json and Arrow
-files; that library is not needed. Only launch.split reads problem sets. Training
-reads the stratum files that it writes.
+files; that library is not needed. Only launch.split reads problem sets.
+Training reads the stratum files that it writes.
 """
 
+from collections.abc import Iterator
 import difflib
 import glob
 import json
 import math
 import os
 import pathlib
-from collections.abc import Iterator
 
 from isojax.errors import InputError
 from isojax.tasks import answer_extraction

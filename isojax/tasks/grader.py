@@ -1,12 +1,13 @@
 """Grades responses: finds the answer in each text and has the task judge it.
 
 A task whose judge runs other people's code judges in processes with limits on
-wall clock and memory. A process that exceeds a limit is killed and replaced; its
-answer is lost, which is: wrong, and reported. Verdicts depend neither on the
-number of processes nor on the order of answers.
+wall clock and memory. A process that exceeds a limit is killed and replaced;
+its answer is lost, which is: wrong, and reported. Verdicts depend neither on
+the number of processes nor on the order of answers.
 """
 
 import collections
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
@@ -18,15 +19,11 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.tasks import answer_extraction
-from isojax.tasks import base
-from isojax.tasks import grader_process
-from isojax.tasks import python_reward
+from isojax.tasks import answer_extraction, base, grader_process, python_reward
 from isojax.tasks.problem import Problem
 
 
@@ -61,8 +58,8 @@ class GraderConfig:
     if (base.TASKS[self.name].read is None) != (not self.file):
       raise InputError(
           f"grader.name={self.name!r} with grader.file={self.file!r}: a file "
-          f"goes with name='python', such as {python_reward.EXAMPLE}; set both, "
-          "or file=''")
+          f"goes with name='python', such as {python_reward.EXAMPLE}; set "
+          "both, or file=''")
     needs = base.TASKS[self.name].needs
     if needs and not importlib.util.find_spec(needs[0]):
       raise InputError(f"grader.name={self.name!r} needs the extra: "

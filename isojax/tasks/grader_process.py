@@ -1,4 +1,4 @@
-"""Judges answers in a process that may be killed. Started by isojax.tasks.grader:
+"""Judges answers in a process that may be killed; tasks.grader starts it:
 
   python -m isojax.tasks.grader_process TASK SECONDS SOURCE
 

@@ -14,8 +14,7 @@ import json
 
 from isojax.errors import InputError
 from isojax.tasks import problem as problem_lib
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks.problem import Pool, Problem
 
 VALIDATION = 2**31  # ids from here on are problems for validation
 MAX_CHARACTERS = 8192  # of a problem's own answer

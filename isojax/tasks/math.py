@@ -217,8 +217,8 @@ def _unnamed(value):
   x=3 is 3, and x=6/2=3 too, because its values are equal. 7=3 is no number.
   The members of sets and tuples are treated alike; other values are returned.
   """
-  import sympy
   from math_verify import grader
+  import sympy
   if grader.is_relation(value):
     if not grader.is_equation(value):
       return None
@@ -237,8 +237,8 @@ def _unnamed(value):
 
 def _same_relation(gold, answer) -> bool:
   """Whether two equations or comparisons say the same."""
-  import sympy
   from math_verify import grader
+  import sympy
   if not answer.free_symbols or (
       grader.is_equation(answer) and not isinstance(answer, sympy.Eq)
       and _unnamed(answer) is None) or not _verify(gold, answer):
@@ -293,8 +293,6 @@ def same(gold: str, answer: str, *, percent: bool) -> bool:
     percent: whether the question is about percent, so that 50% answers 50.
       50% answers 1/2 in any case.
   """
-  import sympy
-  from math_verify import grader
   if len(answer) > MAX_CHARACTERS:
     return False
   gold, answer = normalised(gold), normalised(answer)
@@ -308,31 +306,42 @@ def same(gold: str, answer: str, *, percent: bool) -> bool:
     return answer == number[0] or based(answer) == number
   if answer.endswith(r"\%") and r"\%" not in gold and not percent:
     answer = rf"\frac{{{answer[:-2]}}}{{100}}"
-  values = [_parsed(gold), _parsed(answer)]
+  values = _parsed(gold), _parsed(answer)
   if values[0] is None or values[1] is None:
     return False
-  if grader.is_relation(values[0]):
-    if grader.is_relation(values[1]):
-      return _same_relation(*values)
-  elif (isinstance(values[0], sympy.Set) and grader.is_relation(values[1])
-        and not grader.is_equation(values[1])):
-    if not values[1].free_symbols or values[0].is_empty:
+  return _same_values(*values, infinite(gold), infinite(answer))
+
+
+def _same_values(gold, answer, gold_sign: str | None,
+                 answer_sign: str | None) -> bool:
+  """Whether two sympy values say the same.
+
+  Args:
+    gold, answer: the values.
+    gold_sign, answer_sign: of `infinite`, of their texts.
+  """
+  from math_verify import grader
+  import sympy
+  if grader.is_relation(gold):
+    if grader.is_relation(answer):
+      return _same_relation(gold, answer)
+  elif (isinstance(gold, sympy.Set) and grader.is_relation(answer)
+        and not grader.is_equation(answer)):
+    if not answer.free_symbols or gold.is_empty:
       return False
   else:
-    values[1] = _unnamed(values[1])
-    if values[1] is None:
+    answer = _unnamed(answer)
+    if answer is None:
       return False
-  if (isinstance(values[0], (sympy.Interval, sympy.Tuple))
-      and isinstance(values[1], sympy.FiniteSet)):
+  if isinstance(gold, (sympy.Interval, sympy.Tuple)) and isinstance(
+      answer, sympy.FiniteSet):
     return False  # a set has no order, so it is no pair
   sympy.core.random.seed(0)  # it compares at random points
-  if any(map(_is_infinite, values)):
+  if _is_infinite(gold) or _is_infinite(answer):
     # sympy would find that infinity and its root are equal.
-    sign = infinite(gold)
-    return sign is not None and sign == infinite(answer)
-  places = _places(values[0]) if any(
-      value.has(sympy.Float) for value in values) else PLACES
-  return _verify(*values, places)
+    return gold_sign is not None and gold_sign == answer_sign
+  decimal = gold.has(sympy.Float) or answer.has(sympy.Float)
+  return _verify(gold, answer, _places(gold) if decimal else PLACES)
 
 
 def vote(answer: str) -> str:

@@ -5,11 +5,11 @@ its place in the order depend on its own text alone, so they do not change when
 the set around it does.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)

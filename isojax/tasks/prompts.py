@@ -1,8 +1,8 @@
 """Problems to token ids, and which problems a step gets."""
 
+from collections.abc import Callable
 import dataclasses
 import hashlib
-from collections.abc import Callable
 
 import jinja2
 import numpy as np

@@ -2,8 +2,8 @@
 
 A stratum file is JSON lines. Line 1 is a header: which stratum of which task,
 how it was made, by which policy, and the hash of the other lines. Each other
-line is a problem with its split, its count of correct samples (null if none were
-drawn), and the mean tokens of these samples, if they were measured.
+line is a problem with its split, its count of correct samples (null if none
+were drawn), and the mean tokens of these samples, if they were measured.
 
 launch.split measures problems and makes the files: strata by pass rate, and
 mixtures of strata.
@@ -20,8 +20,7 @@ import pathlib
 from isojax import own_file
 from isojax.errors import InputError
 from isojax.tasks import base
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks.problem import Pool, Problem
 
 SPLITS = ("train", "validation")
 REMEDY = "make it with `python -m launch.split`"
@@ -109,7 +108,8 @@ def read(path: str) -> Stratum:
 def _check(problem: Problem, task: base.Task, others: dict) -> None:
   """InputError for a problem with a wrong id, or that cannot be judged."""
   if type(problem.id) is not int or not 0 <= problem.id < 2**32:
-    raise InputError(f"id={problem.id!r}: expected a whole number in [0, 2**32)")
+    raise InputError(f"id={problem.id!r}: expected a whole number in "
+                     "[0, 2**32)")
   if problem.id in others:
     raise InputError(f"id={problem.id} is used twice in its split, so rollouts "
                      "would share random numbers")

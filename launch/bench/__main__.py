@@ -5,17 +5,18 @@
   python -m launch.bench --suite=cpu
 
 Contestants take turns on one random policy, with the same prompts and lengths,
-after a warm-up call. A call that compiles is made again. Tokens are useful ones,
-up to the stop; `useful slots` is the share of the decoded slots whose token is
-kept. Compile seconds are those of the first call, without a cache. `by CPU s` is
-`ours / it` by the CPU seconds of the process instead of the clock's. Lengths are
-skewed by a policy close to uniform, of whose V ids V / mean end the rollout. The
-flags of a case change one case, or all cases of a suite.
+after a warm-up call. A call that compiles is made again. Tokens are useful
+ones, up to the stop; `useful slots` is the share of the decoded slots whose
+token is kept. Compile seconds are those of the first call, without a cache.
+`by CPU s` is `ours / it` by the CPU seconds of the process instead of the
+clock's. Lengths are skewed by a policy close to uniform, of whose V ids
+V / mean end the rollout. The flags of a case change one case, or all cases of a
+suite.
 
-Each case runs in its own process, without the memory and the programs of another
-case. Peak memory is what a contestant holds (weights, optimizer state) plus the
-most that one call adds: the high-water mark of a CPU's process, or the peak of
-the device's allocator.
+Each case runs in its own process, without the memory and the programs of
+another case. Peak memory is what a contestant holds (weights, optimizer state)
+plus the most that one call adds: the high-water mark of a CPU's process, or the
+peak of the device's allocator.
 
 --what=in_flight samples across updates, against step by step.
 """
@@ -32,15 +33,12 @@ import time
 
 from absl import flags
 
-from isojax import cli
-from isojax import profile
-from isojax import progress
+from isojax import cli, profile, progress
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import sampler
 from launch.bench import cases as cases_lib
-from launch.bench import in_flight
-from launch.bench import run
+from launch.bench import in_flight, run
 from launch.bench.cases import Case
 
 _WHAT = flags.DEFINE_enum("what", None, [*cases_lib.WHAT, "in_flight"],

@@ -14,11 +14,9 @@ import jax
 import numpy as np
 
 from isojax import rng
-from isojax.sampling import in_flight
-from isojax.sampling import in_flight_queue
+from isojax.sampling import in_flight, in_flight_queue
 from isojax.sampling import sampler as sampler_lib
-from launch.bench import cases
-from launch.bench import ours
+from launch.bench import cases, ours
 
 CASE = dataclasses.replace(next(
     case for case in cases.SUITES["cpu"]

@@ -17,17 +17,14 @@ import numpy as np
 
 from configs import grpo
 from isojax import mesh as mesh_lib
-from isojax import profile
-from isojax import rng
-from isojax.models import decoder
-from isojax.models import hf_config
+from isojax import profile, rng
+from isojax.models import decoder, hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import interrupt
 from isojax.sampling import sampler as sampler_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
+from isojax.types import Prompts, Rollouts
 from launch.bench import cases
 from launch.bench.cases import Case
 

@@ -14,8 +14,7 @@ import time
 import jax
 import numpy as np
 
-from isojax import compilation
-from isojax import profile
+from isojax import compilation, profile
 from launch.bench import cases as cases_lib
 from launch.bench import ours
 from launch.bench.cases import Case

@@ -10,18 +10,15 @@ import sys
 import jax
 import pytest
 
-from isojax import compilation
-from isojax import profile
+from isojax import compilation, profile
 from isojax.errors import InputError
-from isojax.planner.cost import measured
 from isojax.models import shape as shape_lib
+from isojax.planner.cost import measured
 from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost.machine import Accelerator, Machine
 from isojax.planner.cost.recipe import Recipe
 from isojax.planner.cost.workload import Workload
-from isojax.planner.cost.machine import Accelerator
-from isojax.planner.cost.machine import Machine
-from launch.bench import cases
-from launch.bench import run
+from launch.bench import cases, run
 from tests import command
 from tests.conftest import ONE_DEVICE
 

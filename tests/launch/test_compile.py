@@ -12,9 +12,8 @@ import pytest
 
 from configs import hard
 from isojax import experiment as experiment_lib
-from isojax import run_context
 from isojax import mesh as mesh_lib
-from isojax import policy
+from isojax import policy, run_context
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib

@@ -9,22 +9,19 @@ import shlex
 import shutil
 
 import hypothesis
+from hypothesis import strategies as st
 import pytest
 import safetensors.numpy
-from hypothesis import strategies as st
 
-from configs import hard
-from configs import split_math
-from isojax import run_context
-from isojax import config_file
+from configs import hard, split_math
+from isojax import config_file, run_context
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks.problem import Pool, Problem
 from launch import pass_counts as pass_counts_lib
 from launch import split as split_lib
 from tests import command

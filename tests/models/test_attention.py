@@ -9,20 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.models import kernels
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import attention
+from isojax.models import attention, kernels
 from isojax.models.attention import Seen
-from isojax.rl import packing
 from isojax.rl import head as head_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
+from isojax.rl import packing
+from isojax.types import Prompts, Rollouts
 from launch import topology as topology_lib
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import make_model
-from tests.conftest import random_params
+from tests.conftest import make_model, random_params, RICH, TINY
 
 B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
 MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))

@@ -10,18 +10,12 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import int8
+from isojax.models import decoder, int8
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.types import Rollouts
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import columns
-from tests.conftest import make_model
-from tests.conftest import random_params
-from tests.rl.test_update import LOSS
-from tests.rl.test_update import SGD
+from tests.conftest import columns, make_model, random_params, RICH, TINY
+from tests.rl.test_update import LOSS, SGD
 from tests.sampling import test_sampler as sampling
 
 Bp, n = 5, 4

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import int8
-from isojax.models import linear
+from isojax.models import decoder, int8, linear
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import sampler as sampler_lib
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import make_model
-from tests.conftest import random_params
-from tests.sampling.test_sampler import CONFIG
-from tests.sampling.test_sampler import EOS
-from tests.sampling.test_sampler import T
-from tests.sampling.test_sampler import make_prompts
-from tests.sampling.test_sampler import run
-from tests.sampling.test_sampler import teacher_forced
+from tests.conftest import make_model, random_params, RICH, TINY
+from tests.sampling.test_sampler import (
+  CONFIG,
+  EOS,
+  make_prompts,
+  run,
+  T,
+  teacher_forced,
+)
 
 ROUNDED = dataclasses.replace(CONFIG, weights="int8")
 

@@ -9,17 +9,11 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import lora
+from isojax.models import decoder, lora
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from tests.conftest import TINY
-from tests.conftest import columns
-from tests.conftest import make_model
-from tests.rl.test_update import LOSS
-from tests.rl.test_update import SGD
-from tests.rl.test_update import make_data
-from tests.rl.test_update import n
+from tests.conftest import columns, make_model, TINY
+from tests.rl.test_update import LOSS, make_data, n, SGD
 
 CFG = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
 PLAIN = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)

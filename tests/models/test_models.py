@@ -15,15 +15,9 @@ import safetensors.numpy
 
 from isojax import progress
 from isojax.errors import InputError
-from isojax.models import attention
-from isojax.models import decoder
-from isojax.models import hf_config
+from isojax.models import attention, decoder, hf_config, hf_weights
 from isojax.models import tokenizer as tokenizer_lib
-from isojax.models import hf_weights
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import make_model
-from tests.conftest import random_params
+from tests.conftest import make_model, random_params, RICH, TINY
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
 DATA = pathlib.Path(__file__).parents[1] / "data"

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.models import attention
-from isojax.models import paged_attention
+from isojax.models import attention, paged_attention
 
 G, R, P, K, X, H, PAGE, C = 2, 6, 7, 2, 3, 5, 4, 3
 # Of each block: the pages of its three rows. Page 0 is read by two rows.

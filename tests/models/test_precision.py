@@ -3,28 +3,20 @@
 import dataclasses
 
 import jax
+from jax.lax import Precision
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.lax import Precision
 
 from isojax import rng
-from isojax.models import decoder
-from isojax.models import lora
+from isojax.models import decoder, lora
 from isojax.models.precision import PRECISIONS
 from isojax.rl import update as update_lib
 from isojax.sampling import queue
 from isojax.sampling import sampler as sampler_lib
-from tests.conftest import columns
-from tests.conftest import make_model
-from tests.rl.test_update import LOSS
-from tests.rl.test_update import SGD
-from tests.rl.test_update import make_data
-from tests.rl.test_update import n
-from tests.sampling.test_sampler import CONFIG
-from tests.sampling.test_sampler import EOS
-from tests.sampling.test_sampler import T
-from tests.sampling.test_sampler import make_prompts
+from tests.conftest import columns, make_model
+from tests.rl.test_update import LOSS, make_data, n, SGD
+from tests.sampling.test_sampler import CONFIG, EOS, make_prompts, T
 
 LORA = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
 

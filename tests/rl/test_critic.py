@@ -14,13 +14,11 @@ import pytest
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import lora as lora_lib
-from isojax.rl import algorithm
+from isojax.rl import algorithm, packing
 from isojax.rl import critic as critic_lib
-from isojax.rl import packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from tests.conftest import TINY
-from tests.conftest import make_model
+from tests.conftest import make_model, TINY
 from tests.rl import test_reference_gradient as plain
 
 NO_CRITIC = critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)

@@ -8,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax.rl import advantages
-from isojax.rl import aggregation
-from isojax.rl import losses
-from isojax.rl import rewards
+from isojax.rl import advantages, aggregation, losses, rewards
 
 CASES = {case["id"]: case for case in json.loads(
     (pathlib.Path(__file__).parents[1] / "data/loss_cases.json").read_text())[

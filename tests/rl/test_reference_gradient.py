@@ -19,14 +19,11 @@ from configs import grpo as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models import lora as lora_lib
-from isojax.rl import algorithm
+from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import packing
 from isojax.rl import update as update_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from tests.conftest import TINY
-from tests.conftest import make_model
+from isojax.types import Prompts, Rollouts
+from tests.conftest import make_model, TINY
 
 Bp, n, S, T = 6, 4, 7, 5  # a packed row holds all four answers of a problem
 TEMPERATURE, CAP, KL, ENTROPY = 0.7, 2.0, 0.5, 0.3

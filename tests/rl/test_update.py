@@ -3,34 +3,25 @@
 import dataclasses
 import functools
 
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs import grpo as base_config
 from isojax import mesh as mesh_lib
-from isojax.models import attention
-from isojax.models import decoder
-from isojax.models import lora
-from isojax.models import linear
-from isojax.rl import losses
-from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import packing
+from isojax.models import attention, decoder, linear, lora
 from isojax.planner.cost import memory as memory_lib
 from isojax.rl import head as head_lib
+from isojax.rl import losses, packing
+from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
-from isojax.types import Batch
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import columns
-from tests.conftest import make_model
+from isojax.types import Batch, Prompts, Rollouts
+from tests.conftest import columns, make_model, RICH, TINY
 
 Bp, n, S, T = 6, 4, 7, 5
 LOSS = update_lib.LossConfig(

@@ -1,8 +1,8 @@
 """Answers in texts by a table; linear time for any text."""
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
+import pytest
 
 from isojax.tasks import answer_extraction
 

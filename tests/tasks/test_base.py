@@ -9,11 +9,8 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
-from isojax.tasks import base
-from isojax.tasks import grader
-from isojax.tasks import prompts
-from isojax.tasks.problem import Pool
-from isojax.tasks.problem import Problem
+from isojax.tasks import base, grader, prompts
+from isojax.tasks.problem import Pool, Problem
 from launch import split as split_lib
 
 

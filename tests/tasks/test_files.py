@@ -9,20 +9,19 @@ import sys
 import threading
 
 import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pyarrow
-import pytest
-from hypothesis import strategies as st
 from pyarrow import parquet
+import pytest
 
-from configs import split_math
-from configs import split_tiny
+from configs import split_math, split_tiny
 from isojax import config_file
 from isojax.errors import InputError
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
-from isojax.tasks import strata as strata_lib
 from isojax.tasks import problem as problem_lib
+from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.tasks import countdown
-from isojax.tasks import grader
+from isojax.tasks import countdown, grader
 from isojax.tasks.problem import Problem
 from tests.tasks.test_math import VERDICTS
 

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from isojax.errors import InputError
-from isojax.tasks import grader
-from isojax.tasks import gym
+from isojax.tasks import grader, gym
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEED = 11

@@ -1,8 +1,8 @@
 """Verdicts and votes on mathematical answers by tables."""
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
+import pytest
 
 from isojax.errors import InputError
 from isojax.tasks import math

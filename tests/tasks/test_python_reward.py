@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import evaluate
-from isojax import experiment
-from isojax import run_context
+from isojax import evaluate, experiment, run_context
 from isojax.errors import InputError
 from isojax.frontier import read as rows_lib
 from isojax.frontier import study as study_lib
-from isojax.tasks import grader
-from isojax.tasks import python_reward
+from isojax.tasks import grader, python_reward
 from isojax.tasks.problem import Problem
 from tests import few
 
