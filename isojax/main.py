@@ -6,7 +6,6 @@
 The loop of training is isojax/training.py. The same command resumes a run.
 """
 
-from isojax import config_file
 from isojax import preemption
 
 if __name__ == "__main__":  # the other imports take seconds
@@ -22,6 +21,7 @@ from absl import flags
 
 from isojax import cli
 from isojax import compilation
+from isojax import config_file
 from isojax import final_table
 from isojax import profile
 from isojax import progress

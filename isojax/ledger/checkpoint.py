@@ -29,6 +29,9 @@ from isojax.types import TrainState
 
 _STEP = re.compile(r"0|[1-9][0-9]*")
 _SAVING = re.compile(r"[0-9]+\.orbax-checkpoint-tmp(-[0-9]+)?")
+_ITEMS = {"state", "meta", "host", "_CHECKPOINT_METADATA", "commit_success.txt"}
+UNREADABLE = (ValueError, KeyError, RecursionError, FileNotFoundError,
+              NotADirectoryError)  # a checkpoint whose meta raises these
 
 
 class Restored(typing.NamedTuple):
@@ -37,9 +40,6 @@ class Restored(typing.NamedTuple):
   step: int
   state: TrainState
   host: np.ndarray | None  # of `save`
-
-
-# --- the folders of a store ---
 
 
 def _incomplete(path: epath.Path) -> bool:
@@ -63,12 +63,7 @@ def steps(store: str) -> list[int]:
 
 
 def _meta(folder: epath.Path) -> dict:
-  """Run id, step and checksums of a checkpoint.
-
-  Raises:
-    ValueError, KeyError, RecursionError, OSError: it is damaged, or not a
-      checkpoint.
-  """
+  """Run id, step and checksums of a checkpoint; raises UNREADABLE."""
   about = folder / "_CHECKPOINT_METADATA"
   if about.exists():  # the manager reads this file of every step
     json.loads(about.read_text())
@@ -83,9 +78,9 @@ def _clear(store: str, reached: list[int], beyond: list[int],
   """Leaves only the steps that a manager may count, after a restore.
 
   Moves steps beside the store that the records do not reach, or that cannot be
-  read: the manager would refuse to save them again, or delete them. A step that
-  is older than `keep` others, and incomplete, was being deleted when the run was
-  killed: that is completed.
+  read: the manager would refuse to save them again, or delete them. An
+  incomplete step that is older than `keep` others was being deleted when the
+  run was killed: that is completed.
 
   Args:
     store: the folder of `open_manager`.
@@ -103,10 +98,10 @@ def _clear(store: str, reached: list[int], beyond: list[int],
       try:
         _meta(folder)
         continue
-      except (ValueError, KeyError, RecursionError, FileNotFoundError,
-              NotADirectoryError) as error:
+      except UNREADABLE as error:
         reason = repr(error)[:200]
-    if i >= keep and folder.is_dir() and step not in damaged:
+    if i >= keep and step not in damaged and folder.is_dir() and (
+        {path.name for path in folder.iterdir()} <= _ITEMS):
       folder.rmtree()
     else:
       logging.warning("the checkpoint of step %d is damaged (%s): moved to %s",
@@ -120,9 +115,6 @@ def _set_aside(store: str, step: int) -> str:
     aside += "+"
   epath.Path(store, str(step)).rename(aside)
   return aside
-
-
-# --- saving ---
 
 
 @contextlib.contextmanager
@@ -157,7 +149,7 @@ def _absolute(store: str) -> str:
 
 @jax.jit
 def _checksums(leaves):
-  """Returns a uint32 checksum of each leaf's bits, equal for any sharding."""
+  """A uint32 checksum of each leaf's bits, equal for any sharding."""
   def checksum(x):
     bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
     odd = jnp.ones(x.shape, jnp.uint32)  # an odd weight by position
@@ -238,18 +230,14 @@ logging.get_absl_logger().addFilter(_not_logged_twice)
 
 
 def _leaves(tree) -> dict:
-  """Returns (shape, dtype) of each leaf by name; empty containers have none."""
+  """(shape, dtype) of each leaf by name; empty containers have none."""
   return {jax.tree_util.keystr(path, simple=True, separator="."):
           (tuple(x.shape), jnp.dtype(x.dtype).name)
           for path, x in jax.tree.leaves_with_path(tree)}
 
 
 def _check_fits(folder: str, found: dict, wanted: dict) -> None:
-  """Checks names, shapes and dtypes of leaves; orbax would cast silently.
-
-  Raises:
-    InputError: the checkpoint is of another model or optimizer.
-  """
+  """Raises InputError for another model or optimizer; orbax would cast."""
   differ = sorted(name for name in found.keys() | wanted.keys()
                   if name not in found or name not in wanted
                   or found[name] != wanted[name])
@@ -267,19 +255,13 @@ def _check_fits(folder: str, found: dict, wanted: dict) -> None:
       "that run, or choose another --workdir")
 
 
-# --- restoring ---
-
-
 def _read(store: str, step: int, wanted: TrainState, run_id: str,
           host: bool) -> tuple[Restored, dict]:
   """Reads the parts of a saved state that `wanted` has, and their checksums.
 
   `wanted` has None for the other parts. Each process reads without the manager,
-  which would wait for processes that may have failed.
-
-  Raises:
-    InputError: the state is of another run, model or optimizer.
-    ValueError, and errors of orbax: the checkpoint is damaged.
+  which would wait for processes that may have failed. Any error but NO_DAMAGE
+  means that the checkpoint is damaged.
   """
   parts = vars(wanted)
   item = {name: part for name, part in parts.items() if part is not None}
@@ -329,12 +311,7 @@ def _agree(wrong: str | None) -> None:
 
 def _restore(store: str, step: int, wanted: TrainState, run_id: str,
              host: bool) -> Restored:
-  """As `_read`, if it is intact; all processes must call.
-
-  Raises:
-    InputError: as `_read`, or this host has no permission to read it.
-    _DamagedError: at least one process found it damaged.
-  """
+  """As `_read`; _DamagedError on all processes if any finds it damaged."""
   wrong = None
   try:
     restored, saved = _read(store, step, wanted, run_id, host)

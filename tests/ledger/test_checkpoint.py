@@ -135,9 +135,11 @@ def test_a_step_that_was_being_deleted_is_deleted(store, model):
   """orbax deletes file by file; a kill leaves a part of the oldest step."""
   shutil.copytree(f"{store}/3", f"{store}/1")
   os.remove(f"{store}/1/meta/metadata")
+  foreign(pathlib.Path(store) / "2")
   assert restore(store, model)[0] == 5
   assert sorted(os.listdir(store)) == ["3", "5"]
-  assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
+  assert sorted(os.listdir(os.path.dirname(store))) == [
+      "checkpoints", "checkpoints-damaged-2"]
 
 
 def cut(path):
@@ -224,7 +226,7 @@ def dangling(step):
 
 
 def foreign(step):
-  shutil.rmtree(step)
+  shutil.rmtree(step, ignore_errors=True)
   step.mkdir()
   (step / "thesis.tex").write_text("mine")
 

@@ -13,6 +13,7 @@ import pytest
 
 from configs import hard
 from isojax import cli
+from isojax import config_file
 from isojax import experiment
 from isojax import sweeper
 from isojax.api import sweeps
@@ -54,7 +55,7 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
   assert process.popen.wait() == 0 and process.ended() == 0
   ours = hard.get_config()
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
-  theirs = cli.config_of(f"{runs[3].folder}.py")
+  theirs = config_file.read_config(f"{runs[3].folder}.py")
   assert experiment.load(theirs) == experiment.load(ours)
 
 
@@ -79,7 +80,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:6"]
   for number, (text, message) in enumerate(zip(wrong, (
-      "config.alloc.p: no such key", "of other types than the config",
+      "config.alloc.p: no such key", "config.seed='x': Could not override",
       "is less than the rollouts of one step", "is of other overrides",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
