@@ -11,8 +11,6 @@ from isojax import preemption
 if __name__ == "__main__":  # the other imports take seconds
   preemption.listen()
 
-import contextlib
-import functools
 import math
 import os
 import re
@@ -21,21 +19,20 @@ from absl import flags
 
 from isojax import cli
 from isojax import compilation
+from isojax import components
 from isojax import config_file
-from isojax import final_table
+from isojax import hosts
+from isojax import monitor
+from isojax import plan_file as plan_file_lib
 from isojax import profile
 from isojax import progress
-from isojax import rollouts as rollouts_lib
-from isojax import run_context
-from isojax import run_folder
-from isojax import stopping
+from isojax import rollouts
+from isojax import state as state_lib
 from isojax import training
-from isojax import hosts
+from isojax.components import Setup
 from isojax.errors import InputError
 from isojax.ledger import bucket
 from isojax.ledger import records
-from isojax import plan_file as plan_file_lib
-from isojax.run_context import RunContext
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(
@@ -73,46 +70,41 @@ _COORDINATES = (
         "0."))
 
 
-def evaluation_sets(context: RunContext) -> list[tuple[str, RunContext]]:
-  """Returns (name in the records, context) of the config's and --eval_sets.
+def evaluation_sets(setup: Setup) -> dict[str, Setup]:
+  """Name in the records -> setup, of the config's stratum and --eval_sets.
 
   If two sets share a name, the second gets its hash as a suffix.
   """
-  sets = {f"{context.stratum.header['stratum']}/validation": context}
+  sets = {f"{setup.stratum.header['stratum']}/validation": setup}
   for path in _EVAL_SETS.value:
-    each = run_context.on_stratum(context, path)
-    for note in each.notes:
+    other = components.on_stratum(setup, path)
+    for note in other.notes:
       hosts.say(note)
-    header = each.stratum.header
+    header = other.stratum.header
     name = f"{header['stratum']}/validation"
     if name in sets:
       name = f"{header['stratum']}-{header['sha256'][:6]}/validation"
-    sets[name] = each
-  return list(sets.items())
+    sets[name] = other
+  return sets
 
 
-def evaluate_only(context: RunContext, folder: str) -> int:
+def evaluate_only(setup: Setup, folder: str) -> int:
   """Evaluates the newest checkpoint, or the base policy; adds to eval.jsonl."""
-  sets = hosts.run_on_all_hosts(lambda: evaluation_sets(context))
-  step, params = run_folder.newest(context, os.path.join(folder, "checkpoints"))
-  known = records.up_to(
-      records.read(os.path.join(folder, "records.jsonl")), step)
-  rollouts = run_context.rollouts_of(known)
-  n = context.e.alloc.n_after(rollouts)
+  sets = hosts.run_on_all_hosts(lambda: evaluation_sets(setup))
+  step, params = state_lib.newest_policy(setup, folder)
+  history = state_lib.history_of(records.up_to(
+      records.read(os.path.join(folder, state_lib.RECORDS)), step))
   path = os.path.join(folder, "eval.jsonl")
-  for name, each in sets:
-    with rollouts_lib.grading(each) as grader:
-      line = {"kind": "eval",
-              **run_context.identity_fields(context, step, rollouts, n),
-              **run_context.totals_of(known),
-              **training.evaluation(each, grader, params, step,
-                                     stopping.Stop()),
-              "eval_set": name, "alarms": []}
+  for name, of_set in sets.items():
+    with rollouts.grading(of_set) as grader:
+      line = state_lib.record_fields(setup, "eval", history) | (
+          training.evaluation(of_set, grader, params, step, preemption.Stop())
+          ) | {"eval_set": name, "alarms": []}
     if hosts.first():
       with records.opened(path) as written:
         written.cut(math.inf)  # an incomplete last line
         written.append(line)
-      print(f"{line['eval_set']}: {final_table.evaluation_line(line)}")
+      print(f"{name}: {monitor.evaluation_line(line)}")
   return 0
 
 
@@ -148,41 +140,44 @@ def check_flags() -> None:
                      "and -")
 
 
-def prepared() -> RunContext:
-  """Returns the context of the run; every check comes before any write."""
+def prepared() -> Setup:
+  """The setup of the run; every check comes before any write."""
   check_flags()
   lr = None
   if _PLAN.value is not None:
     lr = apply_row(_CONFIG.value, _PLAN.value, _ROW.value)
   if note := compilation.keep_programs():
     progress.say(note)
-  context = run_context.prepare(_CONFIG.value)
-  for note in context.notes:
+  setup = components.prepare(_CONFIG.value)
+  for note in setup.notes:
     hosts.say(note)
-  if lr is not None and context.e.recipe.optimizer.batch == "sampled" and (
-      not math.isclose(lr, context.e.lr, rel_tol=1e-3)):
+  if lr is not None and setup.e.recipe.optimizer.batch == "sampled" and (
+      not math.isclose(lr, setup.e.lr, rel_tol=1e-3)):
     hosts.say(f"the plan has lr {lr:.3g}, made with another anchor; this run "
-              f"uses {context.e.lr:.3g}, by its config's recipe.optimizer")
-  return context
+              f"uses {setup.e.lr:.3g}, by its config's recipe.optimizer")
+  return setup
 
 
 def main(_) -> int:
   hosts.initialize(*(flag.value for flag in _COORDINATES))
-  with hosts.shared_fate(), contextlib.ExitStack() as stack:
-    context = hosts.run_on_all_hosts(prepared)
+  with hosts.shared_fate():
+    setup = hosts.run_on_all_hosts(prepared)
     folder = _WORKDIR.value or os.path.join(
-        "runs", f"{context.e.name}-{_RUN_ID.value or context.run_id}")
+        "runs", f"{setup.e.name}-{_RUN_ID.value or setup.run_id}")
     config = _CONFIG.value.to_dict()
     # Before anything that depends on the mode: hosts would wait for each other
     # at different places.
-    hosts.agree(context.identity | config | {
+    hosts.agree(setup.identity | config | {
         "workdir": folder, "mode": _MODE.value, "eval_sets": _EVAL_SETS.value})
     evaluate = _MODE.value == "eval"
-    run = evaluate_only if evaluate else functools.partial(
-        training.train, trace=_PROFILE.value)
-    context = stack.enter_context(run_folder.claimed(
-        context, config, folder, run_id=_RUN_ID.value, evaluate=evaluate))
-    return run(context, folder)
+    with state_lib.claimed(setup, config, folder, run_id=_RUN_ID.value,
+                           evaluate=evaluate) as setup:
+      if evaluate:
+        return evaluate_only(setup, folder)
+      end = training.train(setup, folder, trace=_PROFILE.value)
+      if end.why is not None:
+        hosts.say(end.why)
+      return end.code
 
 
 if __name__ == "__main__":

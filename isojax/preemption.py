@@ -1,13 +1,19 @@
-"""Ends a command that gets SIGTERM while no run listens to signals.
+"""What a process does that gets SIGTERM or SIGINT.
 
-isojax.stopping handles the signals of a run. This module imports nothing that
-takes time, so a command can call it before its imports, which take seconds.
+Until a run listens, SIGTERM ends the process. A run stops on all its processes
+at once, and is saved. This module imports nothing that takes time, so a command
+can call `listen` before its imports, which take seconds; `hosts` is imported at
+its first use.
 """
 
+import contextlib
 import os
 import signal
+import threading
+import time
 
 CODE = 75  # of a command that should be run again
+EVERY = 5.0  # seconds between two exchanges of processes that are sampling
 
 
 def _end(number, frame) -> None:
@@ -21,3 +27,90 @@ def _end(number, frame) -> None:
 def listen() -> None:
   """Makes SIGTERM end the process with CODE, until a run listens itself."""
   signal.signal(signal.SIGTERM, _end)
+
+
+class Stopped(Exception):
+  """A process of the run was asked to stop, and all of them know it."""
+
+
+class Stop:
+  """Tells the processes of a run that one of them was asked to stop."""
+
+  def __init__(self):
+    self._asked = threading.Event()
+    self._checked = time.monotonic()
+    self._polls, self._interval = 0, 1  # polls so far; polls between two checks
+
+  def ask(self) -> None:
+    """Asks this process to stop."""
+    self._asked.set()
+
+  @property
+  def asked(self) -> bool:
+    """Whether this process was asked; the others may not know it yet."""
+    return self._asked.is_set()
+
+  def check(self) -> None:
+    """Raises Stopped if any process was asked; all of them must call."""
+    from isojax import hosts
+    asked, seconds = zip(*hosts.gather(
+        [self.asked, time.monotonic() - self._checked]))
+    if any(asked):
+      raise Stopped
+    if self._polls:
+      # Uses only gathered values, so that all processes get the same interval.
+      reached = int(self._polls * EVERY / max(*seconds, 1e-3))
+      self._interval = max(1, min(reached, 2 * self._interval))
+    self._polls, self._checked = 0, time.monotonic()
+
+  def poll(self) -> None:
+    """Calls `check` if due; all processes must call, equally often.
+
+    A single process checks at every call. Several processes check after about
+    EVERY seconds, by the slowest process.
+    """
+    from isojax import hosts
+    self._polls += 1
+    if hosts.count() == 1 or self._polls >= self._interval:
+      self.check()
+
+
+@contextlib.contextmanager
+def on_signals():
+  """Yields a Stop that the first SIGTERM or SIGINT sets; the second one kills.
+  """
+  with _set_by((signal.SIGTERM, signal.SIGINT), lambda _: signal.SIG_DFL
+               ) as stop:
+    yield stop
+
+
+@contextlib.contextmanager
+def on_interrupt():
+  """Yields a Stop that the first SIGINT sets; the second one interrupts.
+
+  For callers with signal handlers of their own, such as a notebook. Outside of
+  the main thread, which alone gets signals, nothing sets the Stop.
+  """
+  main = threading.current_thread() is threading.main_thread()
+  with _set_by((signal.SIGINT,) if main else (), signal.getsignal) as stop:
+    yield stop
+
+
+@contextlib.contextmanager
+def _set_by(numbers: tuple, second):
+  """Yields a Stop that signals set; second(number) handles the second one."""
+  stop = Stop()
+  # None: a handler that was not installed by Python, which Python cannot set.
+  again = {number: second(number) or signal.SIG_DFL for number in numbers}
+
+  def handle(number, frame):
+    del frame
+    stop.ask()
+    signal.signal(number, again[number])
+
+  before = {number: signal.signal(number, handle) for number in numbers}
+  try:
+    yield stop
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)

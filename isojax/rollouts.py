@@ -16,9 +16,9 @@ from isojax import profile
 from isojax import progress
 from isojax import hosts
 from isojax.rl import rewards
-from isojax.run_context import RunContext
+from isojax.components import Setup
 from isojax.sampling import sampler as sampler_lib
-from isojax.stopping import Stop
+from isojax.preemption import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts
@@ -35,7 +35,7 @@ class Grading(typing.NamedTuple):
 
 
 @contextlib.contextmanager
-def grading(context: RunContext):
+def grading(context: Setup):
   """Yields the Grading of a context's problems.
 
   Calls that have not begun when the context manager ends are cancelled.
@@ -52,7 +52,7 @@ def grading(context: RunContext):
       thread.shutdown(cancel_futures=True)
 
 
-def judging(context: RunContext, grader: Grading):
+def judging(context: Setup, grader: Grading):
   """Returns judged(problems, rollouts) -> Graded, for the grader's thread.
 
   All calls of it share task.grader.step_seconds.
@@ -78,7 +78,7 @@ class Sampled(typing.NamedTuple):
   seconds_waited: float  # for verdicts, after the last rollout had ended
 
 
-def graded_rollouts(context: RunContext, grader: Grading, params, problems,
+def graded_rollouts(context: Setup, grader: Grading, params, problems,
                     prompts: Prompts, n: int, key, section, stop: Stop, *,
                     interrupt_B=None, expected_P=None) -> Sampled:
   """Samples and grades n rollouts of each problem.

@@ -20,10 +20,10 @@ from isojax.rollouts import Grading
 from isojax.rollouts import judging
 from isojax.rollouts import Sampled
 from isojax.rollouts import wait
-from isojax.run_context import RunContext
+from isojax.components import Setup
 from isojax.sampling import in_flight
 from isojax.sampling import in_flight_queue
-from isojax.stopping import Stop
+from isojax.preemption import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 
@@ -64,7 +64,7 @@ def opened(saved: np.ndarray | None, slots: int) -> Flight:
   return Flight(in_flight_queue.from_bytes(saved), None, {})
 
 
-def source(context: RunContext, state: in_flight_queue.InFlight,
+def source(context: Setup, state: in_flight_queue.InFlight,
            solved_D) -> in_flight_queue.Source:
   """Returns the training problems in the data order of the run.
 
@@ -110,7 +110,7 @@ class Batch:
   flight: Flight  # what is in flight after the step
 
 
-def graded_batch(context: RunContext, grader: Grading, params, flight: Flight,
+def graded_batch(context: Setup, grader: Grading, params, flight: Flight,
                  *, step: int, solved_D, stop: Stop) -> Batch:
   """Samples until the batch of a step is complete, and waits for its verdicts.
 

@@ -1,6 +1,6 @@
-"""One step of training.
+"""One step of training, in the order of the papers' algorithm boxes.
 
-sample -> judge -> select -> score -> advantage -> weights -> updates
+sample and judge -> select -> score -> advantage -> weights -> updates
 """
 
 import typing
@@ -8,64 +8,81 @@ import typing
 import jax
 import numpy as np
 
+from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax import profile
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
 from isojax import step_rollouts
-from isojax import hosts
+from isojax.components import Setup
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import packing
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
-from isojax.run_state import Run
+from isojax.state import State
+from isojax.state import solved_D
 from isojax.types import Prompts
 from isojax.types import Rollouts
 from isojax.types import TrainState
 
 
-def train_step(run: Run) -> tuple[TrainState, dict]:
-  """Runs one step of the paper's algorithm; returns the new state and metrics.
+class Batch(typing.NamedTuple):
+  """The graded rollouts of a step, on the host, problem-major."""
 
-  The old state is donated to the first update.
+  prompts: Prompts
+  rollouts: Rollouts
+  groups: algorithm.Groups
+
+
+def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
+  """Makes one step; returns the new state and the fields of its record.
+
+  The record is not in the new state's history yet. The old state is donated to
+  the first update; until then a stop leaves it as it was.
+
+  Args:
+    setup: of the run, with a learner.
+    state: after the last step.
+    out: training.Out: the clock, the grader, the stop and the monitor.
   """
-  context, step, clock = run.context, run.step, run.compiled.clock
-  e, a, n = context.e, context.e.alloc, run.n
-  begun, compiling = clock(), run.compiled.seconds
-  taken, flight, staleness = sample(run)
-  prompts, sampled, kept_P, rounds = taken
-  graded = sampled.graded
+  e, step, clock = setup.e, state.history.step, out.compiled.clock
+  n = e.alloc.n_after(state.history.rollouts)
+  begun, compiling = clock(), out.compiled.seconds
+  taken, flight, staleness = sample(setup, state, out, n)
+  graded = taken.sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
   shaped_B = rewards.shaped(
-      graded.correct_B, graded.formatted_B, sampled.rollouts.len_R,
+      graded.correct_B, graded.formatted_B, taken.sampled.rollouts.len_R,
       e.recipe.reward, format_coef=e.task.format_coef)
-  reward_PxN = shaped_B.reshape(-1, n)[kept_P]
-  prompts = step_rollouts.of_groups(prompts, kept_P, 1)
-  rollouts = step_rollouts.of_groups(sampled.rollouts, kept_P, n)
+  reward_PxN = shaped_B.reshape(-1, n)[taken.kept_P]
+  prompts = step_rollouts.of_groups(taken.prompts, taken.kept_P, 1)
+  rollouts = step_rollouts.of_groups(
+      taken.sampled.rollouts, taken.kept_P, n)
   groups = algorithm.keep(
       reward_PxN, np.ones(reward_PxN.shape, bool),
-      rng.uniforms(e.seed, step, prompts.id_P, n), a.m_of(n), e.recipe.loss)
-  group = Group(prompts, rollouts, groups)
+      rng.uniforms(e.seed, step, prompts.id_P, n), e.alloc.m_of(n),
+      e.recipe.loss)
+  batch = Batch(prompts, rollouts, groups)
   scoring = clock()
-  scored = score(run, group)
+  scored = score(setup, state.train, batch)
   updating = clock()
   columns = scored.columns | algorithm.advantages(
       groups, rollouts, scored.columns, e.recipe.loss)
-  state, fields = updates(run, group, columns)
-  jax.block_until_ready(state)
+  train, metrics = updates(setup, state.train, batch, columns, step=step)
+  jax.block_until_ready(train)
   ended = clock()
-  run.store(prompts, rollouts, reward_PxN, columns["advantage"], step + 1)
-  run.flight = flight
-  seconds = {"sample": scoring - begun - sampled.seconds_waited,
-             "score": sampled.seconds_waited, "logp": updating - scoring,
-             "update": ended - updating}
-  return state, {
-      **measured(taken.prompts, sampled),
+  out.monitor.texts(prompts, rollouts, reward_PxN, columns["advantage"],
+                    step + 1)
+  waited = taken.sampled.seconds_waited
+  seconds = {"sample": scoring - begun - waited, "score": waited,
+             "logp": updating - scoring, "update": ended - updating}
+  return State(train, flight, state.history), {
+      **measured(taken.prompts, taken.sampled),
       "shaped_reward": float(shaped_B.mean()),
-      "refilled": rounds - 1,
+      "refilled": taken.rounds - 1,
       "solved": step_rollouts.newly_solved(
           graded.correct_B.reshape(-1, n), taken.prompts.id_P,
           rate=e.recipe.filter.solved_rate),
@@ -73,38 +90,30 @@ def train_step(run: Run) -> tuple[TrainState, dict]:
       "selected": int(groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(rollouts, scored, columns),
-      "device_seconds": sum(seconds.values()) * context.model.mesh.size,
-      "seconds_compile": run.compiled.seconds - compiling,
+      "device_seconds": sum(seconds.values()) * setup.model.mesh.size,
+      "seconds_compile": out.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
-      **fields}
+      **metrics}
 
 
-def sample(run: Run):
-  """Returns the rollouts of a step.
+def sample(setup: Setup, state: State, out, n: int):
+  """The rollouts of a step.
 
   Returns:
     StepRollouts, what is in flight after the step, (mean, largest) staleness.
   """
-  context, a = run.context, run.context.e.alloc
-  if run.flight is None:
+  policy, history = setup.policy(state.train), state.history
+  if state.flight is None:
     return step_rollouts.sample(
-        context, run.grader, run.policy, step=run.step, n=run.n,
-        left=a.C - run.rollouts, solved_D=run.solved_D, stop=run.stop
-    ), None, (0.0, 0)
+        setup, out.grader, policy, step=history.step, n=n,
+        left=setup.e.alloc.C - history.rollouts,
+        solved_D=solved_D(setup, history), stop=out.stop), None, (0.0, 0)
   batch = profile.stage("sample", rollouts_in_flight.graded_batch)(
-      context, run.grader, run.policy, run.flight, step=run.step,
-      solved_D=run.solved_D, stop=run.stop)
+      setup, out.grader, policy, state.flight, step=history.step,
+      solved_D=solved_D(setup, history), stop=out.stop)
   return step_rollouts.StepRollouts(
-      jax.tree.map(lambda x: x[batch.index_Bp], context.train), batch.sampled,
-      np.ones(a.Bp, bool), 1), batch.flight, batch.staleness
-
-
-class Group(typing.NamedTuple):
-  """The graded rollouts of a step, on the host, problem-major."""
-
-  prompts: Prompts
-  rollouts: Rollouts
-  groups: algorithm.Groups
+      jax.tree.map(lambda x: x[batch.index_Bp], setup.train), batch.sampled,
+      np.ones(setup.e.alloc.Bp, bool), 1), batch.flight, batch.staleness
 
 
 class Scored(typing.NamedTuple):
@@ -113,29 +122,29 @@ class Scored(typing.NamedTuple):
   tokens: int  # that went through a forward pass, once for each pass
 
 
-def score(run: Run, group: Group) -> Scored:
-  """Returns the columns that need a forward pass before the updates."""
-  context, cfg = run.context, run.context.e.recipe.loss
-  rollouts = group.rollouts
+def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
+  """The columns that need a forward pass before the updates."""
+  learner, cfg = setup.learner, setup.e.recipe.loss
+  prompts, rollouts, groups = batch
   out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
-         for name in run.scored}
+         for name in learner.scored}
   if not out:
     return Scored({}, None, 0)
-  which_B = algorithm.to_score(group.groups, rollouts, cfg)
+  which_B = algorithm.to_score(groups, rollouts, cfg)
   layouts = update_lib.layouts(
-      group.prompts, rollouts, which_B, n=group.groups.mask_PxN.shape[1],
-      G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
+      prompts, rollouts, which_B, n=groups.mask_PxN.shape[1],
+      G=mesh_lib.blocks(setup.model.mesh), cfg=cfg)
   before = None  # read while the next microbatch is computed; two are held
   for layout in layouts:
-    values = run.score(run.state, run.base, update_lib.place(
-        packing.batch(layout, group.prompts, rollouts, {}),
-        context.model.mesh), np.float32(context.e.sampler.temperature))
+    values = learner.score(train, learner.base, update_lib.place(
+        packing.batch(layout, prompts, rollouts, {}), setup.model.mesh),
+        np.float32(setup.e.sampler.temperature))
     if before:
       collect(*before, out)
     before = layout, values
   if before:
     collect(*before, out)
-  passes = algorithm.forward_passes(run.scored, context.e.recipe.critic)
+  passes = algorithm.forward_passes(learner.scored, setup.e.recipe.critic)
   return Scored(out, which_B, passes * int(rollouts.len_R[which_B].sum()))
 
 
@@ -147,7 +156,7 @@ def collect(layout: packing.Layout, values: dict, out: dict) -> None:
 
 def explained_variance(rollouts: Rollouts, scored: Scored,
                        columns: dict) -> float | None:
-  """Returns how well a critic's values predict returns; None without one."""
+  """How well a critic's values predict returns; None without one."""
   if "value" not in scored.columns:
     return None
   return critic_lib.explained_variance(
@@ -155,45 +164,48 @@ def explained_variance(rollouts: Rollouts, scored: Scored,
       rollouts.mask_RxT & scored.which_B[:, None])
 
 
-def updates(run: Run, group: Group, columns: dict) -> tuple[TrainState, dict]:
+def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
+            step: int) -> tuple[TrainState, dict]:
   """Makes the updates of a step; returns the state and fields of the record.
 
   Metrics are means over the updates that were made. `updates` counts them;
   without a gradient an update is skipped.
   """
-  context, e, cfg = run.context, run.context.e, run.context.e.recipe.loss
-  Bp, n = group.groups.mask_PxN.shape
+  e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
+  prompts, rollouts, groups = batch
+  Bp, n = groups.mask_PxN.shape
   factor = e.lr_factor(n)
-  state, made, found = run.state, [], []
+  tokens, metrics = [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
-        seed=e.seed, step=run.step, epoch=epoch, Bp=Bp,
+        seed=e.seed, step=step, epoch=epoch, Bp=Bp,
         count=min(e.recipe.updates.minibatches, Bp)):
-      batches = update_lib.assemble(
-          group.prompts, group.rollouts, columns | algorithm.weights(
-              group.groups, group.rollouts.mask_RxT, problems, cfg), n=n,
-          G=mesh_lib.blocks(context.model.mesh), cfg=cfg)
-      state, metrics = run.update(
-          state, run.base,
-          [update_lib.place(b, context.model.mesh) for b in batches],
+      microbatches = update_lib.assemble(
+          prompts, rollouts, columns | algorithm.weights(
+              groups, rollouts.mask_RxT, problems, cfg),
+          n=n, G=mesh_lib.blocks(mesh), cfg=cfg)
+      train, values = setup.learner.update(
+          train, setup.learner.base,
+          [update_lib.place(b, mesh) for b in microbatches],
           np.float32(e.sampler.temperature),
           lr_factor=factor and np.float32(factor))
-      made.append(sum(int(batch.mask_RxW.sum()) for batch in batches))
-      found.append(metrics)
-  found = jax.device_get(found)
-  finite = all(bool(each.pop("finite")) for each in found)
-  real = [each for each, tokens in zip(found, made) if tokens] or found[:1]
-  return state, {
-      "updates": sum(tokens > 0 for tokens in made),
-      "trained_tokens": sum(made),
-      "skipped_updates": sum(tokens == 0 for tokens in made),
+      tokens.append(sum(int(b.mask_RxW.sum()) for b in microbatches))
+      metrics.append(values)
+  metrics = jax.device_get(metrics)
+  finite = all(bool(values.pop("finite")) for values in metrics)
+  real = [values for values, count in zip(metrics, tokens) if count] or (
+      metrics[:1])
+  return train, {
+      "updates": sum(count > 0 for count in tokens),
+      "trained_tokens": sum(tokens),
+      "skipped_updates": sum(count == 0 for count in tokens),
       "finite": finite,
-      **{name: float(np.mean([each[name] for each in real]))
-         for name in found[0]}}
+      **{name: float(np.mean([values[name] for values in real]))
+         for name in metrics[0]}}
 
 
 def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
-  """Returns the fields of a train record that follow from graded rollouts."""
+  """The fields of a train record that follow from graded rollouts."""
   rollouts, graded = sampled.rollouts, sampled.graded
   correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
   tokens = int(rollouts.len_R.sum())

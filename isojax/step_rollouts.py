@@ -15,9 +15,9 @@ from isojax import profile
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax.rl import advantages
-from isojax.run_context import RunContext
+from isojax.components import Setup
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.stopping import Stop
+from isojax.preemption import Stop
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
@@ -33,7 +33,7 @@ class StepRollouts(typing.NamedTuple):
   rounds: int
 
 
-def sample(context: RunContext, grader: rollouts_lib.Grading, params, *,
+def sample(context: Setup, grader: rollouts_lib.Grading, params, *,
            step: int, n: int, left: int, solved_D, stop: Stop) -> StepRollouts:
   """Samples and grades the rollouts of a step.
 

@@ -14,7 +14,7 @@ import pytest
 import isojax
 from configs import hard
 from isojax import experiment
-from isojax import stopping
+from isojax import preemption
 from isojax.frontier import synthetic
 from isojax.ledger import records
 from isojax.tasks import strata as strata_lib
@@ -286,7 +286,7 @@ def test_no_handler_is_installed_in_another_thread():
   found = []
 
   def other():
-    with stopping.on_interrupt() as stop:
+    with preemption.on_interrupt() as stop:
       found.append(stop.asked)
 
   thread = threading.Thread(target=other)

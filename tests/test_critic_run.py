@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import ppo
-from isojax import run_context
+from isojax import components
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
 from isojax.ledger import records
@@ -30,10 +30,10 @@ def small():
 
 
 def last_state(context, folder):
-  tx, _ = run_context.make_optimizer(context.e)
+  tx, _ = components.make_optimizer(context.e)
   return jax.device_get(checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      run_context.abstract_state(context, tx), context.run_id,
+      components.abstract_state(context, tx), context.run_id,
       reach=99, keep=2, host=False)[:2])
 
 
@@ -61,4 +61,4 @@ def test_an_advantage_without_values_is_refused():
     config.recipe.loss.update(advantage="centered")
     config.recipe.loss.constants = {}
   with pytest.raises(InputError, match="does not depend on values"):
-    run_context.prepare(config)
+    components.prepare(config)

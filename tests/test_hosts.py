@@ -16,7 +16,7 @@ import safetensors.numpy
 from configs import hard
 from isojax import cli
 from isojax import hosts
-from isojax import run_context
+from isojax import components
 from isojax.ledger import records
 from isojax import training
 from isojax.ledger import workdir
@@ -280,7 +280,7 @@ def small(tmp_path):
 def in_this_process(folder, small, **mesh):
   config = hard.get_config()
   config.update(small | {"mesh": mesh})
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
     assert training.train(context, str(folder)) == 0

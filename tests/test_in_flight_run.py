@@ -16,8 +16,8 @@ from isojax import cli
 from isojax import experiment
 from isojax import rollouts as rollouts_lib
 from isojax import rollouts_in_flight
-from isojax import run_context
-from isojax import stopping
+from isojax import components
+from isojax import preemption
 from isojax import training
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
@@ -45,7 +45,7 @@ def config(**updates):
 
 def run(made, folder) -> tuple[int, list[dict]]:
   """Trains in this process; the exit code and the records."""
-  context = run_context.prepare(made)
+  context = components.prepare(made)
   with workdir.claim(str(folder), made.to_dict(), context.run_id,
                      context.model_sha256):
     code = training.train(context, str(folder))
@@ -53,10 +53,10 @@ def run(made, folder) -> tuple[int, list[dict]]:
 
 
 def final_state(folder):
-  context = run_context.prepare(config())
-  tx, _ = run_context.make_optimizer(context.e)
+  context = components.prepare(config())
+  tx, _ = components.make_optimizer(context.e)
   step, state, _ = checkpoint.restore_newest(
-      str(folder / "checkpoints"), run_context.abstract_state(context, tx),
+      str(folder / "checkpoints"), components.abstract_state(context, tx),
       context.run_id, reach=99, keep=2, host=True)
   assert step == M
   return state
@@ -105,7 +105,7 @@ def test_a_signal_in_a_step_repeats_the_bits(calm, tmp_path):
 
 def test_the_problems_of_a_step_are_chosen_when_it_begins():
   """Solved ones drop out later; a step that has begun keeps its problems."""
-  context = run_context.prepare(config())
+  context = components.prepare(config())
   none = np.zeros(len(context.stratum.train), bool)
   order = lambda positions, state, solved_D: [rollouts_in_flight.source(
       context, state, solved_D).index(p) for p in positions]
@@ -126,8 +126,8 @@ def test_the_problems_of_a_step_are_chosen_when_it_begins():
 
 def test_verdicts_are_those_of_the_rollouts_and_stale_caches_are_kept():
   """Each rollout is graded once, also those of later batches."""
-  context, graded = run_context.prepare(config(caches="stale")), []
-  params = run_context.base_params(context)
+  context, graded = components.prepare(config(caches="stale")), []
+  params = components.base_params(context)
   flight = rollouts_in_flight.opened(None, context.sampler.slots)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
@@ -138,7 +138,7 @@ def test_verdicts_are_those_of_the_rollouts_and_stale_caches_are_kept():
       batch = rollouts_in_flight.graded_batch(
           context, grader._replace(grade=counted), params, flight, step=step,
           solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=stopping.Stop())
+          stop=preemption.Stop())
       flight = batch.flight
       assert flight.carried is not None
       alone = grader.grade(

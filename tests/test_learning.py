@@ -10,7 +10,7 @@ import pytest
 from configs import easy
 from configs import hard
 from isojax import rng
-from isojax import run_context
+from isojax import components
 from isojax import training
 from isojax.ledger import checkpoint
 from isojax.ledger import records
@@ -24,7 +24,7 @@ M = 16  # updates; see test_reward_rises
 
 def run(config, folder):
   """Trains in this process: (context, records)."""
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
     assert training.train(context, str(folder)) == 0
@@ -73,10 +73,10 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
   e = context.e
-  tx, _ = run_context.make_optimizer(e)
+  tx, _ = components.make_optimizer(e)
   policy = checkpoint.restore_params(
       str(folder / "checkpoints"), M - 1,
-      run_context.abstract_state(context, tx).params, context.run_id)[1]
+      components.abstract_state(context, tx).params, context.run_id)[1]
   index = prompts_lib.indices_at(
       seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)
@@ -91,7 +91,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
       np.asarray(jax.nn.log_softmax(logits_of(
           params, prompts, rollouts, context.model.cfg)),
                  np.float64)
-      for params in (policy, run_context.base_params(context)))
+      for params in (policy, components.base_params(context)))
   mask = np.arange(logp.shape[1]) < rollouts.len_R[:, None]
   d = np.take_along_axis(
       ref_logp - logp, rollouts.tokens_RxT[..., None], axis=2)[..., 0]

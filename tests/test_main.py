@@ -18,8 +18,8 @@ from configs import hard
 from isojax.ledger import checkpoint
 from isojax import cli
 from isojax import experiment
-from isojax import run_context
-from isojax import run_folder
+from isojax import components
+from isojax import state as state_lib
 from isojax import main as main_lib
 from isojax import opening
 from isojax.ledger import records
@@ -50,7 +50,7 @@ def small(base=hard, **more):
 
 def run(config, folder) -> list[dict]:
   """Trains in this process; the records."""
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
     assert training.train(context, str(folder)) == 0
@@ -123,7 +123,7 @@ def test_what_a_run_writes(calm):
       ("train", 4), ("eval", 4), ("train", 5), ("eval", 5)]
   train = [r for r in kept if r["kind"] == "train"]
   assert [r["rollouts"] for r in train] == [24, 48, 72, 96, 120]
-  for name in run_context.TOTALS:
+  for name in components.TOTALS:
     totals = [r[name] for r in train]
     assert totals == sorted(totals)
     assert (totals[-1] > 0) == (name != "scored_tokens")  # nothing needs scores
@@ -211,7 +211,7 @@ def test_tensorboard_summaries(tmp_path):
 
 
 def test_a_run_begins_with_what_it_is(tmp_path, capfd):
-  context = run_context.prepare(small(seed=5))
+  context = components.prepare(small(seed=5))
   first, second = opening.opening(context).splitlines()
   assert first == (
       f"hard {context.run_id}: isojax/assets/countdown-tiny (0.14M parameters);"
@@ -224,16 +224,16 @@ def test_a_run_begins_with_what_it_is(tmp_path, capfd):
 def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), context.run_id,
                      context.model_sha256):
     assert training.train(context, str(tmp_path)) == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
-  tx, _ = run_context.make_optimizer(context.e)
+  tx, _ = components.make_optimizer(context.e)
   restored = checkpoint.restore_newest(
-      str(tmp_path / "checkpoints"), run_context.abstract_state(context, tx),
+      str(tmp_path / "checkpoints"), components.abstract_state(context, tx),
       context.run_id, reach=99, keep=2, host=False)
   # The first update already overflows the parameters: only the evaluation
   # before it is kept, and nothing is saved.
@@ -315,13 +315,13 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   folder = tmp_path / "a"
   shutil.copytree(source, folder)
   longer = small(alloc=dict(C=192))
-  context = run_context.prepare(longer)
+  context = components.prepare(longer)
   stored = run_folder.extended(context, str(folder))
   assert stored.run_id == kept[0]["run_id"] != context.run_id
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
                 small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
-    assert run_folder.extended(run_context.prepare(other), str(folder)) is None
-  context, values = run_folder.as_stored(
+    assert run_folder.extended(components.prepare(other), str(folder)) is None
+  context, values = state_lib.as_stored(
       context, longer.to_dict(), str(folder), run_id=None, evaluate=False)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256,
                      identity=workdir.run_id(context.identity),
@@ -339,8 +339,8 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   assert workdir.read_config(str(folder)).config["alloc"]["C"] == 192
   first = small()  # the command before the run was extended
   with pytest.raises(InputError, match="such as those it was extended to: "
-                     "alloc.C: 120 in this config, 192 in"), run_folder.claimed(
-                         run_context.prepare(first), first.to_dict(),
+                     "alloc.C: 120 in this config, 192 in"), state_lib.claimed(
+                         components.prepare(first), first.to_dict(),
                          str(folder), run_id=None, evaluate=False):
     pass
 
@@ -348,8 +348,8 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
 def test_a_planned_run_stores_the_budget_that_it_spends(tmp_path):
   """C of the config is void beside M."""
   folder = str(tmp_path / "a")
-  claim = lambda **alloc: run_folder.claimed(
-      run_context.prepare(small(alloc=alloc)), small(alloc=alloc).to_dict(),
+  claim = lambda **alloc: state_lib.claimed(
+      components.prepare(small(alloc=alloc)), small(alloc=alloc).to_dict(),
       folder, run_id=None, evaluate=False)
   with claim(M=3) as context:
     run_id = context.run_id
@@ -370,11 +370,11 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   """--mode=eval in this process; the lines that it added."""
   config = small()
   config.eval.update(section)
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  context, values = run_folder.as_stored(
+  context, values = state_lib.as_stored(
       context, config.to_dict(), str(folder), run_id=None, evaluate=True)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256):
     assert main_lib.evaluate_only(context, str(folder)) == 0

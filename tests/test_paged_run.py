@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs import easy
-from isojax import run_context
+from isojax import components
 from isojax.ledger import checkpoint
 from isojax.ledger import records
 from tests import few
@@ -36,10 +36,10 @@ def small(page):
 
 
 def last_state(context, folder):
-  tx, _ = run_context.make_optimizer(context.e)
+  tx, _ = components.make_optimizer(context.e)
   return jax.device_get(checkpoint.restore_newest(
       os.path.join(folder, "checkpoints"),
-      run_context.abstract_state(context, tx), context.run_id,
+      components.abstract_state(context, tx), context.run_id,
       reach=99, keep=2, host=False)[:2])
 
 

@@ -11,9 +11,9 @@ import pytest
 from configs import hard
 from isojax import rng
 from isojax import rollouts as rollouts_lib
-from isojax import run_context
+from isojax import components
 from isojax import step_rollouts
-from isojax import stopping
+from isojax import preemption
 from isojax import training
 
 N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
@@ -23,12 +23,12 @@ N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
 def context():
   config = hard.get_config()
   config.sampler.slots = 24
-  return run_context.prepare(config)
+  return components.prepare(config)
 
 
 @pytest.fixture(scope="module")
 def params(context):
-  return run_context.base_params(context)
+  return components.base_params(context)
 
 
 def sampled(context, params, grader, *, stop=None):
@@ -38,7 +38,7 @@ def sampled(context, params, grader, *, stop=None):
       context.train.replace(tokens_PxS=context.train.tokens_PxS[:6],
                             len_P=context.train.len_P[:6],
                             id_P=context.train.id_P[:6]),
-      N, rng.stream(0, "rollout", 0), e.sampler, stop or stopping.Stop())
+      N, rng.stream(0, "rollout", 0), e.sampler, stop or preemption.Stop())
 
 
 class Inline(concurrent.futures.Executor):
@@ -80,7 +80,7 @@ def test_measured_problems_start_with_the_longest(context, params):
       return step_rollouts.sample(
           changed, grader, params, step=0, n=4, left=10**6,
           solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=stopping.Stop())
+          stop=preemption.Stop())
 
   plain, first = step({}), list(prefilled)
   ids = plain.prompts.id_P.tolist()
@@ -140,24 +140,24 @@ def test_decoding_does_not_wait_for_the_grader(context, params, count):
 
 
 def test_a_signal_ends_sampling_after_the_chunk(context, params, count):
-  stop, chunks = stopping.Stop(), Chunks(context, at=3)
+  stop, chunks = preemption.Stop(), Chunks(context, at=3)
   threading.Thread(target=lambda: (chunks.drawn.wait(), stop.ask())).start()
   with rollouts_lib.grading(context) as grader:
-    with pytest.raises(stopping.Stopped):
+    with pytest.raises(preemption.Stopped):
       sampled(chunks.context, params, grader, stop=stop)
   assert 3 <= chunks.count < count
 
 
 def test_a_signal_ends_an_evaluation(context, params):
-  stop = stopping.Stop()
+  stop = preemption.Stop()
   stop.ask()
   with rollouts_lib.grading(context) as grader:
-    with pytest.raises(stopping.Stopped):
+    with pytest.raises(preemption.Stopped):
       training.evaluation(context, grader, params, 0, stop)
 
 
 def test_a_signal_ends_the_wait_for_verdicts(context, params, count):
-  stop, chunks, leave = stopping.Stop(), Chunks(context, at=count), (
+  stop, chunks, leave = preemption.Stop(), Chunks(context, at=count), (
       threading.Event())
   threading.Thread(target=lambda: (chunks.drawn.wait(), stop.ask())).start()
 
@@ -167,7 +167,7 @@ def test_a_signal_ends_the_wait_for_verdicts(context, params, count):
 
   with rollouts_lib.grading(context) as grader:
     begun = time.monotonic()
-    with pytest.raises(stopping.Stopped):
+    with pytest.raises(preemption.Stopped):
       sampled(chunks.context, params, grader._replace(grade=stuck), stop=stop)
     assert time.monotonic() - begun < 20
     leave.set()

@@ -8,9 +8,9 @@ import numpy as np
 
 from configs import easy
 from isojax import rollouts as rollouts_lib
-from isojax import run_context
+from isojax import components
 from isojax import step_rollouts
-from isojax import stopping
+from isojax import preemption
 from isojax import training
 from isojax.ledger import records
 from isojax.ledger import workdir
@@ -94,8 +94,8 @@ def config():
 
 
 def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
-  context = run_context.prepare(config())
-  params, stop = run_context.base_params(context), stopping.Stop()
+  context = components.prepare(config())
+  params, stop = components.base_params(context), preemption.Stop()
   ids, solved_D = context.train.id_P, np.arange(D) == 5
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: step_rollouts.sample(
@@ -119,7 +119,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
 
 
 def run(config, folder) -> list[dict]:
-  context = run_context.prepare(config)
+  context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
     assert training.train(context, str(folder)) == 0
@@ -155,7 +155,7 @@ def test_a_run_spends_its_budget_and_resumes_to_the_bit(tmp_path):
   restored = [s for s in saved if s >= [r["step"] for r in train
                                         if r["solved"]][0]][0]
   # A later step would sample a problem that was solved before the kill.
-  ids = run_context.prepare(config()).train.id_P
+  ids = components.prepare(config()).train.id_P
   known = step_rollouts.solved(train[:restored], ids)
   assert known.any() and any(known[prompts_lib.indices_at(
       seed=0, step=step, Bp=4, D=len(ids))].any()

@@ -10,17 +10,16 @@ import time
 
 import pytest
 
-from isojax import stopping
+from isojax import preemption
 from tests import test_hosts
 
 WORKER = """
 import json, time
-from isojax import stopping
 from isojax import hosts
 
 hosts.initialize(None, None, None)
-stopping.EVERY = 0.5
-stop, begun, checks = stopping.Stop(), time.monotonic(), 0
+preemption.EVERY = 0.5
+stop, begun, checks = preemption.Stop(), time.monotonic(), 0
 check = stop.check
 
 def counted():
@@ -34,7 +33,7 @@ for poll in range(100_000):
     stop.ask()
   try:
     stop.poll()
-  except stopping.Stopped:
+  except preemption.Stopped:
     break
   time.sleep(0.001 * (1 + hosts.number()))  # one is slower
 print(json.dumps([poll, checks, time.monotonic() - begun]), flush=True)
@@ -43,11 +42,11 @@ print(json.dumps([poll, checks, time.monotonic() - begun]), flush=True)
 
 def test_one_process_notices_at_once():
   before = signal.getsignal(signal.SIGTERM)
-  with stopping.on_signals() as stop:
+  with preemption.on_signals() as stop:
     stop.poll()
     os.kill(os.getpid(), signal.SIGTERM)
     assert stop.asked
-    with pytest.raises(stopping.Stopped):
+    with pytest.raises(preemption.Stopped):
       stop.poll()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # a second kills
   assert signal.getsignal(signal.SIGTERM) == before

@@ -12,9 +12,9 @@ from isojax import compilation
 from isojax import progress as progress_lib
 from isojax import rng
 from isojax import rollouts as rollouts_lib
-from isojax import run_context
-from isojax import run_folder
-from isojax import stopping
+from isojax import components
+from isojax import state as state_lib
+from isojax import preemption
 from isojax import training
 from isojax.api import configs
 from isojax.api import figures
@@ -24,7 +24,7 @@ from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
-from isojax.run_context import RunContext
+from isojax.components import Setup
 from isojax.sampling import sampler as sampler_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
@@ -78,7 +78,7 @@ class Run:
   workdir: str  # with records.jsonl, config.json and checkpoints
   run_id: str  # hash of what decides its results
   records: Records
-  _context: RunContext = dataclasses.field(repr=False)
+  _setup: Setup = dataclasses.field(repr=False)
 
   @property
   def config(self):
@@ -91,9 +91,7 @@ class Run:
 
     A tree of jax arrays on the run's mesh, loaded at the first use and kept.
     """
-    _, params = run_folder.newest(
-        self._context, os.path.join(self.workdir, "checkpoints"))
-    return params
+    return state_lib.newest_policy(self._setup, self.workdir)[1]
 
   @unchained
   def sample(self, prompt: str, n: int = 1, *, template: bool = False,
@@ -117,7 +115,7 @@ class Run:
       InputError: the prompt is empty or longer than sampler.max_prompt_tokens,
         or a number is out of range.
     """
-    return _sampled(self._context, lambda: self.params, prompt, n,
+    return _sampled(self._setup, lambda: self.params, prompt, n,
                     template=template, temperature=temperature, seed=seed)
 
   @unchained
@@ -136,17 +134,13 @@ class Run:
     Raises:
       InputError: not such a file, or its problems do not suit the config.
     """
-    context, train = self._context, list(self.records.steps)
+    setup, history = self._setup, state_lib.history_of(list(self.records))
     if stratum is not None:
-      context = run_context.on_stratum(context, os.fspath(stratum))
-    step, rollouts = ((train[-1]["step"], train[-1]["rollouts"]) if train
-                      else (0, 0))
-    with progress_lib.printed(False):
-      with rollouts_lib.grading(context) as grader:
-        found = training.evaluation(context, grader, self.params, step,
-                                    stopping.Stop())
-    return {"kind": "eval", **run_context.identity_fields(
-        context, step, rollouts, context.e.alloc.n_after(rollouts)), **found}
+      setup = components.on_stratum(setup, os.fspath(stratum))
+    with progress_lib.printed(False), rollouts_lib.grading(setup) as grader:
+      return state_lib.record_fields(setup, "eval", history) | (
+          training.evaluation(setup, grader, self.params, history.step,
+                              preemption.Stop()))
 
   @unchained
   def export(self, out: Path, *, dtype: str = "float32") -> None:
@@ -162,7 +156,7 @@ class Run:
       InputError: the folder exists or cannot be written.
     """
     hf_weights.check_new(out)
-    hf_weights.export(self._context.folder, out, self.params, dtype=dtype)
+    hf_weights.export(self._setup.folder, out, self.params, dtype=dtype)
 
   def plot(self):
     """Returns the learning curve: metrics of the evaluations over rollouts.
@@ -174,40 +168,40 @@ class Run:
     return figures.shown(plots.learning(list(self.records.evaluations)))
 
 
-def _sampled(context: RunContext, load, prompt: str, n: int, *, template: bool,
+def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
              temperature: float | None, seed: int) -> list[str]:
   """Returns Run.sample of the parameters that load() returns."""
   if n < 1:
     raise InputError(f"n={n}: expected at least 1")
   if temperature is None:
-    temperature = context.e.sampler.temperature
+    temperature = setup.e.sampler.temperature
   if not 0 <= temperature < math.inf:
     raise InputError(f"temperature={temperature}: expected at least 0")
   if not 0 <= seed < 2**31:
     raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
-  prompts = _prompts(context, prompt, template)
+  prompts = _prompts(setup, prompt, template)
   with progress_lib.printed(False):
     *_, (_, rollouts) = sampler_lib.stream(
-        context.sampler, load(), prompts, n, rng.stream(seed, "sample"),
+        setup.sampler, load(), prompts, n, rng.stream(seed, "sample"),
         temperature=temperature, top_p=1.0)
-  return rewards.texts(context.tokenizer, rollouts)
+  return rewards.texts(setup.tokenizer, rollouts)
 
 
-def _prompts(context: RunContext, prompt: str, template: bool) -> Prompts:
+def _prompts(setup: Setup, prompt: str, template: bool) -> Prompts:
   """Returns a prompt as the sampler takes it; InputError as Run.sample."""
   if template:
     ids = prompts_lib.token_ids(
-        context.tokenizer, [prompt], context.e.task.prompt)[0]
+        setup.tokenizer, [prompt], setup.e.task.prompt)[0]
   else:
-    ids = context.tokenizer([prompt])["input_ids"][0]
-  longest = context.e.sampler.max_prompt_tokens
+    ids = setup.tokenizer([prompt])["input_ids"][0]
+  longest = setup.e.sampler.max_prompt_tokens
   if not 1 <= len(ids) <= longest:
     raise InputError(
         f"the prompt has {len(ids)} tokens: expected 1 to sampler."
         f"max_prompt_tokens={longest} of the run's config")
   tokens = np.zeros((1, longest), np.int32)
   tokens[0, :len(ids)] = ids
-  return sampler_lib.shortened(context.sampler, Prompts(
+  return sampler_lib.shortened(setup.sampler, Prompts(
       tokens_PxS=tokens, len_P=np.array([len(ids)], np.int32),
       id_P=np.zeros(1, np.uint32)))
 
@@ -246,22 +240,22 @@ def train(config, workdir: Path | None = None, *,
   with progress_lib.printed(progress):
     if note := compilation.keep_programs():
       progress_lib.say(note)
-    context = run_context.prepare(config)
-    for note in context.notes:
+    setup = components.prepare(config)
+    for note in setup.notes:
       progress_lib.say(note)
     folder = workdir or os.path.join(
-        "runs", f"{context.e.name}-{context.run_id}")
-    with run_folder.claimed(context, config.to_dict(), folder, run_id=None,
-                            evaluate=False) as context:
-      end = training.to_end(context, folder, None, stopping.on_interrupt)
+        "runs", f"{setup.e.name}-{setup.run_id}")
+    with state_lib.claimed(setup, config.to_dict(), folder, run_id=None,
+                           evaluate=False) as setup:
+      end = training.train(setup, folder, signals=preemption.on_interrupt)
   if end.code == cli.PREEMPTED:
     raise KeyboardInterrupt(
         f"{folder} is saved; call isojax.train again with the same config and "
         "workdir to resume")
   if end.code == cli.DIVERGED:
     raise DivergedError(end.why)
-  return Run(folder, context.run_id, Records(tuple(records_lib.read(
-      os.path.join(folder, "records.jsonl")))), context)
+  return Run(folder, setup.run_id, Records(tuple(records_lib.read(
+      os.path.join(folder, "records.jsonl")))), setup)
 
 
 @unchained
@@ -285,13 +279,12 @@ def sample(source, prompt: str, n: int = 1, *, template: bool = False,
   """
   config = configs.config(source)
   with progress_lib.printed(False):
-    context = run_context.prepare(config)
-    load = lambda: run_context.base_params(context)
+    setup = components.prepare(config)
+    load = lambda: components.base_params(setup)
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
       folder = os.fspath(source)
-      context, _ = run_folder.as_stored(context, config.to_dict(), folder,
-                                        run_id=None, evaluate=True)
-      load = lambda: run_folder.newest(
-          context, os.path.join(folder, "checkpoints"))[1]
-    return _sampled(context, load, prompt, n, template=template,
+      setup, *_ = state_lib.as_stored(setup, config.to_dict(), folder,
+                                      run_id=None, evaluate=True)
+      load = lambda: state_lib.newest_policy(setup, folder)[1]
+    return _sampled(setup, load, prompt, n, template=template,
                     temperature=temperature, seed=seed)

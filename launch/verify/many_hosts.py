@@ -18,7 +18,7 @@ import tempfile
 import time
 
 from isojax import cli
-from isojax import run_context
+from isojax import components
 from launch.verify import processes
 
 _CONFIG = cli.define_config("configs/hard.py")
@@ -26,7 +26,7 @@ _CONFIG = cli.define_config("configs/hard.py")
 
 def main(_) -> None:
   arguments = cli.config_arguments(sys.argv[1:])
-  M = run_context.prepare(_CONFIG.value).e.alloc.M
+  M = components.prepare(_CONFIG.value).e.alloc.M
   rows = []
   with tempfile.TemporaryDirectory() as root:
     place = lambda name: os.path.join(root, name)

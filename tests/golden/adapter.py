@@ -7,9 +7,8 @@ import jax
 import numpy as np
 
 import isojax
-from isojax import policy
+from isojax import components
 from isojax import rng
-from isojax import run_context
 from isojax import step as step_lib
 from isojax.sampling import sampler as sampler_lib
 
@@ -54,15 +53,15 @@ def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
   Returns:
     tokens [R, T], log-probs of what was drawn [R, T], lengths [R].
   """
-  context = run_context.prepare(
+  context = components.prepare(
       isojax.config("configs/easy.py", sampler=sampler))
   cfg = context.e.sampler
-  opened = policy.opened_model(context.folder, context.model.mesh)
+  opened = components.open_policy(context.folder, context.model.mesh)
   if not ends:
     opened = opened._replace(eos_ids=(context.model.cfg.V,))
-  made, _ = policy.make_sampler(opened, cfg)
+  made, _ = components.make_sampler(opened, cfg)
   rollouts = sampler_lib.sample_all(
-      made, run_context.base_params(context),
+      made, components.base_params(context),
       jax.tree.map(lambda x: x[:problems], context.train), n,
       rng.stream(7, "rollout", 3), temperature=temperature, top_p=top_p)
   return rollouts.tokens_RxT, rollouts.behavior_logp_RxT, rollouts.len_R

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from configs import easy
 from isojax import rng
 from isojax import rollouts as rollouts_lib
-from isojax import run_context
+from isojax import components
 from isojax import step as step_lib
 from isojax import step_rollouts
-from isojax import stopping
+from isojax import preemption
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import tokenizer as tokenizer_lib
@@ -238,8 +238,8 @@ def test_a_step_is_interrupted_and_an_evaluation_is_not():
       task=dict(stratum=few.easy(24, 4)), alloc=dict(Bp=4, n=4, M=2),
       sampler=dict(slots=24, interrupt=dict(
           phrase="-1", unless="=", low=3, high=6)))
-  context = run_context.prepare(config)
-  params, stop = run_context.base_params(context), stopping.Stop()
+  context = components.prepare(config)
+  params, stop = components.base_params(context), preemption.Stop()
   with rollouts_lib.grading(context) as grader:
     got = step_rollouts.sample(
         context, grader, params, step=1, n=4, left=1000,

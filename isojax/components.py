@@ -1,0 +1,394 @@
+"""What stays constant during a run: policy, stratum, sampler, update.
+
+`prepare` checks all inputs of a run before anything is compiled or written.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+import typing
+
+import jax
+
+from isojax import experiment as experiment_lib
+from isojax import mesh as mesh_lib
+from isojax import own_file
+from isojax import profile
+from isojax import rng
+from isojax.errors import InputError
+from isojax.ledger import workdir
+from isojax.models import decoder
+from isojax.models import hf_config
+from isojax.models import hf_tokenizer
+from isojax.models import hf_weights
+from isojax.models import lora as lora_lib
+from isojax.models import shape as shape_lib
+from isojax.rl import algorithm
+from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import packing
+from isojax.rl import update as update_lib
+from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import sizes as sizes_lib
+from isojax.tasks import base as base_lib
+from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
+from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.types import Prompts
+from isojax.types import TrainState
+
+TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
+              "tokenizer_config.json", "chat_template.jinja")
+
+
+class BasePolicy(typing.NamedTuple):
+  """A checkpoint with checked files, whose weights are not loaded yet."""
+
+  folder: str  # on this machine
+  tokenizer: object  # transformers' fast tokenizer
+  eos_ids: tuple[int, ...]  # tokens that end a rollout
+  model: decoder.Transformer
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """The programs that train, and the frozen weights that they read."""
+
+  tx: typing.Any  # the optimizer
+  schedule: typing.Callable  # update -> learning rate
+  update: typing.Callable  # see update.make_update
+  scored: tuple[str, ...]  # see algorithm.scored_columns
+  score: typing.Callable  # see update.make_score
+  base: dict | None  # of adapters and KL; None without both
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+  """What stays constant during a run."""
+
+  e: experiment_lib.Experiment
+  folder: str  # checkpoint of the base policy
+  model_sha256: str  # of its weights
+  identity: dict  # all inputs of the results
+  run_id: str  # its hash
+  tokenizer: object  # transformers' fast tokenizer
+  stratum: stratum_file_lib.Stratum
+  train: Prompts  # of stratum.train, host arrays
+  validation: Prompts
+  model: decoder.Transformer
+  sampler: sampler_lib.Sampler
+  merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
+  reward: dict  # {"reward": the file of task.grader.file}, or empty
+  notes: tuple[str, ...]  # for the user, before the run
+  learner: Learner | None = None  # of a run that trains
+
+  def policy(self, state: TrainState):
+    """The parameters to sample from."""
+    return merged(self, self.learner.base, state.params)
+
+
+def text_sha256(folder: str) -> str:
+  """Hash of a checkpoint's text files, which also decide results."""
+  lines = []
+  for name in TEXT_FILES:
+    file = pathlib.Path(folder) / name
+    if file.is_file():
+      lines.append(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {name}")
+  return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def open_policy(path: str, mesh) -> BasePolicy:
+  """Opens a checkpoint by folder or hub name, on a mesh.
+
+  Raises:
+    InputError: the checkpoint is missing or unsupported, or its files do not
+      match.
+  """
+  folder = hf_config.resolve(path)
+  # Before the tokenizer, whose loader also reads config.json, so that an error
+  # of config.json is not reported as one of the tokenizer.
+  model = decoder.Transformer(hf_config.read(folder), mesh)
+  tokenizer = hf_tokenizer.load(folder)
+  # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
+  ends = hf_tokenizer.eos_ids(folder, tokenizer)
+  if max(ends) >= model.cfg.V:
+    raise InputError(
+        f"{path}: the EOS token id {max(ends)} is not below vocab_size="
+        f"{model.cfg.V} of config.json; copy tokenizer and model from the same "
+        "checkpoint")
+  hf_weights.check(folder, decoder.abstract_params(model))
+  return BasePolicy(folder, tokenizer, ends, model)
+
+
+def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
+  """The planner's description of a decoder."""
+  return shape_lib.ModelShape(
+      layers=cfg.Z, width=cfg.D, heads=cfg.N, kv_heads=cfg.K, head_dim=cfg.H,
+      mlp=cfg.F, vocab=cfg.V, tied=cfg.tied, family=shape_lib.Family(
+          cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
+
+
+def sampler_sizes(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig
+                  ) -> sizes_lib.SamplerSizes:
+  """What decides the bytes of a sampler on each device of the model's mesh."""
+  weights = cfg.weights or cfg.dtype
+  return sizes_lib.SamplerSizes(
+      shape_of(model.cfg), dtype=cfg.dtype, weights=weights,
+      head=cfg.head_dtype or weights, cache=cfg.cache or cfg.dtype,
+      max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
+      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum",
+      fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
+      page=cfg.page, expected=cfg.expected_tokens)
+
+
+def make_sampler(base: BasePolicy, cfg: sampler_lib.SamplerConfig):
+  """The sampler with as many slots as its memory admits, and notes.
+
+  Raises:
+    InputError: not even one slot fits, or cfg.interrupt does not suit the
+      tokenizer.
+  """
+  # launch.compile has no tokenizer; the phrase changes no size of its programs.
+  phrase = base.tokenizer and interrupt_lib.encoded(
+      cfg.interrupt, base.tokenizer, eos=base.eos_ids, V=base.model.cfg.V,
+      T=cfg.max_new_tokens)
+  G, sizes = mesh_lib.blocks(base.model.mesh), sampler_sizes(base.model, cfg)
+  wanted = -(-cfg.slots // G)
+  slots, pages, gathered = sizes.admitted(
+      budget=cfg.memory_gib * 2**30, most=wanted)
+  if not slots:
+    raise InputError(
+        f"sampler.memory_gib={cfg.memory_gib}: not even one slot fits on a "
+        f"device, it needs {sizes.least_bytes / 2**30:.3g} GiB; increase "
+        "memory_gib, use more devices on mesh.fsdp or mesh.tensor, or lower "
+        "max_prompt_tokens or max_new_tokens")
+  notes = () if slots == wanted else (
+      f"sampler: {slots * G} of {cfg.slots} slots fit into memory_gib="
+      f"{cfg.memory_gib}",)
+  if cfg.page is not None:
+    notes += (f"sampler: {slots * G} slots, {pages} pages of {cfg.page} "
+              "positions on each device",)
+  if cfg.cache and base.model.cfg.qkv_bias:
+    notes += (f"sampler.cache={cfg.cache}: keys of this model family have "
+              "biases, and large biases make the cache inaccurate; watch "
+              "logp_gap, and unset sampler.cache if it is above a few "
+              "hundredths",)
+  return sampler_lib.make_sampler(
+      base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
+      base.eos_ids, gathered=gathered, interrupt=phrase, pages=pages), notes
+
+
+def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
+  """A stratum, its prompts by split, and notes.
+
+  Problems are dropped if their prompts are too long.
+
+  Raises:
+    InputError: the grader cannot grade it, no training or no validation prompt
+      fits, or a prompt has a token outside the model's vocabulary V.
+  """
+  stratum, prompts = stratum_file_lib.read(path), {}
+  header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
+  if header["task"] != e.task.grader.name and task.read is None:
+    raise InputError(
+        f"{path} contains problems of {header['task']!r}, but task.grader.name="
+        f"{e.task.grader.name!r} grades others; use the grader that they were "
+        "measured with, or a reward of your own: task.grader.name=python")
+  task.check_source(stratum_file_lib.source(header))
+  kept, dropped = stratum, {}
+  for split in stratum_file_lib.SPLITS:
+    problems = getattr(stratum, split)
+    fitting, prompts[split] = prompts_lib.encode(
+        tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
+        question=base_lib.TASKS[header["task"]].question)
+    kept = dataclasses.replace(kept, **{split: fitting})
+    dropped[split] = len(problems) - len(fitting)
+  if not any(dropped.values()):
+    return kept, prompts, ()
+  return kept, prompts, (
+      f"{path}: dropped {dropped['train']} training and "
+      f"{dropped['validation']} validation problems: their prompts are longer "
+      f"than sampler.max_prompt_tokens={e.sampler.max_prompt_tokens}; "
+      f"D = {len(kept.train)} are left",)
+
+
+def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
+           reward: str | None) -> tuple[str, ...]:
+  """Notes on a budget that is not spent, and on pass rates of others.
+
+  Args:
+    e, config: of the run.
+    header: of its stratum.
+    model: hash of the policy's weights.
+    reward: hash of the file of task.grader.file; None without one.
+  """
+  a, notes = e.alloc, ()
+  if (e.recipe.filter.rounds == 1 and not a.schedule and config.alloc.M is None
+      and config.alloc.C != a.C):
+    notes += (f"alloc.C={config.alloc.C} is no whole number of steps: "
+              f"{a.C} rollouts will be spent, in {a.M} step{'s' * (a.M > 1)} "
+              f"of Bp * n = {a.B}",)
+  by = header["model_sha256"] if "model_sha256" in header else None
+  if by is None:  # not measured
+    return notes
+  judge = header["reward_sha256"] if "reward_sha256" in header else (
+      header["task"])
+  if reward is not None and judge != reward:
+    notes += (f"the pass rates of {e.task.stratum} were measured by another "
+              f"grader than {e.task.grader.file}: by {header['task']}; python "
+              "-m launch.split with this grader measures them",)
+  if by != model:
+    notes += (f"{e.task.stratum} was measured with {header['model']} "
+              f"({by[:12]}), not with the model that is trained, "
+              f"{e.model.path} ({model[:12]}): the pass rates of this model "
+              "are unknown; python -m launch.split measures them",)
+  return notes
+
+
+def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
+  """Hash of encoded prompts, which chat templates may change."""
+  content = hashlib.sha256()
+  for split in stratum_file_lib.SPLITS:
+    content.update(prompts[split].len_P.tobytes())
+    content.update(prompts[split].tokens_PxS.tobytes())
+  return content.hexdigest()
+
+
+def prepare(config) -> Setup:
+  """The setup of a config, without a learner; writes nothing.
+
+  Raises:
+    InputError: the config or a file that it names is invalid.
+  """
+  e = experiment_lib.load(config)
+  base = open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  folder, tokenizer, _, model = base
+  stratum, prompts, notes = read_stratum(
+      e, e.task.stratum, tokenizer, model.cfg.V)
+  experiment_lib.check(e, problems=len(stratum.train),
+                       max_positions=model.cfg.max_positions)
+  reward = grader_lib.with_reward(e.task.grader, {})
+  grader_lib.probe(e.task.grader, stratum_file_lib.source(stratum.header)
+                   | reward, stratum.train[0])
+  sampler, sampler_notes = make_sampler(base, e.sampler)
+  update_kernel(e, model)
+  model_sha256 = hf_weights.sha256(folder)
+  values = config.to_dict()  # a budget that is no whole step is not spent
+  identity = experiment_lib.identity(
+      values | {"alloc": values["alloc"] | {"C": e.alloc.C}}) | {
+      "model_sha256": model_sha256,
+      "model_text_sha256": text_sha256(folder),
+      "stratum_sha256": stratum.header["sha256"],
+      "prompts_sha256": _prompts_sha256(prompts)}
+  if e.recipe.loss.own:
+    identity["functions_sha256"] = {
+        kind: own.sha256 for kind, own in sorted(e.recipe.loss.own.items())}
+  if reward:
+    identity["reward_sha256"] = own_file.sha256(reward["reward"])
+  return Setup(
+      e=e, folder=folder, model_sha256=model_sha256, identity=identity,
+      run_id=workdir.run_id(identity), tokenizer=tokenizer, stratum=stratum,
+      **_shortened(sampler, prompts), model=model, merge=jax.jit(
+          functools.partial(lora_lib.merge, e.model.lora, dtype=e.sampler.dtype,
+                            precision=e.sampler.precision)),
+      sampler=sampler, reward=reward, notes=(*notes, *sampler_notes, *_notes(
+          e, config, stratum.header, model_sha256,
+          identity["reward_sha256"] if reward else None)))
+
+
+def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
+  """The prompts of each split, cut to the length of the longest."""
+  return {split: sampler_lib.shortened(sampler, prompts[split])
+          for split in stratum_file_lib.SPLITS}
+
+
+def on_stratum(setup: Setup, path: str) -> Setup:
+  """The setup with another stratum; InputError as `prepare`."""
+  stratum, prompts, notes = read_stratum(
+      setup.e, path, setup.tokenizer, setup.model.cfg.V)
+  return dataclasses.replace(setup, stratum=stratum, notes=notes,
+                             **_shortened(setup.sampler, prompts))
+
+
+def update_kernel(e: experiment_lib.Experiment,
+                  model: decoder.Transformer) -> str:
+  """The update's attention kernel; InputError as attention.choose."""
+  return update_lib.with_kernel(
+      model, e.recipe.loss, e.sampler.max_prompt_tokens + packing.width(
+          e.sampler.max_new_tokens, e.alloc.n_max)).attention
+
+
+def make_optimizer(e: experiment_lib.Experiment):
+  """The optimizer, and its learning rate as a function of the update."""
+  cfg = e.recipe.optimizer
+  schedule = optimizer_lib.warmup_then_constant(e.lr, cfg.warmup_steps)
+  return optimizer_lib.make(cfg, schedule), schedule
+
+
+def make_critic(e: experiment_lib.Experiment) -> optimizer_lib.Critic | None:
+  """The critic and its optimizer; None for a recipe without one."""
+  cfg, optimizer = e.recipe.critic, e.recipe.optimizer
+  if cfg.kind == "none":
+    return None
+  schedule = optimizer_lib.warmup_then_constant(
+      cfg.lr * e.lr / optimizer.base_lr, optimizer.warmup_steps)
+  return optimizer_lib.Critic(cfg, optimizer_lib.make(optimizer, schedule))
+
+
+def with_learner(setup: Setup) -> Setup:
+  """The setup of a run that trains; loads the frozen weights."""
+  e = setup.e
+  tx, schedule = make_optimizer(e)
+  critic, loss, lora = make_critic(e), e.recipe.loss, e.model.lora
+  scored = algorithm.scored_columns(loss, e.recipe.updates, e.recipe.critic)
+  return dataclasses.replace(setup, learner=Learner(
+      tx, schedule,
+      profile.stage("update", update_lib.make_update(
+          setup.model, tx, loss, lora, critic)), scored,
+      profile.stage("score", update_lib.make_score(
+          setup.model, loss, scored, lora, critic)),
+      base_params(setup) if loss.kl_coef else frozen_base(setup)))
+
+
+def base_params(setup: Setup):
+  """The base policy's parameters, on the mesh."""
+  return hf_weights.load(
+      setup.folder, lora_lib.abstract_base(setup.model, setup.e.model.lora))
+
+
+def frozen_base(setup: Setup):
+  """The frozen base of adapters; None if all parameters are trained."""
+  return base_params(setup) if setup.e.model.lora.rank else None
+
+
+def _first_trained(setup: Setup, name: str):
+  """The trained parameters of step 0: all of them, or adapters.
+
+  Args:
+    name: of the random numbers of adapters.
+  """
+  if not setup.e.model.lora.rank:
+    return base_params(setup)
+  return lora_lib.init(setup.model, setup.e.model.lora,
+                       rng.stream(setup.e.seed, name))
+
+
+def first_state(setup: Setup, tx) -> TrainState:
+  """The train state of step 0."""
+  critic = make_critic(setup.e)
+  trunk = _first_trained(setup, "critic") if critic and critic.own else None
+  return optimizer_lib.init_state(
+      setup.model, tx, _first_trained(setup, "lora"), setup.e.model.lora,
+      critic, trunk)
+
+
+def abstract_state(setup: Setup, tx) -> TrainState:
+  """Shapes and shardings of the train state."""
+  return optimizer_lib.abstract_state(setup.model, tx, setup.e.model.lora,
+                             make_critic(setup.e))
+
+
+def merged(setup: Setup, base, trained):
+  """The parameters to sample from."""
+  return setup.merge(base, trained) if setup.e.model.lora.rank else trained

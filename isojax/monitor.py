@@ -1,0 +1,294 @@
+"""What a run tells people: opening lines, warnings, texts, curves, a table.
+
+None of it decides a result.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import time
+import typing
+
+import jax
+import numpy as np
+
+from isojax import diagnosis
+from isojax import experiment
+from isojax import hosts
+from isojax import progress
+from isojax.components import Setup
+from isojax.errors import InputError, reason
+from isojax.format import compact, number
+from isojax.ledger import bucket
+from isojax.ledger import records
+from isojax.models import decoder
+from isojax.models import lora
+from isojax.rl import rewards
+from isojax.types import Prompts, Rollouts
+
+EVERY = 60.0  # seconds between two texts on the terminal
+SHOWN = 300  # characters of a text on the terminal
+METRICS = ("avg", "best", "worst", "maj")  # of evaluations
+# Fields that identify a record and are no curve.
+NAMES = ("seed", "Bp", "D", "k", "step", "unix_time")
+
+
+class Monitor(typing.NamedTuple):
+  """Where a run reports to."""
+
+  watch: diagnosis.Watcher
+  progress: typing.Callable  # see progress.reporter
+  texts: typing.Callable  # see texts_writer
+  summaries: list[typing.Callable]  # of a record; only on process 0
+
+
+@contextlib.contextmanager
+def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
+  """Yields the Monitor of a run.
+
+  Args:
+    setup: of the run.
+    folder: the workdir.
+    kept: the records so far.
+    active: whether there will be more; else no writer leaves an empty file.
+  """
+  e = setup.e
+  step, rollouts = (kept[-1]["step"], kept[-1]["rollouts"]) if kept else (0, 0)
+  with contextlib.ExitStack() as stack:
+    writers = []
+    if active and hosts.first():
+      if e.log.tensorboard:
+        writers.append(tensorboard(folder, step))
+      if e.log.wandb:
+        writers.append(wandb(folder, e.log.wandb, setup.run_id,
+                             setup.identity))
+    yield Monitor(
+        diagnosis.Watcher(kept, grouped=experiment.compares(e.recipe.loss)),
+        progress.reporter(
+            step=step, steps=e.alloc.M if e.recipe.filter.rounds == 1 else None,
+            rollouts=rollouts, C=e.alloc.C, every_seconds=e.log.every_seconds),
+        texts_writer(folder, setup.tokenizer, start=step, count=e.log.samples),
+        [stack.enter_context(writer) for writer in writers])
+
+
+def _parameters(tree) -> str:
+  """The number of parameters in a tree of shapes: 0.34M."""
+  return compact(sum(math.prod(x.shape) for x in jax.tree.leaves(tree)))
+
+
+def opening(setup: Setup) -> str:
+  """Two lines: model and problems; allocation, rate and devices."""
+  e, a, model = setup.e, setup.e.alloc, setup.model
+  size = f"{_parameters(decoder.abstract_params(model))} parameters"
+  if e.model.lora.rank:
+    trained = _parameters(lora.abstract_trained(model, e.model.lora))
+    size += f", {trained} of them in adapters"
+  groups = (f"n = {a.n_min} to {a.n_max} by schedule" if a.schedule
+            else f"n = {a.n}") + (f", m = {a.m}" if a.m is not None else "")
+  steps = f"M = {a.M:,}" + " or fewer" * (e.recipe.filter.rounds > 1)
+  devices = model.mesh.devices
+  return (
+      f"{e.name} {setup.run_id}: {e.model.path} ({size}); "
+      f"{len(setup.stratum.train):,} problems of "
+      f"{setup.stratum.header['stratum']}, "
+      f"{len(setup.stratum.validation):,} for validation\n"
+      f"Bp = {a.Bp}, {groups}; {steps}, C = {a.C:,}; lr {number(e.lr)}; "
+      f"{devices.size} x {devices.flat[0].device_kind}; sampler "
+      f"{e.sampler.dtype}, update {e.recipe.loss.dtype}")
+
+
+def evaluation_line(record: dict) -> str:
+  """An evaluation as one line."""
+  parts = [f"{name} {record[name]:.4f} ± {record[f'{name}_se']:.4f}"
+           for name in METRICS]
+  return (f"eval at step {record['step']}, {record['rollouts']} rollouts, "
+          f"k={record['k']}: {', '.join(parts)}")
+
+
+def _rates(train: list[dict]) -> list[str]:
+  """The rollouts per second of each phase, without the first step.
+
+  The scoring of log-probs, `logp`, has a line if the recipe needs it.
+  """
+  first, *rest = map(records.phases, train)
+  seconds = [sum(column) for column in zip(*rest)]
+  rollouts = train[-1]["rollouts"] - train[0]["rollouts"]
+  lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
+  for phase, spent in zip((*records.PHASES, "step"), (*seconds, sum(seconds))):
+    if phase == "logp" and spent < 0.05:  # a clock that runs on
+      continue
+    lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"
+                 f"{rollouts / spent:12.0f}")
+  return [*lines, "and the first step, with compilation, "
+          f"{sum(first) + train[0]['seconds_compile']:.1f} s"]
+
+
+def table(kept: list[dict], path: str) -> str:
+  """The final table: metrics, time per phase, path of the records.
+
+  The best evaluation is that with the highest avg.
+  """
+  evals = [r for r in kept if r["kind"] == "eval"]
+  train = [r for r in kept if r["kind"] == "train"]
+  start, end, best = evals[0], evals[-1], max(evals, key=lambda r: r["avg"])
+  heads = ("start", f"best, step {best['step']}", f"final, step {end['step']}")
+  lines = [
+      f"{end['eval_set']}: {len(end['correct'])} problems, k = {end['k']}",
+      f"{'':10}" + "".join(f"{head:>19}" for head in heads)]
+  for name in METRICS:
+    cells = [f"{r[name]:.4f} ± {r[f'{name}_se']:.4f}"
+             for r in (start, best, end)]
+    lines.append(f"{name}@{end['k']}".ljust(10)
+                 + "".join(f"{cell:>19}" for cell in cells))
+  if len(train) > 1:
+    lines.extend(_rates(train))
+  return "\n".join([*lines, f"records: {path}"])
+
+
+def chosen_texts(reward_Bpxn: np.ndarray, count: int) -> np.ndarray:
+  """The indices of `count` rollouts of one problem, in [0, Bp n).
+
+  The problem is the first whose rollouts have different rewards, else the
+  first. Its best and its worst rollout come first.
+  """
+  n = reward_Bpxn.shape[1]
+  problem = int(np.argmax(np.ptp(reward_Bpxn, axis=1) > 0))
+  order = np.argsort(-reward_Bpxn[problem], kind="stable")
+  order = np.concatenate([order[:1], order[1:][::-1]])
+  return problem * n + order[:count]
+
+
+def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
+               reward_Bpxn: np.ndarray, advantage: np.ndarray, *, step: int,
+               count: int) -> list[dict]:
+  """The lines of samples.jsonl of one step.
+
+  Args:
+    tokenizer: of the policy.
+    prompts: of the problems, [Bp, ...].
+    rollouts: problem-major, [Bp n, ...].
+    reward_Bpxn: of the rollouts.
+    advantage: [Bp n], or [Bp n, T] of tokens, whose mean is stored.
+    step: updates made after this step.
+    count: lines.
+  """
+  index = chosen_texts(reward_Bpxn, count)
+  problem = int(index[0]) // reward_Bpxn.shape[1]
+  prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
+      problem, :int(prompts.len_P[problem])].tolist())
+  few = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
+  tokens = np.maximum(few.len_R, 1) if np.ndim(advantage) > 1 else (
+      np.ones(len(index)))
+  return [{"step": step, "problem": int(prompts.id_P[problem]),
+           "prompt": prompt, "response": text,
+           "reward": float(reward_Bpxn.reshape(-1)[i]),
+           "advantage": float(np.sum(advantage[i]) / tokens[row])}
+          for row, (i, text) in enumerate(zip(
+              index, rewards.texts(tokenizer, few), strict=True))]
+
+
+def texts_writer(folder: str, tokenizer, *, start: int, count: int):
+  """A function (prompts, rollouts, reward, advantage, step) that stores texts.
+
+  Each line of samples.jsonl has step, problem, prompt, response, reward and
+  advantage. A resumed run replaces the lines of the steps that it repeats. If
+  the file cannot be written, the function says so and the run goes on without.
+
+  Args:
+    folder: the workdir; nothing is stored in a bucket.
+    tokenizer: of the policy.
+    start: step at which the run starts or resumes.
+    count: rollouts of each step; 0: none.
+  """
+  path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
+  working = bool(count) and hosts.first()
+
+  def store(prompts, rollouts, reward_Bpxn, advantage, step: int) -> None:
+    nonlocal shown, working
+    if not working:
+      return
+    lines = text_lines(tokenizer, prompts, rollouts, reward_Bpxn, advantage,
+                       step=step, count=count)
+    if time.monotonic() - shown >= EVERY:
+      shown = time.monotonic()
+      text = lines[0]["prompt"] + lines[0]["response"]
+      hosts.say(f"step {step}, a rollout with reward {lines[0]['reward']:g}: "
+                f"{text[:SHOWN]!r}{' ...' * (len(text) > SHOWN)}")
+    if bucket.remote(folder):
+      return
+    try:
+      if step == start + 1 and os.path.exists(path):
+        _keep_before(path, step)
+      with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    except OSError as error:
+      working = False
+      hosts.say(f"{path}: cannot be written ({reason(error)}); no more texts "
+                "are stored")
+
+  return store
+
+
+def _keep_before(path: str, step: int) -> None:
+  """Removes the lines of a step and of those after it."""
+  kept = []
+  for line in pathlib.Path(path).read_text(
+      "utf-8", errors="replace").splitlines():
+    try:
+      if json.loads(line)["step"] < step:
+        kept.append(line + "\n")
+    except (ValueError, KeyError, TypeError):
+      continue  # torn by a kill
+  records.replace(path, "".join(kept).encode())
+
+
+def curves(record: dict) -> dict:
+  """The numbers of a record, by kind/name."""
+  return {f"{record['kind']}/{name}": value for name, value in record.items()
+          if type(value) in (int, float) and name not in NAMES}
+
+
+@contextlib.contextmanager
+def tensorboard(folder: str, start: int):
+  """Yields a writer of summaries by step.
+
+  Summaries of steps after `start`, written by a killed run, are purged.
+  """
+  import tensorboardX  # optional dependency
+
+  with tensorboardX.SummaryWriter(
+      os.path.join(folder, "tensorboard"), purge_step=start + 1) as writer:
+    def add(record: dict) -> None:
+      for name, value in curves(record).items():
+        writer.add_scalar(name, value, record["step"],
+                          walltime=record["unix_time"])
+    yield add
+
+
+@contextlib.contextmanager
+def wandb(folder: str, project: str, run_id: str, config: dict):
+  """Yields a writer to a W&B run whose id is that of the run, by rollouts.
+
+  A resumed run continues it. The W&B step is the number of rollouts, so W&B
+  drops records that a killed run had written before.
+  """
+  import wandb as library  # optional dependency
+
+  try:
+    run = library.init(
+        project=project, id=run_id, name=os.path.basename(folder.rstrip("/")),
+        resume="allow", config=config,
+        dir=folder if "://" not in folder else None,
+        settings=library.Settings(console="off"))
+  except (library.Error, OSError) as error:
+    raise InputError(
+        f"log.wandb={project!r}: W&B cannot start ({error}); run `wandb "
+        "login`, set WANDB_MODE=offline, or leave log.wandb out") from error
+  with run:
+    run.define_metric("rollouts")
+    run.define_metric("*", step_metric="rollouts")
+    yield lambda record: run.log(
+        curves(record) | {"rollouts": record["rollouts"]},
+        step=record["rollouts"])

@@ -1,0 +1,225 @@
+"""What changes from step to step, and what a resume restores of it.
+
+State = checkpoint (train state, flight) + a fold over the sound records up to
+its step, nothing else.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import time
+import typing
+
+import numpy as np
+from etils import epath
+
+from isojax import components
+from isojax import hosts
+from isojax import rollouts_in_flight
+from isojax.components import Setup
+from isojax.errors import InputError
+from isojax.ledger import checkpoint
+from isojax.ledger import records
+from isojax.ledger import workdir
+from isojax.types import TrainState
+
+RECORDS, CHECKPOINTS = "records.jsonl", "checkpoints"  # of a workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+  """What the records of a run say: a fold over them, at its last record."""
+
+  step: int = 0  # steps made
+  rollouts: int = 0  # sampled in them
+  totals: dict = dataclasses.field(  # cumulative fields of the records
+      default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
+  evaluated: int | None = None  # rollouts at the last evaluation
+  solved: frozenset[int] = frozenset()  # ids of problems not sampled again
+
+  def after(self, record: dict) -> "History":
+    """The history with one more record."""
+    if record["kind"] == "eval":
+      return dataclasses.replace(self, evaluated=record["rollouts"])
+    return dataclasses.replace(
+        self, step=record["step"], rollouts=record["rollouts"],
+        totals={name: record[name] for name in records.TOTALS},
+        solved=self.solved.union(record["solved"] or ()))
+
+
+def history_of(kept: list[dict]) -> History:
+  return functools.reduce(History.after, kept, History())
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+  """All that changes from step to step."""
+
+  train: TrainState
+  flight: typing.Any  # of in-flight updates, see rollouts; None without them
+  history: History
+
+
+def solved_D(setup: Setup, history: History) -> np.ndarray:
+  """Which training problems are not sampled while others are left: bool."""
+  return np.isin(setup.train.id_P, np.array(sorted(history.solved), np.uint32))
+
+
+def task_name(setup: Setup) -> str:
+  """What judges: a task, or python and a hash of the reward's file."""
+  if not setup.reward:
+    return setup.stratum.header["task"]
+  return f"python-{setup.identity['reward_sha256'][:12]}"
+
+
+def record_fields(setup: Setup, kind: str, history: History, *,
+                  n: int | None = None) -> dict:
+  """The fields that both kinds of records have, but for the alarms.
+
+  Args:
+    setup: of the run.
+    kind: train or eval.
+    history: with the step that the record is about.
+    n: rollouts per problem of that step; None: of the next one.
+  """
+  e, D = setup.e, len(setup.stratum.train)
+  n = e.alloc.n_after(history.rollouts) if n is None else n
+  return {"kind": kind, "run_id": setup.run_id, "seed": e.seed,
+          "model": e.model.path, "task": task_name(setup),
+          "split": setup.stratum.header["stratum"], "Bp": e.alloc.Bp, "n": n,
+          "m": e.alloc.m_of(n), "D": D, "step": history.step,
+          "rollouts": history.rollouts, "unix_time": round(time.time(), 3),
+          "epoch": history.step / (D // e.alloc.Bp),  # D // Bp steps each
+          **history.totals}
+
+
+def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
+  """The state at the newest checkpoint that the records reach, and its records.
+
+  Without any the run starts at step 0. Later records are removed from the
+  ledger; the run computes them again, with the same values.
+
+  Args:
+    setup: with a learner.
+    written: the ledger, opened; None but on process 0.
+    folder: the workdir.
+
+  Raises:
+    InputError: ledger and checkpoints do not match.
+  """
+  ledger, store = (os.path.join(folder, name) for name in (
+      RECORDS, CHECKPOINTS))
+  hosts.gather(None)  # until process 0 has opened the ledger
+  kept = written.kept if hosts.first() else records.read(ledger)
+  if kept and kept[0]["run_id"] != setup.run_id:
+    raise InputError(
+        f"{ledger}: the records of run {kept[0]['run_id']}, expected those of "
+        f"run {setup.run_id}; restore the run's own file")
+  reach = max((r["step"] for r in kept if r["kind"] == "train"), default=0)
+  every, in_flight = setup.e.checkpoint, setup.e.recipe.updates.in_flight > 0
+  saved = checkpoint.steps(store)
+  if saved and not epath.Path(ledger).exists():
+    raise InputError(
+        f"{store} contains step {saved[-1]}, but there is no {ledger}; restore "
+        "the records, or choose another --workdir to start again")
+  # A run may be killed before its first checkpoint is saved completely, at the
+  # latest when the second one is due.
+  if not saved and reach > 2 * every.every_steps:
+    raise InputError(
+        f"{ledger} has records up to step {reach}, but {store} contains no "
+        "checkpoint; restore the checkpoints, or choose another --workdir to "
+        "start again")
+  tx = setup.learner.tx
+  found = checkpoint.restore_newest(
+      store, components.abstract_state(setup, tx), setup.run_id, reach=reach,
+      keep=every.keep, host=in_flight)
+  hosts.agree({"checkpoint": found and found.step, "records": len(kept)})
+  step, train, flight = found or (-1, components.first_state(setup, tx), None)
+  if 0 < step < setup.e.alloc.M:
+    of = f" of {setup.e.alloc.M}" * (setup.e.recipe.filter.rounds == 1)
+    hosts.say(f"resuming from step {step}{of}")
+  if hosts.first():
+    written.cut(step)
+  kept = records.up_to(kept, step)
+  return State(train, rollouts_in_flight.opened(
+      flight, setup.sampler.slots) if in_flight else None,
+               history_of(kept)), kept
+
+
+def newest_policy(setup: Setup, folder: str):
+  """(step, parameters) of the newest checkpoint; of the base policy if none."""
+  store = os.path.join(folder, CHECKPOINTS)
+  if not checkpoint.steps(store):
+    hosts.say(f"{store} holds no checkpoint: this is the base policy")
+    return 0, components.base_params(setup)
+  tx, _ = components.make_optimizer(setup.e)
+  step, trained = checkpoint.restore_params(
+      store, None, components.abstract_state(setup, tx).params, setup.run_id)
+  return step, components.merged(setup, components.frozen_base(setup), trained)
+
+
+def _extended(setup: Setup, stored: workdir.Stored) -> bool:
+  """Whether a run is a stored one, but longer.
+
+  The learning rate does not depend on the budget, so a longer run begins with
+  the steps of a shorter one.
+  """
+  here, there = setup.identity["alloc"], stored.config["alloc"]
+  shorter = setup.identity | {
+      "alloc": here | {"C": there["C"], "M": there["M"]}}
+  return (here["C"] >= there["C"]
+          and workdir.run_id(setup.identity) != stored.identity
+          and workdir.run_id(shorter) == stored.identity)
+
+
+def as_stored(setup: Setup, config: dict, folder: str, *, run_id: str | None,
+              evaluate: bool) -> tuple[Setup, dict, workdir.Stored | None]:
+  """Setup and config under the run id of a workdir, and the run it extends.
+
+  Args:
+    setup, config: of the run.
+    folder: the workdir.
+    run_id: of a new workdir; None: the hash of what decides the results.
+    evaluate: the section `eval` may differ from that of the training run.
+  """
+  stored = workdir.read_config(folder) if workdir.claimed(folder) else None
+  if stored and evaluate:
+    same = {"eval": stored.config["eval"]}
+    config = config | same
+    setup = dataclasses.replace(setup, identity=setup.identity | same)
+  identity = workdir.run_id(setup.identity)
+  shorter = stored if stored and not evaluate and _extended(
+      setup, stored) else None
+  if stored and (stored.identity == identity or shorter):
+    run_id = stored.run_id
+  return (dataclasses.replace(setup, run_id=run_id or identity), config,
+          shorter)
+
+
+@contextlib.contextmanager
+def claimed(setup: Setup, config: dict, folder: str, *, run_id: str | None,
+            evaluate: bool):
+  """Yields the setup under the run id of the folder, which is locked.
+
+  Every process of the run must call. Writes config.json into a new folder.
+  Arguments are those of `as_stored`.
+
+  Raises:
+    InputError: the folder belongs to another run, is in use, or cannot be
+      written.
+  """
+  setup, config, shorter = hosts.run_on_all_hosts(lambda: as_stored(
+      setup, config, folder, run_id=run_id, evaluate=evaluate))
+  if shorter:
+    hosts.say(f"{folder} holds this run with alloc.C="
+              f"{shorter.config['alloc']['C']}: it is extended")
+  claim = workdir.claim(
+      folder, config | {"alloc": config["alloc"] | {"C": setup.e.alloc.C}},
+      setup.run_id, setup.model_sha256,
+      identity=workdir.run_id(setup.identity),
+      shorter=shorter and shorter.identity)
+  with contextlib.ExitStack() as stack:
+    hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
+    hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))
+    yield setup
