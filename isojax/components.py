@@ -20,7 +20,7 @@ from isojax.errors import InputError
 from isojax.ledger import workdir
 from isojax.models import decoder
 from isojax.models import hf_config
-from isojax.models import hf_tokenizer
+from isojax.models import tokenizer as tokenizer_lib
 from isojax.models import hf_weights
 from isojax.models import lora as lora_lib
 from isojax.models import shape as shape_lib
@@ -109,9 +109,9 @@ def open_policy(path: str, mesh) -> BasePolicy:
   # Before the tokenizer, whose loader also reads config.json, so that an error
   # of config.json is not reported as one of the tokenizer.
   model = decoder.Transformer(hf_config.read(folder), mesh)
-  tokenizer = hf_tokenizer.load(folder)
+  tokenizer = tokenizer_lib.load(folder)
   # Not len(tokenizer): Gemma 3's exceeds its embedding rows by one token.
-  ends = hf_tokenizer.eos_ids(folder, tokenizer)
+  ends = tokenizer_lib.eos_ids(folder, tokenizer)
   if max(ends) >= model.cfg.V:
     raise InputError(
         f"{path}: the EOS token id {max(ends)} is not below vocab_size="
