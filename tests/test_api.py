@@ -260,16 +260,16 @@ def test_an_interrupt_saves_a_run_that_resumes(run, tmp_path, monkeypatch):
   import _thread
   import signal
   from isojax import training
-  real, calls = training.record, []
+  real, calls = training.recorded, []
 
-  def record(*args):
-    calls.append(args[1])
+  def recorded(state, out, line):
+    calls.append(line["kind"])
     if calls.count("train") == 1:
       _thread.interrupt_main(signal.SIGINT)
-    return real(*args)
+    return real(state, out, line)
 
   before = signal.getsignal(signal.SIGINT)
-  monkeypatch.setattr(training, "record", record)
+  monkeypatch.setattr(training, "recorded", recorded)
   config = isojax.config("configs/hard.py", **SMALL, recipe=FAST)
   with pytest.raises(KeyboardInterrupt, match="call isojax.train again"):
     isojax.train(config, tmp_path / "run", progress=False)

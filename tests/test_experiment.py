@@ -16,7 +16,7 @@ from configs import easy
 from configs import hard
 from configs import ppo
 from isojax import experiment
-from isojax import run_context
+from isojax import components
 from isojax import config_file
 from isojax.errors import InputError
 from isojax.models import decoder
@@ -244,29 +244,29 @@ def test_keys_and_types(spoil, message):
 ])
 def test_experiments_that_cannot_run(fields, message):
   with pytest.raises(InputError, match=message):
-    run_context.prepare(changed(**fields))
+    components.prepare(changed(**fields))
 
 
 def test_slots_are_not_rounded_up_to_blocks():
   """In-flight results depend on the slots; so must not the slots on the mesh."""
-  one = run_context.prepare(changed(sampler__slots=6)).sampler
-  four = run_context.prepare(changed(sampler__slots=6, mesh__data=4)).sampler
+  one = components.prepare(changed(sampler__slots=6)).sampler
+  four = components.prepare(changed(sampler__slots=6, mesh__data=4)).sampler
   assert (one.slots, four.slots) == (6, 6)
   assert four.row_sizes[-1] == 8
 
 
 def test_all_rollouts_may_be_named_as_m():
   """GRPO-GA is m = n."""
-  assert run_context.prepare(changed(alloc__m=8)).e.alloc.m == 8
+  assert components.prepare(changed(alloc__m=8)).e.alloc.m == 8
 
 
 def test_one_rollout_per_problem_without_a_comparison():
   """PPO does not compare rollouts of a problem, so n = 1 is allowed."""
   alone = dict(alloc__n=1, recipe__loss__constants=dict(gamma=1.0, lam=0.95))
   gae = dict(recipe__loss__advantage="gae")
-  assert run_context.prepare(changed(**alone, **gae)).e.alloc.B == 32
+  assert components.prepare(changed(**alone, **gae)).e.alloc.B == 32
   with pytest.raises(InputError, match="use n >= 2"):
-    run_context.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
+    components.prepare(changed(**alone, **gae, recipe__filter__rounds=2))
 
 
 def test_a_tokenizer_of_another_checkpoint(tmp_path):
@@ -276,14 +276,14 @@ def test_a_tokenizer_of_another_checkpoint(tmp_path):
   tokenizer.add_tokens(["?"])
   tokenizer.save_pretrained(tmp_path / "m")
   here = dict(model__path=str(tmp_path / "m"))
-  run_context.prepare(changed(**here))  # nothing uses it, as in Gemma 3
+  components.prepare(changed(**here))  # nothing uses it, as in Gemma 3
   with pytest.raises(InputError, match="holds token 20, .* has only 20 "):
-    run_context.prepare(changed(**here, task__prompt__template="{question}?"))
+    components.prepare(changed(**here, task__prompt__template="{question}?"))
   (tmp_path / "m/generation_config.json").write_text(
       '{"eos_token_id": [1, 20]}')
   with pytest.raises(InputError, match="the EOS token id 20 is not below "
                      "vocab_size=20"):
-    run_context.prepare(changed(**here))
+    components.prepare(changed(**here))
 
 
 def chatty(tmp_path, template):
@@ -313,15 +313,15 @@ def test_a_template_that_refuses_a_system_turn(tmp_path):
                   "{{ raise_exception('no system') }}{% endif %}"
                   "{{ messages[0]['content'] }}")
   chat = dict(model__path=folder, task__prompt__chat=True)
-  run_context.prepare(changed(**chat))
+  components.prepare(changed(**chat))
   with pytest.raises(InputError, match="template refuses this: no system; .* "
                      "leave prompt.system empty"):
-    run_context.prepare(changed(**chat, task__prompt__system="1+1"))
+    components.prepare(changed(**chat, task__prompt__system="1+1"))
 
 
 def test_the_run_id_is_of_all_that_decides(tmp_path):
   folder = chatty(tmp_path, "{{ messages[0]['content'] }}")
-  prepared = lambda **more: run_context.prepare(changed(
+  prepared = lambda **more: components.prepare(changed(
       model__path=folder, task__prompt__chat=True, **more))
   first = prepared()
   (tmp_path / "m/chat_template.jinja").write_text(
@@ -347,7 +347,7 @@ def test_generators_are_checked_before_anything(tmp_path, source, message):
   strata_lib.write(path, HEADER | {"task": "reasoning_gym", "source": source},
                     PROBLEMS)
   with pytest.raises(InputError, match=message):
-    run_context.prepare(changed(task__stratum=path,
+    components.prepare(changed(task__stratum=path,
                             task__grader__name="reasoning_gym"))
 
 
@@ -479,7 +479,7 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
 def test_a_budget_that_is_not_spent_is_said(alloc, told):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
-  notes = run_context.other_budget(config, experiment.load(config).alloc)
+  notes = components.other_budget(config, experiment.load(config).alloc)
   assert [told in note for note in notes] == [True] * (told is not None)
 
 

@@ -283,7 +283,7 @@ def in_this_process(folder, small, **mesh):
   context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)).code == 0
 
 
 def test_a_host_with_other_flags_ends_all_at_once(tmp_path, small):

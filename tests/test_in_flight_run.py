@@ -48,7 +48,7 @@ def run(made, folder) -> tuple[int, list[dict]]:
   context = components.prepare(made)
   with workdir.claim(str(folder), made.to_dict(), context.run_id,
                      context.model_sha256):
-    code = training.train(context, str(folder))
+    code = training.train(context, str(folder)).code
   return code, records.read(os.path.join(folder, "records.jsonl"))
 
 

@@ -27,7 +27,7 @@ def run(config, folder):
   context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)).code == 0
   return context, records.read(os.path.join(folder, "records.jsonl"))
 
 

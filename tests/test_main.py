@@ -21,7 +21,7 @@ from isojax import experiment
 from isojax import components
 from isojax import state as state_lib
 from isojax import main as main_lib
-from isojax import opening
+from isojax import monitor
 from isojax.ledger import records
 from isojax.ledger import bucket
 from isojax import training
@@ -53,7 +53,7 @@ def run(config, folder) -> list[dict]:
   context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)).code == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 
@@ -100,10 +100,10 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
 
 @pytest.mark.parametrize("overrides, message", [
     (None, "not a row"), ([1], "not a row"), ("abc", "not a row"),
-    ({"alloc": 3}, "of other types than the config"),
-    ({"seed": "x"}, "of other types than the config"),
-    ({"seed": {"a": 1}}, "config.seed is a value"),
-    ({"alock": {"n": 3}}, "config.alock.n: no such key; the nearest is "
+    ({"alloc": 3}, "config.alloc=3: expected a section"),
+    ({"seed": "x"}, "config.seed='x': "),
+    ({"seed": {"a": 1}}, "config.seed={'a': 1}: "),
+    ({"alock": {"n": 3}}, "config.alock: no such key; the nearest is "
      r"config.alloc \(there are"),
     ({"alloc": {"p": 3}},
      r"config.alloc.p: no such key; the nearest is config.alloc\.")])
@@ -123,7 +123,7 @@ def test_what_a_run_writes(calm):
       ("train", 4), ("eval", 4), ("train", 5), ("eval", 5)]
   train = [r for r in kept if r["kind"] == "train"]
   assert [r["rollouts"] for r in train] == [24, 48, 72, 96, 120]
-  for name in components.TOTALS:
+  for name in records.TOTALS:
     totals = [r[name] for r in train]
     assert totals == sorted(totals)
     assert (totals[-1] > 0) == (name != "scored_tokens")  # nothing needs scores
@@ -212,7 +212,7 @@ def test_tensorboard_summaries(tmp_path):
 
 def test_a_run_begins_with_what_it_is(tmp_path, capfd):
   context = components.prepare(small(seed=5))
-  first, second = opening.opening(context).splitlines()
+  first, second = monitor.opening(context).splitlines()
   assert first == (
       f"hard {context.run_id}: isojax/assets/countdown-tiny (0.14M parameters);"
       f" {len(context.stratum.train)} problems of hard, 30 for validation")
@@ -227,7 +227,7 @@ def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
   context = components.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(tmp_path)) == cli.DIVERGED
+    assert training.train(context, str(tmp_path)).code == cli.DIVERGED
   said = capfd.readouterr().err
   assert "are not finite after step" in said and "base_lr" in said
   kept = records.read(str(tmp_path / "records.jsonl"))
@@ -316,17 +316,20 @@ def test_a_finished_run_is_extended_to_a_larger_budget(calm, tmp_path):
   shutil.copytree(source, folder)
   longer = small(alloc=dict(C=192))
   context = components.prepare(longer)
-  stored = run_folder.extended(context, str(folder))
+  extends = lambda config: state_lib.as_stored(
+      components.prepare(config), config.to_dict(), str(folder), run_id=None,
+      evaluate=False)[2]
+  stored = extends(longer)
   assert stored.run_id == kept[0]["run_id"] != context.run_id
   for other in (small(alloc=dict(C=192), seed=4), small(alloc=dict(C=96)),
                 small(), small(alloc=dict(C=192, M=2))):  # 2 steps are fewer
-    assert run_folder.extended(components.prepare(other), str(folder)) is None
-  context, values = state_lib.as_stored(
+    assert extends(other) is None
+  context, values, _ = state_lib.as_stored(
       context, longer.to_dict(), str(folder), run_id=None, evaluate=False)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256,
                      identity=workdir.run_id(context.identity),
                      shorter=stored.identity):
-    assert training.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)).code == 0
   got = records.read(str(folder / "records.jsonl"))
   assert got[:len(kept)] == kept and {r["run_id"] for r in got} == {
       stored.run_id}
@@ -374,7 +377,7 @@ def evaluated(monkeypatch, folder, sets=(), **section):
   monkeypatch.setattr(main_lib, "_EVAL_SETS", type("F", (), {"value": sets}))
   path = str(folder / "eval.jsonl")
   before = len(records.read(path))
-  context, values = state_lib.as_stored(
+  context, values, _ = state_lib.as_stored(
       context, config.to_dict(), str(folder), run_id=None, evaluate=True)
   with workdir.claim(str(folder), values, context.run_id, context.model_sha256):
     assert main_lib.evaluate_only(context, str(folder)) == 0

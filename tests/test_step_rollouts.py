@@ -122,7 +122,7 @@ def run(config, folder) -> list[dict]:
   context = components.prepare(config)
   with workdir.claim(str(folder), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(folder)) == 0
+    assert training.train(context, str(folder)).code == 0
   return records.read(os.path.join(folder, "records.jsonl"))
 
 

@@ -16,6 +16,7 @@ from tests import test_hosts
 WORKER = """
 import json, time
 from isojax import hosts
+from isojax import preemption
 
 hosts.initialize(None, None, None)
 preemption.EVERY = 0.5

@@ -1,0 +1,149 @@
+"""What a run tells people: progress, table, texts and curves, by hand."""
+
+import glob
+import json
+
+import numpy as np
+import pytest
+
+from isojax import monitor
+from isojax import progress
+from isojax.errors import InputError
+
+
+def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
+  """10 s for the first 100 rollouts, then 2 s for each 100."""
+  now = iter([0.0, 10.0, 12.0, 14.0])
+  monkeypatch.setattr("time.monotonic", lambda: next(now))
+  report = progress.reporter(step=4, steps=9, rollouts=400, C=900,
+                             every_seconds=1.0)
+  for step in (5, 6, 7):
+    report(step, 100 * step, 0.5)
+  assert capsys.readouterr().err.splitlines() == [
+      "step 5/9  reward 0.500",
+      "step 6/9  50 rollouts/s  reward 0.500  ETA 0:06",
+      "step 7/9  50 rollouts/s  reward 0.500  ETA 0:04"]
+
+
+def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
+    monkeypatch, capsys):
+  now = iter([0.0, 9.0, 20.0, 25.0])
+  monkeypatch.setattr("time.monotonic", lambda: next(now))
+  with progress.track(10_000, "sampling", "rollouts") as advance:
+    for count in (1000, 3000, 1000):
+      advance(count)
+  assert capsys.readouterr().err == (
+      "sampling: 4,000/10,000 rollouts  273/s  ETA 0:22\n")
+  now = iter([0.0, 75.0])
+  with progress.track(8, "avg@4", "samples") as advance:
+    advance(0)  # a chunk in which none ended
+  assert capsys.readouterr().err == "avg@4: 0/8 samples  after 1:15\n"
+  with progress.track(3, "sampling", "rollouts", on=False) as advance:
+    advance(3)
+
+
+def test_clock():
+  assert [progress.clock(s) for s in (0, 61.9, 3599, 3661, 90_000)] == [
+      "0:00", "1:01", "59:59", "1:01:01", "25:00:00"]
+
+
+def evaluation(step, avg):
+  return {"kind": "eval", "step": step, "k": 2, "correct": [0] * 5,
+          "eval_set": "hard/validation"} | {
+              f"{name}{end}": avg for name in monitor.METRICS
+              for end in ("", "_se")}
+
+
+def test_a_table_by_hand():
+  """Bp * n = 6; the first step compiles and stands apart."""
+  first = dict(kind="train", rollouts=6, seconds_sample=9.0, seconds_score=0.5,
+               seconds_logp=0.0, seconds_update=0.5, seconds_compile=4.0)
+  train = [first] + [first | dict(
+      rollouts=rollouts, seconds_sample=3.0, seconds_score=1.0,
+      seconds_update=2.0) for rollouts in (12, 18)]
+  rates = ["             seconds   share  rollouts/s",
+           "sample           6.0     50%           2",
+           "score            2.0     17%           6",
+           "update           4.0     33%           3",
+           "step            12.0    100%           1",
+           "and the first step, with compilation, 14.0 s"]
+  evals = [evaluation(0, 0.25), evaluation(3, 0.75), evaluation(7, 0.5)]
+  cells = "0.2500 ± 0.2500    0.7500 ± 0.7500    0.5000 ± 0.5000"
+  assert monitor.table([*evals, *train], "r.jsonl").splitlines() == [
+      "hard/validation: 5 problems, k = 2",
+      "                        start       best, step 3      final, step 7",
+      *(f"{name + '@2':10}    {cells}" for name in monitor.METRICS),
+      *rates, "records: r.jsonl"]
+  # A recipe with several updates scores log-probs.
+  scored = [record | {"seconds_logp": 6.0} for record in train]
+  assert monitor.table([*evals, *scored], "r.jsonl").splitlines()[9:12] == [
+      "logp            12.0     50%           1",
+      "update           4.0     17%           3",
+      "step            24.0    100%           0"]
+
+
+def test_a_problem_that_is_half_solved_is_shown_first():
+  reward_Bpxn = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1.0]])
+  assert monitor.chosen_texts(reward_Bpxn, 2).tolist() == [4, 5]  # right, wrong
+  assert monitor.chosen_texts(reward_Bpxn, 9).tolist() == [4, 5, 3]
+  assert monitor.chosen_texts(np.zeros((2, 3)), 1).tolist() == [0]
+
+
+def test_a_resumed_run_repeats_no_text(tmp_path, monkeypatch):
+  path = tmp_path / "samples.jsonl"
+  path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+  monkeypatch.setattr(monitor, "text_lines", lambda *_, step, count: [
+      {"step": step, "prompt": "1", "response": "2", "reward": 0.0}])
+  store = monitor.texts_writer(str(tmp_path), None, start=2, count=1)
+  for step in (3, 4):
+    store(None, None, None, None, step)
+  lines = [json.loads(line) for line in path.open()]
+  assert [line["step"] for line in lines] == [1, 2, 3, 4]
+  assert "prompt" not in lines[1] and "prompt" in lines[2]
+
+
+RECORD = {"kind": "train", "seed": 3, "step": 2, "Bp": 4, "n": 6,
+          "unix_time": 1e9, "rollouts": 48, "sampled_tokens": 700,
+          "reward": 0.5, "kl": None, "model": "a", "correct": [1, 2],
+          "finite": True}
+
+
+def test_integers_are_curves_and_names_are_none():
+  assert monitor.curves(RECORD) == {
+      "train/n": 6, "train/rollouts": 48, "train/sampled_tokens": 700,
+      "train/reward": 0.5}
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+  """The library without what it remembers of the environment."""
+  library = pytest.importorskip("wandb")
+  library.teardown()
+  for name, value in dict(
+      WANDB_MODE="offline", WANDB_SILENT="true", HOME=tmp_path,
+      WANDB_API_KEY="", WANDB_CACHE_DIR=tmp_path, WANDB_DATA_DIR=tmp_path,
+      WANDB_CONFIG_DIR=tmp_path).items():
+    monkeypatch.setenv(name, str(value))
+  return library
+
+
+def test_a_resumed_run_is_the_same_wandb_run(wandb, tmp_path):
+  writer = lambda: monitor.wandb(str(tmp_path), "project", "abc", {"lr": 1})
+  with writer() as add:
+    add(RECORD)
+    assert (wandb.run.id, wandb.run.project) == ("abc", "project")
+    assert wandb.run.step == 48  # rollouts
+  with writer() as add:
+    add(RECORD | {"step": 4, "rollouts": 96})
+    assert wandb.run.id == "abc" and wandb.run.step == 96
+  wandb.teardown()  # its process writes the files after a run has ended
+  files = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-abc.wandb")
+  texts = [open(path, "rb").read() for path in files]
+  assert texts and all(b"train/sampled_tokens" in text for text in texts)
+
+
+def test_wandb_without_a_key_says_what_to_do(wandb, tmp_path, monkeypatch):
+  monkeypatch.setenv("WANDB_MODE", "online")
+  with pytest.raises(InputError, match="set WANDB_MODE=offline"):
+    with monitor.wandb(str(tmp_path), "project", "abc", {}):
+      pass
