@@ -34,7 +34,7 @@ from isojax.sampling import sizes as sizes_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
-from isojax.tasks import stratum_file as stratum_file_lib
+from isojax.tasks import strata as strata_lib
 from isojax.types import Prompts
 from isojax.types import TrainState
 
@@ -73,7 +73,7 @@ class Setup:
   identity: dict  # all inputs of the results
   run_id: str  # its hash
   tokenizer: object  # transformers' fast tokenizer
-  stratum: stratum_file_lib.Stratum
+  stratum: strata_lib.Stratum
   train: Prompts  # of stratum.train, host arrays
   validation: Prompts
   model: decoder.Transformer
@@ -188,16 +188,16 @@ def read_stratum(e: experiment_lib.Experiment, path: str, tokenizer, V: int):
     InputError: the grader cannot grade it, no training or no validation prompt
       fits, or a prompt has a token outside the model's vocabulary V.
   """
-  stratum, prompts = stratum_file_lib.read(path), {}
+  stratum, prompts = strata_lib.read(path), {}
   header, task = stratum.header, base_lib.TASKS[e.task.grader.name]
   if header["task"] != e.task.grader.name and task.read is None:
     raise InputError(
         f"{path} contains problems of {header['task']!r}, but task.grader.name="
         f"{e.task.grader.name!r} grades others; use the grader that they were "
         "measured with, or a reward of your own: task.grader.name=python")
-  task.check_source(stratum_file_lib.source(header))
+  task.check_source(strata_lib.source(header))
   kept, dropped = stratum, {}
-  for split in stratum_file_lib.SPLITS:
+  for split in strata_lib.SPLITS:
     problems = getattr(stratum, split)
     fitting, prompts[split] = prompts_lib.encode(
         tokenizer, problems, e.task.prompt, S=e.sampler.max_prompt_tokens, V=V,
@@ -249,7 +249,7 @@ def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
 def _prompts_sha256(prompts: dict[str, Prompts]) -> str:
   """Hash of encoded prompts, which chat templates may change."""
   content = hashlib.sha256()
-  for split in stratum_file_lib.SPLITS:
+  for split in strata_lib.SPLITS:
     content.update(prompts[split].len_P.tobytes())
     content.update(prompts[split].tokens_PxS.tobytes())
   return content.hexdigest()
@@ -269,7 +269,7 @@ def prepare(config) -> Setup:
   experiment_lib.check(e, problems=len(stratum.train),
                        max_positions=model.cfg.max_positions)
   reward = grader_lib.with_reward(e.task.grader, {})
-  grader_lib.probe(e.task.grader, stratum_file_lib.source(stratum.header)
+  grader_lib.probe(e.task.grader, strata_lib.source(stratum.header)
                    | reward, stratum.train[0])
   sampler, sampler_notes = make_sampler(base, e.sampler)
   update_kernel(e, model)
@@ -300,7 +300,7 @@ def prepare(config) -> Setup:
 def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
   """The prompts of each split, cut to the length of the longest."""
   return {split: sampler_lib.shortened(sampler, prompts[split])
-          for split in stratum_file_lib.SPLITS}
+          for split in strata_lib.SPLITS}
 
 
 def on_stratum(setup: Setup, path: str) -> Setup:

@@ -32,7 +32,7 @@ from isojax.ledger import records
 from isojax.sampling import compile_ahead
 from isojax.sampling import in_flight_queue
 from isojax.state import State
-from isojax.tasks import stratum_file
+from isojax.tasks import strata as strata_lib
 
 
 class End(typing.NamedTuple):
@@ -126,7 +126,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
   graded = rollouts_lib.graded_rollouts(
       setup, grader, params, problems, setup.validation, k,
       rng.stream(e.seed, "eval", step), e.eval, stop,
-      expected_P=stratum_file.expected_tokens(
+      expected_P=strata_lib.expected_tokens(
           setup.stratum, "validation", problems)).graded
   for line in graded.lost:
     hosts.say(f"evaluation: counted as wrong: {line}")

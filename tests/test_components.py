@@ -8,13 +8,13 @@ import pytest
 from configs import hard
 from isojax import experiment
 from isojax import mesh as mesh_lib
-from isojax import policy
+from isojax import components
 from isojax.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def opened():
-  return policy.opened_model(
+  return components.open_policy(
       "isojax/assets/countdown-tiny",
       mesh_lib.make_mesh(mesh_lib.MeshConfig(data=2, fsdp=1, tensor=1)))
 
@@ -27,8 +27,8 @@ def config(**changes):
 
 def test_pages_admit_more_slots(opened):
   """64 positions are the longest; 0.18 of 49 tokens are expected."""
-  plain, _ = policy.make_sampler(opened, config())
-  paged, notes = policy.make_sampler(opened, config(page=8))
+  plain, _ = components.make_sampler(opened, config())
+  paged, notes = components.make_sampler(opened, config(page=8))
   assert plain.pool is None and plain.slots < paged.slots < 512
   assert (paged.pool.page, paged.pool.longest) == (8, 63)
   assert notes[1] == (f"sampler: {paged.slots} slots, {paged.pool.pages} pages "
@@ -38,19 +38,19 @@ def test_pages_admit_more_slots(opened):
   held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) / 2
   assert 0.1 * 0.003 * 2**30 < held < 0.003 * 2**30 - 4 * 141_000
   # Longer answers are expected: fewer slots, each with more pages.
-  longer, _ = policy.make_sampler(opened, config(page=8, expected_tokens=30.0))
+  longer, _ = components.make_sampler(opened, config(page=8, expected_tokens=30.0))
   assert longer.slots < paged.slots
   assert (longer.pool.pages / longer.slots > paged.pool.pages / paged.slots)
 
 
 def test_a_pool_is_not_larger_than_its_slots_need(opened):
   """64 positions of 3 slots on a device, if all answers are long."""
-  short, notes = policy.make_sampler(
+  short, notes = components.make_sampler(
       opened, config(page=8, slots=6, memory_gib=1.0))
   assert short.slots == 6 and 8 <= short.pool.pages < 3 * 8
   assert notes == (f"sampler: 6 slots, {short.pool.pages} pages of 8 positions "
                    "on each device",)
-  longest, _ = policy.make_sampler(opened, config(
+  longest, _ = components.make_sampler(opened, config(
       page=8, slots=6, memory_gib=1.0, expected_tokens=49.0))
   assert short.pool.pages < longest.pool.pages <= 3 * 8
 
@@ -58,7 +58,7 @@ def test_a_pool_is_not_larger_than_its_slots_need(opened):
 def test_no_slot_fits(opened):
   with pytest.raises(InputError, match="not even one slot fits on a device, it "
                      "needs 0.000"):
-    policy.make_sampler(opened, config(page=8, memory_gib=1e-4))
+    components.make_sampler(opened, config(page=8, memory_gib=1e-4))
   for expected in (0.5, 50.0):
     with pytest.raises(InputError, match=f"expected_tokens={expected}: expected"
                        " None, or from 1 to max_new_tokens=49"):
