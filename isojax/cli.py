@@ -13,14 +13,13 @@ from absl import logging
 from ml_collections import config_flags
 
 from isojax import config_file
-from isojax import preemption
 from isojax.errors import InputError
 from isojax.errors import OutOfReachError
 
 BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
 # Run the same command again: after a signal (the run was saved), or when a
 # bucket was out of reach.
-PREEMPTED = preemption.CODE
+PREEMPTED = 75
 DIVERGED = 76  # after a NaN or infinite loss, which would happen again
 # Another process of the run ended after this start had saved a checkpoint: run
 # the same command again.

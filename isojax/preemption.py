@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 
-CODE = 75  # of a command that should be run again
+CODE = 75  # cli.PREEMPTED, whose import takes time
 EVERY = 5.0  # seconds between two exchanges of processes that are sampling
 
 
