@@ -143,7 +143,7 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     place = re.findall(r'File "(.+)", line (\d+)', str(error))
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
     raise InputError(f"{at}{_last_line(error)}") from None
-  except (AttributeError, KeyError):
+  except (AttributeError, KeyError, OSError):  # OSError: no such file
     config = config_file.read_config(config_path(argv))  # raises what is its own error
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, path = config, "config"
