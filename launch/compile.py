@@ -26,10 +26,9 @@ from absl import flags
 import jax
 import numpy as np
 
-from isojax import cli, compilation, progress, run_context
+from isojax import cli, compilation, components, progress
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
-from isojax import policy as policy_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
@@ -77,7 +76,7 @@ class Case:
   def text(self) -> str:
     e, s, mesh = self.e, self.sampler, self.model.mesh
     device = mesh.devices.flat[0]
-    kept = policy_lib.sampler_sizes(self.model, e.sampler)
+    kept = components.sampler_sizes(self.model, e.sampler)
     return "\n".join((
         *self.notes,
         f"{e.model.path} on {mesh.size} x {device.device_kind}, "
@@ -90,7 +89,7 @@ class Case:
         f"{e.recipe.loss.dtype}, head "
         f"{e.recipe.loss.head_dtype or e.recipe.loss.dtype}, gradients reduced "
         f"in {e.recipe.loss.reduce_dtype}{', remat' * e.recipe.loss.remat}, "
-        f"{run_context.update_kernel(e, self.model)}"))
+        f"{components.update_kernel(e, self.model)}"))
 
 
 def case(e: experiment_lib.Experiment, topology: str, *,
@@ -99,14 +98,14 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   devices = topology_lib.devices(topology)
   mesh = topology_lib.mesh_on(e.mesh, devices, topology)
   folder = hf_config.resolve(e.model.path, whole=False)
-  opened = policy_lib.Opened(folder, None, EOS, decoder.Transformer(
+  opened = components.BasePolicy(folder, None, EOS, decoder.Transformer(
       hf_config.read(folder), mesh))
   experiment_lib.check_sampler(
       e.sampler, max_positions=opened.model.cfg.max_positions)
   hbm = topology_lib.hbm(devices[0])
   if largest:
     e = the_largest(e, opened.model, hbm)
-  sampler, notes = policy_lib.make_sampler(opened, e.sampler)
+  sampler, notes = components.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
   planned = dict.fromkeys(NAMES + FURTHER) | (
       estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
@@ -127,9 +126,9 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               pool: int | None) -> memory_lib.Programs:
   """The planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
-  kept = policy_lib.sampler_sizes(model, e.sampler)
+  kept = components.sampler_sizes(model, e.sampler)
   return memory_lib.programs(
-      policy_lib.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
+      components.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
       weights=kept.weights, cache=kept.cache,
       sampled_head=kept.head,
       head=e.recipe.loss.head_dtype or e.recipe.loss.dtype,
@@ -138,7 +137,7 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
       pool=pool, chunk=e.sampler.chunk,
       prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
       gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
-      fused=run_context.update_kernel(e, model) != "einsum")
+      fused=components.update_kernel(e, model) != "einsum")
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
@@ -148,7 +147,7 @@ def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,
   least = estimated(e, model, 1, 1, True, pool=None)
   room = MARGIN * hbm - 3 * least.state - least.reference
   slots, *_ = dataclasses.replace(
-      policy_lib.sampler_sizes(model, e.sampler), fsdp=1).admitted(
+      components.sampler_sizes(model, e.sampler), fsdp=1).admitted(
           budget=room, most=2**20)
   # The optimizer's moments stay in memory during an accumulation.
   rows = sizes_lib.largest(lambda rows: estimated(
@@ -289,7 +288,7 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
   model, lora, planned = c.model, c.e.model.lora, c.planned
   rows, whole = (f(model.mesh) for f in (mesh_lib.row_sharding,
                                          mesh_lib.replicated))
-  critic = run_context.make_critic(c.e)
+  critic = components.make_critic(c.e)
   update = update_lib.make_update(
       model, tx, c.e.recipe.loss, lora, critic)
   own = state.critic if critic and critic.own else None
@@ -337,11 +336,11 @@ def updating(c: Case, state, base, tx) -> Iterator[Program]:
 
 def programs(c: Case) -> Iterator[Program]:
   """Yields the sampler's programs, then the update's."""
-  lora, (tx, _) = c.e.model.lora, run_context.make_optimizer(c.e)
+  lora, (tx, _) = c.e.model.lora, components.make_optimizer(c.e)
   base = (lora_lib.abstract_base(c.model, lora)
           if lora.rank or c.e.recipe.loss.kl_coef else None)
   state = optimizer_lib.abstract_state(
-      c.model, tx, lora, run_context.make_critic(c.e))
+      c.model, tx, lora, components.make_critic(c.e))
   yield from sampling(c, device_bytes((state, base)))
   yield from updating(c, state, base, tx)
 

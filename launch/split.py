@@ -38,7 +38,7 @@ from isojax import (
   rng,
 )
 from isojax import mesh as mesh_lib
-from isojax import policy as policy_lib
+from isojax import components
 from isojax.errors import InputError
 from isojax.models import decoder, hf_weights
 from isojax.models import shape as shape_lib
@@ -110,7 +110,7 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
   if note := compilation.keep_programs():
     progress.say(note)
   compilation.announce(progress.say)
-  policy = policy_lib.opened_model(cfg.model, mesh_lib.make_mesh(cfg.mesh))
+  policy = components.open_policy(cfg.model, mesh_lib.make_mesh(cfg.mesh))
   experiment.check_sampler(
       cfg.sampler, max_positions=policy.model.cfg.max_positions)
   pool = without_long(cfg, policy, read_pool(cfg))
@@ -184,7 +184,7 @@ def check(cfg: Split, pool: Pool) -> None:
 # --- Measuring ----------------------------------------------------------------
 
 
-def encoded(cfg: Split, policy: policy_lib.Opened, problems: list[Problem]):
+def encoded(cfg: Split, policy: components.BasePolicy, problems: list[Problem]):
   """The problems whose prompts fit, and these prompts."""
   return prompts_lib.encode(policy.tokenizer, problems, cfg.prompt,
                             S=cfg.sampler.max_prompt_tokens,
@@ -192,7 +192,7 @@ def encoded(cfg: Split, policy: policy_lib.Opened, problems: list[Problem]):
                             question=base.TASKS[cfg.grader.name].question)
 
 
-def without_long(cfg: Split, policy: policy_lib.Opened, pool: Pool) -> Pool:
+def without_long(cfg: Split, policy: components.BasePolicy, pool: Pool) -> Pool:
   """The pool of problems whose prompts fit, with a note on others."""
   kept = [encoded(cfg, policy, problems)[0]
           for problems in (pool.train, pool.validation)]
@@ -204,12 +204,12 @@ def without_long(cfg: Split, policy: policy_lib.Opened, pool: Pool) -> Pool:
   return Pool(*kept, pool.notes + notes)
 
 
-def decides(cfg: Split, policy: policy_lib.Opened) -> dict:
+def decides(cfg: Split, policy: components.BasePolicy) -> dict:
   """The header of a counts file: all that decides the counts."""
   reward = grader_lib.with_reward(cfg.grader, {})
   return {"model": cfg.model,
           "model_sha256": hf_weights.sha256(policy.folder),
-          "model_text_sha256": policy_lib.text_sha256(policy.folder),
+          "model_text_sha256": components.text_sha256(policy.folder),
           "prompt_sha256": prompts_lib.digest(policy.tokenizer, cfg.prompt),
           "task": cfg.grader.name, "answer": cfg.grader.answer,
           "prompt": dataclasses.asdict(cfg.prompt), "seed": cfg.seed,
@@ -221,7 +221,7 @@ def decides(cfg: Split, policy: policy_lib.Opened) -> dict:
               if reward else {})
 
 
-def counted(cfg: Split, policy: policy_lib.Opened, header: dict, by_key: dict,
+def counted(cfg: Split, policy: components.BasePolicy, header: dict, by_key: dict,
             shard: int, shards: int):
   """(the pass counts so far, how many problems are left to other shards)."""
   again = sorted({w.again for w in cfg.strata.values()} - {None})
@@ -237,13 +237,13 @@ def counted(cfg: Split, policy: policy_lib.Opened, header: dict, by_key: dict,
       by_key, counts, cfg.n, again))
 
 
-def measurement(cfg: Split, policy: policy_lib.Opened, grade):
+def measurement(cfg: Split, policy: components.BasePolicy, grade):
   """A function that measures n samples of each problem.
 
   Its arguments are those of `measure` in `pass_counts.completed`.
   """
   params = hf_weights.load(policy.folder, decoder.abstract_params(policy.model))
-  sampler, notes = policy_lib.make_sampler(policy, cfg.sampler)
+  sampler, notes = components.make_sampler(policy, cfg.sampler)
   for note in notes:
     progress.show(note)
 

@@ -13,7 +13,7 @@ import pytest
 from configs import hard
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
-from isojax import policy, run_context
+from isojax import components
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib
@@ -139,7 +139,7 @@ def test_a_small_model_on_a_small_slice():
   accumulate, _ = compile_lib.compiled(programs["accumulate"])
   assert "all-gather" in accumulate.collectives
   tiny = optimizer_lib.abstract_state(
-      case.model, run_context.make_optimizer(case.e)[0])
+      case.model, components.make_optimizer(case.e)[0])
   assert accumulate.beside == compile_lib.device_bytes(tiny.opt_state)
 
 
@@ -148,8 +148,8 @@ def test_the_programs_of_a_paged_sampler():
   e = small(fsdp=4)
   e = dataclasses.replace(e, sampler=dataclasses.replace(
       e.sampler, page=4, slots=8, max_new_tokens=49))
-  opened = policy.opened_model(e.model.path, mesh_lib.make_mesh(e.mesh))
-  sampler, _ = policy.make_sampler(opened, e.sampler)
+  opened = components.open_policy(e.model.path, mesh_lib.make_mesh(e.mesh))
+  sampler, _ = components.make_sampler(opened, e.sampler)
   planned = dict.fromkeys(compile_lib.NAMES + compile_lib.FURTHER)
   case = compile_lib.Case(e, opened.model, sampler, planned, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
@@ -157,7 +157,7 @@ def test_the_programs_of_a_paged_sampler():
                          "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.
   assert 16 <= sampler.pool.pages <= 2 * 16
-  pool = sampler.pool.pages * 4 * policy.shape_of(opened.model.cfg).kv_bytes_per_token(4)
+  pool = sampler.pool.pages * 4 * components.shape_of(opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
   for name in ("move", "decode"):
     row, _ = compile_lib.compiled(found[name])

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from configs import hard, split_math
-from isojax import config_file, run_context
+from isojax import components, config_file
 from isojax.errors import InputError
 from isojax.models import hf_weights
 from isojax.models import tokenizer as tokenizer_lib
@@ -256,7 +256,7 @@ def prepared(**task):
   limit = task.pop("limit", 15)
   config.sampler.max_prompt_tokens = limit
   config.update(task)
-  return run_context.prepare(config)
+  return components.prepare(config)
 
 
 def test_long_prompts_are_dropped_and_said():

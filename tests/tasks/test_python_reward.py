@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import evaluate, experiment, run_context
+from isojax import components, evaluate, experiment
+from isojax import state as state_lib
 from isojax.errors import InputError
 from isojax.frontier import read as rows_lib
 from isojax.frontier import study as study_lib
@@ -134,10 +135,10 @@ def test_the_content_of_the_file_is_part_of_the_run_id(tmp_path):
   for text in ("score = lambda *_: 1", "score = lambda *_: 0",
                "score = lambda *_: 1"):
     path.write_text(text)
-    context = run_context.prepare(own(path))
+    context = components.prepare(own(path))
     ids.append(context.run_id)
     digest = context.identity["reward_sha256"]
-    assert run_context.task_name(context) == f"python-{digest[:12]}"
+    assert state_lib.task_name(context) == f"python-{digest[:12]}"
   assert ids[0] == ids[2] != ids[1]
   plain = hard.get_config()
   assert "file" not in experiment.identity(plain.to_dict())["task"]["grader"]
@@ -147,7 +148,7 @@ def test_a_run_is_refused_before_anything_is_compiled(tmp_path):
   path = tmp_path / "r.py"
   path.write_text("def score(q, a, p):\n  return len(a) / len(p['gold'])")
   with pytest.raises(InputError, match="r.py:2: KeyError: 'gold'; correct"):
-    run_context.prepare(own(path))
+    components.prepare(own(path))
 
 
 def test_evaluations_of_graded_rewards():
