@@ -33,7 +33,7 @@ def insert(path, where: str, body: str):
     return
   text = path.read_text("utf-8")
   if where == ", with the imports":
-    at = text.index("from isojax.tasks.problem import Pool\n")
+    at = text.index("from isojax.tasks.problem import Pool, Problem\n")
   elif where:
     table = re.fullmatch(r", in ([A-Z_]+)", where)[1]
     at = text.index(f"\n{table} = {{\n") + len(f"\n{table} = {{\n")

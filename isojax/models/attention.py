@@ -53,7 +53,7 @@ class Seen:
     return self.prompt_B is None and self.first_BxT is None
 
   def mask(self, B: int, T: int) -> jax.Array:
-    """Returns the slots as a mask, bool [B, T, S + T]."""
+    """The slots as a mask, bool [B, T, S + T]."""
     slot_L, at_T = jnp.arange(self.S + T), self.S + jnp.arange(T)
     own = ((slot_L[None, None] <= at_T[None, :, None])
            & (slot_L[None, None] >= self.first[:, :, None]))
@@ -79,7 +79,7 @@ def windowed(mask_BxTxL, window: int | None):
 
 def choose(wanted: str, cfg, mesh, *, dtype: str, precision: str, length: int,
            knob: str) -> str:
-  """Returns the kernel for a model on a mesh: the wanted one, or the best.
+  """The kernel for a model on a mesh: the wanted one, or the best.
 
   Args:
     wanted: one of CHOICES; "auto" is the best.
@@ -237,7 +237,7 @@ class Sparse(typing.NamedTuple):
 
 
 def sparse(seen_BxIxJ) -> Sparse:
-  """Returns the blocks for splash.
+  """The blocks for splash.
 
   Where a block is not computed, the next one of its row is fetched already, or
   the last one stays: nothing is fetched that is not used.
@@ -264,7 +264,7 @@ def sparse(seen_BxIxJ) -> Sparse:
 
 @functools.cache
 def splash_mask(S: int, T: int):
-  """Returns what a token attends to inside the blocks that splash computes.
+  """What a token attends to inside the blocks that splash computes.
 
   It has one block; `sparse` says which there are. What a token attends to is
   packed into an integer: (first << 16) + last of its own slots. Rows follow
@@ -290,7 +290,7 @@ def splash_mask(S: int, T: int):
 
 def splash_kernel(number_T, blocks: Sparse, *, S: int, T: int, N: int,
                   cap: float | None, interpret: bool):
-  """Returns the kernel for rows that follow each other, with these blocks.
+  """The kernel for rows that follow each other, with these blocks.
 
   Args:
     number_T: what each token attends to, see `splash_mask`.

@@ -35,7 +35,7 @@ class Int8:
 
 
 def quantized(weight, inputs: tuple[int, ...]) -> Int8:
-  """Returns the nearest Int8 of a weight; `inputs` are axes, see INPUTS."""
+  """The nearest Int8 of a weight; `inputs` are axes, see INPUTS."""
   weight = weight.astype(jnp.float32)
   largest = jnp.max(jnp.abs(weight), axis=inputs, keepdims=True)
   scale = jnp.where(largest == 0, 1.0, largest / 127)  # NaN stays NaN
@@ -44,13 +44,13 @@ def quantized(weight, inputs: tuple[int, ...]) -> Int8:
 
 
 def shardings(of_weight: NamedSharding, inputs: tuple[int, ...]) -> Int8:
-  """Returns the shardings of the Int8 of a weight."""
+  """The shardings of the Int8 of a weight."""
   return Int8(of_weight, NamedSharding(of_weight.mesh, P(*(
       axis for i, axis in enumerate(of_weight.spec) if i not in inputs))))
 
 
 def matmul(x_TxI, number_IxO, scale_O, dtype):
-  """Returns x times a matrix, summed in `dtype`, also over devices."""
+  """x times a matrix, summed in `dtype`, also over devices."""
   out = jnp.dot(x_TxI, number_IxO.astype(x_TxI.dtype),
                 preferred_element_type=dtype)
   return (out * scale_O[None]).astype(dtype)

@@ -57,7 +57,7 @@ def lacks(platform: str, *, capability: float | None, H: int, K: int,
 
 
 def blocks(length: int) -> tuple[int, int]:
-  """Returns (size, count) of the fewest equal blocks of at most BLOCK tokens.
+  """(size, count) of the fewest equal blocks of at most BLOCK tokens.
 
   Sizes are multiples of LANES.
   """
@@ -66,7 +66,7 @@ def blocks(length: int) -> tuple[int, int]:
 
 
 def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
-  """Returns the blocks of scores that a row's tokens need, bool [B, I, J].
+  """The blocks of scores that a row's tokens need, bool [B, I, J].
 
   I blocks of tokens, J blocks of slots. A block of padding alone needs the
   block with its first own slot, as a softmax needs one.
@@ -91,7 +91,7 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
 
 
 def computed_slots(prompt: float, own: float, *, S: int, T: int) -> float:
-  """Returns the slots whose scores are computed for a packed token: estimated.
+  """The slots whose scores are computed for a packed token: estimated.
 
   A block of tokens needs the slots from the answer of its first token to its
   end. Both ends of these slots, and that of the prompt, are inside a block.

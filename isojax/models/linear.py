@@ -13,7 +13,7 @@ from isojax.models.int8 import Int8
 
 @jax.custom_vjp
 def copied(weight, copy):
-  """Returns the copy's values; the gradient goes to the weight."""
+  """The copy's values; the gradient goes to the weight."""
   return copy.astype(weight.dtype)
 
 
@@ -22,13 +22,13 @@ copied.defvjp(lambda weight, copy: (copied(weight, copy), None),
 
 
 def rounded(weight, dtype):
-  """Returns a weight rounded to `dtype`; its gradient is not rounded."""
+  """A weight rounded to `dtype`; its gradient is not rounded."""
   return copied(weight, jax.lax.stop_gradient(weight).astype(dtype))
 
 
 @jax.custom_vjp
 def matmul(x, weight):
-  """Returns x times a weight, in x's dtype.
+  """x times a weight, in x's dtype.
 
   The weight's gradient is computed in the weight's dtype, because XLA reduces
   it over devices directly after the product.
@@ -52,7 +52,7 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def product(x_BxT, weight):
-  """Returns x [B, T, *inputs] times weight [*inputs, *outputs].
+  """x [B, T, *inputs] times weight [*inputs, *outputs].
 
   Both are reshaped to matrices. For other shapes XLA:CPU computes the gradient
   of the weight from a transposed copy, which takes 1.5 times as long.
@@ -68,7 +68,7 @@ def product(x_BxT, weight):
 
 
 def whole(weight, copy, sharding):
-  """Returns a layer's weight, gathered over the row shards from its copy.
+  """A layer's weight, gathered over the row shards from its copy.
 
   The gradient goes back to the shards. Without these constraints XLA gathers
   the weight for each product, and reduces the whole gradient.
@@ -79,7 +79,7 @@ def whole(weight, copy, sharding):
 
 
 def by_rows(x_TxD, weight_VxD):
-  """Returns x times each row of a matrix, in float32: [T, V]."""
+  """x times each row of a matrix, in float32: [T, V]."""
   if isinstance(weight_VxD, Int8):
     return int8.matmul(x_TxD, weight_VxD.number.T, weight_VxD.scale,
                        jnp.float32)
@@ -88,7 +88,7 @@ def by_rows(x_TxD, weight_VxD):
 
 
 def embedded(weight_VxD, tokens, dtype):
-  """Returns the rows of tokens, in `dtype`."""
+  """The rows of tokens, in `dtype`."""
   if isinstance(weight_VxD, Int8):
     rows = weight_VxD.number[tokens] * weight_VxD.scale[tokens][..., None]
   else:

@@ -48,7 +48,7 @@ FULL = LoraConfig(rank=0, alpha=1.0, targets=())
 
 
 def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
-  """Returns shapes and shardings of the base: bfloat16 if it is frozen."""
+  """Shapes and shardings of the base: bfloat16 if it is frozen."""
   params = decoder.abstract_params(model)
   if not cfg.rank:
     return params
@@ -57,7 +57,7 @@ def abstract_base(model: decoder.Transformer, cfg: LoraConfig):
 
 
 def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
-  """Returns shapes and shardings of the trained parameters, float32.
+  """Shapes and shardings of the trained parameters, float32.
 
   With adapters: {layer: {target: {"a": [in..., rank], "b": [rank, out...]}}}.
   """
@@ -96,7 +96,7 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
 
 def merge(cfg: LoraConfig, base, trained, dtype=jnp.float32, *,
           precision: str = "highest"):
-  """Returns the decoder's parameters; differentiable in `trained`.
+  """The decoder's parameters; differentiable in `trained`.
 
   Product and sum are float32, the product with a precision of
   precision.PRECISIONS; the result is returned in `dtype`.

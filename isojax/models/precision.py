@@ -13,7 +13,7 @@ PRECISIONS = ("default", "high", "highest")  # jax.lax.Precision, lower case
 
 
 def of_dtype(precision: str, dtype: str) -> str:
-  """Returns the precision for a program whose activations have a dtype.
+  """The precision for a program whose activations have a dtype.
 
   Programs in bfloat16 keep jax's default: Pallas kernels refuse any other
   precision for bfloat16 operands, and products of a float32 gradient with a
@@ -24,7 +24,7 @@ def of_dtype(precision: str, dtype: str) -> str:
 
 
 def traced(function, precision: str):
-  """Returns the function, whose products are traced with a precision.
+  """The function, whose products are traced with a precision.
 
   Products with a precision of their own keep it. Gradients have that of the
   forward product.
@@ -38,7 +38,7 @@ def traced(function, precision: str):
 
 
 def of_head(function, head_dtype: str | None):
-  """Returns the function, whose products are exact if the head is float32.
+  """The function, whose products are exact if the head is float32.
 
   A program in bfloat16 has a float32 head's product alone at this precision.
   """

@@ -21,7 +21,7 @@ class Family:
 
   @property
   def norms(self) -> int:
-    """Returns the norms per layer of the model's width."""
+    """The norms per layer of the model's width."""
     return 4 if self.gemma else 2
 
 
@@ -54,18 +54,18 @@ class ModelShape:
 
   @property
   def layer_matmul(self) -> int:
-    """Returns the parameters of one layer's seven matrices."""
+    """The parameters of one layer's seven matrices."""
     return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
             + 3 * self.width * self.mlp)
 
   @property
   def head(self) -> int:
-    """Returns the parameters of the vocabulary's matrix."""
+    """The parameters of the vocabulary's matrix."""
     return self.width * self.vocab
 
   @property
   def matmul_params(self) -> int:
-    """Returns the parameters in all products of a token, logits included."""
+    """The parameters in all products of a token, logits included."""
     return self.layers * self.layer_matmul + self.head
 
   @property
@@ -78,18 +78,18 @@ class ModelShape:
             + self.head * (1 if self.tied else 2))
 
   def lora_params(self, rank: int) -> int:
-    """Returns the sum of rank * (in + out) over all matrices of the layers."""
+    """The sum of rank * (in + out) over all matrices of the layers."""
     q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
     ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
         self.width + self.mlp)
     return self.layers * rank * ends
 
   def kv_bytes_per_token(self, number: int) -> int:
-    """Returns the bytes of a token's keys and values, `number` bytes each."""
+    """The bytes of a token's keys and values, `number` bytes each."""
     return 2 * self.layers * self.kv_heads * self.head_dim * number
 
   def forward_flops(self, context, head: bool):
-    """Returns the FLOPs of one token in a forward.
+    """The FLOPs of one token in a forward.
 
     2 per matrix parameter, and 4 heads head_dim context per layer for scores
     and sums of values.
@@ -104,7 +104,7 @@ class ModelShape:
 
 
 def model_shape(config: dict, *, path: str) -> ModelShape:
-  """Returns the shape in a parsed Hugging Face config.json.
+  """The shape in a parsed Hugging Face config.json.
 
   Raises:
     InputError: not a dense text model of a known family; names file and field.

@@ -60,7 +60,7 @@ class CriticConfig:
 
 
 def abstract_params(model: decoder.Transformer, cfg: CriticConfig, lora):
-  """Returns shapes and shardings of the critic's parameters, float32.
+  """Shapes and shardings of the critic's parameters, float32.
 
   An own trunk has no output head.
   """
@@ -73,12 +73,12 @@ def abstract_params(model: decoder.Transformer, cfg: CriticConfig, lora):
 
 
 def headless(params: dict) -> dict:
-  """Returns parameters of a decoder without a separate output head."""
+  """Parameters of a decoder without a separate output head."""
   return {name: x for name, x in params.items() if name != "head"}
 
 
 def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
-  """Returns the parameters of step 0.
+  """The parameters of step 0.
 
   Args:
     trunk: trained parameters of an own trunk; not used by a shared one.
@@ -92,7 +92,7 @@ def init_params(model: decoder.Transformer, cfg: CriticConfig, trunk) -> dict:
 
 def trunk(model: decoder.Transformer, base, trained, lora, *,
           precision: str) -> dict:
-  """Returns a decoder's parameters; differentiable in `trained`.
+  """A decoder's parameters; differentiable in `trained`.
 
   Args:
     base: the frozen parameters below adapters, or None.
@@ -108,13 +108,13 @@ def trunk(model: decoder.Transformer, base, trained, lora, *,
 
 @jax.named_scope("value")
 def values(hidden_RxWxD, value_D):
-  """Returns the value of the state of each token: float32 [R, W]."""
+  """The value of the state of each token: float32 [R, W]."""
   return jnp.einsum("rwd,d->rw", hidden_RxWxD.astype(jnp.float32), value_D,
                     precision=jax.lax.Precision.HIGHEST)
 
 
 def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):
-  """Returns (weighted sum of the value loss, sums for the metrics)."""
+  """(weighted sum of the value loss, sums for the metrics)."""
   columns = batch.columns
   loss, _ = losses.value_loss(
       values(hidden_RxWxD, value_D), columns["value"], columns["return"],
@@ -126,7 +126,7 @@ def term(hidden_RxWxD, value_D, batch: Batch, clip: float | None):
 
 def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """Returns the hidden states [R, W, D] of an own trunk."""
+  """The hidden states [R, W, D] of an own trunk."""
   weights = jax.tree.map(
       lambda x: x.astype(loss.reduce_dtype),
       trunk(model, base, params["trunk"], lora, precision=loss.precision))
@@ -136,7 +136,7 @@ def own_hidden(model: decoder.Transformer, params, base, batch: Batch,
 
 def own_values(model: decoder.Transformer, params, base, batch: Batch,
                loss: LossConfig, lora):
-  """Returns the values [R, W] of an own critic for a microbatch.
+  """The values [R, W] of an own critic for a microbatch.
 
   Args:
     model: with the kernel of the update.
@@ -149,7 +149,7 @@ def own_values(model: decoder.Transformer, params, base, batch: Batch,
 
 def gradient(model: decoder.Transformer, params, base, batch: Batch,
              loss: LossConfig, cfg: CriticConfig, lora):
-  """Returns (gradient, sums) of an own critic; arguments as `own_values`."""
+  """(gradient, sums) of an own critic; arguments as `own_values`."""
   def total(params):
     return term(own_hidden(model, params, base, batch, loss, lora),
                 params["value"], batch, cfg.clip)
@@ -158,7 +158,7 @@ def gradient(model: decoder.Transformer, params, base, batch: Batch,
 
 
 def explained_variance(value_BxT, return_BxT, mask_BxT) -> float | None:
-  """Returns 1 - var(return - value) / var(return) over tokens, on the host.
+  """1 - var(return - value) / var(return) over tokens, on the host.
 
   None if all returns are equal.
   """

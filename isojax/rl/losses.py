@@ -22,7 +22,7 @@ LOG_BOUND = 20.0
 
 @jax.named_scope("logp")
 def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
-  """Returns log p of the tokens and the entropy in nats: [R, T] each.
+  """Log-prob of the tokens, and the entropy in nats: [R, T] each.
 
   Both are those of the distribution at the sampling temperature.
   """
@@ -37,12 +37,12 @@ def logp_and_entropy(logits_RxTxV, tokens_RxT, *, temperature):
 
 
 def token_log_ratio(logp_RxT, old_logp_RxT):
-  """Returns logp - old, bounded to +-LOG_BOUND."""
+  """logp - old, bounded to +-LOG_BOUND."""
   return jnp.clip(logp_RxT - old_logp_RxT, -LOG_BOUND, LOG_BOUND)
 
 
 def answer_sums(x_RxW, offset_RxW):
-  """Returns the sum over each token's answer, at all tokens of the answer.
+  """The sum over each token's answer, at all tokens of the answer.
 
   A row packs several answers; an answer begins where the offset is 0. Sums of
   one answer do not depend on the answers before it in the row, as differences
@@ -72,7 +72,7 @@ def answer_sums(x_RxW, offset_RxW):
 
 
 def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
-  """Returns log s + logp - stop_gradient(logp), bounded to +-LOG_BOUND.
+  """log s + logp - stop_gradient(logp), bounded to +-LOG_BOUND.
 
   log s = stop_gradient(mean of logp - old over the answer), so s is the
   geometric mean of the tokens' ratios. All tokens of an answer have the same
@@ -91,13 +91,13 @@ def sequence_log_ratio(logp_RxW, old_logp_RxW, offset_RxW, mask_RxW):
 
 
 def reinforce(logp_RxT, log_ratio_RxT, advantage_RxT):
-  """Returns -A logp, and that no token is bounded: [R, T] each."""
+  """REINFORCE: -A logp; no token is bounded."""
   del log_ratio_RxT
   return -advantage_RxT * logp_RxT, jnp.zeros_like(logp_RxT, bool)
 
 
 def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
-  """Returns -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
+  """PPO's clipped loss, -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
   r = exp(log-ratio). In a strictly on-policy update r is 1 and the gradient is
   that of REINFORCE, -A grad logp, for any clip. DAPO (arXiv 2503.14476) has
@@ -118,7 +118,7 @@ def ppo_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low, clip_high):
 
 def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
                   clip_high, dual_clip):
-  """Returns ppo_clip, and where A < 0 at most dual_clip |A|.
+  """ppo_clip, and where A < 0 at most dual_clip |A|.
 
   Without that bound a token of negative advantage that has become likely,
   r > dual_clip, dominates the update. verl has dual_clip = 3.
@@ -134,7 +134,7 @@ def ppo_dual_clip(logp_RxT, log_ratio_RxT, advantage_RxT, *, clip_low,
 
 
 def cispo(logp_RxT, log_ratio_RxT, advantage_RxT, *, cap):
-  """Returns -stop_gradient(min(r, cap)) A logp.
+  """CISPO's loss, -stop_gradient(min(r, cap)) A logp.
 
   The cap bounds the ratio itself, as in ScaleRL and TRL, where it is 5.
   MiniMax and verl write the bound as 1 + epsilon_high: their 4 is cap = 5. A
@@ -157,7 +157,7 @@ POLICY_LOSSES = {
 
 
 def importance(gap_RxT, *, cap):
-  """Returns stop_gradient(min(exp(gap), cap)), the trainer / sampler weight.
+  """Trainer / sampler weight, stop_gradient(min(exp(gap), cap)).
 
   It corrects for the difference between trainer and sampler. It is truncated
   from above only.
@@ -174,7 +174,7 @@ def importance(gap_RxT, *, cap):
 
 
 def k1(logp_RxT, ref_logp_RxT):
-  """Returns logp - ref. For the reward: its expected gradient as a loss is 0.
+  """logp - ref. For the reward: its expected gradient as a loss is 0.
 
   The mean over tokens of the policy is KL(policy || ref).
   """
@@ -182,12 +182,12 @@ def k1(logp_RxT, ref_logp_RxT):
 
 
 def k2(logp_RxT, ref_logp_RxT):
-  """Returns (ref - logp)^2 / 2; its gradient is that of KL(policy || ref)."""
+  """(ref - logp)^2 / 2; its gradient is that of KL(policy || ref)."""
   return 0.5 * (ref_logp_RxT - logp_RxT)**2
 
 
 def k3(logp_RxT, ref_logp_RxT):
-  """Returns exp(d) - d - 1 with d = ref - logp, bounded to +-LOG_BOUND.
+  """exp(d) - d - 1 with d = ref - logp, bounded to +-LOG_BOUND.
 
   Its mean over tokens of the policy is KL(policy || ref); it is never negative.
   Its expected gradient is that of KL(ref || policy). verl bounds d likewise and
@@ -199,7 +199,7 @@ def k3(logp_RxT, ref_logp_RxT):
 
 
 def k3_k2(logp_RxT, ref_logp_RxT):
-  """Returns the value of k3 with the gradient of k2."""
+  """The value of k3 with the gradient of k2."""
   gradient = k2(logp_RxT, ref_logp_RxT)
   return jax.lax.stop_gradient(k3(logp_RxT, ref_logp_RxT)) + (
       gradient - jax.lax.stop_gradient(gradient))
@@ -214,7 +214,7 @@ KL_ESTIMATORS = {
 
 
 def value_loss(value_RxT, old_value_RxT, return_RxT, *, clip):
-  """Returns max((V - G)^2, (clip(V, V_old - clip, V_old + clip) - G)^2) / 2.
+  """max((V - G)^2, (clip(V, V_old - clip, V_old + clip) - G)^2) / 2.
 
   Returns:
     The loss, and whether the clip bounds the token: [R, T] each.

@@ -18,17 +18,17 @@ LEAST = 32  # tokens of a row, if all answers of a problem have as many
 
 
 def width(T: int, n: int) -> int:
-  """Returns the tokens of a row that packs n answers of at most T tokens."""
+  """The tokens of a row that packs n answers of at most T tokens."""
   return min(n * T, max(T, LEAST))
 
 
 def multiple(count: int, G: int) -> int:
-  """Returns `count` rounded down to a multiple of G, and at least G."""
+  """`count` rounded down to a multiple of G, and at least G."""
   return max(G, count // G * G)
 
 
 def packed(len_R, problem_R, W: int) -> list[list[int]]:
-  """Returns the answers of each row, in the order of their problems.
+  """The answers of each row, in the order of their problems.
 
   The answers of a problem are placed by decreasing length, each into the
   fullest row that has space for it (best-fit decreasing).
@@ -126,7 +126,7 @@ class Layout(typing.NamedTuple):
 
 
 def slot_tokens(S: int, longest: int, sizes: int) -> int:
-  """Returns the smallest of S, S / 2, S / 4, ... that the longest prompt fits.
+  """The smallest of S, S / 2, S / 4, ... that the longest prompt fits.
 
   Args:
     S: tokens of the largest slot.
@@ -142,7 +142,7 @@ def slot_tokens(S: int, longest: int, sizes: int) -> int:
 
 def layouts(len_B, used_B, len_P, *, n: int, T: int, S: int, G: int,
             tokens: int, prompt_sizes: int) -> list[Layout]:
-  """Returns the layout of each microbatch; none if no rollout is used.
+  """The layout of each microbatch; none if no rollout is used.
 
   Args:
     len_B: tokens of each rollout.
@@ -179,7 +179,7 @@ def layouts(len_B, used_B, len_P, *, n: int, T: int, S: int, G: int,
 
 
 def spread(layout: Layout, value, dtype) -> np.ndarray:
-  """Returns values of rollouts [B] or of their tokens [B, T] as [R, W].
+  """Values of rollouts [B] or of their tokens [B, T] as [R, W].
 
   Padding is 0.
   """
@@ -199,7 +199,7 @@ def collect(layout: Layout, value_RxW, out_BxT) -> None:
 
 def batch(layout: Layout, prompts: Prompts, rollouts: Rollouts,
           columns: dict) -> Batch:
-  """Returns a microbatch.
+  """A microbatch.
 
   Args:
     layout: of the microbatch.

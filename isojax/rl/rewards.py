@@ -16,7 +16,7 @@ OVERLONG = ("off", "all", "correct")
 
 
 def texts(tokenizer, rollouts: Rollouts) -> list[str]:
-  """Returns the text of each rollout, without the EOS that ended it."""
+  """The text of each rollout, without the EOS that ended it."""
   length_R = rollouts.len_R - rollouts.ended_R
   return tokenizer.batch_decode(
       [row[:length].tolist()
@@ -25,7 +25,7 @@ def texts(tokenizer, rollouts: Rollouts) -> list[str]:
 
 
 def overlong_penalty(length, *, limit: int, cache: int):
-  """Returns clip((limit - length) / cache - 1, -1, 0) for lengths in tokens.
+  """clip((limit - length) / cache - 1, -1, 0) for lengths in tokens.
 
   DAPO (arXiv 2503.14476): 0 up to limit - cache tokens, then linear down to -1
   at the limit. A length includes the EOS.
@@ -68,7 +68,7 @@ class RewardConfig:
 
 def shaped(correct_B, formatted_B, len_B, cfg: RewardConfig, *,
            format_coef: float):
-  """Returns the reward of each rollout.
+  """The reward of each rollout.
 
   It is 1 if the answer is right, else cfg.wrong; plus format_coef if it is in
   the expected place; plus the overlong penalty.

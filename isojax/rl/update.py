@@ -22,7 +22,7 @@ from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
 
 def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
              G: int, cfg: LossConfig) -> list[Batch]:
-  """Returns the microbatches of an update; none if no rollout has a gradient.
+  """The microbatches of an update; none if no rollout has a gradient.
 
   Args:
     prompts: host arrays, one prompt per problem.
@@ -43,7 +43,7 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
 
 def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
             cfg: LossConfig) -> list[packing.Layout]:
-  """Returns the layouts of the microbatches; see packing.layouts."""
+  """The layouts of the microbatches; see packing.layouts."""
   return packing.layouts(
       rollouts.len_R, used_B, prompts.len_P, n=n,
       T=rollouts.tokens_RxT.shape[1], S=prompts.tokens_PxS.shape[1], G=G,
@@ -51,12 +51,12 @@ def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
 
 
 def place(batch: Batch, mesh) -> Batch:
-  """Returns a microbatch on the devices, sharded by rows."""
+  """A microbatch on the devices, sharded by rows."""
   return mesh_lib.place(batch, mesh_lib.row_sharding(mesh))
 
 
 def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
-  """Returns the model with the update's remat, attention kernel and head.
+  """The model with the update's remat, attention kernel and head.
 
   Args:
     length: tokens of a row with its prompt.
@@ -72,7 +72,7 @@ def with_kernel(model: decoder.Transformer, cfg: LossConfig, length: int):
 
 def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
                   critic: Critic | None = None):
-  """Returns gradient(learned, base, batch, temperature) -> (gradient, sums).
+  """gradient(learned, base, batch, temperature) -> (gradient, sums).
 
   `learned` is what the policy's program trains, see `learned`. With a shared
   critic the value loss, times its coefficient, is part of the loss.
@@ -127,13 +127,13 @@ def make_gradient(bare: decoder.Transformer, cfg: LossConfig, lora,
 
 
 def row_length(batch: Batch) -> int:
-  """Returns the tokens of a row with its prompt."""
+  """The tokens of a row with its prompt."""
   return batch.prompts.tokens_PxS.shape[1] + batch.tokens_RxW.shape[1]
 
 
 def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
                   lora):
-  """Returns the policy's parameters, whose gradients are in reduce_dtype.
+  """The policy's parameters, whose gradients are in reduce_dtype.
 
   The gradient of a float32 head is in float32.
   """
@@ -148,7 +148,7 @@ def policy_params(model: decoder.Transformer, base, trained, cfg: LossConfig,
 
 
 def measuring(model: decoder.Transformer, temperature):
-  """Returns measure(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
+  """measure(hidden, weight, tokens) -> (logp, entropy), [R, c] each."""
   logits = precision_lib.of_head(decoder.logits, model.head_dtype)
 
   def measure(hidden, weight, tokens_RxW):
@@ -161,7 +161,7 @@ def measuring(model: decoder.Transformer, temperature):
 def make_score(bare: decoder.Transformer, cfg: LossConfig,
                names: tuple[str, ...], lora=lora_lib.FULL,
                critic: Critic | None = None):
-  """Returns score(state, base, batch, temperature) -> {name: [R, W]}.
+  """score(state, base, batch, temperature) -> {name: [R, W]}.
 
   One forward pass for each name, without gradient; values of a shared critic
   come from the pass of `old_logp` if there is one. Every process gets whole
@@ -208,7 +208,7 @@ def make_score(bare: decoder.Transformer, cfg: LossConfig,
 
 
 def learned(state: TrainState, critic: Critic | None):
-  """Returns what the policy's program trains: (policy, shared critic or None).
+  """What the policy's program trains: (policy, shared critic or None).
   """
   return state.params, (
       state.critic.params if critic and not critic.own else None)
@@ -216,7 +216,7 @@ def learned(state: TrainState, critic: Critic | None):
 
 def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
                 lora=lora_lib.FULL, critic: Critic | None = None):
-  """Returns the update: one program per microbatch, one for the optimizer.
+  """The update: one program per microbatch, one for the optimizer.
 
   Across devices XLA sums the gradients of a microbatch in cfg.reduce_dtype,
   the dtype of the products that make them (on CPUs always in float32). Over
@@ -267,7 +267,7 @@ def make_update(model: decoder.Transformer, tx, cfg: LossConfig,
 
 def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
               shared: Critic | None):
-  """Returns the programs of `make_update`: start, accumulate, apply, skip.
+  """The programs of `make_update`: start, accumulate, apply, skip.
 
   Gradients and sums start at zero, a microbatch is added to them, and the
   optimizer applies them; or the optimizer is skipped.
@@ -323,7 +323,7 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
 
 def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
                     critic: Critic):
-  """Returns update(state, base, batches, lr_factor) -> (state, metrics).
+  """update(state, base, batches, lr_factor) -> (state, metrics).
 
   As `make_update`, for the CriticState of a critic with its own trunk.
   """
@@ -371,5 +371,5 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
 
 
 def zeros(abstract):
-  """Returns arrays of zeros with these shapes and dtypes."""
+  """Arrays of zeros with these shapes and dtypes."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract)

@@ -47,7 +47,7 @@ KINDS = {"whole": _whole, "boxed": _boxed, "hash": _hash, "tags": _tags}
 
 
 def extract(text: str, kind: str) -> str | None:
-  """Returns the answer in the place that `kind` names, or None.
+  """The answer in the place that `kind` names, or None.
 
   A blank answer is None. Space around an answer is kept for the task's judge.
   """

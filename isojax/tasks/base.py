@@ -13,7 +13,7 @@ from isojax.tasks.problem import Pool, Problem
 
 
 def question_of(problem: Problem) -> str:
-  """Returns the question as it is stored."""
+  """The question as it is stored."""
   return problem.question
 
 

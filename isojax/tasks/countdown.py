@@ -26,7 +26,7 @@ _ASCII_SPACE = " \t\n\r\v\f"
 
 
 def _splitmix64(state: int) -> tuple[int, int]:
-  """Returns the next state and 64 mixed bits (Steele, Lea, Flood 2014)."""
+  """The next state and 64 mixed bits (Steele, Lea, Flood 2014)."""
   state = (state + 0x9E3779B97F4A7C15) & _MASK
   z = state
   z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -35,20 +35,20 @@ def _splitmix64(state: int) -> tuple[int, int]:
 
 
 def content(question: str) -> str:
-  """Returns the question with its numbers sorted, equal for equal problems."""
+  """The question with its numbers sorted, equal for equal problems."""
   numbers, target = question.split("=")
   return " ".join(map(str, sorted(map(int, numbers.split())))) + "=" + target
 
 
 def split_of(question: str) -> str:
-  """Returns "validation" for one problem in five, by a hash of its content."""
+  """"validation" for one problem in five, by a hash of its content."""
   digest = hashlib.blake2b(content(question).encode(), digest_size=8).digest()
   share = int.from_bytes(digest, "little") % VALIDATION_SHARE
   return "train" if share else "validation"
 
 
 def _join(op: str, left, right):
-  """Returns (value, text, precedence) of left op right, with few brackets."""
+  """(value, text, precedence) of left op right, with few brackets."""
   (a, left_text, left_rank), (b, right_text, right_rank) = left, right
   rank = _PRECEDENCE[op]
   if left_rank < rank:
@@ -60,7 +60,7 @@ def _join(op: str, left, right):
 
 
 def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
-  """Returns the solvable problem at (seed, index) of a split.
+  """The solvable problem at (seed, index) of a split.
 
   Random numbers are joined in random places by random operators until the
   value is a target of that split.
@@ -97,7 +97,7 @@ def problem(seed: int, index: int, *, numbers: int, split: str) -> Problem:
 
 
 def load(numbers: int, train: int, validation: int, seed: int) -> Pool:
-  """Returns generated problems without copies.
+  """Generated problems without copies.
 
   Args:
     numbers: how many numbers a problem has.
@@ -125,7 +125,7 @@ def check(problem: Problem) -> None:
 
 
 def _tokens(text: str) -> list | None:
-  """Returns numbers (int) and symbols (str), or None for anything else."""
+  """numbers (int) and symbols (str), or None for anything else."""
   tokens, i = [], 0
   while i < len(text):
     c = text[i]
@@ -153,7 +153,7 @@ def _reduce(values: list, ops: list) -> None:
 
 
 def _evaluate(tokens: list) -> int | None:
-  """Returns the exact value, or None if this is not an expression."""
+  """The exact value, or None if this is not an expression."""
   values, ops, want_operand = [], [], True
   for token in tokens:
     if isinstance(token, int) or token == "(":
@@ -186,7 +186,7 @@ def _evaluate(tokens: list) -> int | None:
 
 
 def value(problem: Problem, text: str) -> int | None:
-  """Returns the value of a legal expression over the numbers, else None.
+  """The value of a legal expression over the numbers, else None.
 
   ASCII space may surround it, and spaces may separate its tokens. No text
   makes this function raise, hang or use much memory.
@@ -204,7 +204,7 @@ def value(problem: Problem, text: str) -> int | None:
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
-  """Returns whether the answer is legal and reaches the target, and its vote.
+  """Whether the answer is legal and reaches the target, and its vote.
 
   The vote is the answer's value, "" for an illegal expression.
   """
@@ -215,5 +215,5 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
 
 
 def verify(problem: Problem, text: str) -> float:
-  """Returns 1.0 if the text is right, else 0.0."""
+  """1.0 if the text is right, else 0.0."""
   return float(judge(problem, text, {})[0])

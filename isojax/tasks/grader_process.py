@@ -28,7 +28,7 @@ MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
 
 def _reply(judge, source: dict, job: list) -> dict:
-  """Returns {correct, vote}, or {lost: why} if the judge raises."""
+  """{correct, vote}, or {lost: why} if the judge raises."""
   random.seed(0)  # no verdict depends on what was judged before
   try:
     problem, answer = job

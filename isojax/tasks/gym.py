@@ -51,7 +51,7 @@ GENERATORS_REFUSED = {
 
 
 def generators() -> list[str]:
-  """Returns the allowed names; InputError if reasoning-gym is missing."""
+  """The allowed names; InputError if reasoning-gym is missing."""
   try:
     # 1.6 s, and it pulls matplotlib and sympy.
     from reasoning_gym import factory
@@ -101,7 +101,7 @@ def check_options(generator: str, options: dict) -> None:
 
 
 def options_of(source: dict) -> dict:
-  """Returns the generator's options in a source; older ones have none."""
+  """The generator's options in a source; older ones have none."""
   return source["options"] if "options" in source else {}
 
 
@@ -118,13 +118,13 @@ def check_source(source: dict) -> None:
 
 
 def split_of(question: str) -> str:
-  """Returns "train" or "validation", by a hash of the question."""
+  """"train" or "validation", by a hash of the question."""
   digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
   return "validation" if digest[0] % 2 else "train"
 
 
 def _value(gym, item: dict, answer: str) -> float:
-  """Returns the score of an answer, 0.0 if the generator's scorer raises."""
+  """The score of an answer, 0.0 if the generator's scorer raises."""
   try:
     value = float(gym.score_answer(answer, item))
   except MemoryError:
@@ -136,7 +136,7 @@ def _value(gym, item: dict, answer: str) -> float:
 
 @functools.lru_cache(maxsize=512)  # n answers to a problem come in a row
 def _drawn(generator: str, options: str, seed: int, index: int):
-  """Returns the dataset of one item at an address, and its item.
+  """The dataset of one item at an address, and its item.
 
   `options` are JSON, which can be a key of the cache. Drawings of the other
   split are skipped, and those whose own answer is blank, too long or not
@@ -162,14 +162,14 @@ def _drawn(generator: str, options: str, seed: int, index: int):
 
 
 def problem(generator: str, options: dict, seed: int, index: int) -> Problem:
-  """Returns the problem at an address, of validation from index VALIDATION."""
+  """The problem at an address, of validation from index VALIDATION."""
   _, item = _drawn(generator, json.dumps(options, sort_keys=True), seed, index)
   return Problem(index, item["question"], item["answer"])
 
 
 def dataset(generator: str, options: dict, *, seed: int, split: str,
             size: int) -> list[Problem]:
-  """Returns the first `size` problems of a split, train or validation."""
+  """The first `size` problems of a split, train or validation."""
   check(generator)
   check_options(generator, options)
   start = {"train": 0, "validation": VALIDATION}[split]
@@ -177,7 +177,7 @@ def dataset(generator: str, options: dict, *, seed: int, split: str,
 
 
 def _first_of_each(problems: list[Problem], known: dict) -> dict:
-  """Returns problems by normalised question, without those in `known`."""
+  """Problems by normalised question, without those in `known`."""
   of = {}
   for p in problems:
     key = problem_lib.normalised(p.question)
@@ -188,7 +188,7 @@ def _first_of_each(problems: list[Problem], known: dict) -> dict:
 
 def load(generator: str, options: dict, train: int, validation: int,
          seed: int) -> Pool:
-  """Returns problems of a generator of reasoning-gym without copies.
+  """Problems of a generator of reasoning-gym without copies.
 
   Args:
     generator: its name.
@@ -209,13 +209,13 @@ def load(generator: str, options: dict, train: int, validation: int,
 
 def score(generator: str, options: dict, seed: int, index: int,
           answer: str) -> float:
-  """Returns the generator's score of an answer, in [0, 1]; 1.0 is correct."""
+  """The generator's score of an answer, in [0, 1]; 1.0 is correct."""
   return _value(*_drawn(generator, json.dumps(options, sort_keys=True), seed,
                         index), answer)
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
-  """Returns whether the generator accepts the answer in full, and its vote."""
+  """Whether the generator accepts the answer in full, and its vote."""
   answer = answer.strip()
   return score(source["generator"], options_of(source), source["seed"],
                problem.id, answer) == 1.0, answer

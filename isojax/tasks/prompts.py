@@ -34,7 +34,7 @@ class PromptConfig:
 
 
 def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
-  """Returns chats with the texts as the user's turns."""
+  """Chats with the texts as the user's turns."""
   if tokenizer.chat_template is None:
     raise InputError("prompt.chat: the tokenizer has no chat template, so the "
                      "model is not of a chat; set prompt.chat=False")
@@ -52,7 +52,7 @@ def _chats(tokenizer, texts: list[str], cfg: PromptConfig) -> list[str]:
 
 def token_ids(tokenizer, questions: list[str],
               cfg: PromptConfig) -> list[list[int]]:
-  """Returns the token ids of prompts: the questions in template and chat."""
+  """The token ids of prompts: the questions in template and chat."""
   # Not str.format: prompts of mathematics are full of braces.
   texts = [cfg.template.replace("{question}", text) for text in questions]
   if cfg.chat:
@@ -62,7 +62,7 @@ def token_ids(tokenizer, questions: list[str],
 
 
 def digest(tokenizer, cfg: PromptConfig) -> str:
-  """Returns a hash of the tokens around a question."""
+  """A hash of the tokens around a question."""
   ids = token_ids(tokenizer, ["1+1"], cfg)
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
@@ -81,7 +81,7 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
            S: int, V: int,
            question: Callable[[Problem], str] = base.question_of,
            ) -> tuple[list[Problem], Prompts]:
-  """Returns the problems whose prompts have at most S tokens, and the prompts.
+  """The problems whose prompts have at most S tokens, and the prompts.
 
   Args:
     tokenizer: transformers' fast tokenizer.
@@ -127,7 +127,7 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
 
 
 def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
-  """Returns the Bp distinct problems of a step, as indices into D of them.
+  """The Bp distinct problems of a step, as indices into D of them.
 
   A pure function: epoch e is a permutation of its own, cut into D // Bp steps;
   the remainder sits that epoch out, so no step holds a problem twice.
@@ -139,7 +139,7 @@ def indices_at(*, seed: int, step: int, Bp: int, D: int) -> np.ndarray:
 
 
 def order_at(*, seed: int, step: int, Bp: int, solved_D) -> np.ndarray:
-  """Returns all D problems in the order in which a step samples them.
+  """All D problems in the order in which a step samples them.
 
   A pure function. The first Bp are those of `indices_at`, but solved ones are
   replaced by unsolved ones. The others follow: first the unsolved ones, in

@@ -12,7 +12,7 @@ EXAMPLE = f"{KEY}=my_reward.py:score"
 
 
 def read(file: str) -> dict[str, str]:
-  """Returns FILE.py:FUNCTION as `own_file.read` does, with its errors."""
+  """FILE.py:FUNCTION as `own_file.read` does, with its errors."""
   return own_file.read(KEY, file)
 
 
@@ -22,7 +22,7 @@ def warm_up(source: dict) -> None:
 
 
 def judge(problem: Problem, answer: str, source: dict) -> tuple[float, str]:
-  """Returns the reward of an answer and its vote, the answer itself.
+  """The reward of an answer and its vote, the answer itself.
 
   Raises:
     InputError: the function raised, or did not return a number in [0, 1].
