@@ -19,7 +19,8 @@ import tempfile
 
 import isojax
 
-DEFINES_FLAGS = ("isojax.main",)
+# Modules that define flags, or import a command that does.
+DEFINES_FLAGS = ("isojax.main", "isojax.api.problem_sets")
 
 
 def _parse(words: list[str], stderr: int) -> None:

@@ -198,13 +198,11 @@ def test_named_keys_modules_paths_and_extras_exist(page):
 
 
 def test_readme_is_short():
-  assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+  assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
-def test_readme_names_every_package_and_page():
+def test_readme_names_every_page():
   text = (ROOT / "README.md").read_text("utf-8")
-  for path in (ROOT / "isojax").glob("*/__init__.py"):
-    assert f"`isojax/{path.parent.name}/`" in text
   for page in (ROOT / "docs").glob("*.md"):
     assert f"(docs/{page.name})" in text
 
