@@ -179,12 +179,8 @@ def section_of(a: Allocation) -> dict:
 
 
 def of_section(alloc: dict) -> Allocation:
-  """Returns the allocation of a config's section, as JSON may have stored it.
-
-  A key that a stored config lacks has its neutral value.
-  """
-  schedule = alloc["schedule"] if "schedule" in alloc else ()
-  return allocate(**alloc | {"schedule": tuple(map(tuple, schedule))})
+  """The allocation of a config's section, as JSON may have stored it."""
+  return allocate(**alloc | {"schedule": tuple(map(tuple, alloc["schedule"]))})
 
 
 # The playbook's sweep (section 4): 39 cells with at most 65,536 rollouts per

@@ -23,11 +23,10 @@ import time
 import traceback
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
+import numpy as np
 
-from isojax import cli
-from isojax import progress
+from isojax import cli, progress
 from isojax.errors import InputError
 from isojax.ledger import workdir
 
@@ -100,27 +99,28 @@ def initialize(coordinator: str | None, num_processes: int | None,
       num_processes < 2 or not re.fullmatch(r".+:\d+", coordinator)):
     raise InputError(
         f"--coordinator={coordinator} --num_processes={num_processes} "
-        f"--process_id={process_id}: expected HOST:PORT of process 0, the number "
-        "of all processes, and which one this is, from 0; or none of the three "
-        "on a TPU pod, under Slurm or Kubernetes; or only --coordinator=none, "
-        "for a run of this process alone")
-  hint = ("start the same command on every host within "
-          f"{MEET} s, or give --coordinator=none for a run of this process alone")
+        f"--process_id={process_id}: expected HOST:PORT of process 0, the "
+        "number of all processes, and which one this is, from 0; or none of "
+        "the three on a TPU pod, under Slurm or Kubernetes; or only "
+        "--coordinator=none, for a run of this process alone")
+  place = found or coordinator
+  hint = (f"start the same command on every host within {MEET} s, or give "
+          "--coordinator=none for a run of this process alone")
   # jax would abort this process, with a stack of C++.
   late = threading.Timer(MEET, _end, [cli.BAD_INPUT, (
-      f"isojax: {found or coordinator}: waited {MEET} s for the other processes "
-      f"of this run; {hint}\n")])
+      f"isojax: {place}: waited {MEET} s for the other processes of this run; "
+      f"{hint}\n")])
   late.daemon = True
   late.start()
-  progress.say(f"{found or coordinator}: waiting for the other processes of "
-               f"this run, at most {MEET} s")
+  progress.say(f"{place}: waiting for the other processes of this run, at most "
+               f"{MEET} s")
   try:
     jax.distributed.initialize(
         *(given if found is None else ()), initialization_timeout=MEET + 60,
         heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=LEAVE)
   except (RuntimeError, ValueError, OSError, ImportError) as error:
-    raise InputError(f"{found or coordinator}: {str(error).splitlines()[0]:.200}; "
-                     f"{hint}") from error
+    why = str(error).splitlines()[0][:200]
+    raise InputError(f"{place}: {why}; {hint}") from error
   finally:
     late.cancel()
   # jax has installed its own SIGTERM handler, which would only note it.

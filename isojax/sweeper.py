@@ -4,9 +4,9 @@
   ROOT/RUN_ID.py   its config, with the row of the plan
   ROOT/RUN_ID.log  the output of isojax.main --config=ROOT/RUN_ID.py
 
-Runs resume and lock themselves, so a sweeper stores nothing else. It starts each
-run that is neither complete nor locked. While it does, it locks the log of that
-run: several sweepers on one file system share the work.
+Runs resume and lock themselves, so a sweeper stores nothing else. It starts
+each run that is neither complete nor locked, and locks the log of the run as
+long as it goes on: several sweepers on one file system share the work.
 """
 
 import collections
@@ -23,12 +23,10 @@ import subprocess
 import sys
 import time
 
-from isojax import cli
-from isojax import progress
-from isojax.errors import InputError, reason
-from isojax.ledger import records
-from isojax.ledger import workdir
+from isojax import cli, progress
 from isojax.allocation import Allocation
+from isojax.errors import InputError, reason
+from isojax.ledger import records, workdir
 
 POLL = 0.5  # seconds between checks of the processes
 EVERY = 30.0  # seconds between two lines of progress
@@ -173,8 +171,8 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
                      "chips: expected 1 or all of them")
   most = len(ids) // per_run
   if most < (count or 1):
-    raise InputError(f"--workers={count or 1} with {per_run} devices each: there "
-                     f"are {len(ids)}; lower --workers or config.mesh")
+    raise InputError(f"--workers={count or 1} with {per_run} devices each: "
+                     f"there are {len(ids)}; lower --workers or config.mesh")
   groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
   if platform == "gpu":
     return [Worker({"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}, ())
@@ -254,7 +252,7 @@ class Process:
 
 def start(run: Run, worker: Worker, command: list[str]) -> Process | None:
   """Locks and starts a run; None if another process holds it."""
-  log = open(run.log, "ab")
+  log = open(run.log, "ab")  # noqa: SIM115, the Process closes it
   try:
     fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not workdir.held(run.folder) and not is_complete(run):
@@ -314,8 +312,8 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
       time.sleep(POLL)
     return bool(signals)
   except OSError as error:
-    raise InputError(f"--root={root}: cannot be written ({reason(error)}); make "
-                     "room, or choose another folder") from error
+    raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
+                     "make room, or choose another folder") from error
   finally:
     for process in active.values():
       process.kill()

@@ -11,8 +11,7 @@ import signal
 import subprocess
 import time
 
-from isojax import cli
-from isojax import sweeper
+from isojax import cli, sweeper
 from isojax.errors import InputError
 
 TIMEOUTS = 1_000_000  # a run may need any number of time limits
@@ -80,6 +79,6 @@ def submit(folder: str, commands: list[list[str]], cluster: str,
   except (ImportError, RuntimeError, ValueError, AssertionError, NameError,
           OSError) as error:
     raise InputError(f"--slurm: {type(error).__name__}: {str(error).strip()}; "
-                     "it needs pip install 'isojax[slurm]', a Slurm cluster and "
-                     "parameters of submitit") from error
+                     "it needs pip install 'isojax[slurm]', a Slurm cluster "
+                     "and parameters of submitit") from error
   return [job.job_id for job in jobs]

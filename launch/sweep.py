@@ -1,13 +1,11 @@
 """Runs every row of a plan, on this machine or on many.
 
   python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs
-  python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs \
-      --status
 
-The same command resumes a sweep: complete runs are skipped, partial runs resume,
-and failed runs are started again. Several of these commands on one file system
-share the work; elsewhere, give each --shard=I/N. Ctrl-C saves all runs and ends
-the sweep.
+With --status it prints the state of the runs. The same command resumes a sweep:
+complete runs are skipped, partial runs resume, and failed runs are started
+again. Several of these commands on one file system share the work; elsewhere,
+give each --shard=I/N. Ctrl-C saves all runs and ends the sweep.
 """
 
 import os
@@ -16,9 +14,7 @@ import sys
 
 from absl import flags
 
-from isojax import cli
-from isojax import progress
-from isojax import sweeper
+from isojax import cli, progress, sweeper
 from isojax.api import sweeps
 from isojax.errors import InputError
 

@@ -165,7 +165,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if first >= size:
       raise Refused(416)
     last = min(last, size - 1)
-    self.answer(206, content[first:last + 1], [
+    return self.answer(206, content[first:last + 1], [
         *headers, ("Content-Range", f"bytes {first}-{last}/{size}")])
 
   def upload(self, query, body):

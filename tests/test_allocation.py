@@ -107,12 +107,13 @@ def test_refusals_of_m_and_schedule(kwargs, message):
 
 
 def test_a_stored_section_and_back():
-  """JSON has lists; a section without the keys has one piece and m = n."""
+  """JSON has lists."""
   a = of_section({"Bp": 8, "n": 4, "M": None, "C": 1000, "m": 2,
                   "schedule": [list(piece) for piece in STEPS]})
   assert a == Allocation(8, 4, 12, 2, STEPS)
   assert section_of(a) == {
       "Bp": 8, "n": 4, "M": 12, "m": 2, "schedule": STEPS}
-  plain = of_section({"Bp": 8, "n": 4, "M": 3, "C": 1})
+  plain = of_section({"Bp": 8, "n": 4, "M": 3, "C": 1, "m": None,
+                      "schedule": []})
   assert plain == Allocation(8, 4, 3) and plain.m_of(4) == 4
   assert section_of(plain) == {"Bp": 8, "n": 4, "M": 3}

@@ -14,13 +14,9 @@ import pytest
 import safetensors.numpy
 
 from configs import hard
-from isojax import cli
-from isojax import hosts
-from isojax import components
-from isojax.ledger import records
-from isojax import training
-from isojax.ledger import workdir
+from isojax import cli, components, hosts, training
 from isojax.errors import InputError
+from isojax.ledger import records, workdir
 from launch.verify import processes as processes_lib
 from tests import few
 from tests.conftest import ONE_DEVICE
@@ -192,7 +188,7 @@ def both(script, *words):
     for process in processes:
       process.kill()
   return [(process.returncode, *texts)
-          for process, texts in zip(processes, said)]
+          for process, texts in zip(processes, said, strict=True)]
 
 
 def test_two_processes_gather_agree_and_end_together(tmp_path):

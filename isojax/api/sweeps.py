@@ -9,19 +9,15 @@ import json
 import os
 import statistics
 
-from isojax import cli
+from isojax import cli, config_file, plan_file, sweeper
 from isojax import format as format_lib
 from isojax import progress as progress_lib
-from isojax import config_file
-from isojax import sweeper
+from isojax.allocation import of_section
 from isojax.api import configs
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
-from isojax.ledger import records
-from isojax.ledger import workdir
-from isojax import plan_file
+from isojax.ledger import records, workdir
 from isojax.planner import planning
-from isojax.allocation import of_section
 from isojax.sweeper import Run
 
 RECENT = 20  # training steps that give the rate
@@ -30,7 +26,8 @@ RECENT = 20  # training steps that give the rate
 def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   """Applies a row of a plan to a config; InputError begins with PLAN:LINE."""
   from isojax import experiment  # loads jax
-  row, where = plan_file.read_row(lines, index, path=path), f"{path}:{index + 1}"
+  where = f"{path}:{index + 1}"
+  row = plan_file.read_row(lines, index, path=path)
   config = copy.deepcopy(config)
   cli.check_given(row["overrides"], where)
   config_file.override(config, row["overrides"], where)
@@ -130,8 +127,8 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
 
   An interrupted call saves its runs and raises KeyboardInterrupt; the same call
   resumes them with bit-identical results and skips the finished ones. Several
-  calls, or python -m launch.sweep, on one root share the work. It needs the main
-  thread, which gets the signals that end its runs.
+  calls, or python -m launch.sweep, on one root share the work. It needs the
+  main thread, which gets the signals that end its runs.
 
   Args:
     plan: result of isojax.plan, or path of a plan.jsonl.

@@ -1,7 +1,7 @@
 """Runs in a bucket, gs://BUCKET/FOLDER.
 
-etils reads and lists it through gcsfs, as orbax does. tensorstore writes the one
-object that only one process may write.
+etils reads and lists it through gcsfs, as orbax does. tensorstore writes the
+one object that only one process may write.
 """
 
 import contextlib
@@ -12,8 +12,7 @@ import re
 
 from etils import epath
 
-from isojax.errors import InputError
-from isojax.errors import OutOfReachError
+from isojax.errors import InputError, OutOfReachError
 
 
 def remote(path: str | os.PathLike) -> bool:
@@ -54,9 +53,9 @@ def asking(path: str | os.PathLike, kind=OutOfReachError):
       raise
     told = " ".join((str(error) or repr(error)).split())[:200]
     raise kind(
-        f"{path}: the bucket cannot be used ({told}); what was written is kept: "
-        "check its name, the credentials and their role storage.objectAdmin, "
-        "then run the same command again") from error
+        f"{path}: the bucket cannot be used ({told}); what was written is "
+        "kept: check its name, the credentials and their role "
+        "storage.objectAdmin, then run the same command again") from error
 
 
 def matching(pattern: str) -> list[str]:
@@ -106,8 +105,8 @@ class Owned:
         return
       found = self._store.read(self._name).result()
     if found.value != content:  # else the answer to our own write was lost
-      raise InputError(f"{self._path}: another process has started this run and "
-                       "writes its records; this one ends")
+      raise InputError(f"{self._path}: another process has started this run "
+                       "and writes its records; this one ends")
     self._generation = found.stamp.generation
 
   def _written(self, content: bytes) -> bool:

@@ -15,12 +15,12 @@ import re
 import typing
 import zlib
 
+from absl import logging
+from etils import epath
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from absl import logging
-from etils import epath
 
 from isojax import hosts
 from isojax.errors import InputError
@@ -161,7 +161,7 @@ def _checksums(leaves):
 
 
 def _named_checksums(state: TrainState) -> dict:
-  paths, leaves = zip(*jax.tree.leaves_with_path(state))
+  paths, leaves = zip(*jax.tree.leaves_with_path(state), strict=True)
   return {jax.tree_util.keystr(path): int(value) for path, value in zip(
       paths, jax.device_get(_checksums(list(leaves))), strict=True)}
 

@@ -43,7 +43,7 @@ COMMON = (
     "epoch",  # permutations of the training problems, step / (D // Bp)
     "device_seconds",  # cumulative, devices x seconds of training steps
     "unix_time",  # seconds since 1970 in UTC, when the line was written
-    # List: signal, cut, collapse, entropy, overfit, blow_up; see isojax.diagnosis.
+    # List: signal, cut, collapse, entropy, overfit, blow_up; see diagnosis.py.
     "alarms",
 )
 TRAIN = (
@@ -265,7 +265,7 @@ class Bucket:
 
   As an object cannot be appended to, `sync` writes all lines. So do an
   evaluation, and the first record SECONDS after the last write. A kill loses
-  only records after the newest checkpoint, which the resumed run computes again.
+  only records after the newest checkpoint; the resumed run computes them again.
   """
 
   SECONDS = 30.0

@@ -16,8 +16,7 @@ import time
 from etils import epath
 
 from isojax.errors import InputError, reason
-from isojax.ledger import bucket
-from isojax.ledger import records
+from isojax.ledger import bucket, records
 
 PATIENCE = 0.5  # seconds; `held` locks a folder for an instant
 
@@ -196,8 +195,8 @@ def _check_config(folder: str, here: Stored, shorter: str | None) -> None:
             "the same config, but the files of the model, the stratum, the "
             "reward (task.grader.file), a function of recipe.loss or the "
             "prompts' tokens differ")
-    whose = (f"holds run {there.run_id} with other values, such as those it was "
-             "extended to" if there.run_id == here.run_id else
+    whose = (f"holds run {there.run_id} with other values, such as those it "
+             "was extended to" if there.run_id == here.run_id else
              f"belongs to run {there.run_id}, expected run {here.run_id}")
     raise InputError(
         f"--workdir={folder} {whose}: {differ}; choose another --workdir, or "

@@ -40,9 +40,7 @@ def compare(one: list[dict], other: list[dict]) -> str:
     return lines[0]
   agreed = [(a, b) for a, b in train if a["step"] <= same]
   for name in records.COMMON + records.TRAIN:
-    # Records of an older version do not have every field.
-    if name not in ("run_id", "unix_time") and all(
-        name in r for pair in agreed for r in pair):
+    if name not in records.TIME_FIELDS | {"run_id"}:
       worst = max(relative(a[name], b[name]) for a, b in agreed)
       if worst:
         lines.append(f"  {name:16} differs by at most {worst:.1e}")

@@ -96,7 +96,8 @@ def test_the_jobset():
       container["command"])
   codes = job["podFailurePolicy"]["rules"][0]["onExitCodes"]
   assert codes["containerName"] == container["name"]
-  assert codes["values"] == [cli.PREEMPTED, cli.PEER_LOST]  # in order, or refused
+  # In order, or Kubernetes refuses them.
+  assert codes["values"] == [cli.PREEMPTED, cli.PEER_LOST]
 
 
 def test_the_skypilot_task():

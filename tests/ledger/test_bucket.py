@@ -8,22 +8,19 @@ import os
 import random
 import sys
 
+from etils import epath
 import jax
 import jax.numpy as jnp
 import pytest
-from etils import epath
 
-from isojax.errors import InputError
-from isojax.errors import OutOfReachError
+from isojax.errors import InputError, OutOfReachError
 from isojax.ledger import bucket as bucket_lib
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from isojax.ledger import workdir
+from isojax.ledger import checkpoint, records, workdir
 from isojax.types import TrainState
 
 
 def make(step, kind="train"):
-  return {name: 0 for name in records.FIELDS[kind]} | {
+  return dict.fromkeys(records.FIELDS[kind], 0) | {
       "kind": kind, "step": step}
 
 
@@ -125,12 +122,12 @@ def test_without_the_extra(monkeypatch):
 
 
 def test_errors_of_a_bucket_are_one_line():
-  with pytest.raises(OutOfReachError, match="cannot be used .down.*run the sa"):
-    with bucket_lib.asking("gs://bucket/a"):
-      raise ValueError("down")
-  with pytest.raises(ValueError, match="^down$"):
-    with bucket_lib.asking("/a/local/folder"):
-      raise ValueError("down")
+  with (pytest.raises(OutOfReachError, match="cannot be used .down.*run the"),
+        bucket_lib.asking("gs://bucket/a")):
+    raise ValueError("down")
+  with (pytest.raises(ValueError, match="^down$"),
+        bucket_lib.asking("/a/local/folder")):
+    raise ValueError("down")
 
 
 # --- with a server that implements Google's protocol ---
@@ -139,9 +136,9 @@ def test_errors_of_a_bucket_are_one_line():
 @pytest.mark.parametrize("name", ["elsewhere", "secret"])
 def test_a_bucket_that_is_not_there_or_refuses(bucket, name):
   del bucket  # its server is asked
-  with pytest.raises(InputError, match=f"gs://{name}/a.*storage.objectAdmin"):
-    with workdir.claim(f"gs://{name}/a", {}, "x", "abc"):
-      pass
+  with (pytest.raises(InputError, match=f"gs://{name}/a.*storage.objectAdmin"),
+        workdir.claim(f"gs://{name}/a", {}, "x", "abc")):
+    pass
 
 
 LEAF = jax.ShapeDtypeStruct(
@@ -188,9 +185,9 @@ def test_a_workdir_in_a_bucket(folder):
       folder, config, workdir.run_id(config), "abc")
   config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
   epath.Path(f"{folder}/thesis.tex").write_text("x")
-  with pytest.raises(InputError, match="contains thesis.tex but no config.json"):
-    with claimed(config):
-      pass
+  with (pytest.raises(InputError, match="contains thesis.tex but no config"),
+        claimed(config)):
+    pass
   epath.Path(f"{folder}/thesis.tex").unlink()
   with pytest.raises(InputError, match="not the folder that process 0 has"):
     workdir.check_shared(folder, workdir.run_id(config))
@@ -198,9 +195,9 @@ def test_a_workdir_in_a_bucket(folder):
     workdir.check_shared(folder, workdir.run_id(config))
   stored = workdir.read_config(folder)
   assert (stored.run_id, stored.config) == (workdir.run_id(config), config)
-  with pytest.raises(InputError, match="a.n: 8 in this config, 4 in "):
-    with claimed(other):
-      pass
+  with (pytest.raises(InputError, match="a.n: 8 in this config, 4 in "),
+        claimed(other)):
+    pass
   assert names(folder) == ["config.json"]
   assert bucket_lib.matching(f"{folder[:-3]}*/config.json") == [
       f"{folder}/config.json"]

@@ -16,13 +16,12 @@ import numpy as np
 import optax
 import pytest
 
-from isojax.ledger import checkpoint
 from isojax.errors import InputError
+from isojax.ledger import checkpoint
 from isojax.models import decoder
 from isojax.rl import optimizer as optimizer_lib
 from isojax.types import TrainState
-from tests.conftest import TINY
-from tests.conftest import make_model
+from tests.conftest import make_model, TINY
 
 TX = optax.adamw(1e-3)
 
@@ -34,7 +33,7 @@ def make_state(model, seed):
 
 def assert_bits(got, want):
   assert jax.tree.structure(got) == jax.tree.structure(want)
-  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     assert a.dtype == b.dtype
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
@@ -102,7 +101,8 @@ def test_the_host_bytes_come_back_and_damage_is_seen(saved, states, tmp_path,
   with checkpoint.open_manager(store, keep=2) as manager:
     checkpoint.save(manager, 3, states[3], "abc", host)
     checkpoint.save(manager, 5, states[5], "abc", host[::-1].copy())
-  again = lambda: restore_as(store, optimizer_lib.abstract_state(model, TX), host=True)
+  again = lambda: restore_as(
+      store, optimizer_lib.abstract_state(model, TX), host=True)
   np.testing.assert_array_equal(again().host, host[::-1])
   meta = pathlib.Path(store) / "5/meta/metadata"
   meta.write_text(meta.read_text().replace('"host":', '"host":1'))
@@ -369,9 +369,9 @@ def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
 
 def test_a_declined_save_is_an_error(store, states):
   """orbax returns False and writes nothing for a step it has passed."""
-  with checkpoint.open_manager(store, keep=2) as manager:
-    with pytest.raises(RuntimeError, match="step 4 was not saved"):
-      checkpoint.save(manager, 4, states[3], "abc")
+  with (checkpoint.open_manager(store, keep=2) as manager,
+        pytest.raises(RuntimeError, match="step 4 was not saved")):
+    checkpoint.save(manager, 4, states[3], "abc")
 
 
 def test_only_the_last_few_are_kept(store, states):

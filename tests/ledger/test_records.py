@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from isojax.ledger import records
 from isojax.errors import InputError
+from isojax.ledger import records
 
 
 def make(kind="train", step=1, **fields):
-  values = {name: 0 for name in records.FIELDS[kind]}
+  values = dict.fromkeys(records.FIELDS[kind], 0)
   return values | {"kind": kind, "step": step, "kl": None} | fields if (
       kind == "train") else values | {"kind": kind, "step": step} | fields
 
@@ -76,7 +76,8 @@ def unchained(number):
 
 @pytest.mark.parametrize("spoil, line", [
     (lambda lines: lines.insert(2, lines[2]), 4),  # twice
-    (lambda lines: lines.pop(2), 3), (lambda lines: lines.insert(2, lines[0]), 3),
+    (lambda lines: lines.pop(2), 3),
+    (lambda lines: lines.insert(2, lines[0]), 3),
     (changed(3, step=7), 3), (changed(3, reward=0.99), 3),
     (changed(1, run_id="beef"), 1), (changed(3, chain=5), 3),
     (unchained(3), 3), (unchained(1), 1),
@@ -92,7 +93,7 @@ def test_damage_is_named_with_its_line_and_its_remedy(path, spoil, line):
   spoil(lines)
   with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
     file.writelines(f"{each}\n" for each in lines)
-  with pytest.raises(InputError, match=f"^{path}:{line}: this line was") as told:
+  with pytest.raises(InputError, match=f"^{path}:{line}: this line ") as told:
     records.read(path)
   assert records.sound(path)[0] == kept[:line - 1]
   remedy = re.search(r"head -n .*? && mv \S+ [^,]+", str(told.value))[0]
@@ -160,15 +161,19 @@ def test_comparable_drops_time_alone():
 
 def test_the_names_that_others_rely_on():
   """Literal, from the specification of the ledger."""
-  common = ("kind run_id seed model task split Bp n m D step rollouts "
-            "prompt_tokens sampled_tokens trained_tokens epoch "
-            "scored_tokens updates skipped_updates device_seconds "
-            "unix_time alarms").split()
-  train = ("lr reward all_wrong all_right entropy kl grad_norm clip_fraction "
-           "logp_gap response_length truncated interrupted seconds_sample "
-           "seconds_score seconds_update").split()
-  evaluation = ("eval_set k avg best worst maj avg_se best_se worst_se maj_se "
-                "correct").split()
+  common = [
+      "kind", "run_id", "seed", "model", "task", "split", "Bp", "n", "m",
+      "D", "step", "rollouts", "prompt_tokens", "sampled_tokens",
+      "trained_tokens", "epoch", "scored_tokens", "updates",
+      "skipped_updates", "device_seconds", "unix_time", "alarms"]
+  train = [
+      "lr", "reward", "all_wrong", "all_right", "entropy", "kl",
+      "grad_norm", "clip_fraction", "logp_gap", "response_length",
+      "truncated", "interrupted", "seconds_sample", "seconds_score",
+      "seconds_update"]
+  evaluation = [
+      "eval_set", "k", "avg", "best", "worst", "maj", "avg_se", "best_se",
+      "worst_se", "maj_se", "correct"]
   assert set(common + train) <= records.FIELDS["train"]
   assert set(common + evaluation) == records.FIELDS["eval"]
   json.dumps(make())

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from isojax.ledger import workdir
 from isojax.errors import InputError
+from isojax.ledger import workdir
 
 CONFIG = {"seed": 1, "alloc": {"Bp": 2, "n": 4}}
 OTHER = {"seed": 1, "alloc": {"Bp": 2, "n": 8}}
@@ -40,9 +40,9 @@ def test_another_config_is_refused_and_named(tmp_path):
   with claim(tmp_path, CONFIG):
     pass
   before = (tmp_path / "config.json").read_bytes()
-  with pytest.raises(InputError, match="n: 8 in this config, 4 in "):
-    with claim(tmp_path, OTHER):
-      pass
+  with (pytest.raises(InputError, match="n: 8 in this config, 4 in "),
+        claim(tmp_path, OTHER)):
+    pass
   assert (tmp_path / "config.json").read_bytes() == before
 
 
@@ -56,9 +56,9 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
                         stdout=subprocess.PIPE) as other:
     try:
       assert other.stdout.readline() == b"held\n"
-      with pytest.raises(InputError, match=f"in use by process {other.pid} on"):
-        with claim(tmp_path, CONFIG):
-          pass
+      with (pytest.raises(InputError, match=f"in use by process {other.pid} "),
+            claim(tmp_path, CONFIG)):
+        pass
     finally:
       other.kill()
   with claim(tmp_path, CONFIG):  # kill -9 leaves no lock behind
@@ -67,18 +67,18 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
 
 def test_foreign_files_are_left_alone(tmp_path):
   (tmp_path / "thesis.tex").write_text("x")
-  with pytest.raises(InputError, match="thesis.tex"):
-    with claim(tmp_path, CONFIG):
-      pass
+  with (pytest.raises(InputError, match="thesis.tex"),
+        claim(tmp_path, CONFIG)):
+    pass
   assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
 def test_records_without_a_config_are_refused(tmp_path):
   (tmp_path / "lock").write_text("")
   (tmp_path / "records.jsonl").write_text("{}\n")
-  with pytest.raises(InputError, match="records.jsonl but no config.json"):
-    with claim(tmp_path, CONFIG):
-      pass
+  with (pytest.raises(InputError, match="records.jsonl but no config.json"),
+        claim(tmp_path, CONFIG)):
+    pass
   assert (tmp_path / "records.jsonl").read_text() == "{}\n"
 
 
@@ -98,17 +98,17 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
     "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'])
 def test_damaged_config_is_refused(tmp_path, text):
   (tmp_path / "config.json").write_text(text)
-  with pytest.raises(InputError, match="config.json: damaged"):
-    with claim(tmp_path, CONFIG):
-      pass
+  with (pytest.raises(InputError, match="config.json: damaged"),
+        claim(tmp_path, CONFIG)):
+    pass
 
 
 @pytest.mark.parametrize("folder", ["/proc/isojax", "/dev/null/x"])
 def test_unwritable_is_a_message(folder):
   """A folder that even root cannot make."""
-  with pytest.raises(InputError, match="cannot be written"):
-    with claim(folder, CONFIG):
-      pass
+  with (pytest.raises(InputError, match="cannot be written"),
+        claim(folder, CONFIG)):
+    pass
 
 
 def test_killed_before_the_config_was_renamed(tmp_path):
@@ -122,9 +122,9 @@ def test_killed_before_the_config_was_renamed(tmp_path):
 def test_other_files_under_the_same_config_are_named(tmp_path):
   with claim(tmp_path, CONFIG):
     pass
-  with pytest.raises(InputError, match="the files of the model, the stratum"):
-    with workdir.claim(str(tmp_path), CONFIG, "another", "abd"):
-      pass
+  with (pytest.raises(InputError, match="the files of the model, the stratum"),
+        workdir.claim(str(tmp_path), CONFIG, "another", "abd")):
+    pass
 
 
 def test_a_name_is_not_what_decides(tmp_path):
@@ -135,6 +135,6 @@ def test_a_name_is_not_what_decides(tmp_path):
     pass
   with named("one"):
     assert workdir.read_config(str(tmp_path)).run_id == "swept"
-  with pytest.raises(InputError, match="holds run swept with other values"):
-    with named("two"):
-      pass
+  with (pytest.raises(InputError, match="holds run swept with other values"),
+        named("two")):
+    pass

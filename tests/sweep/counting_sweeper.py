@@ -4,8 +4,7 @@ import os
 import pathlib
 import sys
 
-from isojax import cli
-from isojax import sweeper
+from isojax import cli, sweeper
 from isojax.allocation import of_section
 
 root, count, *steps = sys.argv[1:]
@@ -13,7 +12,7 @@ PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
 sweeper.POLL = 0.05
 runs = [sweeper.Run(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}", {},
                     of_section({"Bp": 1, "n": 2, "C": max(2 * int(n), 2),
-                                "M": None, "m": None}))
+                                "M": None, "m": None, "schedule": ()}))
         for i, n in enumerate(steps)]
 stopped = sweeper.sweep(
     runs, [sweeper.Worker({}, ())] * int(count), tries=2,

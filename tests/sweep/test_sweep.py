@@ -12,15 +12,10 @@ import time
 import pytest
 
 from configs import hard
-from isojax import cli
-from isojax import config_file
-from isojax import experiment
-from isojax import sweeper
+from isojax import cli, config_file, experiment, plan_file, sweeper
 from isojax.api import sweeps
 from isojax.errors import InputError
-from isojax.ledger import records
-from isojax.ledger import workdir
-from isojax import plan_file
+from isojax.ledger import records, workdir
 from launch import slurm
 from launch import sweep as launch_sweep
 from tests.conftest import ONE_DEVICE
@@ -138,7 +133,8 @@ def test_killed_and_joined_sweepers_do_every_run_once(tmp_path, counting):
   total = lambda: sum(len(counted(tmp_path, i)) for i in range(len(steps)))
   sweepers = [counting(*steps)]
   for kill in range(4):
-    wait_until(lambda: total() > 30 * kill + 20 * moments.random())
+    wait_until(lambda enough=30 * kill: total() > (
+        enough + 20 * moments.random()))
     if kill % 2:
       sweepers.append(counting(*steps))  # for a while there are two
       time.sleep(moments.random())
@@ -214,7 +210,8 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, counting):
 def test_a_slurm_job_saves_and_says_how_to_go_on(tmp_path, counting):
   """What submitit does on SIGUSR2, but for the signal and the queue."""
   counting()  # the environment
-  words = [sys.executable, str(HERE / "counting_sweeper.py"), str(tmp_path), "1"]
+  words = [sys.executable, str(HERE / "counting_sweeper.py"), str(tmp_path),
+           "1"]
   job = slurm.Job([*words, "300"])
   job.process = subprocess.Popen(job.command, env=os.environ | {
       "PYTHONPATH": str(ROOT)})
@@ -280,7 +277,7 @@ def write_records(run, steps):
 
 def test_the_table(tmp_path):
   runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16), (8, 32)))
-  for run, steps in zip(runs, (8, 3, 0, 1)):
+  for run, steps in zip(runs, (8, 3, 0, 1), strict=True):
     write_records(run, steps)
   fail = sweeper.start(runs[2], sweeper.Worker({}, ()), [
       sys.executable, "-c", "import os, sys\nsys.stderr.write("
