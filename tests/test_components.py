@@ -3,9 +3,11 @@
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
 from configs import hard
+from configs import ppo
 from isojax import experiment
 from isojax import mesh as mesh_lib
 from isojax import components
@@ -53,6 +55,21 @@ def test_a_pool_is_not_larger_than_its_slots_need(opened):
   longest, _ = components.make_sampler(opened, config(
       page=8, slots=6, memory_gib=1.0, expected_tokens=49.0))
   assert short.pool.pages < longest.pool.pages <= 3 * 8
+
+
+def test_the_rate_of_a_critic_follows_the_square_root_rule():
+  """0.1 at 1,024 rollouts; AdamW's first step has the size of the rate."""
+  def first_step(n):
+    config = ppo.get_config()
+    config.alloc.update(Bp=32, n=n)
+    config.recipe.critic.lr = 0.1
+    config.recipe.optimizer.update(warmup_steps=1, base_batch=1024)
+    tx = components.make_critic(experiment.load(config)).tx
+    x = np.zeros(2, np.float32)
+    return tx.update(np.float32([0.1, -0.2]), tx.init(x), x)[0]
+
+  np.testing.assert_allclose(first_step(32), [-0.1, 0.1], rtol=1e-4)
+  np.testing.assert_allclose(first_step(8), [-0.05, 0.05], rtol=1e-4)
 
 
 def test_no_slot_fits(opened):

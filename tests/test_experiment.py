@@ -365,20 +365,6 @@ def test_stratum_round_trip(tmp_path):
   assert (got.header["train"], got.header["validation"]) == (1, 1)
 
 
-@pytest.mark.parametrize("spoil, message", [
-    (lambda text: text[:-30] + "\n", "cut or edited"),
-    (lambda text: text.replace("1+2+3", "3+2+1"), "cut or edited"),
-    (lambda text: "", "not a stratum file"),
-    (lambda text: '{"a": 1}\n', "not a stratum file"),
-    (lambda text: "\x00\x01", "not a stratum file")])
-def test_damaged_stratum(tmp_path, spoil, message):
-  path = tmp_path / "s.jsonl"
-  strata_lib.write(str(path), HEADER, PROBLEMS)
-  path.write_text(spoil(path.read_text()))
-  with pytest.raises(InputError, match=message):
-    strata_lib.read(str(path))
-
-
 def test_ids_are_addresses(tmp_path):
   path = str(tmp_path / "s.jsonl")
   for ids in ((0, 0), (0, -1), (0, 2**32)):
@@ -479,7 +465,7 @@ def test_the_learning_rate_counts_the_named_rollouts(batch, lr, later):
     (dict(C=1024), None), (dict(C=1000, M=2), None)])
 def test_a_budget_that_is_not_spent_is_said(alloc, told):
   config = changed(**{f"alloc__{name}": x for name, x in alloc.items()})
-  notes = components.other_budget(config, experiment.load(config).alloc)
+  notes = components._notes(experiment.load(config), config, {}, "", None)
   assert [told in note for note in notes] == [True] * (told is not None)
 
 

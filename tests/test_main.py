@@ -22,6 +22,7 @@ from isojax import components
 from isojax import state as state_lib
 from isojax import main as main_lib
 from isojax import monitor
+from isojax import rng
 from isojax.ledger import records
 from isojax.ledger import bucket
 from isojax import training
@@ -57,10 +58,20 @@ def run(config, folder) -> list[dict]:
   return records.read(os.path.join(folder, "records.jsonl"))
 
 
+DRAWN = []  # (seed, step) of the random numbers of selections in `calm`
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("calm")
-  return folder, run(small(), folder)
+  folder, uniforms = tmp_path_factory.mktemp("calm"), rng.uniforms
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(rng, "uniforms", lambda seed, step, *more: (
+        DRAWN.append((seed, step)), uniforms(seed, step, *more))[1])
+    return folder, run(small(), folder)
+
+
+def test_each_step_selects_with_random_numbers_of_its_own(calm):
+  assert DRAWN == [(3, step) for step in range(5)]
 
 
 def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
