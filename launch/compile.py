@@ -32,8 +32,9 @@ from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder, hf_config
 from isojax.models import lora as lora_lib
-from isojax.planner.cost import memory as memory_lib
-from isojax.planner.cost import roofline
+from isojax.planner import memory as memory_lib
+from isojax.planner import workload as workload_lib
+from isojax.planner.machines import Mesh
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
@@ -127,17 +128,16 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
   """The planner's estimate; slots, rows and pool are per device."""
   S, T = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens
   kept = components.sampler_sizes(model, e.sampler)
+  loss = e.recipe.loss
   return memory_lib.programs(
-      components.shape_of(model.cfg), dtype=e.recipe.loss.dtype,
-      weights=kept.weights, cache=kept.cache,
-      sampled_head=kept.head,
-      head=e.recipe.loss.head_dtype or e.recipe.loss.dtype,
-      reduce_dtype=e.recipe.loss.reduce_dtype,
-      mesh=roofline.Mesh(**model.mesh.shape), slots=slots, rows=rows,
-      pool=pool, chunk=e.sampler.chunk,
-      prompts=min(rows, max(1, rows * T // S)), max_prompt=S, max_response=T,
-      gathered=gathered, kl=bool(e.recipe.loss.kl_coef),
-      fused=components.update_kernel(e, model) != "einsum")
+      components.shape_of(model.cfg), workload_lib.Workload(
+          workload_lib.Lengths(S, T, S, T), workload_lib.Formats(
+              loss.dtype, kept.weights, kept.cache, kept.head,
+              loss.head_dtype or loss.dtype, loss.reduce_dtype),
+          workload_lib.Recipe(kl=bool(loss.kl_coef)),
+          fused=components.update_kernel(e, model) != "einsum"),
+      Mesh(**model.mesh.shape), memory_lib.Held(
+          slots, rows, min(rows, max(1, rows * T // S)), gathered, pool))
 
 
 def the_largest(e: experiment_lib.Experiment, model: decoder.Transformer,

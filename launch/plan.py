@@ -9,7 +9,7 @@
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
 
-Prints a table and writes plan.jsonl, one run per line, for
+Prints what to run, why, and a table, and writes plan.jsonl, one run per line, for
 python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 """
 
@@ -20,7 +20,7 @@ from absl import flags
 
 from isojax import cli
 from isojax.planner import planning
-from isojax.planner import trainers
+from isojax.planner import export
 from launch import plan_flags
 
 flags.adopt_module_key_flags(plan_flags)
@@ -29,9 +29,9 @@ flags.adopt_module_key_flags(plan_flags)
 def main(_) -> None:
   plan = planning.make(plan_flags.request())
   exported = plan_flags.EXPORT.value and [
-      trainers.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
+      export.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
                     lr=row.lr) for row in plan.rows]
-  words, out = plan.table(), plan_flags.OUT.value
+  words, out = plan.table(plan_flags.EXPLAIN.value), plan_flags.OUT.value
   plan.save(out)
   print(words)
   if exported:

@@ -1,17 +1,15 @@
 """The flags of launch.plan; the request that they are."""
 
-import dataclasses
-
 from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError
 from isojax.planner import priors
-from isojax.planner import trainers
+from isojax.planner import export
 from isojax.allocation import B_MAX
-from isojax.planner.request import BOUNDS, CHOICES, Request
+from isojax.planner import request as request_lib
+from isojax.planner.request import BOUNDS, CHOICES, DEFAULTS
 
-DEFAULT = Request()
 CHOSEN = {"alloc.Bp": "--Bp", "alloc.n": "--n", "alloc.C": "--rollouts",
           "alloc.M": "--rollouts", "alloc.schedule": "--schedule",
           "seed": "--seeds"}  # field of a config -> the flag that decides it
@@ -44,7 +42,7 @@ flags.DEFINE_string(
     f"{', '.join(priors.PRIORS)}; or a law of docs/study.md, for tiny policies: "
     f"{', '.join(priors.STUDIES)}. Default: q1-STRATUM.")
 flags.DEFINE_enum(
-    "metric", DEFAULT.metric, CHOICES["metric"], "The metric to maximise: avg, "
+    "metric", DEFAULTS["metric"], CHOICES["metric"], "The metric to maximise: avg, "
     "best@k (coverage) or worst@k (reliability).")
 flags.DEFINE_integer(
     "B_max", None, "Most rollouts in a step; default: that of the prior's "
@@ -59,21 +57,21 @@ flags.DEFINE_integer(
     "B", None, "With --sweep instead of --n: rollouts per step, the same for "
     "every Bp, n = B / Bp.", **_bounds("B"))
 flags.DEFINE_list(
-    "seeds", list(map(str, DEFAULT.seeds)), "One run for each seed.")
+    "seeds", list(map(str, DEFAULTS["seeds"])), "One run for each seed.")
 flags.DEFINE_boolean(
-    "sweep", DEFAULT.sweep, "Plan every --Bp x --n with Bp * n <= B_max to the "
+    "sweep", DEFAULTS["sweep"], "Plan every --Bp x --n with Bp * n <= B_max to the "
     "same C; without --n: the law's n, half and twice it.")
 flags.DEFINE_string(
     "skip", None, "With --sweep: a fit.json; its runs that reached the budget "
     "are left out.")
 flags.DEFINE_boolean(
-    "pods", DEFAULT.pods, "Propose m, how many of the n rollouts of a problem "
+    "pods", DEFAULTS["pods"], "Propose m, how many of the n rollouts of a problem "
     "to train on (PODS), with the evidence for it.")
 flags.DEFINE_string(
     "speedup", None, "With --pods: speedup.json of launch.speedup, the "
     "evidence of your own records.")
 flags.DEFINE_boolean(
-    "schedule", DEFAULT.schedule, "Plan a schedule of n that follows the law "
+    "schedule", DEFAULTS["schedule"], "Plan a schedule of n that follows the law "
     "n*(C) while the budget is spent.")
 flags.DEFINE_string(
     "machine", None, "Machine to price the runs on: v5p-64, 8xh100, cpu-2core.")
@@ -87,7 +85,7 @@ flags.DEFINE_float(
 flags.DEFINE_float(
     "response_tokens", None, "Mean tokens of a rollout.")
 flags.DEFINE_enum(
-    "dtype", DEFAULT.dtype, CHOICES["dtype"], "Format of compute and cache; "
+    "dtype", DEFAULTS["dtype"], CHOICES["dtype"], "Format of compute and cache; "
     "--config has its own.")
 flags.DEFINE_integer(
     "rows", None, "Most rollouts decoded at once; default: the slots of "
@@ -101,25 +99,25 @@ flags.DEFINE_string(
     "speed; not with --measured.")
 CONFIG = cli.define_config("configs/hard.py", required=False)
 EXPORT = flags.DEFINE_enum(
-    "export", None, trainers.TRAINERS, "Also print each row in the option names "
+    "export", None, export.TRAINERS, "Also print each row in the option names "
     "of another trainer.")
+EXPLAIN = flags.DEFINE_boolean(
+    "explain", False, "Also print what the answer and the prices rest on.")
 OUT = flags.DEFINE_string("out", "plan.jsonl", "The file that is written.")
 
 
-def request() -> Request:
-  """Returns what the flags ask.
+def request() -> request_lib.Request:
+  """What the flags ask.
 
   Raises:
     InputError: no request may be this, or a given field of --config is one that
       the plan decides.
   """
-  names = [field.name for field in dataclasses.fields(Request)
-           if field.name not in ("config", "given")]
-  values = {name: flags.FLAGS[name].value for name in names}
-  lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
   for field in cli.given():
     if field in CHOSEN:
       raise InputError(f"--config.{field}: no effect, because the plan chooses "
                        f"it; give {CHOSEN[field]}")
-  return Request(**values | lists, config=CONFIG.value, given=frozenset(
-      name for name in names if flags.FLAGS[name].present))
+  values = {name: flags.FLAGS[name].value for name in DEFAULTS}
+  lists = {name: tuple(values[name] or ()) for name in ("Bp", "n", "seeds")}
+  return request_lib.request(**values | lists, config=CONFIG.value, given=[
+      name for name in DEFAULTS if flags.FLAGS[name].present])

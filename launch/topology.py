@@ -11,7 +11,7 @@ import numpy as np
 
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
-from isojax.planner.cost import machine as machine_lib
+from isojax.planner import machines
 
 SLICE = r"(v4|v5e|v5p|v6e|tpu7x):\d+x\d+(x\d+)?"
 CARDS_OF_HOSTS = r"(\w+):(?:([1-9]\d*)x)?([1-9]\d*)"
@@ -151,7 +151,7 @@ def hbm(device) -> float:
   """
   if device.platform == "gpu":
     card = next(x for x in CARDS.values() if x.name == device.device_kind)
-    return card.memory * machine_lib.gpu_share(os.environ)
+    return card.memory * machines.gpu_share(os.environ)
   vast = jax.ShapeDtypeStruct(
       (2**42,), np.uint8, sharding=jax.sharding.SingleDeviceSharding(device))
   try:

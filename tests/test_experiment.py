@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import functools
 import importlib
-import json
 import pathlib
 import shutil
 
@@ -22,9 +21,9 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import tokenizer as tokenizer_lib
-from isojax.planner.cost import roofline
-from isojax.planner.cost import memory as memory_lib
-from isojax.models import shape as shape_lib
+from isojax.planner import memory as memory_lib
+from isojax.planner.machines import Mesh
+from isojax.planner.workload import Lengths
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import sampler as sampler_lib
@@ -34,6 +33,7 @@ from isojax.tasks.problem import Problem
 from isojax.types import Batch
 from isojax.types import Prompts
 from isojax.types import Rows
+from tests.planner import examples
 
 DATA = pathlib.Path(__file__).parent / "data"
 
@@ -131,19 +131,16 @@ def test_qwen_7b_traces():
 def test_qwen_7b_fits_16_devices_of_16_gib(config):
   """By the planner's estimate, which is within 9 % of what was compiled."""
   e = experiment.load(config.get_config("qwen2.5-7b"))
-  mesh = roofline.Mesh(**dataclasses.asdict(e.mesh))
+  mesh = Mesh(**dataclasses.asdict(e.mesh))
   assert mesh.data * mesh.fsdp * mesh.tensor == 16
-  file = DATA / "qwen2.5-7b" / "config.json"
   S, T, G = (e.sampler.max_prompt_tokens, e.sampler.max_new_tokens,
-             mesh.data * mesh.fsdp)
+             mesh.row_shards)
   rows = e.recipe.loss.microbatch_tokens // T // G
   p = memory_lib.programs(
-      shape_lib.model_shape(json.loads(file.read_text()), path=str(file)),
-      dtype="bfloat16", weights="bfloat16", cache="bfloat16",
-      sampled_head="bfloat16", head="bfloat16",
-      reduce_dtype=e.recipe.loss.reduce_dtype, mesh=mesh, gathered=True,
-      slots=e.sampler.slots // G, pool=None, chunk=64, rows=rows, prompts=rows,
-      max_prompt=S, max_response=T, kl=bool(e.recipe.loss.kl_coef), fused=True)
+      examples.SEVEN_B, examples.work(
+          Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
+          recipe=dict(kl=bool(e.recipe.loss.kl_coef))), mesh,
+      memory_lib.Held(e.sampler.slots // G, rows, prompts=rows, whole=True))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(
       stays + p.own["prefill"] + p.cache, stays + p.own["decode"] + p.window,

@@ -70,8 +70,6 @@ def test_solved_by_hand():
   correct = np.array([[0] + 15 * [1], 2 * [0] + 14 * [1], 16 * [1]])
   got = step_rollouts.newly_solved(correct, np.array([30, 10, 20]), rate=0.9)
   assert got == [30, 20]
-  assert step_rollouts.newly_solved(  # a rate that is reached exactly
-      correct, np.array([30, 10, 20]), rate=0.875) == [30, 10, 20]
   assert step_rollouts.newly_solved(correct, np.arange(3), rate=None) is None
   kept = [{"kind": "train", "solved": [30]}, {"kind": "eval"},
           {"kind": "train", "solved": []}, {"kind": "train", "solved": [7, 20]},

@@ -7,9 +7,7 @@ from isojax.api import studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.planner import planning
-from isojax.planner.request import Request
-
-_DEFAULT = Request()
+from isojax.planner.request import DEFAULTS, request
 
 
 def _listed(value) -> tuple:
@@ -25,15 +23,15 @@ def plan(
     *, rollouts=None, hours: float | None = None,
     device_hours: float | None = None, usd: float | None = None,
     stratum: str | None = None, problems: Path | None = None, law=None,
-    metric: str = _DEFAULT.metric, B_max: int | None = None,
+    metric: str = DEFAULTS["metric"], B_max: int | None = None,
     D: int | None = None, Bp=None, n=None, B: int | None = None,
-    seeds=_DEFAULT.seeds, sweep: bool = _DEFAULT.sweep,
-    skip: Path | None = None, pods: bool = _DEFAULT.pods,
-    speedup: Path | None = None, schedule: bool = _DEFAULT.schedule,
+    seeds=DEFAULTS["seeds"], sweep: bool = DEFAULTS["sweep"],
+    skip: Path | None = None, pods: bool = DEFAULTS["pods"],
+    speedup: Path | None = None, schedule: bool = DEFAULTS["schedule"],
     config=None, machine: str | None = None,
     usd_per_chip_hour: float | None = None, model: Path | None = None,
     prompt_tokens: float | None = None, response_tokens: float | None = None,
-    dtype: str = _DEFAULT.dtype, rows: int | None = None,
+    dtype: str = DEFAULTS["dtype"], rows: int | None = None,
     measured: Path | None = None, bench: Path | None = None
 ) -> planning.Plan:
   """Turns a budget into an allocation, or into a sweep that measures the best.
@@ -73,7 +71,7 @@ def plan(
     bench: file of launch.bench on the machine: its speed.
 
   Returns:
-    A Plan. table() is the text of launch.plan; rows[0].config the values for
+    A Plan. table() is the text of launch.plan, table(explain=True) all of it; rows[0].config the values for
     isojax.config(FILE, **plan.rows[0].config); rows[0].allocation has Bp, n, M
     and C; rows[0].expected the cost (seconds, device_hours, usd) or None;
     save("plan.jsonl") writes the file of launch.sweep.
@@ -84,10 +82,10 @@ def plan(
   """
   values = dict(locals())
   values |= {name: _listed(values[name]) for name in ("Bp", "n", "seeds")}
-  given = frozenset(name for name, value in values.items()
-                    if value != getattr(_DEFAULT, name))
+  config = values.pop("config")
   if config is not None:
-    values["config"] = configs.config(config)
+    config = configs.config(config)
+  given = [name for name, value in values.items() if value != DEFAULTS[name]]
   if isinstance(law, os.PathLike):
     values["law"] = os.fspath(law)
   elif law is not None and not isinstance(law, str):
@@ -95,4 +93,4 @@ def plan(
       raise InputError(f"law={law!r:.60}: expected the result of isojax.fit, "
                        "the path of a fit.json or the name of a published law")
     values["law"] = law.fitted
-  return planning.make(Request(**values, given=given))
+  return planning.make(request(config=config, given=given, **values))

@@ -16,7 +16,7 @@ from isojax.frontier import result
 from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
 from isojax.frontier.read import Row
-from isojax.planner import cautions
+from isojax.planner import advice
 from isojax.planner import fit_file
 
 _READING, _OPTIONS = read_lib.Reading(), bootstrap.DEFAULT
@@ -201,7 +201,7 @@ class Law:
           "the law is not identified: " + "; ".join(law.reasons)
           + f". {self.next}")
     n = float(law.law(C))
-    against = cautions.contradicted(law, None, n, C)
+    against = advice.contradicted(law, None, n, C)
     return Estimate(n, *law.interval(C), float(C), law.unit, law.C_seen,
                     (*law.cautions, *(against[:1] if against else ())))
 

@@ -15,7 +15,7 @@ from isojax import progress as progress_lib
 from isojax.allocation import of_section
 from isojax.api import configs
 from isojax.api.configs import Path
-from isojax.errors import InputError, reason, unchained
+from isojax.errors import InputError, unchained
 from isojax.ledger import records, workdir
 from isojax.planner import planning
 from isojax.sweeper import Run
@@ -40,20 +40,15 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   return Run(os.path.join(root, name), where, values, alloc)
 
 
-def check_root(root: str) -> None:
-  """Raises InputError for a bucket, or a folder that --config cannot name."""
-  if ":" in root:
-    raise InputError(f"--root={root}: expected a folder without a colon, on a "
-                     "file system that all machines of the sweep share")
-
-
 def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
   """Returns the runs of a plan, each once, and what is wrong with other rows.
 
   Raises:
     InputError: the plan or the root cannot be used, or the config is no run's.
   """
-  check_root(root)
+  if "://" in root or ":" in root:
+    raise InputError(f"--root={root}: expected a folder without a colon, on a "
+                     "file system that all machines of the sweep share")
   config_file.check_run(config)
   lines = plan_file.read_lines(path)
   if not lines:
@@ -155,19 +150,14 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   for name, value in (("workers", workers), ("tries", tries)):
     if value is not None and value < 1:
       raise InputError(f"{name}={value}: expected at least 1")
-  config, root = configs.config(config), os.fspath(root)
-  check_root(root)
-  if isinstance(plan, planning.Plan):
-    path = os.path.join(root, "plan.jsonl")
-    try:
-      os.makedirs(root, exist_ok=True)
-    except OSError as error:
-      raise InputError(f"root={root}: cannot be made ({reason(error)}); choose "
-                       "another folder") from error
+  root = os.fspath(root)
+  path = plan if isinstance(plan, Path) else os.path.join(
+      root, "plan.jsonl")
+  config = configs.config(config)
+  if path is not plan:
+    os.makedirs(root, exist_ok=True)
     plan.save(path)
-  else:
-    path = os.fspath(plan)
-  runs, wrong = of_plan(path, config, root)
+  runs, wrong = of_plan(os.fspath(path), config, root)
   if wrong:
     raise InputError("; ".join(wrong))
   with progress_lib.printed(progress):

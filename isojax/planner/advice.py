@@ -1,23 +1,25 @@
 """The allocation of a budget, with what the answer rests on.
 
 IsoCompute Playbook (arXiv 2603.12151), sections 4 and 9: n from the law, a
-moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n). What speaks
-against an answer is in `cautions`.
+moderate constant Bp, the rest of the budget in M, lr ~ sqrt(Bp n).
 """
 
 import dataclasses
 import math
 
+import numpy as np
+
+from isojax import laws
 from isojax.errors import InputError
-from isojax.planner import cautions
 from isojax.planner import priors
-from isojax.allocation import Allocation, admitted, allocate
+from isojax.allocation import FEWEST_M, Allocation, admitted, allocate
 from isojax.allocation import nearest_power, sqrt_lr
 from isojax.planner.fit_file import Fitted
 from isojax.laws import FixedBatch
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
+EPOCHS = 3.7  # of the smaller n where a larger one overtook it (draft)
 FEWEST_BP = 8  # the smallest Bp that was tested without instability, on Easy
 
 
@@ -39,17 +41,17 @@ class Question:
 
   @property
   def from_table(self) -> bool:
-    """Returns whether n comes from the published table: best@k and worst@k."""
+    """Whether n comes from the published table: best@k and worst@k."""
     return isinstance(self.law, Prior) and self.metric != "avg"
 
   @property
   def fixed(self) -> bool:
-    """Returns whether the law trades n against Bp at one Bp * n."""
+    """Whether the law trades n against Bp at one Bp * n."""
     return isinstance(self.law.law, FixedBatch) and not self.from_table
 
   @property
   def Bps(self) -> tuple[int, ...]:
-    """Returns the Bp behind the answer; empty: the best of all tested."""
+    """The Bp behind the answer; empty: the best of all tested."""
     if self.from_table:
       return tuple(priors.BEST_AT_END[self.law.stratum, self.metric])
     if isinstance(self.law, Fitted):
@@ -110,7 +112,7 @@ def _table(q: Question) -> Answer:
 
 
 def _argument(q: Question) -> float:
-  """Returns the law's argument, in its unit; InputError if not known."""
+  """The law's argument, in its unit; InputError if not known."""
   unit = q.law.unit
   if unit == "updates" and q.fixed:
     return float(q.C // q.law.law.B)
@@ -126,7 +128,7 @@ def _argument(q: Question) -> float:
 
 
 def ask(q: Question) -> Answer:
-  """Returns what the law says; InputError if it cannot be asked."""
+  """What the law says; InputError if it cannot be asked."""
   if q.from_table:
     return _table(q)
   law, x = q.law, _argument(q)
@@ -162,7 +164,7 @@ def ask(q: Question) -> Answer:
 
 
 def _ns_of_fixed(q: Question) -> list[int]:
-  """Returns the n that keep the law's Bp * n.
+  """The n that keep the law's Bp * n.
 
   Raises:
     InputError: the question asks for another batch.
@@ -185,19 +187,19 @@ def _ns_of_fixed(q: Question) -> list[int]:
 
 
 def _most_n(q: Question) -> int:
-  """Returns the largest n advised: Bp may be lowered for it, to FEWEST_BP."""
+  """The largest n advised: Bp may be lowered for it, to FEWEST_BP."""
   return max(2, q.B_max // min(q.Bp or FEWEST_BP, FEWEST_BP))
 
 
 def _cell(q: Question, n: int, Bp: int) -> tuple[int, int, tuple[str, ...]]:
-  """Returns the nearest admitted (Bp, n), and what was moved and why."""
+  """The nearest admitted (Bp, n), and what was moved and why."""
   if q.fixed:
     return q.law.law.B // n, n, ()
   return admitted(Bp, n, B_max=q.B_max, D=q.D or q.B_max)
 
 
 def advise(q: Question) -> Advice:
-  """Returns the allocation of a budget.
+  """The allocation of a budget.
 
   Raises:
     InputError: the budget is below one step, nothing is known about n at it, or
@@ -222,12 +224,12 @@ def advise(q: Question) -> Advice:
   return Advice(
       allocation=allocation, lr=sqrt_lr(q.base_lr, q.base_batch, allocation.B),
       answer=answer, prediction=predict(q.law, allocation), changes=changes,
-      warnings=(*cautions.of_the_law(q, allocation, answer),
-                *cautions.of_the_allocation(q, allocation, answer)))
+      warnings=(*law_cautions(q, allocation, answer),
+                *allocation_cautions(q, allocation, answer)))
 
 
 def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
-  """Returns the admitted allocations of the same C at half and twice the n."""
+  """The admitted allocations of the same C at half and twice the n."""
   out = []
   for n in (a.n // 2, 2 * a.n):
     Bp = a.B // max(n, 1) if q.fixed else a.Bp
@@ -239,7 +241,7 @@ def neighbours(q: Question, a: Allocation) -> tuple[Allocation, ...]:
 
 
 def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
-  """Returns the reward from the fit's tables, or None if not in them."""
+  """The reward from the fit's tables, or None if not in them."""
   if isinstance(law, Prior) or law.unit != "rollouts":
     return None
   C = allocation.C
@@ -250,7 +252,7 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
 
 
 def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
-  """Returns the advice for the budget at (Bp, n); None without a step.
+  """The advice for the budget at (Bp, n); None without a step.
 
   A measured frontier has its own Bp, at which the hours pay for another budget.
   """
@@ -266,7 +268,7 @@ def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
 
 
 def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
-  """Returns the advice for hours of wall time instead of C.
+  """The advice for hours of wall time instead of C.
 
   The rollouts that an hour pays for depend on n, and n on the rollouts. Of the
   powers of two, the advice takes the one nearest to the n* of its own budget.
@@ -304,3 +306,101 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
         f"n={n}, takes --hours={math.ceil(need / digit) * digit:.3g}")
   return min(found, key=lambda advice: abs(math.log(
       advice.allocation.n / advice.answer.n)))
+
+
+# What speaks against an advice: extrapolation, other data, measured curves.
+
+
+def contradicted(law: Fitted, Bp: int | None, n: float,
+                 x: float) -> tuple[str, str] | None:
+  """How the measured curves contradict an n, and what follows them.
+
+  Args:
+    law: the fit with its curves.
+    Bp: problems per step; None: the best tested one.
+    n: rollouts per problem; the curve of the nearest tested n stands for it.
+    x: the compute, in the unit of the curves; curves are read up to their data.
+
+  Returns:
+    (sentence, flags of launch.plan), or None if no curve contradicts.
+  """
+  begun = [c for c in law.curves if c.C_lo <= x]
+  same_Bp = [c for c in begun if Bp in (None, c.Bp)]
+  if not same_Bp:
+    return None
+  value = lambda c: c.at(min(max(x, c.C[0]), c.C_hi))
+  own = min(same_Bp, key=lambda c: (abs(math.log(c.n / n)), -value(c)[0]))
+  best = max(begun, key=lambda c: value(c)[0])
+  (reward, low, high), (most, best_low, best_high) = value(own), value(best)
+  if best is own or most < reward + laws.TIE:
+    return None
+  joint = best.Bp != own.Bp
+  name = lambda c: f"n = {c.n}" + f", Bp = {c.Bp}" * joint
+  seen = min(x, own.C_hi, best.C_hi)
+  return (
+      f"{law.whose} own curves contradict this: at {seen:.3g} {law.unit}, "
+      f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and {name(own)} "
+      f"{reward:.3f} [{low:.3f}, {high:.3f}]"
+      + "; the intervals overlap" * (best_low <= high),
+      f"--n={best.n}" + f" --Bp={best.Bp}" * joint)
+
+
+def law_cautions(q: Question, a: Allocation, answer: Answer):
+  """Yields what the law does not know about this run."""
+  law, Bps = q.law, q.Bps
+  if answer.beyond:
+    yield (f"extrapolated: the {'table' if q.from_table else 'law'} is of "
+           f"{answer.seen[0]:.3g} to {answer.seen[1]:.3g} {answer.unit}, this "
+           f"is {answer.x:.3g}")
+  if Bps and not q.fixed and (a.Bp not in Bps if q.from_table else
+                              not min(Bps) <= a.Bp <= max(Bps)):
+    yield ("extrapolated: n* was seen at Bp = "
+           f"{', '.join(map(str, Bps))}, this is Bp = {a.Bp}")
+  if isinstance(law, Prior):
+    if q.model is None or priors.PRIOR_MODEL not in q.model:
+      yield (f"the prior is of {priors.PRIOR_MODEL}; other base models "
+             "saturated at n = 16 to 64: measure your own, launch.plan --sweep")
+    if q.D is not None and q.D < priors.PRIOR_D[law.stratum] / 2:
+      yield (f"D = {q.D} training problems; the prior had "
+             f"{priors.PRIOR_D[law.stratum]}, and with fewer the best n is "
+             "smaller (256 instead of 512 at D = 500)")
+    if law.stratum == "hard":
+      yield ("on hard problems Bp matters about as much as n (2.2 and 3.1 "
+             "points): check two values of Bp")
+    return
+  if law.whose != Fitted.whose:
+    yield (f"the law is of {priors.STUDY_MODEL}, one small policy on one task: "
+           "a prior for tiny policies; measure your own, launch.plan --sweep")
+  yield from law.cautions
+  found = contradicted(law, a.Bp, a.n, answer.x)
+  if found:
+    yield f"{found[0]}; to follow the curves: a constant {found[1]}"
+  if q.model is not None and q.model != law.model:
+    yield f"the fit is of {law.model}, this is {q.model}"
+  if q.metric != law.metric.split("@")[0]:
+    yield f"the fit is of {law.metric}, you ask for {q.metric}"
+  tested = np.log2(sorted(law.n))
+  low, high = answer.interval or (1.0, 1.0)
+  if len(tested) > 1 and np.log2(high / low) > np.diff(tested).max():
+    yield (f"the interval of n*, {low:.3g} to {high:.3g}, is wider than the "
+           "step between the tested n")
+
+
+def allocation_cautions(q: Question, a: Allocation, answer: Answer):
+  """Yields the warnings of the playbook (section 9)."""
+  largest = q.law.max_n if isinstance(q.law, Prior) else max(q.law.n)
+  if a.n >= largest:
+    yield f"n = {a.n} is at the edge of what was tested ({largest})"
+  if a.B > q.B_max // 2 and a.n < answer.n / math.sqrt(2):
+    yield (f"the cap of {q.B_max} rollouts a step keeps n below "
+           f"n* = {answer.n:.3g}: a cap can look like saturation")
+  if q.D is not None:
+    epochs = a.M * a.Bp / q.D
+    if epochs > EPOCHS and a.n < largest:
+      yield (
+          f"{epochs:.1f} epochs: in the paper's runs the next larger n led "
+          f"once the smaller one had seen {EPOCHS} epochs at most; watch "
+          "validation against training reward")
+  if a.M < FEWEST_M:
+    yield (f"only {a.M} update{'s' * (a.M > 1)}, of which the first 10 are "
+           "warm-up")

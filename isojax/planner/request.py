@@ -11,168 +11,201 @@ import os
 
 from isojax import own_file
 from isojax import config_file
-from isojax.errors import InputError
-from isojax.planner import fit_file
-from isojax.planner import priors
 from isojax.allocation import PAPER_BATCH, PAPER_LR
-from isojax.planner.cost import machine as machine_lib
-from isojax.planner.cost import roofline
+from isojax.errors import InputError
 from isojax.models.shape import BYTES
+from isojax.planner import fit_file
+from isojax.planner import machines
+from isojax.planner import priors
+from isojax.planner.cost import MOST_ROLLOUTS
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
-STRATA = ("easy", "hard")
-METRICS = ("avg", "best", "worst")
-DTYPES = tuple(sorted(BYTES))
-CHOICES = {"stratum": STRATA, "metric": METRICS, "dtype": DTYPES}
-MOST = roofline.MOST_ROLLOUTS
-BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST),
-          "B": (2, MOST), "hours": (0, None), "device_hours": (0, None),
-          "usd": (0, None)}  # least and most; None: no bound
+CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
+           "dtype": tuple(sorted(BYTES))}
+BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
+          "B": (2, MOST_ROLLOUTS), "hours": (0, None),
+          "device_hours": (0, None), "usd": (0, None),
+          "usd_per_chip_hour": (0, 1e6), "prompt_tokens": (1e-3, 1e7),
+          "response_tokens": (1e-3, 1e7)}  # least and most; None: no bound
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-  """A question to the planner; the defaults are those of every entry point.
+class Budget:
+  """One of four."""
 
-  Numbers in Bp, n and seeds, and rollouts, may be texts such as 2e6.
-  """
+  rollouts: object = None  # C; may be a text such as 2e6
+  hours: float | None = None  # of wall time on the machine
+  device_hours: float | None = None  # of all chips
+  usd: float | None = None
 
-  rollouts: object = None  # the budget C
-  hours: float | None = None  # of wall time on `machine`, instead of rollouts
-  device_hours: float | None = None  # of all chips, instead of rollouts
-  usd: float | None = None  # instead of rollouts
-  stratum: str | None = None  # one of STRATA
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What n follows from: problems and a law."""
+
+  stratum: str | None = None
   problems: str | None = None  # file of launch.split; None: the config's
-  law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
-  metric: str = "avg"  # one of METRICS
-  B_max: int | None = None  # most rollouts of a step; None: the law's
   D: int | None = None  # training problems; None: those of `problems`
+  law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
+  metric: str = "avg"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+  """The runs that may be planned; numbers may be texts such as 2e6."""
+
   Bp: tuple = ()  # problems of a step; empty: the law's
   n: tuple = ()  # rollouts of a problem; empty: the law's
   B: int | None = None  # with sweep instead of n: Bp * n of every run
+  B_max: int | None = None  # most rollouts of a step; None: the law's
   seeds: tuple = (0,)  # one run for each
   sweep: bool = False  # every Bp x n, to the same C
   skip: str | None = None  # with sweep: a fit.json with runs to leave out
+  schedule: bool = False  # of n
   pods: bool = False  # propose m
   speedup: str | None = None  # with pods: file of launch.speedup
-  schedule: bool = False  # of n
-  config: object = None  # of a run, such as configs/hard.py; None: not known
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+  """Where the runs are priced, and how fast it is."""
+
   machine: str | None = None  # such as v5p-64; None: not priced
   usd_per_chip_hour: float | None = None  # None: the list price
+  rows: int | None = None  # most rollouts decoded at once
+  measured: str | None = None  # records.jsonl of a run on the machine
+  bench: str | None = None  # file of launch.bench on the machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+  """What is trained."""
+
   model: str | None = None  # folder with config.json; None: the config's
   prompt_tokens: float | None = None  # mean
   response_tokens: float | None = None  # mean
   dtype: str = "bfloat16"  # of compute and cache; a config has its own
-  rows: int | None = None  # most rollouts decoded at once
-  measured: str | None = None  # records.jsonl of a run on the machine
-  bench: str | None = None  # file of launch.bench on the machine
-  given: frozenset = frozenset()  # names of the fields that the user gave
 
-  def __post_init__(self):
-    if self.config is not None:
-      config_file.check_run(self.config)
-    for name, choices in CHOICES.items():
-      value = getattr(self, name)
-      if value is not None and value not in choices:
-        raise InputError(f"--{name}={value}: expected one of "
-                         f"{', '.join(choices)}")
-    for name, (least, most) in BOUNDS.items():
-      value = getattr(self, name)
-      if value is not None and not (
-          least <= value and (most is None or value <= most)):
-        raise InputError(f"--{name}={value}: expected a number from {least}"
-                         + f" to {most}" * (most is not None))
+
+PARTS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
+             policy=Policy)
+DEFAULTS = {field.name: field.default for part in PARTS.values()
+            for field in dataclasses.fields(part)}  # of every flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A question to the planner."""
+
+  budget: Budget
+  evidence: Evidence
+  cells: Cells
+  hardware: Hardware
+  policy: Policy
+  config: object  # of a run, such as configs/hard.py; None: not known
+  given: frozenset  # names of the fields that the user gave
 
   @property
   def law_is_asked(self) -> bool:
-    return not (self.sweep and (self.n or self.B))
+    return not (self.cells.sweep and (self.cells.n or self.cells.B))
+
+  @property
+  def model(self) -> str | None:
+    return self.policy.model or (self.config and self.config.model.path)
 
 
-BUDGETS = ("rollouts", "hours", "device_hours", "usd")
+def request(*, config=None, given=(), **values) -> Request:
+  """A request of named values; what is not named has its default.
+
+  Raises:
+    InputError: a value that no request may have.
+  """
+  if config is not None:
+    config_file.check_run(config)
+  values = DEFAULTS | values
+  for name, choices in CHOICES.items():
+    if values[name] not in (None, *choices):
+      raise InputError(f"--{name}={values[name]}: expected one of "
+                       f"{', '.join(choices)}")
+  for name, (least, most) in BOUNDS.items():
+    value = values[name]
+    if value is not None and not least <= value <= (most or math.inf):
+      raise InputError(f"--{name}={value:g}: expected a number from {least:g}"
+                       + f" to {most:g}" * (most is not None))
+  return Request(config=config, given=frozenset(given), **{
+      name: part(**{field.name: values[field.name]
+                    for field in dataclasses.fields(part)})
+      for name, part in PARTS.items()})
 
 
-def missing(ask: Request, stratum: str | None) -> list[str]:
-  """Returns every input that a plan needs and the request lacks.
+def check_complete(ask: Request, stratum: str | None) -> None:
+  """Raises InputError that names every input that a plan lacks, and no budget.
 
   Args:
     ask: the request.
     stratum: of the problems, None if neither file nor request tells it.
   """
-  budgets = [name for name in BUDGETS if getattr(ask, name) is not None]
+  b, cells, policy = ask.budget, ask.cells, ask.policy
+  budgets = [name for name, value in vars(b).items() if value is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
-  sized = ask.model is not None or ask.config is not None
-  lengths = None not in (ask.prompt_tokens, ask.response_tokens)
-  priced = ask.machine is not None or timed and not (ask.sweep or ask.schedule)
-  wanted = {
+  priced = ask.hardware.machine is not None or timed and not (
+      cells.sweep or cells.schedule)
+  lacking = [text for text, lacks in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
       "--machine=8xh100, which spends the budget": (
-          priced and ask.machine is None),
+          priced and ask.hardware.machine is None),
       "--model=FOLDER with the policy's config.json, or --config": (
-          priced and not sized),
+          priced and ask.model is None),
       "--prompt_tokens and --response_tokens (means), or "
       "--measured=records.jsonl of a run": (
-          priced and not lengths and ask.measured is None),
-      "--Bp with --n or --B, or " * ask.sweep
+          priced and None in (policy.prompt_tokens, policy.response_tokens)
+          and ask.hardware.measured is None),
+      "--Bp with --n or --B, or " * cells.sweep
       + "--stratum=easy or hard for a published law, --problems=FILE to tell it, "
       "or --law=fit/fit.json": (
-          ask.law_is_asked and ask.law is None and stratum is None)}
-  return [text for text, lacks in wanted.items() if lacks]
+          ask.law_is_asked and ask.evidence.law is None and stratum is None)
+  }.items() if lacks]
+  if lacking:
+    raise InputError(f"{len(lacking)} input{'s are' * (len(lacking) > 1)}"
+                     f"{' is' * (len(lacking) == 1)} missing; give "
+                     + "; and ".join(lacking))
+  if len(budgets) > 1:
+    raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
+                     "--hours=9, --device_hours=144 or --usd=500")
 
 
 def hours(ask: Request) -> float | None:
-  """Returns the budget in hours of wall time, or None for rollouts.
-
-  Raises:
-    InputError: not one budget, or no machine or price to convert it with.
-  """
-  found = [name for name in BUDGETS if getattr(ask, name) is not None]
-  if len(found) != 1:
-    raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
-                     "--hours=9, --device_hours=144 or --usd=500")
-  name, = found
-  if name == "rollouts":
-    return None
-  if not ask.machine:
-    raise InputError(f"--{name} needs --machine, and a model and lengths")
+  """The budget in hours of wall time, or None for rollouts."""
+  b = ask.budget
+  if b.hours is not None or b.rollouts is not None:
+    return b.hours
   machine = the_machine(ask)
-  if name == "hours":
-    return ask.hours
-  if name == "device_hours":
-    return ask.device_hours / machine.chips
+  if b.device_hours is not None:
+    return b.device_hours / machine.chips
   price = machine.accelerator.usd_per_hour
   if price is None:
     raise InputError(f"--usd: no list price of {machine.name} is known; give "
                      "--usd_per_chip_hour")
-  return ask.usd / (machine.chips * price)
+  return b.usd / (machine.chips * price)
 
 
-def the_machine(ask: Request) -> machine_lib.Machine:
-  """Returns the machine, with the price given and jax's share of its GPUs."""
+def the_machine(ask: Request) -> machines.Machine:
+  """The machine, with the price given and jax's share of its GPUs."""
   machine = dataclasses.replace(
-      machine_lib.machine(ask.machine),
-      gpu_share=machine_lib.gpu_share(os.environ))
-  usd = positive(ask, "usd_per_chip_hour", 1e6)
+      machines.machine(ask.hardware.machine),
+      gpu_share=machines.gpu_share(os.environ))
+  usd = ask.hardware.usd_per_chip_hour
   if usd is None:
     return machine
   return dataclasses.replace(machine, accelerator=dataclasses.replace(
       machine.accelerator, usd_per_hour=usd, usd_source="--usd_per_chip_hour"))
 
 
-def positive(ask: Request, name: str, most: float,
-             least: float = 0.0) -> float | None:
-  """Returns a number; InputError if it is not from least to most."""
-  value = getattr(ask, name)
-  if value is not None and not least <= value <= most:
-    raise InputError(f"--{name}={value:g}: expected a number from {least:g} to "
-                     f"{most:g}")
-  return value
-
-
 def whole_number(flag: str, item, least: int, before=()) -> int:
-  """Returns a whole number; InputError names the nearest allowed one."""
-  most, item = roofline.MOST_ROLLOUTS, str(item)
+  """A whole number; InputError names the nearest allowed one."""
+  most, item = MOST_ROLLOUTS, str(item)
   try:
     value = float(item)
   except ValueError as error:
@@ -190,9 +223,14 @@ def whole_number(flag: str, item, least: int, before=()) -> int:
   return near
 
 
+def rollouts(ask: Request) -> int | None:
+  given = ask.budget.rollouts
+  return None if given is None else whole_number("rollouts", given, 2)
+
+
 def whole(ask: Request, name: str, least: int) -> list[int]:
-  """Returns a list of numbers as distinct whole numbers."""
-  values = getattr(ask, name)
+  """A list of `cells` as distinct whole numbers."""
+  values = getattr(ask.cells, name)
   if not values:
     raise InputError(f"--{name}: expected at least one number")
   return [whole_number(name, item, least, values[:i])
@@ -200,8 +238,8 @@ def whole(ask: Request, name: str, least: int) -> list[int]:
 
 
 def one(ask: Request, name: str, least: int) -> int | None:
-  """Returns the only number of a list, or None for an empty list."""
-  values = whole(ask, name, least) if getattr(ask, name) else [None]
+  """The only number of a list, or None for an empty list."""
+  values = whole(ask, name, least) if getattr(ask.cells, name) else [None]
   if len(values) > 1:
     raise InputError(f"--{name}={','.join(map(str, values))}: several values "
                      "need --sweep")
@@ -209,14 +247,14 @@ def one(ask: Request, name: str, least: int) -> int | None:
 
 
 def load_json(path: str, what: str) -> dict:
-  """Returns the object in a JSON file; InputError says what was expected."""
+  """The object in a JSON file; InputError says what was expected."""
   try:
     with open(own_file.find(path), encoding="utf-8") as file:
-      value = json.loads(file.read())
+      value = json.load(file)
     if not isinstance(value, dict):
       raise ValueError("not an object")
     return value
-  except (OSError, ValueError, RecursionError) as error:
+  except (OSError, ValueError) as error:
     raise InputError(f"{path}: expected {what} ({error})") from error
 
 
@@ -230,7 +268,7 @@ class Problems:
 
 
 def stratum_lines(path: str) -> list[tuple[str, float | None]]:
-  """Returns (split, pass rate) of each problem in a file of launch.split.
+  """(split, pass rate) of each problem in a file of launch.split.
 
   The rate is None in a file without measured pass rates (n = 0).
 
@@ -239,7 +277,7 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
   """
   try:
     with open(own_file.find(path), encoding="utf-8") as file:
-      header, *rows = (json.loads(line) for line in file)
+      header, *rows = map(json.loads, file)
     n, out = header["n"], []
     if type(n) is not int or n < 0:
       raise ValueError(f"n={n!r}")
@@ -248,35 +286,36 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
         raise ValueError(f"line {number}: {row['correct']!r} correct of {n!r}")
       out.append((row["split"], row["correct"] / n if n else None))
     return out
-  except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+  except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
 
 
 def problems(ask: Request) -> Problems:
-  """Returns what the stratum file says: that given, or the config's if found."""
-  path = ask.problems or ask.config and ask.config.task.stratum
-  if path is None or ask.problems is None and not os.path.exists(
+  """What the stratum file says: that given, or the config's if there is one."""
+  about = ask.evidence
+  path = about.problems or ask.config and ask.config.task.stratum
+  if path is None or about.problems is None and not os.path.exists(
       own_file.find(path)):
-    return Problems(ask.stratum, ask.D, 300)  # the paper's validation
+    return Problems(about.stratum, about.D, 300)  # the paper's validation
   lines = stratum_lines(path)
   rates = [rate for split, rate in lines if split == "train"]
-  stratum = ask.stratum
+  stratum = about.stratum
   if stratum is None and None not in rates and (
-      ask.law is None and ask.law_is_asked):
+      about.law is None and ask.law_is_asked):
     stratum = priors.stratum_of(rates)
-  return Problems(stratum, ask.D or len(rates), sum(
+  return Problems(stratum, about.D or len(rates), sum(
       split == "validation" for split, _ in lines))
 
 
 def read_fit(path: str) -> Fitted:
-  """Returns the law in a file; InputError if it is no fit.json."""
+  """The law in a file; InputError if it is no fit.json."""
   return fit_file.read_fit(load_json(path, "a fit.json of launch.fit"),
                            path=path)
 
 
 def read_study(name: str) -> Fitted:
-  """Returns a law of docs/study.md; InputError if it was not measured yet."""
+  """A law of docs/study.md; InputError if it was not measured yet."""
   path = priors.STUDIES[name]
   if not os.path.exists(own_file.find(path)):
     raise InputError(
@@ -289,19 +328,13 @@ def read_study(name: str) -> Fitted:
 
 
 def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
-  """Returns the law that is asked, or the prior of the stratum.
+  """The law that is asked, or the prior of the stratum.
 
   Raises:
     InputError: no such law, none is known, or it is of another stratum.
   """
-  name = ask.law
+  name = ask.evidence.law
   if name is None:
-    if stratum is None:
-      told = ("--sweep needs --Bp with --n or --B, or a law to take n from:"
-              if ask.sweep else "which law?")
-      raise InputError(f"{told} give --stratum=easy or hard for a published "
-                       "prior, --problems=FILE to tell it, or "
-                       "--law=fit/fit.json for your own")
     name = f"q1-{stratum}"
   if isinstance(name, Fitted):
     law, name = name, name.path
@@ -321,41 +354,36 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
 
 
 def anchors(config) -> dict:
-  """Returns the learning rate's anchor: of the config, or the paper's."""
+  """The learning rate's anchor: of the config, or the paper's."""
   if config is None:
     return dict(base_lr=PAPER_LR, base_batch=PAPER_BATCH)
   optimizer = config.recipe.optimizer
   return dict(base_lr=optimizer.base_lr, base_batch=optimizer.base_batch)
 
 
-def whose(config) -> str:
-  return ("base_lr and base_batch of --config" if config else
-          "base_lr and base_batch of the paper; isojax.main uses those of its "
-          "own config: give it with --config")
-
-
-def refuse_what_has_no_effect(ask: Request, law) -> None:
+def check_effect(ask: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
-  no_machine, no_law = ask.machine is None, law is None
+  unpriced, no_law = ask.hardware.machine is None, law is None
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
+  cells = ask.cells
   wrong = {
-      "without --machine": no_machine and (
+      "without --machine": unpriced and (
           "usd_per_chip_hour", "rows", "measured", "bench", "dtype"),
-      "without --machine or a law in tokens": no_machine and not in_tokens and (
+      "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
-      "without --sweep": not ask.sweep and ("B", "skip"),
-      "with --sweep": ask.sweep and ("pods", "schedule"),
-      "with --schedule, which keeps every rollout": ask.schedule and ("pods",),
-      "with --schedule, which needs --rollouts": ask.schedule and (
-          "hours", "device_hours", "usd"),
-      "with --schedule, which takes n from the law": ask.schedule and ("n",),
-      "without --pods": not ask.pods and ("speedup",),
+      "without --sweep": not cells.sweep and ("B", "skip"),
+      "with --sweep": cells.sweep and ("pods", "schedule"),
+      "with --schedule, which keeps every rollout": cells.schedule and (
+          "pods",),
+      "with --schedule or --sweep, which need --rollouts": (
+          cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
+      "with --schedule, which takes n from the law": cells.schedule and ("n",),
+      "without --pods": not cells.pods and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
-      "in a sweep of given --n or --B, without --machine": (
-          no_law and no_machine and ("stratum", "model")),
-      "in a sweep of given --n or --B, with --config": (
-          no_law and ask.config and ("stratum",))}
+      "in a sweep of given --n or --B": no_law and (
+          ("stratum", "model") if unpriced else
+          ("stratum",) if ask.config else ())}
   for when, names in wrong.items():
     found = [f"--{name}" for name in names or () if name in ask.given]
     if found:

@@ -11,7 +11,6 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
-from isojax.planner import cautions
 from isojax.planner.advice import Answer, Question
 from isojax.allocation import allocate, nearest_power
 from isojax.planner.fit_file import Fitted
@@ -127,7 +126,7 @@ def follow(q: Question) -> tuple[int, Schedule]:
     warnings.append(f"below {low:,} rollouts nothing was measured: the first n "
                     "is that of the first measured C")
   last = allocate(Bp=Bp, n=found[-1][1], M=None, C=q.C)
-  warnings += cautions.of_the_law(q, last, end)
+  warnings += advice_lib.law_cautions(q, last, end)
   if len(found) == 1:
     warnings.append("n*(C) stays at one power of two up to the budget, so the "
                     "schedule has one piece")

@@ -50,7 +50,7 @@ def measure(only=None):
   """Yields (arguments, predictions)."""
   for case in CASES + BUDGETS:
     if only is None or case in only:
-      code, rows, text = plans.plan(case)
+      code, rows, text = plans.plan(f"{case} --explain")
       assert code == 0, text
       (row,) = rows
       memory = re.search(r"memory: ([\d.]+) GB", text)

@@ -1,29 +1,21 @@
 """What a price reads from a config, and prices of whole allocations."""
 
-import dataclasses
 import itertools
 
 import pytest
 
 from configs import hard
 from isojax import experiment
-from isojax.errors import InputError
 from isojax import plan_file
 from isojax.allocation import Allocation
-from isojax.planner.cost import machine as machine_lib
-from isojax.planner.cost import pricing
-from isojax.planner.cost.efficiency import CALIBRATED
-from isojax.planner.cost.recipe import ON_POLICY, Recipe
-from isojax.planner.cost.slots import Slots
-from isojax.planner.cost.workload import Workload
-from isojax.rl import algorithm
 from isojax.planner import prices
-from isojax.planner.request import Request
-from tests.planner import test_recipe
+from isojax.planner.workload import Recipe
+from isojax.rl import algorithm
+from tests.planner import examples
 
 
 def test_forward_passes_are_those_of_the_algorithm():
-  assert prices.the_recipe(hard.get_config(), None) == ON_POLICY
+  assert prices.the_recipe(hard.get_config(), None) == Recipe()
   for (coef, where), ratio_to, epochs, minibatches, critic in itertools.product(
       ((0.0, "loss"), (0.1, "loss"), (0.1, "reward")), ("old", "behavior"),
       (1, 2), (1, 4), ("none", "shared", "own")):
@@ -41,7 +33,8 @@ def test_forward_passes_are_those_of_the_algorithm():
     columns = algorithm.scored_columns(r.loss, r.updates, r.critic)
     assert found == Recipe(
         epochs=epochs, minibatches=minibatches, critic=critic,
-        old_logp="old_logp" in columns, ref_logp="ref_logp" in columns)
+        old_logp="old_logp" in columns, ref_logp="ref_logp" in columns,
+        kl=coef > 0 and where == "loss")
     assert found.passes == algorithm.forward_passes(columns, r.critic)
 
 
@@ -62,9 +55,8 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
 
 def test_in_flight_sampling_is_priced():
   config = hard.get_config()
-  config.recipe.updates.update(in_flight=2, caches="stale")
-  assert prices.the_recipe(config, None) == Recipe(
-      in_flight=True, recompute=False)
+  config.recipe.updates.in_flight = 2
+  assert prices.the_recipe(config, None) == Recipe(in_flight=True)
 
 
 def test_rounds_are_measured_or_the_most():
@@ -73,9 +65,7 @@ def test_rounds_are_measured_or_the_most():
   assert prices.the_recipe(config, None).rounds == 3.0
   train = [dict(Bp=2, n=4, rollouts=C) for C in (8, 16, 32, 48)]
   assert prices.the_recipe(config, train).rounds == 40 / 8 / 3
-  price = pricing.packed(
-      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
-      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
+  price = examples.packed()
   # C pays for 6 rounds: 6 steps, or 3 of two rounds each.
   one, two = price.run(8, 4, 6), price.with_recipe(rounds=2.0).run(8, 4, 6)
   assert two.rollouts == one.rollouts == 192
@@ -83,20 +73,8 @@ def test_rounds_are_measured_or_the_most():
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
 
 
-def test_a_bench_does_not_price_pages():
-  price = pricing.packed(
-      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
-      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
-  paged = dataclasses.replace(price, slots=Slots(
-      G=8, shrink="halves", chunk=32, page=128, pages=900))
-  with pytest.raises(InputError, match="--bench with sampler.page: .*idle"):
-    prices.as_measured(Request(bench="bench.json"), paged, None)
-
-
 def test_an_allocation_costs_what_its_pieces_cost():
-  price = pricing.packed(
-      test_recipe.QWEN_3B, Workload(100, 200, 512, 1024, dtype="bfloat16"),
-      machine_lib.machine("8xh100"), rows=4096, efficiency=CALIBRATED)
+  price = examples.packed()
   # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
   a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
   cost = prices.cost_of(price, a)

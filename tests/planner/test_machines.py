@@ -3,8 +3,7 @@
 import pytest
 
 from isojax.errors import InputError
-from isojax.planner.cost.machine import ACCELERATORS
-from isojax.planner.cost.machine import machine
+from isojax.planner.machines import ACCELERATORS, gpu_share, machine
 
 
 @pytest.mark.parametrize("name, kind, chips", [
@@ -62,3 +61,15 @@ def test_every_row_is_whole_and_in_plain_units(name):
     assert row.link_bandwidth is None
     return
   assert 3 < row.hbm_bandwidth / row.link_bandwidth < 20
+
+
+def test_a_gpu_has_the_share_that_jax_takes():
+  """Three quarters of 80 GB, unless the environment says otherwise."""
+  assert machine("8xh100").usable_bytes == 60e9
+  assert machine("v5p-64").usable_bytes == 95e9
+  assert machine("cpu-2core").usable_bytes == 2.53e10
+  assert gpu_share({}) == 0.75
+  assert gpu_share({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}) == 0.9
+  for text in ("x", "0", "1.5", "nan"):
+    with pytest.raises(InputError, match=f"MEM_FRACTION={text}: expected"):
+      gpu_share({"XLA_PYTHON_CLIENT_MEM_FRACTION": text})

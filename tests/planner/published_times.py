@@ -1,17 +1,15 @@
-"""Published times of RL steps and updates, against the planner's prediction.
+"""Published times of RL steps and updates, and the planner's prediction.
 
-`efficiency.CALIBRATED` is chosen so that the geometric mean of `ratio` over
-PUBLISHED is 1; its `spread` is the smallest and the largest ratio. A test
-checks both.
+`cost.CALIBRATED` is chosen so that the geometric mean of `ratio` over PUBLISHED
+is 1; its `spread` is the smallest and the largest ratio.
 """
 
 import dataclasses
 
-from isojax.planner.cost import machine as machine_lib
 from isojax.models import shape as shape_lib
-from isojax.planner.cost import pricing
-from isojax.planner.cost.efficiency import Efficiency
-from isojax.planner.cost.workload import Workload
+from isojax.planner import cost
+from isojax.planner import machines
+from isojax.planner.workload import Lengths, Recipe, Workload, formats
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
               vocab_size=151936)
@@ -81,32 +79,24 @@ PUBLISHED = (
 )
 
 
-def predicted(figure: Figure, efficiency: Efficiency) -> float:
-  """Returns the seconds that the planner predicts for a published figure."""
-  machine = machine_lib.machine(figure.machine)
-  price = pricing.packed(
+def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
+  """The seconds that the planner predicts for a published figure."""
+  machine = machines.machine(figure.machine)
+  lengths = Lengths(
+      figure.prompt_tokens, figure.response_tokens,
+      max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
+  price = cost.packed(
       SHAPES[figure.model], Workload(
-          figure.prompt_tokens, figure.response_tokens,
-          max_prompt=max(1, 4 * round(figure.prompt_tokens)),
-          max_response=figure.max_response, dtype="bfloat16", kl=True),
-      machine, rows=64 * machine.chips, efficiency=efficiency)
-  cost = price.run(figure.Bp, figure.n, 1)
-  update = cost.update.seconds + cost.optimizer.seconds
+          lengths, formats("bfloat16"), Recipe(kl=True)), machine,
+      rows=64 * machine.chips, efficiency=efficiency)
+  run = price.run(figure.Bp, figure.n, 1)
+  update = run.update.seconds + run.optimizer.seconds
   if figure.scores is None:
     return float(update)
-  return float(cost.prefill.seconds + cost.decode.seconds
-               + figure.scores * cost.score.seconds + update + cost.overhead)
+  return float(run.prefill.seconds + run.decode.seconds
+               + figure.scores * run.score.seconds + update + run.overhead)
 
 
-def ratio(figure: Figure, efficiency: Efficiency) -> float:
-  """Returns the published time over the predicted time."""
+def ratio(figure: Figure, efficiency: cost.Efficiency) -> float:
+  """The published time over the predicted time."""
   return figure.seconds / predicted(figure, efficiency)
-
-
-def words(efficiency: Efficiency) -> str:
-  """Returns which figures an efficiency is calibrated on, and how well."""
-  low, high = efficiency.spread
-  sources = dict.fromkeys(f.source.split(",")[0] for f in PUBLISHED)
-  return (f"calibrated on {len(PUBLISHED)} published times on H100 and GB200 "
-          f"({'; '.join(sources)}); they are {low:g} to {high:g} times the "
-          "predicted ones, which is the range of each time")

@@ -1,6 +1,6 @@
 """The machines that a run can be priced on: published or measured numbers.
 
-Every number is per chip (a GPU is a chip), dense (no sparsity), in FLOP/s,
+A new machine is one entry of ACCELERATORS. Every number is per chip (a GPU is a chip), dense (no sparsity), in FLOP/s,
 bytes or bytes/s. None: not published, or not found.
 """
 
@@ -31,12 +31,12 @@ class Accelerator:
 
   @property
   def platform(self) -> str:
-    """Returns the jax platform: cpu, tpu or gpu."""
+    """jax's name: cpu, tpu or gpu."""
     return next((kind for kind in ("cpu", "tpu") if self.name.startswith(kind)),
                 "gpu")
 
   def peak(self, dtype: str) -> float:
-    """Returns FLOP/s of matrix products of this dtype."""
+    """FLOP/s of matrix products of this dtype; InputError if not published."""
     peaks = {name: getattr(self, name)
              for name in ("bfloat16", "float32", "int8", "float8")
              if getattr(self, name) is not None}
@@ -45,10 +45,9 @@ class Accelerator:
                        f" expected one of {', '.join(peaks)}")
     return peaks[dtype]
 
-
   @property
   def exact_float32(self) -> float:
-    """Returns FLOP/s of float32 products at jax's highest precision.
+    """FLOP/s of float32 products at jax's highest precision.
 
     TPUs, whose float32 peak is not published, make six products of bfloat16
     (XLA's dot algorithm BF16_BF16_F32_X6).
@@ -147,7 +146,7 @@ GPU_SHARE_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 def gpu_share(environment) -> float:
-  """Returns the share of a GPU's memory that jax takes in this environment."""
+  """Share of a GPU's memory that jax takes in this environment."""
   if GPU_SHARE_VARIABLE not in environment:
     return GPU_SHARE
   text = environment[GPU_SHARE_VARIABLE]
@@ -159,6 +158,27 @@ def gpu_share(environment) -> float:
     raise InputError(f"{GPU_SHARE_VARIABLE}={text}: expected a number above 0, "
                      "at most 1; unset it for jax's default")
   return share
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+  """Devices on each axis; their product is the number of chips."""
+
+  data: int
+  fsdp: int
+  tensor: int
+
+  @property
+  def devices(self) -> int:
+    return self.data * self.fsdp * self.tensor
+
+  @property
+  def row_shards(self) -> int:
+    return self.data * self.fsdp
+
+  @property
+  def weight_shards(self) -> int:
+    return self.fsdp * self.tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,9 +200,23 @@ class Machine:
 
   @property
   def usable_bytes(self) -> float:
-    """Returns the memory of a chip that jax uses."""
+    """Memory of a chip that jax uses."""
     return self.accelerator.hbm_bytes * (
         self.gpu_share if self.accelerator.platform == "gpu" else 1)
+
+
+  def meshes(self, heads: int) -> list[Mesh]:
+    """Every mesh of the chips over whose `tensor` the heads divide."""
+    divisors = lambda x: [d for d in range(1, x + 1) if x % d == 0]
+    return [Mesh(self.chips // (tensor * fsdp), fsdp, tensor)
+            for tensor in divisors(self.chips) if heads % tensor == 0
+            for fsdp in divisors(self.chips // tensor)]
+
+  def check(self, mesh: Mesh) -> None:
+    """Raises InputError if a mesh is not of this machine's chips."""
+    if min(dataclasses.astuple(mesh)) < 1 or mesh.devices != self.chips:
+      raise InputError(f"{mesh}: {mesh.devices} devices, but {self.name} has "
+                       f"{self.chips} chips; choose axes with that product")
 
 
 MOST_CHIPS = 2**17
@@ -196,7 +230,7 @@ FORMS = (
 
 
 def machine(name: str) -> Machine:
-  """Returns the machine of a cloud's name: "v5p-64", "8xh100", "cpu-2core".
+  """The machine of a cloud's name: "v5p-64", "8xh100", "cpu-2core".
 
   Slice names of v4, v5p and v7 count TensorCores, two per chip: "v5p-64" has 32
   chips. Those of v5e and v6e count chips. A name without a count is one chip.

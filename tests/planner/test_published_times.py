@@ -4,12 +4,13 @@ import math
 
 import pytest
 
-from isojax.planner.cost import calibration
-from isojax.planner.cost.efficiency import CALIBRATED
+from isojax.planner.cost import CALIBRATED
+from tests.planner import published_times
+from tests.planner.published_times import PUBLISHED
 
 
 def test_the_default_efficiency_is_calibrated_on_the_published_times():
-  ratios = [calibration.ratio(f, CALIBRATED) for f in calibration.PUBLISHED]
+  ratios = [published_times.ratio(f, CALIBRATED) for f in PUBLISHED]
   mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
   assert mean == pytest.approx(1.0, abs=0.03)
   low, high = CALIBRATED.spread
@@ -19,17 +20,17 @@ def test_the_default_efficiency_is_calibrated_on_the_published_times():
 
 def test_published_steps_are_predicted_within_a_third():
   """NeMo-RL v0.4, Llama-3.1-8B on 16 H100: 97.7 s per step of 2,048 rollouts."""
-  steps = [f for f in calibration.PUBLISHED if f.scores]
+  steps = [f for f in PUBLISHED if f.scores]
   assert steps[0].seconds == 97.7 and len(steps) == 6
   for figure in steps:
-    assert 0.69 < calibration.ratio(figure, CALIBRATED) < 1.34, figure
+    assert 0.69 < published_times.ratio(figure, CALIBRATED) < 1.34, figure
 
 
 def test_lengths_agree_with_the_published_throughput():
   """Tokens/s/GPU * GPUs * seconds / rollouts is prompt + response."""
   per_gpu = {97.7: (1562, 16), 92.8: (1581, 16), 393: (540, 32),
              376: (571, 32), 91.0: (3359, 8), 381: (1127, 16)}
-  for figure in calibration.PUBLISHED:
+  for figure in PUBLISHED:
     if figure.scores:
       rate, gpus = per_gpu[figure.seconds]
       tokens = rate * gpus * figure.seconds / (figure.Bp * figure.n)

@@ -1,0 +1,454 @@
+"""The cost of an allocation: rollouts -> tokens -> FLOPs, bytes -> time, USD.
+
+The stages of a step follow each other. Each takes, in seconds per chip,
+
+  max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
+    + link bytes / (link bandwidth * fraction).
+
+(Bp, n, M) may be numpy arrays; everything broadcasts. Not included:
+compilation, checkpoints, networks slower than the links, and overlap of links
+with compute. Sliding windows (Gemma) are priced as full attention, which is
+too high.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from isojax.errors import InputError
+from isojax.models.shape import ModelShape
+from isojax.planner import memory as memory_lib
+from isojax.planner.machines import Machine, Mesh
+from isojax.planner.workload import Workload
+from isojax.sampling import sizes
+
+MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
+MOST_ROWS = 2**20  # of a microbatch
+STEP = (32, 128)  # (Bp, n) on which meshes are compared
+# Share of the decoded slots that is kept with in-flight updates: no slot waits
+# for the longest answer of a step. python -m launch.bench --what=in_flight, on
+# skewed lengths: 0.935, against 0.601 with synchronous sampling.
+IN_FLIGHT_SLOTS = 0.93
+
+
+@dataclasses.dataclass(frozen=True)
+class Efficiency:
+  """The fractions of a machine's peaks that each stage of a step reaches.
+
+  Measured fractions can exceed 1 where caches beat the memory bandwidth.
+  """
+
+  prefill_flops: float
+  decode_flops: float
+  decode_bandwidth: float  # of memory and links, while sampling
+  score_flops: float
+  update_flops: float
+  update_bandwidth: float  # of memory and links, while updating
+  slots: float  # fraction of decoded slots whose token is kept
+  step_seconds: float  # per step, whatever its size: host, rewards
+  basis: str  # where the fractions come from
+  spread: tuple[float, float] | None = None  # (low, high): published times
+  # over predicted ones; None: not known
+
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      if name == "step_seconds" and not value >= 0 or (
+          name not in ("step_seconds", "basis", "spread") and not value > 0):
+        raise InputError(f"efficiency.{name}={value}: expected a positive "
+                         "number (step_seconds may be 0)")
+
+
+# Level and spread are fitted to the published times of
+# tests/planner/published_times.py; the relative sizes are assumptions, explained
+# beside each.
+CALIBRATED = Efficiency(
+    prefill_flops=0.35,
+    decode_flops=0.35,  # as prefill, for batches that are compute bound
+    decode_bandwidth=0.5,
+    score_flops=0.35,  # a forward over whole sequences, like prefill
+    update_flops=0.25,
+    update_bandwidth=0.5,
+    slots=0.5,  # between 0.2 (batches that run until the longest rollout ends)
+    # and 0.9 (slots refilled from a queue)
+    step_seconds=1.0,  # rewards on the host, data, logs
+    basis="calibrated", spread=(0.54, 1.7))
+PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """One stage on all chips together."""
+
+  flops: np.ndarray | float
+  bytes: np.ndarray | float  # through HBM
+  seconds: np.ndarray | float  # of wall time
+
+  def __mul__(self, times):
+    return Stage(self.flops * times, self.bytes * times, self.seconds * times)
+
+  def __add__(self, other):
+    return Stage(self.flops + other.flops, self.bytes + other.bytes,
+                 self.seconds + other.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """The cost of one step or of a run; scalars or arrays."""
+
+  prefill: Stage  # of prompts, once per problem
+  decode: Stage
+  score: Stage  # forwards: of the reference with KL, of scored columns
+  update: Stage  # forward and backward, of an own critic as well
+  optimizer: Stage
+  overhead: np.ndarray | float  # seconds
+  rollouts: np.ndarray | float  # sampled for training
+  tokens: np.ndarray | float  # sampled for training
+  chips: int
+  usd_per_hour: float | None  # of one chip
+
+  @property
+  def stages(self) -> tuple[Stage, ...]:
+    return (self.prefill, self.decode, self.score, self.update, self.optimizer)
+
+  def __mul__(self, times):
+    """The cost of so many steps."""
+    return Cost(*(stage * times for stage in self.stages),
+                self.overhead * times, self.rollouts * times,
+                self.tokens * times, self.chips, self.usd_per_hour)
+
+  def __add__(self, other):
+    """The cost of one after the other on the same machine."""
+    return Cost(
+        *(a + b for a, b in zip(self.stages, other.stages)),
+        self.overhead + other.overhead, self.rollouts + other.rollouts,
+        self.tokens + other.tokens, self.chips, self.usd_per_hour)
+
+  @property
+  def seconds(self):
+    return sum(stage.seconds for stage in self.stages) + self.overhead
+
+  @property
+  def flops(self):
+    return sum(stage.flops for stage in self.stages)
+
+  @property
+  def bytes(self):
+    return sum(stage.bytes for stage in self.stages)
+
+  @property
+  def hours(self):
+    return self.seconds / 3600
+
+  @property
+  def device_hours(self):
+    return self.hours * self.chips
+
+  @property
+  def usd(self):
+    """None if the machine has no price."""
+    if self.usd_per_hour is None:
+      return None
+    return self.device_hours * self.usd_per_hour
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluations:
+  """The evaluations of a run."""
+
+  rollouts: Callable[[int, int], int]  # of M updates of B rollouts
+  k: int  # samples of a problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+  """Everything that a price depends on, except the allocation."""
+
+  shape: ModelShape
+  machine: Machine
+  mesh: Mesh
+  workload: Workload
+  efficiency: Efficiency
+  rows: int  # decoded at once on the whole machine, at most
+  micro_rows: int  # rollouts of maximal length in a microbatch, at most
+  whole: bool  # weights are gathered over fsdp while sampling
+  refilled: bool = False  # free slots at once, from a queue, as isojax does
+  evaluations: Evaluations | None = None
+  page: int | None = None  # positions; None: slots have the longest length
+  pages: int | None = None  # of a device's pool
+
+  def __post_init__(self):
+    self.machine.check(self.mesh)
+
+  def run(self, Bp, n, M) -> Cost:
+    """The cost of M sampling rounds, their steps and evaluations.
+
+    A step takes recipe.rounds of them, one without refill. Without evaluations
+    the arguments may be arrays.
+    """
+    cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
+    count = self.evaluations and self.evaluations.rollouts(M, Bp * n)
+    if not count:
+      return cost
+    k = self.evaluations.k
+    prefill, decode = self.sampling(count / k, k)
+    return dataclasses.replace(cost, prefill=cost.prefill + prefill,
+                               decode=cost.decode + decode)
+
+  def step(self, Bp, n) -> Cost:
+    """The cost of one step: Bp problems, n rollouts each, the updates.
+
+    In-flight updates share the chips with sampling: they keep more slots busy,
+    and nothing overlaps.
+    """
+    recipe = self.workload.recipe
+    prefill, decode = self.sampling(Bp, n)
+    prefill = prefill * recipe.rounds
+    if recipe.in_flight:
+      prefill += self._prefilled_again(Bp * n)
+    rollouts = Bp * n * recipe.rounds
+    return Cost(
+        prefill, decode * recipe.rounds, *self.training(Bp, recipe.trained(n)),
+        self.efficiency.step_seconds, rollouts,
+        rollouts * self.workload.lengths.response, self.machine.chips,
+        self.machine.accelerator.usd_per_hour)
+
+  def sampling(self, Bp, n) -> tuple[Stage, Stage]:
+    """(prefill, decode) of Bp problems with n rollouts each, one round.
+
+    An empty slot costs as much as a full one. Weights go through memory once
+    per position on every replica; keys and values once per position and row.
+    `tensor` reduces two activations per layer, position and row over the links.
+    Weights are gathered over fsdp once, or at every position.
+    """
+    shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
+    f, one = w.formats, w.lengths
+    S, _, prompt_context, context = w.computed
+    if self.page is not None:  # a row reads its own pages
+      context = one.prompt + one.response + self.page / 2
+    weights = (shape.matmul_params * w.bytes("weights") + shape.head * (
+        w.bytes("sampled_head") - w.bytes("weights")))
+    kv = shape.kv_bytes_per_token(w.bytes("cache"))
+    gathered = weights / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips
+    reduced = 4 * shape.layers * shape.width * w.bytes("compute") * (
+        mesh.tensor - 1)
+    # Weights are read once: the batch is far above the ridge point.
+    prefill = self._stage(
+        Bp * S * shape.forward_flops(prompt_context, head=False),
+        Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered,
+        e.prefill_flops, e.decode_bandwidth)
+    rows = np.minimum(self.rows, Bp * n)
+    # Decoding until the longest rollout ends keeps mean / max of the slots.
+    kept = max(e.slots, one.response / one.max_response,
+               w.recipe.in_flight * IN_FLIGHT_SLOTS)
+    if self.refilled:  # all slots are busy until the queue is empty
+      positions = one.response * (Bp * n / rows + 1 / kept - 1)
+    else:
+      positions = Bp * n / rows * (one.response / kept)
+    copies = max(1, mesh.tensor / shape.kv_heads)  # of a key head
+    decode = self._stage(
+        positions * (rows * shape.forward_flops(context, head=True)),
+        positions * (weights * mesh.row_shards + rows * context * copies * kv),
+        positions * rows * reduced + gathered * (0 if self.whole else positions),
+        e.decode_flops, e.decode_bandwidth,
+        slower=self._slower(positions * rows * 2 * shape.head, f.sampled_head))
+    return prefill, decode
+
+  def _prefilled_again(self, B) -> Stage:
+    """The forwards that rebuild unfinished caches with new weights.
+
+    The weights of the sampler change once a step, after its last update. Every
+    decoded slot has a prompt and half an answer on average.
+    """
+    S, _, prompt_context, _ = self.workload.computed
+    half = self.workload.lengths.response / 2
+    flops = np.minimum(self.rows, B) * (
+        S * self.shape.forward_flops(prompt_context, head=False)
+        + half * self.shape.forward_flops(S + half / 2, head=False))
+    return self._stage(flops, 0, 0, self.efficiency.prefill_flops,
+                       self.efficiency.decode_bandwidth)
+
+  def training(self, Bp, m) -> tuple[Stage, Stage, Stage]:
+    """(score, update, optimizer) of a step on m rollouts of Bp problems each.
+
+    An update computes a problem's prompt once. The last of the rows that pack a
+    problem's answers is assumed half empty; rows that only fill a microbatch
+    are not counted. Forward and backward cost 3 forwards, 4 with remat, also
+    with adapters, whose gradients come from those of whole matrices. Over the
+    links, a microbatch gathers the weights over fsdp twice and scatters the
+    gradients once; an update reduces gradients over data.
+
+    An own critic costs what the policy's forward and backward cost without the
+    vocabulary; a shared one is a vector, which costs nothing.
+    """
+    shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
+    recipe, number, reduce = w.recipe, w.bytes("compute"), w.bytes("reduce")
+    S, T, prompt_context, _ = w.computed
+    if w.padded:
+      T = np.minimum(T, w.lengths.response + T / (2 * m))
+    # One forward pass over the trained rollouts.
+    prompts, answers = w.trained * (Bp * S), w.trained * (Bp * m * T)
+    layers = (prompts * shape.forward_flops(prompt_context, head=False)
+              + answers * shape.forward_flops(w.update_context, head=False))
+    head = answers * (2.0 * shape.head)
+    slower = self._slower(head, w.formats.head)
+    # Floats: products with integer arrays would overflow.
+    params, microbatches = float(shape.params), self.microbatches(Bp, m)
+    # The critic's too, as if it had the policy's head.
+    hbm = microbatches * mesh.row_shards * (
+        params * number + shape.head * (w.bytes("head") - number))
+    reduced = 4 * shape.layers * shape.width * number * (
+        mesh.tensor - 1) * (prompts + answers)
+    gathered = microbatches * (
+        params / mesh.tensor * (1 - 1 / mesh.fsdp) * self.machine.chips)
+
+    # KL in the loss: the reference is computed again in every epoch.
+    forwards = recipe.kl * recipe.epochs + recipe.passes
+    logp = forwards - recipe.valued
+    score = self._stage(
+        (layers + head) * logp + layers * recipe.valued, hbm * forwards,
+        (reduced + gathered * number) * forwards, e.score_flops,
+        e.update_bandwidth, slower=slower * logp)
+    trained = params if w.lora_rank is None else float(
+        shape.lora_params(w.lora_rank))
+    times, models = 4 if w.remat else 3, 1 + recipe.own_critic
+    gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
+    update = self._stage(
+        (layers * models + head) * (times * recipe.epochs),
+        hbm * (times * models * recipe.epochs),
+        ((reduced * (times - 1) + gathered * (
+            2 * number + reduce * trained / params)) * recipe.epochs
+         + gradients * recipe.updates) * models,
+        e.update_flops, e.update_bandwidth,
+        slower=slower * (times * recipe.epochs))
+    # float32: parameters and two moments read and written, gradients read.
+    optimizer = self._stage(
+        10 * trained * mesh.data, 28 * trained * mesh.data, 0, e.update_flops,
+        e.update_bandwidth) * (recipe.updates * models)
+    return score, update, optimizer
+
+  def microbatches(self, Bp, m):
+    """Microbatches of one pass over the trained rollouts, m of a problem."""
+    minibatches = self.workload.recipe.minibatches
+    return minibatches * np.ceil(Bp * m / minibatches / self.micro_rows)
+
+  def _slower(self, flops, head: str):
+    """The FLOPs of a float32 head that only take time, in the compute dtype."""
+    chip, compute = self.machine.accelerator, self.workload.formats.compute
+    if head == compute:
+      return 0.0
+    return flops * (chip.peak(compute) / chip.exact_float32 - 1)
+
+  def _stage(self, flops, hbm, link, compute, bandwidth, slower=0.0) -> Stage:
+    """A stage whose FLOPs and bytes are spread evenly over the chips.
+
+    Args:
+      compute, bandwidth: fractions of the peaks.
+      slower: FLOPs that only take time, see `_slower`.
+    """
+    chip, chips = self.machine.accelerator, self.machine.chips
+    peak = chip.peak(self.workload.formats.compute)
+    seconds = np.maximum((flops + slower) / (chips * peak * compute),
+                         hbm / (chips * chip.hbm_bandwidth * bandwidth))
+    if chips > 1:
+      if chip.link_bandwidth is None:
+        raise InputError(f"{self.machine.name}: {chip.name} has no published "
+                         "link bandwidth; expected one chip of it")
+      seconds = seconds + link / (chips * chip.link_bandwidth * bandwidth)
+    return Stage(flops, hbm, seconds)
+
+  def memory(self, B: int, rows: int) -> memory_lib.Memory:
+    """A device's memory at B rollouts per step, `rows` decoded at once."""
+    G = self.mesh.row_shards
+    micro = math.ceil(min(B, self.micro_rows) / G)
+    return memory_lib.memory(
+        self.shape, self.workload, self.machine, self.mesh, memory_lib.Held(
+            slots=math.ceil(rows / G), rows=micro, prompts=micro,
+            whole=self.whole,
+            pool=None if self.page is None else self.page * self.pages))
+
+  def replace(self, **changes) -> "Price":
+    return dataclasses.replace(self, **changes)
+
+  def with_workload(self, **changes) -> "Price":
+    return self.replace(workload=dataclasses.replace(self.workload, **changes))
+
+  def with_recipe(self, **changes) -> "Price":
+    return self.with_workload(
+        recipe=dataclasses.replace(self.workload.recipe, **changes))
+
+  def with_rows(self, most: int) -> "Price":
+    """As many of `most` rows as the memory admits."""
+    G = self.mesh.row_shards
+    local = sizes.largest(
+        lambda r: self.memory(G, r * G).fits, max(1, most // G))
+    return self.replace(rows=max(1, local) * G)
+
+
+def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
+           rows: int, efficiency: Efficiency) -> Price:
+  """The price on the mesh with the fastest step that fits.
+
+  Assumes a packed update that computes the forward twice, fused attention and
+  a chunked head. As many of `rows` are decoded at once as the memory admits.
+
+  Raises:
+    InputError: no mesh fits with one row per shard.
+  """
+  workload = dataclasses.replace(workload, padded=False, remat=True)
+  found, smallest = [], []
+  for mesh in machine.meshes(shape.heads):
+    G = mesh.row_shards
+    for whole in (False, True)[:1 + (mesh.fsdp > 1)]:
+      price = Price(shape, machine, mesh, workload, efficiency, rows=G,
+                    micro_rows=G, whole=whole)
+      least = price.memory(G, G)
+      smallest.append((least.total, mesh, least))
+      if least.fits:
+        micro = sizes.largest(lambda r: price.replace(
+            micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
+        found.append(price.with_rows(rows).replace(micro_rows=micro * G))
+  if not found:
+    _, mesh, least = min(smallest, key=lambda x: x[0])
+    raise InputError(
+        f"{machine.name}: the model does not fit, however it is sharded; at "
+        f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
+        f"row per shard: {least.text}; take more or larger chips, a smaller "
+        "model or shorter answers")
+  return min(found, key=lambda price: price.run(*STEP, 1).seconds)
+
+
+def fitting(price: Price) -> Price:
+  """The price with weights gathered while sampling where they fit.
+
+  With pages it says itself whether they are gathered.
+
+  Raises:
+    InputError: the price does not fit into the memory.
+  """
+  for whole in (True, False) if price.page is None else (price.whole,):
+    price = price.replace(whole=whole)
+    needed = price.memory(MOST_ROWS, price.rows)
+    if needed.fits:
+      return price
+  raise InputError(
+      f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
+      f"does not fit: {needed.text}; use fewer recipe.loss.microbatch_tokens "
+      "or recipe.loss.remat, more devices on mesh.fsdp or mesh.tensor, fewer "
+      "sampler.slots, or shorter answers")
+
+
+def budget_for(hours: float, Bp: int, n: int, run) -> int:
+  """The largest C of whole steps that fit into the hours, or 0.
+
+  Args:
+    hours: of wall time.
+    run: (Bp, n, M) -> Cost with evaluations; grows with M.
+  """
+  most = MOST_ROLLOUTS // (Bp * n)
+  if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
+    raise InputError(f"--hours={hours:g}: expected a positive number that pays "
+                     f"for less than {MOST_ROLLOUTS:.2g} rollouts")
+  return Bp * n * sizes.largest(
+      lambda M: run(Bp, n, M).hours <= hours, most)

@@ -1,0 +1,188 @@
+"""Efficiencies measured by a run or by launch.bench."""
+
+import dataclasses
+import statistics
+
+from isojax.errors import InputError
+from isojax.models import shape as shape_lib
+from isojax.planner.cost import CALIBRATED, PEAK, Cost, Efficiency, Price
+from isojax.planner.machines import Machine, Mesh
+from isojax.planner.workload import Lengths, Recipe, Workload, formats
+
+SECONDS = ("seconds_sample", "seconds_update", "seconds_score", "seconds_logp")
+COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
+BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens", "microbatch_tokens")
+
+
+def _number(value, least: float = 0.0) -> bool:
+  return type(value) in (int, float) and least <= value <= 1e30
+
+
+def train_records(records: list[dict], *, path: str) -> list[dict]:
+  """The train records of one run.
+
+  Raises:
+    InputError: fewer than 3, several runs, or a field without a usable value.
+  """
+  train = [r for r in records if "kind" in r and r["kind"] == "train"]
+  for i, record in enumerate(train, 1):
+    for name in ("Bp", "n", *COUNTS, *SECONDS):
+      if name not in record or not _number(record[name]):
+        raise InputError(f"{path}: train record {i}: {name}: expected a number "
+                         "of at least 0, as isojax.main writes it")
+  runs = {(str(r["run_id"]) if "run_id" in r else None, r["Bp"], r["n"])
+          for r in train}
+  if len(runs) != 1 or len(train) < 3:
+    raise InputError(f"{path}: {len(train)} train records of {len(runs)} runs: "
+                     "expected at least 3, all of one run")
+  still = [name for name in COUNTS[:3] if train[-1][name] <= train[0][name]]
+  still += [name for name in ("Bp", "n") if train[0][name] < 1]
+  still += [name for name in SECONDS[:2] if not all(
+      r[name] for r in train)]
+  if still:
+    raise InputError(f"{path}: {', '.join(still)} must be above 0, and "
+                     "cumulative counts must grow")
+  return train
+
+
+def _grown(train: list[dict], name: str) -> float:
+  return train[-1][name] - train[0][name]
+
+
+def trained_share(train: list[dict], recipe: Recipe) -> float:
+  """Share of groups with a gradient, of a run with this recipe.
+
+  Computed from differences of cumulative counts, first step to last.
+  """
+  n = train[0]["n"]
+  # Tokens that each epoch would train on if every kept group had a gradient.
+  most = _grown(train, "sampled_tokens") / recipe.rounds * (
+      recipe.trained(n) / n * recipe.epochs)
+  return min(1.0, _grown(train, "trained_tokens") / most)
+
+
+def mean_rounds(train: list[dict]) -> float:
+  """Mean sampling rounds of a step, 1 without refill."""
+  step = train[0]["Bp"] * train[0]["n"]
+  return max(1.0, _grown(train, "rollouts") / step / (len(train) - 1))
+
+
+def mean_lengths(train: list[dict]) -> tuple[float, float]:
+  """Mean tokens of a problem's prompt and of a rollout."""
+  rollouts = _grown(train, "rollouts")
+  return (_grown(train, "prompt_tokens") / (rollouts / train[0]["n"]),
+          _grown(train, "sampled_tokens") / rollouts)
+
+
+def measured_efficiency(train: list[dict], ideal: Cost, *,
+                        path: str) -> Efficiency:
+  """The efficiency of a run, for other (Bp, n) on the same machine.
+
+  One fraction for sampling and one for the update: the time at peak over the
+  median time of a step, so that compilation does not count. Decoding past the
+  end of a rollout is part of the first. The result does not carry over to
+  another model, machine or number of rows.
+
+  Args:
+    train: of `train_records`.
+    ideal: one step of the same run at PEAK.
+    path: of the records.
+  """
+  typical = lambda name: statistics.median(r[name] for r in train)
+  prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
+  # Forward passes before the updates are priced with them.
+  return _two_fractions(
+      (prefill + decode) / typical("seconds_sample"),
+      sum(update) / (typical("seconds_update") + typical("seconds_logp")),
+      typical("seconds_score"), f"measured from {path}")
+
+
+def _two_fractions(sample: float, update: float, step_seconds: float,
+                   basis: str) -> Efficiency:
+  return Efficiency(sample, sample, sample, update, update, update, slots=1.0,
+                    step_seconds=step_seconds, basis=basis)
+
+
+def bench_rows(document: dict, w: Workload, *, path: str) -> list[dict]:
+  """The rows of a bench that have the workload's formats.
+
+  Raises:
+    InputError: not a bench, or no sampling or no update with these formats.
+  """
+  def kind(what, compute, weights, cache):
+    """Only sampling stores weights and a cache of their own."""
+    of = (compute, weights or compute, cache or compute)
+    return f"{what} in {', '.join(of if what == 'sample' else of[:1])}"
+
+  try:
+    rows = [r for r in document["rows"] if r["contestant"] == "isojax"
+            and r["what"] in ("sample", "update")]
+    wrong = any(
+        not all(_number(r[name], 1) for name in BENCH_SIZES)
+        or r["slots"] is not None and not _number(r["slots"], 1)
+        or not all(r[name] and all(_number(x, 1e-12) for x in r[name])
+                   for name in ("tokens", "seconds")) for r in rows)
+    kinds = [kind(r["what"], r["compute_dtype"], r["weights"], r["cache"])
+             for r in rows]
+  except (KeyError, TypeError) as error:
+    raise InputError(f"{path}: not what launch.bench --json writes "
+                     f"({type(error).__name__}: {error}); make it again"
+                     ) from error
+  if wrong:
+    raise InputError(f"{path}: {', '.join(BENCH_SIZES)}, slots, tokens and "
+                     "seconds: expected positive numbers, as launch.bench "
+                     "--json writes them")
+  f = w.formats
+  wanted = [kind(what, f.compute, f.weights, f.cache)
+            for what in ("sample", "update")]
+  missing = [name for name in wanted if name not in kinds]
+  if missing:
+    raise InputError(
+        f"{path}: no {' and no '.join(missing)} of isojax (there is: "
+        f"{'; '.join(sorted(set(kinds))) or 'nothing'}); make them with python "
+        "-m launch.bench (--dtype, --weights, --cache), or price what is there")
+  return [row for row, name in zip(rows, kinds) if name in wanted]
+
+
+def bench_fraction(row: dict, w: Workload, machine: Machine, *,
+                   path: str) -> float:
+  """The time at one device's peaks over the measured time."""
+  B = row["Bp"] * row["n"]
+  seen = dataclasses.replace(
+      w, recipe=Recipe(), trained=1.0, lengths=Lengths(
+          row["prompt_tokens"], statistics.mean(row["tokens"]) / B,
+          row["prompt_tokens"], row["new_tokens"]), formats=formats(
+              w.formats.compute, weights=row["weights"], cache=row["cache"],
+              sampled_head=w.formats.sampled_head, head=w.formats.head))
+  ideal = Price(
+      shape_lib.model_shape(row["config"], path=path),
+      dataclasses.replace(machine, chips=1), Mesh(1, 1, 1), seen, PEAK,
+      rows=row["slots"] or B, whole=True,
+      micro_rows=max(1, row["microbatch_tokens"] // row["new_tokens"])).step(
+          row["Bp"], row["n"])
+  stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
+            (ideal.update, ideal.optimizer))
+  return float(sum(stage.seconds for stage in stages)
+               ) / statistics.median(row["seconds"])
+
+
+def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
+                     machine: Machine, *, path: str) -> Efficiency:
+  """What launch.bench measured, as fractions of a machine's peaks.
+
+  One fraction for sampling and one for the update, each the median over the
+  rows of the priced policy, or over all rows if that policy was not timed.
+  A bench does not time rewards and data: their seconds are the default.
+  """
+  rows = bench_rows(document, w, path=path)
+
+  def typical(what):
+    each = [r for r in rows if r["what"] == what]
+    same = [r for r in each
+            if shape_lib.model_shape(r["config"], path=path) == shape]
+    return statistics.median(
+        bench_fraction(r, w, machine, path=path) for r in same or each)
+
+  return _two_fractions(
+      typical("sample"), typical("update"), CALIBRATED.step_seconds,
+      f"measured by launch.bench ({path}; host seconds assumed)")

@@ -1,0 +1,244 @@
+"""The memory of a device in a step: sampling, then the update; by formulas.
+
+Checked against compiled programs: tests/planner/test_memory.py, COMPILED.
+"""
+
+import dataclasses
+
+from isojax.models import kernels
+from isojax.models.shape import ModelShape
+from isojax.planner.machines import Accelerator, Machine, Mesh
+from isojax.planner.workload import Workload
+from isojax.rl.sizes import head_chunk
+from isojax.sampling import sizes
+from isojax.sampling.sizes import DRAWN
+
+# The length before the last of the cache's four growths, over the final length.
+SHORTER = 3 / 4
+# Bytes per head and token in the backward of a fused attention kernel, instead
+# of scores; fitted to the programs that launch.compile compiles with splash.
+KERNEL = 3800
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+  """What a device holds at once."""
+
+  slots: int  # of the sampler
+  rows: int  # of a microbatch
+  prompts: int  # of a microbatch
+  whole: bool  # weights are gathered over fsdp while sampling
+  pool: int | None = None  # positions of pages; None: slots have the longest
+  # length
+
+
+def score_bytes(context: int, fused: bool) -> int:
+  """Bytes per head and token of scores and softmax in a backward.
+
+  Args:
+    context: tokens attended to.
+    fused: whether a kernel computes attention without storing scores.
+  """
+  whole = 2 * 4 * context
+  return min(KERNEL, whole) if fused else whole
+
+
+def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
+               accelerator: Accelerator) -> bool:
+  """Whether isojax's update uses a fused attention kernel.
+
+  Of all windows and caps, only Gemma's are known here.
+  """
+  platform = accelerator.platform
+  lacks = kernels.lacks(
+      platform, capability=8.0 if platform == "gpu" else None,
+      H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
+      window=0, length=0)
+  return attention != "einsum" and not shape.family.gemma and (
+      None in lacks.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+  """Bytes on a device, as in the report of `launch.compile`.
+
+  A pool of pages is not resized; its pages are moved in place.
+  """
+
+  state: float  # float32 parameters; its moments are twice as much
+  reference: float  # float32 parameters of the base policy, with KL
+  weights: float  # while sampling
+  cache: float
+  part: float  # keys or values of one layer, in the cache
+  window: float  # keys and values of prompts
+  prefilling: float  # temporaries of a prefill
+  drawing: float  # temporaries of decoding
+  copy: float  # of the layers' matrices in the compute dtype, in the update
+  kept: float  # for the backward
+  head: float  # of weight and logits and their gradients, one of each float32
+  backward: float  # of the layers, when the head's is done
+
+  @property
+  def own(self) -> dict[str, float]:
+    """Arguments, temporaries and results of each program."""
+    return dict(
+        prefill=self.weights + self.window + self.prefilling,
+        reread=self.weights + self.window + self.prefilling,
+        insert=self.cache + self.window, move=self.cache,
+        # The last growth of one part; the other parts stay in memory.
+        resize=(1 + SHORTER) * self.part,
+        decode=self.weights + self.cache + self.drawing, start=self.state,
+        accumulate=2 * self.state + self.reference + self.copy + self.kept
+        + max(self.head, self.backward), apply=4 * self.state)
+
+
+def programs(shape: ModelShape, w: Workload, mesh: Mesh,
+             held: Held) -> Programs:
+  """The memory of isojax's programs, with remat and without adapters."""
+  number, f = w.bytes("compute"), w.formats
+  S, T, rows = w.lengths.max_prompt, w.lengths.max_response, held.rows
+  shards, tensor, paged = mesh.weight_shards, mesh.tensor, held.pool is not None
+  heads, mlp, words = (x / tensor for x in (
+      shape.heads, shape.mlp, shape.head))
+  kv_heads = min(tensor, shape.kv_heads)
+  state = 4 * shape.params / shards
+  kv = shape.kv_bytes_per_token(number) / kv_heads
+  sampled = shape.kv_bytes_per_token(w.bytes("cache")) / kv_heads
+  first = sizes.prefilled(held.slots, S, paged=paged)
+  stored = held.pool if paged else held.slots * (S + T)
+  # Scores and softmax of every position in float32, of two rows in a pool: see
+  # sizes.SamplerSizes.page_bytes.
+  drawing = 8 * heads * stored
+  if paged:
+    drawing = 2 * drawing + sampled * (
+        held.slots * sizes.chunk(T) + held.pool / shape.layers)
+  # Per token and layer: residual and normed input, then gate and up, or
+  # queries, keys, values and scores. A backward has all of them, and their
+  # gradients.
+  attended = (2 * heads + 2 * shape.kv_heads / kv_heads) * shape.head_dim
+  forward = number * 2 * shape.width + max(
+      number * 2 * mlp,
+      number * attended + (4 + number) * heads * S * (not w.fused))
+  token = number * (4 * shape.width + attended + 3 * mlp)
+  matrices = shape.layers * shape.layer_matmul / shards
+  return Programs(
+      state=state, reference=state * w.recipe.reference,
+      weights=(sizes.weight_bytes(shape, f.weights, f.sampled_head)
+               / (tensor if held.whole else shards)),
+      cache=stored * sampled,
+      part=stored * sampled / (2 * shape.layers) * (not paged),
+      window=first * S * sampled,
+      prefilling=first * S * forward,
+      drawing=drawing + held.slots * DRAWN * 4 * shape.vocab / tensor,
+      copy=number * matrices,
+      kept=(number * shape.layers * shape.width * (rows * T + held.prompts * S)
+            + kv * (rows + held.prompts) * S
+            # Hidden states and their gradient, where the head is wider.
+            + 2 * (w.bytes("head") - number) * shape.width * rows * T),
+      head=(w.bytes("head") + 4) * (
+          words + min(head_chunk(shape.vocab), rows * T)
+          * shape.vocab / tensor),
+      backward=(w.bytes("reduce") * matrices + 4 * words / mesh.fsdp
+                + rows * T * (token + heads * score_bytes(S + T, w.fused))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Bytes on each device, while sampling and in the update that follows."""
+
+  masters: float  # float32 parameters
+  moments: float  # Adam's two, float32
+  reference: float  # float32 parameters of the base policy, with KL
+  critic: float  # an own critic's parameters and moments, float32
+  copy: float  # of the parameters in the compute dtype, while sampling
+  cache: float  # keys and values, while sampling
+  sample_logits: float  # float32, one position of every row
+  update_copy: float  # of the parameters in the compute dtype, in the update
+  gradients: float  # float32, in the update
+  activations: float  # kept for the backward
+  update_logits: float  # float32, and their gradient
+  available: float  # of the chip, to jax
+
+  @property
+  def total(self) -> float:
+    """The peak: the larger of the two phases and what always stays."""
+    return (self.masters + self.moments + self.reference + self.critic
+            + max(self.copy + self.cache + self.sample_logits,
+                  self.update_copy + self.gradients + self.activations
+                  + self.update_logits))
+
+  @property
+  def fits(self) -> bool:
+    return self.total <= self.available
+
+  @property
+  def text(self) -> str:
+    """Every part in GB, as a sentence."""
+    parts = dict(masters=self.masters, moments=self.moments,
+                 copy=max(self.copy, self.update_copy),
+                 reference=self.reference, critic=self.critic,
+                 gradients=self.gradients, activations=self.activations,
+                 cache=self.cache,
+                 logits=max(self.sample_logits, self.update_logits))
+    return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
+            "that jax uses of a device (" + ", ".join(
+                f"{name} {value / 1e9:.3g}" for name, value in parts.items()
+                if value) + "; cache and update follow each other)")
+
+
+def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
+           held: Held) -> Memory:
+  """Bytes of a step on each device.
+
+  A padded workload with remat is priced by `programs`. Other workloads exclude
+  temporaries of the compiler, and weights that it gathers over fsdp for longer
+  than a layer. With LoRA, the base and the merged weights are copies in the
+  compute dtype, the update has gradients of whole matrices, and the reference
+  costs nothing.
+  """
+  number, shards, lora = (w.bytes("compute"), mesh.weight_shards,
+                          w.lora_rank is not None)
+  trained = shape.lora_params(w.lora_rank) if lora else shape.params
+  # Its gradients follow the policy's, which are larger by those of the head.
+  critic = w.recipe.own_critic * 12 / shards * (
+      trained + shape.width - shape.head * (not shape.tied and not lora))
+  if w.padded and w.remat and not lora:
+    p = programs(shape, w, mesh, held)
+    return Memory(
+        masters=p.state, moments=2 * p.state, reference=p.reference,
+        critic=critic, copy=p.weights, cache=p.cache + p.window,
+        # With the whole cache: temporaries of decoding, or the old part of a
+        # growth.
+        sample_logits=max(p.drawing, SHORTER * p.part), update_copy=p.copy,
+        gradients=p.state, activations=p.kept + max(0.0, p.backward - p.head),
+        update_logits=p.head, available=machine.usable_bytes)
+  # A token in a layer: residual and normed input twice, query, key, value and
+  # their product, three of the mlp; float32 scores and their softmax if stored.
+  length, heads = w.lengths.longest, shape.heads / mesh.tensor
+  layer = length * number * (
+      4 * shape.width
+      + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
+      + 3 * shape.mlp / mesh.tensor) + (
+          w.padded * length * score_bytes(length, w.fused) * heads)
+  kept = shape.layers * length * shape.width * number + layer if w.remat else (
+      shape.layers * layer)
+  copy = number * shape.params / shards
+  stored = held.slots * length if held.pool is None else held.pool
+  return Memory(
+      masters=4 * trained / shards, moments=8 * trained / shards,
+      copy=sizes.weight_bytes(
+          shape, w.formats.weights, w.formats.sampled_head) / (
+              mesh.tensor if held.whole else shards) + lora * copy,
+      update_copy=copy + (
+          w.bytes("head") - number) * shape.head / shards + lora * (
+          copy + w.bytes("reduce") * shape.params / shards),
+      reference=4 * shape.params / shards * (
+          w.recipe.reference and not lora),
+      critic=critic,
+      cache=stored * shape.kv_bytes_per_token(w.bytes("cache"))
+      / min(mesh.tensor, shape.kv_heads),
+      sample_logits=4 * held.slots * shape.vocab / mesh.tensor,
+      gradients=4 * trained / shards, activations=held.rows * kept,
+      update_logits=2 * 4 * shape.vocab / mesh.tensor * min(
+          head_chunk(shape.vocab), held.rows * w.lengths.max_response),
+      available=machine.usable_bytes)

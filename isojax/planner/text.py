@@ -1,0 +1,347 @@
+"""A plan as text: what to do first, then the runs, and what it rests on."""
+
+import dataclasses
+import math
+
+from isojax import plan_file
+from isojax.allocation import Allocation
+from isojax.errors import InputError
+from isojax.format import aligned, duration, many, number, pair, rounded
+from isojax.planner import cost
+from isojax.planner import pods
+from isojax.planner import prices
+from isojax.planner.advice import Advice, Answer, Prediction, Question
+from isojax.planner.cost import Price
+from isojax.planner.schedule import Schedule
+
+STAGES = ("prefill", "decode", "score", "update", "optimizer")
+COSTS = ["time", "range of time", "device-hours", "USD"]
+FEW = 0.005  # share of a step that is not worth a line
+CALIBRATED = (
+    "calibrated on 9 published times on H100 and GB200 (NeMo-RL v0.4 and v0.5 "
+    "GRPO, prime-rl trainer); they are {:g} to {:g} times the predicted ones, "
+    "which is the range of each time")
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+  """Sentences on a plan."""
+
+  lead: tuple[str, ...]  # why, how sure, and what else was possible
+  warnings: tuple[str, ...]
+  basis: tuple[str, ...]  # what it rests on
+
+
+def whole(plan, explain: bool) -> str:
+  """The text of a `planning.Plan`.
+
+  Args:
+    explain: also what the answer and the prices rest on.
+  """
+  rows, price, said = list(plan.rows), plan.price, plan.said
+  warnings, basis = said.warnings, said.basis
+  if price:
+    a = max((row.allocation for row in rows), key=lambda a: a.Bp * a.n_max)
+    if a.m is not None:
+      price = price.with_recipe(m=a.m)
+    warnings += limits(price, a)
+    basis += priced(price, rows, a)
+  return "\n".join([
+      decision(rows), spent(rows, plan.price), *said.lead,
+      table(rows, plan.D), *(f"warning: {text}" for text in warnings),
+      *(basis if explain else ())])
+
+
+def decision(rows: list[plan_file.Row]) -> str:
+  """The allocation of one run or of all, in a line."""
+  first = rows[0].allocation
+  C = sum(row.allocation.C for row in rows)
+  if any(row.allocation != first for row in rows):
+    return (f"{many(len(rows), 'run')} to C = {max(r.allocation.C for r in rows):,}"
+            f", {C:,} rollouts in all")
+  kept = f", train on m = {first.m}" * (first.m is not None)
+  n = (f"n = {first.n}" if first.n == first.n_max else
+       f"n from {first.n_min} to {first.n_max}")
+  return (f"{n}{kept}, Bp = {first.Bp}, M = {first.M:,}: C = {first.C:,} "
+          f"rollouts, lr {rows[0].lr:.3g}"
+          + f", {len(rows)} seeds" * (len(rows) > 1))
+
+
+def spent(rows: list[plan_file.Row], price: Price | None) -> str:
+  """Time, money and speed of all runs, in a line."""
+  every = [row.expected for row in rows]
+  if price is None:
+    return ("time and cost are not known: give --machine, --model and the mean "
+            "tokens of prompts and responses")
+  add = lambda name: sum(e[name] for e in every)
+  known = lambda name: all(e[name] is not None for e in every)
+  seconds, chips = add("seconds"), price.machine.chips
+  time, ends, hours, money = costs({
+      "seconds": seconds, "device_hours": add("device_hours"),
+      "seconds_range": [sum(e["seconds_range"][i] for e in every)
+                        for i in (0, 1)] if known("seconds_range") else None,
+      "usd": add("usd") if known("usd") else None})
+  tokens = price.workload.lengths.response * sum(
+      row.allocation.C for row in rows)
+  steps = sum(row.allocation.M for row in rows) / price.workload.recipe.rounds
+  speed = tokens / seconds / chips
+  spread = price.efficiency.spread
+  speeds = f" ({rounded(speed / spread[1])} to {rounded(speed / spread[0])})" if (
+      spread) else ""
+  return (time + f" ({ends})" * known("seconds_range")
+          + " one after the other" * (len(rows) > 1)
+          + f", {hours} device-hours" + f", {money} USD" * known("usd")
+          + f"; {duration(seconds / steps, rounded)} a step, {rounded(speed)} "
+          f"sampled tokens/s a device{speeds}")
+
+
+def costs(e: dict | None) -> list[str]:
+  """The columns COSTS of `plan_file.Row.expected`."""
+  if e is None:
+    return ["-"] * len(COSTS)
+  about = lambda seconds: duration(seconds, rounded)
+  ends = e["seconds_range"]
+  return [about(e["seconds"]),
+          " to ".join(map(about, ends)) if ends else "-",
+          rounded(e["device_hours"]),
+          "-" if e["usd"] is None else rounded(e["usd"])]
+
+
+def table(rows: list[plan_file.Row], D: int | None) -> str:
+  """A line for each run, without the columns that nothing is known of."""
+  kept = any(row.allocation.m is not None for row in rows)
+  lines = [["row", "Bp", "n", *["m"] * kept, "M", "C", "lr", "epochs", "seed",
+            *COSTS]]
+  for i, row in enumerate(rows):
+    a = row.allocation
+    lines.append([
+        str(i), str(a.Bp), str(a.n) if a.n == a.n_max else f"{a.n}..{a.n_max}",
+        *[str(a.m_of(a.n))] * kept, f"{a.M:,}", f"{a.C:,}", f"{row.lr:.3g}",
+        number(a.M * a.Bp / D) if D else "-", str(row.seed),
+        *costs(row.expected)])
+  known = [c for c in range(len(lines[0]))
+           if any(line[c] != "-" for line in lines[1:])]
+  return aligned([[line[c] for c in known] for line in lines])
+
+
+def reward(p: Prediction) -> str:
+  return f"{p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]" + (
+      ", beyond the data of its curve" if p.beyond else "")
+
+
+def beside(a: Allocation, near: tuple[Allocation, ...], expected,
+           predict) -> tuple[str, ...]:
+  """What half and twice the n would cost at the same C, in a line."""
+  out, own = [], expected(a)
+  for other in near:
+    e, p = expected(other), predict(other)
+    out.append(
+        f"n = {other.n} (M = {other.M:,}"
+        + (f", {e['seconds'] / own['seconds']:.2f} times the time" if e else "")
+        + (f", predicted reward {reward(p)}" if p else "") + ")")
+  if not out:
+    return ()
+  unknown = all(predict(other) is None for other in near)
+  return ("instead: " + "; ".join(out)
+          + "; what they cost in reward takes a fit of your own" * unknown,)
+
+
+def n_star(answer: Answer) -> str:
+  """n* with its interval, and what it rests on."""
+  return f"n* = {answer.n:.4g}, " + (
+      "no interval is known" if answer.interval is None else
+      f"interval {answer.interval[0]:.3g} to {answer.interval[1]:.3g}"
+      ) + f": {answer.basis}"
+
+
+def _why_n(q: Question, a: Advice) -> str:
+  """Why the allocation has its n."""
+  n, n_star_ = a.allocation.n, a.answer.n
+  if q.n:
+    return f"n = {n}, as given" if n == q.n else (
+        f"n = {n} instead of the {q.n} given, see what was moved")
+  if n == n_star_ and a.answer.measured_Bp:
+    return f"n = {n}, as measured"
+  if 0.7 < n / n_star_ < 1.42:
+    return f"n = {n}, a power of two near n*" if n & (n - 1) == 0 else (
+        f"n = {n}, near n*")
+  if 2 * a.allocation.B > q.B_max:
+    why = (f"the largest that {q.B_max:,} rollouts a step (--B_max, memory) "
+           "admit")
+  elif 2 * a.allocation.B > a.allocation.C:
+    why = f"the largest in one step of {a.allocation.C:,} rollouts"
+  else:
+    why = "the nearest that is admitted"
+  return f"n = {n}, not n*: {why}"
+
+
+def explained(q: Question, a: Advice) -> tuple[str, ...]:
+  """What the allocation rests on; C of the question is 0 if hours were given.
+  """
+  unspent = q.C - a.allocation.C
+  return (
+      _why_n(q, a) + "; M is rounded down" + (
+          f", {unspent:,} of {q.C:,} rollouts stay unspent" if unspent > 0
+          else ""),
+      *([f"predicted reward {reward(a.prediction)}"] if a.prediction else []),
+      *(f"moved: {change}" for change in a.changes))
+
+
+def down_sampled(n: int, proposal: pods.Proposal,
+                 step_ratio) -> tuple[str, ...]:
+  """The m that could be trained on, PODS's runs, and the proposal.
+
+  Args:
+    n: rollouts sampled per problem.
+    proposal: the answer.
+    step_ratio: m -> seconds of a step with m = n over those with m, or None.
+  """
+  lines = [["m of n", "n/m", "step saved"]]
+  for m in pods.candidates(n):
+    lines.append([f"{m} of {n}" + " *" * (m == proposal.m), f"{n / m:g}",
+                  f"{1 - 1 / step_ratio(m):.0%}" if step_ratio else "-"])
+  seen = [["published by PODS", "n/m", "against", "step saved", "speed-up",
+           "95%", "rollouts needed"]]
+  for p in pods.PUBLISHED:
+    seen.append([
+        p.setting, "{}/{}".format(*p.kept), "{}/{}".format(*p.baseline),
+        f"{1 - p.seconds[1] / p.seconds[0]:.0%}", f"{p.speedup:g}x",
+        pair(p.interval, "{:g}".format), f"{p.rollouts_needed:.2f}x"])
+  share = "all" if proposal.m == n else f"m = {proposal.m} of n = {n}"
+  return (aligned(lines), aligned(seen),
+          f"train on {share}: {proposal.basis}",
+          *(f"warning: {warning}" for warning in proposal.warnings))
+
+
+def staged(one: Advice, last: Allocation, expected: dict | None,
+           rows: list[plan_file.Row]) -> tuple[str, ...]:
+  """Why a budget is divided, and what follows the sweep.
+
+  Args:
+    one: the advice for one run of the whole budget.
+    last: the final run, by the law that is known now.
+    expected: its costs.
+    rows: of the sweep.
+  """
+  x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
+  time, ends, device_hours, usd = costs(expected)
+  return (
+      f"this budget pays for one run of C = {one.allocation.C:,}, "
+      f"{x / end:.0f} times the largest C of the data behind the law "
+      f"({one.answer.basis}); it is divided:",
+      f"1. the sweep below: {many(len(rows), 'run')} to C = {C:,}, which "
+      "measure n*(C) on your own problems; launch.sweep makes them, launch.fit "
+      "fits the law",
+      f"2. a final run of {last.C / C:.2g} times that C: {time} ({ends}), "
+      f"{device_hours} device-hours, {usd} USD; Bp = {last.Bp}, n = {last.n} "
+      "by the law that is known now, to be replaced by your own: python -m "
+      f"launch.plan --rollouts={last.C} --law=fit/fit.json")
+
+
+def pieces(s: Schedule) -> str:
+  return "schedule: " + ", ".join(
+      f"n = {n} from C = {C:,}" for C, n in s.pieces)
+
+
+def limits(price: Price, a: Allocation) -> tuple[str, ...]:
+  """What a config's slots and mesh cost in time, if it matters."""
+  if not price.evaluations or price.page is not None:
+    return ()  # not of a config, or only pages fit
+  out, own = [], price.run(a.Bp, a.n, a.M).seconds
+  times = lambda other: float(own / other.run(a.Bp, a.n, a.M).seconds)
+  more = price.with_rows(a.B)
+  if more.rows > price.rows and times(more) >= 1.2:
+    out.append(
+        f"sampler.slots = {price.rows:,} limits decoding: at (Bp, n) = "
+        f"({a.Bp}, {a.n}) the run takes {times(more):.2g} times as long as "
+        f"with --config.sampler.slots={more.rows}, which the memory admits "
+        "(check sampler.memory_gib)")
+  try:
+    best = cost.packed(
+        price.shape, price.workload, price.machine, rows=a.B,
+        efficiency=price.efficiency).replace(evaluations=price.evaluations)
+  except InputError:
+    return tuple(out)
+  if times(best) >= 1.2:
+    mesh = best.mesh
+    out.append(
+        f"the config makes the run {times(best):.2g} times as long as a plan "
+        f"without --config assumes: mesh data={mesh.data} fsdp={mesh.fsdp} "
+        f"tensor={mesh.tensor}, {min(best.rows, a.B):,} rows decoded at once, "
+        f"packed microbatches of at most {best.micro_rows:,} rollouts")
+  return tuple(out)
+
+
+def priced(price: Price, rows: list[plan_file.Row],
+           largest: Allocation) -> tuple[str, ...]:
+  """What the prices rest on, and how the time splits."""
+  m, mesh, w, e = price.machine, price.mesh, price.workload, price.efficiency
+  chip, B, of_config = m.accelerator, largest.Bp * largest.n_max, bool(
+      price.evaluations)
+  usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
+         if chip.usd_source else "price not known")
+  slots = min(price.rows, B)
+  held = "" if price.page is None else (
+      f" ({price.pages:,} pages of {price.page} on each device)")
+  runs = [prices.cost_of(price, row.allocation) for row in rows]
+  seconds = {name: sum(float(getattr(run, name).seconds) for run in runs)
+             for name in STAGES}
+  seconds["overhead"] = sum(float(run.overhead) for run in runs)
+  total = sum(seconds.values())
+  trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
+                      / w.recipe.minibatches)
+  return (
+      f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh data="
+      f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {slots:,} rows "
+      f"decoded at once{held}; microbatches of at most {price.micro_rows:,} "
+      "rollouts" + ("" if of_config else ", packed, forward twice, fused "
+                    "attention and chunked head, assumed without --config")
+      + f"; prompts of {number(w.lengths.prompt)} and responses of "
+      f"{number(w.lengths.response)} tokens; "
+      f"{'with' if w.recipe.kl else 'without'} KL to the base policy",
+      "time: " + ", ".join(f"{name} {value / total:.0%}"
+                           for name, value in seconds.items()
+                           if value >= FEW * total)
+      + "; not included: compilation and checkpoints" + (
+          "" if of_config else ", evaluations without --config"),
+      *choices(price, largest.Bp, largest.n_max),
+      f"efficiency, {CALIBRATED.format(*e.spread) if e.spread else e.basis}: of "
+      f"peak FLOP/s prefill {e.prefill_flops:.2g}, decode {e.decode_flops:.2g}, "
+      f"score {e.score_flops:.2g}, update {e.update_flops:.2g}; of bandwidth "
+      f"decode {e.decode_bandwidth:.2g}, update {e.update_bandwidth:.2g}; "
+      f"{e.slots:.2g} of the decoded slots are kept"
+      + " after the queue is empty" * price.refilled
+      + f"; {e.step_seconds:.2g} s per step for the host",
+      f"memory: {price.memory(trained, slots).text}")
+
+
+def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
+  """What each choice of the recipe saves or adds, in a step's time."""
+  r, f, plain = price.workload.recipe, price.workload.formats, price.with_recipe
+  of_format = lambda name: price.with_workload(
+      formats=dataclasses.replace(f, **{name: f.compute}))
+  own, out = price.step(Bp, n).seconds, []
+  for what, chosen, without in (
+      (f"m = {r.m} of n = {n}", r.trained(n) < n, lambda: plain(m=None)),
+      (f"epochs = {r.epochs}", r.epochs > 1, lambda: plain(epochs=1)),
+      (f"minibatches = {r.minibatches}", r.minibatches > 1,
+       lambda: plain(minibatches=1)),
+      ("scoring log-probs before the updates", r.old_logp,
+       lambda: plain(old_logp=False)),
+      ("KL in the reward", r.ref_logp, lambda: plain(ref_logp=False)),
+      ("KL in the loss", r.kl, lambda: plain(kl=False)),
+      (f"the {r.critic} critic", r.critic != "none",
+       lambda: plain(critic="none")),
+      (f"{r.rounds:.3g} sampling rounds", r.rounds > 1,
+       lambda: plain(rounds=1.0)),
+      (f"the {f.sampled_head} head of the sampler",
+       f.sampled_head not in (f.compute, f.weights),
+       lambda: of_format("sampled_head")),
+      (f"the {f.head} head of the update", f.head != f.compute,
+       lambda: of_format("head")),
+      ("in-flight sampling", r.in_flight, lambda: plain(in_flight=False))):
+    change = float(own / without().step(Bp, n).seconds - 1) if chosen else 0.0
+    if abs(change) >= FEW:
+      out.append(f"recipe: {what} {'saves' if change < 0 else 'adds'} "
+                 f"{abs(change):.0%} of the step")
+  return tuple(out)

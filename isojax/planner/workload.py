@@ -1,0 +1,179 @@
+"""What a step computes: lengths, number formats, and the parts of a recipe."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from isojax.models import kernels
+from isojax.errors import InputError
+from isojax.models.shape import BYTES
+
+SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens
+CRITICS = ("none", "shared", "own")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Tokens of a prompt and of an answer."""
+
+  prompt: float  # mean of a problem
+  response: float  # mean of a rollout
+  max_prompt: int  # sizes the cache
+  max_response: int
+
+  def __post_init__(self):
+    for name in ("prompt", "response"):
+      mean, most = getattr(self, name), getattr(self, f"max_{name}")
+      if not 0 < mean <= most:
+        raise InputError(f"{name} tokens, mean {mean}: expected more than 0 "
+                         f"and at most {most}")
+
+  @property
+  def longest(self) -> int:
+    return self.max_prompt + self.max_response
+
+
+@dataclasses.dataclass(frozen=True)
+class Formats:
+  """Number formats, keys of BYTES."""
+
+  compute: str
+  weights: str  # while sampling
+  cache: str  # of keys and values
+  sampled_head: str  # while sampling
+  head: str  # in the update
+  reduce: str  # of gradients across devices
+
+  def __post_init__(self):
+    for name, value in dataclasses.asdict(self).items():
+      if value not in BYTES:
+        raise InputError(f"format of {name} {value!r}: expected one of "
+                         f"{', '.join(BYTES)}")
+
+
+def formats(compute: str, *, weights: str | None = None,
+            cache: str | None = None, sampled_head: str | None = None,
+            head: str | None = None, reduce: str = "float32") -> Formats:
+  """Formats in which None means: as the weights, or as what is computed in."""
+  weights = weights or compute
+  return Formats(compute, weights, cache or compute, sampled_head or weights,
+                 head or compute, reduce)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """The parts of a step whose number a recipe chooses.
+
+  The default is one update on all rollouts of one sampling round, without a
+  critic and without log-probs from before the update.
+  """
+
+  m: int | None = None  # rollouts of a problem that are trained on; None: n
+  epochs: int = 1  # passes over these rollouts
+  minibatches: int = 1  # updates of a pass
+  old_logp: bool = False  # one forward pass before the updates
+  ref_logp: bool = False  # one of the reference, for a KL in the reward
+  kl: bool = False  # in the loss: the reference computes every trained token
+  critic: str = "none"  # of CRITICS; its values are one more forward pass
+  rounds: float = 1.0  # sampling rounds of a step, mean; more with refill
+  in_flight: bool = False  # sampling goes on across updates
+
+  def __post_init__(self):
+    for name in ("m", "epochs", "minibatches", "rounds"):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise InputError(f"recipe.{name}={value}: expected at least 1")
+    if self.critic not in CRITICS:
+      raise InputError(f"recipe.critic={self.critic!r}: expected one of "
+                       f"{', '.join(CRITICS)}")
+
+  @property
+  def updates(self) -> int:
+    """Optimizer steps of one step."""
+    return self.epochs * self.minibatches
+
+  @property
+  def reference(self) -> bool:
+    """Whether the base policy stays in memory."""
+    return self.kl or self.ref_logp
+
+  @property
+  def own_critic(self) -> bool:
+    return self.critic == "own"
+
+  @property
+  def valued(self) -> bool:
+    """Whether values take a forward pass of their own.
+
+    Those of a shared critic come with `old_logp`, from the same hidden states.
+    """
+    return self.critic != "none" and not (
+        self.critic == "shared" and self.old_logp)
+
+  @property
+  def passes(self) -> int:
+    """Forward passes over trained rollouts before the updates."""
+    return self.old_logp + self.ref_logp + self.valued
+
+  def trained(self, n):
+    """Rollouts of a problem that are trained on; n may be an array."""
+    return n if self.m is None else np.minimum(self.m, n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """A step of any allocation.
+
+  With `padded`, prompts and the cache have their maximal lengths and the
+  answers of an update are packed into rows of the maximal length, as isojax
+  does. Without, everything has its mean length, as in an update without
+  padding, with fused attention and a growing cache.
+  """
+
+  lengths: Lengths
+  formats: Formats
+  recipe: Recipe = Recipe()
+  padded: bool = False
+  remat: bool = False  # the backward computes the forward again
+  fused: bool = True  # attention never stores its scores; used where padded
+  skips: bool = False  # and computes no blocks of other answers; where padded
+  lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
+  # all weights are trained
+  trained: np.ndarray | float = 1.0  # share of groups with a gradient, one for
+  # each allocation or one for all; it grows with n; other groups are skipped
+
+  def __post_init__(self):
+    if not np.all((0 <= np.asarray(self.trained)) & (self.trained <= 1)):
+      raise InputError(f"trained share {self.trained}: expected in [0, 1]")
+
+  def bytes(self, name: str) -> int:
+    """Bytes of a number of the format with this name."""
+    return BYTES[getattr(self.formats, name)]
+
+  @property
+  def computed(self) -> tuple[float, float, float, float]:
+    """(prompt, response, context of a prompt, context of a response).
+
+    Tokens computed, and the mean number of tokens that each attends to.
+    """
+    one = self.lengths
+    if not self.padded:
+      return (one.prompt, one.response, one.prompt / 2,
+              one.prompt + one.response / 2)
+    S, T = float(one.max_prompt), float(one.max_response)
+    return S, T, S, S + T
+
+  @property
+  def update_context(self) -> float:
+    """Mean number of slots that a trained token attends to.
+
+    Blocks are skipped as if lengths were log-normal, with E[T^2] = E[T]^2
+    exp(SIGMA^2): a token attends to E[T^2] / 2 E[T] tokens of its answer.
+    """
+    if not (self.padded and self.skips):
+      return self.computed[3]
+    one = self.lengths
+    return kernels.computed_slots(
+        one.prompt, one.response * math.exp(SIGMA**2) / 2, S=one.max_prompt,
+        T=one.max_response)

@@ -1,0 +1,61 @@
+"""The shape of a policy: published counts, and configs that are refused."""
+
+import json
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.models import shape as shape_lib
+from tests.planner.examples import DATA, SEVEN_B, TOY, config
+QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
+
+
+@pytest.mark.parametrize("parsed, params", [
+    (QWEN, 7_615_616_512),
+    (config("qwen3", 36, 4096, 32, 8, 12288, 151936, head_dim=128,
+            tie_word_embeddings=False), 8_190_735_360),
+    (config("llama", 32, 4096, 32, 8, 14336, 128256), 8_030_261_248),
+    (config("gemma2", 26, 2304, 8, 4, 9216, 256000, head_dim=256),
+     2_614_341_888),
+    (config("gemma3_text", 26, 1152, 4, 1, 6912, 262144, head_dim=256),
+     999_885_952),
+], ids=["qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "gemma-2-2b", "gemma-3-1b"])
+def test_published_parameter_counts(parsed, params):
+  assert shape_lib.model_shape(parsed, path="c").params == params
+
+
+def test_cache_of_a_token():
+  assert SEVEN_B.kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(model_type="mixtral"), "mixtral"),
+    (dict(model_type="qwen3", num_experts=128), "num_experts"),
+    (dict(model_type="llama", attention_bias=True), "attention_bias"),
+    (dict(model_type="gemma2"), "head_dim"),
+    (dict(model_type=["a"]), r"at/config.json: model_type \['a'\]"),
+    (dict(head_dim="x"), "at/config.json: head_dim='x'"),
+    (dict(head_dim=-5), "head_dim=-5"), (dict(head_dim=0), "head_dim=0"),
+    (dict(num_attention_heads=7), "7 num_attention_heads do not share 4"),
+    (dict(num_key_value_heads=1000), "do not share 1000"),
+    (dict(hidden_size=True), "hidden_size=True"),
+    (dict(vocab_size=10**400), "vocab_size=1000"),
+    (dict(tie_word_embeddings="no"), "tie_word_embeddings='no'"),
+    (dict(num_hidden_layers="28"), "num_hidden_layers='28'")])
+def test_shapes_that_would_be_priced_wrong_are_refused(change, message):
+  with pytest.raises(InputError, match=message):
+    shape_lib.model_shape(QWEN | change, path="at/config.json")
+
+
+def test_missing_keys_are_named():
+  with pytest.raises(InputError, match="hidden_size, vocab_size missing"):
+    shape_lib.model_shape({key: value for key, value in QWEN.items()
+                      if key not in ("hidden_size", "vocab_size")}, path="c")
+
+
+def test_forward_of_a_token():
+  # 2 (34 + 10) for the matrices and the head, 4 * 2 * 7 for 7 keys of width 2
+  assert TOY.forward_flops(7, head=True) == 88 + 56
+  assert TOY.forward_flops(7, head=False) == 68 + 56
+  assert TOY.params == 34 + 3 * 2 + 10  # three norms; embedding is the head
+  assert TOY.lora_params(3) == 3 * (4 * (2 + 2) + 3 * (2 + 3))

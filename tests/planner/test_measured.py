@@ -1,0 +1,73 @@
+"""Efficiencies that a run measured."""
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.planner import measured
+from isojax.planner.cost import PEAK, Efficiency
+from isojax.planner.workload import Recipe
+from tests.planner.examples import on_v5p
+
+
+def records(seconds_sample, seconds_update, **change):
+  """Five steps of Bp=4, n=8; the first compiled, a quarter was trained."""
+  for step in range(1, 6):
+    compiled = 100.0 if step == 1 else 0.0
+    yield dict(kind="train", run_id="a", Bp=4, n=8, step=step,
+               rollouts=32 * step, prompt_tokens=4 * 300 * step,
+               sampled_tokens=32 * 1500 * step, trained_tokens=8 * 1500 * step,
+               seconds_sample=seconds_sample, seconds_score=0.5,
+               seconds_logp=0.0,
+               seconds_update=seconds_update + compiled) | change
+
+
+def test_measured_fractions_predict_the_run_they_are_from_and_a_larger_one():
+  price = on_v5p(trained=0.25)
+  true = price.replace(efficiency=Efficiency(
+      0.2, 0.2, 0.2, 0.4, 0.4, 0.4, 1.0, 0.5, "truth"))
+  step = true.step(4, 8)
+  train = measured.train_records(list(records(
+      float(step.prefill.seconds + step.decode.seconds),
+      float(step.update.seconds + step.optimizer.seconds))), path="r")
+  assert measured.trained_share(train, Recipe()) == 0.25
+  assert measured.mean_lengths(train) == (300, 1500)
+  efficiency = lambda train: measured.measured_efficiency(
+      train, price.replace(efficiency=PEAK).step(4, 8), path="r")
+  found = efficiency(train)
+  assert found.basis == "measured from r"
+  for n in (8, 64):
+    assert price.replace(efficiency=found).step(4, n).seconds == (
+        pytest.approx(true.step(4, n).seconds))
+  scored = [r | dict(seconds_update=r["seconds_update"] - 0.1,
+                     seconds_logp=0.1) for r in train]
+  assert efficiency(scored).update_flops == pytest.approx(found.update_flops)
+
+
+def test_the_trained_share_of_a_run_of_this_recipe():
+  """2 of 8 rollouts in each of 3 epochs: 0.75 of the sampled tokens at most."""
+  train = [dict(n=8, sampled_tokens=1000 * i, trained_tokens=300 * i)
+           for i in (1, 2, 3)]
+  of = lambda **r: measured.trained_share(train, Recipe(**r))
+  assert of() == pytest.approx(0.3)
+  assert of(m=2, epochs=3) == pytest.approx(0.4)
+  assert of(m=2) == 1.0  # the kept answers are longer than the mean
+
+
+RUN = list(records(1.0, 1.0))
+
+
+@pytest.mark.parametrize("run, message", [
+    (RUN[:2], "2 train records of 1 runs"),
+    (RUN + list(records(1.0, 1.0, n=16)), "of 2 runs: .* of one run"),
+    (list(records(1.0, 1.0, Bp="x")), "train record 1: Bp: expected a number"),
+    (list(records(1.0, 1.0, Bp=0)), "Bp must be above 0"),
+    (list(records(1.0, 1.0, seconds_logp=None)), "seconds_logp: expected"),
+    (list(records(0.0, 1.0)), "seconds_sample must be above 0"),
+    (list(records(1.0, 1.0, seconds_score=float("nan"))), "seconds_score: "),
+    (list(records(1.0, 1.0, sampled_tokens=7)),
+     "sampled_tokens must be above 0.* must grow"),
+    ([{k: v for k, v in r.items() if k != "seconds_sample"} for r in RUN],
+     "seconds_sample: expected")])
+def test_records_that_say_nothing_are_refused(run, message):
+  with pytest.raises(InputError, match="r.jsonl: .*" + message):
+    measured.train_records(run, path="r.jsonl")
