@@ -26,6 +26,7 @@ import time
 from isojax import cli, progress
 from isojax.allocation import Allocation
 from isojax.errors import InputError, reason
+from isojax.format import many
 from isojax.ledger import records, workdir
 
 POLL = 0.5  # seconds between checks of the processes
@@ -307,7 +308,7 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
       if time.monotonic() >= due:
         due = time.monotonic() + EVERY
         states = collections.Counter(map(state_of, runs))
-        progress.say(f"{len(runs)} runs: " + ", ".join(
+        progress.say(f"{many(len(runs), 'run')}: " + ", ".join(
             f"{n} {state}" for state, n in sorted(states.items())))
       time.sleep(POLL)
     return bool(signals)

@@ -203,7 +203,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, counting):
     process = counting(3, 2)
     wait_until(lambda: len(counted(tmp_path, 1)) == 2)
     time.sleep(0.3)
-    assert process.poll() is None and not counted(tmp_path, 0)
+    assert process.poll() is None and starts(tmp_path, 0) == 0
   assert process.communicate(timeout=30)[0].split() == ["finished"] * 2
 
 
