@@ -26,7 +26,7 @@ import time
 
 from tests.golden import baseline
 
-PARTS = ("plans", "prices", "sampling", "runs")
+PARTS = ("interface", "plans", "prices", "fits", "sampling", "runs")
 
 
 def main() -> int:

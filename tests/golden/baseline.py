@@ -10,7 +10,6 @@ import platform
 
 FOLDER = pathlib.Path(__file__).parent
 ROUNDING = 1e-4  # largest relative difference of a number on another machine
-NOISE = 1e-6  # an absolute difference below it is rounding, such as of logp_gap
 
 
 def module(part: str):
@@ -93,7 +92,8 @@ def _same_machine(part: str) -> bool:
 
 
 def compare(results: dict, part: str, *, tolerance: float,
-            rounded: tuple[str, ...] = ()) -> list[str]:
+            rounded: tuple[str, ...] = (), noise: float = 0.0,
+            ignored: tuple[str, ...] = ()) -> list[str]:
   """What differs from the baseline, a line each.
 
   Args:
@@ -101,22 +101,25 @@ def compare(results: dict, part: str, *, tolerance: float,
     part: name of the file.
     tolerance: largest relative difference of a float on the same machine.
     rounded: cases that are compared everywhere as on another machine.
+    noise: largest absolute difference that is rounding, where it is allowed.
+    ignored: names of values that are not compared.
   """
   return [f"{part}:{case}: {line}" for case, value in results.items()
           for line in _differences(
-              part, case, value, tolerance,
+              part, case, value, tolerance, noise, ignored,
               exact=case not in rounded and _same_machine(part))]
 
 
-def _differences(part: str, case: str, value, tolerance: float, *,
-                 exact: bool) -> list[str]:
+def _differences(part: str, case: str, value, tolerance: float, noise: float,
+                 ignored: tuple[str, ...], *, exact: bool) -> list[str]:
   kept = read(part)
   if case not in kept:
     return ["not in the baseline; add it by --write"]
   limit = tolerance if exact else max(tolerance, ROUNDING)
-  # As it would be read.
-  old, new = dict(leaves(kept[case])), dict(leaves(json.loads(
-      json.dumps(value))))
+  as_read = json.loads(json.dumps(value))
+  old, new = ({path: x for path, x in leaves(tree)
+               if path.rpartition("/")[2] not in ignored}
+              for tree in (kept[case], as_read))
   lines = [f"{path}: is gone, was {old[path]}" for path in old.keys() - new]
   lines += [f"{path}: is new, {new[path]}" for path in new.keys() - old]
   worst = 0.0
@@ -124,7 +127,7 @@ def _differences(part: str, case: str, value, tolerance: float, *,
     if not exact and path.endswith("sha256"):
       continue
     far = relative(old[path], new[path])
-    if limit and far < math.inf and abs(old[path] - new[path]) < NOISE:
+    if not exact and 0 < far < math.inf and abs(old[path] - new[path]) < noise:
       continue
     if far > limit:
       lines.append(f"{path}: {new[path]}, was {old[path]}" + (
