@@ -93,7 +93,7 @@ def interval(value, draws):
   +- 1.96 standard deviations of the draws. Percentiles alone contain the truth
   as rarely as 83 % of the time, because a frontier that switches between
   nearly parallel curves pulls estimates to the middle of the range; this
-  interval contains it 90 to 100 % of the time (launch.verify.calibrate).
+  interval contains it 90 to 100 % of the time (docs/results.md).
 
   Args:
     value: the estimate, any shape; on a scale where errors add, such as log2 n.

@@ -17,8 +17,8 @@ from configs import hard
 from isojax import cli, components, hosts, training
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
-from launch.verify import processes as processes_lib
 from tests import few
+from tests import processes as processes_lib
 from tests.conftest import ONE_DEVICE
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-2]",

@@ -447,16 +447,6 @@ def command(folder, *more):
           *more]
 
 
-def test_killed_runs_end_in_the_same_bits(environment):
-  done = subprocess.run(
-      [sys.executable, "-m", "launch.verify.kill_and_resume", *FLAGS,
-       "--config.alloc.C=240", "--config.checkpoint.every_steps=3",
-       "--config.eval.first=120", "--kills=1"],
-      env=environment, capture_output=True, text=True, timeout=400)
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert done.stdout.count(" same") == 2 and "kill 1" in done.stdout
-
-
 def test_in_a_bucket_taken_over_to_the_same_bits(
     calm, folder, tmp_path, capfd):
   """By another start; the first process ends when it goes on."""

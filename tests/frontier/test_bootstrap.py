@@ -9,6 +9,7 @@ from isojax.errors import InputError
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import curves
+from tests.frontier import calibration
 from tests.frontier import studies
 
 
@@ -55,9 +56,8 @@ def test_too_few_records_are_refused_with_the_run():
 
 
 def test_calibration_in_small():
-  """20 studies: the full table is `python -m launch.verify.calibrate`."""
-  from launch.verify import calibrate
-  found = calibrate.calibrate(calibrate.SETTINGS[0], studies=20, draws=100,
+  """20 studies: the full table is tests/slow/test_calibration.py."""
+  found = calibration.calibrate(calibration.SETTINGS[0], studies=20, draws=100,
                               seed=1000)
   # P(fewer than 14 of 20 | 95 %) is below 1 in 10,000.
   assert (found["cover"] >= 14 / 20).all(), found["cover"]

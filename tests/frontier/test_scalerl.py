@@ -2,9 +2,9 @@
 
 import csv
 import dataclasses
-import importlib.resources
 import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from isojax.errors import InputError
 from isojax.frontier import scalerl
+from tests.frontier import calibration
 
-PUBLISHED = importlib.resources.files("isojax") / "assets/published"
+PUBLISHED = pathlib.Path(__file__).parents[1] / "data/published"
 
 
 def read(name):
@@ -205,10 +206,9 @@ def test_the_interval_without_an_evaluation_before_training():
 
 
 def test_the_interval_of_A_covers_in_small():
-  """40 runs to 4,000 GPU-hours: the table is `calibrate --law=scalerl`."""
-  from launch.verify import calibrate
-  found = calibrate.calibrate_scalerl(
-      calibrate.SCALERL_RUNS["12 evaluations to 4,000"], 0.005, studies=40,
+  """40 runs to 4,000 GPU-hours: more are in tests/slow/test_calibration.py."""
+  found = calibration.calibrate_scalerl(
+      calibration.SCALERL_RUNS["12 evaluations to 4,000"], 0.005, studies=40,
       seed=1000)
   # P(fewer than 32 of 40 | 95 %) is below 1 in 1,000; A +- 0.02 covers 0.42.
   assert found["cover"] >= 32 / 40 and found["margin"] < 0.7, found

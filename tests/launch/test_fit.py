@@ -153,13 +153,6 @@ def test_where_it_is_to_be_written_is_tried_first(tmp_path):
   assert os.listdir(tmp_path) == ["a.csv"]
 
 
-@pytest.mark.parametrize("rows", ["99", "a", "1.5"])
-def test_rows_of_the_calibration_are_checked(tmp_path, rows):
-  code, out, err = launch("launch.verify.calibrate", f"--settings={rows}",
-                          cwd=tmp_path)
-  assert code == 2 and f"--settings={rows}: expected numbers from 0" in err
-
-
 @pytest.mark.parametrize("args, message", [
     ([], "2 inputs are missing"),
     (["--rollouts=2e6"], "which law?"),

@@ -9,7 +9,9 @@ from tests.command import run as command
 
 torch = pytest.importorskip("torch")
 
-from launch.verify import parity
+from tests.slow import parity  # needs torch
+
+pytestmark = pytest.mark.ci
 
 
 @pytest.mark.parametrize("name", sorted(parity.CASES))

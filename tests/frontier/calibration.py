@@ -1,45 +1,22 @@
-"""Measures how often the 95 % intervals of launch.fit contain the truth.
+"""How often the 95 % intervals of launch.fit contain a known truth.
 
-  python -m launch.verify.calibrate --studies=40 --settings=0,6
-
-Simulates studies whose truth is known, analyses each as launch.fit does, and
-prints coverage, width and bias of the intervals and the error of the first
-switch. The default choice of points (all, or the record-breaking ones as in the
-IsoCompute Playbook) rests on this table. --law=scalerl does the same for the
-asymptote A of ScaleRL's law.
+Simulates studies whose truth is known and analyses each as launch.fit does. The
+default choice of points (all, or the record-breaking ones as in the IsoCompute
+Playbook) rests on these numbers.
 """
 
 import dataclasses
-import time
 
-from absl import flags
 import numpy as np
-import tqdm
 
-from isojax import cli
-from isojax import progress
-from isojax.errors import InputError
+from isojax import laws
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier import verdict
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
 from isojax.frontier import synthetic
-from isojax import laws
-
-_LAW = flags.DEFINE_enum(
-    "law", "frontier", ["frontier", "scalerl"],
-    "Intervals to check: of n*(C), or of ScaleRL's A.")
-_STUDIES = flags.DEFINE_integer("studies", 200, "Studies per row.",
-                                lower_bound=2)
-_DRAWS = flags.DEFINE_integer("draws", 400, "Bootstrap draws per study.",
-                              lower_bound=100)
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the first study.",
-                             lower_bound=0)
-_ROWS = flags.DEFINE_list(
-    "settings", None,
-    "Only these settings of --law=frontier, counted from 0: 1,4.")
+from isojax.frontier import verdict
 
 C_MAX = 4e6  # rollouts per run, three times C0
 AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts at which n*(C) is evaluated
@@ -82,22 +59,21 @@ SETTINGS = (
 
 
 def answers(fit: verdict.Fit) -> np.ndarray:
-  """Returns the estimates of a fit, [1 + draws, columns]."""
+  """The estimates of a fit, [1 + draws, columns]."""
   return np.column_stack([
       fit.law.x0_D, fit.law.b_D + fit.law.L_D,
       fit.law(np.log10(AT))])
 
 
 def first_switch(fit: verdict.Fit) -> float:
-  """Returns C where a larger n overtakes the smallest; NaN if none does."""
+  """C where a larger n overtakes the smallest; NaN if none does."""
   found = [C for before, _, C in diagnostics.switches(fit)
            if before == min(fit.study.configurations, key=lambda c: c[1])[1]]
   return found[-1] if found else float("nan")
 
 
-def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
-              tick=lambda: None) -> dict:
-  """Returns coverage, width and bias over `studies` simulated studies.
+def calibrate(setting: Setting, *, studies: int, draws: int, seed: int) -> dict:
+  """Coverage, width and bias over `studies` simulated studies.
 
   Returns:
     cover, width, bias: one number per column; identified: share of studies;
@@ -124,7 +100,6 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
     low, high = laws.interval(values[0], values[1:])
     rows.append((values[0], low, high, fit.identified,
                  first_switch(fit) / first_switch(exact) - 1))
-    tick()
   value, low, high, identified, switch = map(np.array, zip(*rows))
   return {"cover": np.mean((low <= wanted) & (wanted <= high), 0),
           "width": np.mean(high - low, 0), "bias": np.mean(value - wanted, 0),
@@ -132,9 +107,8 @@ def calibrate(setting: Setting, *, studies: int, draws: int, seed: int,
           "switch": float(np.nanmedian(switch)), "truth": wanted}
 
 
-def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int,
-                      tick=lambda: None) -> dict:
-  """Returns how often the interval of A, and A +- 0.02, contain the truth.
+def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int) -> dict:
+  """How often the interval of A, and A +- 0.02, contain the truth.
 
   The evaluation before training, R0, has the same noise as the others.
 
@@ -151,66 +125,6 @@ def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int,
     low, high = scalerl.A_interval(C_E, R_E, fit, measured=True, **points)
     rows.append((low <= SCALERL.A <= high, high - low,
                  abs(fit.law.A - SCALERL.A) <= scalerl.A_MARGIN))
-    tick()
   cover, width, margin = zip(*rows)
   return {"cover": float(np.mean(cover)), "margin": float(np.mean(margin)),
           "width": float(np.median(width))}
-
-
-def rows(items: list[str]) -> list[Setting]:
-  """Returns the settings with these numbers; InputError for any other."""
-  told = {str(i): setting for i, setting in enumerate(SETTINGS)}
-  if unknown := [item for item in items if item not in told]:
-    raise InputError(f"--settings={','.join(unknown)}: expected numbers from 0 to "
-                     f"{len(SETTINGS) - 1}: " + "; ".join(
-                         f"{i} {s.name}" for i, s in told.items()))
-  return [told[item] for item in items]
-
-
-def frontier_lines(chosen, tick):
-  """Yields the table of n*(C), one line per setting."""
-  yield (f"{_STUDIES.value} studies per row, {_DRAWS.value} draws each; 95% "
-         "intervals of " + ", ".join(COLUMNS))
-  yield ("cover: share of the intervals that contain the truth; width and bias "
-         "in the same units; switch: relative error of the first switch\n")
-  join = lambda values, form: " ".join(f"{v:{form}}" for v in values)
-  for setting in chosen:
-    found = calibrate(setting, studies=_STUDIES.value, draws=_DRAWS.value,
-                      seed=_SEED.value, tick=tick)
-    yield (f"{setting.name:33} cover {join(found['cover'], '.2f')}  width "
-           f"{join(found['width'], '.2f')}  bias {join(found['bias'], '+.2f')}"
-           f"  switch {found['switch']:+.0%}  identified "
-           f"{found['identified']:.0%}")
-
-
-def scalerl_lines(tick):
-  """Yields the table of ScaleRL's A, one line per run length and noise."""
-  yield (f"{_STUDIES.value} runs per row of {SCALERL}; cover: share of the 95% "
-         f"intervals of A that contain it; A +- {scalerl.A_MARGIN:g}: the same "
-         "of the paper's margin\n")
-  for name, C_E in SCALERL_RUNS.items():
-    for noise in NOISE:
-      found = calibrate_scalerl(C_E, noise, studies=_STUDIES.value,
-                                seed=_SEED.value, tick=tick)
-      yield (f"{name:25} noise {noise:.3f}  cover {found['cover']:.2f}  width "
-             f"{found['width']:.3f}  A +- {scalerl.A_MARGIN:g} "
-             f"{found['margin']:.2f}")
-
-
-def main(_) -> None:
-  chosen = rows(_ROWS.value) if _ROWS.value else SETTINGS
-  began = time.monotonic()
-  of_scalerl = _LAW.value == "scalerl"
-  count = len(SCALERL_RUNS) * len(NOISE) if of_scalerl else len(chosen)
-  with progress.track(count * _STUDIES.value, "calibrate",
-                      "studies") as advance:
-    tick = lambda: advance(1)
-    for line in (scalerl_lines(tick) if of_scalerl else
-                 frontier_lines(chosen, tick)):
-      with tqdm.tqdm.external_write_mode():
-        print(line, flush=True)
-  print(f"\n{time.monotonic() - began:.0f} s")
-
-
-if __name__ == "__main__":
-  cli.run(main)

@@ -1,6 +1,4 @@
-"""Compares our decoder with the torch models of transformers.
-
-  python -m launch.verify.parity
+"""Our decoder beside the torch models of transformers.
 
 Transformers writes random checkpoints of every supported family. Our loader,
 forward pass, sampler and export are compared on them. Needs the extra `parity`
@@ -13,15 +11,10 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 import transformers
-try:
-  import torch
-except ModuleNotFoundError:  # --help works without the extra
-  torch = None
 
-from isojax import cli
 from isojax import mesh as mesh_lib
-from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import hf_config
 from isojax.models import hf_weights
@@ -82,7 +75,7 @@ def make_checkpoint(config, folder: str, seed: int):
 
 def ours(folder: str, prompts: list[list[int]], mesh, *,
          eos: tuple[int, ...], new: int):
-  """Returns our decoder's logits and greedy tokens per prompt, and params.
+  """Our decoder's logits and greedy tokens per prompt, and params.
 
   Args:
     folder: of the checkpoint.
@@ -122,7 +115,7 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
 
 
 def theirs(model, prompts: list[list[int]], *, eos: tuple[int, ...], new: int):
-  """Returns torch's logits and greedy tokens per prompt, without padding."""
+  """Torch's logits and greedy tokens per prompt, without padding."""
   logits, greedy = [], []
   for ids in prompts:
     with torch.no_grad():
@@ -167,7 +160,7 @@ def compare(name: str, seed: int) -> dict:
 
 
 def compare_adapters(seed: int) -> float:
-  """Returns the relative difference of logits, adapters merged vs. peft."""
+  """Relative difference of logits, adapters merged against peft."""
   import peft  # slow
   rng = np.random.default_rng(seed)
   prompts = [rng.integers(3, 61, 13).tolist()]
@@ -191,25 +184,3 @@ def compare_adapters(seed: int) -> float:
       ids = torch.tensor(prompts)
       ours_logits, want = (m(ids).logits for m in (merged, theirs_model))
   return float((ours_logits - want).abs().max() / want.abs().max())
-
-
-def main(_) -> None:
-  if torch is None:
-    raise InputError("launch.verify.parity needs torch: "
-                     "pip install -e '.[parity]'")
-  transformers.utils.logging.disable_progress_bar()
-  print("float32, prompts of 13, 4, 7 and 1 tokens, 11 greedy tokens\n"
-        "| family | largest difference of logits, relative "
-        "| greedy texts equal | exported weights equal |\n|---|---|---|---|")
-  for name in CASES:
-    found = [compare(name, seed) for seed in range(3)]
-    print(f"| {name} | {max(f['relative'] for f in found):.1e} | "
-          f"{np.mean([f['greedy'] for f in found]):.0%} | "
-          f"{'yes' if all(f['exported'] for f in found) else 'NO'} |",
-          flush=True)
-  print(f"adapters of rank 3, our merge against peft, relative difference: "
-        f"{max(compare_adapters(seed) for seed in range(3)):.1e}")
-
-
-if __name__ == "__main__":
-  cli.run(main)

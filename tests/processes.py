@@ -1,0 +1,183 @@
+"""Starts isojax.main in processes, kills them, and compares what two runs wrote."""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import typing
+
+from etils import epath
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from isojax.ledger import records
+
+
+def free_port() -> int:
+  with socket.socket() as one:
+    one.bind(("", 0))
+    return one.getsockname()[1]
+
+
+def environment(devices: int) -> dict:
+  """Of a process on so many forced CPU devices, instead of those of pytest."""
+  # With fewer threads than concurrent collectives, they would deadlock.
+  others = [flag for flag in os.environ["XLA_FLAGS"].split()
+            if "device_count" not in flag] if "XLA_FLAGS" in os.environ else []
+  return os.environ | {
+      "JAX_PLATFORMS": "cpu", "NPROC": "32", "XLA_FLAGS": " ".join([
+          *others, f"--xla_force_host_platform_device_count={devices}"]),
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The processes of one run, and the files with their output."""
+
+  folder: str
+  processes: list[subprocess.Popen]
+  outputs: list[str]
+
+  def wait(self) -> list[int]:
+    """Exit codes, when all have ended."""
+    return [process.wait() for process in self.processes]
+
+  def text(self) -> str:
+    return "\n".join(pathlib.Path(path).read_text("utf-8")
+                     for path in self.outputs)
+
+  def last_step(self) -> int:
+    """The last recorded step; -1 without records."""
+    return max((r["step"] for r in records.read(
+        os.path.join(self.folder, "records.jsonl"))), default=-1)
+
+  def wait_for(self, step: float) -> None:
+    """Waits until the records reach a step, which is before the run's last."""
+    while self.last_step() < step:
+      ended = [p for p in self.processes if p.poll() is not None]
+      assert not ended, f"{self.folder} ended too early:\n{self.text()}"
+      time.sleep(0.02)
+
+  def kill(self) -> None:
+    """What is left of the run, by SIGKILL."""
+    for process in self.processes:
+      process.kill()
+      process.wait()
+
+
+def start(folder: str, arguments: list[str], *, count: int = 1,
+          devices: int = 1) -> Run:
+  """Starts a run in `count` processes, each with some forced CPU devices."""
+  command = [sys.executable, "-m", "isojax.main", *arguments,
+             f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
+  coordinator, processes, outputs = f"127.0.0.1:{free_port()}", [], []
+  for i in range(count):
+    with tempfile.NamedTemporaryFile(
+        prefix=f"{os.path.basename(folder)}-output-", delete=False,
+        dir=os.path.dirname(folder)) as file:
+      outputs.append(file.name)
+      processes.append(subprocess.Popen(command + [
+          f"--coordinator={coordinator}", f"--num_processes={count}",
+          f"--process_id={i}"] * (count > 1), env=environment(devices),
+          stdout=file, stderr=subprocess.STDOUT))
+  return Run(folder, processes, outputs)
+
+
+def finished(folder: str, arguments: list[str], **sizes) -> float:
+  """Runs an experiment to its end; returns the seconds it took."""
+  begun = time.monotonic()
+  run = start(folder, arguments, **sizes)
+  assert not any(run.wait()), run.text()
+  return time.monotonic() - begun
+
+
+def killed(folder: str, arguments: list[str], *, M: int, kills: int,
+           seconds: float, seed: int) -> list[int]:
+  """Runs an experiment of M steps to its end, with SIGKILLs on the way.
+
+  The first one happens during startup. The others are spread over the first
+  nine tenths of the run, each up to half a step after a record.
+
+  Returns:
+    The last recorded step at each kill.
+  """
+  moments, steps = random.Random(seed), []
+  for kill in range(kills):
+    run = start(folder, arguments)
+    if kill:
+      run.wait_for(0.9 * M * (kill - moments.random()) / max(1, kills - 1))
+    delay = seconds / M / 2 if kill else min(4.0, seconds / 2)
+    time.sleep(delay * moments.random())
+    assert run.processes[0].poll() is None, "it ended before it was killed"
+    run.kill()
+    steps.append(run.last_step())
+  finished(folder, arguments)
+  return steps
+
+
+class Result(typing.NamedTuple):
+  """Hashes of what a run has written."""
+
+  state: str  # of the newest checkpoint: parameters, optimizer, rollouts
+  records: str  # without the fields that measure time
+
+
+def result(folder: str) -> Result:
+  """The hashes of a run; its checkpoint may be of any mesh."""
+  newest = max((path for path in epath.Path(folder, "checkpoints").iterdir()
+                if path.name.isdigit()), key=lambda path: int(path.name))
+  state = hashlib.sha256()
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    for part in ("state", "host"):  # host: rollouts in flight, if there are any
+      if not (newest / part).exists():
+        continue
+      restored = handler.restore(newest / part, args=ocp.args.PyTreeRestore(
+          restore_args=jax.tree.map(
+              lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+              handler.metadata(newest / part).tree)))
+      for path, leaf in jax.tree.leaves_with_path(restored):
+        state.update(jax.tree_util.keystr(path).encode())
+        state.update(np.asarray(leaf).tobytes())
+  text = json.dumps(comparable(folder), sort_keys=True)
+  return Result(state.hexdigest(), hashlib.sha256(text.encode()).hexdigest())
+
+
+def comparable(folder: str) -> list[dict]:
+  return records.comparable(
+      records.read(os.path.join(folder, "records.jsonl")))
+
+
+# Fields that are sums over devices, in an order that depends on the mesh.
+ROUNDED = ("entropy", "kl", "grad_norm", "clip_fraction", "logp", "logp_gap",
+           "value_loss", "explained_variance")
+
+
+def differences(one: str, other: str, *, but=()) -> dict[str, float]:
+  """The largest relative difference of each field that differs.
+
+  It is infinite if the field must be equal, or if a record is missing. The
+  fields `but` may differ.
+  """
+  pair = comparable(one), comparable(other)
+  if [r.keys() for r in pair[0]] != [r.keys() for r in pair[1]]:
+    return {"records": float("inf")}
+  worst = collections.defaultdict(float)
+  for a, b in zip(*pair, strict=True):
+    for name in a.keys() - set(but):
+      far = 0.0 if a[name] == b[name] else float("inf")
+      if far and name in ROUNDED and None not in (a[name], b[name]):
+        gap = abs(a[name] - b[name])
+        # Such as the logp_gap and the KL of equal policies.
+        far = 0.0 if gap < 1e-5 else gap / max(abs(a[name]), abs(b[name]))
+      worst[name] = max(far, worst[name])
+  return {name: value for name, value in worst.items() if value}

@@ -1,0 +1,5 @@
+"""What takes minutes: kills, hosts, torch, the coverage of intervals.
+
+  python -m pytest tests/slow
+  python -m pytest tests/slow -m ci
+"""

@@ -1,0 +1,59 @@
+"""Two processes of two devices each, as two hosts, against one process."""
+
+import signal
+
+import pytest
+
+from isojax import cli
+from tests import processes
+
+ARGUMENTS = ["--config=configs/hard.py", "--config.alloc.C=4096",
+             "--config.eval.k=1", "--config.checkpoint.every_steps=3"]
+M = 16  # steps
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+  folder = str(tmp_path_factory.mktemp("one") / "run")
+  processes.finished(folder, ARGUMENTS, devices=4)
+  return folder
+
+
+@pytest.fixture
+def started():
+  runs = []
+  yield runs
+  for run in runs:
+    run.kill()
+
+
+def agrees(one, other):
+  worst = processes.differences(one, other)
+  assert max(worst.values(), default=0.0) < 1e-3, worst
+
+
+@pytest.mark.ci
+def test_undisturbed(one, tmp_path):
+  processes.finished(str(tmp_path / "two"), ARGUMENTS, count=2, devices=2)
+  agrees(one, str(tmp_path / "two"))
+
+
+def test_each_host_killed_once(one, tmp_path, started):
+  folder = str(tmp_path / "killed")
+  for victim in (1, 0):
+    started.append(run := processes.start(folder, ARGUMENTS, count=2, devices=2))
+    run.wait_for((2 - victim) * M // 3)
+    run.processes[victim].kill()
+    assert run.processes[1 - victim].wait() in (cli.PEER_LOST, -signal.SIGABRT)
+  processes.finished(folder, ARGUMENTS, count=2, devices=2)
+  agrees(one, folder)
+
+
+def test_a_signal_to_one_host_and_one_device_afterwards(one, tmp_path, started):
+  folder = str(tmp_path / "stopped")
+  started.append(run := processes.start(folder, ARGUMENTS, count=2, devices=2))
+  run.wait_for(M // 2)
+  run.processes[1].send_signal(signal.SIGTERM)
+  assert run.wait() == [cli.PREEMPTED] * 2, run.text()
+  processes.finished(folder, ARGUMENTS)
+  agrees(one, folder)

@@ -1,0 +1,42 @@
+"""A run of each recipe with `kill -9` has the bits of an undisturbed one, and
+four devices agree with one."""
+
+import pytest
+
+from tests import few
+from tests import processes
+from tests.golden import runs
+
+# About 16 steps, and checkpoints between which the kills happen.
+LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
+# Those that would have fewer steps.
+SIZES = {"pods": dict(alloc=dict(C=2048)), "dapo": dict(alloc=dict(C=2048)),
+         "schedule": dict(alloc=dict(schedule=((0, 4), (512, 8))))}
+KILLS = 3
+
+
+def arguments(case: str) -> list[str]:
+  file, changes = runs.CASES[case]
+  for more in (LONGER, SIZES[case] if case in SIZES else {}):
+    changes = runs.merged(changes, more)
+  return [f"--config=configs/{file}.py",
+          *few.flags(runs.merged(runs.SMALL, changes))]
+
+
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=pytest.mark.ci if case == "hard" else ())
+    for case in runs.CASES])
+def test_killed_runs_end_in_the_same_bits(case, tmp_path):
+  calm, other, four = (str(tmp_path / name) for name in ("calm", "k", "four"))
+  seconds = processes.finished(calm, arguments(case))
+  M = processes.Run(calm, [], []).last_step()
+  assert M > 10
+  steps = processes.killed(other, arguments(case), M=M, kills=KILLS,
+                           seconds=seconds, seed=0)
+  assert steps[-1] > 5, "no kill after the first checkpoint"
+  assert processes.result(other) == processes.result(calm)
+  # A token that is drawn differently would change all that follows.
+  processes.finished(four, arguments(case), devices=4)
+  # Each device has a pool of pages of its own.
+  worst = processes.differences(calm, four, but=["put_back"])
+  assert max(worst.values(), default=0.0) < 1e-3, worst
