@@ -1,11 +1,12 @@
 """The pages of the study, from its ledgers: templates filled with numbers.
 
-study.md.jinja and appendix.md.jinja hold the words; no number of a result is
-typed there.
+study.md.jinja and appendix.md.jinja hold the words. Estimates and intervals come
+from the ledgers; only rounded numbers in advice are typed.
 """
 
 import json
 import os
+import textwrap
 
 import jinja2
 import numpy as np
@@ -106,25 +107,32 @@ def registered(one: dict, ledgers: dict[str, Ledger]) -> list[list[str]]:
   """The table of the registered hypotheses of the epoch law so far."""
   lines = []
   for part in EPOCHS:
-    if part not in ledgers:
+    if part not in ledgers or not reanalysis.whole_seeds(ledgers[part]):
       lines.append([f"{one['parts'][part]['D']}", "not run", "", "", "", ""])
       continue
-    e = reanalysis.epochs(ledgers[part])
-    of = {h["id"]: h for h in one["hypotheses"]}
-    inside = lambda x, ends: "-" if x is None else (
-        "hit" if ends[0] <= x <= ends[1] else "miss")
+    e, of = reanalysis.epochs(ledgers[part]), {
+        h["id"]: h for h in one["hypotheses"]}
+
+    def judged(text: str, hit: bool) -> str:
+      if e["missing"]:
+        return f"{text} so far"
+      return f"{text}: {'hit' if hit else 'miss'}"
+
+    inside = lambda name: (of[name]["range"][0] <= e[name]
+                           <= of[name]["range"][1])
     line = of["b2"]["line"]["at"]
+    D = str(e["D"])
+    low, high = e["a_draws"]
     lines.append([
-        str(e["D"]), "" if not e["missing"] else f"{e['missing']} runs missing",
-        ("none: miss" if e["a"] is None else
-         f"{e['a']:,.0f} [{e['a_draws'][0]:,.0f}, {e['a_draws'][1]:,.0f}]: "
-         + inside(e["a"], of["a"]["range"])),
-        f"{rate(e['b1'])}: {inside(e['b1'], of['b1']['range'])}",
-        f"{rate(e['b2'])} against {rate(line[str(e['D'])])}: "
-        + ("hit" if abs(e["b2"] - line[str(e["D"])]) < of["b2"]["tolerance"]
-           else "miss") if str(e["D"]) in line else "-",
-        f"{e['c']:.2f}: {inside(e['c'], of['c']['range'])}"
-        if part in of["c"]["parts"] else "-"])
+        D, f"{e['seeds']} of {len(ledgers[part].part.arms[0].seeds)} seeds",
+        judged("none", False) if e["a"] is None else judged(
+            f"{e['a']:,.0f} [{low:,.0f}, {high:,.0f}]", inside("a")),
+        judged(rate(e["b1"]), e["b1"] < of["b1"]["range"][1]),
+        "-" if D not in line else judged(
+            f"{rate(e['b2'])} against {rate(line[D])}",
+            abs(e["b2"] - line[D]) < of["b2"]["tolerance"]),
+        "-" if part not in of["c"]["parts"] or e["c"] is None else judged(
+            f"{e['c']:.2f}", inside("c"))])
   return lines
 
 
@@ -145,7 +153,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   five = windows.pooled(L["hard"], L["schedule"])
   said = {part: read_json(docs, f"{part}-prediction.json")
           for part in ("hard", "easy")}
-  epochs = [part for part in EPOCHS if part in L]
+  epochs = [part for part in EPOCHS
+            if part in L and reanalysis.whole_seeds(L[part])]
   plans = read_json(docs, "registered.json")
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
@@ -167,8 +176,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           "hard": windows_table(five, reanalysis.ENDS[1::2]),
           "many": windows_table(L["many"].of_arm(), reanalysis.ENDS[1:8:2]),
           "easy": windows_table(L["easy"].of_arm(), reanalysis.ENDS[2:9:2]),
-          **{part: windows_table(L[part].of_arm(), windows.ends_of(
-              L[part].of_arm(), L[part].part.C, 6)) for part in epochs}},
+          **{part: windows_table(runs, windows.ends_of(
+              runs, L[part].part.C, 6)) for part in epochs
+             for runs in [reanalysis.whole_seeds(L[part])]}},
       "regimes": markdown(["Bp", "n", "seeds", "avg@8"], [
           [str(row["Bp"]), str(row["n"]), str(row["seeds"]), value(row["avg"])]
           for row in reanalysis.compared(L["regimes"])]),
@@ -177,6 +187,12 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
            "b2: height", "c: power of the peak"], registered(plans, L)),
       "epochs": {part: reanalysis.epochs(L[part]) for part in epochs},
       "parts": L,
+      "resolved": lambda part: sum(
+          bool(row["gain"]) and windows.resolved(row["gain"])
+          for row in reanalysis.compared(L[part])),
+      "detectable": sorted(
+          row["seen"] for part in ("pods", "scalerl", "rate", "setting")
+          for row in reanalysis.compared(L[part]) if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()
                       for r in one.runs)}
 
@@ -201,7 +217,19 @@ def render(name: str, values: dict) -> str:
       keep_trailing_newline=True)
   env.filters |= {"value": value, "gain": gain, "factor": factor, "rate": rate,
                   "compact": compact}
-  return env.get_template(name).render(values)
+  blocks = env.get_template(name).render(values).split("\n\n")
+  return "\n\n".join(map(refilled, blocks))
+
+
+def refilled(block: str) -> str:
+  """A paragraph in lines of equal length; tables, lists and code as they are.
+  """
+  if block.lstrip().startswith(("|", "#", "-", "!", "```", "1.")):
+    return block
+  end = "\n" if block.endswith("\n") else ""
+  words = " ".join(block.split()).replace(" = ", "\0=\0")
+  return textwrap.fill(words, 98, break_long_words=False,
+                       break_on_hyphens=False).replace("\0", " ") + end
 
 
 def rebuild(docs: str, fits: str | None) -> list[str]:

@@ -250,14 +250,20 @@ def height(runs: list[LedgerRun], Q: int | None) -> dict[int, tuple]:
   return found
 
 
+def whole_seeds(one: Ledger) -> list[LedgerRun]:
+  """The runs of the seeds of which every n has spent the C of the part."""
+  late = {planned.seed for planned in one.missing}
+  return [run for run in one.of_arm() if run.head["seed"] not in late]
+
+
 def epochs(one: Ledger) -> dict:
   """The hypotheses a, b and c of registered.json, for a part of one D."""
-  runs, C = one.of_arm(), float(one.part.C)
+  runs, C = whole_seeds(one), float(one.part.C)
   D = runs[0].head["D"]
   ends = [C / 2 ** (j / 4) for j in range(17)][::-1]
   reward = windows.table(runs, ends, of="reward")
   heights, shared = height(runs, None), height(runs, 300)
-  peaks = np.log2([C for _, C in heights.values()])
+  peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
   cross = windows.crossing(reward.of(32)[0], reward.of(8)[0], ends)
   drawn = [windows.crossing(a, b, ends) for a, b in zip(
@@ -268,7 +274,8 @@ def epochs(one: Ledger) -> dict:
                                  bootstrap.QUANTILES).tolist(),
           "heights": heights, "b1": max(value) - min(value),
           "b2": float(np.mean([v for v, _ in shared.values()])),
-          "c": float(np.polyfit(np.log2(list(heights)), peaks, 1)[0]),
+          "c": float(np.polyfit(np.log2(list(heights)), np.log2(peaks), 1)[0])
+          if min(peaks) > 0 else None,  # None: some n never beat the base
           "base": float(np.mean([r.value_ExQ[0, :300].mean() for r in runs])),
           "base_all": float(np.mean([r.value_ExQ[0].mean() for r in runs]))}
 

@@ -98,6 +98,15 @@ def test_windows_have_the_evaluations_above_their_beginning():
   assert windows.ends_of([run], 4000.0, 4) == [1000.0, 2000.0, 4000.0]
 
 
+def test_training_windows_count_steps():
+  run = ledgers.run((0.5,), reward=(0.2,))
+  lines = ({"rollouts": 600, "steps": 3, "reward": 0.1}, {
+      "rollouts": 1000, "steps": 1, "reward": 0.5})
+  run = dataclasses.replace(run, updates=lines)
+  assert windows.table([run], [1000.0], of="reward").of(2)[0, 0] == (
+      pytest.approx(0.2))
+
+
 def test_a_seed_that_has_not_got_there_does_not_count():
   short = ledgers.run((0.0, 0.0), seed=0)
   long = ledgers.run((1.0, 1.0, 1.0), seed=1)
@@ -163,6 +172,15 @@ def test_a_prediction_is_compared_with_raw_data(tmp_path):
       one, said(one, C, [t - 0.1 for t in truth], 0.04), C)
   assert low["misses"]["predicted_last"] == low["outside"] == 3
   assert low["error"][0] == pytest.approx(0.1, abs=0.04)
+  # The Hill curve knows nothing of what came after the prediction.
+  later = [dataclasses.replace(run, evals=tuple(
+      line if line["rollouts"] <= 100_000 else
+      line | {"correct": "0" * len(line["correct"])} for line in run.evals))
+           for run in one.runs]
+  fallen = reanalysis.prediction(
+      dataclasses.replace(one, runs=tuple(later)), said(one, C, truth, 0.04), C)
+  assert fallen["rows"][0]["last"] == 0.0
+  assert [r["hill"] for r in fallen["rows"]] == [r["hill"] for r in hit["rows"]]
 
 
 def test_arms_are_compared_with_the_first(tmp_path):
