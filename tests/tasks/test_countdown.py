@@ -1,10 +1,8 @@
 """The verifier is exact and total; problems are pure, solvable and disjoint."""
 
 import ast
-import json
 import operator
 import os
-import pathlib
 import random
 import re
 import subprocess
@@ -17,7 +15,6 @@ from isojax.tasks import countdown
 from isojax.tasks.problem import Problem
 
 P = Problem(0, "3 8 2 5=24", "(3+5)*2+8")
-ASSETS = pathlib.Path(countdown.__file__).parents[1] / "assets"
 
 TABLE = [
     # 3 8 2 5 = 24
@@ -218,27 +215,11 @@ def test_problems_are_golden_whatever_the_hash_seed():
     assert out.stdout.strip() == GOLDEN_DIGEST
 
 
-@pytest.mark.parametrize("name", ["easy", "hard"])
-def test_committed_strata_are_of_this_stream(name):
-  path = ASSETS / f"countdown-tiny-{name}.jsonl"
-  head, *rows = map(json.loads, path.read_text("utf-8").splitlines())
-  for row in rows[::7]:
-    assert countdown.problem(
-        head["seed"], row["id"], numbers=4, split=row["split"]) == Problem(
-            row["id"], row["question"], row["answer"])
-
-
 @pytest.mark.parametrize("numbers, split", [
     (4, "val"), (4, ""), (0, "train"), (-1, "train"), (9, "train")])
 def test_impossible_requests_are_refused(numbers, split):
   with pytest.raises(ValueError, match="numbers=|split="):
     countdown.problem(0, 0, numbers=numbers, split=split)
-
-
-def test_seed_index_and_numbers_matter():
-  questions = {countdown.problem(s, i, numbers=k, split="train").question
-               for s in range(3) for i in range(3) for k in (3, 4)}
-  assert len(questions) == 18
 
 
 def test_vote_is_the_value():
