@@ -311,14 +311,26 @@ def _programs(model: decoder.Transformer, tx, cfg: LossConfig, lora,
     return state.replace(step=state.step + 1), metrics | {
         "finite": jnp.bool_(True)}
 
-  carried = (learned(shardings, shared), whole)
-  start = jax.jit(start, out_shardings=carried)
+  return *_jitted(
+      start, accumulate, apply, cfg, learned=learned(shardings, shared),
+      state=shardings, whole=whole), jax.jit(
+          skip, donate_argnums=0, out_shardings=(shardings, whole))
+
+
+def _jitted(start, accumulate, apply, cfg: LossConfig, *, learned, state,
+            whole):
+  """The three programs of an update; carry and state are donated.
+
+  Args:
+    learned, state: shardings of what is trained, and of the whole state.
+    whole: sharding of sums and metrics.
+  """
+  carried = (learned, whole)
   precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
-  accumulate = jax.jit(precision_lib.traced(accumulate, precision),
-                       donate_argnums=2, out_shardings=carried)
-  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
-  skip = jax.jit(skip, donate_argnums=0, out_shardings=(shardings, whole))
-  return start, accumulate, apply, skip
+  return (jax.jit(start, out_shardings=carried),
+          jax.jit(precision_lib.traced(accumulate, precision),
+                  donate_argnums=2, out_shardings=carried),
+          jax.jit(apply, donate_argnums=0, out_shardings=(state, whole)))
 
 
 def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
@@ -329,7 +341,6 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
   """
   abstract = optimizer_lib.abstract_state(model, critic.tx, lora, critic).critic
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
-  whole = mesh_lib.replicated(model.mesh)
 
   def start():
     return zeros(abstract.params), dict.fromkeys(
@@ -351,12 +362,9 @@ def make_own_update(model: decoder.Transformer, cfg: LossConfig, lora,
         "value_loss": loss, "finite": jnp.isfinite(
             loss + optax.tree.norm(grads) + optax.tree.norm(params))}
 
-  carried = (shardings.params, whole)
-  start = jax.jit(start, out_shardings=carried)
-  precision = precision_lib.of_dtype(cfg.precision, cfg.dtype)
-  accumulate = jax.jit(precision_lib.traced(accumulate, precision),
-                       donate_argnums=2, out_shardings=carried)
-  apply = jax.jit(apply, donate_argnums=0, out_shardings=(shardings, whole))
+  start, accumulate, apply = _jitted(
+      start, accumulate, apply, cfg, learned=shardings.params, state=shardings,
+      whole=mesh_lib.replicated(model.mesh))
 
   def update(state: CriticState, base, batches: list[Batch], lr_factor=None):
     if not batches:
