@@ -39,7 +39,7 @@ if not importlib.util.find_spec("isojax"):
   tpu = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
   extra = ",cuda12" if shutil.which("nvidia-smi") else ",tpu" if tpu else ""
   subprocess.run([sys.executable, "-m", "pip", "install", "-q", "isojax[notebook,"
-                  f"gym{{extra}}] @ git+{{REPOSITORY}}"], check=True)'''
+                  f"gym,demo{{extra}}] @ git+{{REPOSITORY}}"], check=True)'''
 INSTALL_AT = 2  # cell, after the title and the badge
 SECONDS = 1800  # limit of a notebook in full size
 
