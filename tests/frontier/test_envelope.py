@@ -1,6 +1,7 @@
 """The envelope, its crossings, and the fit of the law."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 
@@ -112,3 +113,12 @@ def test_a_switch_is_where_the_curves_cross():
   # a curve that begins ahead leads from its first point on
   late = curve(0.5, 0.0, 1.0, C_lo=30.0)
   assert envelope.crossing(flat, late, 1.0, 500.0) == 30.0
+
+
+def test_a_configuration_without_an_evaluation_does_not_lead_below_zero():
+  """Rewards are negative where a wrong answer has -1."""
+  low = dataclasses.replace(rising(0.5, 0.1), b_D=np.array([-0.9]))
+  frontier = envelope.envelope(
+      [low, rising(0.9, 0.1, C_lo=50.0)], [2.0, 100.0])
+  assert frontier.best_DxG.tolist() == [[0, 1]]
+  assert frontier.reward_DxG[0, 0] == pytest.approx(-0.5 - 0.4 * np.exp(-0.2))
