@@ -77,13 +77,13 @@ def _with_law(fit: Fit) -> Fit:
   return dataclasses.replace(fit, law=law, law_DxG=law(x_G), noise_G=noise_G)
 
 
-def analyse(study: Study, options: Options, tick=bootstrap.silent) -> Fit:
+def analyse(study: Study, options: Options) -> Fit:
   """Returns curves, frontier, law and verdict of one study.
 
   The study of the result is without what `options.collapse` leaves out.
   """
   study, falls = collapse.applied(study, options.collapse)
-  curves = bootstrap.fit_curves(study, options, tick)
+  curves = bootstrap.fit_curves(study, options)
   C_G = frontier_grid(study, options.grid, min_C=options.points.min_C)
   frontier = envelope_lib.envelope(curves, C_G)
   log2_n = np.log2([n for _, n in study.configurations])

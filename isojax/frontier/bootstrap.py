@@ -64,24 +64,24 @@ def percentiles(value_D) -> tuple[float, float]:
   return float(low), float(high)
 
 
-def resamples(study: Study, options: Options):
-  """Returns problem weights [1 + D, Q] and, per configuration, seed weights.
+def weights(count: int, taken: int, draws: int, rng) -> np.ndarray:
+  """[1 + draws, count]: ones for the data, then how often each was drawn."""
+  return np.concatenate([np.ones((1, count)), rng.multinomial(
+      taken, np.full(count, 1 / count), size=draws)])
 
-  The seed weights of a configuration with S runs are [1 + D, S].
+
+def resamples(study: Study, options: Options):
+  """Problem weights [1 + D, Q] and, per configuration, seed weights [1 + D, S].
+
+  S - 1 of S seeds are drawn: with few seeds, S of S would halve the variance
+  (Rao and Wu, JASA 83, 1988).
   """
   rng = np.random.default_rng(options.seed)
-  D = options.draws
   Q = study.runs[0].value_ExQ.shape[1] if study.per_problem else 1
-  problems = np.concatenate(
-      [np.ones((1, Q)), rng.multinomial(Q, np.full(Q, 1 / Q), size=D)]) / Q
-  seeds = []
-  for cell in study.configurations:
-    S = len(study.runs_of(*cell))
-    # Draw S - 1 of S seeds: with few seeds, S of S would halve the variance
-    # (Rao and Wu, JASA 83, 1988).
-    seeds.append(np.concatenate([np.ones((1, S)), rng.multinomial(
-        max(S - 1, 1), np.full(S, 1 / S), size=D)]))
-  return problems, seeds
+  problems = weights(Q, Q, options.draws, rng) / Q
+  runs = [len(study.runs_of(*cell)) for cell in study.configurations]
+  return problems, [weights(S, max(S - 1, 1), options.draws, rng)
+                    for S in runs]
 
 
 def _prepared(run: Run, points: Points):
@@ -111,9 +111,9 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
          if points.select == "records" else np.ones_like(r)) * seeds_DxS[:, [i]]
         for i, r in enumerate(rewards)], 1)
 
-  def fit(rewards, weights):
+  def fit(rewards, w_DxE):
     return curves_lib.fit(
-        x, np.concatenate(rewards, 1), weights, form=options.form,
+        x, np.concatenate(rewards, 1), w_DxE, form=options.form,
         A_max=options.A_max, b_min=options.b_min, rounds=options.rounds)
 
   if study.per_problem:
@@ -125,34 +125,24 @@ def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
     sd = np.sqrt(((np.concatenate(means, 1) - first(x)) ** 2).sum() / free)
     rewards = [np.concatenate([mean, first(C) + sd * rng.normal(
         size=(options.draws, len(C)))]) for (C, _), mean in zip(data, means)]
-  weights = weigh(rewards)
-  used_R = np.split(weights[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])
+  w_DxE = weigh(rewards)
+  used_R = np.split(w_DxE[0] > 0, np.cumsum([len(C) for C, _ in data])[:-1])
   for run, used in zip(runs, used_R, strict=True):
     if used.sum() < FEWEST:
       raise InputError(
           f"{run.where}: run {run.run_id} breaks its record {used.sum()} "
           f"times in bins of {points.bin_width:g}, a curve needs {FEWEST} "
           "points; fit all points, use narrower bins, or leave the run out")
-  return fit(rewards, weights)
+  return fit(rewards, w_DxE)
 
 
-def silent(count: int) -> None:
-  """Shows no progress."""
-
-
-def fit_curves(study: Study, options: Options, tick=silent) -> list[Curves]:
-  """Returns 1 + draws fits of every configuration, in the study's order.
-
-  After each configuration, tick(1) is called.
+def fit_curves(study: Study, options: Options) -> list[Curves]:
+  """1 + draws fits of every configuration, in the study's order.
 
   Without counts per problem, a draw is the fitted curve plus normal noise of
   the size of the residuals. Noise that runs share is then not recognised.
   """
   problems, seeds = resamples(study, options)
   rng = np.random.default_rng(options.seed + 1)
-  out = []
-  for cell, seeds_DxS in zip(study.configurations, seeds, strict=True):
-    out.append(_fit_configuration(study, cell, seeds_DxS, problems, options,
-                                  rng))
-    tick(1)
-  return out
+  return [_fit_configuration(study, cell, seeds_DxS, problems, options, rng)
+          for cell, seeds_DxS in zip(study.configurations, seeds, strict=True)]

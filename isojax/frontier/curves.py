@@ -1,25 +1,30 @@
 """Reward curves: R(C) = b + (A - b) g(C; theta), rising, per configuration.
 
-The forms of g, and which points are fitted (IsoCompute Playbook, section 2).
+The forms of g, which points are fitted (IsoCompute Playbook, section 2), and the
+least squares of y = b + s g(x; theta) by variable projection, which the law n*(C)
+has, too: given theta (one or two numbers), it is linear in b and s. A fit solves
+for b and s exactly on a grid of theta, then on finer grids around the best theta.
+It needs no start values and no local solver, and fits thousands of bootstrap
+draws with a few matrix products.
 """
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 from scipy import special
 
 from isojax.errors import InputError
-from isojax.frontier import varpro
 
 
 def saturating_exponential(theta, x):
-  """Returns 1 - exp(-k C), the form of the paper's curves; theta = log k."""
+  """1 - exp(-k C), the form of the paper's curves; theta = log k."""
   return -np.expm1(-np.exp(theta[..., :1]) * x)
 
 
 def logistic(theta, x):
-  """Returns a logistic in C, rescaled to 0 at C = 0; theta = (log k, C_half).
+  """A logistic in C, rescaled to 0 at C = 0; theta = (log k, C_half).
 
   For C_half far below 0 it is the saturating exponential.
   """
@@ -29,9 +34,9 @@ def logistic(theta, x):
 
 
 def hill(theta, x):
-  """Returns 1 / (1 + (C_mid / C)^B); theta = (log C_mid, log B)."""
+  """1 / (1 + (C_mid / C)^B), ScaleRL's form; theta = (log C_mid, log B)."""
   mid, B = theta[..., :1], np.exp(theta[..., 1:])
-  with np.errstate(divide="ignore"):
+  with np.errstate(divide="ignore"):  # at C = 0
     return special.expit(B * (np.log(x) - mid))
 
 
@@ -40,7 +45,7 @@ FORMS = {"saturating_exponential": saturating_exponential,
 
 
 def first_grid(form: str, C_max: float) -> tuple[np.ndarray, ...]:
-  """Returns candidates for theta; the ends are bounds beyond any real run."""
+  """Candidates for theta; the ends are bounds beyond any real run."""
   rate = np.log(np.geomspace(0.02, 300.0, 97) / C_max)  # straight .. a step
   if form == "saturating_exponential":
     return (rate,)
@@ -70,7 +75,7 @@ class Points:
 
 
 def ema_matrix(E: int, decay: float) -> np.ndarray:
-  """Returns [E, E]: s_i = decay s_(i-1) + (1 - decay) r_i, and s_0 = r_0."""
+  """[E, E] of s_i = decay s_(i-1) + (1 - decay) r_i, and s_0 = r_0."""
   power = decay ** (np.arange(E)[:, None] - np.arange(E))
   rows = np.tril(power * (1 - decay))
   rows[:, 0] = decay ** np.arange(E)
@@ -78,7 +83,7 @@ def ema_matrix(E: int, decay: float) -> np.ndarray:
 
 
 def record_breaking(reward_DxE, *, bin_width: float):
-  """Returns where a run, in order of C, first reaches a higher reward (bin)."""
+  """Where a run, in order of C, first reaches a higher reward (bin)."""
   height = np.asarray(reward_DxE, float)
   if bin_width:
     height = np.floor(height / bin_width + 1e-9)
@@ -102,14 +107,14 @@ class Curves:
   at_bound: tuple[str, ...]  # of the first fit
 
   def __call__(self, C_G) -> np.ndarray:
-    """Returns the rewards, [D, G]."""
+    """The rewards, [D, G]."""
     g = FORMS[self.form](self.theta_DxP, np.asarray(C_G, float))
     return self.b_D[:, None] + self.s_D[:, None] * g
 
 
 def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
         rounds: int) -> Curves:
-  """Returns least-squares fits of one configuration for every draw.
+  """Least-squares fits of one configuration for every draw.
 
   Args:
     x_E: compute of each evaluation, >= 0.
@@ -120,10 +125,8 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
     rounds: refinements of theta, by a factor of 3.
   """
   grid = first_grid(form, float(x_E.max()))
-  bounds = varpro.Bounds(floor=b_min, ceiling=A_max)
-  theta, b, s, sse = varpro.fit(
-      x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid, bounds=bounds,
-      rounds=rounds)
+  theta, b, s, sse = project(x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid,
+                             floor=b_min, ceiling=A_max, rounds=rounds)
   hits = [name for name, hit in (
       ("A", b[0] + s[0] >= A_max - 1e-9), ("b", b[0] <= b_min + 1e-9),
       ("flat", s[0] <= 1e-9),
@@ -131,3 +134,86 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
        and form == "saturating_exponential")) if hit]
   return Curves(form, theta, b, s, sse, float(x_E.min()), float(x_E.max()),
                 int(np.sum(w_DxE[0] > 0)), tuple(hits))
+
+
+def _solve(sums, lo: float, hi: float):
+  """The best (b, s) and its error from the weighted sums, any shape.
+
+  It is the minimum of a convex quadratic over a triangle: inside or on an edge.
+  """
+  w, g, gg, y, gy, yy = sums
+  error = lambda b, s: yy - 2 * (b * y + s * gy) + (
+      b * b * w + 2 * b * s * g + s * s * gg)
+  ratio = lambda a, b: np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
+                                 where=np.abs(b) > 1e-12 * np.abs(w))
+  s = ratio(w * gy - g * y, w * gg - g * g)
+  b = (y - s * g) / w
+  inside = (s > 0) & (b >= lo) & (b + s <= hi)
+  flat = np.clip(y / w, lo, hi)
+  rise = np.clip(ratio(gy - lo * g, gg), 0, hi - lo)
+  fall = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg), 0, hi - lo)
+  edges = ((flat, np.zeros_like(flat)), (np.full_like(rise, lo), rise),
+           (hi - fall, fall))
+  best = error(*edges[0])
+  b_edge, s_edge = edges[0]
+  for b_other, s_other in edges[1:]:
+    other = error(b_other, s_other)
+    better = other < best
+    best = np.where(better, other, best)
+    b_edge = np.where(better, b_other, b_edge)
+    s_edge = np.where(better, s_other, s_edge)
+  return (np.where(inside, b, b_edge), np.where(inside, s, s_edge),
+          np.where(inside, error(b, s), best))
+
+
+def project(x_E, y_DxE, w_DxE, *, basis, grid, floor: float, ceiling: float,
+            rounds: int):
+  """Fits of y = b + s g(x; theta), for D draws.
+
+  Args:
+    x_E: abscissae.
+    y_DxE: ordinates of each draw.
+    w_DxE: weights, 0 for points that a draw does not use.
+    basis: (theta [..., P], x_E) -> g [..., E], rising from 0 to 1.
+    grid: P increasing arrays, the first candidates for theta; their ends are
+      the bounds of theta.
+    floor, ceiling: bounds b >= floor and b + s <= ceiling; s >= 0 always, so
+      every curve rises.
+    rounds: refinements, each by a factor of 3.
+
+  Returns:
+    theta [D, P], b [D], s [D], sum of squared errors [D].
+  """
+  axes = [np.asarray(a, float) for a in grid]
+  low = np.array([a[0] for a in axes])
+  high = np.array([a[-1] for a in axes])
+  step = np.array([a[1] - a[0] for a in axes])
+  theta_JxP = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(
+      -1, len(axes))
+  g_JxE = basis(theta_JxP, x_E)
+  wy = w_DxE * y_DxE
+  total = w_DxE.sum(1, keepdims=True), wy.sum(1, keepdims=True), (
+      wy * y_DxE).sum(1, keepdims=True)
+
+  def solve(g, gg, gy):
+    w, y, yy = total
+    return _solve((w, g, gg, y, gy, yy), floor, ceiling)
+
+  b, s, error = solve(w_DxE @ g_JxE.T, w_DxE @ (g_JxE * g_JxE).T, wy @ g_JxE.T)
+  pick = lambda values, at: np.take_along_axis(values, at[:, None], 1)[:, 0]
+  at = error.argmin(1)
+  theta, b, s, error = theta_JxP[at], *(pick(v, at) for v in (b, s, error))
+  offsets = np.array(list(itertools.product((-2, -1, 0, 1, 2),
+                                            repeat=len(axes)))) / 3
+  for _ in range(rounds):
+    near = np.clip(theta[:, None] + offsets * step, low, high)  # [D, J, P]
+    g = basis(near, x_E)  # [D, J, E]
+    b, s, error = solve(
+        np.einsum("dje,de->dj", g, w_DxE),
+        np.einsum("dje,dje,de->dj", g, g, w_DxE, optimize=True),
+        np.einsum("dje,de->dj", g, wy))
+    at = error.argmin(1)
+    theta = np.take_along_axis(near, at[:, None, None], 1)[:, 0]
+    b, s, error = (pick(v, at) for v in (b, s, error))
+    step = step / 3
+  return theta, b, s, np.maximum(error, 0.0)

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 from scipy import optimize
 
-from isojax.frontier import varpro
+from isojax.frontier import curves
 from isojax.frontier.curves import Curves
 from isojax import laws
 
@@ -90,11 +90,11 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
   """
   grid = (np.linspace(x_G[0], x_G[-1], 49),
           np.linspace(np.log(k[0]), np.log(k[1]), 25))
-  theta, b, L, sse = varpro.fit(
+  theta, b, L, sse = curves.project(
       x_G, log2_n_DxG, w_DxG, grid=grid, rounds=rounds,
       basis=lambda theta, x: laws.log2_n(
           x, L=1.0, k=np.exp(theta[..., 1:]), x0=theta[..., :1], b=0.0),
-      bounds=varpro.Bounds(floor=low, ceiling=high))
+      floor=low, ceiling=high)
   near = lambda value, bound: abs(value - bound) < 1e-6
   hits = [name for name, hit in (
       ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),

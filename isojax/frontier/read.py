@@ -81,13 +81,12 @@ def read(patterns: list[str], how: Reading, *, flag: str
          ) -> tuple[list[Row], list[str]]:
   """Every evaluation in the files, and the notes of the readers.
 
+  A file that cannot be read is left out with a note, unless it is the only one.
+
   Args:
     patterns: paths, also with wildcards or in a bucket.
     how: the files are read.
     flag: the flag with the patterns, for messages.
-
-  Raises:
-    InputError: a pattern without a file, or no file that can be read.
   """
   rows, notes, refused, paths = [], [], [], {}
   for pattern in patterns:
@@ -183,12 +182,7 @@ class _Curve:
 
 
 def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
-  """The rows of one file, and notes on what was skipped or assumed.
-
-  Raises:
-    InputError: the file is of another kind; a field is missing, occurs twice,
-      or is no number.
-  """
+  """The rows of one file, and notes on what was skipped or assumed."""
   if how.kind is not None and how.kind not in FORMATS:
     raise InputError(f"--format={how.kind}: expected one of {sorted(FORMATS)}")
   file = _opened(path, how)
@@ -224,7 +218,8 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
     _name_runs(rows)
   if file.step is None and "step" not in how.fixed:
     _join_endpoints(file, rows)
-  _caveats(file, rows, curves, fields if None in known else {}, options, spent)
+  file.notes.extend(_caveats(
+      file, rows, curves, fields if None in known else {}, options, spent))
   return _once(rows, file), file.notes
 
 
@@ -304,10 +299,8 @@ def _last_start(file: _File, keys: list[str]) -> _File:
   """The file without runs that were aborted and started again.
 
   A run starts again where the log returns to its first step and writes a name
-  a second time. Lines before it are dropped if they end at an earlier step.
-
-  Raises:
-    InputError: the earlier run is the longer one.
+  a second time. Lines before it are dropped if they end at an earlier step;
+  otherwise the earlier run is the longer one, and the file is refused.
   """
   runs = {}  # run -> its parts: (names at the first step, [(at, step)])
   for at, run, step in _steps(file, keys):
@@ -317,10 +310,10 @@ def _last_start(file: _File, keys: list[str]) -> _File:
     first, lines = parts[-1]
     if lines and step <= lines[0][1] < lines[-1][1] and names & first:
       parts.append((names, [(at, step)]))
-    else:
-      lines.append((at, step))
-      if step <= lines[0][1]:
-        first |= names
+      continue
+    lines.append((at, step))
+    if step <= lines[0][1]:
+      first |= names
   where = lambda at: f"{file.path}:{file.table[at][0]}"
   dropped = set()
   for *earlier, (_, last) in runs.values():
@@ -349,34 +342,30 @@ def typed(where: str, value, field: str, column: str | None = None,
   """The value as the field's type; unknown fields stay as they are.
 
   Args:
-    where: file and line, for the error message.
+    where: file and line, or the flag, for the error message.
     value: as the file or the flag has it.
-    field: of the records, or the axis.
+    field: of the records.
     column: the name in the file, if it differs from the field.
     axis: the field that is the compute.
   """
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":
-    return _correct(where, value, name)
+    try:
+      value = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+      value = None
+    if not isinstance(value, list) or not all(
+        type(c) in (int, float) and 0 <= c < 2**31 for c in value):
+      raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
+                       "the correct samples of each problem, or the sums of "
+                       "their rewards")
+    return value
   if field in TEXT:
     return str(value)
   if field in WHOLE or field in POSITIVE:
     return _number(where, name, value, least=int(field in POSITIVE))
   if field == axis or field in KNOWN - {"alarms"}:
     return _number(where, name, value)
-  return value
-
-
-def _correct(where: str, value, name: str) -> list:
-  try:
-    value = json.loads(value) if isinstance(value, str) else value
-  except (ValueError, RecursionError):
-    value = None
-  if not isinstance(value, list) or not all(
-      type(c) in (int, float) and 0 <= c < 2**31 for c in value):
-    raise InputError(f"{where}: {name}: expected a list of counts from 0 on, "
-                     "the correct samples of each problem, or the sums of "
-                     "their rewards")
   return value
 
 
@@ -405,14 +394,14 @@ def _option(where: str, name: str, value):
 
 def lacking(form: Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
-  pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
   theirs = {"n": (form.group, 8), "step": ("logging_steps", 10),
             "Bp": (form.prompts, 32) if form.prompts else (form.batch, 256)}
-  options = [theirs[field] for field in fields
-             if theirs[field][0] in form.known_options()]
-  ways = [f"--columns={pairs((field, 'NAME') for field in fields)}",
-          f"--fixed={pairs((field, EXAMPLES[field]) for field in fields)}"]
-  ways += [f"--fixed={pairs(options)}"] if options else []
+  known = form.known_options()
+  pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
+  ways = ["--columns=" + pairs((field, "NAME") for field in fields),
+          "--fixed=" + pairs((field, EXAMPLES[field]) for field in fields)]
+  if options := [theirs[f] for f in fields if theirs[f][0] in known]:
+    ways.append("--fixed=" + pairs(options))
   if named := [field for field in fields if field != "step"]:
     pattern = "-".join(f"{field}(?P<{field}>\\d+)" for field in named)
     ways.append(f"--from_path='{pattern}' if the path or the run's name "
@@ -570,7 +559,7 @@ class Spent:
 
   def __init__(self, file: _File):
     self.file, self.sums = file, {}
-    self.totals = {}  # step -> C; prime-rl
+    self.totals = {}  # step -> C
     self.counts = collections.defaultdict(dict)  # run -> update -> unit -> count
     form, step = file.form, file.step
     for number, line in file.table:
@@ -584,26 +573,22 @@ class Spent:
         if values:
           update = typed(where, line[step], "step", step) + form.before_update
           self.counts[file.run(line)].setdefault(update, {})[unit] = sum(values)
-
-  def step_size(self) -> int | None:
-    """The commonest number of rollouts of a step, if it was logged."""
+    # The commonest number of rollouts of a step, if it was logged.
     sizes = [round(units[ROLLOUTS]) for counts in self.counts.values()
              for units in counts.values() if ROLLOUTS in units]
-    return max(sizes, key=sizes.count, default=None)
+    self.step_size = max(sizes, key=sizes.count, default=None)
+    # Whether the log counts more than Bp * n rollouts a step.
+    self.discarded = any(units.keys() - {ROLLOUTS} for counts in
+                         self.counts.values() for units in counts.values())
 
   def complete(self, fields: dict) -> None:
     """Adds Bp where the rollouts of a step and n tell it."""
-    size = self.step_size()
-    if size and "n" in fields and "Bp" not in fields:
-      if size % fields["n"]:
-        raise InputError(f"{self.file.path}: {size} rollouts a step are not a "
-                         f"multiple of n={fields['n']}; expected another n")
-      fields["Bp"] = size // fields["n"]
-
-  def discarded(self) -> bool:
-    """Whether the log counts more than Bp * n rollouts a step."""
-    return any(units.keys() - {ROLLOUTS} for counts in self.counts.values()
-               for units in counts.values())
+    if self.step_size and "n" in fields and "Bp" not in fields:
+      fields["Bp"], rest = divmod(self.step_size, fields["n"])
+      if rest:
+        raise InputError(
+            f"{self.file.path}: {self.step_size} rollouts a step are not a "
+            f"multiple of n={fields['n']}; expected another n")
 
   def after(self, run: str | None, fields: dict, options: dict) -> int:
     """C of a row; a step without a count is Bp * n."""
@@ -611,12 +596,11 @@ class Spent:
     Bp, n = fields["Bp"], fields["n"]
     if updates in self.totals:
       return self.totals[updates]
-    counts = self.counts[run] if run in self.counts else {}
     if form.generated:
       return form.generated(updates, Bp * n, options)
-    if "remove_constant_reward_groups" in options:
-      counts = {}
     if (run, Bp, n) not in self.sums:
+      counts = ({} if "remove_constant_reward_groups" in options
+                else self.counts.get(run, {}))
       known = sorted(u for u in counts if u > 0)
       self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
           self._of_step(counts[u], options, Bp, n) for u in known)]
@@ -628,14 +612,14 @@ class Spent:
     """The rollouts of one step from what the trainer counted in it."""
     if DISCARDED in units:
       return round(Bp + units[DISCARDED]) * n
-    if BATCHES in units:
-      batch = Bp
-      for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
-        if name in options:
-          batch = (Bp * options[name] if name.endswith("multiplier")
-                   else options[name])
-      return round(units[BATCHES] * batch) * n
-    return round(units[ROLLOUTS])
+    if ROLLOUTS in units:
+      return round(units[ROLLOUTS])
+    batch = Bp
+    for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
+      if name in options:
+        batch = (Bp * options[name] if name.endswith("multiplier")
+                 else options[name])
+    return round(units[BATCHES] * batch) * n
 
 
 # ---- Which names are metrics
@@ -707,17 +691,12 @@ def _at_one_k(file: _File, by_field: dict, fixed: dict
   return k, source
 
 
-def _unknown_names(file: _File) -> list[str]:
-  """The columns of a table that are neither the step nor a field."""
-  known = {file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
-           *file.form.step}
-  return [name for name in file.names
-          if name not in known] if file.kind == "table" else []
-
-
 def _only_metric(file: _File) -> str | None:
   """The only accuracy of a table, or its only one of evaluations."""
-  names = _unknown_names(file)
+  names = [] if file.kind != "table" else [
+      name for name in file.names if name not in (
+          file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
+          *file.form.step)]
   accuracies = [name for name in names if ACCURACY.search(name)]
   only = accuracies if len(names) == 1 else list(
       filter(EVALUATED.search, accuracies))
@@ -736,14 +715,14 @@ def _no_evaluations(file: _File, fixed: dict, spent: Spent) -> str:
                     for name in rewards[:3]))
   else:
     likely = list(filter(ACCURACY.search, file.names))
-    message += f", such as avg={likely[0]}" if likely else ""
-    if len(_unknown_names(file)) > 1:
-      message += "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+    message += (f", such as avg={likely[0]}" if likely else "") + (
+        "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+        if file.kind == "table" else "")
     message += f"; the file has {nearest('eval/accuracy', file.names)}"
   given = fixed.keys() | {field for field, name in file.places()
                           if name in file.names}
   fields = [name for name in ("Bp", "n") if name not in given]
-  if len(fields) == 2 and spent.step_size() is not None:
+  if len(fields) == 2 and spent.step_size is not None:
     fields.remove("Bp")
   return message + (f". And {lacking(file.form, fields, file.default_run)}"
                     if fields else "")
@@ -790,7 +769,7 @@ def _rows(file: _File, curves: list[_Curve], known: dict, spent: Spent,
       row = _row(file, number, values, constant, {
           "eval_set": curve.eval_set or _set_of(form, line),
           "k": curve.k, "run_id": file.default_run}, told[run],
-                 sized=spent.step_size() is not None)
+                 sized=spent.step_size is not None)
       if train and form.counters:
         _to_step_before(row, form, previous)
       elif train:
@@ -817,23 +796,19 @@ def _row(file: _File, number: int, values: dict, fixed: dict, defaults: dict,
          told: dict, *, sized: bool) -> Row:
   """One row from the values of a line and the constants.
 
-  Raises:
-    InputError: a value is of another type, or given twice; or fields lack, and
-      the message names all of them. With `sized`, n gives Bp.
+  All fields that lack are named at once. With `sized`, n gives Bp.
   """
   where = f"{file.path}:{number}"
   fields = {field: typed(where, value, field, column, axis=file.how.axis)
             for field, (value, column) in values.items()
             if value is not None and value != ""}
   for name, value in fixed.items():
-    if name in fields and fields[name] != value:
+    if fields.setdefault(name, value) != value:
       flag = "--from_path" if name in told else "--fixed"
       raise InputError(f"{where}: {name} is {fields[name]} in the file and "
                        f"{value} in {flag}: leave it out of {flag}")
-    fields[name] = value
-  for name, value in defaults.items():
-    if value is not None:
-      fields.setdefault(name, value)
+  fields = {name: value for name, value in defaults.items()
+            if value is not None} | fields
   if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
     fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
                                                      * fields["n"]))
@@ -935,10 +910,8 @@ def _once(rows: list[Row], file: _File) -> list[Row]:
 
   Two rows with different metrics of one evaluation are joined. If the log of a
   run returns to an earlier step, other than its first, the run was resumed
-  there: the earlier rows from that step on are dropped, with a note.
-
-  Raises:
-    InputError: a step occurs twice in another way, for example in two runs.
+  there: the earlier rows from that step on are dropped, with a note. A step
+  that occurs twice in another way, as of two runs, is refused.
   """
   kept: dict[tuple, dict[int, Row]] = {}  # run and set -> step -> row
   for row in rows:
@@ -969,20 +942,18 @@ def _once(rows: list[Row], file: _File) -> list[Row]:
 
 
 def _caveats(file: _File, rows: list[Row], curves: list[_Curve], fixed: dict,
-             options: dict, spent: Spent) -> None:
-  """Adds notes on how far the numbers of this format can be trusted."""
-  notes, form, places = file.notes, file.form, dict(file.places())
-  fields = {name for row in rows for name in row.fields}
-  if form.caveat and not curves[0].train and (
-      "avg" not in places if file.kind != "verl"
-      else fields & {"best", "worst"}):
-    notes.append(form.caveat)
+             options: dict, spent: Spent) -> list[str]:
+  """Notes on how far the numbers of this format can be trusted."""
+  form, places = file.form, dict(file.places())
   runs = {row.fields["run_id"] for row in rows}
-  if len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"}:
-    notes.append(f"{len(runs)} runs in the file share the constants {fixed}; "
-                 "if that is wrong, give each its own file or column.")
   counted = "rollouts" not in places
-  for told, note in (
+  verl = any(row.fields.keys() & {"best", "worst"} for row in rows)
+  return [note for told, note in (
+      (not curves[0].train and (verl if file.kind == "verl"
+                                else "avg" not in places), form.caveat),
+      (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
+       f"{len(runs)} runs in the file share the constants {fixed}; if that is "
+       "wrong, give each its own file or column."),
       (counted and form.unsure and not options.keys() & {*form.unsure},
        "rollouts are step * Bp * n, which is right if steps_per_generation * "
        "num_iterations = gradient_accumulation_steps; else give all three with "
@@ -990,7 +961,7 @@ def _caveats(file: _File, rows: list[Row], curves: list[_Curve], fixed: dict,
       (counted and form.total and not spent.totals,
        f"rollouts are step * Bp * n, as the file has no {form.total[:1]}: "
        "cancelled and stale ones are not counted."),
-      (counted and spent.discarded(),
+      (counted and spent.discarded,
        f"{file.path}: C includes the rollouts that the trainer sampled and "
        "discarded, as its log counts them."),
       ("remove_constant_reward_groups" in options,
@@ -998,6 +969,6 @@ def _caveats(file: _File, rows: list[Row], curves: list[_Curve], fixed: dict,
        "rollouts are step * Bp * n."),
       (file.kind == "table" and file.step in ("_step", "Step"),
        "step is W&B's _step, which counts log calls in some trainers; check "
-       "it, or give --columns=step=NAME.")):
-    if told:
-      notes.append(note)
+       "it, or give --columns=step=NAME.")) if told and note]
+
+

@@ -44,6 +44,11 @@ class PowerLaw:
           self.log_D - self.B * np.log(np.asarray(C, np.float64)))
 
 
+def hill(log_C, A, B, log_C_mid, R0):
+  """R at log C, by the law."""
+  return R0 + (A - R0) * scipy.special.expit(B * (log_C - log_C_mid))
+
+
 @dataclasses.dataclass(frozen=True)
 class Hill:
   """R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B); R(0) = R0."""
@@ -58,18 +63,18 @@ class Hill:
       raise InputError(f"{self}: expected 0 <= R0 < A <= 1, B > 0, C_mid > 0")
 
   def __call__(self, C):
-    with np.errstate(divide="ignore"):  # log 0 is -inf, and expit(-inf) is 0
-      x = np.log(np.asarray(C, np.float64)) - np.log(self.C_mid)
-    return self.R0 + (self.A - self.R0) * scipy.special.expit(self.B * x)
+    with np.errstate(divide="ignore"):  # log 0 is -inf, and R(0) is R0
+      log_C = np.log(np.asarray(C, np.float64))
+    return hill(log_C, self.A, self.B, np.log(self.C_mid), self.R0)
 
   def power_law(self) -> PowerLaw:
-    """Returns the limit for large C: D = (A - R0) * C_mid^B."""
+    """The limit for large C: D = (A - R0) * C_mid^B."""
     return PowerLaw(self.A, math.log(self.A - self.R0)
                     + self.B * math.log(self.C_mid), self.B)
 
 
 def linearise(R, law: Hill):
-  """Returns F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); it is C^B on the law.
+  """F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); it is C^B on the law.
 
   log F against log C is a line of slope B. NaN unless R0 < R < A.
   """
@@ -99,20 +104,15 @@ class GridFit(Fit):
 
 
 def _points(C_E, R_E, *, R0, min_C):
-  """Returns (C, R, R0) to fit; R0=None is the pass rate at C = 0."""
+  """(C, R, R0) to fit; R0=None is the pass rate at C = 0.
+
+  Raises:
+    InputError: too few points, or none above R0.
+  """
   C, R = np.asarray(C_E, np.float64), np.asarray(R_E, np.float64)
-  for wrong, message in (
-      (C.ndim != 1 or C.shape != R.shape,
-       f"C_E {C.shape} and R_E {R.shape}: expected two lists of one length"),
-      (not (np.isfinite(C).all() and np.isfinite(R).all()),
-       "C_E or R_E has a nan or inf: leave that evaluation out"),
-      ((C < 0).any() or (np.diff(C) <= 0).any(),
-       "C_E: expected increasing values from 0 up; sort them, run by run"),
-      ((R < 0).any() or (R > 1).any(), "R_E: expected pass rates in [0, 1]"),
-      (R0 is None and not (C[:1] == 0).any(),
-       "R0=None takes the pass rate at C = 0; no point is there, give R0")):
-    if wrong:
-      raise InputError(message)
+  if R0 is None and not (C[:1] == 0).any():
+    raise InputError("R0=None takes the pass rate at C = 0; no point is there, "
+                     "give R0")
   R0 = float(R[0] if R0 is None else R0)
   keep = (C >= min_C) & (C > 0)  # at C = 0 the law is R0, whatever the rest is
   C, R = C[keep], R[keep]
@@ -127,7 +127,7 @@ def _points(C_E, R_E, *, R0, min_C):
 
 
 def _fit_B(x_SxE, y_E, amplitude):
-  """Returns B >= 0 that fits y = amplitude * expit(B * x) best, and the ssr.
+  """B >= 0 that fits y = amplitude * expit(B * x) best, and the ssr.
 
   Levenberg-Marquardt from B = 1 for all S rows at once; both are [S].
   """
@@ -152,7 +152,7 @@ def _fit_B(x_SxE, y_E, amplitude):
 
 
 def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
-  """Returns the fit by the published procedure: a grid, with B fitted per cell.
+  """The fit by the published procedure: a grid, with B fitted per cell.
 
   The cell (A, C_mid) with the smallest unweighted squared residuals is the
   result. Values of A_grid up to R0 are skipped. at_bound names the grids on
@@ -162,10 +162,6 @@ def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
   """
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   A_grid, C_mid_grid = np.sort(A_grid), np.sort(C_mid_grid)
-  if not ((A_grid <= 1).all() and (A_grid > R0).any()):
-    raise InputError(f"A_grid: expected values up to 1, some above {R0=:g}")
-  if not (len(C_mid_grid) and (C_mid_grid > 0).all()):
-    raise InputError("C_mid_grid: expected positive values")
   x_SxE = np.log(C) - np.log(C_mid_grid)[:, None]
   profile = []
   for A in A_grid[A_grid > R0]:
@@ -183,7 +179,7 @@ def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
 
 
 def _least_squares(predict, C, R, *, names, bounds, starts):
-  """Returns the best of several bounded fits, and the last fields of Fit.
+  """The best of several bounded fits, and the last fields of Fit.
 
   A parameter of theta with equal bounds is fixed.
   """
@@ -211,7 +207,7 @@ def _least_squares(predict, C, R, *, names, bounds, starts):
 
 
 def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
-  """Returns the bounded least-squares fit of A, B, C_mid, from several starts.
+  """The bounded least-squares fit of A, B, C_mid, from several starts.
 
   Args:
     A_bounds: (0, 1) for a free A; two equal values fix A, to compare B.
@@ -224,8 +220,7 @@ def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
   log_C = np.log(C)
   reach = math.log(1e3)  # C_mid may lie this far outside the points
   (A, B, log_C_mid), rest = _least_squares(
-      lambda t: R0 + (t[0] - R0) * scipy.special.expit(t[1] * (log_C - t[2])),
-      C, R, names=("A", "B", "C_mid"),
+      lambda t: hill(log_C, *t, R0), C, R, names=("A", "B", "C_mid"),
       bounds=((low, high), B_BOUNDS, (log_C[0] - reach, log_C[-1] + reach)),
       starts=((R.max(), (R.max() + high) / 2), (1.0, 3.0),
               np.quantile(log_C, (0.1, 0.5, 0.9))))
@@ -234,7 +229,7 @@ def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
 
 def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
                measured: bool) -> tuple[float, float]:
-  """Returns the 95 % profile-likelihood interval of A, for equal normal noise.
+  """The 95 % profile-likelihood interval of A, for equal normal noise.
 
   It contains every A whose squared residuals, with B, C_mid and R0 refitted,
   do not exceed the minimum by more than an F test allows. R0 is refitted
@@ -258,11 +253,10 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
                     1.0 if measured else R[0]])
 
   def best(A, start):
-    """Returns the smallest ssr at A and its (B, log C_mid, R0)."""
+    """The smallest ssr at A and its (B, log C_mid, R0)."""
     high = np.minimum(upper, [np.inf, np.inf, A])
     done = scipy.optimize.least_squares(
-        lambda t: np.append(t[2] + (A - t[2]) * scipy.special.expit(
-            t[0] * (log_C - t[1])) - R, measured * (t[2] - R0)),
+        lambda t: np.append(hill(log_C, A, *t) - R, measured * (t[2] - R0)),
         np.clip(start, lower, high), bounds=(lower, high), x_scale="jac")
     return 2 * done.cost, done.x
 
@@ -272,7 +266,7 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
   allowed = 1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom
 
   def end(bound):
-    """Returns the end of the interval between the estimate and the bound.
+    """The end of the interval between the estimate and the bound.
 
     The search doubles its step and starts each minimisation at the previous
     solution: the one at the estimate does not lead to the minimum at a far A.
@@ -297,7 +291,7 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
 
 
 def fit_power_law(C_E, R_E, *, min_C) -> Fit:
-  """Returns the least-squares fit of A - D / C^B, A <= 1, for comparison.
+  """The least-squares fit of A - D / C^B, A <= 1, for comparison.
 
   It overestimates A: the law has no midpoint, so it fits the lower half of a
   rise as a slow approach to A.
@@ -321,7 +315,7 @@ class Margin:
 
 
 def error_margin(fits) -> Margin:
-  """Returns how much A varies between repeated runs of one setting."""
+  """How much A varies between repeated runs of one setting."""
   A = [f.law.A for f in fits]
   if len(A) < 2:
     raise InputError(f"{len(A)} fits: expected two or more repeated runs")
@@ -340,7 +334,7 @@ class Matched:
 
 
 def matched(runs, *, min_C) -> Matched:
-  """Returns every run refitted at the average A; B is comparable if A agrees.
+  """Every run refitted at the average A; B is comparable if A agrees.
 
   Args:
     runs: name -> (C_E, R_E, R0).
@@ -369,7 +363,7 @@ class Forecast:
 
 
 def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
-  """Returns a fit of min_C <= C <= fit_below and its errors on later points."""
+  """A fit of min_C <= C <= fit_below and its errors on later points."""
   C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
   seen = C > fit_below
   if not seen.any():

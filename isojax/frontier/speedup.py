@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 
 from isojax.errors import InputError
+from isojax.frontier import bootstrap
 from isojax.frontier.study import Run
 
 SHARE = 0.99  # of the baseline's highest mean: PODS's
@@ -131,7 +132,7 @@ def _before(x_E, time: float) -> float:
 def _means(arm_: Arm, draws: int, rng) -> tuple[np.ndarray, np.ndarray]:
   """Returns (x_DxE, reward_DxE) of the means over resampled runs."""
   S = len(arm_.x_SxE)
-  weights_DxS = rng.multinomial(S, np.full(S, 1 / S), size=draws) / S
+  weights_DxS = bootstrap.weights(S, S, draws, rng)[1:] / S
   return weights_DxS @ arm_.x_SxE, weights_DxS @ arm_.reward_SxE
 
 
