@@ -4,6 +4,7 @@ The speed-up of PODS (arXiv 2504.13818) of runs in files; the arithmetic is that
 of frontier.speedup.
 """
 
+import collections
 import dataclasses
 import importlib.util
 import json
@@ -35,11 +36,6 @@ class Question:
   share: float = speedup.SHARE  # of the baseline's highest mean reward
   draws: int = 4000  # of the bootstrap
 
-  @property
-  def field(self) -> str:
-    """The field that is the axis; records have steps and updates."""
-    return "updates_made" if self.axis == "updates" else self.axis
-
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -49,141 +45,138 @@ class Comparison:
   text: str  # table and notes
 
 
-def span(values) -> str:
-  """Returns a value that does not change, or the range of a schedule."""
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+  """The runs of one Bp, n and m, or of one schedule of them."""
+
+  sizes: tuple[int, str]  # Bp, n/m
+  study: study_lib.Study
+  arm: speedup.Arm
+  files: set[str]
+
+
+def _span(values: list[int]) -> str:
+  """A value that does not change, or the range of a schedule."""
   low, high = min(values), max(values)
   return str(low) if low == high else f"{low}..{high}"
 
 
-def recipe_of(rows: list[Row]) -> tuple[int, str]:
-  """Returns (Bp, n/m) of a run; logs without m are of m = n.
+def _sizes_of(rows: list[Row]) -> tuple[int, str]:
+  """(Bp, n/m) of a run; logs without m are of m = n.
 
   A run with a schedule has several n; its rows get the first n and m, as the
   study requires one of each.
   """
   fields = [row.fields for row in rows]
   n = [f["n"] for f in fields]
-  m = [f["m"] if "m" in f and f["m"] is not None else f["n"] for f in fields]
+  m = [f["n"] if f.get("m") is None else f["m"] for f in fields]
   for f in fields:
     f["n"], f["m"] = n[0], m[0]
-  return fields[0]["Bp"], f"{span(n)}/{span(m)}"
+  return fields[0]["Bp"], f"{_span(n)}/{_span(m)}"
 
 
-def recipes(q: Question, pattern: str, flag: str, notes: list[str]) -> dict:
-  """Returns (Bp, n/m) -> its rows in the files of a pattern."""
+def _by_sizes(q: Question, pattern: str, flag: str, notes: list[str]) -> dict:
+  """(Bp, n/m) -> its rows in the files of a pattern."""
   rows, told = q.read([pattern], flag)
   notes += told
-  runs, found = {}, {}
+  runs, out = collections.defaultdict(list), collections.defaultdict(list)
   for row in rows:
-    f = row.fields
-    f["updates_made"] = f["updates"] if "updates" in f else f["step"]
-    runs.setdefault((f["run_id"], row.where.rsplit(":", 1)[0]), []).append(row)
+    # records have steps and updates
+    row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
+    runs[row.fields["run_id"], row.where.rsplit(":", 1)[0]].append(row)
   for run in runs.values():
-    found.setdefault(recipe_of(run), []).extend(run)
-  return found
-
-
-def merged(q: Question, patterns, flag: str, notes: list[str]) -> dict:
-  """Returns (Bp, n/m) -> rows of the files of all patterns."""
-  out = {}
-  for pattern in patterns:
-    for key, rows in recipes(q, pattern, flag, notes).items():
-      out.setdefault(key, []).extend(rows)
+    out[_sizes_of(run)] += run
   return out
 
 
-def name_of(key) -> str:
-  return "Bp={}, n/m={}".format(*key)
+def _name(sizes: tuple[int, str]) -> str:
+  return "Bp={}, n/m={}".format(*sizes)
 
 
-def studied(q: Question, name: str, rows: list[Row], notes: list[str]):
-  """Returns the (study, arm) of a recipe; InputError names it."""
+def _files(rows: list[Row]) -> set[str]:
+  return {os.path.realpath(row.where.rsplit(":", 1)[0]) for row in rows}
+
+
+def _recipe(q: Question, name: str, sizes, rows: list[Row],
+            notes: list[str]) -> _Recipe:
+  """A recipe of its rows; InputError names it."""
+  axis = "updates_made" if q.axis == "updates" else q.axis
   try:
     study, told = study_lib.from_rows(rows, study_lib.Selection(
-        axis=q.field, metric=q.metric, at_k=q.at_k, eval_set=q.eval_set,
-        Bp=None, B=None))
+        axis=axis, metric=q.metric, at_k=q.at_k, eval_set=q.eval_set, Bp=None,
+        B=None))
   except InputError as error:
     raise InputError(f"{name}: {error}") from error
   notes += told + [
       f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
-  return study, speedup.arm(name, list(study.runs))
+  return _Recipe(sizes, study, speedup.arm(name, list(study.runs)),
+                 _files(rows))
 
 
-def the_baseline(q: Question, notes: list[str]):
-  """Returns (study, arm, files) of the baseline."""
-  found = merged(q, q.baseline, "baseline", notes)
-  if len(found) != 1:
+def _baseline(q: Question, notes: list[str]) -> _Recipe:
+  merged = collections.defaultdict(list)
+  for pattern in q.baseline:
+    for sizes, rows in _by_sizes(q, pattern, "baseline", notes).items():
+      merged[sizes] += rows
+  if len(merged) != 1:
     raise InputError(
         f"--baseline={','.join(q.baseline)}: runs of several recipes, "
-        f"{'; '.join(map(name_of, sorted(found)))}; expected one Bp, n and m: "
+        f"{'; '.join(map(_name, sorted(merged)))}; expected one Bp, n and m: "
         "give only its files")
-  (key, rows), = found.items()
-  return *studied(q, f"baseline {name_of(key)}", rows, notes), files(rows)
+  (sizes, rows), = merged.items()
+  return _recipe(q, f"baseline {_name(sizes)}", sizes, rows, notes)
 
 
-def files(rows) -> set[str]:
-  return {os.path.realpath(row.where.rsplit(":", 1)[0]) for row in rows}
-
-
-def the_others(q: Question, baseline_files: set[str],
-               notes: list[str]) -> list:
-  """Returns (key, study, arm) of each recipe in the records but the baseline.
-  """
-  found = []
+def _others(q: Question, baseline: _Recipe, notes: list[str]) -> list[_Recipe]:
+  """Each recipe in the records but the baseline."""
+  groups = []
   for pattern in q.records:
-    for key, rows in sorted(recipes(q, pattern, "records", notes).items()):
-      if files(rows) <= baseline_files:
-        notes.append(f"{name_of(key)} of {pattern} is the baseline; left out")
+    for sizes, rows in sorted(_by_sizes(q, pattern, "records", notes).items()):
+      if _files(rows) <= baseline.files:
+        notes.append(f"{_name(sizes)} of {pattern} is the baseline; left out")
       else:
-        found.append((key, pattern, rows))
-  if not found:
+        groups.append((sizes, pattern, rows))
+  if not groups:
     raise InputError(f"--records={','.join(q.records)}: only the runs of "
                      "--baseline; give the runs of another recipe")
-  keys = [key for key, _, _ in found]
-  return [(key, *studied(
-      q, name_of(key) + f", {pattern}" * (keys.count(key) > 1), rows, notes))
-          for key, pattern, rows in found]
-
-
-def same_problems(baseline, others) -> None:
-  """Raises InputError if an arm has another metric, model or evaluation."""
-  for _, study, arm in others:
+  known = [sizes for sizes, _, _ in groups]
+  out = [_recipe(q, _name(sizes) + f", {pattern}" * (known.count(sizes) > 1),
+                 sizes, rows, notes) for sizes, pattern, rows in groups]
+  for other in out:
     for name in ("eval_set", "model", "metric"):
-      mine, theirs = getattr(study, name), getattr(baseline, name)
+      mine, theirs = (getattr(r.study, name) for r in (other, baseline))
       if mine != theirs:
-        raise InputError(f"{arm.name}: {name} is {mine}, that of the baseline "
-                         f"is {theirs}; expected the same: compare runs of one "
-                         "model by one evaluation")
+        raise InputError(
+            f"{other.arm.name}: {name} is {mine}, that of the baseline is "
+            f"{theirs}; expected the same: compare runs of one model by one "
+            "evaluation")
+  return out
 
 
-def unit_of(axis: str) -> str:
-  return axis.replace("_", " ")
-
-
-def times(ratio: float) -> str:
+def _times(ratio: float) -> str:
   return f"{ratio:.2f}x"
 
 
 def table(found: list[speedup.Speedup]) -> str:
-  """Returns one line for each arm."""
+  """One line for each arm."""
   lines = [["recipe", "runs", "reaches T at", "speed-up", "2.5%", "50%",
             "97.5%", "never", "by the grid", "verdict"]]
   for s in found:
     lines.append([
         s.name, str(s.runs), "never" if s.time is None else number(s.time),
-        "never" if s.ratio is None else times(s.ratio),
-        *(map(times, s.interval) if s.interval else "---"),
+        "never" if s.ratio is None else _times(s.ratio),
+        *(map(_times, s.interval) if s.interval else "---"),
         "-" if s.never is None else f"{s.never:.1%}",
-        "-" if s.between is None else f"{times(s.between[0])} to " + (
-            "inf" if s.between[1] is None else times(s.between[1])),
+        "-" if s.between is None else f"{_times(s.between[0])} to " + (
+            "inf" if s.between[1] is None else _times(s.between[1])),
         s.verdict])
   return aligned(lines)
 
 
-def cautions(baseline: speedup.Arm, start: float, T: float, time: float,
+def cautions(baseline: speedup.Arm, T: float, time: float,
              found: list[speedup.Speedup]):
   """Yields what limits the numbers of the table."""
-  if start >= T:
+  if baseline.x_E[0] == 0 and baseline.reward_E[0] >= T:
     yield ("the baseline's mean reward at the start is at or above T: the "
            "baseline does not improve, so the speed-up says nothing")
   for s in found:
@@ -192,7 +185,7 @@ def cautions(baseline: speedup.Arm, start: float, T: float, time: float,
              f"{rate(s.highest)}, up to {number(s.end)}"
              + (f"; it ends before the baseline reaches T, at {number(time)}"
                 if s.end < time else
-                f", so its speed-up is below {times(time / s.end)}"))
+                f", so its speed-up is below {_times(time / s.end)}"))
     elif s.never and s.never >= speedup.QUANTILES[0]:
       yield (f"{s.name}: {s.never:.0%} of the resamples never reach T; the "
              "percentiles are of the others, so the lower end is never")
@@ -205,25 +198,18 @@ def cautions(baseline: speedup.Arm, start: float, T: float, time: float,
            "interval is too narrow")
 
 
-def sizes(key) -> dict:
-  """Returns Bp, n and m of a recipe; None where a schedule changes them."""
-  n, m = (int(x) if x.isdecimal() else None for x in key[1].split("/"))
-  return {"Bp": key[0], "n": n, "m": m}
+def _curve(arm: speedup.Arm) -> dict:
+  return {"name": arm.name, "points": arm.points, "x": arm.x_E.tolist(),
+          "reward": arm.reward_E.tolist(), "x_of_runs": arm.x_SxE.tolist(),
+          "reward_of_runs": arm.reward_SxE.tolist()}
 
 
-def document(q: Question, baseline: speedup.Arm, T: float, time: float, others,
-             found: list[speedup.Speedup], notes: list[str]) -> dict:
-  """Returns the content of speedup.json."""
-  curve = lambda a: {
-      "name": a.name, "points": a.points, "x": a.x_E.tolist(),
-      "reward": a.reward_E.tolist(), "x_of_runs": a.x_SxE.tolist(),
-      "reward_of_runs": a.reward_SxE.tolist()}
-  return {"axis": q.axis, "metric": q.metric, "share": q.share, "threshold": T,
-          "baseline": curve(baseline) | {"time": time},
-          "arms": [sizes(key) | curve(arm) | dataclasses.asdict(s)
-                   | {"verdict": s.verdict}
-                   for (key, _, arm), s in zip(others, found)],
-          "notes": notes}
+def _row(recipe: _Recipe, found: speedup.Speedup) -> dict:
+  """A recipe in speedup.json; n and m are null where a schedule changes them."""
+  n, m = (int(x) if x.isdecimal() else None
+          for x in recipe.sizes[1].split("/"))
+  return {"Bp": recipe.sizes[0], "n": n, "m": m, **_curve(recipe.arm),
+          **dataclasses.asdict(found), "verdict": found.verdict}
 
 
 def save(found: dict, out: str) -> str:
@@ -231,37 +217,37 @@ def save(found: dict, out: str) -> str:
   path = os.path.join(out, "speedup.json")
   records.replace(path, json.dumps(found, allow_nan=False).encode())
   if not importlib.util.find_spec("matplotlib"):
-    return (f"{path}; the figure needs "
-            f"pip install -e '.[plot]'")
+    return f"{path}; the figure needs pip install -e '.[plot]'"
   from isojax.frontier import plots  # needs matplotlib
-  return f"{path} and {', '.join(plots.write(plots.speedup(found), out, 'speedup'))}"
+  figures = plots.write(plots.speedup(found), out, "speedup")
+  return f"{path} and {', '.join(figures)}"
 
 
 def compared(q: Question) -> Comparison:
-  """Returns the speed-ups of all recipes over the baseline.
+  """The speed-ups of all recipes over the baseline.
 
   Raises:
     InputError: no such file, runs of several models or evaluations, or a
       baseline of several recipes.
   """
   notes = []
-  study, baseline, baseline_files = the_baseline(q, notes)
-  others = the_others(q, baseline_files, notes)
-  same_problems(study, others)
-  arms = [arm for _, _, arm in others]
-  T, time = speedup.baseline_time(baseline, share=q.share)
-  found = [speedup.speedup(baseline, arm, share=q.share, draws=q.draws, seed=0)
-           for arm in arms]
-  unit = unit_of(q.axis)
-  start = baseline.reward_E[0] if baseline.x_E[0] == 0 else -1.0
-  notes += [f"caution: {text}" for text in cautions(
-      baseline, start, T, time, found)]
+  base = _baseline(q, notes)
+  others = _others(q, base, notes)
+  T, time = speedup.baseline_time(base.arm, share=q.share)
+  found = [speedup.speedup(base.arm, other.arm, share=q.share, draws=q.draws,
+                           seed=0) for other in others]
+  notes += [f"caution: {text}"
+            for text in cautions(base.arm, T, time, found)]
   notes += [f"{arm.name}: {speedup.POINTS[arm.points]}"
-            for arm in (baseline, *arms) if arm.points == "interpolated"]
-  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {study.metric} of "
-          f"{baseline.name} ({many(len(baseline.x_SxE), 'run')}), which reaches "
+            for arm in (base.arm, *(other.arm for other in others))
+            if arm.points == "interpolated"]
+  unit = q.axis.replace("_", " ")
+  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.study.metric} of "
+          f"{base.arm.name} ({many(len(base.arm.x_SxE), 'run')}), which reaches "
           f"T at {number(time)} {unit}; times in {unit}")
-  return Comparison(
-      document(q, baseline, T, time, others, found, notes),
-      "\n".join([text, table(found), *(f"  {note}" for note in
-                                      dict.fromkeys(notes))]))
+  document = {
+      "axis": q.axis, "metric": q.metric, "share": q.share, "threshold": T,
+      "baseline": _curve(base.arm) | {"time": time},
+      "arms": list(map(_row, others, found)), "notes": notes}
+  return Comparison(document, "\n".join(
+      [text, table(found), *(f"  {note}" for note in dict.fromkeys(notes))]))

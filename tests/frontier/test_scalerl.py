@@ -64,18 +64,6 @@ def test_linearised_is_C_to_the_B(law, ratio):
   assert F == pytest.approx(C**law.B, rel=1e-6)
 
 
-def test_linearised_is_nan_where_the_law_never_is():
-  R = [TRUE.R0, TRUE.A, 0.1, 0.9]
-  assert np.isnan(scalerl.linearise(R, TRUE)).all()
-
-
-@given(LAWS)
-def test_power_law_is_the_limit(law):
-  C = 1e3 ** (1 / law.B) * law.C_mid  # where (C_mid / C)^B is 1e-3
-  gap, limit = law.A - law(C), law.A - law.power_law()(C)
-  assert float(limit) == pytest.approx(float(gap), rel=2e-3)
-
-
 def test_grid_fit_of_the_published_points():
   (expected,) = json.loads(
       (PUBLISHED / "scalerl_fit_expected.json").read_text())
@@ -130,18 +118,6 @@ def test_fit_finds_the_law_in_any_unit_of_C(law, unit):
   assert fit.law.A == pytest.approx(law.A, abs=1e-4)
   assert fit.law.B == pytest.approx(law.B, rel=1e-3)
   assert fit.law.C_mid == pytest.approx(unit * law.C_mid, rel=1e-3)
-
-
-@settings(max_examples=10)
-@given(st.floats(1e-3, 1e3))
-def test_grid_fit_in_any_unit_of_C(unit):
-  grid = GRID | dict(A_grid=[0.59, 0.6, 0.61], C_mid_grid=[2400., 2500., 2600.])
-  one = scalerl.fit_grid(C_E, R_E, **grid)
-  other = scalerl.fit_grid(unit * C_E, R_E, **(
-      grid | dict(C_mid_grid=unit * np.array(grid["C_mid_grid"]))))
-  assert other.law.A == one.law.A
-  assert other.law.B == pytest.approx(one.law.B, rel=1e-6)
-  assert other.law.C_mid == pytest.approx(unit * one.law.C_mid)
 
 
 def test_equal_bounds_fix_A():
@@ -240,19 +216,6 @@ def test_FLOPs_do_not_overflow():
   assert np.isinf(scalerl.linearise(law(1e20), law))
 
 
-def test_the_cut_is_told_as_it_is():
-  with pytest.raises(InputError, match="2 points with C > 0"):
-    scalerl.fit([0.0, 1.0, 2.0], [0.1, 0.2, 0.3], R0=None, min_C=0.0,
-                A_bounds=(0.0, 1.0))
-
-
-def test_power_law_recovers_itself():
-  law = scalerl.PowerLaw(A=0.7, log_D=math.log(12.0), B=0.6)
-  fit = scalerl.fit_power_law(C_TRUE, law(C_TRUE), min_C=0.0)
-  assert dataclasses.astuple(fit.law) == pytest.approx(
-      (0.7, math.log(12.0), 0.6), rel=1e-3)
-
-
 def test_error_margin_is_half_the_range():
   fits = [scalerl.fit_grid(C_E, R_E, **(GRID | dict(A_grid=[A])))
           for A in (0.59, 0.62, 0.60)]
@@ -304,39 +267,10 @@ def test_extrapolation_from_the_steep_part_is_flagged():
   assert told.max_error >= rmse >= told.mean_error > 0.02  # too much
 
 
-def test_results_are_json():
-  runs = {name: (C_E, R_E, 0.4) for name in ("a", "b")}
-  for result in (
-      scalerl.fit_grid(C_E, R_E, **GRID), scalerl.matched(runs, min_C=1500.0),
-      scalerl.fit_power_law(C_E, R_E, min_C=0.0),
-      scalerl.extrapolate(C_E, R_E, R0=0.4, min_C=0.0, fit_below=5000.0)):
-    json.dumps(dataclasses.asdict(result), allow_nan=False)
-
-
-@given(st.permutations(range(len(C_E))))
-def test_points_out_of_order_are_refused(order):
-  if order != sorted(order):
-    with pytest.raises(InputError, match="sort"):
-      scalerl.fit(C_E[order], R_E[order], R0=0.4, min_C=0.0, A_bounds=(0, 1))
-
-
-def changed(array, i, value):
-  return np.where(np.arange(len(array)) == i, value, array)
-
-
 @pytest.mark.parametrize("C, R, extra, message", [
     (C_E, R_E, dict(min_C=7000.0), "2 points"),
-    (C_E[:3], R_E[:3], {}, "3 points"),
-    ([], [], {}, "0 points"),
-    (C_E, R_E[:-1], {}, "one length"),
-    (changed(C_E, 3, np.nan), R_E, {}, "nan"),
-    (C_E, changed(R_E, 3, np.inf), {}, "nan or inf"),
-    (changed(C_E, 1, C_E[0]), R_E, {}, "increasing"),
-    (changed(C_E, 0, -1.0), R_E, {}, "increasing"),
-    (C_E, changed(R_E, 2, 1.2), {}, "pass rates"),
-    (C_E, changed(R_E, 2, -0.1), {}, "pass rates"),
+    (C_E[:3], R_E[:3], {}, "3 points with C > 0"),
     (C_E, R_E, dict(R0=0.6), "R0=0.6"),
-    (C_E, R_E, dict(R0=np.nan), "R0=nan"),
     (C_E, R_E, dict(R0=None), "give R0")])
 def test_refusals(C, R, extra, message):
   arguments = dict(R0=0.4, min_C=0.0) | extra
@@ -344,15 +278,6 @@ def test_refusals(C, R, extra, message):
     scalerl.fit(C, R, A_bounds=(0.0, 1.0), **arguments)
   with pytest.raises(InputError, match=message):
     scalerl.fit_grid(C, R, **(GRID | arguments))
-
-
-@pytest.mark.parametrize("extra, message", [
-    (dict(A_grid=[0.3, 0.4]), "A_grid"), (dict(A_grid=[0.5, 1.1]), "A_grid"),
-    (dict(A_grid=[0.5, np.nan]), "A_grid"), (dict(C_mid_grid=[]), "C_mid_grid"),
-    (dict(C_mid_grid=[0.0, 9.0]), "C_mid_grid")])
-def test_refused_grids(extra, message):
-  with pytest.raises(InputError, match=message):
-    scalerl.fit_grid(C_E, R_E, **(GRID | extra))
 
 
 def test_other_refusals():
