@@ -15,12 +15,12 @@ SLACK = 1.05  # runs of different Bp * n end at slightly different C
 
 
 def logistic(z):
-  """Returns 1 / (1 + exp(-z)), any shape; does not overflow."""
+  """1 / (1 + exp(-z)), any shape; does not overflow."""
   return 0.5 * (1.0 + np.tanh(0.5 * np.asarray(z)))
 
 
 def log2_n(x, *, L, k, x0, b):
-  """Returns log2 n* = L / (1 + exp(-k (x - x0))) + b; arguments broadcast.
+  """log2 n* = L / (1 + exp(-k (x - x0))) + b; arguments broadcast.
 
   Args:
     x: log10 C, or M for a fixed batch.
@@ -42,7 +42,7 @@ class Sigmoid:
   b: float  # log2 of the floor
 
   def log2(self, C):
-    """Returns log2 n*(C), any shape; C > 0 in the unit of the law."""
+    """log2 n*(C), any shape; C > 0 in the unit of the law."""
     return log2_n(np.log10(C), L=self.L, k=self.k, x0=self.log10_C0, b=self.b)
 
   def __call__(self, C):
@@ -75,7 +75,7 @@ class FixedBatch:
   b: float
 
   def log2(self, M):
-    """Returns log2 n*(M), any shape; M in updates."""
+    """log2 n*(M), any shape; M in updates."""
     return log2_n(np.asarray(M, float), L=self.L, k=self.k, x0=self.M0,
                   b=self.b)
 
@@ -87,7 +87,7 @@ class FixedBatch:
 
 
 def interval(value, draws):
-  """Returns (low, high), the 95 % interval of a quantity of a law.
+  """(low, high), the 95 % interval of a quantity of a law.
 
   At each end the wider of the percentiles of the bootstrap draws and value
   +- 1.96 standard deviations of the draws. Percentiles alone contain the truth

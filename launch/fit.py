@@ -56,7 +56,7 @@ _DRAWS = flags.DEFINE_integer(
 
 
 def selected() -> study_lib.Selection:
-  """Returns which of the records form the study."""
+  """Which of the records form the study."""
   return study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
       at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
@@ -64,7 +64,7 @@ def selected() -> study_lib.Selection:
 
 
 def options() -> bootstrap.Options:
-  """Returns the options of the analysis from the flags."""
+  """The options of the analysis from the flags."""
   return dataclasses.replace(
       _DEFAULT, form=_FORM.value, draws=_DRAWS.value,
       collapse=_COLLAPSE.value, points=curves.Points(

@@ -20,7 +20,7 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 
 
 def draw(document: dict):
-  """Returns the figure: measured rewards on the left, frontier on the right."""
+  """The figure: measured rewards on the left, frontier on the right."""
   from matplotlib.figure import Figure  # the extra `plot`
   from isojax.frontier import plots
   from isojax.frontier.labels import metric_of

@@ -40,12 +40,12 @@ _SCALE = flags.DEFINE_list(
 
 
 def value_of(text: str):
-  """Returns an int if the text is one, else the text."""
+  """An int if the text is one, else the text."""
   return int(text) if text.isdecimal() else text
 
 
 def ranges() -> dict[str, tuple[float, float]]:
-  """Returns --scale as the values that become 0 and 1."""
+  """--scale as the values that become 0 and 1."""
   out = {}
   for name, text in cli.pairs("scale", _SCALE.value).items():
     low, colon, high = text.partition(":")
@@ -59,7 +59,7 @@ def ranges() -> dict[str, tuple[float, float]]:
 
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
-  """Returns read_lib.read of the files, read as the flags say.
+  """read_lib.read of the files, read as the flags say.
 
   Args:
     patterns: paths, also with wildcards or in a bucket.

@@ -36,7 +36,7 @@ _OUT = flags.DEFINE_string(
 
 
 def read(patterns: list[str], flag: str):
-  """Returns (rows, notes) of files, read as the flags say."""
+  """(rows, notes) of files, read as the flags say."""
   return record_flags.rows_of(patterns, axis=_AXIS.value, flag=flag)
 
 

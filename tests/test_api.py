@@ -15,10 +15,10 @@ import isojax
 from configs import hard
 from isojax import experiment
 from isojax import preemption
-from isojax.frontier import synthetic
 from isojax.ledger import records
 from isojax.tasks import strata as strata_lib
 from tests import few
+from tests.frontier import synthetic
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs/api.md").read_text("utf-8")

@@ -210,8 +210,8 @@ class Law:
     """Returns a figure of the result, a matplotlib.figure.Figure.
 
     Args:
-      name: law; reward, the curves and the frontier; variants, sensitivity,
-        best_n, interference or scalerl.
+      name: law; reward, the curves and the frontier; sensitivity, interference
+        or scalerl.
 
     Raises:
       InputError: no such figure, no data for it, or matplotlib is missing.

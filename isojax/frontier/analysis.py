@@ -17,7 +17,7 @@ from isojax import laws
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
-  """Returns log-spaced C, from the first at which two configurations have data.
+  """Log-spaced C, from the first at which two configurations have data.
   """
   firsts = sorted(min(r.C_E[(r.C_E > 0) & (r.C_E >= min_C)].min()
                       for r in study.runs_of(*cell))
@@ -27,7 +27,7 @@ def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:
 
 
 def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
-  """Returns the best n of each draw, moved at random between the tested n.
+  """The best n of each draw, moved at random between the tested n.
 
   If 32, 64 and 128 were tested and 64 is best, the true best n is between about
   45 and 91. Each draw moves each tested n at random by up to half of the gap to
@@ -51,7 +51,7 @@ def between_tested(log2_n_DxG, tested, *, seed: int) -> np.ndarray:
 
 
 def _with_law(fit: Fit) -> Fit:
-  """Returns the fit with its law, if enough points are resolved."""
+  """The fit with its law, if enough points are resolved."""
   study, C_G = fit.study, fit.frontier.C_G
   weight = fit.frontier.resolved_DxG.astype(float)
   if fit.tied or len(study.tested) < 2 or (
@@ -78,7 +78,7 @@ def _with_law(fit: Fit) -> Fit:
 
 
 def analyse(study: Study, options: Options) -> Fit:
-  """Returns curves, frontier, law and verdict of one study.
+  """Curves, frontier, law and verdict of one study.
 
   The study of the result is without what `options.collapse` leaves out.
   """

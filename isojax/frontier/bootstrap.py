@@ -36,14 +36,9 @@ class Options:
   def __post_init__(self):
     for name, holds, wanted in (
         ("form", self.form in curves_lib.FORMS, sorted(curves_lib.FORMS)),
-        ("A_max", 0 < self.A_max <= 1, "0 < A_max <= 1"),
-        ("b_min", 0 <= self.b_min < self.A_max, "0 <= b_min < A_max"),
         ("draws", self.draws == 0 or self.draws > 1, "0, or at least 2"),
-        ("seed", self.seed >= 0, "an integer of at least 0"),
-        ("grid", self.grid > 1, "at least 2 points"),
-        ("rounds", self.rounds >= 0, "at least 0"),
-      ("collapse", self.collapse in collapse_lib.RULES,
-       " or ".join(collapse_lib.RULES))):
+        ("collapse", self.collapse in collapse_lib.RULES,
+         " or ".join(collapse_lib.RULES))):
       if not holds:
         raise InputError(f"{name}={getattr(self, name)}: expected {wanted}")
 
@@ -59,7 +54,7 @@ PAPER = dataclasses.replace(
 
 
 def percentiles(value_D) -> tuple[float, float]:
-  """Returns the central 95 % of the draws; `laws.interval` is wider."""
+  """The central 95 % of the draws; `laws.interval` is wider."""
   low, high = np.quantile(value_D[1:], QUANTILES)
   return float(low), float(high)
 
@@ -85,7 +80,7 @@ def resamples(study: Study, options: Options):
 
 
 def _prepared(run: Run, points: Points):
-  """Returns (C_E, value_ExQ) after the moving average and the cut at min_C."""
+  """(C_E, value_ExQ) after the moving average and the cut at min_C."""
   value = run.value_ExQ if run.value_ExQ is not None else run.reward_E[:, None]
   if points.ema:
     value = curves_lib.ema_matrix(len(value), points.ema) @ value
@@ -100,7 +95,7 @@ def _prepared(run: Run, points: Points):
 
 def _fit_configuration(study: Study, cell, seeds_DxS, problems_DxQ,
                        options: Options, rng) -> Curves:
-  """Returns 1 + draws fits of one configuration (Bp, n)."""
+  """1 + draws fits of one configuration (Bp, n)."""
   points, runs = options.points, study.runs_of(*cell)
   data = [_prepared(run, points) for run in runs]
   x = np.concatenate([C for C, _ in data])

@@ -54,7 +54,7 @@ class Fall:
 
 
 def errors_below(run: Run, best_E) -> np.ndarray | None:
-  """Returns by how many standard errors each evaluation is below another.
+  """By how many standard errors each evaluation is below another.
 
   The standard error is that of the difference over problems. None without
   values per problem.
@@ -73,7 +73,7 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 
 
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
-  """Returns whether each evaluation is below another by more than a limit.
+  """Whether each evaluation is below another by more than a limit.
 
   Without values per problem the limit is UNKNOWN or, for at least 10
   evaluations, SCATTER standard deviations of an evaluation if that is more. The
@@ -88,13 +88,13 @@ def _below(run: Run, best_E, limit: float) -> np.ndarray:
 
 
 def fallen(run: Run) -> np.ndarray:
-  """Returns whether each evaluation falls."""
+  """Whether each evaluation falls."""
   best = run.reward_E.argmax()
   return (np.arange(len(run.reward_E)) > best) & _below(run, best, LIMIT)
 
 
 def dip(run: Run) -> str | None:
-  """Returns where a run that recovers was lowest, in words, or None."""
+  """Where a run that recovers was lowest, in words, or None."""
   if begins(run) is not None:
     return None
   best_E = np.array([run.reward_E[:e + 1].argmax()
@@ -112,20 +112,15 @@ def dip(run: Run) -> str | None:
 
 
 def begins(run: Run) -> int | None:
-  """Returns the first of the evaluations at the end that fall, or None."""
+  """The first of the evaluations at the end that fall, or None."""
   fallen_E = fallen(run)
   if not fallen_E[-1]:
     return None
   return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
 
 
-def _unfitted(run: Run, E: int) -> tuple:
-  """Returns C and reward of the evaluations from the E-th on."""
-  return tuple(run.C_E[E:].tolist()), tuple(run.reward_E[E:].tolist())
-
-
 def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
-  """Returns the study without what a rule leaves out, and the falls.
+  """The study without what a rule leaves out, and the falls.
 
   A run of which less than FEWEST evaluations are left is left out. If no run is
   left, all stay as they are.
@@ -146,11 +141,13 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
     done = ("it is fitted as it is, by a rising curve" if rule == "keep" else
             "it is left out" if short else
             f"it is fitted up to {compact(run.C_E[E - 1])}")
+    unfitted = slice(0 if short else E if rule == "cut" else len(run.C_E), None)
     falls.append(Fall(
         run.run_id, run.Bp, run.n, run.seed, float(run.reward_E[best]),
         float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]), E,
         None if errors is None else float(errors[-1]), done,
-        *_unfitted(run, 0 if short else len(run.C_E) if rule == "keep" else E)))
+        tuple(run.C_E[unfitted].tolist()),
+        tuple(run.reward_E[unfitted].tolist())))
     if rule == "keep":
       kept.append(run)
     elif not short:

@@ -27,7 +27,7 @@ class Envelope:
 
 
 def envelope(curves_K: list[Curves], C_G) -> Envelope:
-  """Returns the upper envelope of the curves, each clipped to its own data.
+  """The upper envelope of the curves, each clipped to its own data.
 
   A run that ended before C keeps the reward that it had reached. A
   configuration without an evaluation up to C cannot lead there. A point is not
@@ -48,7 +48,7 @@ def envelope(curves_K: list[Curves], C_G) -> Envelope:
 
 
 def crossing(one: Curves, other: Curves, C_lo: float, C_hi: float) -> float:
-  """Returns C in [C_lo, C_hi] at which `other` takes the lead from `one`."""
+  """C in [C_lo, C_hi] at which `other` takes the lead from `one`."""
   gain = lambda C: float((other(np.minimum([C], other.C_hi))
                           - one(np.minimum([C], one.C_hi)))[0, 0])
   if other.C_lo > C_lo or gain(C_lo) >= 0:  # leads from its first point on
@@ -69,7 +69,7 @@ class LawFits:
   k_bounds: tuple[float, float]
 
   def __call__(self, x_G) -> np.ndarray:
-    """Returns log2 n* [D, G] at x = log10 C (or M)."""
+    """log2 n* [D, G] at x = log10 C (or M)."""
     column = lambda value_D: value_D[:, None]
     return laws.log2_n(np.asarray(x_G), L=column(self.L_D), b=column(self.b_D),
                        k=column(self.k_D), x0=column(self.x0_D))
@@ -77,7 +77,7 @@ class LawFits:
 
 def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
             k: tuple[float, float], rounds: int) -> LawFits:
-  """Returns least-squares fits of the law for every draw.
+  """Least-squares fits of the law for every draw.
 
   Args:
     x_G: log10 C, or M for a fixed batch.

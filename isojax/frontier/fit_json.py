@@ -27,7 +27,7 @@ BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 
 
 def _round(value, digits: int = 6):
-  """Returns nested lists of rounded numbers; NaN and infinity become null."""
+  """Nested lists of rounded numbers; NaN and infinity become null."""
   if isinstance(value, dict):
     return {k: _round(v, digits) for k, v in value.items()}
   if isinstance(value, (list, tuple)):
@@ -42,13 +42,13 @@ def _round(value, digits: int = 6):
 
 
 def _band(value_DxG):
-  """Returns the central 95 % of the draws at each point."""
+  """The central 95 % of the draws at each point."""
   low, high = np.quantile(value_DxG[1:], bootstrap.QUANTILES, axis=0)
   return {"low": low, "high": high}
 
 
 def study_fields(study: Study) -> dict:
-  """Returns the key `study`: what was run, with every evaluation."""
+  """The key `study`: what was run, with every evaluation."""
   Bps = sorted({Bp for Bp, _ in study.configurations})
   return {
       "axis": study.axis, "metric": study.metric, "split": study.split,
@@ -63,7 +63,7 @@ def study_fields(study: Study) -> dict:
 
 
 def curve_fields(fit: Fit) -> list[dict]:
-  """Returns one entry per configuration, tabulated on a common grid of C."""
+  """One entry per configuration, tabulated on a common grid of C."""
   C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * fit.frontier.C_G[-1], 80)
   out = []
   for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
@@ -80,7 +80,7 @@ def curve_fields(fit: Fit) -> list[dict]:
 
 
 def frontier_fields(fit: Fit) -> dict:
-  """Returns the frontier on its grid, with the best tested n and its interval.
+  """The frontier on its grid, with the best tested n and its interval.
 
   `change` is the C at which the lead changes between a point and the next, or
   null.
@@ -102,7 +102,7 @@ def frontier_fields(fit: Fit) -> dict:
 
 
 def law_fields(fit: Fit) -> dict | None:
-  """Returns the law, its band, and the parameters of every bootstrap draw."""
+  """The law, its band, and the parameters of every bootstrap draw."""
   if fit.law is None:
     return None
   law, seen = fit.law, fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
@@ -130,19 +130,19 @@ def law_fields(fit: Fit) -> dict | None:
 
 
 def _R0(run: Run) -> float | None:
-  """Returns None if the run was evaluated at C = 0, else its first reward."""
+  """None if the run was evaluated at C = 0, else its first reward."""
   return None if run.C_E[0] == 0 else float(run.reward_E[0])
 
 
 def _runs(ids: list[str]) -> str:
-  """Returns the number of runs and up to three of their names."""
+  """The number of runs and up to three of their names."""
   return (f"{many(len(ids), 'run')} ({', '.join(ids[:3])}"
           f"{', ...' * (len(ids) > 3)})")
 
 
 def scalerl_fields(study: Study, *, min_C: float,
                    notes: list[str]) -> list[dict]:
-  """Returns ScaleRL's law of each run, and that of its first half alone.
+  """ScaleRL's law of each run, and that of its first half alone.
 
   Runs for which either cannot be fitted are named in `notes`; a run without a
   law has no row, a first half without one is None.
@@ -187,7 +187,7 @@ def scalerl_fields(study: Study, *, min_C: float,
 
 def scalerl_matched(study: Study, hill: list[dict], *,
                     min_C: float) -> dict | None:
-  """Returns the leave-one-out table: B of every run at the average A.
+  """The leave-one-out table: B of every run at the average A.
 
   It is None for fewer than two runs with a law, or if a run stays below the
   average A.
@@ -218,7 +218,7 @@ def scalerl_matched(study: Study, hill: list[dict], *,
 
 def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
              matched: dict | None, next_plan: dict, notes: list[str]) -> dict:
-  """Returns the whole document.
+  """The whole document.
 
   Args:
     fit: the analysis of the study's metric.
@@ -246,11 +246,11 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
                   "cautions": cautions},
       "falls": as_dicts(fit.falls),
-      "variants": as_dicts(diagnostics.variants(study, fit.options)),
-      "extrapolation": as_dicts(ahead),
-      "sensitivity": as_dicts(diagnostics.sensitivity(fit)),
-      "best_n": as_dicts(row for each in others.values()
-                         for row in diagnostics.best_n(each)),
+      "variants": diagnostics.variants(study, fit.options),
+      "extrapolation": ahead,
+      "sensitivity": diagnostics.sensitivity(fit),
+      "best_n": [row for other in others.values()
+                 for row in diagnostics.best_n(other)],
       "interference": as_dicts(frames), "scalerl": hill,
       "scalerl_matched": matched,
       "next": next_plan, "notes": notes})

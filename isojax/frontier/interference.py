@@ -11,7 +11,7 @@ from isojax.frontier.study import Run
 
 
 def histogram(correct_Q, k: int) -> tuple[int, ...]:
-  """Returns the number of problems with pass rate 0, in ten bins, and 1."""
+  """The number of problems with pass rate 0, in ten bins, and 1."""
   c = np.asarray(correct_Q)
   inner = c[(c > 0) & (c < k)]
   bins = np.bincount(-(-inner * 10 // k) - 1, minlength=10)
@@ -19,7 +19,7 @@ def histogram(correct_Q, k: int) -> tuple[int, ...]:
 
 
 def polarisation(correct_Q, k: int) -> float:
-  """Returns rho = Var(p) / (m (1 - m)) of pass rates p with mean m.
+  """rho = Var(p) / (m (1 - m)) of pass rates p with mean m.
 
   rho is 0 if every problem is equally likely to be solved, and 1 if each is
   always or never solved. E[p^2] is estimated without bias from the k samples by
@@ -33,7 +33,7 @@ def polarisation(correct_Q, k: int) -> float:
 
 
 def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
-  """Returns rho if the log-odds of every problem rise by the same amount.
+  """rho if the log-odds of every problem rise by the same amount.
 
   The start is the Beta distribution with mean0 and rho0, the end has `mean`.
   """
@@ -69,7 +69,7 @@ class Interference:
 
 def interference(run: Run, k: int, *, frames: int, draws: int,
                  seed: int) -> Interference | None:
-  """Returns the interference of a run.
+  """The interference of a run.
 
   None without counts of correct samples, or if the pass rate is 0 or 1 at the
   start or the end.

@@ -8,24 +8,24 @@ SEEN = 0.5  # share of the rise to an asymptote that determines it
 
 
 def axis_of(study: dict) -> tuple[str, str]:
-  """Returns (symbol, unit) of the compute axis."""
+  """(symbol, unit) of the compute axis."""
   return ("M" if study["axis"] == "updates" else "C",
           study["axis"].replace("_", " "))
 
 
 def metric_of(study: dict, metric: str) -> str:
-  """Returns the name of a metric, such as best@4, or avg with the study's k."""
+  """The name of a metric, such as best@4, or avg with the study's k."""
   return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric
 
 
 def run_of(row: dict) -> str:
-  """Returns Bp, n and seed of a run; its name if the seed is not known."""
+  """Bp, n and seed of a run; its name if the seed is not known."""
   return f"Bp {row['Bp']}, n {row['n']}, " + (
       f"{row['run_id']:.24}" if row["seed"] is None else f"seed {row['seed']}")
 
 
 def still_rising(curve: dict) -> bool:
-  """Returns whether the data end before half of the rise to the asymptote A.
+  """Whether the data end before half of the rise to the asymptote A.
 
   A is then an extrapolation of a nearly straight curve. A curve without values
   (null) is not called rising.
@@ -38,12 +38,12 @@ def still_rising(curve: dict) -> bool:
 
 
 def of_x0(study: dict, x0: float | None) -> float | None:
-  """Returns the midpoint of the law, stored as log10 C or M, as compute."""
+  """The midpoint of the law, stored as log10 C or M, as compute."""
   return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
 
 
 def parameters(document: dict) -> list[tuple[str, str, str]]:
-  """Returns (name with unit, value, 95 % interval) of the law's parameters."""
+  """(name with unit, value, 95 % interval) of the law's parameters."""
   law, study = document["law"], document["study"]
   (symbol, unit), known = axis_of(study), law["intervals"]
   x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]

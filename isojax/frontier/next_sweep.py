@@ -14,7 +14,7 @@ from isojax.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
-  """Returns a sentence and the command of launch.plan that carries it out.
+  """A sentence and the command of launch.plan that carries it out.
 
   With an identified law this is the allocation of twice the largest C that was
   fitted, otherwise a sweep that could identify the law.
@@ -44,7 +44,7 @@ def next_plan(fit: Fit, *, path: str) -> dict:
 
 
 def _sweep(fit: Fit, C: float, path: str) -> dict:
-  """Returns the next sweep if the data up to C rollouts identify no law."""
+  """The next sweep if the data up to C rollouts identify no law."""
   study = fit.study
   tested = sorted({n for _, n in study.configurations})
   on = set(fit.log2_n_DxG[0][fit.frontier.resolved_DxG[0]])
@@ -110,7 +110,7 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
 
 
 def _planned(study: Study, cells, C: int, seeds: int) -> tuple[dict, dict]:
-  """Returns (Bp, n, seed) -> rollouts of all runs, and of those to be made."""
+  """(Bp, n, seed) -> rollouts of all runs, and of those to be made."""
   known = {(r.Bp, r.n, r.seed): r.C_E[-1] * (
       r.Bp * r.n if study.axis == "updates" else 1) for r in study.runs}
   runs = {(Bp, n, seed): C // (Bp * n) * Bp * n

@@ -378,18 +378,6 @@ def chosen(rows: list[dict]) -> list[dict]:
   return [first[cell] for cell in sorted(picked)]
 
 
-def _few(low: float, high: float, *, most: int) -> list[float]:
-  """At most `most` round ticks of a logarithmic axis."""
-  for subs in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8), (1, 1.5, 2, 3, 5, 7),
-               (1, 2, 5), (1, 3), (1,)):
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-    ticks = [s * 10.0**p for p in powers for s in subs
-             if low <= s * 10.0**p <= high]
-    if 1 < len(ticks) <= most:
-      return ticks
-  return np.linspace(low, high, 4)[1:3].tolist()
-
-
 def _draw_sensitivity(ax, row: dict, study: dict):
   """Draws one panel of `sensitivity`."""
   by_n, count = row["varied"] == "n", len(row["values"])
@@ -435,33 +423,6 @@ def sensitivity(document: dict) -> Figure:
   figure.suptitle(
       "filled: fitted curve with 95% interval; grey: max − min of the curves; "
       "hollow: best single evaluation", fontsize=8.5, x=0.01, ha="left")
-  return figure
-
-
-@styled
-def best_n(document: dict) -> Figure:
-  """The best n of each metric and Bp, with 95 % of the draws."""
-  study, rows = document["study"], document["best_n"]
-  rows = sorted(rows, key=lambda row: row["Bp"])
-  figure = Figure((WIDTH, 0.9 + 0.3 * len(rows)), layout="constrained")
-  ax = figure.subplots()
-  for y, row in enumerate(rows):
-    ax.axhline(y, color="0.9", lw=0.6, zorder=0)
-    if row["n"] is None:
-      told, colour = row["why"], "0.3"
-    else:
-      colour = colour_of(row["n"], study["n"])
-      ax.plot(row["n_interval"], [y, y], color=colour, lw=2)
-      ax.plot(row["n"], y, marker_of(row["n"], study["n"]), color=colour, ms=7)
-      told = f"n = {row['n']}, {row['agreeing']:.0%} of the draws"
-    ax.text(1.01, y, told, transform=ax.get_yaxis_transform(), va="center",
-            fontsize=8, color="0.2")
-  n_axis(ax, "x", study["n"])
-  ax.set_xlim(min(study["n"]) / 1.4, max(study["n"]) * 1.4)
-  ax.set_ylim(len(rows) - 0.4, -0.6)
-  ax.set_yticks(range(len(rows)), [
-      f"{metric_of(study, row['metric'])}, Bp = {row['Bp']}" for row in rows])
-  ax.set_xlabel("best n, rollouts per problem; line: 95% of the draws")
   return figure
 
 
@@ -562,42 +523,8 @@ def interference(document: dict) -> Figure:
   return figure
 
 
-@styled
-def variants(document: dict) -> Figure:
-  """C0 and n at the end of the data for each choice of the analysis."""
-  study, fitted, rows = (document[k] for k in ("study", "law", "variants"))
-  figure = Figure((WIDTH, 1.0 + 0.3 * len(rows)), layout="constrained")
-  left, right = figure.subplots(1, 2, sharey=True)
-  for y, row in enumerate(rows):
-    for ax, x in ((left, of_x0(study, row["log10_C0"])),
-                  (right, row["n_at_end"])):
-      ax.axhline(y, color="0.9", lw=0.6, zorder=0)
-      if x is None:
-        ax.text(0.5, y, "no law", transform=ax.get_yaxis_transform(),
-                ha="center", va="center", color="0.3")
-      else:
-        ax.plot(x, y, "o" if y else "D", color="black" if y else "C3", ms=6)
-  if fitted is not None:
-    left.axvspan(*(of_x0(study, x) for x in fitted["intervals"]["x0"]),
-                 color="0.88", lw=0, zorder=0)
-    right.axvspan(fitted["low"][-1], fitted["high"][-1], color="0.88", lw=0,
-                  zorder=0)
-  left.set_yticks(range(len(rows)), [row["name"] for row in rows])
-  left.invert_yaxis()
-  C_axis(left, study)
-  left.xaxis.set_major_locator(FixedLocator(_few(*left.get_xlim(), most=6)))
-  left.xaxis.set_minor_locator(FixedLocator([]))
-  left.set_xlabel("{}0, {}".format(*axis_of(study)))
-  left.set_title("grey: 95% interval as reported")
-  n_axis(right, "x", study["n"])
-  right.set_xlim(min(study["n"]) / 1.4, max(study["n"]) * 1.4)
-  right.set_xlabel("n* at the end of the data")
-  return figure
-
-
 IN_COLUMN = "-column"  # end of the name of a figure that is one column wide
-FIGURES = {"reward": reward, "law": law, "variants": variants,
-           "sensitivity": sensitivity, "best_n": best_n,
+FIGURES = {"reward": reward, "law": law, "sensitivity": sensitivity,
            "interference": interference, "scalerl": scalerl}
 COLUMNS = {"reward": reward_column,
            "law": law_column}

@@ -36,6 +36,10 @@ ACCURACY = re.compile(
 EVALUATED = re.compile(
     r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
     r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
+# A length, a count or a part of a rate, although its name has one of ACCURACY.
+NO_RATE = re.compile(
+    r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
+    re.IGNORECASE)
 PERCENT = 2.0  # an accuracy above is one in percent
 TRAINING = "training problems"  # eval_set of the rewards of training rollouts
 LISTED = 12  # names in a message
@@ -208,6 +212,10 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
         "evaluation, and of the training problems. Each is charged to the "
         "policy that sampled it. If a right answer is not rewarded with 1, "
         "give --scale=avg=LOW:HIGH.")
+    if "avg" not in how.scale and _worth_two(rows):
+      file.notes.append(
+          f"{path}: every mean is an even multiple of 1 / (Bp * n), as if a "
+          "right answer were rewarded with 2: then give --scale=avg=0:2.")
   if file.kind == "isojax":
     if records.CHAIN in file.names and (damage := records.sound(path)[1]):
       file.notes.append(f"{damage}; its values are used as they are: restore "
@@ -221,6 +229,17 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   file.notes.extend(_caveats(
       file, rows, curves, fields if None in known else {}, options, spent))
   return _once(rows, file), file.notes
+
+
+def _worth_two(rows: list[Row]) -> bool:
+  """Whether the means of 0 and 2 explain the rewards, and those of 0 and 1 not.
+
+  Of at least 8 means of 0 and 1 above 0, half would be odd.
+  """
+  sums = [row.fields["avg"] * row.fields["Bp"] * row.fields["n"]
+          for row in rows if row.fields.get("avg", 0) > 0]
+  return len(sums) >= 8 and all(
+      abs(total - 2 * round(total / 2)) < 0.02 for total in sums)
 
 
 def _opened(path: str, how: Reading) -> _File:
@@ -395,7 +414,7 @@ def _option(where: str, name: str, value):
 def lacking(form: Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
   theirs = {"n": (form.group, 8), "step": ("logging_steps", 10),
-            "Bp": (form.prompts, 32) if form.prompts else (form.batch, 256)}
+            "Bp": (form.batch, 256) if form.batch else (form.prompts, 32)}
   known = form.known_options()
   pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
   ways = ["--columns=" + pairs((field, "NAME") for field in fields),
@@ -484,6 +503,8 @@ def _options_beside(file: _File) -> dict:
     else:
       file.notes.append(f"{file.path}: {name} is printed as {sorted(values)}: "
                         "give it with --fixed.")
+  if form.resolve:
+    found = form.resolve(file.head, found)
   if found:
     told = ", ".join(f"{name}={value}" for name, value in found.items())
     file.notes.append(f"{file.path}: {told} were printed in the log; --fixed "
@@ -697,7 +718,8 @@ def _only_metric(file: _File) -> str | None:
       name for name in file.names if name not in (
           file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
           *file.form.step)]
-  accuracies = [name for name in names if ACCURACY.search(name)]
+  accuracies = [name for name in names
+                if ACCURACY.search(name) and not NO_RATE.search(name)]
   only = accuracies if len(names) == 1 else list(
       filter(EVALUATED.search, accuracies))
   return only[0] if len(only) == 1 else None
@@ -714,7 +736,10 @@ def _no_evaluations(file: _File, fixed: dict, spent: Spent) -> str:
                     f"--columns=avg={name}{_range(file, name)}"
                     for name in rewards[:3]))
   else:
-    likely = list(filter(ACCURACY.search, file.names))
+    likely = [name for name in file.names if not NO_RATE.search(name)
+              and (ACCURACY.search(name) or "reward" in name)]
+    likely.sort(key=lambda name: (not EVALUATED.search(name),
+                                  not ACCURACY.search(name)))
     message += (f", such as avg={likely[0]}" if likely else "") + (
         "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
         if file.kind == "table" else "")

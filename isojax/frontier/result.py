@@ -31,7 +31,7 @@ def need_matplotlib(what: str) -> None:
 
 def other_metrics(metric: str, rows: list[Row],
                   chosen: Selection) -> dict[str, Study]:
-  """Returns metric -> study of the same runs, for other metrics in the records.
+  """Metric -> study of the same runs, for other metrics in the records.
   """
   found = {}
   for name in base.METRICS:
@@ -46,13 +46,13 @@ def other_metrics(metric: str, rows: list[Row],
 
 
 def summary(found: dict) -> str:
-  """Returns the verdict, the law and the next step, for the terminal."""
+  """The verdict, the law and the next step, for the terminal."""
   study, law, verdict = found["study"], found["law"], found["verdict"]
   lines = [f"{many(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
            f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
            f"{study['eval_set']} against {study['axis']}",
-           *(curve_of(run, study) for run in study["runs"]
+           *(curve_of(run, found) for run in study["runs"]
              if len(study["runs"]) <= FEW),
            "identified" if verdict["identified"] else "NOT identified:",
            *(f"  - {reason}" for reason in verdict["reasons"]),
@@ -76,20 +76,24 @@ def summary(found: dict) -> str:
   return "\n".join(lines)
 
 
-def curve_of(run: dict, study: dict) -> str:
-  """Returns where the evaluations of a run begin, culminate and end."""
-  rewards, C = run["reward"], run["C"]
+def curve_of(run: dict, found: dict) -> str:
+  """Where the evaluations of a run begin, culminate and end, also after a fall."""
+  key = lambda row: [row[name] for name in ("run_id", "Bp", "n", "seed")]
+  rest = [(fall["C"], fall["reward"]) for fall in found["falls"]
+          if key(fall) == key(run)]
+  C, rewards = (run[name] + [x for part in rest for x in part[i]]
+                for i, name in enumerate(("C", "reward")))
   best = max(range(len(rewards)), key=rewards.__getitem__)
   ends = ", ".join(
       f"{name} {rate(rewards[i])} at {compact(C[i])}"
       for name, i in (("start", 0), ("best", best), ("final", -1)))
-  return f"{run['run_id']}: {ends} {labels.axis_of(study)[1]}"
+  return f"{run['run_id']}: {ends} {labels.axis_of(found['study'])[1]}"
 
 
 def document(study: Study, rows: list[Row], chosen: Selection,
              options: bootstrap.Options, *, notes: list[str],
              path: str) -> dict:
-  """Returns the content of fit.json.
+  """The content of fit.json.
 
   Args:
     study: that is fitted.
@@ -113,7 +117,7 @@ def document(study: Study, rows: list[Row], chosen: Selection,
 
 
 def figure(found: dict, name: str):
-  """Returns one figure of the result.
+  """One figure of the result.
 
   Raises:
     InputError: no such figure, or no data for it.

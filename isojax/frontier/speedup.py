@@ -63,7 +63,7 @@ class Speedup:
 
   @property
   def verdict(self) -> str:
-    """Returns never, faster, slower, or not resolved."""
+    """Never, faster, slower, or not resolved."""
     if self.ratio is None:
       return "never"
     if self.interval is None:
@@ -75,13 +75,13 @@ class Speedup:
 
 
 def _shared(keys: list[np.ndarray]) -> np.ndarray | None:
-  """Returns the keys of the shortest run, or None if another lacks one."""
+  """The keys of the shortest run, or None if another lacks one."""
   shortest = min(keys, key=len)
   return shortest if all(np.isin(shortest, key).all() for key in keys) else None
 
 
 def arm(name: str, runs: list[Run]) -> Arm:
-  """Returns the runs of one recipe at common points.
+  """The runs of one recipe at common points.
 
   Points are the evaluations of the shortest run, if all runs have them: at the
   same compute, else at the same step. Otherwise each run is interpolated
@@ -112,7 +112,7 @@ def arm(name: str, runs: list[Run]) -> Arm:
 
 
 def first_time(x_DxE, reward_DxE, threshold_D) -> np.ndarray:
-  """Returns the first x above 0 with reward >= threshold; NaN for never."""
+  """The first x above 0 with reward >= threshold; NaN for never."""
   above_DxE = (reward_DxE >= threshold_D[:, None]) & (x_DxE > 0)
   first_D = above_DxE.argmax(1)
   return np.where(above_DxE.any(1), x_DxE[np.arange(len(x_DxE)), first_D],
@@ -120,24 +120,24 @@ def first_time(x_DxE, reward_DxE, threshold_D) -> np.ndarray:
 
 
 def threshold(x_DxE, reward_DxE, *, share: float) -> np.ndarray:
-  """Returns share * the highest reward at x above 0."""
+  """share * the highest reward at x above 0."""
   return share * np.where(x_DxE > 0, reward_DxE, -np.inf).max(1)
 
 
 def _before(x_E, time: float) -> float:
-  """Returns the point before the one at `time`; 0 before the first."""
+  """The point before the one at `time`; 0 before the first."""
   return float(max(x_E[(x_E < time) & (x_E > 0)], default=0.0))
 
 
 def _means(arm_: Arm, draws: int, rng) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (x_DxE, reward_DxE) of the means over resampled runs."""
+  """(x_DxE, reward_DxE) of the means over resampled runs."""
   S = len(arm_.x_SxE)
   weights_DxS = bootstrap.weights(S, S, draws, rng)[1:] / S
   return weights_DxS @ arm_.x_SxE, weights_DxS @ arm_.reward_SxE
 
 
 def baseline_time(baseline: Arm, *, share: float) -> tuple[float, float]:
-  """Returns (T, the time of the baseline); InputError if T is not above 0."""
+  """(T, the time of the baseline); InputError if T is not above 0."""
   T = threshold(baseline.x_E[None], baseline.reward_E[None], share=share)
   if T[0] <= 0:
     raise InputError(f"{baseline.name}: its highest mean reward after the "
@@ -149,7 +149,7 @@ def baseline_time(baseline: Arm, *, share: float) -> tuple[float, float]:
 
 def speedup(baseline: Arm, other: Arm, *, share: float, draws: int,
             seed: int) -> Speedup:
-  """Returns the speed-up of an arm, with its bootstrap interval.
+  """The speed-up of an arm, with its bootstrap interval.
 
   A resample draws as many runs as there are, with replacement, in both arms
   independently; it has a threshold of its own.

@@ -38,7 +38,7 @@ class Run:
   where: str  # path of the file
 
   def at(self, index_E):
-    """Returns the run with the evaluations of an index alone."""
+    """The run with the evaluations of an index alone."""
     return dataclasses.replace(
         self, step_E=self.step_E[index_E], C_E=self.C_E[index_E],
         value_ExQ=None if self.value_ExQ is None else self.value_ExQ[index_E],
@@ -80,7 +80,7 @@ class Study:
     return "M" if self.axis == "updates" else "C"
 
   def runs_of(self, Bp: int, n: int) -> list[Run]:
-    """Returns the runs of one configuration."""
+    """The runs of one configuration."""
     return [r for r in self.runs if (r.Bp, r.n) == (Bp, n)]
 
   @property
@@ -107,10 +107,6 @@ class Selection:
     if self.metric not in METRICS:
       raise InputError(f"--metric={self.metric}: expected one of "
                        f"{', '.join(METRICS)}")
-    for name in ("at_k", "Bp", "B"):
-      if getattr(self, name) is not None and getattr(self, name) < 1:
-        raise InputError(f"--{name}={getattr(self, name)}: expected an integer "
-                         "of at least 1")
 
 
 def _field(row: Row, name: str):
@@ -143,7 +139,7 @@ def _value(row: Row, s: Selection) -> tuple[float, np.ndarray | None]:
       raise InputError(f"{row.where}: correct: expected a list of counts from "
                        f"0 to k={stored}")
     k = stored if s.at_k is None else s.at_k
-    if k > stored:
+    if not 1 <= k <= stored:
       raise InputError(f"{row.where}: at_k={k} of {stored} stored samples: "
                        f"expected 1 to {stored}")
     value = (correct / stored if s.metric == "avg" else

@@ -43,7 +43,7 @@ class Fit:
 
 
 def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
-  """Returns the law of the data itself in the planner's form."""
+  """The law of the data itself in the planner's form."""
   law = fit.law
   L, k, x0, b = (float(v[0]) for v in (law.L_D, law.k_D, law.x0_D, law.b_D))
   if fit.study.axis == "updates":
@@ -53,7 +53,7 @@ def sigmoid_of(fit: Fit) -> Sigmoid | FixedBatch:
 
 
 def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
-  """Returns why there is no best n; all curves must be equal at C."""
+  """Why there is no best n; all curves must be equal at C."""
   values = np.concatenate([r.reward_E for r in study.runs])
   return "no n differs: " + (
       f"{study.metric} is {values[0]:.6g} throughout"
@@ -62,7 +62,7 @@ def no_n_differs(study: Study, curves: list[Curves], C: float) -> str:
 
 
 def unsaturated(fit: Fit) -> str | None:
-  """Returns a reason if a larger n than those tested may be better, or None.
+  """A reason if a larger n than those tested may be better, or None.
 
   There is a reason if the largest tested n is best at the end of the data, is
   best there in more than 5 % of the draws, or would be best at twice that C in
@@ -93,7 +93,7 @@ def unsaturated(fit: Fit) -> str | None:
 
 
 def contradiction(fit: Fit) -> str | None:
-  """Returns a caution if the law disagrees with the best measured n at the end.
+  """A caution if the law disagrees with the best measured n at the end.
 
   It disagrees if its n* there, or its ceiling, is nearer to another tested n
   than to the one that leads.
@@ -122,7 +122,7 @@ def contradiction(fit: Fit) -> str | None:
 
 
 def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
-  """Returns the reasons and cautions that concern a fitted law."""
+  """The reasons and cautions that concern a fitted law."""
   law, symbol = fit.law, fit.study.symbol
   reasons, cautions = [], []
   for name in law.at_bound:
@@ -151,7 +151,7 @@ def _of_law(fit: Fit) -> tuple[list[str], list[str]]:
 
 
 def _of_frontier(fit: Fit) -> list[str]:
-  """Returns a caution if points of the frontier are not resolved."""
+  """A caution if points of the frontier are not resolved."""
   resolved = fit.frontier.resolved_DxG[0]
   early = fit.frontier.early_DxG[0] & ~resolved
   ended = ~early & ~resolved
@@ -165,7 +165,7 @@ def _of_frontier(fit: Fit) -> list[str]:
 
 
 def _of_study(fit: Fit) -> list[str]:
-  """Returns the cautions that concern how the study was measured."""
+  """The cautions that concern how the study was measured."""
   study, cautions = fit.study, list(map(str, fit.falls))
   cautions += filter(None, map(collapse.dip, study.runs))
   if min(len(study.runs_of(*cell)) for cell in study.configurations) < 2:
@@ -200,7 +200,7 @@ def _of_study(fit: Fit) -> list[str]:
 
 
 def verdict(fit: Fit) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """Returns (reasons why the law is not identified, cautions), as sentences."""
+  """(reasons why the law is not identified, cautions), as sentences."""
   study, frontier = fit.study, fit.frontier
   symbol, resolved = study.symbol, frontier.resolved_DxG[0]
   if fit.tied:

@@ -15,8 +15,8 @@ from isojax.frontier import bootstrap
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
 from isojax.frontier import scalerl
-from isojax.frontier import synthetic
 from isojax.frontier import verdict
+from tests.frontier import synthetic
 
 C_MAX = 4e6  # rollouts per run, three times C0
 AT = (3e5, 5e5, 1e6, 2e6, 3e6)  # rollouts at which n*(C) is evaluated

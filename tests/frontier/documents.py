@@ -4,7 +4,7 @@ import dataclasses
 
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from isojax.frontier import fit_json
 
 HOSTILE = "<script>alert('$x_$')</script>"

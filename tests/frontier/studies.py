@@ -3,7 +3,7 @@
 import dataclasses
 
 from isojax.frontier import bootstrap
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=100)
 EXACT = dataclasses.replace(bootstrap.DEFAULT, draws=0)

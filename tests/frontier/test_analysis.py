@@ -14,7 +14,7 @@ import pytest
 from isojax.frontier import analysis
 from isojax.frontier import curves
 from isojax.frontier import diagnostics
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from isojax.frontier import verdict
 from isojax import laws
 from tests.frontier import studies

@@ -1,7 +1,5 @@
 """Variants, extrapolation, sensitivity, best n."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -15,13 +13,11 @@ from tests.frontier import studies
 def test_a_forecast_that_failed_is_a_caution():
   # The widest gap between n is that of 7 and 23, 1.7 in log2.
   fit = analysis.analyse(studies.small_study(), studies.EXACT)
-  seen = diagnostics.Extrapolation(
-      C1=1e5, C2=3e5, n_predicted=6.0, n_seen=23, reward_predicted=0.5,
-      reward_seen=0.5, reward_interval=(0.4, 0.6))
+  seen = {"C1": 1e5, "C2": 3e5, "n_predicted": 6.0, "n_seen": 23}
   assert "gives n* = 6 at 0.3M, where n = 23 leads" in diagnostics.unforeseen(
       fit, seen)
   told = lambda n: diagnostics.unforeseen(
-      fit, dataclasses.replace(seen, n_predicted=n))
+      fit, seen | {"n_predicted": n})
   assert told(12.0) and told(14.0) is None  # half a step is a factor of 1.8
 
 
@@ -37,10 +33,11 @@ def test_the_switches_are_the_same_in_table_and_figure():
 def test_sensitivity_and_best_n_of_known_curves():
   fit = analysis.analyse(studies.small_study(Q=4000, k=50), studies.QUICK)
   over_n, = diagnostics.sensitivity(fit)
-  assert (over_n.varied, over_n.held, over_n.values) == ("n", 5, (3, 7, 23))
-  assert over_n.spread == pytest.approx(0.19, abs=0.03)
+  assert [over_n[key] for key in ("varied", "held", "values")] == [
+      "n", 5, [3, 7, 23]]
+  assert over_n["spread"] == pytest.approx(0.19, abs=0.03)
   best, = diagnostics.best_n(fit)
-  assert (best.n, best.Bp, best.agreeing) == (23, 5, 1.0)
+  assert (best["n"], best["Bp"], best["agreeing"]) == (23, 5, 1.0)
 
 
 def test_a_curve_that_begins_after_another_ends_is_left_out():
@@ -56,24 +53,25 @@ def test_a_curve_that_begins_after_another_ends_is_left_out():
   fit = analysis.analyse(Study(runs, "rollouts", "avg", "hard", "v", "m", 4,
                                False), studies.QUICK)
   over_n, = diagnostics.sensitivity(fit)
-  assert over_n.C == 51_200 and over_n.values == (8, 64)
+  assert over_n["C"] == 51_200 and over_n["values"] == [8, 64]
   # 51,200 rollouts are 25 steps of 32 * 64: the second evaluation is seen.
-  assert over_n.best_seen[1] == pytest.approx(
+  assert over_n["best_seen"][1] == pytest.approx(
       0.6 - 0.5 * np.exp(-20 * 8 / 900))
   best, = diagnostics.best_n(fit)
-  assert (best.n, best.C) == (8, 51_200)
+  assert (best["n"], best["C"]) == (8, 51_200)
 
 
 def test_extrapolation_is_scored_against_what_was_seen():
   study = studies.small_study(Q=4000, k=50, evaluations=40)
   fit = analysis.analyse(study, studies.QUICK)
   found = diagnostics.extrapolation(fit, 1.5e5)
-  assert found.n_seen == 23 and found.C2 == pytest.approx(3e5, rel=0.01)
-  assert found.reward_predicted == pytest.approx(found.reward_seen, abs=0.03)
+  assert found["n_seen"] == 23 and found["C2"] == pytest.approx(3e5, rel=0.01)
+  assert found["reward_predicted"] == pytest.approx(found["reward_seen"],
+                                                    abs=0.03)
 
 
 def test_every_choice_of_a_step_is_reported():
-  names = [v.name for v in diagnostics.variants(
+  names = [row["name"] for row in diagnostics.variants(
       studies.small_study(), studies.QUICK)]
   assert len(names) == len(set(names)) == 9
   assert any("record" in name for name in names)

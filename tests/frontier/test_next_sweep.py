@@ -7,7 +7,7 @@ import pytest
 
 from isojax.frontier import analysis
 from isojax.frontier import next_sweep
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from tests.frontier import studies
 
 

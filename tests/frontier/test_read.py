@@ -354,12 +354,31 @@ TRAIN = dict(columns={"avg": "rewards/accuracy_reward"})
     ("python train.py --num-generations 4 --lr 1e-6\n"
      "Data Parallel GPUs = 1 | Total batch size (4 x 8 x 1) = 32\n"
      + bar(1) + printed(**ROW), TRAIN, "Bp n", [(8, 4)], []),
+    # TRL <= 0.14 counts prompts: 7,473 examples in 1,869 updates are 4 each
+    ("  Num examples = 7,473\n  Num Epochs = 1\n  Total train batch size (w. "
+     "parallel, distributed & accumulation) = 4\n  Total optimization steps = "
+     "1,869\n" + bar(1) + printed(**ROW),
+     dict(fixed={"num_generations": 8}, **TRAIN), "Bp n", [(4, 8)], []),
+    # 8 means of 4 rollouts: 1, 2 or 3 right answers that are worth 2
+    ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
+                              "step": i}) for i, mean in enumerate(
+        (.5, 1, 1.5, .5, 1, .5, 1.5, 1, 0), 1)), dict(fixed={"Bp": 1, "n": 4},
+                                                   **TRAIN),
+     "avg", [(mean,) for mean in (.5, 1, 1.5, .5, 1, .5, 1.5, 1, 0)],
+     ["--scale=avg=0:2"]),
+    ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
+                              "step": i}) for i, mean in enumerate(
+        (.25, .5, .5, .5, 1, .5, .5, 1), 1)), dict(fixed={"Bp": 1, "n": 4},
+                                                **TRAIN),
+     "avg", [(mean,) for mean in (.25, .5, .5, .5, 1, .5, .5, 1)],
+     ["training rollouts"]),
 ])
 def test_trl_consoles(write, content, how, names, expected, words):
   rows, notes = rows_of(write(content, "run.log"), **how)
   assert curve(rows, *names.split()) == expected
   for word in words:
     assert any(word in note for note in notes), notes
+  assert "--scale=avg=0:2" in words or not any("0:2" in x for x in notes)
 
 
 # ---- Other texts
@@ -522,7 +541,12 @@ BAD = [  # content, flags, words
     (b"[]", {}, ["no evaluations"]),
     (b"[" * 100_000, {}, ["not a JSON object"]),
     (b'{"step": 1}\nTraceback\n', {}, ["run.csv:2"]),
-    (b'{\n "log_history": [\n {"step": 1,', {}, ["run.csv:1"]),
+    (b'{\n "step": [\n {"step": 1,', {}, ["a JSON document", "a list"]),
+    (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
+    ("Loss, a: 1\n" + "== Validation Results:\n Accuracy: 0.5\n" * 9, {},
+     ["the console of NeMo-RL; give the history of its W&B run"]),
+    ("head, a\n" + "12:01 SUCCESS Step 3 | Time: 9.5s | Reward: 0.5\n" * 9, {},
+     ["the console of prime-rl; give the metrics.jsonl"]),
     (HEADER + "4,8,1,0.5\n4,8\n4,8,2,0.5\n", {}, ["run.csv:3", "1 of 4"]),
     # a quote that is never closed swallows the rest
     (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),
@@ -540,6 +564,11 @@ BAD = [  # content, flags, words
      ["no column 'val/acuracy' for avg; the file has val/accuracy, loss"]),
     ("Bp,n,step,accuracy,train/acc,loss\n4,8,1,0.5,0.5,2\n", {},
      ["no evaluations", "--columns=avg=NAME", "avg=accuracy"]),
+    # neither lengths nor counts are offered; evaluations come first
+    ("step,actor/correct_len,correct_n_seqs,reward,eval-rollout/reward\n"
+     "1,9,9,0.5,0.5\n", {}, ["such as avg=eval-rollout/reward"]),
+    ("step,batch/solve_all,initial_accuracy,final_accuracy\n1,0,0,0.5\n",
+     {}, ["such as avg=final_accuracy"]),
     ("acc,loss,step\n0.5,2,4\n", {}, [
         "no evaluations", "no Bp (problems per step), no n ("]),
     ("val/acc,loss,step\n0.5,2,4\n", {}, [
@@ -670,7 +699,7 @@ def test_records_that_were_changed_are_told(write, tmp_path):
     assert content != whole
     rows, notes = rows_of(write("".join(content), "changed.jsonl"))
     assert len(rows) == 3
-    assert len(notes) == 1 and f"changed.jsonl:{line}: the checksum" in notes[0]
+    assert len(notes) == 1 and f"changed.jsonl:{line}: " in notes[0]
 
 
 def steps(*changes):

@@ -8,7 +8,7 @@ import pytest
 from isojax.frontier import analysis
 from isojax.frontier import diagnostics
 from isojax.frontier import next_sweep
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from isojax.frontier import verdict
 from isojax.frontier import fit_json
 from tests.frontier import studies
@@ -125,8 +125,8 @@ def test_without_a_difference_no_n_is_best(value):
   why = f"no n differs: worst@8 is {value:g} throughout"
   assert fit.law is None and fit.reasons == (why,) and not fit.cautions
   row, = diagnostics.best_n(fit)
-  assert (row.n, row.agreeing, row.n_interval, row.why) == (
-      None, None, None, why)
+  assert [row[key] for key in ("n", "agreeing", "n_interval", "why")] == [
+      None, None, None, why]
   assert "no n differs" in next_sweep.next_plan(fit, path="f")["text"]
 
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from tests import command
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(

@@ -8,7 +8,7 @@ import numpy as np
 from isojax.frontier import analysis
 from isojax.frontier import bootstrap
 from isojax.frontier import fit_json
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from launch import readme_figure
 from tests import command
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from isojax.frontier import synthetic
+from tests.frontier import synthetic
 from launch.study import ledger
 from launch.study.arms import Arm, Part
 

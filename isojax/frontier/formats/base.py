@@ -33,6 +33,7 @@ class Format:
   options: tuple[str, ...] = ()  # further ones
   # Where options are: patterns of printed text, files in the log's folder.
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
+  resolve: Callable[[str, dict], dict] | None = None  # text, options -> options
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 

@@ -29,6 +29,18 @@ KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
                  r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 
 
+# Files of other kinds: a pattern, what they are, and what to give instead.
+LOOKS = (
+    (r'\A\s*\{\s*"(?:cells|metadata|nbformat)"', "a notebook",
+     "the trainer_state.json or metrics file that its run wrote"),
+    (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
+     "the history of its W&B run as JSON lines or CSV"),
+    (r"(?m)Step \d+ \| Time: ", "the console of prime-rl",
+     "the metrics.jsonl of its run"),
+    (r'\A\s*[{[]\s*\n', "a JSON document with no list of objects",
+     "one JSON object a line, or a list of them"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Log:
   """The lines of a file, and what a console printed before them."""
@@ -77,13 +89,19 @@ def load(path: str, formats: list[Format]) -> Log:
   for form in formats:
     if form.console and (log := _console(path, COLOURS.sub("", text), form)):
       return log  # it may contain other bytes: NCCL prints NUL
-  if refused:
-    raise refused
-  if "\0" in text or "\ufffd" in text:
+  if refused is None and ("\0" in text or "\ufffd" in text):
     raise InputError(
         f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
         "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
-  return _csv(path, text)
+  try:
+    if refused is None:
+      return _csv(path, text)
+  except InputError as error:
+    refused = error
+  for pattern, what, instead in LOOKS:
+    if re.search(pattern, text):
+      raise InputError(f"{path}: {what}; give {instead}")
+  raise refused
 
 
 def _document(text: str) -> list[tuple[int, dict]]:

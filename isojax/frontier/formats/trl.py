@@ -1,5 +1,7 @@
 """TRL: trainer_state.json, the dicts that it prints, and W&B."""
 
+import re
+
 from isojax.errors import InputError
 from isojax.frontier.formats import base
 
@@ -20,6 +22,21 @@ def generated(step: int, B: int, options: dict) -> int:
   return -(-step * (a or 1) // ((s or a or 1) * (m or 1))) * B
 
 
+def prompts(head: str, options: dict) -> dict:
+  """The printed options, with a batch of TRL <= 0.14 as what it counts.
+
+  Its total batch size counts prompts; later ones count rollouts. The examples
+  and updates of the run tell which.
+  """
+  run = re.search(r"(?s)Num examples = ([\d,]+).*?Num Epochs = ([\d,]+).*?"
+                  r"Total (?:optimization )?steps = ([\d,]+)", head)
+  if run and "generation_batch_size" in options:
+    examples, epochs, steps = (int(x.replace(",", "")) for x in run.groups())
+    if round(examples * epochs / steps) == options["generation_batch_size"]:
+      options["prompts_per_update"] = options.pop("generation_batch_size")
+  return options
+
+
 FORMAT = base.Format(
     step=("step", "train/global_step"),  # W&B's _step counts log calls
     metrics=({"avg": "eval[_/]reward"},),
@@ -28,7 +45,8 @@ FORMAT = base.Format(
     train=f"(?:train/)?(?:{REWARD})",
     names=(("epoch", "epoch"), ("epoch", "train/epoch")),
     set_key="eval[_/](.+)_runtime",
-    batch="generation_batch_size", group="num_generations",
+    prompts="prompts_per_update", batch="generation_batch_size",
+    group="num_generations", resolve=prompts,
     options=("num_generations_eval", "gradient_accumulation_steps",
              "steps_per_generation", "num_iterations", "logging_steps"),
     printed=(("num_generations", r"num[-_]generations['\"]?[=: ]+(\d+)"),
