@@ -31,7 +31,7 @@ setuptools.setup(
         "flax>=0.12.8,<0.13",  # linen and struct only
         "importlib-resources>=6.4",  # tfds needs and does not declare it
         f"jax{JAX}",
-        "jinja2>=3.1",  # chat templates; transformers does not declare it
+        "jinja2>=3.1",  # chat templates (transformers does not declare it), pages
         "ml-collections>=1.1",  # config files
         "numpy>=2.1",
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
