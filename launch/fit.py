@@ -14,10 +14,7 @@ import time
 from absl import flags
 
 from isojax import cli
-from isojax.frontier import bootstrap
-from isojax.frontier import collapse
-from isojax.frontier import curves
-from isojax.frontier import result
+from isojax.frontier import bootstrap, collapse, curves, result
 from isojax.frontier import study as study_lib
 from launch import record_flags
 

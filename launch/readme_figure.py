@@ -22,6 +22,7 @@ _OUT = flags.DEFINE_string("out", "docs/figures/loop",
 def draw(document: dict):
   """The figure: measured rewards on the left, frontier on the right."""
   from matplotlib.figure import Figure  # the extra `plot`
+
   from isojax.frontier import plots
   from isojax.frontier.labels import metric_of
   study, frontier = document["study"], document["frontier"]
@@ -56,6 +57,7 @@ def draw(document: dict):
 def main(_) -> None:
   try:
     import matplotlib
+
     from isojax.frontier import plots
   except ImportError as error:
     raise InputError("launch.readme_figure draws and needs the extra: pip "

@@ -4,12 +4,10 @@ import dataclasses
 import os
 
 from isojax import own_file
-from isojax.api import figures
-from isojax.api import studies
+from isojax.api import figures, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
-from isojax.frontier import comparison
-from isojax.frontier import result
+from isojax.frontier import comparison, result
 from isojax.frontier import read as read_lib
 
 _QUESTION = comparison.Question

@@ -10,14 +10,11 @@ from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.format import many, pair
-from isojax.frontier import bootstrap
-from isojax.frontier import curves
-from isojax.frontier import result
+from isojax.frontier import bootstrap, curves, result
 from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
 from isojax.frontier.read import Row
-from isojax.planner import advice
-from isojax.planner import fit_file
+from isojax.planner import advice, fit_file
 
 _READING, _OPTIONS = read_lib.Reading(), bootstrap.DEFAULT
 

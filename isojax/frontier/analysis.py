@@ -5,15 +5,12 @@ import functools
 
 import numpy as np
 
-from isojax.frontier import bootstrap
-from isojax.frontier import collapse
+from isojax import laws
+from isojax.frontier import bootstrap, collapse, verdict
 from isojax.frontier import envelope as envelope_lib
-from isojax.frontier import verdict
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
-from isojax import laws
-
 
 
 def frontier_grid(study: Study, points: int, *, min_C: float) -> np.ndarray:

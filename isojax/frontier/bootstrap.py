@@ -12,8 +12,7 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.frontier import collapse as collapse_lib
 from isojax.frontier import curves as curves_lib
-from isojax.frontier.curves import Curves
-from isojax.frontier.curves import Points
+from isojax.frontier.curves import Curves, Points
 from isojax.frontier.study import FEWEST, Run, Study
 
 QUANTILES = (0.025, 0.975)

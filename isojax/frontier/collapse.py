@@ -3,8 +3,8 @@
 The curves of a fit only rise. An evaluation *falls* if it is below the best one
 of its run by more than LIMIT standard errors of their difference over problems.
 A run falls if its last evaluation does. The fall begins at the first of the
-evaluations at the end that all fall. A run that recovers *dips*: it is fitted as
-it is, and named.
+evaluations at the end that all fall. A run that recovers *dips*: it is fitted
+as it is, and named.
 """
 
 import dataclasses

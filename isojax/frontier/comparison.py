@@ -5,16 +5,15 @@ of frontier.speedup.
 """
 
 import collections
+from collections.abc import Callable
 import dataclasses
 import importlib.util
 import json
 import os
-from collections.abc import Callable
 
 from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
-from isojax.frontier import collapse
-from isojax.frontier import speedup
+from isojax.frontier import collapse, speedup
 from isojax.frontier import study as study_lib
 from isojax.frontier.read import Row
 from isojax.ledger import records
@@ -205,7 +204,7 @@ def _curve(arm: speedup.Arm) -> dict:
 
 
 def _row(recipe: _Recipe, found: speedup.Speedup) -> dict:
-  """A recipe in speedup.json; n and m are null where a schedule changes them."""
+  """A recipe in speedup.json; n and m are null if a schedule changes them."""
   n, m = (int(x) if x.isdecimal() else None
           for x in recipe.sizes[1].split("/"))
   return {"Bp": recipe.sizes[0], "n": n, "m": m, **_curve(recipe.arm),
@@ -242,9 +241,9 @@ def compared(q: Question) -> Comparison:
             for arm in (base.arm, *(other.arm for other in others))
             if arm.points == "interpolated"]
   unit = q.axis.replace("_", " ")
-  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.study.metric} of "
-          f"{base.arm.name} ({many(len(base.arm.x_SxE), 'run')}), which reaches "
-          f"T at {number(time)} {unit}; times in {unit}")
+  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.study.metric} "
+          f"of {base.arm.name} ({many(len(base.arm.x_SxE), 'run')}), which "
+          f"reaches T at {number(time)} {unit}; times in {unit}")
   document = {
       "axis": q.axis, "metric": q.metric, "share": q.share, "threshold": T,
       "baseline": _curve(base.arm) | {"time": time},

@@ -1,11 +1,11 @@
 """Reward curves: R(C) = b + (A - b) g(C; theta), rising, per configuration.
 
-The forms of g, which points are fitted (IsoCompute Playbook, section 2), and the
-least squares of y = b + s g(x; theta) by variable projection, which the law n*(C)
-has, too: given theta (one or two numbers), it is linear in b and s. A fit solves
-for b and s exactly on a grid of theta, then on finer grids around the best theta.
-It needs no start values and no local solver, and fits thousands of bootstrap
-draws with a few matrix products.
+The forms of g, which points are fitted (IsoCompute Playbook, section 2), and
+the least squares of y = b + s g(x; theta) by variable projection. The law n*(C)
+has this form, too: given theta (one or two numbers), it is linear in b and s. A
+fit solves for b and s exactly on a grid of theta, then on finer grids around
+the best theta. It needs no start values and no local solver, and fits thousands
+of bootstrap draws with a few matrix products.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Tables of a fit as rows of fit.json: switches, variants, sensitivity, others."""
+"""Tables of a fit, as rows of fit.json: switches, variants and others."""
 
 import dataclasses
 
@@ -7,10 +7,7 @@ import numpy as np
 from isojax import laws
 from isojax.errors import InputError
 from isojax.format import compact, number
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import envelope
-from isojax.frontier import verdict
+from isojax.frontier import analysis, bootstrap, envelope, verdict
 from isojax.frontier.bootstrap import Options
 from isojax.frontier.study import FEWEST, Study
 from isojax.frontier.verdict import Fit
@@ -27,7 +24,7 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
 
 
 def variants(study: Study, base: Options) -> list[dict]:
-  """The law with `base`, then with one option changed that the paper leaves open.
+  """The law with `base`, then with one open choice of the paper changed.
 
   Values are None where no law can be fitted.
   """

@@ -8,9 +8,9 @@ import dataclasses
 import numpy as np
 from scipy import optimize
 
+from isojax import laws
 from isojax.frontier import curves
 from isojax.frontier.curves import Curves
-from isojax import laws
 
 K_MAX = 50.0  # per decade; the paper's joint Hard fit is at this bound
 

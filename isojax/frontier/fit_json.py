@@ -9,19 +9,20 @@ import math
 
 import numpy as np
 
-from isojax.errors import InputError
-from isojax.frontier import bootstrap
-from isojax.frontier import verdict
-from isojax.frontier import diagnostics
-from isojax.frontier import envelope
-from isojax.frontier import interference
-from isojax.frontier import scalerl
-from isojax.frontier.verdict import Fit
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
 from isojax import laws
-from isojax.laws import FixedBatch
+from isojax.errors import InputError
 from isojax.format import many
+from isojax.frontier import (
+  bootstrap,
+  diagnostics,
+  envelope,
+  interference,
+  scalerl,
+  verdict,
+)
+from isojax.frontier.study import Run, Study
+from isojax.frontier.verdict import Fit
+from isojax.laws import FixedBatch
 
 BEYOND = 2.0  # curves are tabulated up to this multiple of the largest C
 

@@ -3,8 +3,7 @@
 import dataclasses
 
 import numpy as np
-from scipy import optimize
-from scipy import stats
+from scipy import optimize, stats
 
 from isojax.frontier.bootstrap import QUANTILES
 from isojax.frontier.study import Run

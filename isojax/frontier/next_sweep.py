@@ -6,11 +6,10 @@ import shlex
 import numpy as np
 
 from isojax import laws
+from isojax.allocation import B_MAX, FEWEST_M
 from isojax.frontier import verdict
 from isojax.frontier.study import Study, UNKNOWN
 from isojax.frontier.verdict import Fit
-from isojax.allocation import B_MAX
-from isojax.allocation import FEWEST_M
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:

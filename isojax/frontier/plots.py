@@ -7,12 +7,16 @@ import math
 import os
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import (
+  FixedLocator,
+  FuncFormatter,
+  LogLocator,
+  NullFormatter,
+)
+import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of

@@ -17,12 +17,17 @@ import re
 import tomllib
 
 from isojax.errors import InputError
-from isojax.frontier.formats import FORMATS, detect, text
-from isojax.frontier.formats.base import BATCHES, DISCARDED, KNOWN, METRICS
-from isojax.frontier.formats.base import ROLLOUTS, Format
+from isojax.frontier.formats import detect, FORMATS, text
+from isojax.frontier.formats.base import (
+  BATCHES,
+  DISCARDED,
+  Format,
+  KNOWN,
+  METRICS,
+  ROLLOUTS,
+)
 from isojax.frontier.formats.text import has
-from isojax.ledger import bucket
-from isojax.ledger import records
+from isojax.ledger import bucket, records
 
 TEXT = ("kind", "run_id", "model", "task", "split", "eval_set")
 POSITIVE = ("Bp", "n", "m", "k")  # integers from 1; those of WHOLE from 0
@@ -581,7 +586,7 @@ class Spent:
   def __init__(self, file: _File):
     self.file, self.sums = file, {}
     self.totals = {}  # step -> C
-    self.counts = collections.defaultdict(dict)  # run -> update -> unit -> count
+    self.counts = collections.defaultdict(dict)  # run -> update -> unit
     form, step = file.form, file.step
     for number, line in file.table:
       where = f"{file.path}:{number}"
@@ -729,7 +734,8 @@ def _no_evaluations(file: _File, fixed: dict, spent: Spent) -> str:
   """The message for a file without a known metric; names what else it lacks."""
   rewards = [name for name in file.names if _is_reward(file.form, name)]
   rewards.sort(key=lambda name: not re.search("acc|correct", name))
-  message = f"{file.path}: no evaluations; give a metric with --columns=avg=NAME"
+  message = (f"{file.path}: no evaluations; give a metric with "
+             "--columns=avg=NAME")
   if rewards:
     message += (". The reward of the training rollouts is a noisier one, of "
                 "the training problems: " + " or ".join(
@@ -956,8 +962,8 @@ def _once(rows: list[Row], file: _File) -> list[Row]:
           "one row each; separate runs and sets with --columns=run_id=NAME, "
           "seed or eval_set, or delete one")
     file.notes.append(
-        f"{one.where}: step {step} is evaluated again at {row.where}: a resumed "
-        "run; the later rows from this step on are kept.")
+        f"{one.where}: step {step} is evaluated again at {row.where}: a "
+        "resumed run; the later rows from this step on are kept.")
     for void in [other for other in run if other >= step]:
       del run[void]
     run[step] = row

@@ -7,16 +7,11 @@ import os
 
 from isojax.errors import InputError
 from isojax.format import compact, many, rate
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import labels
-from isojax.frontier import next_sweep
-from isojax.frontier import fit_json
+from isojax.frontier import analysis, bootstrap, fit_json, labels, next_sweep
 from isojax.frontier import study as study_lib
 from isojax.frontier.formats import base
 from isojax.frontier.read import Row
-from isojax.frontier.study import Selection
-from isojax.frontier.study import Study
+from isojax.frontier.study import Selection, Study
 from isojax.ledger import records
 
 FEW = 4  # runs that the summary lists
@@ -77,7 +72,7 @@ def summary(found: dict) -> str:
 
 
 def curve_of(run: dict, found: dict) -> str:
-  """Where the evaluations of a run begin, culminate and end, also after a fall."""
+  """Where the evaluations of a run begin, culminate and end, past a fall."""
   key = lambda row: [row[name] for name in ("run_id", "Bp", "n", "seed")]
   rest = [(fall["C"], fall["reward"]) for fall in found["falls"]
           if key(fall) == key(run)]

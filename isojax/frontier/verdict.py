@@ -7,17 +7,15 @@ import dataclasses
 
 import numpy as np
 
+from isojax import laws
 from isojax.format import compact, many, number, rate
 from isojax.frontier import collapse
 from isojax.frontier.bootstrap import Options, percentiles
 from isojax.frontier.collapse import Fall
 from isojax.frontier.curves import Curves
-from isojax.frontier.envelope import Envelope
-from isojax.frontier.envelope import LawFits
+from isojax.frontier.envelope import Envelope, LawFits
 from isojax.frontier.study import Study
-from isojax import laws
-from isojax.laws import FixedBatch
-from isojax.laws import Sigmoid
+from isojax.laws import FixedBatch, Sigmoid
 
 FEWEST_RESOLVED = 5  # points of the frontier for a law
 UNSEEN = 0.05  # share of draws in which the largest n may lead at the end

@@ -2,10 +2,8 @@
 
 import dataclasses
 
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
+from isojax.frontier import analysis, bootstrap, fit_json
 from tests.frontier import synthetic
-from isojax.frontier import fit_json
 
 HOSTILE = "<script>alert('$x_$')</script>"
 B = 8192

@@ -6,8 +6,7 @@ import numpy as np
 from scipy import stats
 
 from isojax.frontier import curves
-from isojax.frontier.study import Run
-from isojax.frontier.study import Study
+from isojax.frontier.study import Run, Study
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,19 +5,14 @@ import dataclasses
 import json
 import pathlib
 
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax.frontier import analysis
-from isojax.frontier import curves
-from isojax.frontier import diagnostics
-from tests.frontier import synthetic
-from isojax.frontier import verdict
 from isojax import laws
-from tests.frontier import studies
+from isojax.frontier import analysis, curves, diagnostics, verdict
+from tests.frontier import studies, synthetic
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 

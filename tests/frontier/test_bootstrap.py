@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import curves
-from tests.frontier import calibration
-from tests.frontier import studies
+from isojax.frontier import analysis, bootstrap, curves
+from tests.frontier import calibration, studies
 
 
 def test_resamples_have_the_variance_of_the_mean():

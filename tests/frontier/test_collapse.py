@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import collapse
+from isojax.frontier import analysis, bootstrap, collapse
 from isojax.frontier.study import Run, Study
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=20)

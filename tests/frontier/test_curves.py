@@ -2,16 +2,14 @@
 
 import dataclasses
 
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 from scipy import optimize
 
 from isojax.errors import InputError
-from isojax.frontier import bootstrap
-from isojax.frontier import curves
+from isojax.frontier import bootstrap, curves
 
 
 @pytest.mark.parametrize("form", sorted(curves.FORMS))

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from isojax.frontier import analysis
-from isojax.frontier import diagnostics
-from isojax.frontier import fit_json
+from isojax.frontier import analysis, diagnostics, fit_json
 from isojax.frontier.study import Run, Study
 from tests.frontier import studies
 

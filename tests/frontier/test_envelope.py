@@ -5,16 +5,13 @@ import dataclasses
 import json
 import pathlib
 
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax.frontier import bootstrap
-from isojax.frontier import curves
-from isojax.frontier import envelope
 from isojax import laws
+from isojax.frontier import bootstrap, curves, envelope
 from isojax.planner import priors
 from tests.frontier import studies
 

@@ -5,12 +5,9 @@ import json
 
 import pytest
 
-from isojax.frontier import analysis
-from isojax.frontier import next_sweep
-from tests.frontier import synthetic
-from isojax.frontier import fit_json
+from isojax.frontier import analysis, fit_json, next_sweep
 from isojax.planner import fit_file
-from tests.frontier import studies
+from tests.frontier import studies, synthetic
 
 
 def test_the_document_is_json_and_the_planner_reads_it():

@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax.frontier import analysis
-from isojax.frontier import next_sweep
-from tests.frontier import synthetic
-from tests.frontier import studies
+from isojax.frontier import analysis, next_sweep
+from tests.frontier import studies, synthetic
 
 
 def command(fit):

@@ -7,8 +7,7 @@ import pathlib
 from matplotlib.colors import same_color
 import numpy as np
 
-from isojax.frontier import plots
-from isojax.frontier import report
+from isojax.frontier import plots, report
 from tests.frontier import documents as make
 from tests.frontier import page
 

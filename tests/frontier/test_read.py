@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import formats
-from isojax.frontier import read
+from isojax.frontier import formats, read
 from isojax.frontier.formats import text
 from isojax.ledger import records
 

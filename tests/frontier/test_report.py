@@ -4,9 +4,7 @@ import copy
 import re
 
 from isojax.format import number
-from isojax.frontier import labels
-from isojax.frontier import plots
-from isojax.frontier import report
+from isojax.frontier import labels, plots, report
 from tests.frontier import page
 from tests.frontier.documents import HOSTILE
 

@@ -6,12 +6,11 @@ import json
 import math
 import pathlib
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 import scipy.optimize
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from isojax.errors import InputError
 from isojax.frontier import scalerl
@@ -242,7 +241,7 @@ def test_B_is_comparable_only_where_A_agrees(A, comparable):
 
 def test_two_A_at_the_bound_do_not_agree():
   early = C_E < 3900.0  # too early to hold A, which goes to 1
-  runs = {name: (C_E[early], R_E[early], 0.4) for name in ("a", "b")}
+  runs = dict.fromkeys(("a", "b"), (C_E[early], R_E[early], 0.4))
   table = scalerl.matched(runs, min_C=0.0)
   assert table.spread == 0.0 and not table.comparable
 

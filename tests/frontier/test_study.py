@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
+from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
 from isojax.frontier.read import Row
 

@@ -5,13 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from isojax.frontier import analysis
-from isojax.frontier import diagnostics
-from isojax.frontier import next_sweep
-from tests.frontier import synthetic
-from isojax.frontier import verdict
-from isojax.frontier import fit_json
-from tests.frontier import studies
+from isojax.frontier import analysis, diagnostics, fit_json, next_sweep, verdict
+from tests.frontier import studies, synthetic
 
 
 def test_points_that_are_not_resolved_are_told_by_their_cause():

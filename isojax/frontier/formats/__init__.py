@@ -1,20 +1,22 @@
 """The formats of the logs that launch.fit and launch.speedup read.
 
 To add one: a file here with a `Format`, and its line in FORMATS.
-tests/data/logs/README.md says what each name means and which file of the trainer
-writes it.
+tests/data/logs/README.md says what each name means and which file of the
+trainer writes it.
 """
 
 import re
 
-from isojax.frontier.formats import isojax
-from isojax.frontier.formats import nemo_rl
-from isojax.frontier.formats import prime_rl
-from isojax.frontier.formats import table
-from isojax.frontier.formats import tinker
-from isojax.frontier.formats import trl
-from isojax.frontier.formats import tunix
-from isojax.frontier.formats import verl
+from isojax.frontier.formats import (
+  isojax,
+  nemo_rl,
+  prime_rl,
+  table,
+  tinker,
+  trl,
+  tunix,
+  verl,
+)
 
 FORMATS = {"isojax": isojax.FORMAT, "verl": verl.FORMAT, "trl": trl.FORMAT,
            "tunix": tunix.FORMAT, "prime-rl": prime_rl.FORMAT,

@@ -1,7 +1,7 @@
 """A log format as data: under which names a trainer logs what."""
 
-import dataclasses
 from collections.abc import Callable
+import dataclasses
 
 from isojax.ledger import records
 

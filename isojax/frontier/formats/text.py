@@ -89,10 +89,6 @@ def load(path: str, formats: list[Format]) -> Log:
   for form in formats:
     if form.console and (log := _console(path, COLOURS.sub("", text), form)):
       return log  # it may contain other bytes: NCCL prints NUL
-  if refused is None and ("\0" in text or "\ufffd" in text):
-    raise InputError(
-        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
-        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
   try:
     if refused is None:
       return _csv(path, text)
@@ -161,6 +157,10 @@ def _flat(value: dict, *, null) -> dict:
 
 def _csv(path: str, text: str) -> Log:
   """The lines of a table with a header."""
+  if "\0" in text or "\ufffd" in text:
+    raise InputError(
+        f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
+        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
   first = text.lstrip().split("\n", 1)[0]
   reader = csv.reader(io.StringIO(text, newline=""),
                       delimiter=max(",\t;", key=first.count))
