@@ -85,12 +85,6 @@ _CPU = Case("sample", "tiny-30m", "float32", weights=None, cache=None, Bp=8,
             peers=("naive", "hf"))
 _CPU_UPDATE = dataclasses.replace(_CPU, what="update", Bp=4,
                                   peers=("hf", "hf_bf16"))
-_H200 = Case("sample", "qwen2.5-0.5b", "bfloat16", weights=None, cache=None,
-             Bp=32, n=16, prompt_tokens=128, new_tokens=512, mean_tokens=None,
-             slots=None, page=None, microbatch_tokens=8192,
-             peers=("naive",))
-# Without the naive sampler, which takes long to compile.
-_LARGER = dataclasses.replace(_H200, model="qwen2.5-1.5b", peers=())
 SUITES = {
     "cpu": (
         _CPU,
@@ -98,14 +92,6 @@ SUITES = {
                             peers=("hf", "hf_bf16")),
         _CPU_UPDATE,
         dataclasses.replace(_CPU_UPDATE, mean_tokens=48),
-    ),
-    "h200": (
-        _H200,
-        dataclasses.replace(_H200, mean_tokens=128),
-        _LARGER,
-        dataclasses.replace(_LARGER, mean_tokens=128),
-        dataclasses.replace(_LARGER, what="update", Bp=8),
-        dataclasses.replace(_LARGER, what="update", Bp=8, mean_tokens=128),
     ),
 }
 
