@@ -25,9 +25,9 @@ class Allocation:
   n: int  # of the first step
   M: int  # with refill: the most steps, of one sampling round each
   # Rollouts per problem that are trained on; None: n.
-  m: int | None = dataclasses.field(default=None, metadata={"neutral": None})
+  m: int | None = None
   # (from C, n) of each piece; empty: n is constant.
-  schedule: Pieces = dataclasses.field(default=(), metadata={"neutral": ()})
+  schedule: Pieces = ()
 
   def __post_init__(self):
     for name in ("Bp", "n", "M", "m"):
@@ -47,40 +47,40 @@ class Allocation:
 
   @property
   def n_max(self) -> int:
-    """Returns the largest n of the run."""
+    """The largest n of the run."""
     return max(n for _, n in self.pieces)
 
   @property
   def n_min(self) -> int:
-    """Returns the smallest n of the run."""
+    """The smallest n of the run."""
     return min(n for _, n in self.pieces)
 
   def n_after(self, rollouts: int) -> int:
-    """Returns n of a step that begins after so many rollouts."""
+    """N of a step that begins after so many rollouts."""
     return [n for start, n in self.pieces if start <= rollouts][-1]
 
   def rollouts_of_step(self, rollouts: int) -> int:
-    """Returns the rollouts of one round of a step that begins after so many.
+    """The rollouts of one round of a step that begins after so many.
     """
     return self.Bp * self.n_after(rollouts)
 
   def is_spent(self, rollouts: int) -> bool:
-    """Returns whether another step, or round of one, would exceed C."""
+    """Whether another step, or round of one, would exceed C."""
     return rollouts + self.rollouts_of_step(rollouts) > self.C
 
   def m_of(self, n: int) -> int:
-    """Returns the rollouts per problem that are trained on in a step of n."""
+    """The rollouts per problem that are trained on in a step of n."""
     return n if self.m is None else self.m
 
   @property
   def B(self) -> int:
-    """Returns the rollouts of the first step, which are those of all steps if
+    """The rollouts of the first step, which are those of all steps if
     n is constant."""
     return self.Bp * self.n
 
   @property
   def C(self) -> int:
-    """Returns the budget: the rollouts of M steps of one sampling round."""
+    """The budget: the rollouts of M steps of one sampling round."""
     return self.rollouts_after(self.M)
 
   @property
@@ -95,7 +95,7 @@ class Allocation:
     return tuple(out)
 
   def rollouts_after(self, steps: int) -> int:
-    """Returns the rollouts of the first steps, of one sampling round each."""
+    """The rollouts of the first steps, of one sampling round each."""
     rollouts = 0
     for size, count in _runs(self.Bp, self.pieces):
       taken = steps if count is None else min(steps, count)
@@ -141,7 +141,7 @@ def _check_schedule(n: int, schedule: Pieces) -> None:
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
              schedule: Pieces = ()) -> Allocation:
-  """Returns the allocation; M = None becomes the number of steps within C.
+  """The allocation; M = None becomes the number of steps within C.
 
   Without a schedule this is C // (Bp * n). With one it is the number of steps
   before the first that would exceed C. The rest of C, less than that step, is
@@ -171,8 +171,7 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
 
 
 def section_of(a: Allocation) -> dict:
-  """Returns the keys of a config's section, without m and schedule if neutral.
-  """
+  """The keys of a config's section, without m and schedule if not set."""
   return {"Bp": a.Bp, "n": a.n, "M": a.M} | (
       {"m": a.m} if a.m is not None else {}) | (
           {"schedule": a.schedule} if a.schedule else {})
@@ -194,19 +193,19 @@ PAPER_LR, PAPER_BATCH = 1e-6, 1024
 
 
 def cells(Bps, ns, *, B_max: int) -> tuple[tuple[int, int], ...]:
-  """Returns every (Bp, n) with Bp * n <= B_max, in order."""
+  """Every (Bp, n) with Bp * n <= B_max, in order."""
   return tuple((Bp, n) for Bp in Bps for n in ns if Bp * n <= B_max)
 
 
 def nearest_power(value: float, *, low: int, high: int) -> int:
-  """Returns the power of two nearest to value in log2, within [low, high]."""
+  """The power of two nearest to value in log2, within [low, high]."""
   lowest, highest = math.ceil(math.log2(low)), math.floor(math.log2(high))
   return 2 ** min(max(round(math.log2(value)), lowest), highest)
 
 
 def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
-  """Returns the nearest admitted (Bp, n), and what was changed and why.
+  """The nearest admitted (Bp, n), and what was changed and why.
 
   n is kept if possible: the playbook tunes n first.
 
@@ -232,7 +231,7 @@ def admitted(Bp: int, n: int, *, B_max: int,
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):
-  """Returns base_lr * sqrt(B / base_batch) (IsoCompute Playbook, section 6).
+  """Base_lr * sqrt(B / base_batch) (IsoCompute Playbook, section 6).
 
   B may be an array.
   """

@@ -31,7 +31,7 @@ FIELDS = ("id", "overrides", "C", "lr", "expected")
 
 
 def overrides(row: Row) -> dict:
-  """Returns the sections of a config that a row sets."""
+  """The sections of a config that a row sets."""
   out = {"seed": row.seed, "alloc": section_of(row.allocation)}
   if row.selection is not None:
     out["recipe"] = {"loss": {"selection": row.selection}}
@@ -39,13 +39,13 @@ def overrides(row: Row) -> dict:
 
 
 def row_id(values: dict) -> str:
-  """Returns 12 hex digits that depend on the content alone."""
+  """12 hex digits that depend on the content alone."""
   text = json.dumps(values, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def text(rows: list[Row]) -> str:
-  """Returns the content of plan.jsonl."""
+  """The content of plan.jsonl."""
   lines = []
   for row in rows:
     values = overrides(row)
@@ -56,7 +56,7 @@ def text(rows: list[Row]) -> str:
 
 
 def read_lines(path: str) -> list[str]:
-  """Returns the lines of a plan; InputError if the file cannot be read."""
+  """The lines of a plan; InputError if the file cannot be read."""
   try:
     with open(path, encoding="utf-8-sig") as file:  # editors add a BOM
       return file.read().splitlines()
@@ -66,7 +66,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """Returns one row of a plan, counted from 0, with the fields FIELDS.
+  """One row of a plan, counted from 0, with the fields FIELDS.
 
   Raises:
     InputError: no such row, not a line of a plan, or an id that does not belong
@@ -128,13 +128,13 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
 
 
 def reached(C_run: float, C: int) -> bool:
-  """Returns whether a run that ended at C_run is one to a budget of C."""
+  """Whether a run that ended at C_run is one to a budget of C."""
   return C_run * laws.SLACK >= C
 
 
 def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
           cost) -> list[Row]:
-  """Returns the iso-compute grid: each cell and seed, to the largest C only.
+  """The iso-compute grid: each cell and seed, to the largest C only.
 
   The learning rate is constant after warm-up, so a run contains the runs of all
   smaller budgets: M is not an axis.

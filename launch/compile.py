@@ -135,7 +135,8 @@ def estimated(e: experiment_lib.Experiment, model: decoder.Transformer,
               loss.dtype, kept.weights, kept.cache, kept.head,
               loss.head_dtype or loss.dtype, loss.reduce_dtype),
           workload_lib.Recipe(kl=bool(loss.kl_coef)),
-          fused=components.update_kernel(e, model) != "einsum"),
+          fused=components.update_kernel(e, model) != "einsum",
+          remat=True),
       Mesh(**model.mesh.shape), memory_lib.Held(
           slots, rows, min(rows, max(1, rows * T // S)), gathered, pool))
 

@@ -139,7 +139,7 @@ def test_qwen_7b_fits_16_devices_of_16_gib(config):
   p = memory_lib.programs(
       examples.SEVEN_B, examples.work(
           Lengths(1, 1, S, T), kept=dict(reduce=e.recipe.loss.reduce_dtype),
-          recipe=dict(kl=bool(e.recipe.loss.kl_coef))), mesh,
+          recipe=dict(kl=bool(e.recipe.loss.kl_coef)), remat=True), mesh,
       memory_lib.Held(e.sampler.slots // G, rows, prompts=rows, whole=True))
   stays = 3 * p.state + p.reference
   assert 15.75 * 2**30 > max(

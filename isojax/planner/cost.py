@@ -414,9 +414,28 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
-        f"row per shard: {least.text}; take more or larger chips, a smaller "
-        "model or shorter answers")
+        f"row per shard: {least.text}; {_remedy(shape, workload, machine)}")
   return min(found, key=lambda price: price.run(*STEP, 1).seconds)
+
+
+def _remedy(shape: ModelShape, workload: Workload, machine: Machine) -> str:
+  """What would make a model fit: more chips of the kind, or adapters."""
+  def fits(chips, w):
+    larger = dataclasses.replace(machine, chips=chips)
+    return any(Price(shape, larger, mesh, w, PEAK, rows=mesh.row_shards,
+                     micro_rows=mesh.row_shards, whole=False).memory(
+                         mesh.row_shards, mesh.row_shards).fits
+               for mesh in larger.meshes(shape.heads))
+
+  kind = machine.accelerator.name
+  chips = next((c for c in (2**i for i in range(11)) if c > machine.chips
+                and fits(c, workload)), None)
+  lora = dataclasses.replace(workload, lora_rank=16)
+  return "; ".join((
+      f"it fits on {chips}x{kind}" if chips else "it fits on no number of them",
+      *(["or here with LoRA (--config.model.lora.rank=16)"] if fits(
+          machine.chips, lora) else []),
+      "or take larger chips, a smaller model or shorter answers"))
 
 
 def fitting(price: Price) -> Price:

@@ -12,7 +12,7 @@ TRAINERS = ("nemo-rl", "trl", "verl")
 
 def options(trainer: str, a: Allocation, *, seed: int, lr: float
             ) -> dict[str, object]:
-  """Returns option -> value of a run in another trainer.
+  """Option -> value of a run in another trainer.
 
   Args:
     trainer: one of TRAINERS.
@@ -48,7 +48,7 @@ def options(trainer: str, a: Allocation, *, seed: int, lr: float
 
 
 def text(trainer: str, a: Allocation, *, seed: int, lr: float) -> str:
-  """Returns the options of a run as one line of a shell."""
+  """The options of a run as one line of a shell."""
   dashes = "--" * (trainer == "trl")
   line = " ".join(f"{dashes}{name}={value}" for name, value in options(
       trainer, a, seed=seed, lr=lr).items())

@@ -1,8 +1,8 @@
 """Reads fit.json of launch.fit, and refuses what is not one by its key."""
 
 import dataclasses
-import functools
 import itertools
+import math
 import reprlib
 
 import numpy as np
@@ -38,7 +38,7 @@ class Best:
   C: float
   Bp: int
   n: int
-  interval: tuple[float, float] | None  # 95 %, of n; None in older files
+  interval: tuple[float, float] | None  # 95 %, of n
   agreeing: float  # share of the bootstrap draws with this n
   resolved: bool  # no curve beyond its data could change it
 
@@ -77,12 +77,12 @@ class Fitted:
   whose: str = "your"  # fit; or the study's
 
   def interval(self, C: float) -> tuple[float, float]:
-    """Returns the 95 % interval of n*(C)."""
+    """The 95 % interval of n*(C)."""
     low, high = laws.interval(self.law.log2(C), [d.log2(C) for d in self.draws])
     return float(2.0**low), float(2.0**high)
 
   def measured_ranges(self) -> list[tuple[float, float]]:
-    """Returns the ranges of C in which the best of several n is resolved."""
+    """The ranges of C in which the best of several n is resolved."""
     out = []
     if len(self.n) < 2:
       return out
@@ -94,156 +94,136 @@ class Fitted:
     return out
 
   def best_measured(self, C: float) -> Best | None:
-    """Returns the best configuration near C, or None where not resolved."""
+    """The best configuration near C, or None where not resolved."""
     if not any(low <= C <= high for low, high in self.measured_ranges()):
       return None
     return min((best for best in self.frontier if best.resolved),
                key=lambda best: abs(np.log(best.C / C)))
 
 
-# What a field of fit.json may be: (in words, whether a value is allowed).
-def _number(low: float, high: float):
-  return f"a number from {low:g} to {high:g}", lambda v: (
-      type(v) in (int, float) and low <= v <= high)
+# What a field may be; a list of one of these is a list whose items are.
+KINDS = {
+    "finite number": lambda v: type(v) in (int, float) and math.isfinite(v),
+    "whole number of at least 1": lambda v: type(v) is int and 1 <= v <= 2**50,
+    "true or false": lambda v: type(v) is bool,
+    "text": lambda v: type(v) is str,
+    "text or null": lambda v: v is None or type(v) is str,
+    "number or null": lambda v: v is None or type(v) in (int, float),
+    "object": lambda v: type(v) is dict}
+NUMBER, COUNT, FLAG, TEXT, NAME, SHARE, OBJECT = KINDS
+LAWS = {"sigmoid": (Sigmoid, ("L", "k", "log10_C0", "b")),
+        "fixed_batch": (FixedBatch, ("L", "k", "M0", "b"))}
+MOST_LOG2 = 64  # of n
 
 
-def _list(item, least: int = 0):
-  what, holds = item
-  return f"a list of {least} or more, each {what}", lambda v: (
-      isinstance(v, list) and len(v) >= least and all(map(holds, v)))
+class _Reader:
+  """Fields of a parsed fit.json; what is missing or wrong is named."""
+
+  def __init__(self, tree, path: str):
+    self.tree, self.path = tree, path
+
+  def get(self, kind, *keys: str, least: int = 0):
+    """tree[key]..., of this kind; a list has at least so many items."""
+    value = self.tree
+    for key in keys:
+      if not isinstance(value, dict) or key not in value:
+        self.refuse(f"{'.'.join(keys)} is missing")
+      value = value[key]
+    if not (isinstance(value, list) and len(value) >= least
+            and all(map(KINDS[kind[0]], value)) if isinstance(kind, list)
+            else KINDS[kind](value)):
+      what = (f"a list of {least} or more, each a {kind[0]}"
+              if isinstance(kind, list) else f"a {kind}")
+      self.refuse(f"{'.'.join(keys)} = {reprlib.repr(value)}, expected {what}")
+    return value
+
+  def inside(self, *keys: str) -> list["_Reader"]:
+    """Readers of the objects in a list."""
+    return [_Reader(value, f"{self.path}: {'.'.join(keys)}[{i}]")
+            for i, value in enumerate(self.get([OBJECT], *keys))]
+
+  def refuse(self, what: str):
+    raise InputError(f"{self.path}: not a fit.json of launch.fit, {what}; make "
+                     "it again with python -m launch.fit")
 
 
-def _one_of(*values):
-  return f"one of {values}", lambda v: type(v) is not list and any(
-      type(v) is type(x) and v == x for x in values)
+def _law(r: _Reader):
+  """(the law, its draws, the range of its data)."""
+  kind = r.get(TEXT, "law", "kind")
+  if kind not in LAWS:
+    r.refuse(f"law.kind = {kind!r}")
+  make, names = LAWS[kind]
+  B = [r.get(COUNT, "law", "B")] if make is FixedBatch else []
+  draws = r.tree["law"]["draws"] if "draws" in r.tree["law"] else None
+  if not isinstance(draws, list) or len(draws) < 2 or not all(
+      isinstance(d, list) and len(d) == 4 and all(map(KINDS[NUMBER], d))
+      for d in draws):
+    r.refuse("law.draws is missing or no list of at least 2 lists of 4 numbers")
+  best = [r.get(NUMBER, "law", name) for name in names]
+  for name, value in zip(names, best):
+    if name in "Lb" and abs(value) > MOST_LOG2 or name == "k" and value < 0:
+      r.refuse(f"law.{name} = {value}")
+  seen = tuple(r.get([NUMBER], "law", "C_seen", least=2))
+  if len(seen) > 2 or not 0 < seen[0] <= seen[1]:
+    r.refuse(f"law.C_seen = {list(seen)}, expected the lowest and highest C")
+  return make(*B, *best), tuple(make(*B, *draw) for draw in draws), seen
 
 
-_OBJECT = "an object", lambda v: isinstance(v, dict)
-_TEXT = "a text", lambda v: isinstance(v, str)
-_NAME = "a text or null", lambda v: v is None or isinstance(v, str)
-_COUNT = "a whole number from 1 to 2^50", lambda v: (
-    type(v) is int and 1 <= v <= 2**50)
-_COMPUTE = _number(1e-12, 1e40)
-_AGAIN = "make it again with python -m launch.fit"
-# Columns of a draw: parameter and its range; L and b are log2 of n.
-_LOG2, _SLOPE = _number(-64, 64), _number(0, 1e6)
-_PARAMETERS = {
-    "sigmoid": dict(L=_LOG2, k=_SLOPE, log10_C0=_number(-40, 40), b=_LOG2),
-    "fixed_batch": dict(L=_LOG2, k=_SLOPE, M0=_number(-1e12, 1e12), b=_LOG2)}
-
-
-def _field(tree, kind, *keys: str, path: str):
-  """Returns tree[key]...; InputError if it is missing or not of the kind."""
-  what, holds = kind
-  for key in keys:
-    if not isinstance(tree, dict) or key not in tree:
-      raise InputError(f"{path}: not a fit.json of launch.fit, "
-                       f"{'.'.join(keys)} is missing; {_AGAIN}")
-    tree = tree[key]
-  if not holds(tree):
-    raise InputError(f"{path}: {'.'.join(keys)} = {reprlib.repr(tree)}: "
-                     f"expected {what}; {_AGAIN}")
-  return tree
-
-
-def _law(fit: dict, path: str):
-  """Returns (the law, its draws); (None, ()) without a law."""
-  if _field(fit, ("anything", lambda v: True), "law", path=path) is None:
-    return None, ()
-  get = functools.partial(_field, fit, path=path)
-  kind = get(_one_of(*_PARAMETERS), "law", "kind")
-  ranges = _PARAMETERS[kind]
-  make = {"sigmoid": lambda draw: Sigmoid(*draw),
-          "fixed_batch": lambda draw: FixedBatch(
-              get(_COUNT, "law", "B"), *draw)}[kind]
-  best = [get(of, "law", name) for name, of in ranges.items()]
-  draws = get(_list(("a list of 4 numbers, as in law", lambda d: (
-      isinstance(d, list) and len(d) == 4 and all(
-          of[1](v) for of, v in zip(ranges.values(), d)))), 2), "law", "draws")
-  return make(best), tuple(map(make, draws))
-
-
-def _curve(curve, path: str) -> Curve:
-  get = functools.partial(_field, curve, path=path)
-  C = get(_list(_COMPUTE, 2), "C")
-  if any(b <= a for a, b in zip(C, C[1:])):
-    raise InputError(f"{path}: C does not rise; {_AGAIN}")
-  table = {name: tuple(get(_list(_number(-1e6, 1e6), len(C)), name)[:len(C)])
+def _curve(r: _Reader) -> Curve:
+  C = r.get([NUMBER], "C", least=2)
+  if any(b <= a for a, b in zip([0.0, *C], C)):
+    r.refuse("C does not rise")
+  table = {name: tuple(r.get([NUMBER], name, least=len(C))[:len(C)])
            for name in ("reward", "low", "high")}
-  return Curve(get(_COUNT, "Bp"), get(_COUNT, "n"), tuple(C), **table,
-               C_lo=get(_number(0, 1e40), "C_lo"),
-               C_hi=get(_COMPUTE, "C_hi"))
+  return Curve(r.get(COUNT, "Bp"), r.get(COUNT, "n"), tuple(C), **table,
+               C_lo=r.get(NUMBER, "C_lo"), C_hi=r.get(NUMBER, "C_hi"))
 
 
-def _frontier(fit: dict, path: str) -> tuple[Best, ...]:
-  """Returns the measured frontier; files of other tools may have none."""
-  if "frontier" not in fit:
-    return ()
-  if _field(fit, _one_of(True, False), "frontier", "tied", path=path):
+def _frontier(r: _Reader) -> tuple[Best, ...]:
+  """The measured frontier; files of other tools may have none."""
+  if "frontier" not in r.tree or r.get(FLAG, "frontier", "tied"):
     return ()  # no n is better than another
-  get = functools.partial(_field, fit["frontier"], path=f"{path}: frontier")
-  C = get(_list(_COMPUTE, 2), "C")
-  column = lambda item, name: get(_list(item, len(C)), name)
-  share = _number(0, 1)
-  columns = [column(_COUNT, "Bp"), column(_COUNT, "n"),
-             column(_one_of(True, False), "resolved"),
-             column((f"{share[0]} or null", lambda v: v is None or share[1](v)),
-                    "agreeing")]
-  ends = [[None] * len(C)] * 2
-  if "n_low" in fit["frontier"]:
-    count = f"{_COMPUTE[0]} or null", lambda v: v is None or _COMPUTE[1](v)
-    ends = [column(count, "n_low"), column(count, "n_high")]
+  C = r.get([NUMBER], "frontier", "C", least=2)
+  columns = [r.get([kind], "frontier", name, least=len(C)) for name, kind in (
+      ("Bp", COUNT), ("n", COUNT), ("resolved", FLAG), ("agreeing", SHARE),
+      ("n_low", SHARE), ("n_high", SHARE))]
   return tuple(
       Best(at, Bp, n, None if None in (low, high) else (low, high),
            agreeing or 0.0, resolved)
-      for at, Bp, n, resolved, agreeing, low, high in zip(C, *columns, *ends))
-
-
-def _runs(fit: dict, path: str) -> tuple[Run, ...]:
-  """Returns the runs of the study; files of other tools may have none."""
-  if "runs" not in fit["study"]:
-    return ()
-  out = []
-  for i, run in enumerate(_field(fit, _list(_OBJECT), "study", "runs",
-                                 path=path)):
-    get = functools.partial(_field, run, path=f"{path}: study.runs[{i}]")
-    seed = get(("a whole number or null", lambda v: v is None
-                or type(v) is int), "seed")
-    out.append(Run(get(_COUNT, "Bp"), get(_COUNT, "n"), seed,
-                   get(_list(_number(0, 1e40), 1), "C")[-1]))
-  return tuple(out)
+      for at, Bp, n, resolved, agreeing, low, high in zip(C, *columns))
 
 
 def read_fit(fit: dict, *, path: str) -> Fitted:
-  """Returns the law and the curves in a parsed fit.json.
+  """The law and the curves in a parsed fit.json.
 
   Raises:
     InputError: another kind or version of file; names the key.
   """
-  get = functools.partial(_field, fit, path=path)
-  get(_one_of(laws.FIT_VERSION), "version")
-  texts = lambda name: tuple(get(_list(_TEXT), "verdict", name))
-  law, draws = _law(fit, path)
-  unit = get(_TEXT, "study", "axis")
-  C_seen = None
-  if law is not None:
+  r = _Reader(fit, path)
+  if r.get(COUNT, "version") != laws.FIT_VERSION:
+    r.refuse(f"version = {fit['version']}")
+  unit, regime = r.get(TEXT, "study", "axis"), r.get(TEXT, "study", "regime")
+  if regime not in ("fixed_Bp", "fixed_B", "joint"):
+    r.refuse(f"study.regime = {regime!r}")
+  law, draws, C_seen = None, (), None
+  if "law" not in fit:
+    r.refuse("law is missing")
+  if fit["law"] is not None:
+    law, draws, C_seen = _law(r)
     if isinstance(law, FixedBatch) != (unit == "updates"):
-      raise InputError(f"{path}: study.axis = {unit!r} does not go with "
-                       f"law.kind; {_AGAIN}")
-    C_seen = tuple(get(_list(_COMPUTE, 2), "law", "C_seen"))
-    if len(C_seen) > 2 or C_seen[0] > C_seen[1]:
-      raise InputError(f"{path}: law.C_seen = {list(C_seen)}: expected the "
-                       f"lowest and the highest C; {_AGAIN}")
+      r.refuse(f"study.axis = {unit!r}, which does not go with law.kind")
   return Fitted(
       law=law, draws=draws, unit=unit, C_seen=C_seen,
-      curves=tuple(_curve(curve, f"{path}: curves[{i}]") for i, curve in
-                   enumerate(get(_list(_OBJECT), "curves"))),
-      metric=get(_TEXT, "study", "metric"),
-      stratum=get(_NAME, "study", "split"), model=get(_NAME, "study", "model"),
-      regime=get(_one_of("fixed_Bp", "fixed_B", "joint"), "study", "regime"),
-      Bp=tuple(get(_list(_COUNT, 1), "study", "Bp")),
-      n=tuple(get(_list(_COUNT, 1), "study", "n")),
-      identified=get(_one_of(True, False), "verdict", "identified")
-      and law is not None,
-      reasons=texts("reasons"), cautions=texts("cautions"), path=path,
-      frontier=_frontier(fit, path), runs=_runs(fit, path))
+      curves=tuple(map(_curve, r.inside("curves"))),
+      metric=r.get(TEXT, "study", "metric"),
+      stratum=r.get(NAME, "study", "split"), model=r.get(NAME, "study", "model"),
+      regime=regime, Bp=tuple(r.get([COUNT], "study", "Bp", least=1)),
+      n=tuple(r.get([COUNT], "study", "n", least=1)),
+      identified=r.get(FLAG, "verdict", "identified") and law is not None,
+      reasons=tuple(r.get([TEXT], "verdict", "reasons")),
+      cautions=tuple(r.get([TEXT], "verdict", "cautions")), path=path,
+      frontier=_frontier(r), runs=tuple(
+          Run(run.get(COUNT, "Bp"), run.get(COUNT, "n"),
+              run.get(SHARE, "seed"), run.get([NUMBER], "C", least=1)[-1])
+          for run in r.inside("study", "runs")) if "runs" in fit["study"]
+      else ())

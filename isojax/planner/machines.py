@@ -204,7 +204,6 @@ class Machine:
     return self.accelerator.hbm_bytes * (
         self.gpu_share if self.accelerator.platform == "gpu" else 1)
 
-
   def meshes(self, heads: int) -> list[Mesh]:
     """Every mesh of the chips over whose `tensor` the heads divide."""
     divisors = lambda x: [d for d in range(1, x + 1) if x % d == 0]

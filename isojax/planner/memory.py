@@ -94,7 +94,11 @@ class Programs:
 
 def programs(shape: ModelShape, w: Workload, mesh: Mesh,
              held: Held) -> Programs:
-  """The memory of isojax's programs, with remat and without adapters."""
+  """The memory of isojax's programs, without adapters.
+
+  Temporaries of the compiler are left out where the config has no remat, and
+  weights that it gathers over fsdp for longer than a layer.
+  """
   number, f = w.bytes("compute"), w.formats
   S, T, rows = w.lengths.max_prompt, w.lengths.max_response, held.rows
   shards, tensor, paged = mesh.weight_shards, mesh.tensor, held.pool is not None
@@ -120,6 +124,8 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
       number * 2 * mlp,
       number * attended + (4 + number) * heads * S * (not w.fused))
   token = number * (4 * shape.width + attended + 3 * mlp)
+  scores = heads * score_bytes(S + T, w.fused)
+  kept = number * shape.width if w.remat else token + scores
   matrices = shape.layers * shape.layer_matmul / shards
   return Programs(
       state=state, reference=state * w.recipe.reference,
@@ -131,7 +137,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
       prefilling=first * S * forward,
       drawing=drawing + held.slots * DRAWN * 4 * shape.vocab / tensor,
       copy=number * matrices,
-      kept=(number * shape.layers * shape.width * (rows * T + held.prompts * S)
+      kept=(shape.layers * kept * (rows * T + held.prompts * S)
             + kv * (rows + held.prompts) * S
             # Hidden states and their gradient, where the head is wider.
             + 2 * (w.bytes("head") - number) * shape.width * rows * T),
@@ -139,7 +145,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
           words + min(head_chunk(shape.vocab), rows * T)
           * shape.vocab / tensor),
       backward=(w.bytes("reduce") * matrices + 4 * words / mesh.fsdp
-                + rows * T * (token + heads * score_bytes(S + T, w.fused))))
+                + rows * T * (token + scores)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,55 +196,25 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
            held: Held) -> Memory:
   """Bytes of a step on each device.
 
-  A padded workload with remat is priced by `programs`. Other workloads exclude
-  temporaries of the compiler, and weights that it gathers over fsdp for longer
-  than a layer. With LoRA, the base and the merged weights are copies in the
-  compute dtype, the update has gradients of whole matrices, and the reference
-  costs nothing.
+  With LoRA, the base and the merged weights are copies in the compute dtype, the
+  update has gradients of whole matrices, and the reference costs nothing.
   """
-  number, shards, lora = (w.bytes("compute"), mesh.weight_shards,
-                          w.lora_rank is not None)
+  p, lora, shards = (programs(shape, w, mesh, held), w.lora_rank is not None,
+                     mesh.weight_shards)
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
-  # Its gradients follow the policy's, which are larger by those of the head.
-  critic = w.recipe.own_critic * 12 / shards * (
-      trained + shape.width - shape.head * (not shape.tied and not lora))
-  if w.padded and w.remat and not lora:
-    p = programs(shape, w, mesh, held)
-    return Memory(
-        masters=p.state, moments=2 * p.state, reference=p.reference,
-        critic=critic, copy=p.weights, cache=p.cache + p.window,
-        # With the whole cache: temporaries of decoding, or the old part of a
-        # growth.
-        sample_logits=max(p.drawing, SHORTER * p.part), update_copy=p.copy,
-        gradients=p.state, activations=p.kept + max(0.0, p.backward - p.head),
-        update_logits=p.head, available=machine.usable_bytes)
-  # A token in a layer: residual and normed input twice, query, key, value and
-  # their product, three of the mlp; float32 scores and their softmax if stored.
-  length, heads = w.lengths.longest, shape.heads / mesh.tensor
-  layer = length * number * (
-      4 * shape.width
-      + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim / mesh.tensor
-      + 3 * shape.mlp / mesh.tensor) + (
-          w.padded * length * score_bytes(length, w.fused) * heads)
-  kept = shape.layers * length * shape.width * number + layer if w.remat else (
-      shape.layers * layer)
-  copy = number * shape.params / shards
-  stored = held.slots * length if held.pool is None else held.pool
+  copy = lora * w.bytes("compute") * shape.params / shards
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
-      copy=sizes.weight_bytes(
-          shape, w.formats.weights, w.formats.sampled_head) / (
-              mesh.tensor if held.whole else shards) + lora * copy,
-      update_copy=copy + (
-          w.bytes("head") - number) * shape.head / shards + lora * (
-          copy + w.bytes("reduce") * shape.params / shards),
-      reference=4 * shape.params / shards * (
-          w.recipe.reference and not lora),
-      critic=critic,
-      cache=stored * shape.kv_bytes_per_token(w.bytes("cache"))
-      / min(mesh.tensor, shape.kv_heads),
-      sample_logits=4 * held.slots * shape.vocab / mesh.tensor,
-      gradients=4 * trained / shards, activations=held.rows * kept,
-      update_logits=2 * 4 * shape.vocab / mesh.tensor * min(
-          head_chunk(shape.vocab), held.rows * w.lengths.max_response),
+      reference=p.reference * (not lora),
+      # Its gradients follow the policy's, which are larger by those of the head.
+      critic=w.recipe.own_critic * 12 / shards * (
+          trained + shape.width - shape.head * (not shape.tied and not lora)),
+      copy=p.weights + copy, cache=p.cache + p.window,
+      # With the whole cache: temporaries of decoding, or the old part of a
+      # growth.
+      sample_logits=max(p.drawing, SHORTER * p.part),
+      update_copy=p.copy + copy + (
+          lora * w.bytes("reduce") * shape.params / shards),
+      gradients=4 * trained / shards,
+      activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
       available=machine.usable_bytes)

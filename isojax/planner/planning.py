@@ -152,9 +152,12 @@ def advised(task: Task):
     divided = staged(task, q, answer, hours)
     if divided:
       return divided
-  a, proposal = answer.allocation, ()
+  a, lead, warnings = answer.allocation, (), answer.warnings
   if pods:
     a, proposal = down_sampled(task, a, own)
+    share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
+    lead = (f"train on {share}: {proposal.basis}",)
+    warnings += proposal.warnings
   # PODS's rule, unless the config names another.
   given = ask.config is not None and ask.config.recipe.loss.selection != "all"
   selection = None if a.m is None or given else "max_variance"
@@ -164,8 +167,8 @@ def advised(task: Task):
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
           a, near, task.expected, functools.partial(
-              advice_lib.predict, task.law))), answer.warnings,
-      (*text_lib.explained(q, answer), task.rate, *proposal))
+              advice_lib.predict, task.law)), *lead), warnings,
+      (*text_lib.explained(q, answer), task.rate))
 
 
 def own_arms(ask: Request) -> list[pods_lib.Own] | None:
@@ -184,8 +187,8 @@ def with_m(price: Price, own, n: int) -> Price:
 
 
 def down_sampled(task: Task, a: Allocation,
-                 own) -> tuple[Allocation, tuple[str, ...]]:
-  """The allocation with m of --pods, and its words.
+                 own) -> tuple[Allocation, pods_lib.Proposal]:
+  """The allocation with m of --pods, and why.
 
   m = n is written only where it replaces an m of the config.
   """
@@ -198,8 +201,7 @@ def down_sampled(task: Task, a: Allocation,
   m = proposal.m
   if m == a.n and not (task.ask.config and task.ask.config.alloc.m):
     m = None
-  return dataclasses.replace(a, m=m), text_lib.down_sampled(
-      a.n, proposal, step_ratio)
+  return dataclasses.replace(a, m=m), proposal
 
 
 def staged(task: Task, q: Question, answer: Advice, hours: float):

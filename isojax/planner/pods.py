@@ -30,7 +30,7 @@ class Published:
 
   @property
   def rollouts_needed(self) -> float:
-    """Returns the rollouts sampled up to the threshold, over the baseline's."""
+    """The rollouts sampled up to the threshold, over the baseline's."""
     return self.rollouts * self.seconds[0] / self.seconds[1] / self.speedup
 
 
@@ -74,45 +74,34 @@ class Proposal:
 
 
 def read_own(document: dict, *, path: str) -> list[Own]:
-  """Returns the arms of speedup.json; InputError if it is another file."""
+  """The arms of speedup.json; InputError if it is another file."""
   try:
-    out = []
-    if not isinstance(document, dict) or "arms" not in document:
-      raise ValueError("it has no arms")
-    for arm in document["arms"]:
-      interval = arm["interval"]
-      n, m = arm["n"], arm["m"]
-      verdict = arm["verdict"]
-      if verdict not in VERDICTS:
-        raise ValueError(f"verdict {verdict!r}")
-      if verdict == "never" and (
-          arm["never"] is None or arm["never"] < SURE
-          or arm["end"] < document["baseline"]["time"]):
-        verdict = "not resolved"  # few runs, noise, or a run that ended early
-      out.append(Own(
-          str(arm["name"]), None if None in (n, m) else n / m,
-          None if arm["ratio"] is None else float(arm["ratio"]),
-          None if interval is None else (float(interval[0]),
-                                         float(interval[2])),
-          verdict))
     if document["axis"] != "device_seconds":
       raise ValueError(f"axis {document['axis']!r}, not device_seconds")
-    return out
-  except (KeyError, TypeError, ValueError, IndexError) as error:
+    return [_own(arm, document) for arm in document["arms"]]
+  except (KeyError, TypeError, ValueError) as error:
+    what = (f"the field {error} is missing" if isinstance(error, KeyError)
+            else str(error))
     raise InputError(
-        f"{path}: {_wrong(error)}; expected speedup.json on the axis "
-        "device_seconds: make it with python -m launch.speedup --out=FOLDER"
-    ) from error
+        f"{path}: {what}; expected speedup.json on the axis device_seconds: "
+        "make it with python -m launch.speedup --out=FOLDER") from error
 
 
-def _wrong(error: Exception) -> str:
-  """Returns what is wrong with speedup.json, from the error of reading it."""
-  return (f"the field {error.args[0]!r} is missing"
-          if isinstance(error, KeyError) else str(error))
+def _own(arm: dict, document: dict) -> Own:
+  n, m, verdict, interval = (arm[name] for name in (
+      "n", "m", "verdict", "interval"))
+  if verdict not in VERDICTS:
+    raise ValueError(f"verdict {verdict!r}")
+  if verdict == "never" and (
+      arm["never"] is None or arm["never"] < SURE
+      or arm["end"] < document["baseline"]["time"]):
+    verdict = "not resolved"  # few runs, noise, or a run that ended early
+  return Own(arm["name"], None if None in (n, m) else n / m, arm["ratio"],
+             interval and (interval[0], interval[2]), verdict)
 
 
 def candidates(n: int) -> list[int]:
-  """Returns m = n, and n / 2, n / 4, ... down to FEWEST_M, where whole."""
+  """M = n, and n / 2, n / 4, ... down to FEWEST_M, where whole."""
   out = [n]
   while out[-1] % 2 == 0 and out[-1] // 2 >= FEWEST_M:
     out.append(out[-1] // 2)
@@ -120,12 +109,12 @@ def candidates(n: int) -> list[int]:
 
 
 def _nearest(n: int, ratio: float) -> int:
-  """Returns the candidate below n whose n / m is nearest to a ratio."""
+  """The candidate below n whose n / m is nearest to a ratio."""
   return min(candidates(n)[1:], key=lambda m: abs(n / m - ratio))
 
 
 def by_price(step_ratio: float) -> str:
-  """Returns what a step's price means for PODS's published rollouts.
+  """What a step's price means for PODS's published rollouts.
 
   Args:
     step_ratio: seconds of a step with m = n over those with this m.
@@ -143,7 +132,7 @@ def by_price(step_ratio: float) -> str:
 
 def propose(n: int, *, own: list[Own] | None,
             step_ratio) -> Proposal:
-  """Returns m for groups of n rollouts.
+  """M for groups of n rollouts.
 
   Args:
     n: rollouts sampled per problem.

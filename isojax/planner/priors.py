@@ -84,7 +84,7 @@ STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
 
 def stratum_of(pass_rate_Q) -> str:
-  """Returns easy or hard, from the base policy's avg@16 on each problem.
+  """Easy or hard, from the base policy's avg@16 on each problem.
 
   Raises:
     InputError: most problems are of neither kind; there is no prior for them.

@@ -29,7 +29,7 @@ class Schedule:
 
 def pieces_of(n_at, *, low: int, high: int,
               step) -> tuple[tuple[int, int], ...]:
-  """Returns the pieces of a step function n_at of C, from C = 0.
+  """The pieces of a step function n_at of C, from C = 0.
 
   Between 0 and `low`, n is n_at(low). The first C of each piece is exact, if n
   does not change twice between two values of the grid. A piece that is shorter
@@ -62,7 +62,7 @@ def pieces_of(n_at, *, low: int, high: int,
 
 
 def _first(q: Question) -> int:
-  """Returns the first C, in rollouts, at which the law or the data are known.
+  """The first C, in rollouts, at which the law or the data are known.
 
   Raises:
     InputError: the law has no n*(C) along a run.
@@ -89,7 +89,7 @@ def _first(q: Question) -> int:
 
 
 def follow(q: Question) -> tuple[int, Schedule]:
-  """Returns Bp and the schedule of a run with the budget of the question.
+  """Bp and the schedule of a run with the budget of the question.
 
   n is n*(C) to a power of two. A law that is not identified is not followed:
   its measured frontier is, with the tested n, where the best one is resolved.

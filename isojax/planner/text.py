@@ -6,9 +6,8 @@ import math
 from isojax import plan_file
 from isojax.allocation import Allocation
 from isojax.errors import InputError
-from isojax.format import aligned, duration, many, number, pair, rounded
+from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost
-from isojax.planner import pods
 from isojax.planner import prices
 from isojax.planner.advice import Advice, Answer, Prediction, Question
 from isojax.planner.cost import Price
@@ -185,32 +184,6 @@ def explained(q: Question, a: Advice) -> tuple[str, ...]:
           else ""),
       *([f"predicted reward {reward(a.prediction)}"] if a.prediction else []),
       *(f"moved: {change}" for change in a.changes))
-
-
-def down_sampled(n: int, proposal: pods.Proposal,
-                 step_ratio) -> tuple[str, ...]:
-  """The m that could be trained on, PODS's runs, and the proposal.
-
-  Args:
-    n: rollouts sampled per problem.
-    proposal: the answer.
-    step_ratio: m -> seconds of a step with m = n over those with m, or None.
-  """
-  lines = [["m of n", "n/m", "step saved"]]
-  for m in pods.candidates(n):
-    lines.append([f"{m} of {n}" + " *" * (m == proposal.m), f"{n / m:g}",
-                  f"{1 - 1 / step_ratio(m):.0%}" if step_ratio else "-"])
-  seen = [["published by PODS", "n/m", "against", "step saved", "speed-up",
-           "95%", "rollouts needed"]]
-  for p in pods.PUBLISHED:
-    seen.append([
-        p.setting, "{}/{}".format(*p.kept), "{}/{}".format(*p.baseline),
-        f"{1 - p.seconds[1] / p.seconds[0]:.0%}", f"{p.speedup:g}x",
-        pair(p.interval, "{:g}".format), f"{p.rollouts_needed:.2f}x"])
-  share = "all" if proposal.m == n else f"m = {proposal.m} of n = {n}"
-  return (aligned(lines), aligned(seen),
-          f"train on {share}: {proposal.basis}",
-          *(f"warning: {warning}" for warning in proposal.warnings))
 
 
 def staged(one: Advice, last: Allocation, expected: dict | None,

@@ -291,12 +291,12 @@ def test_a_packed_price_fits_and_is_as_fast_as_any():
 
 
 def test_kl_needs_the_memory_of_a_reference():
-  cards = dataclasses.replace(machine("2xh100"), gpu_share=0.95)
+  cards = dataclasses.replace(machine("4xh100"), gpu_share=0.6)
   fits = lambda kl: cost.packed(
       SEVEN_B, work(recipe=dict(kl=kl)), cards, rows=64, efficiency=CALIBRATED)
-  assert fits(False).mesh == Mesh(1, 1, 2)
-  with pytest.raises(InputError, match="2xh100: the model does not fit.*76 GB"
-                     r".* \(masters 15.2, moments 30.5, .*reference 15.2"):
+  assert fits(False).mesh == Mesh(1, 1, 4)
+  with pytest.raises(InputError, match="4xh100: the model does not fit.*48 GB"
+                     r".* \(masters 7.62, moments 15.2, .*reference 7.62"):
     fits(True)
 
 

@@ -69,7 +69,8 @@ def test_a_fit_without_a_law_is_read_with_its_frontier():
   fit["law"], fit["verdict"]["identified"] = None, False
   fit["frontier"] = {
       "C": [1e4, 2e4, 4e4], "Bp": [16, 16, 16], "n": [4, 8, 8], "tied": False,
-      "resolved": [True, True, False], "agreeing": [1.0, 0.9, None]}
+      "resolved": [True, True, False], "agreeing": [1.0, 0.9, None],
+      "n_low": [None] * 3, "n_high": [None] * 3}
   read = fit_file.read_fit(fit, path="fit.json")
   assert read.law is None and not read.identified
   assert read.measured_ranges() == [(1e4, 2e4)]
@@ -80,7 +81,7 @@ def test_a_fit_without_a_law_is_read_with_its_frontier():
   fit["frontier"]["tied"] = True
   assert fit_file.read_fit(fit, path="fit.json").frontier == ()
   fit["frontier"] = {"C": [1.0, 2.0], "tied": False}
-  with pytest.raises(InputError, match="fit.json: frontier: .*Bp is missing"):
+  with pytest.raises(InputError, match="fit.json: .*frontier.Bp is missing"):
     fit_file.read_fit(fit, path="fit.json")
 
 
