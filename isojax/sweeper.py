@@ -139,7 +139,8 @@ def workers_here(count: int | None, per_run: int) -> list[Worker]:
   if os.environ.get("JAX_PLATFORMS") != "cpu":
     *_, platform, number = subprocess.run(
         [sys.executable, "-c", PROBE], check=True, text=True,
-        stdout=subprocess.PIPE).stdout.split()
+        stdout=subprocess.PIPE, env=os.environ | {
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}).stdout.split()
   if platform == "cpu":
     ids = sorted(os.sched_getaffinity(0)) if hasattr(
         os, "sched_getaffinity") else list(range(os.cpu_count()))
