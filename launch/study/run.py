@@ -5,16 +5,11 @@ import os
 import subprocess
 import sys
 
-from isojax import cli
-from isojax import config_file
-from isojax import sweeper
+from isojax import cli, config_file, sweeper
 from isojax.api import sweeps
 from isojax.errors import InputError
 from isojax.ledger import records
-from launch.study import arms
-from launch.study import ledger
-
-FAILED = 1  # exit code of launch.sweep: some runs failed
+from launch.study import arms, ledger
 
 
 def read_part(path: str) -> arms.Part:
@@ -43,7 +38,7 @@ def sweep(config, root: str, workers: int | None) -> str:
   Args:
     config: what the runs share.
     root: folder of the runs. Parts that share it share equal runs.
-    workers: runs at once; None: the choice of launch.sweep.
+    workers: runs at once; None: as many as the devices allow.
 
   Returns:
     The path of its ledger, ROOT/PART.jsonl.gz.
@@ -52,23 +47,25 @@ def sweep(config, root: str, workers: int | None) -> str:
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   os.makedirs(root, exist_ok=True)
   records.replace(plan, arms.plan(arms.planned(part), config).encode())
-  words = [sys.executable, "-m", "launch.sweep", f"--plan={plan}",
-           f"--root={root}", *cli.config_arguments(sys.argv)]
-  if workers is not None:
-    words.append(f"--workers={workers}")
-  code = subprocess.call(words)
-  if code not in (0, FAILED):
-    sys.exit(code)
+  if sweeper.sweep(planned_runs(config, root), sweeper.workers_here(
+      workers, sweeps.devices_of_mesh(config)), tries=3):
+    sys.exit(cli.PREEMPTED)
   return collect(config, root)
 
 
-def collect(config, root: str) -> str:
-  """Writes the ledger of the runs so far; returns its path."""
+def planned_runs(config, root: str) -> list[sweeper.Run]:
+  """The runs of the part's plan in a root."""
   part = read_part(cli.config_path(sys.argv))
   runs, wrong = sweeps.of_plan(
       os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
   if wrong:
     raise InputError("; ".join(wrong))
+  return runs
+
+
+def collect(config, root: str) -> str:
+  """Writes the ledger of the runs so far; returns its path."""
+  part, runs = read_part(cli.config_path(sys.argv)), planned_runs(config, root)
   lines = [ledger.header(part, code_version())]
   for planned, run in zip(arms.planned(part), runs, strict=True):
     path = os.path.join(run.folder, "records.jsonl")
