@@ -2,10 +2,10 @@
 
 import dataclasses
 import gc
+from importlib import metadata
 import importlib.util
 import os
 import tempfile
-from importlib import metadata
 
 # Before jax is imported: more threads than collectives in flight, and devices.
 os.environ["NPROC"] = "32"
@@ -34,8 +34,7 @@ import pytest
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
-from tests import command
-from tests import gcs_server
+from tests import command, gcs_server
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The same commit is always tested with the same examples.

@@ -1,4 +1,4 @@
-"""Starts isojax.main in processes, kills them, and compares what two runs wrote."""
+"""Starts and kills isojax.main in processes, and compares what runs wrote."""
 
 import collections
 import contextlib

@@ -10,12 +10,14 @@ import dataclasses
 import numpy as np
 
 from isojax import laws
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import curves
-from isojax.frontier import diagnostics
-from isojax.frontier import scalerl
-from isojax.frontier import verdict
+from isojax.frontier import (
+  analysis,
+  bootstrap,
+  curves,
+  diagnostics,
+  scalerl,
+  verdict,
+)
 from tests.frontier import synthetic
 
 C_MAX = 4e6  # rollouts per run, three times C0

@@ -24,12 +24,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isojax import evaluate
-from isojax.frontier import curves
-from isojax.frontier import envelope
-from isojax.frontier import scalerl
-from isojax import allocation
-from isojax import laws
+from isojax import allocation, evaluate, laws
+from isojax.frontier import curves, envelope, scalerl
 from isojax.planner import priors
 
 PUBLISHED = pathlib.Path(__file__).parents[1] / "data/published"

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 import isojax
-from isojax import components
-from isojax import rng
+from isojax import components, rng
 from isojax import step as step_lib
 from isojax.sampling import sampler as sampler_lib
 

@@ -8,8 +8,7 @@ geometric mean, and memory by 15 %.
 import math
 import re
 
-from tests.golden import baseline
-from tests.golden import plans
+from tests.golden import baseline, plans
 
 ANCHOR = "--rollouts=1e6 --stratum=hard --Bp=32 --n=64"
 

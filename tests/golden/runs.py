@@ -9,8 +9,7 @@ import numpy as np
 from safetensors import numpy as safetensors
 
 import isojax
-from tests.golden import adapter
-from tests.golden import baseline
+from tests.golden import adapter, baseline
 
 SMALL = dict(alloc=dict(Bp=8, n=8, C=512), eval=dict(k=1, first=300),
              sampler=dict(slots=32), checkpoint=dict(every_steps=5))

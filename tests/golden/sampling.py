@@ -4,13 +4,12 @@ import hashlib
 
 import numpy as np
 
-from tests.golden import adapter
-from tests.golden import baseline
+from tests.golden import adapter, baseline
 
 SIZES = dict(slots=20, max_new_tokens=40)
 PAGED = dict(page=4, expected_tokens=4.0)
 FIXED = dict(ends=False, temperature=1.0, top_p=1.0)
-SKEWED = dict(ends=True, temperature=3.0, top_p=1.0)  # from 3 tokens to the most
+SKEWED = dict(ends=True, temperature=3.0, top_p=1.0)  # 3 tokens to 40
 NATURAL = dict(ends=True, temperature=1.0, top_p=1.0)
 # Name -> section sampler, how it draws.
 CASES = {

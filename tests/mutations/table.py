@@ -34,5 +34,5 @@ def mutated(text: str, mutation: Mutation) -> str:
   if count != 1:
     raise ValueError(
         f"mutation {mutation.name!r}: {mutation.old!r} occurs {count} times in "
-        f"{mutation.file}, expected once; update tests/mutations/mutations.toml")
+        f"{mutation.file}, expected once; update mutations.toml")
   return text.replace(mutation.old, mutation.new)

@@ -23,5 +23,5 @@ def test_a_mutation_of_code_that_changed_is_an_error():
   mutation = table.Mutation("sign", "isojax/x.py", "a + b", "a - b", ())
   assert table.mutated("y = a + b\n", mutation) == "y = a - b\n"
   for text in ("y = a\n", "y = a + b + a + b\n"):
-    with pytest.raises(ValueError, match="update tests/mutations"):
+    with pytest.raises(ValueError, match="update mutations.toml"):
       table.mutated(text, mutation)

@@ -15,10 +15,7 @@ import torch
 import transformers
 
 from isojax import mesh as mesh_lib
-from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import hf_weights
-from isojax.models import lora
+from isojax.models import decoder, hf_config, hf_weights, lora
 from isojax.sampling import sampler as sampler_lib
 from isojax.types import Prompts
 
@@ -109,7 +106,8 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
       1, jax.random.key(0),
       temperature=np.float32(0), top_p=np.float32(1))
   greedy = [row[:n].tolist()
-            for row, n in zip(rollouts.tokens_RxT, rollouts.len_R)]
+            for row, n in zip(rollouts.tokens_RxT, rollouts.len_R,
+                                strict=True)]
   return [x[:n] for x, n in zip(np.asarray(forward(params)), lengths)], (
       greedy), params
 
@@ -121,8 +119,9 @@ def theirs(model, prompts: list[list[int]], *, eos: tuple[int, ...], new: int):
     with torch.no_grad():
       logits.append(model(torch.tensor([ids])).logits[0].numpy())
       text = model.generate(
-          torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=int),
-          do_sample=False, max_new_tokens=new, eos_token_id=list(eos))[
+          torch.tensor([ids]), do_sample=False,
+          attention_mask=torch.ones(1, len(ids), dtype=int),
+          max_new_tokens=new, eos_token_id=list(eos))[
               0, len(ids):].tolist()
     greedy.append(text)
   return logits, greedy

@@ -41,7 +41,8 @@ def test_undisturbed(one, tmp_path):
 def test_each_host_killed_once(one, tmp_path, started):
   folder = str(tmp_path / "killed")
   for victim in (1, 0):
-    started.append(run := processes.start(folder, ARGUMENTS, count=2, devices=2))
+    run = processes.start(folder, ARGUMENTS, count=2, devices=2)
+    started.append(run)
     run.wait_for((2 - victim) * M // 3)
     run.processes[victim].kill()
     assert run.processes[1 - victim].wait() in (cli.PEER_LOST, -signal.SIGABRT)

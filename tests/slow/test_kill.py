@@ -3,8 +3,7 @@ four devices agree with one."""
 
 import pytest
 
-from tests import few
-from tests import processes
+from tests import few, processes
 from tests.golden import runs
 
 # About 16 steps, and checkpoints between which the kills happen.
