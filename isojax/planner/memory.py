@@ -145,7 +145,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
           words + min(head_chunk(shape.vocab), rows * T)
           * shape.vocab / tensor),
       backward=(w.bytes("reduce") * matrices + 4 * words / mesh.fsdp
-                + rows * T * (token + scores)))
+                + w.remat * rows * T * (token + scores)))
 
 
 @dataclasses.dataclass(frozen=True)
