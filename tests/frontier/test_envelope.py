@@ -55,6 +55,15 @@ def test_a_configuration_that_was_not_evaluated_yet_does_not_lead():
   assert frontier.reward_DxG[0, 0] == pytest.approx(0.5 - 0.4 * np.exp(-2))
 
 
+def test_of_unsolved_configurations_one_that_was_evaluated_leads():
+  """All rewards are 0; the first begins at 50."""
+  zero = dataclasses.replace(rising(0.5, 0.1), b_D=np.zeros(1),
+                             s_D=np.zeros(1))
+  frontier = envelope.envelope(
+      [dataclasses.replace(zero, C_lo=50.0), zero], [20.0])
+  assert frontier.best_DxG.tolist() == [[1]]
+
+
 def test_the_law_of_the_true_frontier():
   truth = json.loads((DATA / "synthetic_frontier_truth.json").read_text())
   grid, wanted = truth["n_star_on_grid"], truth["sigmoid_refit_on_grid"]
