@@ -206,8 +206,8 @@ def scalerl_matched(study: Study, hill: list[dict], *,
   for cell in study.configurations:
     fits = [law for key, law in found.free.items() if key[:2] == cell]
     if len(fits) > 1:
-      repeated.append({"Bp": cell[0], "n": cell[1], **dataclasses.asdict(
-          scalerl.error_margin(fits))})
+      repeated.append({"Bp": cell[0], "n": cell[1],
+                       **scalerl.error_margin(fits)})
   return {"A": found.A, "spread": found.spread, "margin": scalerl.A_MARGIN,
           "comparable": found.comparable, "repeated": repeated,
           "rows": [{"Bp": key[0], "n": key[1], "run_id": key[2],

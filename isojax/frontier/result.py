@@ -11,7 +11,7 @@ from isojax.frontier import analysis, bootstrap, fit_json, labels, next_sweep
 from isojax.frontier import study as study_lib
 from isojax.frontier.formats import base
 from isojax.frontier.read import Row
-from isojax.frontier.study import Selection, Study
+from isojax.frontier.study import Selection, Study, UNKNOWN
 from isojax.ledger import records
 
 FEW = 4  # runs that the summary lists
@@ -45,8 +45,9 @@ def summary(found: dict) -> str:
   study, law, verdict = found["study"], found["law"], found["verdict"]
   lines = [f"{many(len(study['runs']), 'run')}, n = "
            f"{', '.join(map(str, study['n']))} at Bp = "
-           f"{', '.join(map(str, study['Bp']))}; {study['metric']} on "
-           f"{study['eval_set']} against {study['axis']}",
+           f"{', '.join(map(str, study['Bp']))}; {study['metric']}"
+           + (f" on {study['eval_set']}" if study["eval_set"] != UNKNOWN
+              else "") + f" against {study['axis']}",
            *(curve_of(run, found) for run in study["runs"]
              if len(study["runs"]) <= FEW),
            "identified" if verdict["identified"] else "NOT identified:",

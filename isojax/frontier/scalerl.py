@@ -305,21 +305,11 @@ def fit_power_law(C_E, R_E, *, min_C) -> Fit:
   return Fit(PowerLaw(A, log_gap + B * math.log(C[0]), B), *rest)
 
 
-@dataclasses.dataclass(frozen=True)
-class Margin:
-  """A of runs that differ only in the seed."""
-
-  A: float  # mean
-  plus_minus: float  # half of the range
-  count: int
-
-
-def error_margin(fits) -> Margin:
-  """How much A varies between repeated runs of one setting."""
+def error_margin(fits: list[Fit]) -> dict:
+  """The mean A of two or more runs of one setting, and half of its range."""
   A = [f.law.A for f in fits]
-  if len(A) < 2:
-    raise InputError(f"{len(A)} fits: expected two or more repeated runs")
-  return Margin(float(np.mean(A)), (max(A) - min(A)) / 2, len(A))
+  return {"A": float(np.mean(A)), "plus_minus": (max(A) - min(A)) / 2,
+          "count": len(A)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def test_a_dip_is_told_and_fitted():
   assert told in collapse.dip(run(dipping))
   assert told in collapse.dip(run(dipping, known=False))  # 0.25 > 0.05
   assert collapse.dip(run([[1] * 9, BEST, FALLEN, BEST])) is None
-  assert collapse.dip(run([[1] * 9, low, BEST, BEST])) is None  # before the best
+  assert collapse.dip(run([[1] * 9, low, BEST, BEST])) is None  # earlier
   assert collapse.dip(run([[1] * 9, BEST, low])) is None  # it falls
   after = [[1] * 9, BEST, low, [4] * 9]  # a new best; the old one counts
   assert told in collapse.dip(run(after))

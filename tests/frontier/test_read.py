@@ -432,6 +432,10 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
      dict(columns={"avg": "eval/acc"}, fixed=OURS), "avg", [(.5,)], []),
     ("a.jsonl", lines({"step": 1, "metrics": {"val": {"acc": 0.5}}}),
      dict(columns={"avg": "metrics.val.acc"}, fixed=OURS), "avg", [(.5,)], []),
+    # models of one table are not seeds of one configuration
+    ("m.csv", "model_name,step,avg\nq,1,0.5\np,1,0.5\n",
+     dict(fixed=OURS, columns={"run_id": "model_name"}), "run_id model",
+     [("q", "q"), ("p", "p")], []),
     ("b.csv", "\ufeffBp\tn\tstep\tavg\r\n4\t8\t1.0\t0.5\r\n", {}, "Bp step",
      [(4, 1)], []),
     ("s.csv", "avg\n0.5\n", dict(fixed=OURS | {"step": 3}), "rollouts",
@@ -618,8 +622,8 @@ BAD = [  # content, flags, words
     # consoles
     (printed(**ROW) * 2, dict(fixed=SIZE, **TRAIN),
      ["no step", "--fixed=logging_steps="]),
-    ("num_generations=4\nnum_generations=16\nTotal batch size (4 x 8 x 1) = 32\n"
-     + bar(1) + printed(**ROW), TRAIN, ["expected n"]),
+    ("num_generations=4\nnum_generations=16\n"
+     "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN, ["expected n"]),
     (CONFIG + verl((1, {SCORE: .25}), (2, {SCORE: .5})), {},
      ["--columns=avg=critic/score/mean"]),
 ]
@@ -652,6 +656,13 @@ def test_bad_texts_are_refused(write, content, how, words):
 ])
 def test_bad_questions_are_refused(name, how, words):
   check(LOGS / name, words, **how)
+
+
+@pytest.mark.parametrize("low, high", [(1, 0), (0, math.inf), (0, math.nan)])
+def test_a_scale_is_a_range(low, high):
+  assert read.span("avg", -1, 1, "-1:1") == (-1, 1)
+  with pytest.raises(InputError, match="--scale=avg=1:0"):
+    read.span("avg", low, high, "1:0")
 
 
 @hypothesis.given(st.lists(st.tuples(

@@ -126,7 +126,8 @@ def test_a_missing_column_names_those_that_are_there():
   some = rows()
   for row in some:
     del row.fields["n"]
-  with pytest.raises(InputError, match="a.jsonl:1: no n; give its column, .*; there are: run_id"):
+  with pytest.raises(InputError, match="a.jsonl:1: no n; give its column, "
+                     ".*; there are: run_id"):
     study_lib.from_rows(some, WANTED)
   with pytest.raises(InputError, match="no gpu_hours.*--columns=gpu_hours="):
     study_lib.from_rows(rows(), dataclasses.replace(WANTED, axis="gpu_hours"))

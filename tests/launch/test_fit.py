@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from tests.frontier import synthetic
 from tests import command
+from tests.frontier import synthetic
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -34,33 +34,17 @@ COLUMNS = ("--columns=step=iteration,run_id=name,correct=per_problem,"
            "seed=lr_seed,avg=acc,rollouts=cum,Bp=problems,n=group")
 
 
-def test_files_after_a_flag_are_read_too(tmp_path):
-  """The shell makes --records a.csv b.csv of --records *.csv."""
-  study = synthetic.study(
-      synthetic.saturating(), C_max=6e6, evaluations=4, seeds=1, Q=20, k=4,
-      spread=0.5, run_sd=0.0, seed=3)
-  by_n = {}
-  for run in study.runs[:2]:
-    by_n.setdefault(run.n, []).append(run)
-  (first, *more) = [f"{n}.csv" for n in by_n]
-  for n, runs in by_n.items():
-    (tmp_path / f"{n}.csv").write_text(table_of(runs, 4))
-  code, out, err = launch(
-      "launch.fit", "--records", first, *more, "--format=table", "--draws=100",
-      COLUMNS, "--fixed=k=4", "--out=out", cwd=tmp_path)
-  assert code == 0, err
-  tested = json.loads((tmp_path / "out/fit.json").read_text())["study"]["n"]
-  assert tested == sorted(by_n)
-
-
 def test_from_foreign_logs_to_advice(tmp_path):
   """An identified study in a table of another trainer, through to a plan."""
   study = synthetic.study(
       synthetic.saturating(), C_max=6e6, evaluations=40, seeds=1, Q=300, k=16,
       spread=0.5, run_sd=0.0, seed=3)
-  (tmp_path / "logs.csv").write_text(table_of(study.runs, 16))
+  for name, runs in (("a", study.runs[:3]), ("b", study.runs[3:])):
+    (tmp_path / f"{name}.csv").write_text(table_of(runs, 16))
+  # the shell makes --records a.csv b.csv of --records *.csv
   code, out, err = launch(
-      "launch.fit", "--records=logs.csv", "--format=table", "--draws=100",
+      "launch.fit", "--records", "a.csv", "b.csv", "--format=table",
+      "--draws=100",
       COLUMNS, "--fixed=k=16", "--out=out", cwd=tmp_path)
   assert code == 0, err
   assert "\nidentified\n" in out
@@ -94,11 +78,6 @@ def test_fields_come_from_the_names_of_the_files(tmp_path):
       "law, not identified, do not use:")
   page = (tmp_path / "fit/report.html").read_text()
   assert "no n differs: worst@4 is 0 throughout" in page
-  code, out, err = launch("launch.fit", *args, "--from_path=run", cwd=tmp_path)
-  assert code == 2 and "--from_path=run: no named group" in err
-  code, out, err = launch("launch.fit", *args, "--from_path=r(?P<n>un)",
-                          cwd=tmp_path)
-  assert code == 2 and "n4-s0.jsonl: --from_path=r(?P<n>un) does not" in err
 
 
 def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
@@ -131,8 +110,7 @@ def test_a_fixed_batch_is_fitted_in_updates(tmp_path):
 
 @pytest.mark.parametrize("args, message", [
     (["--records=none/*.jsonl"], "no such file"),
-    (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE"),
-    (["a.csv", "--scale=avg=1:0"], "--scale=avg=1:0")])
+    (["--records=a.csv", "--format=table", "--columns=avg"], "NAME=VALUE")])
 def test_bad_records_are_refused_before_anything_is_written(
     tmp_path, args, message):
   (tmp_path / "a.csv").write_text("step,rew\n1,0.5\n")

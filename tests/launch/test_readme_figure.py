@@ -5,12 +5,10 @@ import json
 
 import numpy as np
 
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import fit_json
-from tests.frontier import synthetic
+from isojax.frontier import analysis, bootstrap, fit_json
 from launch import readme_figure
 from tests import command
+from tests.frontier import synthetic
 
 
 def test_figure_shows_every_run_and_every_leader(tmp_path):

@@ -7,6 +7,8 @@ import pathlib
 
 import pytest
 
+from isojax.errors import InputError
+from isojax.frontier import comparison, read
 from tests import command
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -81,20 +83,28 @@ def runs(tmp_path):
   return tmp_path
 
 
-def test_axes_of_records(runs):
-  common = ("--baseline=base*/records.jsonl", "--records=*/records.jsonl")
-  for axis, time, ratio in (
-      ("device_seconds", "52.5", "3.00x"), ("rollouts", "160", "1.50x"),
-      ("updates", "40", "3.00x"), ("step", "10", "3.00x")):
-    code, out, err = launch(*common, f"--axis={axis}", "--draws=100", cwd=runs)
-    assert code == 0, err
-    line, = (line for line in out.splitlines() if "n/m=8/4 " in line)
-    assert line.split()[2:5] == ["2", time, ratio], line
-    # resamples of one seed each: 150 s / 55 s and 165 s / 50 s
-    assert line.split()[5:9] == (["2.73x", ratio, "3.30x"] if axis == (
-        "device_seconds") else [ratio] * 3) + ["0.0%"]
-    assert line.split()[-1] == "faster"
-  assert "n/m=4/4 of */records.jsonl is the baseline; left out" in out
+def ask(folder, baseline="base*", records="*", axis="device_seconds"):
+  """The comparison of the runs in a folder, without starting Python."""
+  how = read.Reading(axis=axis)
+  return comparison.compared(comparison.Question(
+      baseline=(f"{folder}/{baseline}/records.jsonl",),
+      records=(f"{folder}/{records}/records.jsonl",), axis=axis, draws=100,
+      metric="avg", at_k=None, eval_set=None,
+      read=lambda patterns, flag: read.read(patterns, how, flag=flag)))
+
+
+@pytest.mark.parametrize("axis, time, ratio", [
+    ("device_seconds", "52.5", "3.00x"), ("rollouts", "160", "1.50x"),
+    ("updates", "40", "3.00x"), ("step", "10", "3.00x")])
+def test_axes_of_records(runs, axis, time, ratio):
+  out = ask(runs, axis=axis).text
+  line, = (line for line in out.splitlines() if "n/m=8/4 " in line)
+  assert line.split()[2:5] == ["2", time, ratio], line
+  # resamples of one seed each: 150 s / 55 s and 165 s / 50 s
+  assert line.split()[5:9] == (["2.73x", ratio, "3.30x"] if axis == (
+      "device_seconds") else [ratio] * 3) + ["0.0%"]
+  assert line.split()[-1] == "faster"
+  assert "*/records.jsonl is the baseline; left out" in out
   assert "2 runs of a recipe: with fewer than 5" in out
 
 
@@ -112,23 +122,28 @@ def test_a_schedule_of_n_is_one_recipe(runs):
   assert (arm["Bp"], arm["n"], arm["m"]) == (2, None, None)
 
 
-def test_what_is_refused(runs):
-  given = ("--baseline=base*/records.jsonl", "--records=pods*/records.jsonl")
+@pytest.mark.parametrize("question, told", [
+    (dict(records="x*"), "x*/records.jsonl: no such file"),
+    (dict(baseline="*s*", records="pods*"),
+     "several recipes, Bp=2, n/m=4/4; Bp=2, n/m=8/4; expected one"),
+    (dict(records="base*"), "only the runs of"),
+    (dict(baseline="zero*", records="pods*"),
+     "expected a baseline that solves something"),
+    (dict(records="other*"), "model is q, that of the baseline is p"),
+    (dict(records="pods*", axis="flops"), "no flops"),
+    # fewer evaluations than a curve needs
+    (dict(baseline="tiny*", records="pods*"),
+     "2 usable evaluations, a curve needs 3")])
+def test_what_is_refused(runs, question, told):
   run(runs, "zero", 0, 4, None, [0.0, 0.0, 0.0])
   run(runs, "other", 0, 4, None, [0.1, 0.2, 0.3], model="q")
-  for flags, told in (
-      (given[:1] + ("--records=x*",), "--records=x*: no such file"),
-      (("--baseline=*s*/records.jsonl",) + given[1:],
-       "several recipes, Bp=2, n/m=4/4; Bp=2, n/m=8/4; expected one"),
-      (given[:1] + ("--records=base*/records.jsonl",), "only the runs of"),
-      (("--baseline=zero*/records.jsonl",) + given[1:],
-       "expected a baseline that solves something"),
-      (given[:1] + ("--records=other*/records.jsonl",),
-       "model is q, that of the baseline is p"),
-      (given + ("--axis=flops",), "no flops")):
-    code, out, err = launch(*flags, cwd=runs)
-    assert code == 2 and told in err and not out, (flags, err)
-  # the baseline after the start has fewer evaluations than a curve needs
-  run(runs, "short", 0, 4, None, [0.1, 0.3])
-  code, _, err = launch("--baseline=short*/records.jsonl", given[1], cwd=runs)
-  assert code == 2 and "2 usable evaluations, a curve needs 3" in err
+  run(runs, "tiny", 0, 4, None, [0.1, 0.3])
+  with pytest.raises(InputError) as error:
+    ask(runs, **question)
+  assert told in str(error.value)
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(runs):
+  code, out, err = launch("--baseline=base*/records.jsonl", "--records=x*",
+                          cwd=runs)
+  assert code == 2 and not out and err.count("\n") == 1
