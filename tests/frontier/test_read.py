@@ -623,7 +623,8 @@ BAD = [  # content, flags, words
     (printed(**ROW) * 2, dict(fixed=SIZE, **TRAIN),
      ["no step", "--fixed=logging_steps="]),
     ("num_generations=4\nnum_generations=16\n"
-     "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN, ["expected n"]),
+     "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN,
+     ["expected n"]),
     (CONFIG + verl((1, {SCORE: .25}), (2, {SCORE: .5})), {},
      ["--columns=avg=critic/score/mean"]),
 ]
