@@ -11,11 +11,6 @@ from isojax.planner.workload import Lengths, Recipe, Workload, formats
 
 SECONDS = ("seconds_sample", "seconds_update", "seconds_score", "seconds_logp")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
-BENCH_SIZES = ("Bp", "n", "prompt_tokens", "new_tokens", "microbatch_tokens")
-
-
-def _number(value, least: float = 0.0) -> bool:
-  return type(value) in (int, float) and least <= value <= 1e30
 
 
 def train_records(records: list[dict], *, path: str) -> list[dict]:
@@ -27,7 +22,8 @@ def train_records(records: list[dict], *, path: str) -> list[dict]:
   train = [r for r in records if "kind" in r and r["kind"] == "train"]
   for i, record in enumerate(train, 1):
     for name in ("Bp", "n", *COUNTS, *SECONDS):
-      if name not in record or not _number(record[name]):
+      value = record[name] if name in record else None
+      if type(value) not in (int, float) or not 0 <= value <= 1e30:
         raise InputError(f"{path}: train record {i}: {name}: expected a number "
                          "of at least 0, as isojax.main writes it")
   runs = {(str(r["run_id"]) if "run_id" in r else None, r["Bp"], r["n"])
@@ -103,47 +99,6 @@ def _two_fractions(sample: float, update: float, step_seconds: float,
                     step_seconds=step_seconds, basis=basis)
 
 
-def bench_rows(document: dict, w: Workload, *, path: str) -> list[dict]:
-  """The rows of a bench that have the workload's formats.
-
-  Raises:
-    InputError: not a bench, or no sampling or no update with these formats.
-  """
-  def kind(what, compute, weights, cache):
-    """Only sampling stores weights and a cache of their own."""
-    of = (compute, weights or compute, cache or compute)
-    return f"{what} in {', '.join(of if what == 'sample' else of[:1])}"
-
-  try:
-    rows = [r for r in document["rows"] if r["contestant"] == "isojax"
-            and r["what"] in ("sample", "update")]
-    wrong = any(
-        not all(_number(r[name], 1) for name in BENCH_SIZES)
-        or r["slots"] is not None and not _number(r["slots"], 1)
-        or not all(r[name] and all(_number(x, 1e-12) for x in r[name])
-                   for name in ("tokens", "seconds")) for r in rows)
-    kinds = [kind(r["what"], r["compute_dtype"], r["weights"], r["cache"])
-             for r in rows]
-  except (KeyError, TypeError) as error:
-    raise InputError(f"{path}: not what launch.bench --json writes "
-                     f"({type(error).__name__}: {error}); make it again"
-                     ) from error
-  if wrong:
-    raise InputError(f"{path}: {', '.join(BENCH_SIZES)}, slots, tokens and "
-                     "seconds: expected positive numbers, as launch.bench "
-                     "--json writes them")
-  f = w.formats
-  wanted = [kind(what, f.compute, f.weights, f.cache)
-            for what in ("sample", "update")]
-  missing = [name for name in wanted if name not in kinds]
-  if missing:
-    raise InputError(
-        f"{path}: no {' and no '.join(missing)} of isojax (there is: "
-        f"{'; '.join(sorted(set(kinds))) or 'nothing'}); make them with python "
-        "-m launch.bench (--dtype, --weights, --cache), or price what is there")
-  return [row for row, name in zip(rows, kinds) if name in wanted]
-
-
 def bench_fraction(row: dict, w: Workload, machine: Machine, *,
                    path: str) -> float:
   """The time at one device's peaks over the measured time."""
@@ -173,16 +128,37 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
   One fraction for sampling and one for the update, each the median over the
   rows of the priced policy, or over all rows if that policy was not timed.
   A bench does not time rewards and data: their seconds are the default.
+
+  Raises:
+    InputError: not a bench, or no sampling or no update in the workload's
+      formats.
   """
-  rows = bench_rows(document, w, path=path)
+  f = w.formats
+
+  def priced(row, what):
+    kept = (row["weights"] or f.compute, row["cache"] or f.compute)
+    return (row["contestant"], row["what"], row["compute_dtype"]) == (
+        "isojax", what, f.compute) and (
+            what == "update" or kept == (f.weights, f.cache))
 
   def typical(what):
-    each = [r for r in rows if r["what"] == what]
-    same = [r for r in each
-            if shape_lib.model_shape(r["config"], path=path) == shape]
-    return statistics.median(
-        bench_fraction(r, w, machine, path=path) for r in same or each)
+    rows = [row for row in document["rows"] if priced(row, what)]
+    if not rows:
+      raise InputError(
+          f"{path}: no {what} of isojax in {f.compute}, weights {f.weights}, "
+          f"cache {f.cache}; make it with python -m launch.bench (--dtype, "
+          "--weights, --cache), or price what is there")
+    same = [row for row in rows
+            if shape_lib.model_shape(row["config"], path=path) == shape]
+    return statistics.median(bench_fraction(row, w, machine, path=path)
+                             for row in same or rows)
 
-  return _two_fractions(
-      typical("sample"), typical("update"), CALIBRATED.step_seconds,
-      f"measured by launch.bench ({path}; host seconds assumed)")
+  try:
+    sample, update = typical("sample"), typical("update")
+  except (KeyError, TypeError, ZeroDivisionError) as error:
+    raise InputError(f"{path}: not what launch.bench --json writes "
+                     f"({type(error).__name__}: {error}); make it again"
+                     ) from error
+  return _two_fractions(sample, update, CALIBRATED.step_seconds,
+                        f"measured by launch.bench ({path}; host seconds "
+                        "assumed)")

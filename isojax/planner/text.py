@@ -236,12 +236,10 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   except InputError:
     return tuple(out)
   if times(best) >= 1.2:
-    mesh = best.mesh
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
-        f"without --config assumes: mesh data={mesh.data} fsdp={mesh.fsdp} "
-        f"tensor={mesh.tensor}, {min(best.rows, a.B):,} rows decoded at once, "
-        f"packed microbatches of at most {best.micro_rows:,} rollouts")
+        f"without --config assumes: {best.mesh}, {min(best.rows, a.B):,} rows "
+        f"decoded at once, microbatches of at most {best.micro_rows:,} rollouts")
   return tuple(out)
 
 

@@ -139,14 +139,12 @@ def test_rows_of_the_priced_policy_come_first():
 
 @pytest.mark.parametrize("document, message", [
     ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
-    ({"rows": []}, "no sample in float32, float32, float32 and no update in "
-     "float32 of isojax .there is: nothing"),
-    ({"rows": DOCUMENT["rows"][:2]}, "no update .*there is: sample in float32"),
+    ({"rows": []}, "no sample of isojax in float32, weights float32, cache f"),
+    ({"rows": DOCUMENT["rows"][:2]}, "no update of isojax in float32"),
     ({"rows": [r | {"weights": "int8"} for r in DOCUMENT["rows"]]},
-     "no sample .* .there is: sample in float32, int8, float32; "
-     "update in float32.; make"),
-    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: .* expected po"),
-    ({"rows": [DOCUMENT["rows"][0] | {"Bp": "2"}]}, "b: Bp, .* expected")])
+     "no sample .* weights float32, cache float32; make"),
+    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what"),
+    ({"rows": [DOCUMENT["rows"][0] | {"Bp": "2"}]}, "b: not what")])
 def test_a_bench_that_says_too_little_is_refused(document, message):
   with pytest.raises(InputError, match=message):
     measured.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")

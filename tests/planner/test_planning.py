@@ -1,11 +1,242 @@
-"""A budget far beyond a law becomes a sweep and a final run."""
+"""Plans: rows, what is said about them, and what they cost."""
+
+import copy
 
 import pytest
 
+from configs import hard
+from configs import pods as pods_config
+from isojax.errors import InputError
+from isojax.planner import fit_file
 from isojax.planner import planning
 from isojax.planner.request import request
+from tests.planner.examples import DATA
+from tests.planner.test_fit_file import FIT
 
-WHERE = dict(machine="16xh100", model="tests/data/qwen2.5-7b",
+MODEL = str(DATA / "qwen2.5-7b")
+PRICED = dict(machine="v5p-64", model=MODEL, prompt_tokens=200.0,
+              response_tokens=2000.0)
+EASY = dict(rollouts=2e6, stratum="easy")
+
+
+def ask(config=None, **values):
+  return planning.make(request(config=config, given=values, **values))
+
+
+def law(**study):
+  fit = copy.deepcopy(FIT)
+  fit["study"] |= study
+  return fit_file.read_fit(fit, path="fit.json")
+
+
+def cells(plan):
+  return [(row.allocation.Bp, row.allocation.n) for row in plan.rows]
+
+
+LAW = dict(rollouts=1e5, law=law())
+SWEEP = dict(sweep=True, rollouts=2e6)
+
+
+@pytest.mark.parametrize("values, expected, said", [
+    (EASY | dict(B_max=2), [(1, 2)],
+     "n = 2, not n*: the largest that 2 rollouts a step"),
+    (EASY | dict(rollouts=100), [(32, 2)],
+     "n = 2, not n*: the largest in one step of 64 rollouts"),
+    (EASY | dict(rollouts=9e4, Bp=(30000,)), [(30000, 2)],
+     "n = 2, not n*: the largest that 65,536"),
+    (EASY | dict(n=(64,)), [(32, 64)], "n = 64, as given"),
+    (EASY | dict(n=(100000,)), [(1, 65536)],
+     "n = 65536 instead of the 100000 given"),
+    # A prior comes with the batch of its study.
+    (dict(rollouts=2e6, stratum="hard", Bp=(256,)), [(128, 128)],
+     "Bp * n is at most 16384"),
+    # A fixed batch leaves out with a reason.
+    (SWEEP | dict(B=64, Bp=(16, 32, 48, 64)), [(16, 4), (32, 2)],
+     "(64, 1): a group of one rollout"),
+    (SWEEP | dict(B=64, Bp=(16, 48)), [(16, 4)],
+     "(48, 1.333): Bp does not divide B = 64"),
+    # Without n a sweep goes around the law's.
+    (SWEEP | dict(stratum="easy", seeds=(0, 1)),
+     [(32, n) for n in (128, 128, 256, 256, 512, 512)],
+     "n* = 295.5 to a power of two, half and twice it"),
+    (SWEEP | dict(stratum="easy", Bp=(8, 16)),
+     [(Bp, n) for Bp in (8, 16) for n in (128, 256, 512)],
+     "6 pairs (Bp, n) x 1 seed"),
+    # A fit of one's own predicts where its tables are.
+    (LAW, [(16, 16)], "predicted reward 0.2"),
+    (LAW, [(16, 16)], "n = 16, a power of two near n*"),
+    (LAW | dict(Bp=(32,)), [(32, 16)],
+     "n* was seen at Bp = 16, this is Bp = 32"),
+    # A law in sampled tokens does not ask for prompts: 1e5 tokens.
+    (dict(rollouts=100, law=law(axis="sampled_tokens"), prompt_tokens=9000.0,
+          response_tokens=1000.0), [(16, 4)], "n* = 16,"),
+    # With few updates a sweep shows nothing.
+    (dict(sweep=True, rollouts=4096, Bp=(32,), n=(8, 16)), [(32, 8), (32, 16)],
+     "at (Bp, n) = (32, 8), (32, 16) C allows fewer than 50 updates"),
+])
+def test_rows_and_what_is_said(values, expected, said):
+  plan = ask(**values)
+  assert cells(plan) == expected
+  assert said in plan.table(explain=True), plan.table(explain=True)
+
+
+def test_what_one_acts_on_comes_first():
+  lines = ask(**EASY, D=6000).table().splitlines()
+  assert lines[0] == (
+      "n = 256, Bp = 32, M = 244: C = 1,998,848 rollouts, lr 2.83e-06")
+  assert lines[1].startswith("time and cost are not known: give --machine")
+  assert lines[2].startswith("n* = 295.5, interval 168 to 486: published")
+  assert lines[3].startswith("instead: n = 128 (M = 488); n = 512 (M = 122); ")
+  assert lines[5].split() == [
+      "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
+
+
+def test_a_priced_plan_says_what_it_rests_on():
+  plan = ask(**EASY, **PRICED)
+  text = plan.table(explain=True)
+  # 7.1 min = 29 h / 244; 2e6 * 2,000 tokens / 29 h / 32 chips.
+  for words in (
+      "29 h (16 h to 2 days), 930 device-hours, 3,900 USD; 7.1 min a step, "
+      "1,200 sampled tokens/s a device (710 to 2,200)",
+      "mesh data=8 fsdp=1 tensor=4", "with KL", "time: decode ",
+      "4.2 USD a chip-hour (the scaling book", "update 0.25", "masters 7.62",
+      "calibrated on 9 published times on H100 and GB200 (NeMo-RL v0.4",
+      "of the 95 GB that jax uses", "base_lr and base_batch of the paper; isoj"):
+    assert words in text, (words, text)
+  seconds = plan.rows[0].expected["seconds"]
+  assert plan.rows[0].expected["seconds_range"] == pytest.approx(
+      [0.54 * seconds, 1.7 * seconds])
+  hard_one = ask(rollouts=2e6, stratum="hard", **PRICED).table(True)
+  assert "without KL" in hard_one and "reference" not in hard_one
+  cheap = ask(**EASY, **PRICED, rows=64, usd_per_chip_hour=2.0).table(True)
+  assert "64 rows" in cheap and "2 USD a chip-hour (--usd_per" in cheap
+
+
+def test_a_schedule_follows_the_fit():
+  plan = ask(**LAW, schedule=True, **PRICED)
+  a = plan.rows[0].allocation
+  assert a.schedule == ((0, 4), (40_815, 8), (79_038, 16))
+  # Steps of 64, of 128 and of 256 rollouts.
+  assert a.M == 638 + 299 + 81 and 1e5 - 16 * 16 < a.C <= 1e5
+  assert "4..16" in plan.table() and "followed it was not better" in plan.table()
+  assert plan.rows[0].expected["seconds"] > 0
+
+
+def test_the_m_of_a_config_is_at_most_n():
+  """isojax.main refuses m = 16 of 8 rollouts."""
+  plan = ask(pods_config.get_config(), sweep=True, rollouts=65536, Bp=(32,),
+             n=(8, 32))
+  assert [row.allocation.m for row in plan.rows] == [8, 16]
+  assert "alloc.m=16 of --config is more than n = 8: there m = n" in (
+      plan.table(explain=True))
+  # base_lr sqrt(Bp m / 1024)
+  assert [row.lr for row in plan.rows] == pytest.approx([1.5e-4, 2.1213e-4],
+                                                        1e-4)
+
+
+def test_pods_proposes_m_with_its_evidence(tmp_path):
+  few = dict(rollouts=65536, stratum="easy", Bp=(32,), n=(64,), pods=True)
+  plan = ask(**few, **PRICED)
+  assert plan.rows[0].config == {
+      "seed": 0, "alloc": {"Bp": 32, "n": 64, "M": 32, "m": 16},
+      "recipe": {"loss": {"selection": "max_variance"}}}
+  text = plan.table(explain=True)
+  for words in ("train on m = 16 of n = 64: published prior", "1.27 and 2.44",
+                "recipe: m = 16 of n = 64 saves"):
+    assert words in text
+  own = str(tmp_path / "s.json")
+
+  def with_arm(verdict, ratio, m, config=None):
+    (tmp_path / "s.json").write_text(
+        '{"axis": "device_seconds", "arms": [{"name": "mine", "n": 32, "m": '
+        f'{m}, "ratio": {ratio}, "interval": [1.2, 1.5, 1.9], "verdict": '
+        f'"{verdict}"}}]}}')
+    return ask(config, **few, speedup=own)
+
+  faster = with_arm("faster", 1.5, 4)
+  assert faster.rows[0].allocation.m == 8
+  assert "your own records: mine is 1.50 times as fast [1.20, 1.90]" in (
+      faster.table())
+  slower = with_arm("slower", 0.5, 8)
+  assert "train on all" in slower.table() and slower.rows[0].allocation.m is None
+  # It undoes the m of a config.
+  undone = with_arm("slower", 0.5, 8, pods_config.get_config())
+  assert undone.rows[0].allocation.m == 64
+
+
+def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
+  run = lambda n, seed, C: dict(run_id="a", seed=seed, Bp=16, n=n, where="w",
+                                C=[0, C], reward=[0.0, 0.1])
+  fit = copy.deepcopy(FIT)
+  fit["study"]["runs"] = [run(4, 0, 65_536), run(4, 1, 1024),
+                          run(8, None, 65_536)]
+  path = tmp_path / "fit.json"
+  path.write_text(repr(fit).replace("'", '"').replace("None", "null").replace(
+      "True", "true"))
+  swept = dict(sweep=True, rollouts=65536, Bp=(16,), skip=str(path))
+  plan = ask(n=(4, 8), seeds=(0, 1), **swept)
+  assert [(row.allocation.n, row.seed) for row in plan.rows] == [
+      (4, 1), (8, 0), (8, 1)]
+  assert "left out 1 run that" in plan.table(explain=True)
+  with pytest.raises(InputError, match="has every run of this sweep at this"):
+    ask(n=(4,), **swept)
+
+
+def of_config(machine="16xh100", config=(), **values):
+  """A plan of configs/hard.py:qwen2.5-7b with some of its fields."""
+  base = hard.get_config("qwen2.5-7b")
+  base.update_from_flattened_dict(dict(config))
+  return ask(base, machine=machine, stratum="hard", model=MODEL,
+             **dict(rollouts=2e6, prompt_tokens=130.0, response_tokens=1060.0)
+             | values)
+
+
+def test_few_slots_of_a_config_are_said_to_cost_time():
+  """7B on 16 GPUs with 128 slots, of a step of 32 * 128 rollouts."""
+  mesh = {"mesh.data": 1, "mesh.fsdp": 16, "mesh.tensor": 1}
+  assert (
+      "sampler.slots = 128 limits decoding: at (Bp, n) = (32, 128) the run "
+      "takes 1.7 times as long as with --config.sampler.slots=1024"
+  ) in of_config(config=mesh).table()
+  assert "limits decoding" not in of_config(
+      config=mesh | {"sampler.slots": 1024}).table()
+
+
+def test_what_the_other_choices_of_a_config_cost_is_said():
+  """The times of a plan with and without the config differ by that factor."""
+  plan = of_config()
+  plain = ask(rollouts=2e6, machine="16xh100", stratum="hard", model=MODEL,
+              prompt_tokens=130.0, response_tokens=1060.0)
+  assert "the config makes" not in plain.table()
+  times = float(plan.table().split("the config makes the run ")[1].split()[0])
+  own, other = (p.rows[0].expected["seconds"] for p in (plan, plain))
+  assert times > 2 and own / other == pytest.approx(times, rel=0.1)
+
+
+def test_pages_of_a_config_are_priced():
+  pages = {"sampler.page": 128, "sampler.slots": 2000}
+  lengths = dict(prompt_tokens=256.0, response_tokens=1475.0)
+  text = of_config("v5e-16", pages, **lengths).table(explain=True)
+  assert "672 rows decoded at once (2,565 pages of 128 on each device)" in text
+  assert "0.5 of the decoded slots are kept after the queue is empty" in text
+  assert "cache 4.82" in text  # GB of 2,565 pages and of a window's prompts
+  with pytest.raises(InputError, match="memory_gib=1.0: not even one slot fits"):
+    of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
+
+
+def test_budgets_in_money_and_device_hours():
+  """16 chips at 2 USD an hour: 320 USD are 160 device-hours or 10 hours."""
+  where = PRICED | dict(machine="v5e-16", stratum="easy", usd_per_chip_hour=2.0)
+  plans = [ask(**budget, **where).rows[0].allocation for budget in (
+      dict(usd=320.0), dict(device_hours=160.0), dict(hours=10.0))]
+  assert plans[0] == plans[1] == plans[2]
+  with pytest.raises(InputError, match="give one budget"):
+    ask(usd=320.0, hours=1.0, **where)
+
+
+# A budget far beyond a law becomes a sweep and a final run.
+
+FAR = dict(machine="16xh100", model="tests/data/qwen2.5-7b",
              prompt_tokens=200.0, response_tokens=2000.0, stratum="hard")
 
 
@@ -21,7 +252,7 @@ def test_the_sweep_of_a_divided_budget_by_hand():
 
 def test_half_a_million_dollars_are_not_one_run():
   """189 million rollouts, 32 times the published data, without a division."""
-  plan = planning.make(request(usd=500_000.0, **WHERE))
+  plan = ask(usd=500_000.0, **FAR)
   assert len(plan.rows) == 10
   assert {row.allocation.n for row in plan.rows} == {16, 32, 64, 128, 256}
   assert {row.seed for row in plan.rows} == {0, 1}
@@ -38,11 +269,10 @@ def test_half_a_million_dollars_are_not_one_run():
 @pytest.mark.parametrize("more", [
     dict(usd=5000.0), dict(usd=500_000.0, n=(64,)), dict(rollouts=2e8)])
 def test_other_budgets_are_one_run(more):
-  plan = planning.make(request(**WHERE, **more))
+  plan = ask(**FAR, **more)
   assert len(plan.rows) == 1 and "divided" not in plan.table()
 
 
 def test_own_seeds_are_those_of_the_sweep():
-  plan = planning.make(request(usd=500_000.0, seeds=(3, 4, 5),
-                               given=("seeds",), **WHERE))
+  plan = ask(usd=500_000.0, seeds=(3, 4, 5), **FAR)
   assert {row.seed for row in plan.rows} == {3, 4, 5}
