@@ -70,8 +70,6 @@ def get_config():
           # slots take pages as answers grow; None: all have the longest length
           expected_tokens=config_dict.placeholder(float),  # mean of answers, by
           # which pages admit slots; None: 0.18 of max_new_tokens
-          shrink="halves",  # numbers of slots when nothing waits: 1, 1/2, 1/4,
-          # 1/8, at least 16; or fine: 1, 3/4, 1/2, 3/8, ..., at least 4
           interrupt=dict(  # of training rollouts, see docs/training.md
               phrase="",  # inserted into long answers; empty: off
               unless="",  # not where an answer has this text; empty: always
@@ -138,8 +136,6 @@ def get_config():
               # optimizer.batch = "update"
               in_flight=0,  # steps that a token may be old: sampling continues
               # across updates (PipelineRL); 0: each step samples by itself
-              caches="recompute",  # of unfinished rollouts after an update;
-              # or stale: faster, but a resumed run differs
           ),
           critic=dict(
               kind="none",  # own: a copy of the base policy with a value head;

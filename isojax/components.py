@@ -13,30 +13,24 @@ import jax
 
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
-from isojax import own_file
-from isojax import profile
-from isojax import rng
+from isojax import own_file, profile, rng
 from isojax.errors import InputError
 from isojax.ledger import workdir
-from isojax.models import decoder
-from isojax.models import hf_config
-from isojax.models import tokenizer as tokenizer_lib
-from isojax.models import hf_weights
+from isojax.models import decoder, hf_config, hf_weights
 from isojax.models import lora as lora_lib
 from isojax.models import shape as shape_lib
-from isojax.rl import algorithm
+from isojax.models import tokenizer as tokenizer_lib
+from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import packing
 from isojax.rl import update as update_lib
+from isojax.sampling import engine
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.sampling import sampler as sampler_lib
 from isojax.sampling import sizes as sizes_lib
 from isojax.tasks import base as base_lib
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
-from isojax.types import Prompts
-from isojax.types import TrainState
+from isojax.types import Prompts, TrainState
 
 TEXT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
               "tokenizer_config.json", "chat_template.jinja")
@@ -77,7 +71,7 @@ class Setup:
   train: Prompts  # of stratum.train, host arrays
   validation: Prompts
   model: decoder.Transformer
-  sampler: sampler_lib.Sampler
+  sampler: engine.Sampler
   merge: typing.Callable  # (base, adapters) to parameters, in sampler.dtype
   reward: dict  # {"reward": the file of task.grader.file}, or empty
   notes: tuple[str, ...]  # for the user, before the run
@@ -129,7 +123,7 @@ def shape_of(cfg: decoder.ModelConfig) -> shape_lib.ModelShape:
           cfg.qkv_bias, cfg.qk_norm, gemma=cfg.post_norms))
 
 
-def sampler_sizes(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig
+def sampler_sizes(model: decoder.Transformer, cfg: engine.SamplerConfig
                   ) -> sizes_lib.SamplerSizes:
   """What decides the bytes of a sampler on each device of the model's mesh."""
   weights = cfg.weights or cfg.dtype
@@ -137,12 +131,12 @@ def sampler_sizes(model: decoder.Transformer, cfg: sampler_lib.SamplerConfig
       shape_of(model.cfg), dtype=cfg.dtype, weights=weights,
       head=cfg.head_dtype or weights, cache=cfg.cache or cfg.dtype,
       max_prompt=cfg.max_prompt_tokens, max_response=cfg.max_new_tokens,
-      fused=sampler_lib.prompt_kernel(model, cfg) != "einsum",
+      fused=engine.kernel(model, cfg, cfg.max_prompt_tokens) != "einsum",
       fsdp=model.mesh.shape["fsdp"], tensor=model.mesh.shape["tensor"],
       page=cfg.page, expected=cfg.expected_tokens)
 
 
-def make_sampler(base: BasePolicy, cfg: sampler_lib.SamplerConfig):
+def make_sampler(base: BasePolicy, cfg: engine.SamplerConfig):
   """The sampler with as many slots as its memory admits, and notes.
 
   Raises:
@@ -174,7 +168,7 @@ def make_sampler(base: BasePolicy, cfg: sampler_lib.SamplerConfig):
               "biases, and large biases make the cache inaccurate; watch "
               "logp_gap, and unset sampler.cache if it is above a few "
               "hundredths",)
-  return sampler_lib.make_sampler(
+  return engine.make_sampler(
       base.model, dataclasses.replace(cfg, slots=min(cfg.slots, slots * G)),
       base.eos_ids, gathered=gathered, interrupt=phrase, pages=pages), notes
 
@@ -297,9 +291,9 @@ def prepare(config) -> Setup:
           identity["reward_sha256"] if reward else None)))
 
 
-def _shortened(sampler: sampler_lib.Sampler, prompts: dict[str, Prompts]):
+def _shortened(sampler: engine.Sampler, prompts: dict[str, Prompts]):
   """The prompts of each split, cut to the length of the longest."""
-  return {split: sampler_lib.shortened(sampler, prompts[split])
+  return {split: engine.shortened(sampler, prompts[split])
           for split in strata_lib.SPLITS}
 
 

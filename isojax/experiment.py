@@ -20,7 +20,7 @@ from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
 from isojax.rl.optimizer import OptimizerConfig
 from isojax.rl.rewards import RewardConfig
-from isojax.sampling.sampler import SamplerConfig
+from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig
 
@@ -242,16 +242,11 @@ def _check_updates(e: Experiment) -> None:
         f"recipe.loss.zero_variance={e.recipe.loss.zero_variance!r} with "
         f"recipe.critic.kind={e.recipe.critic.kind!r}: the critic would not "
         "learn from groups of equal rewards; use 'off' or 'policy'")
-  if e.recipe.updates.in_flight and e.sampler.page is not None:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        f"sampler.page={e.sampler.page}: in-flight updates have no paged cache; "
-        "set sampler.page=None, or in_flight=0")
   if e.recipe.updates.in_flight and a.schedule:
     raise InputError(
         f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        "alloc.schedule: a rollout in flight belongs to a later step, whose n "
-        "is not known yet; use a constant n, or in_flight=0")
+        "alloc.schedule: a step would train on groups of different n; use a "
+        "constant n, or in_flight=0")
   if e.recipe.updates.in_flight and e.recipe.filter.rounds > 1:
     raise InputError(
         f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "

@@ -2,27 +2,35 @@
 
 A background thread grades rollouts that have ended while the devices decode the
 others.
+
+Without in-flight updates a step samples its own rollouts in rounds of Bp
+problems: one, or with refill (recipe.filter.rounds > 1, the dynamic sampling of
+DAPO) further ones until Bp groups are informative, which means that they have
+right and wrong answers. Every round is charged to C. With in-flight updates
+sampling continues across steps, see sampling.flight.
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
+import functools
 import time
 import typing
 
 import jax
 import numpy as np
 
-from isojax import profile
-from isojax import progress
-from isojax import hosts
-from isojax.rl import rewards
+from isojax import experiment, hosts, profile, progress, rng
 from isojax.components import Setup
-from isojax.sampling import sampler as sampler_lib
+from isojax.errors import InputError
 from isojax.preemption import Stop
+from isojax.rl import advantages, rewards
+from isojax.sampling import engine, interrupt
+from isojax.sampling import flight as flight_lib
 from isojax.tasks import grader as grader_lib
+from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
-from isojax.types import Prompts
-from isojax.types import Rollouts
+from isojax.types import Prompts, Rollouts
 
 WAIT = 0.2  # seconds between two checks for a signal while waiting for verdicts
 
@@ -52,12 +60,63 @@ def grading(context: Setup):
       thread.shutdown(cancel_futures=True)
 
 
-def judging(context: Setup, grader: Grading):
-  """Returns judged(problems, rollouts) -> Graded, for the grader's thread.
+class Sampled(typing.NamedTuple):
+  """Graded rollouts, problem-major."""
 
-  All calls of it share task.grader.step_seconds.
+  rollouts: Rollouts
+  graded: grader_lib.Graded
+  seconds_waited: float  # for verdicts, after the last rollout had ended
+  put_back: int  # times that a rollout lost its slot, see sampling.cache
+
+
+@dataclasses.dataclass(frozen=True)
+class InFlight:
+  """What lives between two steps with in-flight updates.
+
+  Only `flight` is saved. A resumed run grades complete rollouts again.
   """
-  left = context.e.task.grader.step_seconds
+
+  flight: flight_lib.Flight
+  # (position, number) -> (a call of the grader, index in its result), of
+  # complete rollouts that this process grades.
+  verdicts: dict
+
+
+class StepRollouts(typing.NamedTuple):
+  """The graded rollouts of all rounds of a step, P groups."""
+
+  prompts: Prompts  # host arrays, in the order of sampling
+  sampled: Sampled
+  kept_P: np.ndarray  # bool, groups that are trained on, at most Bp
+  rounds: int
+  staleness: tuple[float, int]  # mean and maximum over tokens, steps
+  in_flight: InFlight | None  # after the step
+
+
+def graded_batch(context: Setup, grader: Grading, params, problems,
+                 before: InFlight, source: flight_lib.Source,
+                 rule: flight_lib.Rule, *, version: int, section, stop: Stop,
+                 advance) -> tuple[flight_lib.Handed, Sampled, InFlight]:
+  """Samples and grades the next batch of a source.
+
+  The calls of the grader share task.grader.step_seconds. Each problem is graded
+  by one process; all processes get all verdicts.
+
+  Args:
+    context: of the run.
+    grader: of the problems.
+    params: of the policy.
+    problems: of the source's prompts.
+    before: of the last batch.
+    source, rule, version: see engine.next_batch.
+    section: of the config, with temperature and top_p.
+    stop: checked after each chunk, and while waiting for verdicts.
+    advance: called with the number of rollouts that have ended in a chunk.
+
+  Raises:
+    Stopped: a process of the run was asked to stop.
+  """
+  left, verdicts = context.e.task.grader.step_seconds, dict(before.verdicts)
 
   def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
     nonlocal left
@@ -67,64 +126,37 @@ def judging(context: Setup, grader: Grading):
     left -= time.monotonic() - begun
     return graded
 
-  return judged
+  def ours(name) -> bool:
+    return name[0] % hosts.count() == hosts.number()
 
+  def ended(items: flight_lib.Items, rollouts: Rollouts) -> None:
+    stop.poll()
+    names = named(items)
+    advance(len(names))
+    new = [i for i, name in enumerate(names)
+           if ours(name) and name not in verdicts]
+    if new:
+      future = grader.thread.submit(
+          judged, [problems[items.problem_R[i]] for i in new],
+          jax.tree.map(lambda x: x[new], rollouts))
+      verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
 
-class Sampled(typing.NamedTuple):
-  """Graded rollouts of a step or an evaluation, problem-major."""
-
-  rollouts: Rollouts
-  graded: grader_lib.Graded
-  seconds_waited: float  # for verdicts, after the last rollout had ended
-
-
-def graded_rollouts(context: Setup, grader: Grading, params, problems,
-                    prompts: Prompts, n: int, key, section, stop: Stop, *,
-                    interrupt_B=None, expected_P=None) -> Sampled:
-  """Samples and grades n rollouts of each problem.
-
-  Each problem is graded by one process; all processes get all verdicts.
-
-  Args:
-    context: of the run.
-    grader: its calls share task.grader.step_seconds.
-    params: of the policy.
-    problems: of the prompts.
-    prompts: host arrays.
-    n: rollouts of each problem.
-    key: the random stream.
-    section: of the config, with temperature and top_p.
-    stop: checked after each chunk, and while waiting for verdicts.
-    interrupt_B, expected_P: see sampler.stream.
-
-  Raises:
-    Stopped: a process of the run was asked to stop.
-  """
-  judged, futures = judging(context, grader), {}
-  owner_B = np.arange(len(problems) * n) // n % hosts.count()
-  with progress.track(len(owner_B), "sampling", "rollouts",
-                      on=hosts.first()) as advance:
-    for items, rollouts in sampler_lib.stream(
-        context.sampler, params, prompts, n, key,
-        temperature=section.temperature, top_p=section.top_p,
-        interrupt_B=interrupt_B, expected_P=expected_P):
-      stop.poll()
-      advance(len(items))
-      ours = items[owner_B[items] == hosts.number()]
-      if ours.size:
-        ended = jax.tree.map(lambda x: x[ours], rollouts)
-        futures[grader.thread.submit(
-            judged, [problems[i // n] for i in ours], ended)] = ours
+  handed, flight = engine.next_batch(
+      context.sampler, params, before.flight, source, rule, version=version,
+      temperature=section.temperature, top_p=section.top_p, ended=ended)
+  names = named(handed.items)
   begun = time.perf_counter()
-  wait(futures, stop)
-  own, lost = [], []
-  for future, items in futures.items():
-    part = future.result()
-    own += zip(items.tolist(), part.correct_B.tolist(),
-               part.formatted_B.tolist(), part.vote_B)
-    lost += part.lost
-  graded = gathered(own, lost, B=len(owner_B))
-  return Sampled(rollouts, graded, time.perf_counter() - begun)
+  wait({verdicts[name][0] for name in names if ours(name)}, stop)
+  sampled = Sampled(handed.rollouts, verdicts_of(names, verdicts),
+                    time.perf_counter() - begun, handed.put_back)
+  for name in filter(ours, names):
+    del verdicts[name]
+  return handed, sampled, InFlight(flight, verdicts)
+
+
+def named(items: flight_lib.Items) -> list[tuple[int, int]]:
+  return list(zip(items.position_R.tolist(), items.number_R.tolist(),
+                  strict=True))
 
 
 def wait(futures, stop: Stop) -> None:
@@ -135,14 +167,24 @@ def wait(futures, stop: Stop) -> None:
   stop.check()
 
 
-def gathered(own: list, lost: list[str], *, B: int) -> grader_lib.Graded:
-  """Returns the verdicts of all processes.
+def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
+  """The verdicts of rollouts; each process provides its own.
 
-  Args:
-    own: (index, correct, formatted, vote) of each rollout of this process.
-    lost: answers that its grader has lost.
-    B: rollouts.
+  Answers that a call of the grader has lost are listed with the first batch
+  that has a rollout of this call.
   """
+  own, lost, seen = [], [], set()
+  for i, name in enumerate(names):
+    if name not in verdicts:
+      continue
+    future, j = verdicts[name]
+    part = future.result()
+    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j]])
+    if future not in seen:
+      lost.extend(part.lost)
+      part.lost.clear()
+      seen.add(future)
+  B = len(names)
   graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
   for theirs, lost_there in hosts.gather([own, lost]):
     graded.lost.extend(lost_there)
@@ -150,3 +192,213 @@ def gathered(own: list, lost: list[str], *, B: int) -> grader_lib.Graded:
       graded.correct_B[i], graded.formatted_B[i] = correct, formatted
       graded.vote_B[i] = vote
   return graded
+
+
+def sample_problems(context: Setup, grader: Grading, params, problems,
+                    prompts: Prompts, n: int, key, section, stop: Stop, *,
+                    limits_B=None, expected_P=None) -> Sampled:
+  """Samples and grades n rollouts of each problem: a round, or an evaluation.
+
+  Args:
+    problems: of the prompts.
+    prompts: host arrays.
+    n: rollouts of each problem.
+    key: the random stream.
+    limits_B, expected_P: see engine.one_step.
+    others: see `graded_batch`.
+  """
+  P = len(problems)
+  nothing = InFlight(flight_lib.nothing(context.sampler.made_by), {})
+  with progress.track(P * n, "sampling", "rollouts",
+                      on=hosts.first()) as advance:
+    _, sampled, _ = graded_batch(
+        context, grader, params, problems, nothing, engine.one_step(
+            prompts, n, key, limits_B=limits_B, expected_P=expected_P),
+        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
+        advance=advance)
+  return sampled
+
+
+def sample_step(context: Setup, grader: Grading, params,
+                in_flight: InFlight | None, *, step: int, n: int, left: int,
+                solved_D, stop: Stop) -> StepRollouts:
+  """Samples and grades the rollouts of a step.
+
+  Args:
+    context: of the run.
+    grader: of its problems.
+    params: of the policy.
+    in_flight: of the previous step; None without in-flight updates.
+    step: steps made.
+    n: rollouts of each problem.
+    left: rollouts that the budget allows; at least one round.
+    solved_D: bool, problems that do not begin while others are left.
+    stop: see `graded_batch`.
+
+  Raises:
+    Stopped: a process of the run was asked to stop.
+  """
+  if in_flight is None:
+    return _rounds(context, grader, params, step=step, n=n, left=left,
+                   solved_D=solved_D, stop=stop)
+  e = context.e
+  handed, sampled, in_flight = profile.stage("sample", graded_batch)(
+      context, grader, params, context.stratum.train, in_flight,
+      run_source(context, solved_D),
+      flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
+      section=e.sampler, stop=stop, advance=lambda count: None)
+  index = handed.groups.problem_E
+  return StepRollouts(
+      jax.tree.map(lambda x: x[index], context.train), sampled,
+      np.ones(len(index), bool), 1, handed.staleness(step), in_flight)
+
+
+def _rounds(context: Setup, grader: Grading, params, *, step: int, n: int,
+            left: int, solved_D, stop: Stop) -> StepRollouts:
+  e, Bp = context.e, context.e.alloc.Bp
+  order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
+                                 solved_D=solved_D)
+  most = most_rounds(rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
+                     unsolved=int(np.sum(~np.asarray(solved_D))))
+  parts, informative_P = [], np.zeros(0, bool)
+  while len(parts) < most and informative_P.sum() < Bp:
+    r = len(parts)
+    index = order_D[r * Bp:(r + 1) * Bp]
+    key = (rng.stream(e.seed, "refill", step, r) if r
+           else rng.stream(e.seed, "rollout", step))
+    prompts = jax.tree.map(lambda x, index=index: x[index], context.train)
+    problems = [context.stratum.train[i] for i in index]
+    parts.append((prompts, profile.stage("sample", sample_problems)(
+        context, grader, params, problems, prompts, n, key, e.sampler, stop,
+        limits_B=limits(e, step=step, id_P=prompts.id_P, n=n),
+        expected_P=strata_lib.expected_tokens(
+            context.stratum, "train", problems))))
+    correct_PxN = parts[-1][1].graded.correct_B.reshape(Bp, n)
+    informative_P = np.concatenate([informative_P, advantages.informative(
+        correct_PxN, np.ones(correct_PxN.shape, bool))])
+  prompts, sampled = zip(*parts, strict=True)
+  return StepRollouts(
+      joined(prompts), joined_rounds(sampled),
+      kept_groups(informative_P, Bp=Bp, rounds=e.recipe.filter.rounds),
+      len(parts), (0.0, 0), None)
+
+
+def run_source(context: Setup, solved_D) -> flight_lib.Source:
+  """The training problems of a run, in its data order.
+
+  Those of a step are chosen when the first of them begins, among those that are
+  not solved by then.
+  """
+  e, a = context.e, context.e.alloc
+
+  def groups(step):
+    order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
+                                 solved_D=solved_D)
+    return flight_lib.groups(step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
+
+  @functools.cache
+  def key(step):
+    return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
+
+  def of_groups(groups):
+    return np.concatenate([
+        limits(e, step=int(position) // a.Bp,
+               id_P=context.train.id_P[[problem]], n=int(n))
+        for position, problem, n, _ in zip(*groups, strict=True)])
+
+  return flight_lib.Source(
+      prompts=context.train, groups=groups, steps=a.M,
+      key=lambda position: key(position // a.Bp),
+      limits=of_groups if e.sampler.interrupt.phrase else None)
+
+
+def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
+  """What is in flight in a new run, or in a checkpoint.
+
+  Args:
+    saved: of the checkpoint, see flight.to_bytes; None: a new run.
+    sampler: of the run.
+
+  Raises:
+    InputError: the sampler had another size.
+  """
+  if saved is None:
+    return InFlight(flight_lib.nothing(sampler.made_by), {})
+  flight = flight_lib.from_bytes(saved)
+  if flight.made_by != sampler.made_by:
+    told = "{} slots, {} pages and {} row shards".format
+    raise InputError(
+        f"the run had {told(*flight.made_by)} until now, and this machine and "
+        f"mesh admit {told(*sampler.made_by)}: with in-flight updates that "
+        "gives other results; resume it on the mesh that it had, or start "
+        "another --workdir")
+  return InFlight(flight, {})
+
+
+def limits(e: experiment.Experiment, *, step: int, id_P,
+           n: int) -> np.ndarray | None:
+  """Tokens before each rollout's interruption; None if it is off."""
+  cfg = e.sampler.interrupt
+  if not cfg.phrase:
+    return None
+  return interrupt.lengths(cfg, seed=e.seed, step=step, id_P=id_P, n=n)
+
+
+def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
+                unsolved: int) -> int:
+  """The most rounds of a step; at least one.
+
+  Args:
+    rounds: of the config.
+    Bp, B: problems and rollouts of a round.
+    left: rollouts that the budget allows.
+    unsolved: problems that are not solved; only the first round takes others.
+  """
+  return max(1, min(rounds, left // B, unsolved // Bp))
+
+
+def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
+  """The groups that are trained on: bool [P].
+
+  Without refill these are all. With refill they are the first Bp informative
+  ones, or fewer; if there is none, those of the first round.
+  """
+  P = len(informative_P)
+  if rounds == 1 or not np.any(informative_P):
+    return np.arange(P) < Bp
+  return informative_P & (np.cumsum(informative_P) <= Bp)
+
+
+def of_groups(tree, kept_P, n: int):
+  """The rows [B, ...] of groups that are kept, in a tree of arrays."""
+  if np.all(kept_P):
+    return tree
+  return jax.tree.map(lambda x: x[np.repeat(kept_P, n)], tree)
+
+
+def newly_solved(correct_Pxn, id_P, *, rate: float | None) -> list[int] | None:
+  """The problems whose pass rate reached the rate; None if it is None."""
+  if rate is None:
+    return None
+  pass_rate_P = np.asarray(correct_Pxn).mean(axis=1)
+  return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
+
+
+def joined(parts):
+  """Trees of host arrays as one, along the first axis."""
+  return parts[0] if len(parts) == 1 else jax.tree.map(
+      lambda *x: np.concatenate(x), *parts)
+
+
+def joined_rounds(parts: tuple[Sampled, ...]) -> Sampled:
+  """The rollouts of several rounds as those of one."""
+  graded = [part.graded for part in parts]
+  return Sampled(
+      joined([part.rollouts for part in parts]),
+      grader_lib.Graded(
+          np.concatenate([x.correct_B for x in graded]),
+          np.concatenate([x.formatted_B for x in graded]),
+          sum((x.vote_B for x in graded), []),
+          sum((x.lost for x in graded), [])),
+      sum(part.seconds_waited for part in parts),
+      sum(part.put_back for part in parts))

@@ -16,7 +16,7 @@ from etils import epath
 
 from isojax import components
 from isojax import hosts
-from isojax import rollouts_in_flight
+from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.errors import InputError
 from isojax.ledger import checkpoint
@@ -142,9 +142,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   if hosts.first():
     written.cut(step)
   kept = records.up_to(kept, step)
-  return State(train, rollouts_in_flight.opened(
-      flight, setup.sampler.slots) if in_flight else None,
-               history_of(kept)), kept
+  return State(train, rollouts_lib.opened(
+      flight, setup.sampler) if in_flight else None, history_of(kept)), kept
 
 
 def newest_policy(setup: Setup, folder: str):

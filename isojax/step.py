@@ -10,11 +10,8 @@ import numpy as np
 
 from isojax import hosts
 from isojax import mesh as mesh_lib
-from isojax import profile
 from isojax import rng
 from isojax import rollouts as rollouts_lib
-from isojax import rollouts_in_flight
-from isojax import step_rollouts
 from isojax.components import Setup
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
@@ -50,7 +47,10 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   e, step, clock = setup.e, state.history.step, out.compiled.clock
   n = e.alloc.n_after(state.history.rollouts)
   begun, compiling = clock(), out.compiled.seconds
-  taken, flight, staleness = sample(setup, state, out, n)
+  taken = rollouts_lib.sample_step(
+      setup, out.grader, setup.policy(state.train), state.flight, step=step,
+      n=n, left=e.alloc.C - state.history.rollouts,
+      solved_D=solved_D(setup, state.history), stop=out.stop)
   graded = taken.sampled.graded
   for line in graded.lost:
     hosts.say(f"step {step + 1}: counted as wrong: {line}")
@@ -58,8 +58,8 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
       graded.correct_B, graded.formatted_B, taken.sampled.rollouts.len_R,
       e.recipe.reward, format_coef=e.task.format_coef)
   reward_PxN = shaped_B.reshape(-1, n)[taken.kept_P]
-  prompts = step_rollouts.of_groups(taken.prompts, taken.kept_P, 1)
-  rollouts = step_rollouts.of_groups(
+  prompts = rollouts_lib.of_groups(taken.prompts, taken.kept_P, 1)
+  rollouts = rollouts_lib.of_groups(
       taken.sampled.rollouts, taken.kept_P, n)
   groups = algorithm.keep(
       reward_PxN, np.ones(reward_PxN.shape, bool),
@@ -79,14 +79,15 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   waited = taken.sampled.seconds_waited
   seconds = {"sample": scoring - begun - waited, "score": waited,
              "logp": updating - scoring, "update": ended - updating}
-  return State(train, flight, state.history), {
+  return State(train, taken.in_flight, state.history), {
       **measured(taken.prompts, taken.sampled),
       "shaped_reward": float(shaped_B.mean()),
       "refilled": taken.rounds - 1,
-      "solved": step_rollouts.newly_solved(
+      "solved": rollouts_lib.newly_solved(
           graded.correct_B.reshape(-1, n), taken.prompts.id_P,
           rate=e.recipe.filter.solved_rate),
-      "staleness_mean": staleness[0], "staleness_max": staleness[1],
+      "staleness_mean": taken.staleness[0],
+      "staleness_max": taken.staleness[1],
       "selected": int(groups.kept_PxN.sum()),
       "scored_tokens": scored.tokens,
       "explained_variance": explained_variance(rollouts, scored, columns),
@@ -94,26 +95,6 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
       "seconds_compile": out.compiled.seconds - compiling,
       **{f"seconds_{name}": value for name, value in seconds.items()},
       **metrics}
-
-
-def sample(setup: Setup, state: State, out, n: int):
-  """The rollouts of a step.
-
-  Returns:
-    StepRollouts, what is in flight after the step, (mean, largest) staleness.
-  """
-  policy, history = setup.policy(state.train), state.history
-  if state.flight is None:
-    return step_rollouts.sample(
-        setup, out.grader, policy, step=history.step, n=n,
-        left=setup.e.alloc.C - history.rollouts,
-        solved_D=solved_D(setup, history), stop=out.stop), None, (0.0, 0)
-  batch = profile.stage("sample", rollouts_in_flight.graded_batch)(
-      setup, out.grader, policy, state.flight, step=history.step,
-      solved_D=solved_D(setup, history), stop=out.stop)
-  return step_rollouts.StepRollouts(
-      jax.tree.map(lambda x: x[batch.index_Bp], setup.train), batch.sampled,
-      np.ones(setup.e.alloc.Bp, bool), 1), batch.flight, batch.staleness
 
 
 class Scored(typing.NamedTuple):
@@ -224,4 +205,4 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       "response_length": tokens / len(rollouts.len_R),
       "truncated": float(np.mean(~rollouts.ended_R)),
       "interrupted": float(np.mean(rollouts.interrupted_R)),
-      "put_back": rollouts.put_back}
+      "put_back": sampled.put_back}

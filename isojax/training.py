@@ -13,24 +13,24 @@ import typing
 
 import numpy as np
 
-from isojax import cli
-from isojax import compilation
-from isojax import components
-from isojax import evaluate
-from isojax import hosts
+from isojax import (
+  cli,
+  compilation,
+  components,
+  evaluate,
+  hosts,
+  preemption,
+  profile,
+  progress,
+  rng,
+)
 from isojax import monitor as monitor_lib
-from isojax import preemption
-from isojax import profile
-from isojax import progress
-from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
 from isojax import step as step_lib
 from isojax.components import Setup
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from isojax.sampling import compile_ahead
-from isojax.sampling import in_flight_queue
+from isojax.ledger import checkpoint, records
+from isojax.sampling import flight
 from isojax.state import State
 from isojax.tasks import strata as strata_lib
 
@@ -123,7 +123,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
                step: int, stop: preemption.Stop) -> dict:
   """Samples the validation problems; returns the fields of an eval record."""
   e, problems, k = setup.e, setup.stratum.validation, setup.e.eval.k
-  graded = rollouts_lib.graded_rollouts(
+  graded = rollouts_lib.sample_problems(
       setup, grader, params, problems, setup.validation, k,
       rng.stream(e.seed, "eval", step), e.eval, stop,
       expected_P=strata_lib.expected_tokens(
@@ -192,8 +192,6 @@ def say_compiled(state: State, out: Out) -> None:
     hosts.say(str(out.compiled))
   elif news:
     hosts.say(f"step {step + 1}: {news}, not counted as device time")
-  if news := out.compiled.news_behind():
-    hosts.say(f"step {step + 1}: {news}, while the devices computed")
 
 
 def save_if_due(setup: Setup, state: State, out: Out, finished: bool) -> None:
@@ -217,8 +215,7 @@ def save(setup: Setup, state: State, out: Out) -> None:
     out.written.sync()  # records before the checkpoint
   checkpoint.save(
       out.manager, step, state.train, setup.run_id,
-      in_flight_queue.to_bytes(state.flight.state, setup.sampler.slots)
-      if state.flight else None)
+      flight.to_bytes(state.flight.flight) if state.flight else None)
   out.saved, out.saved_at = step, time.monotonic()
 
 
@@ -265,8 +262,7 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
     history = state.history
     active = history.evaluated != history.rollouts or not (
         e.alloc.is_spent(history.rollouts))
-    sampler = stack.enter_context(compile_ahead.if_it_helps(setup.sampler))
-    yield dataclasses.replace(setup, sampler=sampler), state, Out(
+    yield setup, state, Out(
         start=history.step, saved=history.step, saved_at=time.monotonic(),
         compiled=compiled, written=written,
         grader=stack.enter_context(rollouts_lib.grading(setup)),

@@ -41,6 +41,7 @@ class Rows:
   count_R: Array  # int32, new tokens drawn so far
   id_R: Array  # uint32, Problem.id
   rollout_R: Array  # uint32, index of the rollout within its problem
+  key_Rx2: Array  # uint32, key data of the random stream
   active_R: Array  # bool, False for free slots
   # int32, new tokens before the phrase is inserted, and the state that finds
   # text which prevents it, see sampling.interrupt; None if it is off.
@@ -69,9 +70,6 @@ class Rollouts:
   entropy_R: Array  # float32, nats, summed over tokens; before top_p
   # bool, inserted tokens, see sampling.interrupt; None if it is off.
   forced_RxT: Array | None = None
-  # int32, times that the rollout lost its pages and was prefilled again, see
-  # sampling.paged; None without pages.
-  put_back_R: Array | None = None
 
   @property
   def mask_RxT(self) -> np.ndarray:
@@ -87,12 +85,6 @@ class Rollouts:
     if self.forced_RxT is None:
       return np.zeros(len(self.len_R), bool)
     return np.asarray(self.forced_RxT).any(axis=1)
-
-  @property
-  def put_back(self) -> int:
-    """Returns how often rollouts were put back, in total."""
-    return 0 if self.put_back_R is None else int(np.sum(self.put_back_R))
-
 
 @flax.struct.dataclass
 class Batch:

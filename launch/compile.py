@@ -39,9 +39,7 @@ from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import cache as cache_lib
-from isojax.sampling import in_flight, paged, paged_cache
-from isojax.sampling import queue as queue_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.sampling import sizes as sizes_lib
 from isojax.types import Prompts, Rollouts, Rows
 from launch import topology as topology_lib
@@ -50,7 +48,7 @@ from launch import topology as topology_lib
 OWN = ("critic start", "critic accumulate", "critic apply")
 NAMES = ("prepare", "prefill", "insert", "resize", "decode", "score", "start",
          "accumulate", "apply")  # score: only of recipes that need it
-FURTHER = (*OWN, "reread", "move")  # of some recipes, and of sampler.page
+FURTHER = (*OWN, "reread")  # of some recipes, and of sampler.page
 EOS = (0, 1)  # only their number matters; Qwen2.5 has two
 MARGIN = 0.95  # share of memory that --largest fills, as estimated
 
@@ -68,7 +66,7 @@ class Case:
 
   e: experiment_lib.Experiment
   model: decoder.Transformer
-  sampler: sampler_lib.Sampler
+  sampler: engine.Sampler
   planned: dict  # estimated bytes of each program; None: no estimate
   notes: tuple[str, ...]
   hbm: float  # bytes of a device that programs can use
@@ -83,7 +81,7 @@ class Case:
         f"{e.model.path} on {mesh.size} x {device.device_kind}, "
         f"{self.hbm / 2**30:.2f} GiB each; mesh data={mesh.shape['data']} "
         f"fsdp={mesh.shape['fsdp']} tensor={mesh.shape['tensor']}",
-        f"{s.row_sizes[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
+        f"{s.sizes.rows[-1]:,} slots of {e.sampler.max_prompt_tokens:,} + "
         f"{e.sampler.max_new_tokens:,} tokens in {e.sampler.dtype}, weights "
         f"{kept.weights}, cache {kept.cache}, head {kept.head}; "
         f"microbatches of {e.recipe.loss.microbatch_tokens:,} tokens in "
@@ -109,9 +107,9 @@ def case(e: experiment_lib.Experiment, topology: str, *,
   sampler, notes = components.make_sampler(opened, e.sampler)
   G = mesh_lib.blocks(mesh)
   planned = dict.fromkeys(NAMES + FURTHER) | (
-      estimated(e, opened.model, sampler.row_sizes[-1] // G, rows_of(e, G) // G,
-                sampler.gathered, pool=sampler.pool and (
-                    sampler.pool.pages * sampler.pool.page)).own
+      estimated(e, opened.model, sampler.sizes.rows[-1] // G,
+                rows_of(e, G) // G, sampler.gathered, pool=(
+                    sampler.page and sampler.pages * sampler.page)).own
       if e.recipe.loss.remat and not e.model.lora.rank else {})
   return Case(e, opened.model, sampler, planned, notes, hbm)
 
@@ -179,24 +177,6 @@ def placed(tree, sharding):
       x.shape, x.dtype, sharding=sharding), tree)
 
 
-def pool_of(s: sampler_lib.Sampler, make) -> tuple:
-  """All arenas of a pool; `make` returns the shapes of a cache."""
-  return tuple(make(s.G * size, s.pool.page)
-               for size in np.diff(sizes_lib.offsets(s.pool.pages)).tolist())
-
-
-def pages_of(s: sampler_lib.Sampler, sharding) -> paged_cache.Pages:
-  """The pages that decoding reads, as shapes."""
-  prompts = Prompts(np.zeros((1, 1), np.int32), np.ones(1, np.int32),
-                    np.zeros(1, np.uint32))
-  q = queue_lib.start(prompts, 1, G=s.G, R=s.row_sizes[-1], W=s.window,
-                      T=s.max_new_tokens)
-  held = paged.start(s, q)
-  held.arenas = dict.fromkeys(range(len(held.offsets) - 1))
-  return paged.pages_of(
-      s._replace(place=lambda tree: placed(tree, sharding)), held)
-
-
 def sampling(c: Case, state: int) -> Iterator[Program]:
   """Yields the sampler's programs with all slots and the longest sequences.
 
@@ -205,12 +185,12 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   e, model, s, planned = c.e, c.model, c.sampler, c.planned
   mesh, dtype = model.mesh, e.sampler.dtype
   G, rows = mesh_lib.blocks(mesh), mesh_lib.row_sharding(mesh)
-  R, L, S, W = (s.row_sizes[-1], s.length_sizes[-1], s.prompt_sizes[-1],
-                s.window * mesh_lib.blocks(mesh))
+  R, L, S, W = (s.sizes.rows[-1], s.sizes.lengths[-1], s.sizes.prompts[-1],
+                s.sizes.window * G)
   make = lambda R, L: placed(jax.eval_shape(lambda: s.empty(R, L)),
                              cache_lib.sharding(model))
   window = make(W, S)
-  cache = make(R, L) if s.pool is None else pool_of(s, make)
+  cache = make(R, L) if s.page is None else make(G * s.pages, s.page)
   params = decoder.abstract_params(model)
   if e.model.lora.rank:  # merged weights in the sampling dtype
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
@@ -220,12 +200,11 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
   a = lambda kind, *shape: jax.ShapeDtypeStruct(
       shape, np.dtype(kind), sharding=rows)
   row = Rows(a("int32", R), a("int32", R), a("int32", R), a("uint32", R),
-             a("uint32", R), a("bool", R))
+             a("uint32", R), a("uint32", R, 2), a("bool", R))
   prompts = Prompts(a("int32", W, S), a("int32", W), a("uint32", W))
   take = a("int32", G, R // G)
-  key, scalar = placed((jax.eval_shape(lambda: jax.random.key(0)),
-                        jax.ShapeDtypeStruct((), np.float32)),
-                       mesh_lib.replicated(mesh))
+  scalar = placed(jax.ShapeDtypeStruct((), np.float32),
+                  mesh_lib.replicated(mesh))
   held = device_bytes
   name = max(("embed", "head"), key=lambda x: x in params)
   yield Program("prepare", lambda: s.casts[name].lower(params[name]),
@@ -233,31 +212,24 @@ def sampling(c: Case, state: int) -> Iterator[Program]:
                 planned["prepare"])
   yield Program("prefill", lambda: s.prefill.lower(weights, prompts),
                 state + held(cache), planned["prefill"])
-  if e.recipe.updates.in_flight or s.pool:
-    of = in_flight.read_rows(s, L) * G
+  if e.recipe.updates.in_flight or s.page:
+    of = s.sizes.at_once(L) * G
     sequences = Prompts(a("int32", of, L), a("int32", of), a("uint32", of))
-    yield Program("reread", lambda: s.reread.lower(weights, sequences),
+    yield Program("reread", lambda: s.prefill.lower(weights, sequences),
                   state + held(cache), planned["reread"])
-  if e.recipe.updates.in_flight:
-    key = placed(jax.eval_shape(lambda: jax.random.split(
-        jax.random.key(0), R)), rows)
-  more = {} if s.pool is None else dict(pages=pages_of(s, rows))
+  more = {} if s.page is None else dict(
+      table=a("int32", R, -(-s.sizes.longest // s.page)))
   decode = Program("decode", lambda: s.decode.lower(
-      weights, cache, row, key, scalar, scalar,
+      weights, cache, row, scalar, scalar,
       kind="nucleus" if e.eval.top_p < 1 else "whole", **more), state + held(
           window), planned["decode"])
-  if s.pool is not None:
-    copied, arenas = a("int32", G, R // G), dict(
-        offsets=sizes_lib.offsets(s.pool.pages)[:-1])
-    yield Program("insert", lambda: s.pool.insert.lower(
-        cache, window, copied, copied, copied, **arenas),
-                  state + held(weights), planned["insert"])
-    yield Program("move", lambda: s.pool.move.lower(
-        cache, copied, copied, **arenas),
-                  state + held((weights, window)), planned["move"])
+  if s.page is not None:
+    yield Program("insert", lambda: s.insert.lower(
+        cache, window, take, take, take), state + held(weights),
+                  planned["insert"])
     yield decode
     return
-  shorter = make(R, s.length_sizes[max(0, len(s.length_sizes) - 2)])
+  shorter = make(R, s.sizes.lengths[max(0, len(s.sizes.lengths) - 2)])
   yield Program("insert", lambda: s.insert.lower(
       cache, window, take, take, G=G), state + held(weights),
                 planned["insert"])

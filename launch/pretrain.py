@@ -20,7 +20,7 @@ from isojax.models import decoder, hf_config, hf_weights
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import rewards
 from isojax.rl import update as update_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.tasks import countdown
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Rollouts
@@ -86,7 +86,7 @@ def pass_rates(sampler, params, tokenizer, cfg, sampling) -> str:
     problems, prompts = prompts_lib.encode(
         tokenizer, problems, prompt_of(cfg), S=sampling.max_prompt_tokens,
         V=len(tokenizer))
-    rollouts = sampler_lib.sample_all(
+    rollouts = engine.sample_all(
         sampler, params, prompts, k, rng.stream(cfg.seed, "table", numbers),
         temperature=sampling.temperature, top_p=sampling.top_p)
     texts = rewards.texts(tokenizer, rollouts)
@@ -108,7 +108,7 @@ def main(_) -> None:
   sampling, loss, optimizer = (
       config_file.section(
           cls, cfg[name].to_dict(), f"config.{name}")
-      for name, cls in (("sampler", sampler_lib.SamplerConfig),
+      for name, cls in (("sampler", engine.SamplerConfig),
                         ("loss", update_lib.LossConfig),
                         ("optimizer", optimizer_lib.OptimizerConfig)))
   folder = pathlib.Path(cfg.out)
@@ -150,7 +150,7 @@ def main(_) -> None:
                      "token")
 
   hf_weights.save(folder, state.params, dtype="float32")
-  sampler = sampler_lib.make_sampler(model, sampling, (eos,))
+  sampler = engine.make_sampler(model, sampling, (eos,))
   print(pass_rates(sampler, state.params, tokenizer, cfg, sampling))
   print(f"wrote {folder}: "
         f"{sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")

@@ -31,6 +31,7 @@ import numpy as np
 from isojax import (
   cli,
   compilation,
+  components,
   config_file,
   experiment,
   own_file,
@@ -38,12 +39,11 @@ from isojax import (
   rng,
 )
 from isojax import mesh as mesh_lib
-from isojax import components
 from isojax.errors import InputError
 from isojax.models import decoder, hf_weights
 from isojax.models import shape as shape_lib
 from isojax.rl import rewards
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.tasks import base
 from isojax.tasks import grader as grader_lib
 from isojax.tasks import prompts as prompts_lib
@@ -68,7 +68,7 @@ class Split:
   source: dict  # kind, a key of Task.sources, and its arguments
   strata: dict  # name -> strata.Wanted
   mixtures: dict  # name -> strata.Mixture
-  sampler: sampler_lib.SamplerConfig
+  sampler: engine.SamplerConfig
   mesh: mesh_lib.MeshConfig
 
   def __post_init__(self):
@@ -250,11 +250,10 @@ def measurement(cfg: Split, policy: components.BasePolicy, grade):
   def measure(split: str, problems: list[Problem], n: int,
               advance) -> list[pass_counts.Count]:
     problems, prompts = encoded(cfg, policy, problems)
-    for ended, rollouts in sampler_lib.stream(  # noqa: B007
+    rollouts = engine.sample_all(
         sampler, params, prompts, n, rng.stream(cfg.seed, split),
-        temperature=np.float32(cfg.sampler.temperature),
-        top_p=np.float32(cfg.sampler.top_p)):
-      advance(len(ended))
+        temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
+        ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
     for line in graded.lost:
       progress.say(f"counted as wrong: {line}")

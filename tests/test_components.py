@@ -6,11 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs import hard
-from configs import ppo
-from isojax import experiment
+from configs import hard, ppo
+from isojax import components, experiment
 from isojax import mesh as mesh_lib
-from isojax import components
 from isojax.errors import InputError
 
 
@@ -31,30 +29,27 @@ def test_pages_admit_more_slots(opened):
   """64 positions are the longest; 0.18 of 49 tokens are expected."""
   plain, _ = components.make_sampler(opened, config())
   paged, notes = components.make_sampler(opened, config(page=8))
-  assert plain.pool is None and plain.slots < paged.slots < 512
-  assert (paged.pool.page, paged.pool.longest) == (8, 63)
-  assert notes[1] == (f"sampler: {paged.slots} slots, {paged.pool.pages} pages "
+  assert plain.page is None and plain.slots < paged.slots < 512
+  assert (paged.page, paged.sizes.longest) == (8, 63)
+  assert notes[1] == (f"sampler: {paged.slots} slots, {paged.pages} pages "
                       "of 8 positions on each device")
   # The keys and values of the pool, and the weights, fit beside the rest.
-  cache = jax.eval_shape(lambda: paged.empty(2 * paged.pool.pages, 8))
+  cache = jax.eval_shape(lambda: paged.empty(2 * paged.pages, 8))
   held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) / 2
   assert 0.1 * 0.003 * 2**30 < held < 0.003 * 2**30 - 4 * 141_000
   # Longer answers are expected: fewer slots, each with more pages.
   longer, _ = components.make_sampler(opened, config(page=8, expected_tokens=30.0))
   assert longer.slots < paged.slots
-  assert (longer.pool.pages / longer.slots > paged.pool.pages / paged.slots)
+  assert (longer.pages / longer.slots > paged.pages / paged.slots)
 
 
 def test_a_pool_is_not_larger_than_its_slots_need(opened):
   """64 positions of 3 slots on a device, if all answers are long."""
   short, notes = components.make_sampler(
       opened, config(page=8, slots=6, memory_gib=1.0))
-  assert short.slots == 6 and 8 <= short.pool.pages < 3 * 8
-  assert notes == (f"sampler: 6 slots, {short.pool.pages} pages of 8 positions "
+  assert short.slots == 6 and short.pages == 3 * 8
+  assert notes == (f"sampler: 6 slots, {short.pages} pages of 8 positions "
                    "on each device",)
-  longest, _ = components.make_sampler(opened, config(
-      page=8, slots=6, memory_gib=1.0, expected_tokens=49.0))
-  assert short.pool.pages < longest.pool.pages <= 3 * 8
 
 
 def test_the_rate_of_a_critic_follows_the_square_root_rule():

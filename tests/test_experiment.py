@@ -11,28 +11,21 @@ import jax
 import numpy as np
 import pytest
 
-from configs import easy
-from configs import hard
-from configs import ppo
-from isojax import experiment
-from isojax import components
-from isojax import config_file
+from configs import easy, hard, ppo
+from isojax import components, config_file, experiment
 from isojax.errors import InputError
-from isojax.models import decoder
-from isojax.models import hf_config
+from isojax.models import decoder, hf_config
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.planner import memory as memory_lib
 from isojax.planner.machines import Mesh
 from isojax.planner.workload import Lengths
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
-from isojax.types import Batch
-from isojax.types import Prompts
-from isojax.types import Rows
+from isojax.types import Batch, Prompts, Rows
 from tests.planner import examples
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -99,15 +92,14 @@ def test_qwen_7b_traces():
   assert sum(x.size for x in jax.tree.leaves(params)) == 7_615_616_512
   shape = lambda dtype, *dims: jax.ShapeDtypeStruct(dims, np.dtype(dtype))
   S, T, R = e.sampler.max_prompt_tokens, e.sampler.max_new_tokens, 128
-  sampler = sampler_lib.make_sampler(model, e.sampler, (151645, 151643))
-  assert (sampler.row_sizes[-1], sampler.length_sizes[-1]) == (R, S + T)
+  sampler = engine.make_sampler(model, e.sampler, (151645, 151643))
+  assert (sampler.sizes.rows[-1], sampler.sizes.lengths[-1]) == (R, S + T)
   rows = Rows(*[shape("int32", R)] * 3, *[shape("uint32", R)] * 2,
-              shape("bool", R))
+              shape("uint32", R, 2), shape("bool", R))
   cache = jax.eval_shape(lambda: sampler.empty(R, S + T))
   after, _, drawn = jax.eval_shape(
       functools.partial(sampler.decode, kind="whole"), params, cache, rows,
-      jax.eval_shape(lambda: jax.random.key(0)), shape("float32"),
-      shape("float32"))
+      shape("float32"), shape("float32"))
   assert drawn.tokens_RxC.shape == (R, 64)
   assert after.k[0].shape == (R, cfg.K, cfg.H, S + T)
   tx = optimizer_lib.make(

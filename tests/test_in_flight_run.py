@@ -1,7 +1,5 @@
 """A run with in-flight updates: its records, a signal, and resuming."""
 
-import dataclasses
-import io
 import os
 import signal
 import threading
@@ -12,19 +10,12 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import cli
-from isojax import experiment
+from isojax import cli, components, experiment, preemption, training
 from isojax import rollouts as rollouts_lib
-from isojax import rollouts_in_flight
-from isojax import components
-from isojax import preemption
-from isojax import training
 from isojax.errors import InputError
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from isojax.ledger import workdir
+from isojax.ledger import checkpoint, records, workdir
 from isojax.rl import rewards
-from isojax.sampling import in_flight_queue
+from isojax.sampling import flight
 
 K, N, M = 2, 6, 6
 
@@ -103,56 +94,46 @@ def test_a_signal_in_a_step_repeats_the_bits(calm, tmp_path):
                final_state(calm[0]))
 
 
-def test_the_problems_of_a_step_are_chosen_when_it_begins():
-  """Solved ones drop out later; a step that has begun keeps its problems."""
+def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved():
   context = components.prepare(config())
-  none = np.zeros(len(context.stratum.train), bool)
-  order = lambda positions, state, solved_D: [rollouts_in_flight.source(
-      context, state, solved_D).index(p) for p in positions]
-  new = in_flight_queue.nothing()
-  before = order(range(12), new, none)
-  solved_D = none.copy()
-  solved_D[[before[1], before[5], before[8]]] = True
-  state = dataclasses.replace(  # positions 0 and 3 to 5 have begun; 4 is done
-      new, begun=6, position_E=np.array([0, 3, 5]),
-      index_E=np.array([before[p] for p in (0, 3, 5)]),
-      ahead_A=np.array(before[6:8]))
-  after = order((0, 3, 5, 6, 7), state, solved_D)
-  assert after == [before[p] for p in (0, 3, 5, 6, 7)]
-  later = order(range(8, 12), state, solved_D)
-  assert later[1:] == before[9:] and later[0] != before[8]
-  assert not solved_D[later].any()
+  solved_D = np.zeros(len(context.stratum.train), bool)
+  groups = lambda step: rollouts_lib.run_source(context, solved_D).groups(step)
+  before = groups(2)
+  assert before.position_E.tolist() == [8, 9, 10, 11]
+  assert before.n_E.tolist() == [N] * 4
+  solved_D[before.problem_E[0]] = True
+  after = groups(2).problem_E.tolist()
+  assert after[1:] == before.problem_E.tolist()[1:]
+  assert after[0] != before.problem_E[0] and not solved_D[after].any()
 
 
-def test_verdicts_are_those_of_the_rollouts_and_stale_caches_are_kept():
+def test_verdicts_are_those_of_the_rollouts():
   """Each rollout is graded once, also those of later batches."""
-  context, graded = components.prepare(config(caches="stale")), []
+  context, graded = components.prepare(config()), []
   params = components.base_params(context)
-  flight = rollouts_in_flight.opened(None, context.sampler.slots)
+  in_flight = rollouts_lib.opened(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
     def counted(problems, texts, **more):
       graded.extend(zip([p.id for p in problems], texts, strict=True))
       return grader.grade(problems, texts, **more)
 
     for step in range(2):
-      batch = rollouts_in_flight.graded_batch(
-          context, grader._replace(grade=counted), params, flight, step=step,
-          solved_D=np.zeros(len(context.stratum.train), bool),
+      got = rollouts_lib.sample_step(
+          context, grader._replace(grade=counted), params, in_flight, step=step,
+          n=N, left=1000, solved_D=np.zeros(len(context.stratum.train), bool),
           stop=preemption.Stop())
-      flight = batch.flight
-      assert flight.carried is not None
+      in_flight = got.in_flight
+      problems = {p.id: p for p in context.stratum.train}
       alone = grader.grade(
-          [context.stratum.train[i] for i in batch.index_Bp],
-          rewards.texts(context.tokenizer, batch.sampled.rollouts))
-      np.testing.assert_array_equal(batch.sampled.graded.correct_B,
+          [problems[i] for i in np.repeat(got.prompts.id_P, N)],
+          rewards.texts(context.tokenizer, got.sampled.rollouts))
+      np.testing.assert_array_equal(got.sampled.graded.correct_B,
                                     alone.correct_B)
-  assert len(graded) == 2 * 4 * N + len(flight.verdicts)
+  assert len(graded) == 2 * 4 * N + len(in_flight.verdicts)
 
 
 @pytest.mark.parametrize("changes, message", [
     (dict(updates=dict(in_flight=-1)), "expected the largest staleness"),
-    (dict(updates=dict(caches="fresh")), "expected one of recompute, stale"),
-    (dict(updates=dict(in_flight=0, caches="stale")), "has no effect"),
     (dict(loss=dict(ratio_to="old")), "set ratio_to='behavior'"),
     (dict(filter=dict(rounds=2)), "recipe.filter.rounds=2"),
     (dict(alloc=dict(schedule=((0, N), (96, 8)))), "use a constant n")])
@@ -164,13 +145,11 @@ def test_what_cannot_work_is_refused(changes, message):
     experiment.check(e, problems=100, max_positions=1000)
 
 
-def test_other_slots_than_those_of_the_checkpoint_are_refused():
-  state = in_flight_queue.nothing()
-  saved = in_flight_queue.to_bytes(state, 24)
-  assert rollouts_in_flight.opened(saved, 24).state.begun == 0
-  with pytest.raises(InputError, match="had 24 slots .* admit 16"):
-    rollouts_in_flight.opened(saved, 16)
-  file = io.BytesIO()  # as older versions have saved it
-  np.savez(file, **dataclasses.asdict(state))
-  old = np.frombuffer(file.getvalue(), np.uint8)
-  assert rollouts_in_flight.opened(old, 16).state.begun == 0
+def test_other_slots_than_those_of_the_checkpoint_are_refused(calm):
+  sampler = components.prepare(config()).sampler
+  saved = flight.to_bytes(flight.nothing(sampler.made_by))
+  assert rollouts_lib.opened(saved, sampler).flight.steps == 0
+  other = flight.to_bytes(flight.nothing((24, 0, 1)))
+  with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
+                     ".* admit 30 slots"):
+    rollouts_lib.opened(other, sampler)

@@ -7,15 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import easy
-from configs import hard
-from isojax import rng
-from isojax import components
-from isojax import training
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from isojax.ledger import workdir
-from isojax.sampling import sampler as sampler_lib
+from configs import easy, hard
+from isojax import components, rng, training
+from isojax.ledger import checkpoint, records, workdir
+from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from tests.rl import test_reference_gradient as reference
 
@@ -80,7 +75,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   index = prompts_lib.indices_at(
       seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)
-  rollouts = sampler_lib.sample_all(
+  rollouts = engine.sample_all(
       context.sampler, policy, prompts, e.alloc.n,
       rng.stream(e.seed, "rollout", M - 1),
       temperature=np.float32(e.sampler.temperature), top_p=np.float32(1.0))

@@ -10,10 +10,8 @@ import pytest
 
 from configs import easy
 from isojax import components
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from tests import few
-from tests import test_learning
+from isojax.ledger import checkpoint, records
+from tests import few, test_learning
 
 # What a sum in another order changes in the last bits.
 ROUNDED = {"entropy", "grad_norm", "kl", "logp", "logp_gap", "loss"}
@@ -22,13 +20,15 @@ ROUNDED = {"entropy", "grad_norm", "kl", "logp", "logp_gap", "loss"}
 def small(page):
   """Four steps with adapters; checkpoints at steps 2 and 4.
 
-  The pool has space for answers of two tokens, and is exhausted by longer ones.
+  The memory admits 51 pages; 16 of the longest answers need 128.
   """
   config = easy.get_config()
   config.alloc.update(Bp=4, n=4, C=64)
   config.task.stratum = few.easy()
   config.model.lora.rank = 2
   config.sampler.update(slots=16, page=page, expected_tokens=1)
+  if page:
+    config.sampler.memory_gib = 0.00094
   config.eval.update(k=1, first=64)
   config.checkpoint.every_steps = 2
   config.recipe.optimizer.warmup_steps = 1

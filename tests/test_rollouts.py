@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 
 from configs import hard
-from isojax import rng
+from isojax import components, preemption, rng, training
 from isojax import rollouts as rollouts_lib
-from isojax import components
-from isojax import step_rollouts
-from isojax import preemption
-from isojax import training
 
 N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
 
@@ -33,7 +29,7 @@ def params(context):
 
 def sampled(context, params, grader, *, stop=None):
   e = context.e
-  return rollouts_lib.graded_rollouts(
+  return rollouts_lib.sample_problems(
       context, grader, params, context.stratum.train[:6],
       context.train.replace(tokens_PxS=context.train.tokens_PxS[:6],
                             len_P=context.train.len_P[:6],
@@ -68,7 +64,7 @@ def test_measured_problems_start_with_the_longest(context, params):
   prefilled = []
 
   def prefill(params, prompts):
-    prefilled.extend(np.asarray(prompts.id_P).tolist())
+    prefilled.extend(prompts.tokens_PxS.tolist())
     return context.sampler.prefill(params, prompts)
 
   def step(tokens):
@@ -77,17 +73,18 @@ def test_measured_problems_start_with_the_longest(context, params):
         context, sampler=context.sampler._replace(prefill=prefill),
         stratum=dataclasses.replace(context.stratum, tokens=tokens))
     with rollouts_lib.grading(changed) as grader:
-      return step_rollouts.sample(
-          changed, grader, params, step=0, n=4, left=10**6,
+      return rollouts_lib.sample_step(
+          changed, grader, params, None, step=0, n=4, left=10**6,
           solved_D=np.zeros(len(context.stratum.train), bool),
           stop=preemption.Stop())
 
   plain, first = step({}), list(prefilled)
-  ids = plain.prompts.id_P.tolist()
   expected = {("train", p.id): 5.0 + p.id % 7 for p in context.stratum.train}
   ordered = step(expected)
-  assert prefilled[:32] == sorted(
-      ids, key=lambda i: -expected["train", i]) != first[:32]
+  order = np.argsort([-expected["train", i] for i in plain.prompts.id_P],
+                     kind="stable")
+  tokens = plain.prompts.tokens_PxS[order].tolist()
+  assert prefilled[:32] == tokens[:32] != first[:32]
   np.testing.assert_array_equal(plain.sampled.rollouts.tokens_RxT,
                                 ordered.sampled.rollouts.tokens_RxT)
   np.testing.assert_array_equal(plain.sampled.graded.correct_B,

@@ -7,13 +7,9 @@ import jax
 import numpy as np
 
 from configs import easy
+from isojax import components, preemption, training
 from isojax import rollouts as rollouts_lib
-from isojax import components
-from isojax import step_rollouts
-from isojax import preemption
-from isojax import training
-from isojax.ledger import records
-from isojax.ledger import workdir
+from isojax.ledger import records, workdir
 from isojax.rl import advantages
 from isojax.tasks import prompts as prompts_lib
 from tests import few
@@ -46,7 +42,7 @@ def test_solved_problems_are_replaced_in_their_places():
 def test_rounds_by_hand():
   """B = 12 rollouts a round; 40 are left: 3 rounds, if unsolved ones suffice.
   """
-  most = lambda **more: step_rollouts.most_rounds(
+  most = lambda **more: rollouts_lib.most_rounds(
       **dict(rounds=9, Bp=3, B=12, left=40, unsolved=100) | more)
   assert most() == 3
   assert most(rounds=2) == 2 and most(left=23) == 1 and most(left=24) == 2
@@ -57,7 +53,7 @@ def test_kept_groups_by_hand():
   correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
   found = advantages.informative(correct, correct >= 0)
   assert found.tolist() == [False, True, False, True, True, True]
-  kept = lambda found, rounds: step_rollouts.kept_groups(
+  kept = lambda found, rounds: rollouts_lib.kept_groups(
       np.array(found, bool), Bp=3, rounds=rounds).tolist()
   assert kept(found, 2) == [0, 1, 0, 1, 1, 0]  # the fourth is not needed
   assert kept(found[:3], 2) == [0, 1, 0]
@@ -68,15 +64,9 @@ def test_kept_groups_by_hand():
 def test_solved_by_hand():
   """At a rate of 0.9, 15 of 16 are enough and 14 are not."""
   correct = np.array([[0] + 15 * [1], 2 * [0] + 14 * [1], 16 * [1]])
-  got = step_rollouts.newly_solved(correct, np.array([30, 10, 20]), rate=0.9)
+  got = rollouts_lib.newly_solved(correct, np.array([30, 10, 20]), rate=0.9)
   assert got == [30, 20]
-  assert step_rollouts.newly_solved(correct, np.arange(3), rate=None) is None
-  kept = [{"kind": "train", "solved": [30]}, {"kind": "eval"},
-          {"kind": "train", "solved": []}, {"kind": "train", "solved": [7, 20]},
-          {"kind": "train"}, {"kind": "train", "solved": None}]  # older; off
-  assert step_rollouts.solved(kept, np.array([7, 10, 20, 30])).tolist() == [
-      True, False, True, True]
-  assert not step_rollouts.solved(kept[1:2], np.arange(4)).any()
+  assert rollouts_lib.newly_solved(correct, np.arange(3), rate=None) is None
 
 
 D = 14  # training problems, of 3 steps an epoch
@@ -98,8 +88,8 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   params, stop = components.base_params(context), preemption.Stop()
   ids, solved_D = context.train.id_P, np.arange(D) == 5
   with rollouts_lib.grading(context) as grader:
-    sample = lambda solved_D, left: step_rollouts.sample(
-        context, grader, params, step=1, n=4, left=left, solved_D=solved_D,
+    sample = lambda solved_D, left: rollouts_lib.sample_step(
+        context, grader, params, None, step=1, n=4, left=left, solved_D=solved_D,
         stop=stop)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
     most = sample(np.arange(D) > 6, 1000)  # 7 unsolved: no second round
@@ -156,7 +146,7 @@ def test_a_run_spends_its_budget_and_resumes_to_the_bit(tmp_path):
                                         if r["solved"]][0]][0]
   # A later step would sample a problem that was solved before the kill.
   ids = components.prepare(config()).train.id_P
-  known = step_rollouts.solved(train[:restored], ids)
+  known = np.isin(ids, [i for r in train[:restored] for i in r["solved"]])
   assert known.any() and any(known[prompts_lib.indices_at(
       seed=0, step=step, Bp=4, D=len(ids))].any()
                              for step in range(restored, len(train)))

@@ -25,7 +25,7 @@ from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
 from isojax.components import Setup
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
 
@@ -181,7 +181,7 @@ def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
     raise InputError(f"seed={seed}: expected 0 <= seed < 2**31")
   prompts = _prompts(setup, prompt, template)
   with progress_lib.printed(False):
-    *_, (_, rollouts) = sampler_lib.stream(
+    rollouts = engine.sample_all(
         setup.sampler, load(), prompts, n, rng.stream(seed, "sample"),
         temperature=temperature, top_p=1.0)
   return rewards.texts(setup.tokenizer, rollouts)
@@ -201,7 +201,7 @@ def _prompts(setup: Setup, prompt: str, template: bool) -> Prompts:
         f"max_prompt_tokens={longest} of the run's config")
   tokens = np.zeros((1, longest), np.int32)
   tokens[0, :len(ids)] = ids
-  return sampler_lib.shortened(setup.sampler, Prompts(
+  return engine.shortened(setup.sampler, Prompts(
       tokens_PxS=tokens, len_P=np.array([len(ids)], np.int32),
       id_P=np.zeros(1, np.uint32)))
 

@@ -19,6 +19,7 @@ from isojax import mesh as mesh_lib
 from isojax.models import attention as attention_lib
 from isojax.models import linear, paged_attention
 from isojax.models import precision as precision_lib
+from isojax.types import Prompts
 
 DTYPES = ("float32", "bfloat16")  # of weights, cache and activations
 HEAD_DTYPES = ("float32",)  # of the head, where it is not that of activations
@@ -88,7 +89,7 @@ def init_cache(cfg: ModelConfig, B: int, L: int, dtype) -> KVCache:
   return KVCache(zeros(cfg.H, L), zeros(L, cfg.H))
 
 
-def write(cache_BxK, new_BxK, slot, axis: int):
+def write(cache_BxK, new_BxK, slot, axis: int, seen=None):
   """Writes new keys or values at slots [slot, slot + T) of a cache's `axis`.
 
   Args:
@@ -98,11 +99,16 @@ def write(cache_BxK, new_BxK, slot, axis: int):
     slot: one for all rows, or an array [B]; None appends, so that a backward
       copies nothing twice.
     axis: of the slots.
+    seen: what is attended to; paged_attention.Seen: the cache is a pool, and
+      `slot` the position of one new token a row.
   """
   if cache_BxK.dtype.itemsize == 1:  # float8 has NaN instead of infinity
     largest = float(jnp.finfo(cache_BxK.dtype).max)
     new_BxK = jnp.clip(new_BxK, -largest, largest)
   new_BxK = new_BxK.astype(cache_BxK.dtype)
+  if isinstance(seen, paged_attention.Seen):
+    return paged_attention.write(cache_BxK, new_BxK.squeeze(axis), seen, slot,
+                                 axis)
   if slot is None:
     return jnp.concatenate([cache_BxK, new_BxK], axis=axis)
   put = jax.lax.dynamic_update_slice_in_dim
@@ -143,8 +149,7 @@ def rotate(x_BxTxNxH, position_BxT, rope: Rope):
 def attend(q, k, v, seen, *, past, kernel, mesh, **more):
   """Calls attention.attend, or paged_attention.attend for its Seen."""
   if isinstance(seen, paged_attention.Seen):
-    return paged_attention.attend(q, k, v, seen, *past, **more,
-                                  G=mesh_lib.blocks(mesh))
+    return paged_attention.attend(q, k, v, seen, **more)
   return attention_lib.attend(q, k, v, seen, past=past, **more, kernel=kernel,
                               mesh=mesh)
 
@@ -199,8 +204,8 @@ class Block(nn.Module):
       v = biased("v_bias", linear.product(h, wv), c.K, "kv_heads")
       q = rotate(norm("q_norm", q, c.qk_norm), position_BxT, rope)
       k = rotate(norm("k_norm", k, c.qk_norm), position_BxT, rope)
-      k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, axis=3)
-      v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, axis=2)
+      k_BxKxHxL = write(k_BxKxHxL, k.transpose(0, 2, 3, 1), slot, 3, seen)
+      v_BxKxLxH = write(v_BxKxLxH, v.transpose(0, 2, 1, 3), slot, 2, seen)
       attended = self.attend(
           q, k_BxKxHxL, v_BxKxLxH, seen, scale=c.query_scale, cap=c.attn_cap,
           window=self.window, past=past)
@@ -277,7 +282,7 @@ class Transformer(nn.Module):
       tokens_BxT: int32.
       position_BxT: int32, position of each token in its own sequence.
       seen: attention.Seen, or bool [B, T, L]: which cache slots each token
-        attends to (its own too). paged_attention.Seen: `past` is a pool.
+        attends to (its own too). paged_attention.Seen: the cache is a pool.
       cache: its dtype is the compute dtype, if `dtype` is None.
       slot: int32, one for all rows, or [B]; None: behind the last.
       past: more slots in front of the cache's, only read; not with remat.
@@ -363,6 +368,17 @@ class Transformer(nn.Module):
     hidden, _ = self(tokens, tokens, jnp.ones((G, 1, 1), bool),
                      init_cache(self.cfg, G, 1, jnp.float32), 0)
     return self.head(hidden)
+
+
+@jax.named_scope("prompts")
+def prompt_cache(model: Transformer, params, prompts: Prompts, dtype) -> KVCache:
+  """Cache [P, S] of prompts; their last tokens are fed later."""
+  P, S = prompts.tokens_PxS.shape
+  position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))
+  _, cache = model.apply({"params": params}, prompts.tokens_PxS, position,
+                         attention_lib.Seen(0, None, None, prompts.len_P),
+                         init_cache(model.cfg, P, S, dtype), 0)
+  return cache
 
 
 def abstract_params(model: Transformer):

@@ -110,12 +110,9 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
   sampled = shape.kv_bytes_per_token(w.bytes("cache")) / kv_heads
   first = sizes.prefilled(held.slots, S, paged=paged)
   stored = held.pool if paged else held.slots * (S + T)
-  # Scores and softmax of every position in float32, of two rows in a pool: see
-  # sizes.SamplerSizes.page_bytes.
-  drawing = 8 * heads * stored
-  if paged:
-    drawing = 2 * drawing + sampled * (
-        held.slots * sizes.chunk(T) + held.pool / shape.layers)
+  # Scores and softmax of every position in float32. The pages of one layer are
+  # gathered for each slot, see sizes.SamplerSizes.beside_pages.
+  drawing = held.slots * (S + T) * (8 * heads + kv / shape.layers * paged)
   # Per token and layer: residual and normed input, then gate and up, or
   # queries, keys, values and scores. A backward has all of them, and their
   # gradients.

@@ -33,8 +33,6 @@ from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig
 from isojax.types import Rollouts
 
-CACHES = ("recompute", "stale")  # of unfinished rollouts, after a step
-
 
 @dataclasses.dataclass(frozen=True)
 class UpdatesConfig:
@@ -42,9 +40,8 @@ class UpdatesConfig:
 
   epochs: int
   minibatches: int
-  # Largest staleness of in-flight updates, steps; see sampling.in_flight.
+  # Largest staleness of in-flight updates, steps; see sampling.flight.
   in_flight: int
-  caches: str
 
   def __post_init__(self):
     for name in ("epochs", "minibatches"):
@@ -54,12 +51,6 @@ class UpdatesConfig:
     if self.in_flight < 0:
       raise InputError(f"recipe.updates.in_flight={self.in_flight}: expected "
                        "the largest staleness in steps, or 0 for none")
-    if self.caches not in CACHES:
-      raise InputError(f"recipe.updates.caches={self.caches!r}: expected one "
-                       f"of {', '.join(CACHES)}")
-    if self.caches == "stale" and not self.in_flight:
-      raise InputError("recipe.updates.caches='stale' has no effect with "
-                       "recipe.updates.in_flight=0; leave it out")
 
   @property
   def count(self) -> int:

@@ -4,6 +4,8 @@ The logits of a microbatch, [R, W, V], would need more memory than everything
 else in the update. Here they exist for one chunk of positions at a time.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,6 @@ from isojax import mesh as mesh_lib
 from isojax.models import decoder
 from isojax.models.attention import Seen
 from isojax.rl import sizes
-from isojax.sampling import prefill
 from isojax.types import Batch
 
 
@@ -27,10 +28,10 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
   G = mesh_lib.blocks(model.mesh)
 
   def clone(x):
-    return prefill.clone(x, batch.slot_R, G)
+    return cloned(x, batch.slot_R, G)
 
   cache = jax.tree.map(
-      clone, prefill.prompt_cache(model, params, batch.prompts, dtype))
+      clone, decoder.prompt_cache(model, params, batch.prompts, dtype))
   last_P = batch.prompts.len_P - 1
   first_P = jnp.take_along_axis(
       batch.prompts.tokens_PxS, last_P[:, None], axis=1)[:, 0]
@@ -47,6 +48,31 @@ def hidden_states(model: decoder.Transformer, params, batch: Batch, dtype):
       {"params": params}, inputs_RxW, last_R[:, None] + batch.offset_RxW,
       Seen(S, last_R, S + start_RxW, tokens_R), cache, None)
   return hidden
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def cloned(x_Px, slot_R, G: int):
+  """Copies slot_R[r] of its own block of G to row r: [P, ...] -> [R, ...]."""
+  grouped = x_Px.reshape(G, -1, *x_Px.shape[1:])
+  picked = jax.vmap(lambda x, slot: x[slot])(grouped, slot_R.reshape(G, -1))
+  return picked.reshape(-1, *x_Px.shape[1:])
+
+
+def _clone_forward(x_Px, slot_R, G):
+  return cloned(x_Px, slot_R, G), (slot_R, x_Px.shape[0] // G)
+
+
+def _clone_backward(G, saved, grad_Rx):
+  """Sums over each slot's rows by a product, as a scatter is slow on CPUs."""
+  slot_R, slots = saved
+  took = (slot_R.reshape(G, -1, 1) == jnp.arange(slots)[None, None])
+  grad = jnp.einsum("grp,grx->gpx", took.astype(grad_Rx.dtype),
+                    grad_Rx.reshape(*took.shape[:2], -1),
+                    precision=jax.lax.Precision.HIGHEST)
+  return grad.reshape(G * slots, *grad_Rx.shape[1:]), None
+
+
+cloned.defvjp(_clone_forward, _clone_backward)
 
 
 def in_chunks(tree, G: int, V: int):

@@ -1,16 +1,34 @@
-"""Changes of a cache between two chunks: rows are inserted, kept, and grow."""
+"""Keys and values of the sampler's slots: rows of one length, or pages.
+
+`Contiguous` and `Paged` have the same methods for the host: the engine reserves
+space for the next chunk, gives space to rollouts that take a slot, and fits the
+cache to the slots and positions in use. The functions behind them change the
+arrays on the devices.
+
+With pages, each block of the mesh has a pool of its own. A page holds the keys
+and values of consecutive positions of a sequence, in all layers. A slot takes
+pages as its sequence grows. The slots of a problem share the full pages of its
+prompt, but not the page of the prompt's last token, which decoding writes. If a
+pool is exhausted, its youngest slots are put back into the queue.
+"""
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder
+from isojax.sampling import flight
+
+# A rollout starts only if one page is left for this many slots of the block.
+# Otherwise, the slots that grow would soon put the youngest back.
+SLOTS_PER_SPARE_PAGE = 8
 
 
 def sharding(model: decoder.Transformer) -> NamedSharding:
-  """Returns the sharding of keys and values: rows by blocks, heads by tensor.
+  """Sharding of keys and values: rows or pages by blocks, heads by tensor.
 
   Heads that do not divide over tensor are replicated.
   """
@@ -18,9 +36,21 @@ def sharding(model: decoder.Transformer) -> NamedSharding:
   return NamedSharding(model.mesh, P(mesh_lib.ROWS, tensor))
 
 
+def _grouped(x, G: int):
+  return x.reshape(G, -1, *x.shape[1:])
+
+
+def _each(change, *caches: decoder.KVCache) -> decoder.KVCache:
+  """change(axis of positions, array of each cache), for all keys and values."""
+  layers = lambda axis, arrays: tuple(
+      change(axis, *x) for x in zip(*arrays, strict=True))
+  return decoder.KVCache(layers(3, [cache.k for cache in caches]),
+                         layers(2, [cache.v for cache in caches]))
+
+
 def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
            *, G: int) -> decoder.KVCache:
-  """Copies prompt slot_GxF[g, f] of block g's window to row row_GxF[g, f].
+  """Copies sequence slot_GxF[g, f] of block g's window to row row_GxF[g, f].
 
   Rows beyond a block's last are padding, for which nothing is copied.
   """
@@ -30,19 +60,42 @@ def insert(cache: decoder.KVCache, window: decoder.KVCache, row_GxF, slot_GxF,
     def block(into, source, row_F, slot_F):
       return into.at[(row_F, *inner)].set(source[(slot_F, *inner)],
                                           mode="drop")
-    grouped = lambda x: x.reshape(G, -1, *x.shape[1:])
-    return jax.vmap(block)(grouped(cache_R), grouped(window_P), row_GxF,
+    return jax.vmap(block)(_grouped(cache_R, G), _grouped(window_P, G), row_GxF,
                            slot_GxF).reshape(cache_R.shape)
-  each = lambda axis, into, source: tuple(
-      put(axis, *pair) for pair in zip(into, source, strict=True))
-  return decoder.KVCache(each(3, cache.k, window.k), each(2, cache.v, window.v))
+  return _each(put, cache, window)
+
+
+def insert_pages(pool: decoder.KVCache, window: decoder.KVCache, slot_GxF,
+                 part_GxF, page_GxF) -> decoder.KVCache:
+  """Copies parts of the window's sequences to pages of a pool.
+
+  Args:
+    pool: pages instead of rows.
+    window: keys and values of the sequences.
+    slot_GxF: the sequence, by its place in the block's window.
+    part_GxF: which page of the sequence.
+    page_GxF: the page inside the block that is filled; beyond the last:
+      padding.
+  """
+  G = len(page_GxF)
+
+  def put(axis, pool_P, window_W):
+    page = pool_P.shape[axis]
+    more = -window_W.shape[axis] % page
+    x = jnp.pad(window_W, [(0, more * (i == axis)) for i in range(4)])
+    x = x.reshape(*x.shape[:axis], -1, page, *x.shape[axis + 1:])
+    at = (slice(None),) * (axis - 1)
+    def block(into, source, slot_F, part_F, page_F):
+      return into.at[page_F].set(source[(slot_F, *at, part_F)], mode="drop")
+    return jax.vmap(block)(_grouped(pool_P, G), _grouped(x, G), slot_GxF,
+                           part_GxF, page_GxF).reshape(pool_P.shape)
+  return _each(put, pool, window)
 
 
 def resize(part_BxK, take_GxR, L: int, axis: int):
   """Keeps rows take_GxR of each block; grows or cuts the axis of slots to L."""
-  G = take_GxR.shape[0]
-  grouped = part_BxK.reshape(G, -1, *part_BxK.shape[1:])
-  kept = jax.vmap(lambda x, take: x[take])(grouped, take_GxR)
+  kept = jax.vmap(lambda x, take: x[take])(
+      _grouped(part_BxK, take_GxR.shape[0]), take_GxR)
   kept = kept.reshape(-1, *part_BxK.shape[1:])
   if kept.shape[axis] >= L:
     return jax.lax.slice_in_dim(kept, 0, L, axis=axis)
@@ -60,16 +113,199 @@ def flush(cache: decoder.KVCache, recent: decoder.KVCache,
   C, L = recent.v[0].shape[2], cache.v[0].shape[2]
   at_RxL = jnp.arange(L)[None] - start_R[:, None]
   taken_RxCxL = at_RxL[:, None] == jnp.arange(C)[None, :, None]
-  new_Rx1xL = ((at_RxL >= 0) & (at_RxL < C))[:, None]
+  new_RxL = (at_RxL >= 0) & (at_RxL < C)
 
-  def put(form, new, cache, part):
+  def put(axis, cache, part):
     dtype = jnp.bfloat16 if part.dtype.itemsize == 1 else part.dtype
+    form = "rkhc,rcl->rkhl" if axis == 3 else "rkch,rcl->rklh"
     moved = jnp.einsum(form, part.astype(dtype), taken_RxCxL.astype(dtype),
                        precision=jax.lax.Precision.HIGHEST)
+    new = jnp.expand_dims(new_RxL, (1, 2) if axis == 3 else (1, 3))
     return jnp.where(new, moved.astype(cache.dtype), cache)
 
-  each = lambda form, new, caches, parts: tuple(
-      put(form, new, *pair) for pair in zip(caches, parts, strict=True))
-  return decoder.KVCache(
-      each("rkhc,rcl->rkhl", new_Rx1xL[:, :, None], cache.k, recent.k),
-      each("rkch,rcl->rklh", new_Rx1xL[..., None], cache.v, recent.v))
+  return _each(put, cache, recent)
+
+
+class Contiguous:
+  """Rows of one length, which grows with the longest active rollout."""
+
+  def __init__(self, s, q: flight.Queue):
+    """Args: s: the engine's Sampler. q: with its slots."""
+    self.s = s
+    self.kv = s.empty(len(q.item_R), s.sizes.lengths[0])
+    self.window = None  # of the sequences prefilled last
+
+  def reserve(self, q: flight.Queue) -> list[int]:
+    """Space for the next chunk of active slots; the slots that get none."""
+    del q
+    return []
+
+  def give(self, q: flight.Queue, g: int, rows, items, slots) -> int:
+    """Space for items that take slots; returns how many get it, the first ones.
+
+    Args:
+      q: of the items.
+      g: the block.
+      rows: the slots, of all blocks.
+      items: of the slots.
+      slots: of the window, where the items' sequences are.
+    """
+    del q, g, items, slots
+    return len(rows)
+
+  def fit(self, q: flight.Queue, R: int) -> None:
+    """Keeps R slots, and makes the cache long enough for the next chunk.
+
+    Each layer's keys or values are freed before the next are copied, so the
+    peak is the new cache and one old part.
+    """
+    sizes = self.s.sizes
+    L = max(self.kv.v[0].shape[2], flight.smallest(
+        sizes.lengths, min(q.longest + sizes.chunk, sizes.lengths[-1])))
+    if (R, L) == (len(q.item_R), self.kv.v[0].shape[2]):
+      return
+    take = self.s.place(q.compact(R))
+    k, v = list(self.kv.k), list(self.kv.v)
+    self.kv = None  # or the old parts would stay until the last is copied
+    for axis, parts in ((3, k), (2, v)):
+      for i in range(len(parts)):
+        parts[i] = self.s.resize(parts[i], take, L, axis)
+    self.kv = decoder.KVCache(tuple(k), tuple(v))
+
+  def insert(self, filled) -> None:
+    """Copies sequences of the window to the slots that `Queue.fill` filled."""
+    if filled[0].size:
+      self.kv = self.s.insert(self.kv, self.window, *self.s.place(filled),
+                              G=len(filled[0]))
+
+  def place(self) -> dict:
+    """What decoding needs beside the arrays."""
+    return {}
+
+
+class Paged:
+  """Pools of pages, and a page table: the pages of each slot, by position.
+
+  Free slots have no pages: their entries of the table are beyond the last page,
+  where nothing is written.
+  """
+
+  def __init__(self, s, q: flight.Queue):
+    """Args: s: the engine's Sampler. q: with its slots."""
+    self.s, self.page, self.pages = s, s.page, s.pages
+    self.kv, self.window = s.empty(q.G * s.pages, s.page), None
+    R = len(q.item_R)
+    self.table_RxM = np.full((R, self._count(s.sizes.longest)), s.pages,
+                             np.int32)
+    self.count_R = np.zeros(R, np.int64)  # pages of a slot
+    self.shared_R = np.zeros(R, np.int64)  # the first of them, of the prompt
+    self.problem_R = np.zeros(R, np.int64)
+    self.free = [list(range(s.pages))[::-1] for _ in range(q.G)]
+    # Of each block: problem -> slots that share the pages of its prompt.
+    self.readers = [{} for _ in range(q.G)]
+    # Of each block: (window's slot, which page of the sequence, page) to fill.
+    self.given = [[] for _ in range(q.G)]
+
+  def _count(self, positions):
+    return -(-positions // self.page)
+
+  def _append(self, g: int, row: int, count: int) -> None:
+    begin = self.count_R[row]
+    for m in range(begin, begin + count):
+      self.table_RxM[row, m] = self.free[g].pop()
+    self.count_R[row] += count
+
+  def release(self, g: int, row: int) -> None:
+    """Takes all pages from a slot; those that no slot reads are free."""
+    pages = self.table_RxM[row, :self.count_R[row]].tolist()
+    shared, problem = self.shared_R[row], int(self.problem_R[row])
+    if shared:
+      self.readers[g][problem].remove(row)
+      if self.readers[g][problem]:
+        pages = pages[shared:]
+      else:
+        del self.readers[g][problem]
+    self.free[g].extend(reversed(pages))
+    self.table_RxM[row], self.count_R[row] = self.pages, 0
+    self.shared_R[row] = 0
+
+  def _needed(self, position):
+    """Pages of a slot after the next chunk."""
+    sizes = self.s.sizes
+    return self._count(np.minimum(position + sizes.chunk, sizes.longest))
+
+  def reserve(self, q: flight.Queue) -> list[int]:
+    """As `Contiguous.reserve`; the slots with the fewest tokens get none."""
+    active, lost = q.row.active_R, []
+    for row in np.flatnonzero(~active & (self.count_R > 0)):
+      self.release(row // q.rows, row)
+    for g in range(q.G):
+      rows = g * q.rows + np.flatnonzero(active[g * q.rows:(g + 1) * q.rows])
+      rows = rows[np.argsort(-q.row.count_R[rows], kind="stable")]
+      more = np.maximum(
+          0, self._needed(q.row.position_R[rows]) - self.count_R[rows])
+      while more.sum() > len(self.free[g]):
+        self.release(g, rows[-1])
+        lost.append(int(rows[-1]))
+        rows, more = rows[:-1], more[:-1]
+      for row, count in zip(rows, more, strict=True):
+        self._append(g, row, count)
+    return lost
+
+  def give(self, q: flight.Queue, g: int, rows, items, slots) -> int:
+    """As `Contiguous.give`."""
+    for i, (row, item, slot) in enumerate(zip(rows, items, slots, strict=True)):
+      problem, known = int(q.problem_B[item]), int(q.length(item)) - 1
+      shared = (int(q.source.prompts.len_P[problem]) - 1) // self.page
+      readers = self.readers[g].get(problem, [])
+      there = shared if readers else 0
+      count = self._needed(known) - there
+      active = np.count_nonzero(
+          self.count_R[g * q.rows:(g + 1) * q.rows])
+      spare = active // SLOTS_PER_SPARE_PAGE
+      if count + spare > len(self.free[g]):
+        return i
+      if there:
+        self.table_RxM[row, :there] = self.table_RxM[readers[0], :there]
+      self.count_R[row], self.problem_R[row] = there, problem
+      self.shared_R[row] = shared
+      if shared:
+        self.readers[g][problem] = [*readers, row]
+      self._append(g, row, count)
+      self.given[g].extend((slot, m, self.table_RxM[row, m])
+                           for m in range(there, self._count(known)))
+    return len(rows)
+
+  def fit(self, q: flight.Queue, R: int) -> None:
+    """Keeps R slots."""
+    if R == len(q.item_R):
+      return
+    rows, take_GxR = q.rows, q.compact(R)
+    index = (take_GxR + np.arange(q.G)[:, None] * rows).reshape(-1)
+    new = {int(row): i for i, row in enumerate(index)}
+    for name in ("table_RxM", "count_R", "shared_R", "problem_R"):
+      setattr(self, name, getattr(self, name)[index])
+    self.readers = [{problem: [new[row] for row in readers]
+                     for problem, readers in block.items()}
+                    for block in self.readers]
+
+  def insert(self, filled) -> None:
+    """As `Contiguous.insert`, to the pages that `give` noted."""
+    del filled
+    most = -(-len(self.table_RxM) // len(self.given))
+    while any(self.given):
+      fill_GxFx3 = np.zeros((len(self.given), most, 3), np.int32)
+      fill_GxFx3[..., 2] = self.pages
+      for g, given in enumerate(self.given):
+        if given:
+          fill_GxFx3[g, :len(given[:most])] = given[:most]
+      self.given = [given[most:] for given in self.given]
+      self.kv = self.s.insert(self.kv, self.window, *self.s.place(
+          tuple(np.moveaxis(fill_GxFx3, 2, 0))))
+
+  def place(self) -> dict:
+    """The page table, as long as the longest sequence needs."""
+    lengths = self.s.sizes.lengths
+    L = flight.smallest(lengths, min(
+        int(self.count_R.max()) * self.page, lengths[-1]))
+    return dict(table=self.s.place(self.table_RxM[:, :self._count(L)]))

@@ -5,23 +5,20 @@ import jax.numpy as jnp
 
 from isojax import mesh as mesh_lib
 from isojax import rng
-from isojax.models import decoder
+from isojax.models import decoder, paged_attention
 from isojax.sampling import cache as cache_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.sampling import paged_cache
-from isojax.types import Drawn
-from isojax.types import Rows
+from isojax.types import Drawn, Rows
 
 
 def make_decode(model: decoder.Transformer, *, C: int, T: int,
                 eos: tuple[int, ...], buffered: bool,
                 interrupt: interrupt_lib.Interrupt | None):
-  """Returns decode(params, cache, Rows, key, temperature, top_p, kind).
+  """decode(params, cache, Rows, temperature, top_p, kind, table) of a chunk.
 
-  It returns (cache, Rows, Drawn) after one chunk; `kind` is one of draw.KINDS
-  and static. With the further argument `pages`, paged_cache.Pages, the cache is
-  a paged_cache.Pool.
+  It returns (cache, Rows, Drawn). `kind` is one of draw.KINDS and static. With
+  a page table the cache is a pool of pages, see cache.Paged.
 
   Args:
     model: with the dtype of activations.
@@ -31,29 +28,30 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     buffered: keep the keys and values of the chunk in a buffer beside the
       cache, in which all rows write at the same slot. For TPUs: there, writes
       at a different slot in each row are a loop over rows, and values of narrow
-      heads are padded. With pages it is always so.
+      heads are padded. Never with pages.
     interrupt: the phrase of forced interruption; None: no rows have it.
   """
-  eos_E, G = jnp.array(eos, jnp.int32), mesh_lib.blocks(model.mesh)
+  eos_E = jnp.array(eos, jnp.int32)
 
-  def decode(params, cache, row: Rows, key, temperature, top_p, kind,
-             pages=None):
-    key_R = rng.row_keys(key, row.id_R, row.rollout_R)
-    R, pool, paged = row.token_R.shape[0], cache, pages is not None
-    start_R, past, beside = row.position_R, None, buffered or paged
-    if paged:
-      cache = paged_cache.past(pool)
-    L = jax.tree.leaves(cache.v)[0].shape[2]  # or of a page
+  def decode(params, cache, row: Rows, temperature, top_p, kind, table=None):
+    key_R = rng.row_keys(
+        jax.random.wrap_key_data(row.key_Rx2, impl="threefry2x32"), row.id_R,
+        row.rollout_R)
+    R, L = row.token_R.shape[0], cache.v[0].shape[2]
+    if table is not None:
+      L *= table.shape[1]
+    start_R, past, beside = row.position_R, None, buffered and table is None
     slot_L = jnp.arange(L)[None, None]
     if beside:
       past, cache = cache, decoder.init_cache(
           model.cfg, R, C, jax.tree.leaves(cache)[0].dtype)
 
     def seen(i, row):
-      if paged:
-        return pages.seen(start_R, row.position_R, i)
-      if not buffered:
-        return slot_L <= row.position_R[:, None, None]
+      before = slot_L <= row.position_R[:, None, None]
+      if table is not None:
+        return paged_attention.Seen(table, before, mesh_lib.blocks(model.mesh))
+      if not beside:
+        return before
       return jnp.concatenate([
           slot_L < start_R[:, None, None],
           jnp.broadcast_to(jnp.arange(C)[None, None] <= i, (R, 1, C))], axis=2)
@@ -101,9 +99,7 @@ def make_decode(model: decoder.Transformer, *, C: int, T: int,
     # Always C tokens: to find out whether all rollouts have ended, devices
     # would have to communicate.
     row, cache, out = jax.lax.fori_loop(0, C, advance, (row, cache, nothing))
-    if paged:
-      cache = paged_cache.flush(pool, cache, pages, start_R, G=G)
-    elif buffered:
+    if beside:
       cache = cache_lib.flush(past, cache, start_R)
     return cache, row, out
 

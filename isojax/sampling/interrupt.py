@@ -28,10 +28,10 @@ from isojax.types import Rows
 class InterruptConfig:
   """The phrase, and where it is inserted; tokens of the answer."""
 
-  phrase: str = dataclasses.field(metadata={"neutral": ""})  # "": off
-  unless: str = dataclasses.field(metadata={"neutral": ""})  # "": always
-  low: int = dataclasses.field(metadata={"neutral": 0})  # least L
-  high: int = dataclasses.field(metadata={"neutral": 0})  # largest L
+  phrase: str  # "": off
+  unless: str  # "": always
+  low: int  # least L
+  high: int  # largest L
 
   def __post_init__(self):
     if not self.phrase and (self.unless or self.low or self.high):

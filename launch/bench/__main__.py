@@ -36,7 +36,7 @@ from absl import flags
 from isojax import cli, profile, progress
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.sampling import sampler
+from isojax.sampling import engine
 from launch.bench import cases as cases_lib
 from launch.bench import in_flight, run
 from launch.bench.cases import Case
@@ -62,9 +62,9 @@ OVERRIDES = (  # fields of a case by their own names; None: unchanged
                         f"{', '.join(cases_lib.CONFIGS)}, or a folder whose "
                         "config.json gives the shape; weights are random."),
     flags.DEFINE_enum("dtype", None, decoder.DTYPES, "Format of compute."),
-    flags.DEFINE_enum("weights", None, sampler.WEIGHTS, "Format of matrices "
+    flags.DEFINE_enum("weights", None, engine.WEIGHTS, "Format of matrices "
                       "while isojax samples; default: --dtype."),
-    flags.DEFINE_enum("cache", None, list(sampler.CACHES), "Format of keys "
+    flags.DEFINE_enum("cache", None, list(engine.CACHES), "Format of keys "
                       "and values while isojax samples; default: --dtype."),
     *(flags.DEFINE_integer(name, None, text, lower_bound=1) for name, text in (
         ("Bp", "Prompts."), ("n", "Rollouts of each prompt."),

@@ -14,14 +14,14 @@ import jax
 import numpy as np
 
 from isojax import rng
-from isojax.sampling import in_flight, in_flight_queue
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
+from isojax.sampling import flight as flight_lib
 from launch.bench import cases, ours
 
 CASE = dataclasses.replace(next(
     case for case in cases.SUITES["cpu"]
     if case.what == "sample" and case.mean_tokens), n=8)  # half of the rollouts
-CONTESTANTS = (("synchronous", None), ("in flight", 8))  # largest staleness
+CONTESTANTS = (("synchronous", 0), ("in flight", 8))  # largest staleness
 SLOTS = (CASE.B, CASE.B // 4)
 FIRST, BATCHES = 4, 3  # not counted, counted
 
@@ -30,7 +30,7 @@ FIRST, BATCHES = 4, 3  # not counted, counted
 class Counted:
   """A sampler whose slots and new tokens are counted."""
 
-  sampler: sampler_lib.Sampler
+  sampler: engine.Sampler
   slots: int = 0  # decoded, times the tokens of their chunks
   tokens: int = 0
 
@@ -42,42 +42,32 @@ class Counted:
     return cache, after, drawn
 
 
-def synchronous(sampler, params, prompts, cfg):
-  """Yields after each batch."""
-  step = 0
+def batches(sampler, params, prompts, cfg, k: int):
+  """Yields the mean and the largest staleness of each batch."""
+  source = flight_lib.Source(
+      prompts, groups=lambda step: flight_lib.groups(
+          step * CASE.Bp + np.arange(CASE.Bp), np.arange(CASE.Bp), CASE.n),
+      key=lambda p: np.asarray(jax.random.key_data(
+          rng.stream(0, "rollout", p // CASE.Bp))),
+      steps=FIRST + BATCHES + k + 1)
+  flight, step = flight_lib.nothing(sampler.made_by), 0
   while True:
-    yield sampler_lib.sample_all(
-        sampler, params, prompts, CASE.n, rng.stream(0, "rollout", step),
-        temperature=np.float32(cfg.temperature), top_p=np.float32(cfg.top_p))
+    handed, flight = engine.next_batch(
+        sampler, params, flight, source, flight_lib.Rule(CASE.Bp, k),
+        version=step, temperature=cfg.temperature, top_p=cfg.top_p,
+        ended=lambda *_: None)
+    yield handed.staleness(step)
     step += 1
 
 
-def asynchronous(sampler, params, prompts, cfg, k: int):
-  """Yields after each batch."""
-  source = in_flight_queue.Source(
-      prompts, lambda p: p % CASE.Bp, lambda p: np.asarray(jax.random.key_data(
-          rng.stream(0, "rollout", p // CASE.Bp))), CASE.Bp,
-      CASE.Bp * (FIRST + BATCHES + k + 1))
-  state, step = in_flight_queue.nothing(), 0
-  while True:
-    handed, state, _ = in_flight.next_batch(
-        sampler, params, state, source, version=step, Bp=CASE.Bp, n=CASE.n, k=k,
-        temperature=cfg.temperature, top_p=cfg.top_p, ended=lambda *_: None,
-        carried=None)
-    yield in_flight.staleness(handed, step)
-    step += 1
-
-
-def contestant(policy, slots: int, k: int | None):
+def contestant(policy, slots: int, k: int):
   """The counts and the generator of batches of a contestant."""
   case = dataclasses.replace(CASE, slots=slots)
   cfg, sampler = ours.sampler_of(policy.model, case)
   counted = Counted(sampler)
-  sampler = sampler._replace(decode=counted.decode)
-  arguments = (sampler, policy.params,
-               ours.prompts_of(case, policy.model.cfg.V), cfg)
-  return counted, (synchronous(*arguments) if k is None
-                   else asynchronous(*arguments, k))
+  return counted, batches(
+      sampler._replace(decode=counted.decode), policy.params,
+      ours.prompts_of(case, policy.model.cfg.V), cfg, k)
 
 
 def rows():
@@ -87,18 +77,18 @@ def rows():
     found = [contestant(policy, slots, k) for _, k in CONTESTANTS]
     seconds, ages = ([[] for _ in found] for _ in range(2))
     for batch in range(FIRST + BATCHES):
-      for i, (counted, batches) in enumerate(found):
+      for i, (counted, made) in enumerate(found):
         if batch == FIRST:
           counted.slots = counted.tokens = 0
         begun = time.perf_counter()
-        made = next(batches)
+        age = next(made)
         if batch >= FIRST:
           seconds[i].append(time.perf_counter() - begun)
-          ages[i].append(made if CONTESTANTS[i][1] else (0.0, 0))
+          ages[i].append(age)
     for i, (counted, _) in enumerate(found):
       name, k = CONTESTANTS[i]
       yield {
-          "sampling": name, "slots": slots, "k": "-" if k is None else k,
+          "sampling": name, "slots": slots, "k": k,
           "useful slots": f"{counted.tokens / counted.slots:.1%}",
           "useful tokens/s": round(counted.tokens / sum(seconds[i])),
           "s/batch, slowest": f"{max(seconds[i]):.1f}",

@@ -22,8 +22,7 @@ from isojax.models import decoder, hf_config
 from isojax.rl import algorithm
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.sampling import interrupt
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine, interrupt
 from isojax.types import Prompts, Rollouts
 from launch.bench import cases
 from launch.bench.cases import Case
@@ -72,11 +71,11 @@ def prompts_of(case: Case, V: int) -> Prompts:
 
 def sampler_of(model: decoder.Transformer, case: Case):
   """The config of a case's sampler, and the sampler."""
-  cfg = sampler_lib.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
+  cfg = engine.SamplerConfig(**grpo.get_config().sampler.to_dict() | dict(
       slots=case.slots or case.B, max_prompt_tokens=case.prompt_tokens,
       max_new_tokens=case.new_tokens, dtype=case.dtype, weights=case.weights,
       cache=case.cache, page=case.page, interrupt=interrupt.OFF))
-  return cfg, sampler_lib.make_sampler(
+  return cfg, engine.make_sampler(
       model, cfg, cases.stops(case, model.cfg.V))
 
 
@@ -94,11 +93,11 @@ def make_sampling(model: decoder.Transformer, case: Case):
 
   def sample(params, prompts: Prompts, seed: int):
     slots.clear()
-    rollouts = sampler_lib.sample_all(
+    rollouts = engine.sample_all(
         sampler._replace(decode=decode), params, prompts, case.n,
         rng.stream(seed, "rollout"), temperature=np.float32(cfg.temperature),
         top_p=np.float32(cfg.top_p))
-    return rollouts, sum(slots) * sampler.chunk
+    return rollouts, sum(slots) * sampler.sizes.chunk
 
   return profile.stage("sample", sample)
 

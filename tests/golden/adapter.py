@@ -9,7 +9,7 @@ import numpy as np
 import isojax
 from isojax import components, rng
 from isojax import step as step_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 
 
 def digest(tokens_RxT, len_R) -> str:
@@ -59,7 +59,7 @@ def sample(sampler: dict, *, temperature: float, top_p: float, ends: bool,
   if not ends:
     opened = opened._replace(eos_ids=(context.model.cfg.V,))
   made, _ = components.make_sampler(opened, cfg)
-  rollouts = sampler_lib.sample_all(
+  rollouts = engine.sample_all(
       made, components.base_params(context),
       jax.tree.map(lambda x: x[:problems], context.train), n,
       rng.stream(7, "rollout", 3), temperature=temperature, top_p=top_p)

@@ -37,7 +37,7 @@ CASES = {
     "schedule": ("hard", dict(alloc=dict(n=4, schedule=((0, 4), (256, 8))))),
     # The pool has space for few answers, so rollouts are put back.
     "paged": ("easy", dict(sampler=dict(
-        page=4, expected_tokens=1.0, memory_gib=0.00124))),
+        page=4, expected_tokens=1.0, memory_gib=0.00094))),
     "interrupted": ("easy", dict(sampler=dict(interrupt=dict(
         phrase="-1", unless="=", low=3, high=6)))),
     "int8": ("easy", dict(sampler=dict(weights="int8"))),

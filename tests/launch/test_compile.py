@@ -144,7 +144,7 @@ def test_a_small_model_on_a_small_slice():
 
 
 def test_the_programs_of_a_paged_sampler():
-  """On this machine's devices: all arenas, and what a chunk reads of them."""
+  """On this machine's devices: a pool and a page table."""
   e = small(fsdp=4)
   e = dataclasses.replace(e, sampler=dataclasses.replace(
       e.sampler, page=4, slots=8, max_new_tokens=49))
@@ -153,16 +153,14 @@ def test_the_programs_of_a_paged_sampler():
   planned = dict.fromkeys(compile_lib.NAMES + compile_lib.FURTHER)
   case = compile_lib.Case(e, opened.model, sampler, planned, (), 1.0)
   found = {p.name: p for p in compile_lib.sampling(case, 0)}
-  assert list(found) == ["prepare", "prefill", "reread", "insert", "move",
-                         "decode"]
+  assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.
-  assert 16 <= sampler.pool.pages <= 2 * 16
-  pool = sampler.pool.pages * 4 * components.shape_of(opened.model.cfg).kv_bytes_per_token(4)
+  assert 16 <= sampler.pages <= 2 * 16
+  pool = sampler.pages * 4 * components.shape_of(opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
-  for name in ("move", "decode"):
-    row, _ = compile_lib.compiled(found[name])
-    assert pool < row.arguments < pool + 1e6
-    assert row.output < 0.5 * pool  # it is changed in place
+  row, _ = compile_lib.compiled(found["decode"])
+  assert pool < row.arguments < pool + 1e6
+  assert row.output < 0.5 * pool  # it is changed in place
 
 
 def test_a_slice_that_libtpu_refuses():

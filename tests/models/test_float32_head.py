@@ -16,7 +16,7 @@ from isojax.rl import update as update_lib
 from isojax.types import Rollouts
 from tests.conftest import columns, make_model, random_params, RICH, TINY
 from tests.rl.test_update import LOSS, SGD
-from tests.sampling import test_sampler as sampling
+from tests.sampling import test_engine as sampling
 
 Bp, n = 5, 4
 HALF = {"dtype": "bfloat16"}

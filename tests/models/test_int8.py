@@ -10,9 +10,9 @@ import pytest
 from isojax.errors import InputError
 from isojax.models import decoder, int8, linear
 from isojax.sampling import decode as decode_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from tests.conftest import make_model, random_params, RICH, TINY
-from tests.sampling.test_sampler import (
+from tests.sampling.test_engine import (
   CONFIG,
   EOS,
   make_prompts,
@@ -56,7 +56,7 @@ def restored(name, weight):
 
 
 def dequantized(model, params):
-  kept = sampler_lib.make_sampler(model, ROUNDED, EOS).prepare(params)
+  kept = engine.make_sampler(model, ROUNDED, EOS).prepare(params)
   assert kept["embed"].number.dtype == jnp.int8
   assert kept["layers_0"]["o"].number.shape == params["layers_0"]["o"].shape
   return jax.tree.map_with_path(
@@ -75,7 +75,7 @@ def test_tokens_are_those_of_the_rounded_weights(cfg, axes):
       lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
       decoder.abstract_params(sharded))
   for gathered in (True, False):
-    got = run(sharded, placed, prompts, 3, sampler=sampler_lib.make_sampler(
+    got = run(sharded, placed, prompts, 3, sampler=engine.make_sampler(
         sharded, dataclasses.replace(ROUNDED, slots=4), EOS,
         gathered=gathered))
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
@@ -122,7 +122,7 @@ def test_large_biases_of_keys_are_too_much_for_float8():
 
 def test_float8_by_hand():
   """Three bits behind the leading one: 1, 1.125, 1.25; at most 448."""
-  cache = jnp.zeros((1, 1, 3, 1), sampler_lib.CACHES["float8"])
+  cache = jnp.zeros((1, 1, 3, 1), engine.CACHES["float8"])
   new = jnp.array([1.05, 1.08, -1e9]).reshape(1, 1, 3, 1)
   np.testing.assert_array_equal(
       decoder.write(cache, new, 0, 2).astype(jnp.float32).ravel(),
@@ -134,7 +134,7 @@ def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
   params, prompts = random_params(model), make_prompts(5)
   cfg = dataclasses.replace(CONFIG, slots=4, weights="int8", cache="float8")
   want = run(model, params, prompts, 3, weights="int8", cache="float8")
-  sampler = sampler_lib.make_sampler(model, cfg, EOS)
+  sampler = engine.make_sampler(model, cfg, EOS)
   reader = model.clone(dtype=cfg.dtype)
   assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
   for s in (sampler, sampler._replace(decode=jax.jit(decode_lib.make_decode(

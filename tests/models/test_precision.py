@@ -8,15 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import rng
 from isojax.models import decoder, lora
 from isojax.models.precision import PRECISIONS
 from isojax.rl import update as update_lib
-from isojax.sampling import queue
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from tests.conftest import columns, make_model
 from tests.rl.test_update import LOSS, make_data, n, SGD
-from tests.sampling.test_sampler import CONFIG, EOS, make_prompts, T
+from tests.sampling.test_engine import CONFIG, EOS, free_slots, make_prompts
 
 LORA = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
 
@@ -52,14 +50,13 @@ def updated(cfg, adapters=lora.FULL) -> set:
 def sampling(cfg) -> dict:
   """The programs of decode and prefill."""
   model = make_model()
-  s = sampler_lib.make_sampler(model, cfg, EOS)
+  s = engine.make_sampler(model, cfg, EOS)
   params = jax.tree.map(lambda cast, x: jax.eval_shape(cast, x), s.casts,
                         decoder.abstract_params(model))
-  row = queue.start(make_prompts(1), 1, G=1, R=4, W=1, T=T).row
   return {
       "decode": s.decode.trace(
-          params, jax.eval_shape(lambda: s.empty(4, 16)), row,
-          rng.stream(0, "rollout", 0), np.float32(1), np.float32(1),
+          params, jax.eval_shape(lambda: s.empty(4, 16)), free_slots(4),
+          np.float32(1), np.float32(1),
           kind="whole").jaxpr.jaxpr,
       "prefill": s.prefill.trace(params, make_prompts(4)).jaxpr.jaxpr}
 

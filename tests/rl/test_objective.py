@@ -196,7 +196,7 @@ def test_minibatches_hold_each_problem_once_an_epoch():
 def test_what_is_scored_first(loss, updates, names):
   assert algorithm.scored_columns(
       dataclasses.replace(LOSS, **loss),
-      algorithm.UpdatesConfig(*updates, 0, "recompute"),
+      algorithm.UpdatesConfig(*updates, 0),
       critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)) == names
 
 

@@ -19,7 +19,7 @@ from isojax.rl import head as head_lib
 from isojax.rl import losses, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.types import Batch, Prompts, Rollouts
 from tests.conftest import columns, make_model, RICH, TINY
 
@@ -388,13 +388,13 @@ def test_what_is_masked_can_not_poison_the_gradient(params):
   """Padding so unlikely that exp(ref - logp) is inf; real tokens are greedy."""
   model = make_model()
   prompts, _, advantage, weight = make_data()
-  sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
+  sampler = engine.make_sampler(model, engine.SamplerConfig(
       slots=24, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
       attention="auto", precision="highest", head_dtype=None, page=None,
-      expected_tokens=None, shrink="halves"),
+      expected_tokens=None),
       eos=(10,))
-  rollouts = sampler_lib.sample_all(
+  rollouts = engine.sample_all(
       sampler, params, prompts, n, jax.random.key(0), temperature=0.0,
       top_p=1.0)
   assert (rollouts.len_R < T).any()

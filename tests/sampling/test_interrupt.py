@@ -4,31 +4,27 @@
 import dataclasses
 import functools
 
+from hypothesis import given
+from hypothesis import strategies as st
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from configs import easy
-from isojax import rng
+from isojax import components, preemption, rng
 from isojax import rollouts as rollouts_lib
-from isojax import components
 from isojax import step as step_lib
-from isojax import step_rollouts
-from isojax import preemption
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
-from isojax.sampling import interrupt
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine, interrupt
 from isojax.types import Rollouts
 from tests import few
 from tests.conftest import make_model
 from tests.rl.test_update import LOSS
-from tests.sampling import test_sampler as sampling
+from tests.sampling import test_engine as sampling
 
 S, T, EOS, n = sampling.S, sampling.T, sampling.EOS, 6
 # The phrase contains the token that closes an answer.
@@ -95,14 +91,14 @@ def plainly_interrupted(model, params, prompts, L_B, it, step=0):
 
 def sample(model, params, L_B, *, it=CLOSING, slots=30, n=n):
   s = make_sampler(model, dataclasses.replace(sampling.CONFIG, slots=slots), it)
-  return sampler_lib.sample_all(
+  return engine.sample_all(
       s, params, sampling.make_prompts(5), n, rng.stream(11, "rollout", 0),
-      temperature=np.float32(1), top_p=np.float32(1), interrupt_B=L_B)
+      temperature=np.float32(1), top_p=np.float32(1), limits_B=L_B)
 
 
 @functools.cache
 def make_sampler(model, cfg, it):
-  return sampler_lib.make_sampler(model, cfg, EOS, interrupt=it)
+  return engine.make_sampler(model, cfg, EOS, interrupt=it)
 
 
 def lengths(n=n):
@@ -241,10 +237,10 @@ def test_a_step_is_interrupted_and_an_evaluation_is_not():
   context = components.prepare(config)
   params, stop = components.base_params(context), preemption.Stop()
   with rollouts_lib.grading(context) as grader:
-    got = step_rollouts.sample(
-        context, grader, params, step=1, n=4, left=1000,
+    got = rollouts_lib.sample_step(
+        context, grader, params, None, step=1, n=4, left=1000,
         solved_D=np.zeros(24, bool), stop=stop)
-    never = rollouts_lib.graded_rollouts(
+    never = rollouts_lib.sample_problems(
         context, grader, params, context.stratum.validation,
         context.validation, 4, rng.stream(0, "eval", 1), context.e.eval, stop)
   rollouts = got.sampled.rollouts

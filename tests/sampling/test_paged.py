@@ -12,18 +12,10 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.models import decoder
-from isojax.sampling import sizes as slots_lib
+from isojax.sampling import engine, flight
 from isojax.sampling import interrupt as interrupt_lib
-from isojax.sampling import paged
-from isojax.sampling import paged_cache
-from isojax.sampling import pages as pages_lib
-from isojax.sampling import queue
-from isojax.sampling import sampler as sampler_lib
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import make_model
-from tests.conftest import random_params
-from tests.sampling import test_sampler as sampling
+from tests.conftest import make_model, random_params, RICH, TINY
+from tests.sampling import test_engine as sampling
 
 S, T, EOS = sampling.S, sampling.T, sampling.EOS
 
@@ -31,15 +23,18 @@ S, T, EOS = sampling.S, sampling.T, sampling.EOS
 @functools.cache
 def make_sampler(model, *, pages=None, interrupt=None, **changes):
   cfg = dataclasses.replace(sampling.CONFIG, **changes)
-  return sampler_lib.make_sampler(model, cfg, EOS, pages=pages,
+  return engine.make_sampler(model, cfg, EOS, pages=pages,
                                   interrupt=interrupt)
 
 
-def run(sampler, params, *, n=6, Bp=5, interrupt_B=None, temperature=1.0):
-  return sampler_lib.sample_all(
-      sampler, params, sampling.make_prompts(Bp), n,
-      rng.stream(11, "rollout", 0), temperature=np.float32(temperature),
-      top_p=np.float32(1), interrupt_B=interrupt_B)
+def run(sampler, params, *, n=6, Bp=5, limits_B=None, temperature=1.0):
+  """The rollouts, and how often one lost its slot."""
+  handed, _ = engine.next_batch(
+      sampler, params, flight.nothing(sampler.made_by), engine.one_step(
+          sampling.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
+          limits_B=limits_B), flight.Rule(Bp, 0), version=0,
+      temperature=temperature, top_p=1.0, ended=lambda *_: None)
+  return handed.rollouts, handed.put_back
 
 
 def assert_equal_texts(got, want):
@@ -59,20 +54,16 @@ def assert_equal(got, want):
 @pytest.fixture(scope="module")
 def rollouts(model, params):
   """Those of 30 slots without pages."""
-  return run(make_sampler(model), params)
+  return run(make_sampler(model), params)[0]
 
 
 @pytest.mark.parametrize("page, pages, put_back", [(3, None, False),
                                                    (2, 8, True)])
 def test_pages_change_no_token(model, params, rollouts, page, pages, put_back):
   """8 pages of 2 positions hold one sequence of the longest."""
-  got = run(make_sampler(model, slots=7, page=page, **(
-      {"pages": pages} if pages else {})), params)
+  got, count = run(make_sampler(model, slots=7, page=page, pages=pages), params)
   assert_equal(got, rollouts)
-  assert rollouts.put_back_R is None and (got.put_back > 3) == put_back
-  # The rollouts that were put back are complete too.
-  lost = got.put_back_R > 0
-  assert (got.ended_R | (got.len_R == T))[lost].all()
+  assert (count > 3) == put_back
 
 
 @pytest.mark.parametrize("changes", [
@@ -80,22 +71,22 @@ def test_pages_change_no_token(model, params, rollouts, page, pages, put_back):
 def test_greedy_texts_are_equal(model, params, changes):
   """Those of an exhausted pool too."""
   greedy = functools.partial(run, params=params, n=4, temperature=0.0)
-  got = greedy(make_sampler(model, slots=7, page=2, pages=8, **changes))
-  assert_equal_texts(got, greedy(make_sampler(model, **changes)))
-  assert got.put_back and len({*got.len_R[::4].tolist()}) > 1
+  got, count = greedy(make_sampler(model, slots=7, page=2, pages=8, **changes))
+  assert_equal_texts(got, greedy(make_sampler(model, **changes))[0])
+  assert count and len({*got.len_R[::4].tolist()}) > 1
 
 
 def test_bfloat16(model, params):
   """Rounding may change a token, whose rollout is another from there on."""
-  got = run(make_sampler(model, slots=7, page=2, pages=8, dtype="bfloat16"),
-            params)
-  want = run(make_sampler(model, dtype="bfloat16"), params)
+  got, count = run(make_sampler(
+      model, slots=7, page=2, pages=8, dtype="bfloat16"), params)
+  want, _ = run(make_sampler(model, dtype="bfloat16"), params)
   differ = got.tokens_RxT != want.tokens_RxT
   before = np.cumsum(differ, axis=1) == 0
   # bfloat16 has 8 bits; logits are up to 6.
   np.testing.assert_allclose(
       got.behavior_logp_RxT[before], want.behavior_logp_RxT[before], atol=0.06)
-  assert got.put_back and differ.any(axis=1).mean() < 0.2
+  assert count and differ.any(axis=1).mean() < 0.2
   # What the pool holds is what the rollouts say that they have seen.
   forced, _ = sampling.teacher_forced(
       model, params, sampling.make_prompts(5), got, 6)
@@ -114,25 +105,20 @@ def test_each_shard_has_a_pool(params):
   """Two exhausted pools; heads over tensor; windows, norms and caps."""
   rich, sharded = make_model(RICH), make_model(RICH, fsdp=2, tensor=2)
   params = random_params(rich)
-  want = run(make_sampler(rich, slots=15), params, n=3)
-  got = run(make_sampler(sharded, slots=8, page=2, pages=9),
-            placed(sharded, params), n=3)
+  want, _ = run(make_sampler(rich, slots=15), params, n=3)
+  got, count = run(make_sampler(sharded, slots=8, page=2, pages=9),
+                   placed(sharded, params), n=3)
   assert_equal(got, want)
-  assert got.put_back
+  assert count
 
 
 def test_int8_weights_and_a_float8_cache(model, params):
-  changes = dict(slots=7, weights="int8", cache="float8")
-  assert_equal(run(make_sampler(model, page=4, **changes), params),
-               run(make_sampler(model, **changes), params))
-
-
-def test_an_exhausted_pool_in_float8(model, params):
   """A rollout that was put back is read again as it was written."""
-  changes = dict(weights="int8", cache="float8")
-  want = run(make_sampler(model, **changes), params)
-  got = run(make_sampler(model, slots=7, page=2, pages=8, **changes), params)
-  assert got.put_back > 3
+  changes = dict(slots=7, weights="int8", cache="float8")
+  want, _ = run(make_sampler(model, **changes), params)
+  assert_equal(run(make_sampler(model, page=4, **changes), params)[0], want)
+  got, count = run(make_sampler(model, page=2, pages=8, **changes), params)
+  assert count > 3
   assert_equal(got, want)
 
 
@@ -140,52 +126,30 @@ def test_an_interruption_goes_on_where_it_was(model, params):
   """A phrase of three tokens, and a text that prevents it."""
   it = interrupt_lib.Interrupt(phrase=(7, 4, 2), unless=(4, 9))
   lengths = np.random.default_rng(1).integers(1, 6, 30).astype(np.int32)
-  each = functools.partial(run, params=params, interrupt_B=lengths)
-  want = each(make_sampler(model, slots=7, interrupt=it))
-  got = each(make_sampler(model, slots=7, interrupt=it, page=2, pages=8))
+  each = functools.partial(run, params=params, limits_B=lengths)
+  want, _ = each(make_sampler(model, slots=7, interrupt=it))
+  got, count = each(make_sampler(model, slots=7, interrupt=it, page=2, pages=8))
   assert_equal(got, want)
   np.testing.assert_array_equal(got.forced_RxT, want.forced_RxT)
-  assert got.put_back and want.forced_RxT.any()
+  assert count and want.forced_RxT.any()
 
 
-def test_arenas_are_made_and_dropped_as_pages_are_used(model, params, rollouts):
-  """100 pages of one position: an eighth that may be shared, and two arenas.
+def test_tables_are_as_long_as_the_longest_sequence_needs(model, params):
+  """Columns of the table, and fewer slots when nothing waits."""
+  s, seen = engine.make_sampler(model, dataclasses.replace(
+      sampling.CONFIG, slots=40, page=1, max_new_tokens=60), (3, 4)), []
+  assert s.sizes.lengths == (32, 64, 80) and s.sizes.rows[0] == 5
 
-  13 slots read all of them; the last 2, the first two arenas.
-  """
-  assert slots_lib.offsets(100) == (0, 13, 57, 100)
-  s = make_sampler(model, slots=13, page=1, pages=100)
-  seen, moved = [], []
+  def decode(*args, table, **more):
+    seen.append(table.shape)
+    return s.decode(*args, table=table, **more)
 
-  def decode(params, pool, *args, **more):
-    seen.append([len(arena.k[0]) for arena in pool])
-    return s.decode(params, pool, *args, **more)
-
-  def move(*args, **more):
-    moved.append(args)
-    return s.pool.move(*args, **more)
-
-  got = run(s._replace(decode=decode, pool=s.pool._replace(move=move)), params)
-  assert_equal(got, rollouts)
-  assert seen[0] == [13, 44, 43] and seen[-1] == [13, 44] and moved
-
-
-def test_a_chunk_is_written_to_the_pages_of_its_rows():
-  """3 tokens from positions 6 and 5 on; pages of 4, the first read by both."""
-  none = 2  # the number of rows
-  pages = paged_cache.Pages(
-      (jnp.array([[0, 1], [none, none]]), jnp.array([[0], [0], [1]])),
-      (jnp.array([0, 0]), jnp.array([4, 8, 4])))
-  old = lambda P, *shape: (jnp.full((P, 1, *shape), -1.0),)
-  pool = tuple(decoder.KVCache(old(P, 1, 4), old(P, 4, 1)) for P in (2, 3))
-  new = jnp.array([[10.0, 11, 12], [20, 21, 22]])
-  recent = decoder.KVCache((new[:, None, None],), (100 + new[:, None, :, None],))
-  first, rest = paged_cache.flush(pool, recent, pages, jnp.array([6, 5]), G=1)
-  assert (first.k[0] == -1).all() and (first.v[0] == -1).all()
-  assert rest.k[0][:, 0, 0].tolist() == [
-      [-1, -1, 10, 11], [12, -1, -1, -1], [-1, 20, 21, 22]]
-  assert rest.v[0][:, 0, :, 0].tolist() == [
-      [-1, -1, 110, 111], [112, -1, -1, -1], [-1, 120, 121, 122]]
+  got, _ = run(s._replace(decode=decode), params, Bp=5, n=9)
+  assert seen[0] == (40, 32) and seen[-1][0] < 40
+  longest = sampling.make_prompts(5).len_P.repeat(9) + got.len_R - 1
+  assert seen[-1][1] == (32 if longest.max() <= 32 else
+                         64 if longest.max() <= 64 else 66)
+  assert {R for R, _ in seen} <= set(s.sizes.rows)
 
 
 def test_with_many_tokens_another_one_is_drawn_only_at_an_edge():
@@ -194,7 +158,7 @@ def test_with_many_tokens_another_one_is_drawn_only_at_an_edge():
   model, prompts, n = make_model(cfg), sampling.make_prompts(20), 20
   params = decoder.init_params(model, jax.random.key(3))
   params["head"] *= 0.1
-  got, want = (run(make_sampler(model, **changes), params, Bp=20, n=n)
+  got, want = (run(make_sampler(model, **changes), params, Bp=20, n=n)[0]
                for changes in ({"slots": 200}, {"slots": 200, "page": 2}))
   differ = got.tokens_RxT != want.tokens_RxT
   before = np.cumsum(differ, axis=1) == 0
@@ -217,39 +181,31 @@ def test_with_many_tokens_another_one_is_drawn_only_at_an_edge():
 
 
 def test_nothing_crosses_devices():
-  """Each block reads, fills, writes and moves pages of its own pool."""
+  """Each block reads, fills and writes pages of its own pool."""
   sharded = make_model(data=4)
   s = make_sampler(sharded, slots=16, page=4, pages=20)
-  params = s.prepare(random_params(sharded))
-  q = queue.start(sampling.make_prompts(4), 4, G=4, R=16, W=1, T=T)
-  held = paged.start(s, q)
-  for row in range(16):
-    pages_lib.give(held.table, row, problem=0, prompt=7, known=6, length=12)
-  held.arenas = {a: s.empty(4 * size, 4) for a, size in ((0, 3), (1, 17))}
-  pool, index = tuple(held.arenas.values()), np.zeros((4, 3), np.int32)
+  params, pool = s.prepare(random_params(sharded)), s.empty(4 * 20, 4)
+  index = np.zeros((4, 3), np.int32)
   crosses = lambda call, *args, **more: sampling.COLLECTIVE.findall(
       call.lower(*args, **more).compile().as_text())
-  assert crosses(
-      s.decode, params, pool,
-      mesh_lib.place(q.row, mesh_lib.row_sharding(sharded.mesh)),
-      rng.stream(0, "rollout", 0), np.float32(1), np.float32(1), kind="whole",
-      pages=paged.pages_of(s, held)) == []
-  assert crosses(s.pool.insert, pool, s.empty(8, S), index, index, index,
-                 offsets=(0, 3)) == []
-  assert crosses(s.pool.move, pool, index, index, offsets=(0, 3)) == []
+  row, table = mesh_lib.place(
+      (sampling.free_slots(16), np.zeros((16, 3), np.int32)),
+      mesh_lib.row_sharding(sharded.mesh))
+  assert crosses(s.decode, params, pool, row, np.float32(1), np.float32(1),
+                 kind="whole", table=table) == []
+  assert crosses(s.insert, pool, s.empty(8, S), index, index, index) == []
 
 
 def test_a_sweep_compiles_nothing_twice(model, params):
   s = make_sampler(model, slots=7, page=3)
   sizes = lambda: [call._cache_size() for call in (
-      s.prefill, s.pool.insert, s.decode)]
+      s.prefill, s.insert, s.decode)]
   for Bp, n in ((1, 1), (3, 2), (13, 5), (1, 20)):
     run(s, params, Bp=Bp, n=n)
   first = sizes()
   for Bp, n in ((2, 23), (8, 1), (5, 3)):
     run(s, params, Bp=Bp, n=n)
-  # With and without the shared part, two sizes of the rest.
-  assert sizes() == first and first[-1] <= 4
+  assert sizes() == first and first[-1] <= len(s.sizes.lengths)
 
 
 def test_bad_pages_are_refused(model):

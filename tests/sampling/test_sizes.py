@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from isojax.errors import InputError
 from isojax.models import shape as shape_lib
 from isojax.sampling import sizes as slots
 
@@ -19,27 +18,12 @@ ONE = slots.SamplerSizes(
     max_prompt=10, max_response=6, fused=False)
 
 
-def test_sizes_by_hand():
-  assert slots.halves(30, 4, 3, 1) == (4, 8, 16, 32)
-  assert slots.halves(30, 4, 3, 4) == (16, 32)
-  assert slots.halves(30, 4, 3, 9) == (32,)
-
-
 def test_slots_become_fewer_by_hand():
-  assert slots.row_sizes(256, 1, "halves") == (32, 64, 128, 256)
-  assert slots.row_sizes(48, 1, "halves") == (24, 48)
-  # A half, a quarter ...; and three quarters, three eighths ... of 48.
-  assert slots.row_sizes(48, 1, "fine") == (5, 6, 9, 12, 18, 24, 36, 48)
-  # Of two row shards: 32, 16, 8 and 24, 12 slots, at least 4 of a shard.
-  assert slots.row_sizes(32, 2, "fine") == (8, 12, 16, 24, 32)
-  assert slots.row_sizes(3, 1, "fine") == (3,)
-
-
-def test_other_ways_to_shrink_are_refused():
-  slots.check_shrink("fine")
-  with pytest.raises(InputError, match="sampler.shrink='thirds': expected one "
-                     "of halves, fine"):
-    slots.check_shrink("thirds")
+  assert slots.row_sizes(256, 1) == (32, 64, 128, 192, 256)
+  assert slots.row_sizes(48, 1) == (6, 12, 24, 36, 48)
+  # Of two row shards with 35 slots each.
+  assert slots.row_sizes(69, 2) == (10, 18, 36, 54, 70)
+  assert slots.row_sizes(31, 1) == (31,)
 
 
 def test_bytes_of_a_slot_by_hand():
@@ -73,19 +57,19 @@ def test_slots_that_a_budget_admits(budget, fsdp, change, admitted):
   assert sizes.admitted(budget=budget, most=3) == admitted
 
 
-# Pages of 4: 4 (2 * 16 + 2 * 16) = 256 bytes; the longest rollout, 15
-# positions, has 4. A chunk has 4 tokens; 1 + (1.25 + 2 + 4) / 4 pages a slot.
+# Pages of 4: 4 * 16 = 64 bytes; the longest rollout, 15 positions, has 4. A chunk has 4 tokens; 1 + (1.25 + 2 + 4) / 4 pages a slot.
 PAGED = dataclasses.replace(ONE, page=4, expected=2.0)
 
 
 def test_bytes_of_pages_by_hand():
-  assert (PAGED.page_bytes, PAGED.longest) == (256, 4)
+  assert (PAGED.page_bytes, PAGED.longest) == (64, 4)
   assert PAGED.pages_of_slot == 1 + 7.25 / 4
-  # 160 to draw, 4 * 16 of a chunk; 2,760 of a prompt, 2 with 9 slots.
-  assert PAGED.beside_pages(3) == 3 * 224 + 2760
-  assert PAGED.beside_pages(9) == 9 * 224 + 2 * 2760
+  # 160 to draw, 16 positions gathered, each 16 + 2 * 4 * 2; 2,760 of a prompt,
+  # 2 with 9 slots.
+  assert PAGED.beside_pages(3) == 3 * 672 + 2760
+  assert PAGED.beside_pages(9) == 9 * 672 + 2 * 2760
   assert dataclasses.replace(PAGED, expected=None).mean_response == 1.08
-  assert PAGED.least_bytes == 464 + 224 + 2760 + 4 * 256
+  assert PAGED.least_bytes == 464 + 672 + 2760 + 4 * 64
 
 
 FIXED = 464 + 2760  # weights and a prompt
@@ -93,17 +77,17 @@ FIXED = 464 + 2760  # weights and a prompt
 
 @pytest.mark.parametrize("budget, change, most, admitted", [
     # 4 slots need 11.25 pages, 12 whole ones.
-    (FIXED + 4 * 224 + 12 * 256, {}, 9, (4, 12, True)),
-    (FIXED + 4 * 224 + 12 * 256 - 1, {}, 9, (3, 12, True)),
+    (FIXED + 4 * 672 + 12 * 64, {}, 9, (4, 12, True)),
+    (FIXED + 4 * 672 + 12 * 64 - 1, {}, 9, (3, 12, True)),
     # Never more than the longest rollouts need.
     (10**6, {}, 5, (5, 20, True)),
     # At least one longest rollout.
-    (FIXED + 224 + 4 * 256, {}, 9, (1, 4, True)),
-    (FIXED + 224 + 4 * 256 - 1, {}, 9, (0, 0, True)),
+    (FIXED + 672 + 4 * 64, {}, 9, (1, 4, True)),
+    (FIXED + 672 + 4 * 64 - 1, {}, 9, (0, 0, True)),
     # Weights are gathered unless that costs more than half of the slots.
-    (FIXED + 3 * 224 + 9 * 256, dict(fsdp=2), 9, (3, 9, True)),
-    (FIXED + 224 + 4 * 256 + 1, dict(fsdp=2), 9, (1, 4, True)),
-    (FIXED - 232 + 224 + 4 * 256, dict(fsdp=2), 9, (1, 4, False)),
+    (FIXED + 3 * 672 + 9 * 64, dict(fsdp=2), 9, (3, 9, True)),
+    (FIXED + 672 + 4 * 64 + 1, dict(fsdp=2), 9, (1, 4, True)),
+    (FIXED - 232 + 672 + 4 * 64, dict(fsdp=2), 9, (1, 4, False)),
 ])
 def test_slots_and_pages_that_a_budget_admits(budget, change, most, admitted):
   sizes = dataclasses.replace(PAGED, **change)

@@ -16,7 +16,7 @@ import transformers
 
 from isojax import mesh as mesh_lib
 from isojax.models import decoder, hf_config, hf_weights, lora
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine
 from isojax.types import Prompts
 
 # Sizes differ pairwise; the longest prompt, 13 tokens, exceeds each window.
@@ -96,12 +96,12 @@ def ours(folder: str, prompts: list[list[int]], mesh, *,
         decoder.init_cache(model.cfg, P, S, jnp.float32), 0)
     return model.apply({"params": params}, hidden, method="head")
 
-  sampler = sampler_lib.make_sampler(model, sampler_lib.SamplerConfig(
+  sampler = engine.make_sampler(model, engine.SamplerConfig(
       slots=P, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=new,
       temperature=0.0, top_p=1.0, dtype="float32", weights=None, cache=None,
       attention="auto", precision="highest", head_dtype=None, page=None,
-      expected_tokens=None, shrink="halves"), eos)
-  rollouts = sampler_lib.sample_all(
+      expected_tokens=None), eos)
+  rollouts = engine.sample_all(
       sampler, params, Prompts(padded, lengths, np.arange(P, dtype=np.uint32)),
       1, jax.random.key(0),
       temperature=np.float32(0), top_p=np.float32(1))

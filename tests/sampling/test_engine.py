@@ -15,20 +15,16 @@ from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import draw as draw_lib
-from isojax.sampling import queue
-from isojax.sampling import sampler as sampler_lib
+from isojax.sampling import engine, flight
 from isojax.types import Prompts
-from tests.conftest import RICH
-from tests.conftest import TINY
-from tests.conftest import make_model
-from tests.conftest import random_params
+from tests.conftest import make_model, random_params, RICH, TINY
 
 S, T, EOS = 7, 9, (1, 5)
-CONFIG = sampler_lib.SamplerConfig(
+CONFIG = engine.SamplerConfig(
     slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
     attention="auto", precision="highest", head_dtype=None, page=None,
-    expected_tokens=None, shrink="halves")
+    expected_tokens=None)
 
 
 def make_prompts(count, S=S):
@@ -38,13 +34,13 @@ def make_prompts(count, S=S):
                  np.arange(100, 100 + count, dtype=np.uint32))
 
 
-make_sampler = functools.cache(sampler_lib.make_sampler)
+make_sampler = functools.cache(engine.make_sampler)
 
 
 def run(model, params, prompts, n, *, slots=30, temperature=1.0, top_p=1.0,
         step=0, eos=EOS, sampler=None, **changes):
   cfg = dataclasses.replace(CONFIG, slots=slots, **changes)
-  return sampler_lib.sample_all(
+  return engine.sample_all(
       sampler or make_sampler(model, cfg, eos), params, prompts,
       n, rng.stream(11, "rollout", step), temperature=np.float32(temperature),
       top_p=np.float32(top_p))
@@ -160,10 +156,9 @@ def test_rollouts_of_n_are_the_first_of_more(model, params, rollouts):
         getattr(few, name).reshape(5, 4, -1), many.reshape(5, 6, -1)[:, :4])
 
 
-@pytest.mark.parametrize("slots, shrink", [
-    (1, "halves"), (4, "halves"), (7, "halves"), (64, "halves"), (8, "fine")])
-def test_slots_change_nothing(model, params, rollouts, slots, shrink):
-  got = run(model, params, make_prompts(5), 6, slots=slots, shrink=shrink)
+@pytest.mark.parametrize("slots", [1, 4, 7, 64])
+def test_slots_change_nothing(model, params, rollouts, slots):
+  got = run(model, params, make_prompts(5), 6, slots=slots)
   np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
   np.testing.assert_array_equal(got.len_R, rollouts.len_R)
   np.testing.assert_array_equal(got.ended_R, rollouts.ended_R)
@@ -188,13 +183,13 @@ def test_weights_that_stay_sharded_change_nothing(params, rollouts, axes):
   placed = jax.tree.map(
       lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
       decoder.abstract_params(sharded))
-  sampler = sampler_lib.make_sampler(
+  sampler = engine.make_sampler(
       sharded, dataclasses.replace(CONFIG, slots=8), EOS, gathered=False)
   got = run(sharded, placed, make_prompts(5), 6, sampler=sampler)
   np.testing.assert_array_equal(got.tokens_RxT, rollouts.tokens_RxT)
   kept = lambda params: params["layers_0"]["q"].sharding.spec
   assert kept(sampler.prepare(placed)) == kept(placed)
-  whole = sampler_lib.make_sampler(sharded, CONFIG, EOS).prepare(placed)
+  whole = engine.make_sampler(sharded, CONFIG, EOS).prepare(placed)
   assert "fsdp" not in tuple(kept(whole))
 
 
@@ -203,7 +198,7 @@ def test_a_chunk_beside_the_cache_changes_nothing():
   rich = make_model(RICH)
   params, prompts = random_params(rich), make_prompts(5)
   cfg = dataclasses.replace(CONFIG, slots=4)
-  sampler = sampler_lib.make_sampler(rich, cfg, EOS)
+  sampler = engine.make_sampler(rich, cfg, EOS)
   plain = run(rich, params, prompts, 3, sampler=sampler)
   buffered = run(rich, params, prompts, 3, sampler=sampler._replace(
       decode=jax.jit(decode_lib.make_decode(
@@ -215,6 +210,14 @@ def test_a_chunk_beside_the_cache_changes_nothing():
                              plain.behavior_logp_RxT, atol=2e-5)
 
 
+def free_slots(R):
+  q = flight.Queue(flight.nothing((R, 0, 1)), flight.Source(
+      make_prompts(1), None, None, 0), flight.Rule(0, 0), version=0, G=1, W=1,
+                   T=T, interrupt=None)
+  q.open_slots(R)
+  return q.row
+
+
 COLLECTIVE = re.compile(
     r"= (\S+) (?:all-gather|all-reduce|all-to-all|collective-permute)\(")
 
@@ -223,29 +226,26 @@ COLLECTIVE = re.compile(
 def test_nothing_crosses_devices(axes):
   """Of gathered weights: each block decodes, refills and grows by itself."""
   sharded = make_model(**axes)
-  s = sampler_lib.make_sampler(
+  s = engine.make_sampler(
       sharded, dataclasses.replace(CONFIG, slots=16), EOS)
   params = s.prepare(random_params(sharded))
   cache, window = s.empty(16, 16), s.empty(8, S)
-  row = mesh_lib.place(
-      queue.start(make_prompts(1), 1, G=4, R=16, W=1, T=T).row,
-      mesh_lib.row_sharding(sharded.mesh))
+  row = mesh_lib.place(free_slots(16), mesh_lib.row_sharding(sharded.mesh))
   index = np.zeros((4, 3), np.int32)
   crosses = lambda call, *args, **more: COLLECTIVE.findall(
       call.lower(*args, **more).compile().as_text())
-  assert crosses(s.decode, params, cache, row, rng.stream(0, "rollout", 0),
-                 np.float32(1), np.float32(1), kind="nucleus") == []
+  assert crosses(s.decode, params, cache, row, np.float32(1), np.float32(1),
+                 kind="nucleus") == []
   assert crosses(s.insert, cache, window, index, index, G=4) == []
   assert crosses(s.resize, cache.k[0], index, 32, 3) == []
 
 
 def test_stages_of_a_program_are_named(model, params):
   """For traces."""
-  s = sampler_lib.make_sampler(model, CONFIG, EOS)
-  row = queue.start(make_prompts(1), 1, G=1, R=4, W=1, T=T).row
+  s = engine.make_sampler(model, CONFIG, EOS)
   text = s.decode.lower(
-      params, s.empty(4, 16), row, rng.stream(0, "rollout", 0), np.float32(1),
-      np.float32(1), kind="whole").as_text(debug_info=True)
+      params, s.empty(4, 16), free_slots(4), np.float32(1), np.float32(1),
+      kind="whole").as_text(debug_info=True)
   for stage in ("layers_0/attention/", "layers_0/mlp/", "head/", "draw/"):
     assert stage in text
 
@@ -274,7 +274,7 @@ def test_steps_problems_and_rollouts_differ(model, params, rollouts):
 
 def test_a_sweep_compiles_nothing_twice(model, params):
   """What Bp, n, lengths, temperature and top_p could need is a small set."""
-  sampler = sampler_lib.make_sampler(
+  sampler = engine.make_sampler(
       model, dataclasses.replace(CONFIG, slots=16), EOS)
   sizes = lambda: [call._cache_size() for call in (
       sampler.prefill, sampler.insert, sampler.resize, sampler.decode)]
@@ -282,7 +282,7 @@ def test_a_sweep_compiles_nothing_twice(model, params):
   for Bp, n in sweep:
     run(model, params, make_prompts(Bp), n, sampler=sampler)
   first = sizes()
-  shapes = len(sampler.row_sizes) * len(sampler.length_sizes)
+  shapes = len(sampler.sizes.rows) * len(sampler.sizes.lengths)
   for Bp, n in [(21, 3), (4, 11), (1, 40), (2, 23)]:
     for temperature in (1.0, 0.3):
       run(model, params, make_prompts(Bp), n, sampler=sampler, step=Bp,
@@ -293,14 +293,14 @@ def test_a_sweep_compiles_nothing_twice(model, params):
     run(model, params, make_prompts(2), 23, sampler=sampler,
         temperature=temperature, top_p=top_p)
   assert sizes()[-1] <= 3 * shapes and sizes()[-1] == first[-1] + 2
-  assert sizes()[0] <= len(sampler.prompt_sizes)
+  assert sizes()[0] <= len(sampler.sizes.prompts)
   short = dataclasses.replace(CONFIG, slots=16, max_new_tokens=1)
-  assert sampler_lib.make_sampler(model, short, EOS).chunk == 1
+  assert engine.make_sampler(model, short, EOS).sizes.chunk == 1
 
 
 def test_a_growing_cache_is_there_once_and_one_part(model, params):
   """64 -> 128 slots of a position: old parts are freed one by one."""
-  s = sampler_lib.make_sampler(
+  s = engine.make_sampler(
       model, dataclasses.replace(CONFIG, slots=4, max_new_tokens=250), ())
   peaks = {}
 
@@ -319,19 +319,57 @@ def test_a_growing_cache_is_there_once_and_one_part(model, params):
     assert peaks[new] - alive > 2 * TINY.Z * part(new)
 
 
-def test_stream_yields_each_rollout_once_and_complete(model, params, rollouts):
-  sampler = sampler_lib.make_sampler(
+def test_each_rollout_is_told_once_and_complete(model, params, rollouts):
+  sampler = engine.make_sampler(
       model, dataclasses.replace(CONFIG, slots=7), EOS)
-  seen, parts = [], 0
-  for items, out in sampler_lib.stream(
+  seen, calls = [], 0
+
+  def ended(items, out):
+    nonlocal calls
+    calls += 1
+    index = items.problem_R * 6 + items.number_R
+    seen.extend(index.tolist())
+    np.testing.assert_array_equal(out.tokens_RxT, rollouts.tokens_RxT[index])
+    np.testing.assert_array_equal(out.len_R, rollouts.len_R[index])
+
+  engine.sample_all(
       sampler, params, make_prompts(5), 6, rng.stream(11, "rollout", 0),
-      temperature=np.float32(1), top_p=np.float32(1)):
-    seen.extend(items.tolist())
-    parts += 1
-    np.testing.assert_array_equal(out.tokens_RxT[items],
-                                  rollouts.tokens_RxT[items])
-    np.testing.assert_array_equal(out.len_R[items], rollouts.len_R[items])
-  assert sorted(seen) == list(range(30)) and parts > 4
+      temperature=1.0, top_p=1.0, ended=ended)
+  assert sorted(seen) == list(range(30)) and calls > 4
+
+
+def test_any_number_of_rollouts_of_each_problem(model, params, rollouts):
+  """Also none."""
+  n_P = np.array([2, 0, 6, 1, 3])
+  sampler = engine.make_sampler(
+      model, dataclasses.replace(CONFIG, slots=7), EOS)
+  got = engine.sample_all(
+      sampler, params, make_prompts(5), n_P, rng.stream(11, "rollout", 0),
+      temperature=1.0, top_p=1.0)
+  first = np.arange(6)[None] < n_P[:, None]
+  np.testing.assert_array_equal(
+      got.tokens_RxT, rollouts.tokens_RxT[first.reshape(-1)])
+
+
+def test_the_longest_expected_are_first():
+  prompts = Prompts(np.zeros((4, 3), np.int32),
+                    np.array([1, 3, 2, 3], np.int32), None)
+  order = lambda **more: engine.one_step(
+      prompts, 1, rng.stream(0, "rollout"), **more).groups(0).position_E.tolist()
+  assert order() == [0, 2, 1, 3]
+  assert order(expected_P=[5.0, 7.5, 5.0, 9.0]) == [3, 1, 0, 2]
+
+
+def test_sizes_by_hand():
+  assert engine.shares(4, 176, 16) == (48, 96, 144, 176)
+  assert engine.shares(4, 176, 32) == (64, 96, 160, 176)
+  assert engine.shares(4, 6, 4) == (4, 6)
+  assert engine.shares(4, 30, 32) == (30,)
+  sizes = engine.Sizes(
+      chunk=4, max_new_tokens=60, longest=99, rows=(16,), lengths=(32, 64, 112),
+      prompts=(32, 40), window=8)
+  assert sizes.sequences == (32, 40, 64, 112)
+  assert [sizes.at_once(L) for L in sizes.sequences] == [8, 8, 5, 2]
 
 
 def test_one_token_and_eos_as_the_first(model, params, rollouts):
@@ -374,12 +412,12 @@ def test_one_queue_for_all_devices_changes_no_token(params):
   found, decoded = {}, {}
   for data in (1, 2, 4):
     sharded = make_model(data=data)
-    s = sampler_lib.make_sampler(
+    s = engine.make_sampler(
         sharded, dataclasses.replace(CONFIG, slots=8, max_new_tokens=40), (1,))
     decoded[data] = 0  # slots, times tokens
 
     def decode(params, cache, row, *more, s=s, data=data, **kind):
-      decoded[data] += row.token_R.size * s.chunk
+      decoded[data] += row.token_R.size * s.sizes.chunk
       return s.decode(params, cache, row, *more, **kind)
 
     placed = jax.tree.map(
@@ -387,7 +425,7 @@ def test_one_queue_for_all_devices_changes_no_token(params):
         decoder.abstract_params(sharded))
     found[data] = run(sharded, placed, prompts, 9,
                       sampler=s._replace(decode=decode))
-    found[-data] = sampler_lib.sample_all(
+    found[-data] = engine.sample_all(
         s, placed, prompts, 9, rng.stream(11, "rollout", 0),
         temperature=np.float32(1), top_p=np.float32(1),
         expected_P=[3, 9, 1, 4, 4, 7, 2])

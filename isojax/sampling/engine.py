@@ -1,0 +1,419 @@
+"""Samples rollouts by continuous batching: finished slots are refilled.
+
+1. Prompts go through the model once, in batches of similar length.
+2. A slot takes the next rollout that waits and gets its prompt's cache.
+3. All slots decode a chunk of tokens in one jitted call. A token is drawn by
+   inverse CDF from one uniform number, which is a function of (key, problem,
+   rollout, position). The slots and their order therefore change no token.
+4. On the host, slots whose rollout has ended are refilled. When nothing waits,
+   fewer slots are decoded.
+
+`next_batch` samples until a batch is complete, see `flight`. With k = 0 that is
+the rollouts of one step (synchronous sampling). With k > 0, in-flight updates
+(PipelineRL), the rollouts that are not handed over keep their tokens and the
+log-probs of the weights that drew them; prompt and tokens are prefilled again
+with the next weights. Which weights draw a token then depends on the slots.
+
+A cache slot is a position, so a token attends to the slots before its own.
+Shapes depend neither on n nor on the problems of a step nor on lengths: a sweep
+compiles them once.
+
+Sources: PipelineRL, arXiv:2509.19128; ScaleRL, arXiv:2510.13786, section 3.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isojax import mesh as mesh_lib
+from isojax.errors import InputError
+from isojax.models import attention, decoder, int8, kernels
+from isojax.models import precision as precision_lib
+from isojax.sampling import cache as cache_lib
+from isojax.sampling import decode as decode_lib
+from isojax.sampling import draw as draw_lib
+from isojax.sampling import flight as flight_lib
+from isojax.sampling import interrupt as interrupt_lib
+from isojax.sampling import sizes as sizes_lib
+from isojax.types import Prompts, Rollouts
+
+WEIGHTS = ("int8",)  # see models.int8
+CACHES = {"float8": jnp.float8_e4m3fn}  # no scales; 3 mantissa bits, up to 448
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerConfig:
+  """Shapes and distribution of sampling."""
+
+  slots: int  # rollouts decoded at once, if memory admits them
+  memory_gib: float  # of a device, for weights, cache and logits of sampling
+  max_prompt_tokens: int  # S
+  max_new_tokens: int  # T, EOS included
+  temperature: float  # 0 is greedy
+  top_p: float  # 1 keeps the whole distribution
+  dtype: str  # of activations
+  weights: str | None  # of matrices: one of WEIGHTS; None: dtype
+  cache: str | None  # of keys and values: a key of CACHES; None: dtype
+  attention: str  # one of attention.CHOICES, of prompts
+  precision: str  # of float32 products, one of precision.PRECISIONS
+  # Of the head, one of decoder.HEAD_DTYPES; None: dtype, and weights.
+  head_dtype: str | None
+  # Positions of a page of the cache; None: each slot has the longest length.
+  page: int | None
+  # Mean new tokens, by which slots of a paged cache are admitted; None:
+  # sizes.MEAN_RESPONSE of the most.
+  expected_tokens: float | None
+  interrupt: interrupt_lib.InterruptConfig = interrupt_lib.OFF
+
+  def __post_init__(self):
+    for name in ("slots", "max_prompt_tokens", "max_new_tokens"):
+      if getattr(self, name) < 1:
+        raise InputError(
+            f"sampler.{name}={getattr(self, name)}: expected at least 1")
+    for name, known in (("dtype", decoder.DTYPES),
+                        ("attention", attention.CHOICES),
+                        ("precision", precision_lib.PRECISIONS)):
+      if getattr(self, name) not in known:
+        raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
+                         f"one of {', '.join(known)}")
+    for name, known in (("weights", WEIGHTS), ("cache", tuple(CACHES)),
+                        ("head_dtype", decoder.HEAD_DTYPES)):
+      if getattr(self, name) not in (None, *known):
+        raise InputError(f"sampler.{name}={getattr(self, name)!r}: expected "
+                         f"None, for sampler.dtype, or {', '.join(known)}")
+    if self.temperature < 0:
+      raise InputError(f"sampler.temperature={self.temperature}: expected >= 0")
+    if not 0 < self.top_p <= 1:
+      raise InputError(f"sampler.top_p={self.top_p}: expected in (0, 1]")
+    if self.page is not None and self.page < 1:
+      raise InputError(f"sampler.page={self.page}: expected at least 1 "
+                       "position, or None for a cache without pages")
+    if self.expected_tokens is not None and not (
+        1 <= self.expected_tokens <= self.max_new_tokens):
+      raise InputError(
+          f"sampler.expected_tokens={self.expected_tokens}: expected None, or "
+          f"from 1 to max_new_tokens={self.max_new_tokens}")
+    if self.memory_gib <= 0:
+      raise InputError(f"sampler.memory_gib={self.memory_gib}: expected > 0")
+
+  @property
+  def chunk(self) -> int:
+    """Tokens decoded between two checks for slots that have ended."""
+    return sizes_lib.chunk(self.max_new_tokens)
+
+
+STEP = 32  # tokens; a smaller step of length saves less than its program costs
+
+
+class Sizes(typing.NamedTuple):
+  """Shapes of the sampler's programs, ascending; slots are of all blocks."""
+
+  chunk: int  # tokens of a call
+  max_new_tokens: int  # T
+  longest: int  # positions of a sequence; its last token is not stored
+  rows: tuple[int, ...]  # slots of a call
+  lengths: tuple[int, ...]  # of the cache
+  prompts: tuple[int, ...]  # prompt lengths that are prefilled
+  window: int  # prompts prefilled at once in a block
+
+  @property
+  def sequences(self) -> tuple[int, ...]:
+    """Lengths that are prefilled: of prompts, or with tokens behind them."""
+    return self.prompts + tuple(
+        L for L in self.lengths if L > self.prompts[-1])
+
+  def at_once(self, L: int) -> int:
+    """Sequences of length L that a block prefills at once.
+
+    They have no more tokens than a window of the longest prompts, or are one.
+    """
+    return min(self.window, max(1, self.window * self.prompts[-1] // L))
+
+
+def shares(parts: int, size: int, unit: int) -> tuple[int, ...]:
+  """size * i / parts for i = 1 .. parts, rounded up to `unit`, at most size."""
+  return tuple(sorted({
+      min(size, -(-size * i // (parts * unit)) * unit)
+      for i in range(1, parts + 1)}))
+
+
+def sizes_of(cfg: SamplerConfig, G: int) -> Sizes:
+  """The sizes for G blocks."""
+  S, T = cfg.max_prompt_tokens, cfg.max_new_tokens
+  rows = sizes_lib.row_sizes(cfg.slots, G)
+  return Sizes(
+      chunk=cfg.chunk, max_new_tokens=T, longest=S + T - 1, rows=rows,
+      lengths=shares(4, -(-(S + T - 1) // 16) * 16, STEP),
+      prompts=shares(4, S, STEP),
+      window=sizes_lib.prefilled(rows[-1] // G, S, paged=cfg.page is not None))
+
+
+class Sampler(typing.NamedTuple):
+  """Sizes and jitted calls."""
+
+  mesh: jax.sharding.Mesh
+  slots: int  # as in the config, not rounded up to blocks
+  sizes: Sizes
+  page: int | None  # positions of a page; None: no pages
+  pages: int  # of a block's pool; 0: no pages
+  gathered: bool  # each fsdp shard holds whole weights
+  interrupt: interrupt_lib.Interrupt | None  # None: off
+  casts: dict  # of each parameter, to the dtype and sharding of decoding
+  prepare: typing.Callable  # float parameters -> cast, if they are not yet
+  place: typing.Callable  # host arrays of rows -> of the devices
+  empty: typing.Callable  # (rows or pages, positions) -> cache
+  prefill: typing.Callable  # (params, Prompts) -> cache of the window
+  insert: typing.Callable  # see cache.insert and cache.insert_pages
+  resize: typing.Callable  # see cache.resize
+  decode: typing.Callable  # see decode.make_decode
+
+  @property
+  def G(self) -> int:
+    """Blocks, one for each row shard."""
+    return mesh_lib.blocks(self.mesh)
+
+  @property
+  def made_by(self) -> tuple[int, int, int]:
+    """What decides which weights draw a token, see Flight.made_by."""
+    return self.slots, self.pages, self.G
+
+
+def kernel(model: decoder.Transformer, cfg: SamplerConfig, length: int) -> str:
+  """The attention kernel of a prefill; InputError as attention.choose."""
+  return attention.choose(
+      cfg.attention, model.cfg, model.mesh, dtype=cfg.dtype,
+      precision=cfg.precision, length=length, knob="sampler.attention")
+
+
+def most_pages(cfg: SamplerConfig, G: int) -> int:
+  """Pages of a block with which no pool is ever exhausted."""
+  sizes = sizes_of(cfg, G)
+  return sizes.rows[-1] // G * -(-sizes.longest // cfg.page)
+
+
+def make_sampler(model: decoder.Transformer, cfg: SamplerConfig,
+                 eos: tuple[int, ...], *, gathered: bool = True,
+                 interrupt: interrupt_lib.Interrupt | None = None,
+                 pages: int | None = None) -> Sampler:
+  """Builds the jitted calls for `cfg.slots` slots, rounded up to the blocks.
+
+  Temperature and top_p are traced values. Slots and prompts are sharded by
+  blocks, keys and values also by heads.
+
+  Args:
+    model: the policy.
+    cfg: shapes and dtypes.
+    eos: tokens that end a rollout.
+    gathered: whether each fsdp shard holds whole weights while sampling,
+      gathered once instead of at every token.
+    interrupt: cfg.interrupt in tokens; None: off.
+    pages: of a block, if cfg.page is set; None: `most_pages`.
+  """
+  mesh, rows = model.mesh, mesh_lib.row_sharding(model.mesh)
+  on_tpu = mesh.devices.flat[0].platform == "tpu"
+  if cfg.page and on_tpu and cfg.page % kernels.LANES:
+    raise InputError(
+        f"sampler.page={cfg.page}: TPUs would pad a page to a multiple of "
+        f"{kernels.LANES} positions; use such a multiple, or None")
+  model = model.clone(dtype=cfg.dtype, head_dtype=cfg.head_dtype)
+  kernel(model, cfg, cfg.max_prompt_tokens)  # refuses before anything is run
+  cache_dtype = CACHES[cfg.cache] if cfg.cache else jnp.dtype(cfg.dtype)
+  read, cache = mesh_lib.read_rows(mesh), cache_lib.sharding(model)
+  sizes = sizes_of(cfg, mesh_lib.blocks(mesh))
+  precise = functools.partial(
+      precision_lib.traced,
+      precision=precision_lib.of_dtype(cfg.precision, cfg.dtype))
+
+  # Named functions, because profiles show the names.
+  def empty(R, L):
+    return decoder.init_cache(model.cfg, R, L, cache_dtype)
+
+  def prefill(params, prompts):
+    S, longest = prompts.tokens_PxS.shape[1], cfg.max_prompt_tokens
+    reader = model.clone(attention=kernel(
+        model, cfg, longest if S <= longest else longest + cfg.max_new_tokens))
+    return decoder.prompt_cache(reader, params, prompts, cache_dtype)
+
+  casts, prepare = _casts(model, cfg, gathered)
+  decode = decode_lib.make_decode(
+      model, C=cfg.chunk, T=cfg.max_new_tokens, eos=eos, buffered=on_tpu,
+      interrupt=interrupt)
+  paged = cfg.page is not None
+  return Sampler(
+      mesh=mesh, slots=cfg.slots, sizes=sizes, page=cfg.page,
+      pages=(pages or most_pages(cfg, mesh_lib.blocks(mesh))) if paged else 0,
+      gathered=gathered, interrupt=interrupt, casts=casts, prepare=prepare,
+      place=lambda tree: mesh_lib.place(tree, rows),
+      empty=jax.jit(empty, static_argnums=(0, 1), out_shardings=cache),
+      prefill=jax.jit(precise(prefill), out_shardings=cache),
+      insert=(jax.jit(cache_lib.insert_pages, donate_argnums=0,
+                      out_shardings=cache) if paged else
+              jax.jit(cache_lib.insert, donate_argnums=0, static_argnames="G",
+                      out_shardings=cache)),
+      resize=jax.jit(cache_lib.resize, static_argnums=(2, 3),
+                     out_shardings=cache),
+      decode=jax.jit(precise(decode), donate_argnums=1, static_argnames="kind",
+                     out_shardings=(cache, read, read)))
+
+
+def _casts(model: decoder.Transformer, cfg: SamplerConfig, gathered: bool):
+  """The cast of each parameter for decoding, and `prepare` for all of them.
+
+  One program per parameter: in a single program all of them are there twice,
+  gathered and laid out.
+  """
+  dtype = jnp.dtype(cfg.dtype)
+  shardings = jax.tree.map(
+      lambda x: mesh_lib.whole_rows(x.sharding) if gathered else x.sharding,
+      decoder.abstract_params(model))
+
+  def is_head(path):
+    return cfg.head_dtype and path[-1].key == decoder.head_name(model.cfg)
+
+  def cast(param):
+    return param.astype(dtype)
+
+  def cast_head(param):
+    return param.astype(cfg.head_dtype)
+
+  def caster(path, sharding):
+    name = path[-1].key
+    if is_head(path):
+      return jax.jit(cast_head, out_shardings=sharding)
+    if cfg.weights is None or name not in int8.INPUTS:
+      return jax.jit(cast, out_shardings=sharding)
+    return jax.jit(functools.partial(int8.quantized, inputs=int8.INPUTS[name]),
+                   out_shardings=int8.shardings(sharding, int8.INPUTS[name]))
+
+  def is_cast(path, param, sharding):
+    wanted = jnp.dtype(cfg.head_dtype) if is_head(path) else dtype
+    return param.dtype == wanted and param.sharding.is_equivalent_to(
+        sharding, param.ndim)
+
+  casts = jax.tree.map_with_path(caster, shardings)
+
+  def prepare(params):
+    if cfg.weights is None and all(jax.tree.leaves(
+        jax.tree.map_with_path(is_cast, params, shardings))):
+      return params
+    return jax.tree.map(lambda cast, x: cast(x), casts, params)
+
+  return casts, prepare
+
+
+def shortened(s: Sampler, prompts: Prompts) -> Prompts:
+  """Cuts prompts to the smallest prefill size that fits all of them."""
+  S = flight_lib.smallest(s.sizes.prompts, int(prompts.len_P.max()))
+  return prompts.replace(tokens_PxS=prompts.tokens_PxS[:, :S])
+
+
+def _refill(s: Sampler, q: flight_lib.Queue, params, cache) -> None:
+  """Gives free slots what waits, and prefills sequences for it."""
+  q.put_back(cache.reserve(q))
+  while True:
+    filled = q.fill(functools.partial(cache.give, q))
+    # Filled slots stay where they are, see `fill`.
+    cache.fit(q, len(q.item_R) if q.waiting else flight_lib.smallest(
+        s.sizes.rows, q.most_active * q.G))
+    cache.insert(filled)
+    if not q.starving:
+      return
+    cache.window = None  # freed before the next is made
+    cache.window = s.prefill(params, s.place(
+        q.move_window(s.sizes.sequences, s.sizes.at_once)))
+
+
+def next_batch(s: Sampler, params, flight: flight_lib.Flight,
+               source: flight_lib.Source, rule: flight_lib.Rule, *,
+               version: int, temperature, top_p, ended):
+  """Samples until a batch is complete: a function of the first five arguments.
+
+  Args:
+    s: the sampler.
+    params: of the policy; cast by `Sampler.prepare`.
+    flight: of the last batch; left as it is.
+    source: the problems.
+    rule: which groups are a batch.
+    version: steps that `params` have made.
+    temperature, top_p: numbers.
+    ended: called after each chunk, while the devices decode the next one, with
+      (Items, Rollouts) of what has ended, maybe nothing; at first that of
+      `flight`. An error that it raises ends sampling.
+
+  Returns:
+    Handed, and the next Flight.
+
+  Raises:
+    InputError: a prompt is longer than the sampler's largest.
+  """
+  longest = int(source.prompts.len_P.max())
+  if longest > s.sizes.prompts[-1]:
+    raise InputError(f"a prompt has {longest} tokens: expected at most sampler."
+                     f"max_prompt_tokens={s.sizes.prompts[-1]}")
+  params, kind = s.prepare(params), draw_lib.kind_of(temperature, top_p)
+  q = flight_lib.Queue(
+      flight, source, rule, version=version, G=s.G, W=s.sizes.window,
+      T=s.sizes.max_new_tokens, interrupt=s.interrupt)
+  q.open_slots(flight_lib.smallest(
+      s.sizes.rows, min(-(-q.count // s.G) * s.G, s.sizes.rows[-1])))
+  cache = (cache_lib.Contiguous if s.page is None else cache_lib.Paged)(s, q)
+  while (chosen := q.ready()) is None:
+    _refill(s, q, params, cache)
+    cache.kv, *after = s.decode(
+        params, cache.kv, s.place(q.row), np.float32(temperature),
+        np.float32(top_p), kind=kind, **cache.place())
+    ended(*q.ended())
+    q.harvest(*flight_lib.read(*after))
+  ended(*q.ended())
+  return q.handed(chosen), q.closed(chosen)
+
+
+def one_step(prompts: Prompts, n, key, *, limits_B=None,
+             expected_P=None) -> flight_lib.Source:
+  """The source of one batch: n rollouts of each prompt, by their positions.
+
+  The problems with the longest expected rollouts begin first. If nothing is
+  expected, those with the shortest prompts are first, so that prompts of
+  similar length are prefilled together. The order changes no token.
+
+  Args:
+    prompts: host arrays.
+    n: rollouts of a prompt, one number or one for each prompt.
+    key: the random stream; rollouts fold in problem, index and position.
+    limits_B: see interrupt.lengths, problem-major; None: no rollout is
+      interrupted.
+    expected_P: new tokens that a rollout of each problem is expected to have;
+      None: not known.
+  """
+  P = len(prompts.len_P)
+  order = np.argsort(prompts.len_P if expected_P is None else
+                     -np.asarray(expected_P), kind="stable")
+  n_P, data = np.broadcast_to(n, P), np.asarray(jax.random.key_data(key))
+
+  def limits(groups):
+    parts = np.split(limits_B, np.cumsum(n_P)[:-1])
+    return np.concatenate([parts[p] for p in groups.position_E])
+
+  return flight_lib.Source(
+      prompts=prompts, steps=1, key=lambda position: data,
+      groups=lambda step: flight_lib.groups(order, order, n_P[order]),
+      limits=None if limits_B is None else limits)
+
+
+def sample_all(s: Sampler, params, prompts: Prompts, n, key, *, temperature,
+               top_p, limits_B=None, expected_P=None,
+               ended=lambda *_: None) -> Rollouts:
+  """Samples n rollouts of each prompt: problem-major host arrays [B, ...].
+
+  Arguments and errors are those of `one_step` and `next_batch`.
+  """
+  source = one_step(prompts, n, key, limits_B=limits_B, expected_P=expected_P)
+  handed, _ = next_batch(
+      s, params, flight_lib.nothing(s.made_by), source,
+      flight_lib.Rule(len(prompts.len_P), 0), version=0,
+      temperature=temperature, top_p=top_p, ended=ended)
+  return handed.rollouts

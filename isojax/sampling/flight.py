@@ -1,0 +1,578 @@
+"""Decides on the host which rollouts are sampled, and when a batch is ready.
+
+A *group* is a problem with its n rollouts; n may differ between groups. It
+*begins* when a slot takes its first rollout. A *version* is the number of steps
+that the weights have made. A batch is made of complete groups, the oldest ones.
+A group that begins at version v is trained on at version v + k at the latest,
+so no token is older than k versions:
+
+- At most (k + 1) * Rule.groups groups have begun and are not handed over.
+- A batch is handed over if the groups that remain can still be trained on in
+  time: at most i * Rule.groups of them are due by version + i, for i = 0 .. k.
+  Otherwise sampling continues until an older group is complete.
+- No group begins beyond the last step, so every rollout is trained on.
+
+With k = 0 a batch is the groups of one step, all of them: synchronous sampling.
+
+`Queue` assigns rollouts to slots. Each block of the mesh holds the rollouts of
+a few problems, whose prompts are prefilled together, as its window. When the
+windows move on, the next problems go to the blocks with the least to do. When
+no problem is left, a block with free slots takes rollouts from the fullest.
+"""
+
+import collections
+import dataclasses
+import heapq
+import io
+import typing
+
+import flax.struct
+import jax
+import numpy as np
+
+from isojax.sampling import interrupt as interrupt_lib
+from isojax.types import Drawn, Prompts, Rollouts, Rows
+
+
+class Groups(typing.NamedTuple):
+  """E problems with rollouts, in the order in which they begin.
+
+  The rollouts of all groups are numbered: rollout i of group e is item
+  offset_E[e] + i.
+  """
+
+  position_E: np.ndarray  # int64, place in the data order of the run
+  problem_E: np.ndarray  # int64, index into Source.prompts
+  n_E: np.ndarray  # int64, rollouts
+  version_E: np.ndarray  # int32, of the weights at which the group began
+
+  @property
+  def offset_E(self) -> np.ndarray:
+    return np.cumsum(self.n_E) - self.n_E
+
+
+def groups(position, problem, n) -> Groups:
+  """Groups that have not begun; n is one number, or one for each."""
+  position_E = np.asarray(position, np.int64)
+  return Groups(position_E, np.asarray(problem, np.int64),
+                np.broadcast_to(np.asarray(n, np.int64), position_E.shape),
+                np.zeros(len(position_E), np.int32))
+
+
+class Source(typing.NamedTuple):
+  """The problems of a run, or of one batch; pure functions of their arguments.
+  """
+
+  prompts: Prompts  # of all problems, host arrays
+  groups: typing.Callable  # step -> its Groups, in the order of beginning
+  key: typing.Callable  # position -> key data of its step, uint32 [2]
+  steps: int
+  # Groups -> tokens before the interruption of each item, int32, see
+  # sampling.interrupt; None: nothing is interrupted.
+  limits: typing.Callable | None = None
+
+
+class Rule(typing.NamedTuple):
+  groups: int  # of a batch
+  k: int  # largest staleness, in versions; 0: synchronous
+
+
+@flax.struct.dataclass
+class Flight:
+  """What lives between two batches: groups that have begun; host arrays.
+
+  Together with the weights this is the state of sampling. Tokens of all items
+  are concatenated: X is the sum of len_R.
+  """
+
+  steps: int  # whose problems are chosen
+  ahead: Groups  # of these steps, not begun
+  groups: Groups  # begun and not handed over, by version; R items
+  len_R: np.ndarray  # int32, tokens so far
+  ended_R: np.ndarray  # bool, EOS was drawn
+  entropy_R: np.ndarray  # float32
+  tokens_X: np.ndarray  # int32
+  logp_X: np.ndarray  # float32, under the weights that drew the token
+  version_X: np.ndarray  # int32, of those weights
+  # Slots, pages of a block, and blocks of the sampler: which weights draw a
+  # token depends on them.
+  made_by: tuple[int, int, int]
+
+
+def nothing(made_by: tuple[int, int, int]) -> Flight:
+  """The state before the first batch."""
+  zeros = lambda dtype: np.zeros(0, dtype)
+  return Flight(
+      0, groups([], [], 0), groups([], [], 0), zeros(np.int32), zeros(bool),
+      zeros(np.float32), zeros(np.int32), zeros(np.float32), zeros(np.int32),
+      made_by)
+
+
+def to_bytes(flight: Flight) -> np.ndarray:
+  """The flight as one uint8 array, for a checkpoint."""
+  file = io.BytesIO()
+  np.savez(file, *jax.tree.leaves(flight))
+  return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def from_bytes(saved: np.ndarray) -> Flight:
+  with np.load(io.BytesIO(saved.tobytes()), allow_pickle=False) as file:
+    leaves = [x if x.ndim else int(x) for x in file.values()]
+  return jax.tree.unflatten(jax.tree.structure(nothing((0, 0, 0))), leaves)
+
+
+class Handed(typing.NamedTuple):
+  """A batch: complete groups, by position."""
+
+  groups: Groups
+  rollouts: Rollouts  # group-major
+  version_RxT: np.ndarray  # int32, of the weights that drew each token
+  put_back: int  # times that a rollout lost its slot, since the last batch
+
+  @property
+  def items(self) -> "Items":
+    groups = self.groups
+    return Items(*(np.repeat(x, groups.n_E) for x in (
+        groups.position_E, groups.problem_E)), np.concatenate(
+            [np.arange(n) for n in groups.n_E]))
+
+  def staleness(self, version: int) -> tuple[float, int]:
+    """Mean and maximum over tokens of the versions since they were drawn."""
+    T = self.version_RxT.shape[1]
+    drawn = np.arange(T)[None] < self.rollouts.len_R[:, None]
+    age_X = version - self.version_RxT[drawn]
+    return float(age_X.mean()), int(age_X.max())
+
+
+class Items(typing.NamedTuple):
+  """Rollouts by their address."""
+
+  position_R: np.ndarray  # of their groups
+  problem_R: np.ndarray
+  number_R: np.ndarray  # within their groups
+
+
+def handed_over(version_E, complete_E, *, version: int, rule: Rule):
+  """Indices of the groups of the next batch; None if it is not complete.
+
+  Args:
+    version_E: at which each group in flight began, ascending.
+    complete_E: whether all rollouts of a group are complete.
+    version: of the weights that will train on the batch.
+    rule: of the batch.
+  """
+  chosen = np.flatnonzero(complete_E)[:rule.groups]
+  if len(chosen) < rule.groups:
+    return None
+  due_E = np.delete(version_E, chosen) + rule.k
+  in_time = (np.sum(due_E <= version + i) <= i * rule.groups
+             for i in range(rule.k + 1))
+  return chosen if all(in_time) else None
+
+
+def smallest(sizes: tuple[int, ...], needed: int) -> int:
+  """The first of the ascending sizes that is at least `needed`."""
+  return next(size for size in sizes if size >= needed)
+
+
+CHANGED = ("token_R", "position_R", "count_R", "active_R", "matched_R")
+
+
+def read(after: Rows, drawn: Drawn) -> tuple[Rows, Drawn]:
+  """Copies to the host what a chunk changed of the slots, and what they drew.
+  """
+  unchanged = {field.name: None for field in dataclasses.fields(after)
+               if field.name not in CHANGED}
+  return jax.device_get((after.replace(**unchanged), drawn))
+
+
+class Queue:
+  """Rollouts that wait or are complete, and those in slots, for one batch.
+
+  Groups in flight come first, then those that may begin. The slots of a block
+  are neighbours.
+  """
+
+  def __init__(self, flight: Flight, source: Source, rule: Rule, *,
+               version: int, G: int, W: int, T: int,
+               interrupt: interrupt_lib.Interrupt | None):
+    """Has no slots yet, see `open_slots`.
+
+    Args:
+      flight: of the last batch.
+      source, rule: of the groups.
+      version: of the weights.
+      G: blocks.
+      W: prompts of a block's window.
+      T: new tokens of a rollout, at most.
+      interrupt: the phrase of forced interruption; None: off.
+    """
+    self.flight, self.source, self.rule = flight, source, rule
+    self.version, self.G, self.W, self.T = version, G, W, T
+    self.interrupt, self.put_back_count = interrupt, 0
+    most = (rule.k + 1) * rule.groups
+    parts = [flight.groups, flight.ahead]
+    steps_E = [np.full(sum(len(part.n_E) for part in parts), flight.steps - 1)]
+    steps = flight.steps
+    while sum(map(len, steps_E)) < most and steps < source.steps:
+      parts.append(source.groups(steps))
+      steps_E.append(np.full(len(parts[-1].n_E), steps))
+      steps += 1
+    self.groups = Groups(*map(np.concatenate, zip(*parts, strict=True)))
+    self.step_E = np.concatenate(steps_E)
+    E, begun = len(self.step_E), len(flight.groups.n_E)
+    self.groups.version_E[begun:] = version
+    self.begun_E = np.arange(E) < begun
+    self.may_begin_E = np.arange(E) < most
+    self.key_Ex2 = np.array([source.key(int(p)) for p in
+                             self.groups.position_E], np.uint32).reshape(E, 2)
+    self.group_B = np.repeat(np.arange(E), self.groups.n_E)
+    self.number_B = (np.arange(len(self.group_B))
+                     - self.groups.offset_E[self.group_B])
+    self.problem_B = self.groups.problem_E[self.group_B]
+    self.limit_B = None
+    if interrupt is not None:
+      self.limit_B = (np.full(len(self.group_B), T, np.int32)
+                      if source.limits is None else source.limits(self.groups))
+    self.out = self._rollouts(flight)
+    done_B = self.out.ended_R | (self.out.len_R == T)
+    self.left_E = self.groups.n_E - np.bincount(
+        self.group_B[done_B], minlength=E)
+    self.done = np.flatnonzero(done_B)  # not told yet
+    self._wait(np.flatnonzero(~done_B & self.may_begin_E[self.group_B]))
+
+  def _rollouts(self, flight: Flight) -> Rollouts:
+    B, R = len(self.group_B), len(flight.len_R)
+    zeros = lambda dtype, *shape: np.zeros((B, *shape), dtype)
+    out = Rollouts(
+        tokens_RxT=zeros(np.int32, self.T), len_R=zeros(np.int32),
+        ended_R=zeros(bool), behavior_logp_RxT=zeros(np.float32, self.T),
+        entropy_R=zeros(np.float32))
+    drawn = np.arange(self.T)[None] < flight.len_R[:, None]
+    out.tokens_RxT[:R][drawn] = flight.tokens_X
+    out.behavior_logp_RxT[:R][drawn] = flight.logp_X
+    out.len_R[:R], out.ended_R[:R] = flight.len_R, flight.ended_R
+    out.entropy_R[:R] = flight.entropy_R
+    return out
+
+  def _wait(self, items) -> None:
+    """Lets items wait: those with tokens first, the longest of them first.
+
+    `units` are items that continue the same sequence: the rollouts of a group,
+    or one rollout with tokens. `waits` has, of each block, the items dealt to
+    it, and `slots` where the window has the sequences of the first of them.
+    """
+    again = items[self.out.len_R[items] > 0]
+    again = again[np.argsort(-self.length(again), kind="stable")]
+    items = np.concatenate([again, items[self.out.len_R[items] == 0]])
+    ends = 1 + np.flatnonzero(np.diff(self._sequence(items)))
+    self.units = collections.deque(
+        unit for unit in np.split(items, ends) if len(unit))
+    self.waits = [np.zeros(0, np.int64)] * self.G
+    self.slots = [np.zeros(0, np.int64)] * self.G
+    self.refused_G = np.zeros(self.G, bool)  # without space for what waits
+
+  def _sequence(self, items) -> np.ndarray:
+    """A number for what each item continues: a prompt, or its own tokens."""
+    return np.where(self.out.len_R[items] > 0, -1 - items, self.group_B[items])
+
+  def length(self, items) -> np.ndarray:
+    """Tokens so far, prompt included."""
+    return (self.source.prompts.len_P[self.problem_B[items]]
+            + self.out.len_R[items])
+
+  @property
+  def count(self) -> int:
+    """Items that wait."""
+    return sum(map(len, self.units)) + sum(map(len, self.waits))
+
+  @property
+  def waiting(self) -> bool:
+    return bool(self.units) or any(map(len, self.waits))
+
+  @property
+  def rows(self) -> int:
+    """Slots of a block."""
+    return len(self.item_R) // self.G
+
+  @property
+  def free_G(self) -> np.ndarray:
+    """Free slots of each block; 0 if it has no space for what waits."""
+    free_G = (~self.row.active_R.reshape(self.G, -1)).sum(axis=1)
+    return np.where(self.refused_G, 0, free_G)
+
+  @property
+  def most_active(self) -> int:
+    """Active slots of the block with most of them."""
+    return int(self.row.active_R.reshape(self.G, -1).sum(axis=1).max())
+
+  @property
+  def longest(self) -> int:
+    """The last position of an active slot."""
+    return int(self.row.position_R[self.row.active_R].max(initial=0))
+
+  @property
+  def starving(self) -> bool:
+    """Whether a slot is free while an item waits, after `fill`."""
+    return self.waiting and bool(self.free_G.any())
+
+  def open_slots(self, R: int) -> None:
+    """Makes R slots, all of them free."""
+    zeros = lambda dtype, *shape: np.zeros((R, *shape), dtype)
+    self.item_R = zeros(np.int64)
+    self.row = Rows(
+        token_R=zeros(np.int32), position_R=zeros(np.int32),
+        count_R=zeros(np.int32), id_R=zeros(np.uint32),
+        rollout_R=zeros(np.uint32), key_Rx2=zeros(np.uint32, 2),
+        active_R=zeros(bool),
+        **({} if self.interrupt is None else
+           dict(interrupt_R=zeros(np.int32), matched_R=zeros(np.int32))))
+
+  def _deal(self) -> None:
+    """Gives blocks what waits, up to W sequences each.
+
+    A unit goes to the block with the fewest items waiting beyond free slots.
+    """
+    begins = lambda waits: len(waits) and 1 + np.count_nonzero(
+        np.diff(self._sequence(waits)))
+    room = {g: self.W - begins(waits) for g, waits in enumerate(self.waits)}
+    heap = [(len(self.waits[g]) - int(free), g)
+            for g, free in enumerate(self.free_G) if room[g] > 0]
+    heapq.heapify(heap)
+    dealt = [[waits] for waits in self.waits]
+    while heap and self.units:
+      load, g = heapq.heappop(heap)
+      unit = self.units.popleft()
+      dealt[g].append(unit)
+      room[g] -= 1
+      if room[g]:
+        heapq.heappush(heap, (load + len(unit), g))
+    self.waits = [np.concatenate(parts) for parts in dealt]
+
+  def _steal(self) -> None:
+    """Moves waiting items from the fullest block to blocks with free slots.
+
+    Afterwards the two have equally many items waiting beyond free slots, or the
+    first has none.
+    """
+    load_G = np.array([len(waits) for waits in self.waits]) - self.free_G
+    while True:
+      thief, owner = int(load_G.argmin()), int(load_G.argmax())
+      if load_G[thief] >= 0 or load_G[owner] <= 0:
+        return
+      count = min(-(-int(load_G[owner] - load_G[thief]) // 2),
+                  int(load_G[owner]))
+      taken = self.waits[owner][-count:]
+      self.waits[owner] = self.waits[owner][:-count]
+      self.waits[thief] = np.concatenate([self.waits[thief], taken])
+      load_G[owner] -= count
+      load_G[thief] += count
+
+  def move_window(self, sizes: tuple[int, ...], at_once) -> Prompts:
+    """The next sequences of each block, [G * W], as a prefill takes them.
+
+    Args:
+      sizes: lengths that are prefilled, ascending.
+      at_once: length -> sequences of it that a block prefills at once.
+    """
+    self._deal()
+    if not self.units:
+      self._steal()
+    first, slots = [], []  # of each block: item of each sequence; by item
+    for waits in self.waits:
+      new = np.diff(self._sequence(waits), prepend=np.nan) != 0
+      first.append(waits[new][:self.W])
+      slots.append(np.cumsum(new) - 1)
+    L = smallest(sizes, max(int(self.length(items).max(initial=1))
+                            for items in first))
+    W, S = at_once(L), self.source.prompts.tokens_PxS.shape[1]
+    out = Prompts(np.zeros((self.G * W, L), np.int32),
+                  np.ones(self.G * W, np.int32),
+                  np.zeros(self.G * W, np.uint32))
+    for g, items in enumerate(first):
+      self.slots[g], items = slots[g][slots[g] < W], items[:W]
+      at = g * W + np.arange(len(items))
+      out.tokens_PxS[at, :min(S, L)] = self.source.prompts.tokens_PxS[
+          self.problem_B[items], :L]
+      out.len_P[at] = self.length(items)
+      for slot, item in zip(at, items, strict=True):
+        if drawn := self.out.len_R[item]:
+          length = out.len_P[slot]
+          out.tokens_PxS[slot, length - drawn:length] = (
+              self.out.tokens_RxT[item, :drawn])
+    return out
+
+  def fill(self, give) -> tuple[np.ndarray, np.ndarray]:
+    """Gives free slots the waiting items whose sequences are in the window.
+
+    A block fills its lowest free slots, so every slot below a filled one is
+    active. `compact`, which is stable, therefore leaves filled slots where they
+    are, and the result may be used after it.
+
+    Args:
+      give: (block, slots, items, window slots) -> how many of these get space
+        in the cache, the first ones. If not all do, the block is refused.
+
+    Returns:
+      row, slot [G, F]: slots inside their block that were filled, and the
+      window slots of their sequences. F is 0, an eighth of a block's slots, or
+      all; rows equal to the number of a block's slots are padding.
+    """
+    taken = []
+    for g in range(self.G):
+      free = np.flatnonzero(
+          ~self.row.active_R[g * self.rows:(g + 1) * self.rows])
+      free = free[:len(self.slots[g])]
+      rows, items = g * self.rows + free, self.waits[g][:len(free)]
+      count = give(g, rows, items, self.slots[g][:len(free)])
+      self.refused_G[g] |= count < len(free)
+      self._hold(rows[:count], items[:count])
+      taken.append((free[:count], self.slots[g][:count]))
+      self.waits[g] = self.waits[g][count:]
+      self.slots[g] = self.slots[g][count:]
+    F = smallest((0, -(-self.rows // 8), self.rows),
+                 max(len(rows) for rows, _ in taken))
+    row_GxF = np.full((self.G, F), self.rows, np.int32)
+    slot_GxF = np.zeros((self.G, F), np.int32)
+    for g, (rows, slots) in enumerate(taken):
+      row_GxF[g, :len(rows)], slot_GxF[g, :len(rows)] = rows, slots
+    return row_GxF, slot_GxF
+
+  def _hold(self, rows, items) -> None:
+    """Gives slots these items: the last token so far is fed first."""
+    group, problem = self.group_B[items], self.problem_B[items]
+    prompts, drawn = self.source.prompts, self.out.len_R[items]
+    self.begun_E[group] = True
+    self.item_R[rows] = items
+    row = self.row
+    row.token_R[rows] = np.where(
+        drawn > 0, self.out.tokens_RxT[items, np.maximum(drawn - 1, 0)],
+        prompts.tokens_PxS[problem, prompts.len_P[problem] - 1])
+    row.position_R[rows] = self.length(items) - 1
+    row.count_R[rows] = drawn
+    row.id_R[rows] = prompts.id_P[problem]
+    row.rollout_R[rows] = self.number_B[items]
+    row.key_Rx2[rows] = self.key_Ex2[group]
+    row.active_R[rows] = True
+    if self.interrupt is None:
+      return
+    row.interrupt_R[rows], row.matched_R[rows] = self.limit_B[items], 0
+    if self.interrupt.unless:
+      for i in np.flatnonzero(drawn):
+        # Only tokens before the interruption change the state.
+        before = min(drawn[i], self.limit_B[items[i]])
+        row.matched_R[rows[i]] = interrupt_lib.matched(
+            self.out.tokens_RxT[items[i], :before], self.interrupt.unless)
+
+  def put_back(self, rows) -> None:
+    """Takes slots from active items, which are next to get one again."""
+    self.refused_G[:] = False
+    self.row.active_R[rows] = False
+    self.put_back_count += len(rows)
+    for g in {int(row) // self.rows for row in rows}:
+      lost = self.item_R[[r for r in rows if r // self.rows == g]]
+      waits = np.concatenate([lost, self.waits[g]])
+      order = np.argsort(-self.out.len_R[waits], kind="stable")
+      self.waits[g], self.slots[g] = waits[order], self.slots[g][:0]
+
+  def compact(self, R: int) -> np.ndarray:
+    """Keeps R slots, the active ones first, in their order.
+
+    Returns:
+      The slots inside their block that are kept, [G, R / G].
+    """
+    active_GxR = self.row.active_R.reshape(self.G, -1)
+    take_GxR = np.argsort(~active_GxR, axis=1, kind="stable")[:, :R // self.G]
+    index = (take_GxR + np.arange(self.G)[:, None] * self.rows).reshape(-1)
+    self.item_R = self.item_R[index]
+    self.row = jax.tree.map(lambda x: x[index], self.row)
+    return take_GxR
+
+  def harvest(self, after: Rows, drawn: Drawn) -> None:
+    """Stores what the slots drew in a chunk.
+
+    Args:
+      after: the state of the slots after the chunk, see `read`.
+      drawn: the tokens of the chunk.
+    """
+    out, rows = self.out, np.flatnonzero(self.row.active_R)
+    items, before = self.item_R[rows], self.row.count_R[rows]
+    C, new = drawn.tokens_RxC.shape[1], after.count_R[rows] - before
+    # Positions of flat arrays, because the devices wait: (item, position) pairs
+    # take three times as long.
+    at = np.repeat(np.arange(len(rows)), new)
+    col = np.arange(len(at)) - np.repeat(np.cumsum(new) - new, new)
+    source, target = (rows * C)[at] + col, (items * self.T + before)[at] + col
+    np.put(out.tokens_RxT, target, drawn.tokens_RxC.reshape(-1)[source])
+    np.put(out.behavior_logp_RxT, target, drawn.logp_RxC.reshape(-1)[source])
+    out.len_R[items] = after.count_R[rows]
+    out.entropy_R[items] += drawn.entropy_R[rows]
+    out.ended_R[items] = drawn.ended_R[rows]
+    self.row = self.row.replace(**{
+        name: np.array(getattr(after, name))  # writable
+        for name in CHANGED if getattr(after, name) is not None})
+    self.done = items[~after.active_R[rows]]
+    np.subtract.at(self.left_E, self.group_B[self.done], 1)
+
+  def ended(self) -> tuple[Items, Rollouts]:
+    """The rollouts that ended in the last chunk; at first those in flight."""
+    done, group = self.done, self.group_B[self.done]
+    return (Items(self.groups.position_E[group], self.problem_B[done],
+                  self.number_B[done]),
+            jax.tree.map(lambda x: x[done], self.out))
+
+  def ready(self):
+    """The groups of the next batch; None if sampling has to continue."""
+    empty_E = self.groups.n_E == 0  # begin with the group before them
+    self.begun_E |= empty_E & self.may_begin_E & (
+        np.cumsum(~self.begun_E & ~empty_E) == 0)
+    begun = np.flatnonzero(self.begun_E)
+    chosen = handed_over(self.groups.version_E[begun], self.left_E[begun] == 0,
+                         version=self.version, rule=self.rule)
+    return None if chosen is None else begun[chosen]
+
+  def _items(self, group_E) -> np.ndarray:
+    offset_E = self.groups.offset_E
+    return np.concatenate([np.zeros(0, np.int64), *(
+        offset_E[e] + np.arange(self.groups.n_E[e]) for e in group_E)])
+
+  def _versions(self, items) -> np.ndarray:
+    """Versions of the weights that drew each token, int32 [R, T]."""
+    before = np.zeros(len(self.group_B), np.int32)
+    before[:len(self.flight.len_R)] = self.flight.len_R
+    shape, begin = (len(items), self.T), np.cumsum(before) - before
+    if not before[items].any():
+      return np.broadcast_to(np.int32(self.version), shape)
+    out = np.full(shape, self.version, np.int32)
+    for i in np.flatnonzero(before[items]):
+      count, at = before[items[i]], begin[items[i]]
+      out[i, :count] = self.flight.version_X[at:at + count]
+    return out
+
+  def handed(self, chosen) -> Handed:
+    """The batch of the chosen groups."""
+    chosen = chosen[np.argsort(self.groups.position_E[chosen], kind="stable")]
+    items = self._items(chosen)
+    rollouts = jax.tree.map(lambda x: x[items], self.out)
+    if self.interrupt is not None:
+      rollouts = rollouts.replace(forced_RxT=interrupt_lib.forced(
+          rollouts.tokens_RxT, rollouts.len_R, self.limit_B[items],
+          self.interrupt))
+    return Handed(jax.tree.map(lambda x: x[chosen], self.groups), rollouts,
+                  self._versions(items), self.put_back_count)
+
+  def closed(self, chosen) -> Flight:
+    """The state without the chosen groups."""
+    kept_E = self.begun_E.copy()
+    kept_E[chosen] = False
+    items = self._items(np.flatnonzero(kept_E))
+    steps = max(self.flight.steps,
+                1 + int(self.step_E[self.begun_E].max(initial=-1)))
+    ahead_E = ~self.begun_E & (self.step_E < steps)
+    out = jax.tree.map(lambda x: x[items], self.out)
+    drawn = np.arange(self.T)[None] < out.len_R[:, None]
+    of = lambda which: jax.tree.map(lambda x: x[which], self.groups)
+    return Flight(
+        steps, of(ahead_E), of(kept_E), out.len_R, out.ended_R, out.entropy_R,
+        out.tokens_RxT[drawn], out.behavior_logp_RxT[drawn],
+        self._versions(items)[drawn], self.flight.made_by)

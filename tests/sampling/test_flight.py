@@ -1,0 +1,395 @@
+"""Which rollout each slot decodes, and when a batch is complete."""
+
+import time
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from isojax.sampling import flight
+from isojax.sampling import interrupt as interrupt_lib
+from isojax.types import Drawn, Prompts
+
+
+def make_prompts(lengths) -> Prompts:
+  P, S = len(lengths), max(lengths)
+  return Prompts(np.arange(P * S, dtype=np.int32).reshape(P, S),
+                 np.array(lengths, np.int32), np.arange(7, 7 + P, dtype=np.uint32))
+
+
+def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
+  """Position p is problem p % P; steps of Bp positions; n of one, or of each."""
+  P = len(prompts.len_P)
+  Bp = Bp or P
+  n_P = np.broadcast_to(n, steps * Bp)
+
+  def groups(step):
+    position = step * Bp + np.arange(Bp)
+    return flight.groups(position, position % P, n_P[position])
+
+  return flight.Source(prompts, groups, lambda p: (0, p // Bp), steps, limits)
+
+
+def make_queue(source, *, G=1, R=4, W=1, T=5, groups=None, k=0, state=None,
+               version=0, interrupt=None) -> flight.Queue:
+  q = flight.Queue(
+      state or flight.nothing((R, 0, G)), source,
+      flight.Rule(groups or len(source.groups(0).n_E), k), version=version, G=G,
+      W=W, T=T, interrupt=interrupt)
+  q.open_slots(R)
+  return q
+
+
+def fill(q):
+  return q.fill(lambda g, rows, items, slots: len(rows))
+
+
+def move_window(q):
+  """Items of the windows by their sequences: tokens of each, as lists."""
+  prompts = q.move_window((1, 2, 3, 9, 999), lambda L: q.W)
+  return [row[:length].tolist() for row, length in zip(
+      prompts.tokens_PxS, prompts.len_P)]
+
+
+def test_slots_take_what_waits_by_hand():
+  """3 problems of 2 rollouts, 2 blocks of 2 slots, windows of 1 prompt.
+
+  Each block gets one problem. Then block 0 gets the third, and block 1 takes
+  half of it.
+  """
+  q = make_queue(make_source(make_prompts([2, 1, 3]), 2), G=2)
+  assert q.starving and fill(q)[0].shape == (2, 0)
+  assert move_window(q) == [[0, 1], [3]]
+  row, slot = fill(q)
+  assert row.tolist() == [[0, 1], [0, 1]] and slot.tolist() == [[0, 0], [0, 0]]
+  assert q.item_R.tolist() == [0, 1, 2, 3] and not q.starving and q.waiting
+  assert q.row.token_R.tolist() == [1, 1, 3, 3]  # last tokens of the prompts
+  assert q.row.rollout_R.tolist() == [0, 1, 0, 1]
+  assert q.row.id_R.tolist() == [7, 7, 8, 8]
+  assert q.begun_E.tolist() == [True, True, False]
+  q.row.active_R[:] = [False, True, True, False]
+  assert q.starving and move_window(q) == [[6, 7, 8], [6, 7, 8]]
+  assert fill(q)[0].tolist() == [[0], [1]]
+  assert q.item_R.tolist() == [4, 1, 2, 5] and not q.waiting
+
+
+def test_a_block_keeps_the_prompt_of_what_it_has_started():
+  """4 problems of 3 rollouts, windows of 2: the second is half started."""
+  q = make_queue(make_source(make_prompts([1] * 4), 3), R=5, W=2)
+  assert move_window(q) == [[0], [1]]
+  fill(q)
+  assert [x.tolist() for x in (*q.waits, *q.slots)] == [[5], [1]]
+  q.row.active_R[:3] = False
+  _, slot = fill(q)  # item 5, whose prompt is there
+  assert slot.tolist() == [[1]] and q.starving
+  assert move_window(q) == [[2], [3]]
+  q.row.active_R[:] = False
+  fill(q)
+  assert q.item_R.tolist() == [6, 7, 8, 9, 10]
+  assert q.waiting and not q.starving
+
+
+def test_the_last_problem_is_shared_by_hand():
+  """One problem of 10 rollouts on 4 blocks of 2 slots."""
+  q = make_queue(make_source(make_prompts([1]), 10), G=4, R=8)
+  move_window(q)
+  fill(q)
+  assert q.row.active_R.all() and sum(map(len, q.waits)) == 2
+  assert sorted([*q.item_R, *np.concatenate(q.waits)]) == list(range(10))
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=100)
+def test_each_item_starts_once_and_no_slot_idles(data):
+  """Rollouts end at random; after a refill, nothing waits or no slot is free.
+
+  Groups have any number of rollouts, also none.
+  """
+  G, R_b = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))
+  n = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=9))
+  W = data.draw(st.integers(1, 3))
+  random = np.random.default_rng(data.draw(st.integers(0, 99)))
+  q = make_queue(make_source(make_prompts([2] * len(n)), n), G=G, R=G * R_b,
+                 W=W, T=1)
+  started, window = [], None
+  while q.waiting:
+    while True:
+      row_GxF, slot_GxF = fill(q)
+      for g, (rows, slots) in enumerate(zip(row_GxF, slot_GxF)):
+        for row, slot in zip(rows[rows < R_b], slots[rows < R_b]):
+          item = q.item_R[g * R_b + row]
+          started.append(item)
+          # Its prompt is in the window of its own block.
+          group = np.searchsorted(np.cumsum(n), item, side="right")
+          assert window[g * W + slot] == [2 * group, 2 * group + 1]
+      if not q.starving:
+        break
+      window = move_window(q)
+      assert any(map(len, q.slots))
+    assert not q.waiting or q.row.active_R.all()
+    ends = random.random(G * R_b) < 0.4
+    if q.waiting:
+      ends[random.integers(G * R_b)] = True
+    q.row.active_R[ends] = False
+  assert sorted(started) == list(range(sum(n)))
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(max_examples=200)
+def test_filled_slots_stay_where_they_are_when_slots_are_dropped(data):
+  """The engine inserts prompts by the rows of `fill`, after `compact`."""
+  G, R_b = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 24))
+  P, n = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 9))
+  q = make_queue(make_source(make_prompts([1] * P), n), G=G, R=G * R_b,
+                 W=data.draw(st.integers(1, 4)), T=1)
+  active = st.lists(st.booleans(), min_size=G * R_b, max_size=G * R_b)
+  q.row.active_R[:] = data.draw(active)
+  move_window(q)
+  row_GxF, _ = fill(q)
+  before = q.item_R.reshape(G, R_b).copy()
+  kept = data.draw(st.integers(max(1, q.most_active), R_b))
+  take_GxR = q.compact(G * kept)
+  for g in range(G):
+    rows = row_GxF[g][row_GxF[g] < R_b]
+    assert (take_GxR[g, rows] == rows).all()
+    assert (q.item_R.reshape(G, -1)[g, rows] == before[g, rows]).all()
+
+
+def test_a_chunk_is_stored_by_hand():
+  """4 slots, 3 of them active, chunks of 3: one ends, one reaches T = 4."""
+  q = make_queue(make_source(make_prompts([1, 1]), 2), W=2, T=4)
+  move_window(q)
+  fill(q)
+  q.row.active_R[1] = False  # item 1
+  q.row.count_R[:] = 0, 0, 2, 1
+  q.out.tokens_RxT[2, :2], q.out.tokens_RxT[3, 0] = (1, 2), 3
+  q.out.entropy_R[2] = 0.5
+  tokens = np.arange(10, 22, dtype=np.int32).reshape(4, 3)
+  after, drawn = flight.read(
+      q.row.replace(token_R=tokens[:, 2], count_R=np.array([3, 0, 4, 2]),
+                    active_R=np.array([True, False, False, False])),
+      Drawn(tokens, tokens / 8, np.full(4, 0.25, np.float32),
+            np.array([False, False, False, True])))
+  assert after.id_R is None and after.rollout_R is None  # not transferred
+  q.harvest(after, drawn)
+  items, ended = q.ended()
+  assert items.position_R.tolist() == [1, 1]
+  assert items.number_R.tolist() == [0, 1] and ended.len_R.tolist() == [4, 2]
+  assert q.left_E.tolist() == [2, 0]
+  assert q.out.tokens_RxT.tolist() == [
+      [10, 11, 12, 0], [0, 0, 0, 0], [1, 2, 16, 17], [3, 19, 0, 0]]
+  assert q.out.behavior_logp_RxT.tolist() == [
+      [1.25, 1.375, 1.5, 0], [0] * 4, [0, 0, 2, 2.125], [0, 2.375, 0, 0]]
+  assert q.out.len_R.tolist() == [3, 0, 4, 2]
+  assert q.out.ended_R.tolist() == [False, False, False, True]
+  assert q.out.entropy_R.tolist() == [0.25, 0, 0.75, 0.25]
+  assert q.row.active_R.tolist() == [True, False, False, False]
+  assert q.row.id_R.tolist() == [7, 7, 8, 8]
+  assert q.row.count_R.flags.writeable
+
+
+def test_fill_is_linear_in_slots():
+  """Comparing each item with each prompt of the window took 48 ms."""
+  R, seconds = 16384, []
+  source = make_source(make_prompts([1] * R), 8)
+  for _ in range(3):
+    q = make_queue(source, R=R, W=R // 8, T=1)
+    move_window(q)
+    begun = time.perf_counter()
+    fill(q)
+    seconds.append(time.perf_counter() - begun)
+    assert q.row.active_R.all() and q.item_R.tolist() == list(range(R))
+  assert min(seconds) < 0.03
+
+
+def test_rollouts_that_lose_their_slot_are_next_by_hand():
+  """Those with the most tokens first; the window is read again for them."""
+  q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
+  move_window(q)
+  fill(q)
+  assert [x.tolist() for x in (*q.waits, *q.slots)] == [[4, 5], [1, 1]]
+  q.out.len_R[:4] = 0, 1, 3, 2
+  q.out.tokens_RxT[2, :3] = 20, 21, 22
+  q.put_back([1, 2])
+  assert q.waits[0].tolist() == [2, 1, 4, 5] and not len(q.slots[0])
+  assert q.put_back_count == 2 and q.starving
+  assert move_window(q) == [[0, 20, 21, 22], [0, 0]]  # then the prompts
+  fill(q)
+  assert q.item_R.tolist() == [0, 2, 1, 3]
+  assert q.row.token_R[1] == 22 and q.row.position_R[1] == 3
+
+
+def test_a_refused_block_has_no_free_slots():
+  q = make_queue(make_source(make_prompts([1, 1]), 3), W=2)
+  move_window(q)
+  q.fill(lambda g, rows, items, slots: 2)
+  assert q.row.active_R.tolist() == [True, True, False, False]
+  assert q.waiting and not q.starving
+  q.put_back([])
+  assert q.starving
+
+
+# In-flight updates.
+
+
+def test_what_is_handed_over_by_hand():
+  """k = 1, batches of 2: what began at version 0 is due at version 1."""
+  due = lambda version_E, complete_E, version: flight.handed_over(
+      np.array(version_E), np.array(complete_E, bool), version=version,
+      rule=flight.Rule(2, 1))
+  assert due([0, 0, 0, 0], [1, 0, 0, 0], 0) is None  # one group is no batch
+  assert due([0, 0, 0, 0], [1, 0, 0, 1], 0).tolist() == [0, 3]
+  assert due([0, 0, 1, 1], [1, 0, 1, 1], 1) is None  # group 1 is due: wait
+  assert due([0, 0, 1, 1], [1, 1, 1, 1], 1).tolist() == [0, 1]
+  assert due([0, 1, 1, 1], [1, 0, 0, 1], 1).tolist() == [0, 3]
+
+
+def in_flight() -> flight.Flight:
+  """Two groups of 2 rollouts; one of 4 is complete, one has no token."""
+  return flight.Flight(
+      steps=2, ahead=flight.groups([], [], 0),
+      groups=flight.groups([0, 1], [0, 1], 2),
+      len_R=np.array([1, 2, 2, 0], np.int32),
+      ended_R=np.array([False, True, False, False]),
+      entropy_R=np.zeros(4, np.float32),
+      tokens_X=np.array([9, 8, 7, 6, 5], np.int32),
+      logp_X=np.arange(5, dtype=np.float32),
+      version_X=np.zeros(5, np.int32), made_by=(4, 0, 1))
+
+
+def test_waiting_rollouts_by_hand():
+  """Unfinished ones first, the longest first; then groups in their order."""
+  source = make_source(make_prompts([3, 1]), 2, Bp=1, steps=4)
+  q = make_queue(source, R=6, W=9, T=4, groups=1, k=2, state=in_flight(),
+                 version=1)
+  assert q.done.tolist() == [1] and q.count == 5
+  # Of 3 + 1 and 1 + 2 tokens; then of none, and the group that may begin.
+  assert move_window(q)[:4] == [[0, 1, 2, 9], [3, 6, 5], [3], [0, 1, 2]]
+  fill(q)
+  assert q.item_R[:5].tolist() == [0, 2, 3, 4, 5]
+  assert q.row.token_R[:5].tolist() == [9, 5, 3, 2, 2]
+  assert q.row.count_R[:5].tolist() == [1, 2, 0, 0, 0]
+  assert q.groups.version_E.tolist() == [0, 0, 1] and q.begun_E.all()
+  left = q.closed(np.array([0]))
+  assert left.steps == 3 and left.groups.position_E.tolist() == [1, 2]
+  assert left.tokens_X.tolist() == [6, 5] and left.logp_X.tolist() == [3, 4]
+  assert left.len_R.tolist() == [2, 0, 0, 0] and not len(left.ahead.n_E)
+
+
+def test_a_step_that_has_begun_keeps_its_problems():
+  """4 slots begin 2 of the 3 groups of step 0, and none of step 1."""
+  source = make_source(make_prompts([1] * 9), 2, Bp=3, steps=3)
+  q = make_queue(source, W=9, groups=3, k=1)
+  move_window(q)
+  fill(q)
+  state = flight.from_bytes(flight.to_bytes(q.closed(np.array([0]))))
+  assert state.steps == 1 and state.groups.position_E.tolist() == [1]
+  assert state.ahead.position_E.tolist() == [2] and state.made_by == (4, 0, 1)
+  other = source._replace(groups=lambda step: flight.groups(
+      3 * step + np.arange(3), [8, 8, 8], 2))
+  q = make_queue(other, W=9, groups=3, k=1, state=state)
+  assert q.groups.problem_E.tolist() == [1, 2, 8, 8, 8, 8, 8, 8]
+
+
+def test_a_rollout_that_is_read_again_knows_what_closed_it():
+  """Token 8 within the first L = 1 tokens of item 1 of 2, not of item 2."""
+  limits = lambda groups: np.repeat(np.int32(1), groups.n_E.sum())
+  state = in_flight().replace(ended_R=np.zeros(4, bool))
+  q = make_queue(
+      make_source(make_prompts([3, 1]), 2, Bp=1, steps=4, limits=limits), W=9,
+      T=4, groups=1, k=2, state=state,
+      interrupt=interrupt_lib.Interrupt(phrase=(2, 3), unless=(8,)))
+  move_window(q)
+  fill(q)
+  assert q.item_R.tolist() == [1, 0, 2, 3]
+  assert q.row.interrupt_R.tolist() == [1] * 4
+  assert q.row.matched_R.tolist() == [1, 0, 0, 0]
+
+
+def sampled(needs_PxN, *, k, Bp, slots, chunk, T):
+  """Runs the rules alone, with given lengths.
+
+  Yields:
+    For each step: version, Handed, tokens, and slots times the tokens of their
+    chunks.
+  """
+  P, n = needs_PxN.shape
+  source = make_source(make_prompts([1] * P), n, Bp=Bp, steps=P // Bp)
+  state, needs = flight.nothing((slots, 0, 1)), needs_PxN.reshape(-1)
+  for version in range(P // Bp):
+    q = make_queue(source, R=slots, W=slots, T=T, groups=Bp, k=k, state=state,
+                   version=version)
+    before, decoded = q.out.len_R.sum(), 0
+    while (chosen := q.ready()) is None:
+      while True:
+        fill(q)
+        if not q.starving:
+          break
+        move_window(q)
+      assert q.row.active_R.any()
+      assert q.begun_E.sum() <= (k + 1) * Bp
+      group = q.group_B[q.item_R]
+      need = needs[q.groups.position_E[group] * n + q.number_B[q.item_R]]
+      row, zeros = q.row, np.zeros((slots, chunk), np.int32)
+      count = np.where(row.active_R, np.minimum(row.count_R + chunk, need),
+                       row.count_R)
+      q.harvest(row.replace(count_R=count, active_R=row.active_R & (
+          count < need)), Drawn(zeros, zeros.astype(np.float32), np.zeros(
+              slots, np.float32), count == need))
+      decoded += slots * chunk
+    yield version, q.handed(chosen), q.out.len_R.sum() - before, decoded
+    state = q.closed(chosen)
+  assert not len(state.groups.n_E)
+
+
+@hypothesis.given(
+    st.integers(0, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5),
+    st.integers(1, 20), st.randoms(use_true_random=False))
+@hypothesis.settings(max_examples=100)
+def test_no_token_is_too_old_and_every_rollout_is_used(
+    k, Bp, n, M, slots, random):
+  """Any lengths."""
+  needs = np.array([[random.choice((1, 2, 12)) for _ in range(n)]
+                    for _ in range(M * Bp)])
+  used = []
+  for version, handed, _, _ in sampled(
+      needs, k=k, Bp=Bp, slots=slots, chunk=1, T=12):
+    position_E, length_R = handed.groups.position_E, handed.rollouts.len_R
+    np.testing.assert_array_equal(length_R, needs[position_E].reshape(-1))
+    mean, most = handed.staleness(version)
+    assert 0 <= mean <= most <= k
+    ages = (version - handed.version_RxT)[
+        np.arange(12)[None] < length_R[:, None]]
+    assert (ages >= 0).all() and ages.max() == most
+    used.extend(position_E.tolist())
+  assert sorted(used) == list(range(M * Bp))
+
+
+@pytest.mark.parametrize("slots, k, least, most", [
+    (128, 2, 0.5, 0.7), (128, 4, 0.9, 0.94), (32, 1, 0.9, 0.94)])
+def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
+  """Lengths of the bench: 8 x 16, mean 48, at most 256, chunks of 8 tokens.
+
+  A slot waits for half a chunk after each rollout: at most 93 % are useful.
+  """
+  needs = np.minimum(np.random.default_rng(0).geometric(1 / 48, (160, 16)), 256)
+  found = list(sampled(needs, k=k, Bp=8, slots=slots, chunk=8, T=256))
+  steady = found[4:-k - 1]  # without the first and the last steps
+  kept, decoded = (sum(x[i] for x in steady) for i in (2, 3))
+  assert least < kept / decoded < most
+
+
+def test_groups_of_no_rollouts_are_handed_over():
+  """With the group before them; the first has none too."""
+  q = make_queue(make_source(make_prompts([1] * 4), [0, 1, 0, 2]), W=4)
+  assert q.ready() is None and q.begun_E.tolist() == [True, False, False, False]
+  move_window(q)
+  fill(q)
+  assert q.item_R[:3].tolist() == [0, 1, 2]
+  q.left_E[:] = 0
+  handed = q.handed(q.ready())
+  assert handed.groups.n_E.tolist() == [0, 1, 0, 2]
+  assert handed.items.position_R.tolist() == [1, 3, 3]
+  assert handed.items.number_R.tolist() == [0, 0, 1]
+
