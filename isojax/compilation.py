@@ -19,14 +19,12 @@ SMALL = 0.1  # seconds; programs that compile faster are not cached
 # Events of jax: COMPILED for every program, READ for every cache hit.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-# Of isojax: a thread waited for another one that compiled its program.
-WAITED = "/isojax/compilation/waited_duration"
-SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED, WAITED)
+SPENT = (COMPILED, "/jax/core/compile/jaxpr_trace_duration", LOWERED)
 READ = "/jax/compilation_cache/cache_hits"
 
 
 def cache_folder() -> str:
-  """Returns the default folder of the compilation cache."""
+  """The default folder of the compilation cache."""
   root = os.environ["XDG_CACHE_HOME"] if "XDG_CACHE_HOME" in os.environ else ""
   return str(pathlib.Path(root or pathlib.Path.home() / ".cache")
              / "isojax" / "jax")
@@ -44,15 +42,14 @@ def keep_programs() -> str | None:
     if not os.environ["JAX_COMPILATION_CACHE_DIR"]:
       jax.config.update("jax_enable_compilation_cache", False)
     return None
+  folder = "~/.cache/isojax/jax"
   try:
     folder = cache_folder()
     os.makedirs(folder, exist_ok=True)
-    writable = os.access(folder, os.W_OK | os.X_OK)
-    reason = "no permission to write"
+    if not os.access(folder, os.W_OK | os.X_OK):
+      raise PermissionError("no permission to write")
   except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
-    folder, writable, reason = "~/.cache/isojax/jax", False, str(error)
-  if not writable:
-    return (f"compiled programs are not cached: {folder}: {reason}; set "
+    return (f"compiled programs are not cached: {folder}: {error}; set "
             "JAX_COMPILATION_CACHE_DIR to a writable folder")
   jax.config.update("jax_compilation_cache_dir", folder)
   return None
@@ -78,56 +75,34 @@ def announce(say) -> None:
 
 
 def program(event: dict) -> str:
-  """Returns the name of the program that an event of jax is about."""
+  """The name of the program that an event of jax is about."""
   name = event["fun_name"] if "fun_name" in event else "?"
   return name.removeprefix("jit(").removesuffix(")")
 
 
-class _Spans:
-  """Times at which a thread traced or compiled, without overlap."""
-
-  def __init__(self):
-    self.spans = []  # (begin, end)
-
-  def add(self, end: float, seconds: float) -> None:
-    begin = end - seconds
-    # Inner functions are traced within outer ones and end before them.
-    while self.spans and self.spans[-1][0] >= begin - 1e-3:
-      self.spans.pop()
-    self.spans.append((begin, end))
-
-  @property
-  def seconds(self) -> float:
-    return sum(end - begin for begin, end in self.spans)
-
-
 class Count:
-  """Counts compilations since the object was created.
-
-  Those of other threads than the creator's are counted apart, as background:
-  the devices compute meanwhile.
-  """
+  """Counts what the thread that created it compiles from then on."""
 
   def __init__(self):
-    self.programs, self.read = 0, 0
+    self.programs, self.read = 0, 0  # compiled or read; of these, read
     self.names = []  # of programs compiled since the last `news`
-    self._spans, self._thread = _Spans(), threading.get_ident()
     self._told = 0.0  # `seconds` at the last `news`
-    self._behind = {}  # of each other thread: its _Spans
-    self._names_behind, self._told_behind = [], 0.0
+    self._spans = []  # (begin, end) of tracing and compiling, without overlap
+    self._thread = threading.get_ident()
     jax.monitoring.register_event_duration_secs_listener(self._spent)
     jax.monitoring.register_event_listener(self._read)
 
   def _spent(self, event: str, seconds: float, **more) -> None:
-    if event not in SPENT:
+    if event not in SPENT or threading.get_ident() != self._thread:
       return
-    thread, end = threading.get_ident(), time.perf_counter()
-    own = thread == self._thread
-    (self._spans if own else self._behind.setdefault(thread, _Spans())).add(
-        end, seconds)
+    end = time.perf_counter()
+    # Inner functions are traced within outer ones and end before them.
+    while self._spans and self._spans[-1][0] >= end - seconds - 1e-3:
+      self._spans.pop()
+    self._spans.append((end - seconds, end))
     if event == COMPILED:
-      self.programs += own
-      (self.names if own else self._names_behind).append(program(more))
+      self.programs += 1
+      self.names.append(program(more))
 
   def _read(self, event: str, **_) -> None:
     self.read += event == READ and threading.get_ident() == self._thread
@@ -135,33 +110,19 @@ class Count:
   @property
   def seconds(self) -> float:
     """Seconds spent tracing, lowering, and compiling or reading programs."""
-    return self._spans.seconds
-
-  @property
-  def seconds_behind(self) -> float:
-    """Seconds spent so by other threads."""
-    return sum(spans.seconds for spans in list(self._behind.values()))
+    return sum(end - begin for begin, end in self._spans)
 
   def clock(self) -> float:
-    """Returns a clock in seconds that does not advance during compilation."""
+    """A clock in seconds that does not advance during compilation."""
     return time.perf_counter() - self.seconds
 
   def news(self) -> str | None:
-    """Returns a line on programs compiled since the last call, or None."""
+    """A line on programs compiled since the last call, or None."""
     names, self.names = self.names, []
     seconds, self._told = self.seconds - self._told, self.seconds
     if not names:
       return None
     return f"compiled {_listed(names)} in {seconds:.1f} s"
-
-  def news_behind(self) -> str | None:
-    """Returns a line on programs compiled by other threads, or None."""
-    names, self._names_behind = self._names_behind, []
-    now = self.seconds_behind
-    seconds, self._told_behind = now - self._told_behind, now
-    if not names:
-      return None
-    return f"compiled ahead {_listed(names)} in {seconds:.1f} s"
 
   def __str__(self) -> str:
     return (f"compiled {self.programs} programs in {self.seconds:.1f} s "

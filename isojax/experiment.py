@@ -1,18 +1,17 @@
 """An experiment as frozen values, and the checks that come before compiling.
 
-Each section of a config file is the arguments of one dataclass;
-isojax.config_file reads them. Also says which part of a config decides the results. Files are read
-elsewhere (isojax.ledger.workdir).
+Each section of a config file is the arguments of one dataclass, see
+isojax.config_file. `identity` is the part of a config that decides the results.
 """
 
 import dataclasses
 import importlib.util
 
 from isojax import config_file
+from isojax.allocation import Allocation, sqrt_lr
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
-from isojax.allocation import Allocation, sqrt_lr
 from isojax.rl import advantages
 from isojax.rl import objective
 from isojax.rl.algorithm import UpdatesConfig
@@ -23,6 +22,13 @@ from isojax.rl.rewards import RewardConfig
 from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig
+
+
+def _refuse(*checks: tuple[bool, str]) -> None:
+  """InputError with the message of the first check that is wrong."""
+  for wrong, message in checks:
+    if wrong:
+      raise InputError(message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +45,13 @@ class TaskSection:
   format_coef: float  # reward of an answer in the expected place
 
   def __post_init__(self):
-    if self.format_coef < 0:
-      raise InputError(f"task.format_coef={self.format_coef}: expected >= 0")
-    if self.format_coef and self.grader.answer == "whole":
-      raise InputError(
-          f"task.format_coef={self.format_coef} with task.grader.answer="
-          "'whole': every response is then in the expected place and earns the "
-          "bonus; set format_coef=0, or answer to boxed, hash or tags")
+    bonus = f"task.format_coef={self.format_coef}"
+    _refuse(
+        (self.format_coef < 0, f"{bonus}: expected >= 0"),
+        (self.format_coef and self.grader.answer == "whole",
+         f"{bonus} with task.grader.answer='whole': every response is then in "
+         "the expected place and earns the bonus; set format_coef=0, or answer "
+         "to boxed, hash or tags"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,15 +63,13 @@ class EvalSection:
   growth: float  # of the rollouts between evaluations; 1 is linear
 
   def __post_init__(self):
-    if self.k < 1 or self.first < 1:
-      raise InputError(f"eval: k={self.k}, first={self.first}: expected at "
-                       "least 1")
-    if self.growth < 1:
-      raise InputError(f"eval.growth={self.growth}: expected at least 1")
-    if self.temperature < 0 or not 0 < self.top_p <= 1:
-      raise InputError(
-          f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
-          "temperature >= 0 and top_p in (0, 1]")
+    _refuse(
+        (min(self.k, self.first) < 1, f"eval: k={self.k}, first={self.first}: "
+         "expected at least 1"),
+        (self.growth < 1, f"eval.growth={self.growth}: expected at least 1"),
+        (self.temperature < 0 or not 0 < self.top_p <= 1,
+         f"eval: temperature={self.temperature}, top_p={self.top_p}: expected "
+         "temperature >= 0 and top_p in (0, 1]"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,41 +87,32 @@ class CheckpointSection:
 class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
-  # Rollouts of each step whose text is stored in samples.jsonl.
-  samples: int
-  # Project of Weights & Biases; "": off; needs isojax[wandb].
-  wandb: str
+  samples: int  # rollouts of each step whose text goes to samples.jsonl
+  wandb: str  # project of Weights & Biases; "": off; needs isojax[wandb]
 
   def __post_init__(self):
-    if self.samples < 0:
-      raise InputError(f"log.samples={self.samples}: expected at least 0")
-    if self.wandb and not importlib.util.find_spec("wandb"):
-      raise InputError(f"log.wandb={self.wandb!r} needs the extra: "
-                       f"pip install -e '.[wandb]'")
-    if self.tensorboard and not importlib.util.find_spec("tensorboardX"):
-      raise InputError("log.tensorboard needs the extra: "
-                       "pip install -e '.[tb]', or set it to False")
-
-
-def compares(loss: LossConfig) -> bool:
-  """Returns whether an advantage is 0 in a group of one; an own one may be."""
-  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
+    lacks = lambda library: not importlib.util.find_spec(library)
+    _refuse(
+        (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
+        (self.wandb and lacks("wandb"), f"log.wandb={self.wandb!r} needs the "
+         "extra: pip install -e '.[wandb]'"),
+        (self.tensorboard and lacks("tensorboardX"), "log.tensorboard needs "
+         "the extra: pip install -e '.[tb]'; or set it to False"))
 
 
 @dataclasses.dataclass(frozen=True)
 class FilterSection:
-  # Sampling rounds of a step, at most, until Bp groups are informative.
-  rounds: int
+  rounds: int  # sampling rounds of a step at most, until Bp are informative
   # Pass rate from which a problem is not sampled again; None: always sampled.
   solved_rate: float | None
 
   def __post_init__(self):
-    if self.rounds < 1:
-      raise InputError(f"recipe.filter.rounds={self.rounds}: expected at least "
-                       "1, the first round")
-    if self.solved_rate is not None and not 0 < self.solved_rate <= 1:
-      raise InputError(f"recipe.filter.solved_rate={self.solved_rate}: expected "
-                       "a pass rate in (0, 1], or None to sample all problems")
+    _refuse(
+        (self.rounds < 1, f"recipe.filter.rounds={self.rounds}: expected at "
+         "least 1, the first round"),
+        (self.solved_rate is not None and not 0 < self.solved_rate <= 1,
+         f"recipe.filter.solved_rate={self.solved_rate}: expected a pass rate "
+         "in (0, 1], or None to sample all problems"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +125,31 @@ class RecipeSection:
   optimizer: OptimizerConfig
 
   def __post_init__(self):
-    if self.critic.kind != "none" and (
-        self.loss.advantage not in advantages.VALUED):
-      raise InputError(
-          f"recipe.critic.kind={self.critic.kind!r} with recipe.loss.advantage="
-          f"{self.loss.advantage!r}: this advantage does not depend on values; "
-          f"expected one of {', '.join(advantages.VALUED)}, or "
-          "critic.kind='none'")
+    loss, updates, critic = self.loss, self.updates, self.critic.kind
+    in_flight = f"recipe.updates.in_flight={updates.in_flight}"
+    _refuse(
+        (critic != "none" and loss.advantage not in advantages.VALUED,
+         f"recipe.critic.kind={critic!r} with recipe.loss.advantage="
+         f"{loss.advantage!r}, which does not depend on values; expected one "
+         f"of {', '.join(advantages.VALUED)}, or critic.kind='none'"),
+        (critic != "none" and loss.zero_variance in ("regularizers", "all"),
+         f"recipe.loss.zero_variance={loss.zero_variance!r} with "
+         f"recipe.critic.kind={critic!r}: the critic would not learn from "
+         "groups of equal rewards; use 'off' or 'policy'"),
+        (updates.in_flight and loss.ratio_to != "behavior",
+         f"{in_flight} with recipe.loss.ratio_to={loss.ratio_to!r}: tokens are "
+         "drawn with the weights of several steps, so the ratio must be to the "
+         "sampler's record; set ratio_to='behavior' and importance_cap=None"),
+        (loss.policy_loss == "reinforce" and (
+            updates.in_flight or updates.count > 1),
+         "recipe.loss.policy_loss='reinforce' with recipe.updates.epochs="
+         f"{updates.epochs}, minibatches={updates.minibatches}, in_flight="
+         f"{updates.in_flight}: it has no ratio to the policy that sampled; "
+         "make one update per step, or choose cispo or ppo_clip"),
+        (updates.in_flight and self.filter.rounds > 1,
+         f"{in_flight} with recipe.filter.rounds={self.filter.rounds}: a "
+         "refilled step waits for its own rollouts; use rounds=1, or "
+         "in_flight=0"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,14 +167,13 @@ class Experiment:
   mesh: MeshConfig
 
   def __post_init__(self):
-    if not 0 <= self.seed < 2**31:
-      raise InputError(f"seed={self.seed}: expected 0 <= seed < 2**31, beyond "
-                       "which seeds coincide")
-    if self.sampler.weights and self.model.lora.rank:
-      raise InputError(
-          f"sampler.weights={self.sampler.weights} with model.lora.rank="
-          f"{self.model.lora.rank}: the merged weights stay beside the rounded "
-          "ones, which takes more memory, not less; drop one of the two")
+    _refuse(
+        (not 0 <= self.seed < 2**31, f"seed={self.seed}: expected 0 <= seed < "
+         "2**31, beyond which seeds coincide"),
+        (self.sampler.weights and self.model.lora.rank,
+         f"sampler.weights={self.sampler.weights} with model.lora.rank="
+         f"{self.model.lora.rank}: the merged weights stay beside the rounded "
+         "ones, which takes more memory, not less; drop one of the two"))
 
   @property
   def lr(self) -> float:
@@ -169,7 +181,7 @@ class Experiment:
     return self.lr_at(self.alloc.n)
 
   def lr_at(self, n: int) -> float:
-    """Returns the learning rate after warm-up of a step of n rollouts."""
+    """The learning rate after warm-up of a step of n rollouts."""
     optimizer, a = self.recipe.optimizer, self.alloc
     rows = {"sampled": a.Bp * n,
             "trained": a.Bp * a.m_of(n),
@@ -178,7 +190,7 @@ class Experiment:
                    rows[optimizer.batch])
 
   def lr_factor(self, n: int) -> float | None:
-    """Returns the learning rate of n rollouts over that of the first step.
+    """The learning rate of n rollouts over that of the first step.
 
     None without a schedule: the update is then compiled without a factor.
     """
@@ -186,7 +198,7 @@ class Experiment:
 
 
 def identity(config: dict) -> dict:
-  """Returns the part of a config that decides the results, for the run id.
+  """The part of a config that decides the results, for the run id.
 
   Where and with which kernels a run computes, and how it saves and reports, may
   change when the run is resumed.
@@ -205,6 +217,11 @@ def load(config) -> Experiment:
   return config_file.section(Experiment, config.to_dict(), "config")
 
 
+def compares(loss: LossConfig) -> bool:
+  """Whether an advantage is 0 in a group of one; an own one may be."""
+  return loss.advantage in advantages.COMPARING or "advantage" in loss.own
+
+
 def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
   """InputError if sequences are longer than the model's longest, in tokens.
   """
@@ -213,45 +230,6 @@ def check_sampler(sampler: SamplerConfig, *, max_positions: int) -> None:
     raise InputError(
         f"sampler: max_prompt_tokens + max_new_tokens = {longest} is longer "
         f"than the model's {max_positions} positions; lower one of them")
-
-
-def _check_updates(e: Experiment) -> None:
-  """InputError if the updates do not suit the rest of the config."""
-  a = e.alloc
-  if e.recipe.updates.minibatches > a.Bp:
-    raise InputError(
-        f"recipe.updates.minibatches={e.recipe.updates.minibatches} of alloc.Bp="
-        f"{a.Bp} problems: expected at most one update for each problem; lower "
-        "minibatches or increase Bp")
-  if e.recipe.updates.in_flight and e.recipe.loss.ratio_to != "behavior":
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        f"recipe.loss.ratio_to={e.recipe.loss.ratio_to!r}: tokens are drawn "
-        "with the weights of several steps, so the ratio must be to the "
-        "sampler's record; set ratio_to='behavior' and importance_cap=None")
-  if e.recipe.loss.policy_loss == "reinforce" and (
-      e.recipe.updates.in_flight or e.recipe.updates.count > 1):
-    raise InputError(
-        "recipe.loss.policy_loss='reinforce' with recipe.updates.epochs="
-        f"{e.recipe.updates.epochs}, minibatches={e.recipe.updates.minibatches}, "
-        f"in_flight={e.recipe.updates.in_flight}: it has no ratio to the policy "
-        "that sampled; make one update per step, or choose cispo or ppo_clip")
-  if e.recipe.critic.kind != "none" and (
-      e.recipe.loss.zero_variance in ("regularizers", "all")):
-    raise InputError(
-        f"recipe.loss.zero_variance={e.recipe.loss.zero_variance!r} with "
-        f"recipe.critic.kind={e.recipe.critic.kind!r}: the critic would not "
-        "learn from groups of equal rewards; use 'off' or 'policy'")
-  if e.recipe.updates.in_flight and a.schedule:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        "alloc.schedule: a step would train on groups of different n; use a "
-        "constant n, or in_flight=0")
-  if e.recipe.updates.in_flight and e.recipe.filter.rounds > 1:
-    raise InputError(
-        f"recipe.updates.in_flight={e.recipe.updates.in_flight} with "
-        f"recipe.filter.rounds={e.recipe.filter.rounds}: a refilled step waits "
-        "for its own rollouts; use rounds=1, or in_flight=0")
 
 
 def _check_ddof(e: Experiment) -> None:
@@ -278,52 +256,50 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
     problems: D, training problems in the stratum.
     max_positions: longest sequence of the model, tokens.
   """
-  a = e.alloc
-  check_sampler(e.sampler, max_positions=max_positions)
-  if a.n_min < 2 and (compares(e.recipe.loss)
-                      or e.recipe.loss.zero_variance != "off"
-                      or e.recipe.filter.rounds > 1):
-    raise InputError(
-        "alloc.n=1: this recipe compares the rollouts of one problem (recipe."
-        f"loss.advantage={e.recipe.loss.advantage!r}, loss.zero_variance, "
-        "filter.rounds), and a group of one has none to compare; use n >= 2")
+  a, loss, updates, sampler = (
+      e.alloc, e.recipe.loss, e.recipe.updates, e.sampler)
+  rounds, reward = e.recipe.filter.rounds, e.recipe.reward
+  penalty_from = (reward.overlong_max - reward.overlong_cache
+                  if reward.overlong_max is not None else 0)
+  check_sampler(sampler, max_positions=max_positions)
+  _refuse(
+      (a.n_min < 2 and (compares(loss) or loss.zero_variance != "off"
+                        or rounds > 1),
+       "alloc.n=1: this recipe compares the rollouts of one problem (recipe."
+       f"loss.advantage={loss.advantage!r}, loss.zero_variance, "
+       "filter.rounds), and a group of one has none to compare; use n >= 2"))
   _check_ddof(e)
-  if a.m == 1 and e.recipe.loss.normalise == "after" and (
-      compares(e.recipe.loss)):
-    raise InputError(
-        f"alloc.m=1 with recipe.loss.advantage={e.recipe.loss.advantage!r}: it "
-        "compares the kept rollouts of one problem, and of one all advantages "
-        "are 0; use m >= 2, or recipe.loss.normalise='before'")
-  if e.recipe.loss.selection == "all" and any(
-      a.m_of(n) != n for _, n in a.pieces):
-    raise InputError(
-        f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
-        "rollout; choose another selection, or set alloc.m to None")
-  longest = e.recipe.reward.overlong_max
-  if longest is not None and (longest - e.recipe.reward.overlong_cache
-                              >= e.sampler.max_new_tokens):
-    raise InputError(
-        f"recipe.reward.overlong_max={longest}, overlong_cache="
-        f"{e.recipe.reward.overlong_cache}: the penalty begins above "
-        f"{longest - e.recipe.reward.overlong_cache} tokens, but answers end at "
-        f"sampler.max_new_tokens={e.sampler.max_new_tokens}, so none gets it; "
-        "lower overlong_max")
-  if e.sampler.temperature == 0:
-    raise InputError("sampler.temperature=0: greedy rollouts of one problem "
-                     "are all the same, nothing can be learned; use > 0")
-  if e.sampler.top_p < 1:
-    raise InputError(
-        f"sampler.top_p={e.sampler.top_p}: training rollouts must come from "
-        "the whole distribution, or the trainer's log-probs are of another "
-        "one; use 1.0 (eval.top_p is free)")
-  _check_updates(e)
-  if a.Bp > problems:
-    raise InputError(f"alloc.Bp={a.Bp} distinct problems a step, but "
-                     f"{e.task.stratum} has {problems} training problems; "
-                     "lower Bp or make a larger stratum")
-  rounds = e.recipe.filter.rounds
-  if rounds * a.Bp > problems:
-    raise InputError(
-        f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
-        f"but {e.task.stratum} has {problems} training problems; lower rounds "
-        f"to {problems // a.Bp} or less")
+  _refuse(
+      (a.m == 1 and loss.normalise == "after" and compares(loss),
+       f"alloc.m=1 with recipe.loss.advantage={loss.advantage!r}: it compares "
+       "the kept rollouts of one problem, and of one all advantages are 0; use "
+       "m >= 2, or recipe.loss.normalise='before'"),
+      (loss.selection == "all" and any(a.m_of(n) != n for _, n in a.pieces),
+       f"alloc.m={a.m} with recipe.loss.selection='all', which keeps every "
+       "rollout; choose another selection, or set alloc.m to None"),
+      (penalty_from >= sampler.max_new_tokens,
+       f"recipe.reward.overlong_max={reward.overlong_max}, overlong_cache="
+       f"{reward.overlong_cache}: the penalty begins above {penalty_from} "
+       f"tokens, but answers end at sampler.max_new_tokens="
+       f"{sampler.max_new_tokens}, so none gets it; lower overlong_max"),
+      (sampler.temperature == 0, "sampler.temperature=0: greedy rollouts of "
+       "one problem are all the same, nothing can be learned; use > 0"),
+      (sampler.top_p < 1,
+       f"sampler.top_p={sampler.top_p}: training rollouts must come from the "
+       "whole distribution, or the trainer's log-probs are of another one; use "
+       "1.0 (eval.top_p is free)"),
+      (updates.minibatches > a.Bp,
+       f"recipe.updates.minibatches={updates.minibatches} of alloc.Bp={a.Bp} "
+       "problems: expected at most one update for each problem; lower "
+       "minibatches or increase Bp"),
+      (updates.in_flight and a.schedule,
+       f"recipe.updates.in_flight={updates.in_flight} with alloc.schedule: a "
+       "step would train on groups of different n; use a constant n, or "
+       "in_flight=0"),
+      (a.Bp > problems, f"alloc.Bp={a.Bp} distinct problems a step, but "
+       f"{e.task.stratum} has {problems} training problems; lower Bp or make a "
+       "larger stratum"),
+      (rounds * a.Bp > problems,
+       f"recipe.filter.rounds={rounds} of alloc.Bp={a.Bp} distinct problems, "
+       f"but {e.task.stratum} has {problems} training problems; lower rounds "
+       f"to {problems // a.Bp} or less"))

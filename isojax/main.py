@@ -24,7 +24,6 @@ from isojax import config_file
 from isojax import hosts
 from isojax import monitor
 from isojax import plan_file as plan_file_lib
-from isojax import profile
 from isojax import progress
 from isojax import rollouts
 from isojax import state as state_lib
@@ -126,11 +125,9 @@ def check_flags() -> None:
   """Raises InputError for flags that do not go together."""
   if _ROW.value is not None and _PLAN.value is None:
     raise InputError(f"--row={_ROW.value} needs --plan=FILE")
-  if _PROFILE.value is not None:
-    if _MODE.value == "eval":
-      raise InputError("--profile traces steps of training; leave it out, or "
-                       "give --mode=train")
-    profile.check_folder(_PROFILE.value)
+  if _PROFILE.value is not None and _MODE.value == "eval":
+    raise InputError("--profile traces steps of training; leave it out, or "
+                     "give --mode=train")
   if _EVAL_SETS.value and _MODE.value != "eval":
     raise InputError("--eval_sets needs --mode=eval")
   if _WORKDIR.value is not None:

@@ -1,37 +1,19 @@
 """Traces a few steps for TensorBoard or Perfetto."""
 
 import contextlib
-import os
 
 import jax
-
-from isojax.errors import InputError, reason
 
 FIRST, LAST = 2, 4  # steps traced, from 1 in this process; 1 compiles
 
 
-def check_folder(folder: str) -> None:
-  """Raises InputError if a trace cannot be written to the folder."""
-  if "://" in folder:
-    raise InputError(f"--profile={folder}: expected a local folder")
-  try:
-    os.makedirs(folder, exist_ok=True)
-  except OSError as error:
-    raise InputError(f"--profile={folder}: cannot be created "
-                     f"({reason(error)}); "
-                     "choose another folder") from error
-  if not os.access(folder, os.W_OK | os.X_OK):
-    raise InputError(f"--profile={folder}: cannot be written; choose another "
-                     "folder")
-
-
 def stage(name: str, function):
-  """Returns the function with a name in traces."""
+  """The function with a name in traces."""
   return jax.profiler.annotate_function(function, name=name)
 
 
 def trace(folder: str):
-  """Returns a context that writes one trace of what runs in it.
+  """A context that writes one trace of what runs in it.
 
   The files are *.xplane.pb for TensorBoard, *.json.gz for ui.perfetto.dev.
   """

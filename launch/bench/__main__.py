@@ -33,7 +33,7 @@ import time
 
 from absl import flags
 
-from isojax import cli, profile, progress
+from isojax import cli, progress
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.sampling import engine
@@ -130,8 +130,6 @@ def main(_) -> int:
     return 0
   began, cases = time.monotonic(), chosen_cases()
   save(document)  # before anything takes time
-  if _PROFILE.value is not None:
-    profile.check_folder(_PROFILE.value)
   document["machine"] = alone(run.machine)
   print(", ".join(f"{k} {v}" for k, v in document["machine"].items()) + "\n",
         flush=True)

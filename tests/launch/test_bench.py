@@ -206,12 +206,6 @@ def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
   assert len(named("update")) == 3
 
 
-def test_a_trace_needs_a_folder(tmp_path):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(InputError, match="--profile=.*file: cannot be created"):
-    profile.check_folder(str(tmp_path / "file"))
-
-
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   assert compilation.cache_folder() == f"{tmp_path}/isojax/jax"
