@@ -8,7 +8,6 @@ import math
 
 from isojax.errors import InputError
 
-
 Pieces = tuple[tuple[int, int], ...]  # (from C, n), in order of C
 
 

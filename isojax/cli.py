@@ -1,20 +1,18 @@
 """The command line: --config with overrides, exit codes, one-line errors."""
 
 import contextlib
+import itertools
 import logging as std_logging
 import os
 import re
 import sys
 import threading
 
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from isojax import config_file
-from isojax.errors import InputError
-from isojax.errors import OutOfReachError
+from isojax.errors import InputError, OutOfReachError
 
 BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
 # Run the same command again: after a signal (the run was saved), or when a
@@ -75,16 +73,14 @@ def define_config(example: str, *, required: bool = True):
 
 def config_path(argv: list[str]) -> str:
   """The value of --config FILE or --config=FILE; empty without it."""
-  split = [a.lstrip("-").split("=", 1) for a in argv]
-  return next((part[1] if len(part) > 1 else after[0]
-               for part, after in zip(split, split[1:] + [[""]])
-               if part[0] == "config"), "")
+  return next((word.partition("=")[2] for word in config_arguments(argv)
+               if word.startswith("--config=")), "")
 
 
 def config_arguments(argv: list[str]) -> list[str]:
   """--config and its overrides, as --name=value, for a command."""
-  return [word if "=" in word or after.startswith("--") else f"{word}={after}"
-          for word, after in zip(argv, [*argv[1:], "--"])
+  return [word if "=" in word or after.startswith("-") else f"{word}={after}"
+          for word, after in itertools.pairwise([*argv, "-"])
           if word.startswith("--config")]
 
 
@@ -127,9 +123,15 @@ def _last_line(error: Exception) -> str:
 
 def _with_shipped_config(argv: list[str]) -> list[str]:
   """The arguments with the path at which the config file is found."""
-  return [re.sub(r"^(--?config=)(.+)", lambda m: m[1] + config_file.shipped(m[2]), word)
-          if before not in ("--config", "-config") else config_file.shipped(word)
-          for before, word in zip(["", *argv], argv)]
+  out = []
+  for before, word in itertools.pairwise(["", *argv]):
+    name, equals, path = word.partition("=")
+    if before == "--config":
+      word = config_file.shipped(word)
+    elif name == "--config" and equals:
+      word = f"--config={config_file.shipped(path)}"
+    out.append(word)
+  return out
 
 
 def _parse(argv: list[str], *, words: bool) -> list[str]:
@@ -144,7 +146,7 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
     raise InputError(f"{at}{_last_line(error)}") from None
   except (AttributeError, KeyError, OSError):  # OSError: no such file
-    config = config_file.read_config(config_path(argv))  # raises what is its own error
+    config = config_file.read_config(config_path(argv))  # or its own error
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:
       node, path = config, "config"
       for key in name.split(".")[1:] if name.startswith("config.") else ():

@@ -11,11 +11,10 @@ import sys
 import types
 import typing
 
-from ml_collections import config_dict
-from ml_collections import config_flags
+from ml_collections import config_dict, config_flags
 
 from isojax import own_file
-from isojax.allocation import Allocation, Pieces, allocate
+from isojax.allocation import allocate, Allocation, Pieces
 from isojax.errors import InputError
 
 FREE = ("constants",)  # sections of a config whose keys its values decide

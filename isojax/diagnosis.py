@@ -21,7 +21,7 @@ ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 # Standard errors of the best 20 steps: the best and the worst of thousands of
 # windows differ by 6 by chance.
 SURE = 8.0
-EVAL_FALL = 0.75  # fraction of its best evaluation that a collapsed run has left
+EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
 EVAL_SURE = 4.0  # standard errors over problems of such a fall
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
@@ -36,9 +36,11 @@ def _mean(values) -> float:
 
 def _standard_error(values) -> float:
   """The standard error of the mean of these values."""
+  if len(values) < 2:
+    return 0.0
   mean = _mean(values)
   return math.sqrt(sum((v - mean) ** 2 for v in values)
-                   / (len(values) - 1) / len(values)) if len(values) > 1 else 0.0
+                   / (len(values) - 1) / len(values))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,15 +173,15 @@ RULES = (
          "the reward fell from {x.best:.3f} to {x.reward:.3f}: " + _COLLAPSED),
     Rule("entropy", Steps, "entropy reward", lambda x: x.full and (
         x.entropy < FLAT * x.first_entropy and x.reward <= 0.95),
-         "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats a "
-         "token at reward {x.reward:.3f}: the rollouts of a problem are nearly "
+         "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
+         "a token at reward {x.reward:.3f}: the rollouts of a problem are nearly "
          "equal and little can be learned; try a lower "
          "recipe.optimizer.base_lr"),
     # The KL has no such rule: it begins at 0 and rises in sound runs.
     Rule("blow_up", Steps, "entropy",
          lambda x: x.full and x.entropy > BLOW_UP * x.first_entropy,
-         "the entropy rose from {x.first_entropy:.3g} to {x.entropy:.3g} nats a "
-         "token: the policy draws tokens nearly at random. Try, in another "
+         "the entropy rose from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
+         "a token: the policy draws tokens nearly at random. Try, in another "
          "--workdir, a lower recipe.optimizer.base_lr, a lower "
          "recipe.loss.entropy_coef or a recipe.loss.kl_coef above 0"),
     # A policy whose evaluation dips between two good ones has no such rise.

@@ -3,7 +3,6 @@
 import functools
 
 
-
 class InputError(ValueError):
   """Wrong input; the message says what was expected and what to do."""
 

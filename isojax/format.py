@@ -66,7 +66,8 @@ def duration(seconds: float | None,
 
 
 def aligned(lines: list[list[str]]) -> str:
-  """Returns a plain-text table with right-aligned columns, two spaces apart."""
-  width = [max(map(len, column)) for column in zip(*lines)]
-  return "\n".join("  ".join(f"{cell:>{w}}" for cell, w in zip(line, width))
+  """A plain-text table with right-aligned columns, two spaces apart."""
+  width = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  return "\n".join("  ".join(
+      f"{cell:>{w}}" for cell, w in zip(line, width, strict=True))
                    for line in lines)

@@ -1,7 +1,7 @@
 """Trains one experiment, or evaluates its newest checkpoint.
 
   python -m isojax.main --config=configs/hard.py
-  python -m isojax.main --config=configs/hard.py --workdir=runs/first --mode=eval
+  python -m isojax.main --config=configs/hard.py --workdir=runs/a --mode=eval
 
 The loop of training is isojax/training.py. The same command resumes a run.
 """
@@ -17,21 +17,22 @@ import re
 
 from absl import flags
 
-from isojax import cli
-from isojax import compilation
-from isojax import components
-from isojax import config_file
-from isojax import hosts
-from isojax import monitor
+from isojax import (
+  cli,
+  compilation,
+  components,
+  config_file,
+  hosts,
+  monitor,
+  progress,
+  rollouts,
+  training,
+)
 from isojax import plan_file as plan_file_lib
-from isojax import progress
-from isojax import rollouts
 from isojax import state as state_lib
-from isojax import training
 from isojax.components import Setup
 from isojax.errors import InputError
-from isojax.ledger import bucket
-from isojax.ledger import records
+from isojax.ledger import bucket, records
 
 _CONFIG = cli.define_config("configs/hard.py")
 _WORKDIR = flags.DEFINE_string(

@@ -14,17 +14,12 @@ import typing
 import jax
 import numpy as np
 
-from isojax import diagnosis
-from isojax import experiment
-from isojax import hosts
-from isojax import progress
+from isojax import diagnosis, experiment, hosts, progress
 from isojax.components import Setup
 from isojax.errors import InputError, reason
 from isojax.format import compact, number
-from isojax.ledger import bucket
-from isojax.ledger import records
-from isojax.models import decoder
-from isojax.models import lora
+from isojax.ledger import bucket, records
+from isojax.models import decoder, lora
 from isojax.rl import rewards
 from isojax.types import Prompts, Rollouts
 
@@ -113,10 +108,11 @@ def _rates(train: list[dict]) -> list[str]:
   The scoring of log-probs, `logp`, has a line if the recipe needs it.
   """
   first, *rest = map(records.phases, train)
-  seconds = [sum(column) for column in zip(*rest)]
+  seconds = [sum(column) for column in zip(*rest, strict=True)]
   rollouts = train[-1]["rollouts"] - train[0]["rollouts"]
   lines = [f"{'':10}{'seconds':>10}{'share':>8}{'rollouts/s':>12}"]
-  for phase, spent in zip((*records.PHASES, "step"), (*seconds, sum(seconds))):
+  for phase, spent in zip((*records.PHASES, "step"),
+                          (*seconds, sum(seconds)), strict=True):
     if phase == "logp" and spent < 0.05:  # a clock that runs on
       continue
     lines.append(f"{phase:10}{spent:10.1f}{spent / sum(seconds):8.0%}"

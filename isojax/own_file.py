@@ -12,8 +12,7 @@ import sys
 import traceback
 import types
 
-from isojax.errors import InputError
-from isojax.errors import reason
+from isojax.errors import InputError, reason
 
 BYTES = 64_000  # of a file; the text of a reward is an argument of processes
 MODULE = "isojax_own"  # name of the file's module
@@ -56,9 +55,8 @@ def read(key: str, name: str) -> dict[str, str]:
     raise InputError(f"{path}:{error.lineno or 1}: {type(error).__name__}: "
                      f"{error.msg}; correct the file") from error
   except (OSError, ValueError) as error:
-    raise InputError(f"{key}={name}: cannot be read "
-                     f"({reason(error) if isinstance(error, OSError) else error}"
-                     "); expected a Python file") from error
+    raise InputError(f"{key}={name}: cannot be read ({reason(error)}); "
+                     "expected a Python file") from error
   return {"path": path, "function": function, "text": text}
 
 

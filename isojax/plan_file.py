@@ -4,10 +4,15 @@ import dataclasses
 import hashlib
 import json
 
-from isojax.errors import InputError, reason
 from isojax import laws
 from isojax.allocation import (
-    Allocation, admitted, allocate, section_of, sqrt_lr)
+  admitted,
+  allocate,
+  Allocation,
+  section_of,
+  sqrt_lr,
+)
+from isojax.errors import InputError, reason
 
 
 @dataclasses.dataclass(frozen=True)

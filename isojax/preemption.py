@@ -19,8 +19,8 @@ EVERY = 5.0  # seconds between two exchanges of processes that are sampling
 def _end(number, frame) -> None:
   del number, frame
   # Not sys.stderr, which may be in the middle of a write.
-  os.write(2, b"isojax: stopped by a signal before or after the steps of a run; "
-           b"rerun the same command\n")
+  os.write(2, b"isojax: stopped by a signal before or after the steps of a "
+           b"run; rerun the same command\n")
   os._exit(CODE)  # an import may be in progress
 
 
@@ -54,7 +54,7 @@ class Stop:
     """Raises Stopped if any process was asked; all of them must call."""
     from isojax import hosts
     asked, seconds = zip(*hosts.gather(
-        [self.asked, time.monotonic() - self._checked]))
+        [self.asked, time.monotonic() - self._checked]), strict=True)
     if any(asked):
       raise Stopped
     if self._polls:

@@ -42,6 +42,7 @@ def uniforms(seed: int, step: int, id_P, n: int) -> np.ndarray:
   first four of n = 8.
   """
   raw = np.stack([
-      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 2]).random_raw(n)
+      np.random.Philox(
+          key=[seed, step], counter=[0, 0, int(i), 2]).random_raw(n)
       for i in id_P])
   return (raw >> np.uint64(11)) * 2.0**-53

@@ -6,14 +6,11 @@ import re
 
 import pytest
 
-from configs import hard
-from configs import split_tiny
-from isojax import config_file
-from isojax import cli
-from isojax.errors import InputError
-from isojax import plan_file
-from isojax.planner import request
+from configs import hard, split_tiny
+from isojax import cli, config_file, plan_file
 from isojax.allocation import allocate
+from isojax.errors import InputError
+from isojax.planner import request
 from tests import command
 from tests.conftest import ONE_DEVICE
 

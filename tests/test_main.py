@@ -9,26 +9,25 @@ import subprocess
 import sys
 import time
 
+from etils import epath
 import jax
 import numpy as np
 import pytest
-from etils import epath
 
 from configs import hard
-from isojax.ledger import checkpoint
-from isojax import cli
-from isojax import experiment
-from isojax import components
-from isojax import state as state_lib
+from isojax import (
+  cli,
+  components,
+  experiment,
+  monitor,
+  plan_file,
+  rng,
+  training,
+)
 from isojax import main as main_lib
-from isojax import monitor
-from isojax import rng
-from isojax.ledger import records
-from isojax.ledger import bucket
-from isojax import training
-from isojax.ledger import workdir
+from isojax import state as state_lib
 from isojax.errors import InputError
-from isojax import plan_file
+from isojax.ledger import bucket, checkpoint, records, workdir
 from isojax.tasks import strata as strata_lib
 from tests import command as command_lib
 from tests import few

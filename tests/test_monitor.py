@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from isojax import monitor
-from isojax import progress
+from isojax import monitor, progress
 from isojax.errors import InputError
 
 

@@ -37,8 +37,8 @@ def config(source, /, **sections):
   where = "config"
   if isinstance(source, (str, os.PathLike)):
     where = os.fspath(source)
-    made = (config_dict.ConfigDict(workdir.read_config(where).config) if os.path.isdir(where)
-            else config_file.read_config(where))
+    made = (config_dict.ConfigDict(workdir.read_config(where).config)
+            if os.path.isdir(where) else config_file.read_config(where))
   elif isinstance(source, config_dict.ConfigDict):
     made = copy.deepcopy(source)
   elif isinstance(source, dict):

@@ -2,8 +2,7 @@
 
 import os
 
-from isojax.api import configs
-from isojax.api import studies
+from isojax.api import configs, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.planner import planning
@@ -71,9 +70,9 @@ def plan(
     bench: file of launch.bench on the machine: its speed.
 
   Returns:
-    A Plan. table() is the text of launch.plan, table(explain=True) all of it; rows[0].config the values for
-    isojax.config(FILE, **plan.rows[0].config); rows[0].allocation has Bp, n, M
-    and C; rows[0].expected the cost (seconds, device_hours, usd) or None;
+    A Plan. table() is the text of launch.plan, table(explain=True) all of it;
+    rows[0].config the values for isojax.config(FILE, **plan.rows[0].config);
+    rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds, device_hours, usd) or None;
     save("plan.jsonl") writes the file of launch.sweep.
 
   Raises:

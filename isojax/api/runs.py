@@ -217,8 +217,8 @@ def train(config, workdir: Path | None = None, *,
   config with a larger alloc.C extends the run, in the same `workdir`, which has
   to be given: the default one has the run id in its name.
 
-  No signal handler stays installed: in the main thread the first SIGINT ends the
-  run after the current chunk, saves it and raises KeyboardInterrupt; other
+  No signal handler stays installed: in the main thread the first SIGINT ends
+  the run after the current chunk, saves it and raises KeyboardInterrupt; other
   threads are not interrupted.
 
   Args:
@@ -228,8 +228,8 @@ def train(config, workdir: Path | None = None, *,
     progress: print progress, evaluations and a final table; False: nothing.
 
   Raises:
-    InputError: the config, a file that it names or the workdir is wrong; nothing
-      was compiled or written.
+    InputError: the config, a file that it names or the workdir is wrong;
+      nothing was compiled or written.
     DivergedError: a step was not finite. The checkpoints before it are kept.
     KeyboardInterrupt: the run was interrupted and saved.
   """

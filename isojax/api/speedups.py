@@ -92,8 +92,8 @@ def speedup(baseline: Path | list | tuple,
       models or evaluations.
   """
   if draws < 100 or not 0.01 <= share <= 1:
-    raise InputError(f"draws={draws}, share={share}: expected at least 100, and "
-                     "a number from 0.01 to 1")
+    raise InputError(f"draws={draws}, share={share}: expected at least 100, "
+                     "and a number from 0.01 to 1")
   reading = studies.reading(format, columns, fixed, scale, from_path, axis)
   found = comparison.compared(_QUESTION(
       baseline=_paths(baseline), records=_paths(records),

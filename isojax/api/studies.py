@@ -39,7 +39,7 @@ class Logs:
         {"run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
          "step": step, "C": C, "reward": reward, "where": run.where}
         for run in self.study.runs
-        for step, C, reward in zip(run.step_E, run.C_E, run.reward_E)])
+        for step, C, reward in zip(run.step_E, run.C_E, run.reward_E, strict=True)])
 
   def __repr__(self) -> str:
     s = self.study
@@ -256,8 +256,8 @@ def fit(study, *, points: str = _OPTIONS.points.select,
     InputError: too few usable evaluations, or an option out of range.
   """
   if not isinstance(study, (Logs, str, os.PathLike, list, tuple)):
-    raise InputError(f"study={study!r:.40}: expected the result of isojax.read, "
-                     "or paths")
+    raise InputError(f"study={study!r:.40}: expected the result of "
+                     "isojax.read, or paths")
   if not isinstance(study, Logs):
     study = read(study)
   if draws < 100:
