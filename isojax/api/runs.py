@@ -30,41 +30,29 @@ from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts
 
 
-@dataclasses.dataclass(frozen=True)
-class Records:
-  """The records of a run: a sequence of dicts, in order of the steps.
+class Records(tuple):
+  """The records of a run: dicts, in order of the steps.
 
   isojax/ledger/records.py describes every field with its unit.
   """
 
-  rows: tuple[dict, ...]
-
-  def __len__(self) -> int:
-    return len(self.rows)
-
-  def __iter__(self):
-    return iter(self.rows)
-
-  def __getitem__(self, index):
-    return self.rows[index]
-
   @property
   def evaluations(self) -> "Records":
     """The records of evaluations: avg, best, worst, maj in [0, 1], of k."""
-    return Records(tuple(r for r in self.rows if r["kind"] == "eval"))
+    return Records(r for r in self if r["kind"] == "eval")
 
   @property
   def steps(self) -> "Records":
     """The records of training steps."""
-    return Records(tuple(r for r in self.rows if r["kind"] == "train"))
+    return Records(r for r in self if r["kind"] == "train")
 
   def to_pandas(self):
-    """Returns a pandas.DataFrame with a row for each record.
+    """A pandas.DataFrame with a row for each record.
 
     Fields that only evaluations or only steps have are NaN in the other rows.
     """
     import pandas  # optional dependency
-    return pandas.DataFrame(list(self.rows))
+    return pandas.DataFrame(list(self))
 
   def __repr__(self) -> str:
     return (f"Records({len(self.steps)} steps, {len(self.evaluations)} "
@@ -159,7 +147,7 @@ class Run:
     hf_weights.export(self._setup.folder, out, self.params, dtype=dtype)
 
   def plot(self):
-    """Returns the learning curve: metrics of the evaluations over rollouts.
+    """The learning curve: metrics of the evaluations over rollouts.
 
     A matplotlib.figure.Figure, which a notebook shows; figure.savefig(path)
     stores it. Bars are standard errors over the validation problems.
@@ -170,7 +158,7 @@ class Run:
 
 def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
              temperature: float | None, seed: int) -> list[str]:
-  """Returns Run.sample of the parameters that load() returns."""
+  """Run.sample of the parameters that load() returns."""
   if n < 1:
     raise InputError(f"n={n}: expected at least 1")
   if temperature is None:
@@ -188,7 +176,7 @@ def _sampled(setup: Setup, load, prompt: str, n: int, *, template: bool,
 
 
 def _prompts(setup: Setup, prompt: str, template: bool) -> Prompts:
-  """Returns a prompt as the sampler takes it; InputError as Run.sample."""
+  """A prompt as the sampler takes it; InputError as Run.sample."""
   if template:
     ids = prompts_lib.token_ids(
         setup.tokenizer, [prompt], setup.e.task.prompt)[0]
@@ -254,8 +242,8 @@ def train(config, workdir: Path | None = None, *,
         "workdir to resume")
   if end.code == cli.DIVERGED:
     raise DivergedError(end.why)
-  return Run(folder, setup.run_id, Records(tuple(records_lib.read(
-      os.path.join(folder, "records.jsonl")))), setup)
+  return Run(folder, setup.run_id, Records(records_lib.read(
+      os.path.join(folder, state_lib.RECORDS))), setup)
 
 
 @unchained
