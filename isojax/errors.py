@@ -28,6 +28,6 @@ def unchained(function):
 
 
 def reason(error: Exception) -> str:
-  """Returns what went wrong, without the number and path of an OSError."""
+  """What went wrong, without the number and path of an OSError."""
   return str(error.strerror if isinstance(error, OSError) and error.strerror
              else error)

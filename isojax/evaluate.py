@@ -10,7 +10,7 @@ import numpy as np
 
 
 def best_at_k(correct_Q, *, stored: int, k: int):
-  """Returns the chance that k of the stored samples include a correct one.
+  """The chance that k of the stored samples include a correct one.
 
   1 - C(stored - c, k) / C(stored, k) for each problem: the unbiased estimate,
   without replacement.
@@ -19,7 +19,7 @@ def best_at_k(correct_Q, *, stored: int, k: int):
 
 
 def worst_at_k(correct_Q, *, stored: int, k: int):
-  """Returns the chance that k of the stored samples are all correct.
+  """The chance that k of the stored samples are all correct.
 
   C(c, k) / C(stored, k) for each problem, as a product, which cannot overflow.
   """
@@ -29,7 +29,7 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """Returns the mean reward of the most common votes, 0 without any vote.
+  """The mean reward of the most common votes, 0 without any vote.
 
   Args:
     votes: the answer of each sample, "" for none.
@@ -45,7 +45,7 @@ def majority(votes, reward) -> float:
 
 
 def mean_and_se(value_Q) -> tuple[float, float]:
-  """Returns the mean over problems and its standard error.
+  """The mean over problems and its standard error.
 
   The standard deviation has ddof 1; the error of a single problem is 0.
   """
@@ -56,7 +56,7 @@ def mean_and_se(value_Q) -> tuple[float, float]:
 
 
 def at_k(reward_Qxk, votes_Qxk) -> dict:
-  """Returns the evaluation fields of a record.
+  """The evaluation fields of a record.
 
   Args:
     reward_Qxk: rewards in [0, 1]. If all are 0 or 1, avg, best and worst are
@@ -83,7 +83,7 @@ def at_k(reward_Qxk, votes_Qxk) -> dict:
 
 
 def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
-  """Returns the rollouts at which evaluations are due: 0, ..., C.
+  """The rollouts at which evaluations are due: 0, ..., C.
 
   After an evaluation at C' rollouts the next is due at max(C' + first,
   growth * C'): every `first` rollouts for growth = 1, geometric later on for
@@ -98,7 +98,7 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
 
 def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
-  """Returns whether an evaluation is due and was not made.
+  """Whether an evaluation is due and was not made.
 
   Args:
     due: of `due_rollouts`.
@@ -110,5 +110,5 @@ def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
 
 
 def due_steps(due: tuple[int, ...], B: int) -> frozenset[int]:
-  """Returns the steps, of B rollouts each, after which to evaluate."""
+  """The steps, of B rollouts each, after which to evaluate."""
   return frozenset(-(-rollouts // B) for rollouts in due)

@@ -8,14 +8,14 @@ NONE = "–"
 
 
 def number(value: float | None) -> str:
-  """Returns three significant digits; whole, with commas, from 100 to 1e9."""
+  """Three significant digits; whole, with commas, from 100 to 1e9."""
   if value is None:
     return NONE
   return f"{value:,.0f}" if 99.95 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def rounded(value: float | None, digits: int = 2) -> str:
-  """Returns an estimate without more digits than it deserves: 1,200 or 0.12."""
+  """An estimate without more digits than it deserves: 1,200 or 0.12."""
   if value is None:
     return NONE
   value = float(f"{value:.{digits}g}")
@@ -24,7 +24,7 @@ def rounded(value: float | None, digits: int = 2) -> str:
 
 
 def compact(value: float | None, _=None) -> str:
-  """Returns an amount of compute: 0.5M, 20k, 64; a tick formatter as well."""
+  """An amount of compute: 0.5M, 20k, 64; a tick formatter as well."""
   if value is None:
     return NONE
   for size, unit in ((1e9, "B"), (1e6, "M")):
@@ -35,28 +35,28 @@ def compact(value: float | None, _=None) -> str:
 
 
 def rate(value: float | None) -> str:
-  """Returns a rate or a reward with three decimals."""
+  """A rate or a reward with three decimals."""
   return NONE if value is None else f"{value:.3f}"
 
 
 def signed(value: float | None) -> str:
-  """Returns a difference with its sign and three decimals."""
+  """A difference with its sign and three decimals."""
   return NONE if value is None else f"{value:+.3f}"
 
 
 def pair(interval, told: Callable[[float], str]) -> str:
-  """Returns an interval, [low, high], each end formatted by `told`."""
+  """An interval, [low, high], each end formatted by `told`."""
   return NONE if interval is None else f"[{', '.join(map(told, interval))}]"
 
 
 def many(count: int, noun: str) -> str:
-  """Returns a count with its noun: 1 run, 1,200 runs."""
+  """A count with its noun: 1 run, 1,200 runs."""
   return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float | None,
              told: Callable[[float], str] = number) -> str:
-  """Returns a time in the largest unit of which there are at least two."""
+  """A time in the largest unit of which there are at least two."""
   if seconds is None:
     return NONE
   for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):

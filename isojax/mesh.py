@@ -48,7 +48,7 @@ class MeshConfig:
 
 
 def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
-  """Returns a mesh over the first devices; all devices if several processes.
+  """A mesh over the first devices; all devices if several processes.
 
   Args:
     devices: to choose from; None: jax.devices().
@@ -77,29 +77,29 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
 
 
 def blocks(mesh: Mesh) -> int:
-  """Returns G, the number of row shards."""
+  """G, the number of row shards."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of rows; the other axes are not sharded."""
+  """The sharding of rows; the other axes are not sharded."""
   return NamedSharding(mesh, P(ROWS))
 
 
 def read_rows(mesh: Mesh) -> NamedSharding:
-  """Returns a sharding that every host can read: of rows, or replicated."""
+  """A sharding that every host can read: of rows, or replicated."""
   rows = row_sharding(mesh)
   return rows if rows.is_fully_addressable else replicated(mesh)
 
 
 def logits_sharding(mesh: Mesh, V: int) -> NamedSharding:
-  """Returns the sharding of the head's [R, V] output over both axes."""
+  """The sharding of the head's [R, V] output over both axes."""
   return NamedSharding(
       mesh, P(ROWS, *param_sharding(("vocab",), (V,), mesh).spec))
 
 
 def spread_rows(mesh: Mesh, R: int) -> NamedSharding:
-  """Returns a sharding of R rows over all mesh axes, if they divide evenly.
+  """A sharding of R rows over all mesh axes, if they divide evenly.
 
   Otherwise returns `row_sharding`. Both keep rows in the same order.
   """
@@ -113,7 +113,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
-  """Returns the sharding of a parameter from the logical names of its axes.
+  """The sharding of a parameter from the logical names of its axes.
 
   An axis that its mesh axis does not divide is replicated, such as 2 key
   heads over tensor=4.
@@ -125,18 +125,18 @@ def param_sharding(names, shape, mesh: Mesh) -> NamedSharding:
 
 
 def whole_rows(sharding: NamedSharding) -> NamedSharding:
-  """Returns `sharding` without "fsdp": row shards hold whole parameters."""
+  """`sharding` without "fsdp": row shards hold whole parameters."""
   return NamedSharding(sharding.mesh, P(*(
       None if axis == "fsdp" else axis for axis in sharding.spec)))
 
 
 def each_block(sharding: NamedSharding) -> NamedSharding:
-  """Returns the sharding of [G, ...]: one `whole_rows` array per row shard."""
+  """The sharding of [G, ...]: one `whole_rows` array per row shard."""
   return NamedSharding(sharding.mesh, P(ROWS, *whole_rows(sharding).spec))
 
 
 def reduced(each, sharding: NamedSharding):
-  """Returns the sum of an `each_block` array over G, with `sharding`.
+  """The sum of an `each_block` array over G, with `sharding`.
 
   It is first reduced and scattered over fsdp, then its shards are summed over
   data. In one operation XLA would sum whole arrays.

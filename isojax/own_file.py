@@ -32,7 +32,7 @@ def find(path: str) -> str:
 
 
 def read(key: str, name: str) -> dict[str, str]:
-  """Returns the path, the function's name and the text of FILE.py:FUNCTION.
+  """The path, the function's name and the text of FILE.py:FUNCTION.
 
   Args:
     key: the config's, for messages.
@@ -61,14 +61,14 @@ def read(key: str, name: str) -> dict[str, str]:
 
 
 def sha256(own: dict[str, str]) -> str:
-  """Returns the hash of the function's name and text, wherever the file lies.
+  """The hash of the function's name and text, wherever the file lies.
   """
   content = f"{own['function']}\n{own['text']}"
   return hashlib.sha256(content.encode()).hexdigest()
 
 
 def located(path: str, error: Exception) -> InputError:
-  """Returns an error of the file's code with the line that caused it."""
+  """An error of the file's code with the line that caused it."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
            if frame.filename == path]
   at = f"{path}:{lines[-1]}" if lines else path
@@ -77,7 +77,7 @@ def located(path: str, error: Exception) -> InputError:
 
 @functools.lru_cache(maxsize=8)
 def function(path: str, function: str, text: str):
-  """Returns the function of a file's text, and runs the text once.
+  """The function of a file's text, and runs the text once.
 
   Arguments are those of `read`.
 

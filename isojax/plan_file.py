@@ -103,7 +103,7 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
 
 def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
                ) -> tuple[list[tuple[int, int]], list[str]]:
-  """Returns (the distinct admitted cells, what was moved or left out and why).
+  """(the distinct admitted cells, what was moved or left out and why).
 
   Args:
     cells: (Bp, n) pairs; n may be a fraction if B is fixed.

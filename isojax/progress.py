@@ -11,7 +11,7 @@ QUIET = 10.0  # seconds before `track` shows anything, and between its lines
 
 def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
              every_seconds: float):
-  """Returns a function (step, rollouts, reward) that shows the progress.
+  """A function (step, rollouts, reward) that shows the progress.
 
   On a terminal it shows a bar; otherwise it prints a line every
   `every_seconds`. Rate and ETA leave out the first step, which compiles.
@@ -51,7 +51,7 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
 
 
 def clock(seconds: float) -> str:
-  """Returns a time as minutes:seconds, or hours:minutes:seconds."""
+  """A time as minutes:seconds, or hours:minutes:seconds."""
   minutes, rest = divmod(int(seconds), 60)
   return (f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60
           else f"{minutes}:{rest:02d}")

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def stream(seed: int, name: str, *ids: int) -> jax.Array:
-  """Returns the key of a stream, such as stream(seed, "rollout", step)."""
+  """The key of a stream, such as stream(seed, "rollout", step)."""
   key = jax.random.key(seed, impl="threefry2x32")
   for part in (zlib.crc32(name.encode()), *ids):
     key = jax.random.fold_in(key, part)
@@ -20,7 +20,7 @@ def stream(seed: int, name: str, *ids: int) -> jax.Array:
 
 
 def row_keys(key, id_R, rollout_R):
-  """Returns a key per row [R] from its problem id and rollout index.
+  """A key per row [R] from its problem id and rollout index.
 
   `key` is a stream, or one per row [R].
   """
@@ -30,13 +30,13 @@ def row_keys(key, id_R, rollout_R):
 
 
 def uniform_at(key_R, position_R):
-  """Returns a float32 uniform in [0, 1) per row [R], at its token position."""
+  """A float32 uniform in [0, 1) per row [R], at its token position."""
   at = jax.vmap(jax.random.fold_in)(key_R, position_R)
   return jax.vmap(jax.random.uniform)(at)
 
 
 def uniforms(seed: int, step: int, id_P, n: int) -> np.ndarray:
-  """Returns a number in [0, 1) per rollout [P, n], on the host.
+  """A number in [0, 1) per rollout [P, n], on the host.
 
   A function of (seed, step, problem, rollout): the numbers of n = 4 are the
   first four of n = 8.

@@ -14,7 +14,7 @@ Path = str | os.PathLike
 
 @unchained
 def config(source, /, **sections):
-  """Returns the config of a run, with some of its values replaced.
+  """The config of a run, with some of its values replaced.
 
   Every key with its unit is in configs/grpo.py.
 

@@ -10,7 +10,7 @@ from isojax.planner.request import DEFAULTS, request
 
 
 def _listed(value) -> tuple:
-  """Returns a number, or several, as a tuple; None is empty."""
+  """A number, or several, as a tuple; None is empty."""
   if value is None:
     return ()
   return (value,) if isinstance(value, str) or not hasattr(

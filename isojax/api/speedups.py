@@ -21,11 +21,11 @@ class Speedup:
   _text: str = dataclasses.field(repr=False)
 
   def table(self) -> str:
-    """Returns a line for each recipe, with its interval, verdict and notes."""
+    """A line for each recipe, with its interval, verdict and notes."""
     return self._text
 
   def plot(self):
-    """Returns the mean curves with the threshold, a matplotlib.figure.Figure.
+    """The mean curves with the threshold, a matplotlib.figure.Figure.
 
     Raises:
       InputError: matplotlib is not installed.
@@ -54,7 +54,7 @@ class Speedup:
 
 
 def _paths(files) -> tuple[str, ...]:
-  """Returns a path, or several, as a tuple of those that are found."""
+  """A path, or several, as a tuple of those that are found."""
   given = [files] if isinstance(files, (str, os.PathLike)) else list(files)
   return tuple(own_file.find(os.fspath(path)) for path in given)
 

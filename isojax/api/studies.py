@@ -29,7 +29,7 @@ class Logs:
   _chosen: study_lib.Selection
 
   def to_pandas(self):
-    """Returns a pandas.DataFrame with a row for each evaluation of each run.
+    """A pandas.DataFrame with a row for each evaluation of each run.
 
     Columns: run_id, seed, Bp, n, step (updates), C (on the study's axis),
     reward (the metric, mean over the validation problems), where (the file).
@@ -101,7 +101,7 @@ def read(files: Path | list | tuple, *,
 
 
 def reading(format, columns, fixed, scale, from_path, axis) -> read_lib.Reading:
-  """Returns how files are read, from the arguments of isojax.read."""
+  """How files are read, from the arguments of isojax.read."""
   return read_lib.Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: _ends(name, value) for name, value in (scale or {}).items()},
@@ -109,7 +109,7 @@ def reading(format, columns, fixed, scale, from_path, axis) -> read_lib.Reading:
 
 
 def _ends(name: str, value) -> tuple[float, float]:
-  """Returns the values that become 0 and 1, of a factor or of both."""
+  """The values that become 0 and 1, of a factor or of both."""
   try:
     ends = (0.0, 1 / value) if isinstance(value, (int, float)) else tuple(value)
     low, high = map(float, ends)
@@ -175,7 +175,7 @@ class Law:
 
   @unchained
   def n_star(self, C: float) -> Estimate:
-    """Returns the best number of rollouts per problem for a budget.
+    """The best number of rollouts per problem for a budget.
 
     IsoCompute Playbook (arXiv 2603.12151), section 3.
 
@@ -204,7 +204,7 @@ class Law:
 
   @unchained
   def plot(self, name: str = "law"):
-    """Returns a figure of the result, a matplotlib.figure.Figure.
+    """A figure of the result, a matplotlib.figure.Figure.
 
     Args:
       name: law; reward, the curves and the frontier; sensitivity, interference

@@ -41,7 +41,7 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
 
 
 def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
-  """Returns the runs of a plan, each once, and what is wrong with other rows.
+  """The runs of a plan, each once, and what is wrong with other rows.
 
   Raises:
     InputError: the plan or the root cannot be used, or the config is no run's.
