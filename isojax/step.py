@@ -8,11 +8,13 @@ import typing
 import jax
 import numpy as np
 
+from isojax import compilation
 from isojax import hosts
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
+from isojax.ledger import records
 from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import packing
@@ -33,6 +35,19 @@ class Batch(typing.NamedTuple):
   groups: algorithm.Groups
 
 
+class Laps:
+  """Seconds of the phases of a step, without compilation."""
+
+  def __init__(self, compiled: compilation.Count):
+    self._clock, self._last = compiled.clock, compiled.clock()
+    self.seconds = {}
+
+  def end(self, phase: str, *, less: float = 0.0) -> None:
+    """Ends a phase; `less` of its seconds belong to another one."""
+    last, self._last = self._last, self._clock()
+    self.seconds[phase] = self._last - last - less
+
+
 def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
@@ -44,57 +59,71 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
     state: after the last step.
     out: training.Out: the clock, the grader, the stop and the monitor.
   """
-  e, step, clock = setup.e, state.history.step, out.compiled.clock
-  n = e.alloc.n_after(state.history.rollouts)
-  begun, compiling = clock(), out.compiled.seconds
+  recipe, step = setup.e.recipe, state.history.step
+  laps, compiling = Laps(out.compiled), out.compiled.seconds
+  taken = sample(setup, state, out)
+  reward, batch = selected(setup, taken, step)
+  waited = taken.sampled.seconds_waited
+  laps.end("sample", less=waited)
+  scored = score(setup, state.train, batch)
+  laps.end("logp")
+  columns = scored.columns | algorithm.advantages(
+      batch.groups, batch.rollouts, scored.columns, recipe.loss)
+  train, metrics = updates(setup, state.train, batch, columns, step=step)
+  jax.block_until_ready(train)
+  laps.end("update")
+  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups.reward_PxN,
+                    columns["advantage"], step + 1)
+  seconds = laps.seconds | {"score": waited}
+  return State(train, taken.in_flight, state.history), {
+      **measured(taken.prompts, taken.sampled),
+      "shaped_reward": reward,
+      "refilled": taken.rounds - 1,
+      "solved": rollouts_lib.newly_solved(
+          taken.sampled.graded.correct_B.reshape(len(taken.kept_P), -1),
+          taken.prompts.id_P, rate=recipe.filter.solved_rate),
+      "staleness_mean": taken.staleness[0],
+      "staleness_max": taken.staleness[1],
+      "selected": int(batch.groups.kept_PxN.sum()),
+      "scored_tokens": scored.tokens,
+      "explained_variance": explained_variance(
+          batch.rollouts, scored, columns),
+      "device_seconds": sum(seconds.values()) * setup.model.mesh.size,
+      "seconds_compile": out.compiled.seconds - compiling,
+      **{f"seconds_{phase}": seconds[phase] for phase in records.PHASES},
+      **metrics}
+
+
+def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
+  """The graded rollouts of a step."""
+  a, history = setup.e.alloc, state.history
   taken = rollouts_lib.sample_step(
-      setup, out.grader, setup.policy(state.train), state.flight, step=step,
-      n=n, left=e.alloc.C - state.history.rollouts,
-      solved_D=solved_D(setup, state.history), stop=out.stop)
-  graded = taken.sampled.graded
-  for line in graded.lost:
-    hosts.say(f"step {step + 1}: counted as wrong: {line}")
+      setup, out.grader, setup.policy(state.train), state.flight,
+      step=history.step, n=a.n_after(history.rollouts),
+      left=a.C - history.rollouts, solved_D=solved_D(setup, history),
+      stop=out.stop)
+  for line in taken.sampled.graded.lost:
+    hosts.say(f"step {history.step + 1}: counted as wrong: {line}")
+  return taken
+
+
+def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
+             step: int) -> tuple[float, Batch]:
+  """The mean reward with its shaping, and the groups with what is kept of each.
+  """
+  e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
   shaped_B = rewards.shaped(
-      graded.correct_B, graded.formatted_B, taken.sampled.rollouts.len_R,
-      e.recipe.reward, format_coef=e.task.format_coef)
+      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
+      format_coef=e.task.format_coef)
+  n = len(shaped_B) // len(taken.kept_P)
   reward_PxN = shaped_B.reshape(-1, n)[taken.kept_P]
   prompts = rollouts_lib.of_groups(taken.prompts, taken.kept_P, 1)
-  rollouts = rollouts_lib.of_groups(
-      taken.sampled.rollouts, taken.kept_P, n)
   groups = algorithm.keep(
       reward_PxN, np.ones(reward_PxN.shape, bool),
       rng.uniforms(e.seed, step, prompts.id_P, n), e.alloc.m_of(n),
       e.recipe.loss)
-  batch = Batch(prompts, rollouts, groups)
-  scoring = clock()
-  scored = score(setup, state.train, batch)
-  updating = clock()
-  columns = scored.columns | algorithm.advantages(
-      groups, rollouts, scored.columns, e.recipe.loss)
-  train, metrics = updates(setup, state.train, batch, columns, step=step)
-  jax.block_until_ready(train)
-  ended = clock()
-  out.monitor.texts(prompts, rollouts, reward_PxN, columns["advantage"],
-                    step + 1)
-  waited = taken.sampled.seconds_waited
-  seconds = {"sample": scoring - begun - waited, "score": waited,
-             "logp": updating - scoring, "update": ended - updating}
-  return State(train, taken.in_flight, state.history), {
-      **measured(taken.prompts, taken.sampled),
-      "shaped_reward": float(shaped_B.mean()),
-      "refilled": taken.rounds - 1,
-      "solved": rollouts_lib.newly_solved(
-          graded.correct_B.reshape(-1, n), taken.prompts.id_P,
-          rate=e.recipe.filter.solved_rate),
-      "staleness_mean": taken.staleness[0],
-      "staleness_max": taken.staleness[1],
-      "selected": int(groups.kept_PxN.sum()),
-      "scored_tokens": scored.tokens,
-      "explained_variance": explained_variance(rollouts, scored, columns),
-      "device_seconds": sum(seconds.values()) * setup.model.mesh.size,
-      "seconds_compile": out.compiled.seconds - compiling,
-      **{f"seconds_{name}": value for name, value in seconds.items()},
-      **metrics}
+  return float(shaped_B.mean()), Batch(
+      prompts, rollouts_lib.of_groups(rollouts, taken.kept_P, n), groups)
 
 
 class Scored(typing.NamedTuple):
