@@ -9,11 +9,11 @@ C = 2,560 rollouts in 40 updates: 15 minutes on 2 busy cores and 6 GiB of memory
 rises from 0.30 to 0.88. The problems are those
 that the base model solves 1 to 4 of 8 times.
 
-Needs `pip install -e '.[demo,gym]'`. `python -m launch.convert` exports the policy.
+Needs `pip install -e '.[demo,gym]'`. `python -m launch.convert` exports the
+policy.
 """
 
-from configs import hard
-from configs import split_smollm2
+from configs import hard, split_smollm2
 
 
 def get_config():

@@ -12,8 +12,7 @@ Strata and mixtures are those of the IsoCompute Playbook (arXiv 2603.12151).
 
 from ml_collections import config_dict
 
-from configs import grpo
-from configs import split_tiny
+from configs import grpo, split_tiny
 
 SOURCES = {
     "gsm8k": dict(

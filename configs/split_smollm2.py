@@ -10,8 +10,7 @@ the user's turn, it talks instead.
 
 from ml_collections import config_dict
 
-from configs import split_gym
-from configs import split_tiny
+from configs import split_gym, split_tiny
 
 PROMPT = ("<|im_start|>user\nWhat is the result?<|im_end|>\n"
           "<|im_start|>assistant\n{question}")  # "... problem: 6 + 2 ="

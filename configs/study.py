@@ -10,9 +10,7 @@ is what all runs of a part share, `get_study` is what differs between them.
 Parts with equal runs share them if they have the same --root.
 """
 
-from configs import easy
-from configs import hard
-from configs import scalerl
+from configs import easy, hard, scalerl
 
 # The setting of each stratum.
 # Sections and keys are those of configs/grpo.py.

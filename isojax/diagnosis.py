@@ -174,8 +174,8 @@ RULES = (
     Rule("entropy", Steps, "entropy reward", lambda x: x.full and (
         x.entropy < FLAT * x.first_entropy and x.reward <= 0.95),
          "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token at reward {x.reward:.3f}: the rollouts of a problem are nearly "
-         "equal and little can be learned; try a lower "
+         "a token at reward {x.reward:.3f}: the rollouts of a problem are "
+         "nearly equal and little can be learned; try a lower "
          "recipe.optimizer.base_lr"),
     # The KL has no such rule: it begins at 0 and rises in sound runs.
     Rule("blow_up", Steps, "entropy",

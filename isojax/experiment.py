@@ -12,8 +12,7 @@ from isojax.allocation import Allocation, sqrt_lr
 from isojax.errors import InputError
 from isojax.mesh import MeshConfig
 from isojax.models.lora import LoraConfig
-from isojax.rl import advantages
-from isojax.rl import objective
+from isojax.rl import advantages, objective
 from isojax.rl.algorithm import UpdatesConfig
 from isojax.rl.critic import CriticConfig
 from isojax.rl.objective import LossConfig

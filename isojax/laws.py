@@ -1,8 +1,8 @@
 """The law n*(C): how many rollouts per problem a budget asks for.
 
 IsoCompute Playbook (arXiv 2603.12151), section 3. The only definition of the
-law's formula: `frontier` fits it, `planner` applies it. Published parameters are
-in `planner.priors`, fitted ones in `planner.fit_file`.
+law's formula: `frontier` fits it, `planner` applies it. Published parameters
+are in `planner.priors`, fitted ones in `planner.fit_file`.
 """
 
 import dataclasses

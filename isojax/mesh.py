@@ -8,9 +8,9 @@ import dataclasses
 import math
 
 import jax
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
 from isojax.errors import InputError
 

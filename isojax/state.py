@@ -11,17 +11,14 @@ import os
 import time
 import typing
 
-import numpy as np
 from etils import epath
+import numpy as np
 
-from isojax import components
-from isojax import hosts
+from isojax import components, hosts
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.errors import InputError
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from isojax.ledger import workdir
+from isojax.ledger import checkpoint, records, workdir
 from isojax.types import TrainState
 
 RECORDS, CHECKPOINTS = "records.jsonl", "checkpoints"  # of a workdir

@@ -8,23 +8,16 @@ import typing
 import jax
 import numpy as np
 
-from isojax import compilation
-from isojax import hosts
+from isojax import compilation, hosts, rng
 from isojax import mesh as mesh_lib
-from isojax import rng
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.ledger import records
-from isojax.rl import algorithm
+from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
-from isojax.rl import packing
-from isojax.rl import rewards
 from isojax.rl import update as update_lib
-from isojax.state import State
-from isojax.state import solved_D
-from isojax.types import Prompts
-from isojax.types import Rollouts
-from isojax.types import TrainState
+from isojax.state import solved_D, State
+from isojax.types import Prompts, Rollouts, TrainState
 
 
 class Batch(typing.NamedTuple):
@@ -203,8 +196,8 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
       metrics.append(values)
   metrics = jax.device_get(metrics)
   finite = all(bool(values.pop("finite")) for values in metrics)
-  real = [values for values, count in zip(metrics, tokens) if count] or (
-      metrics[:1])
+  real = [values for values, count in zip(metrics, tokens, strict=True)
+          if count] or metrics[:1]
   return train, {
       "updates": sum(count > 0 for count in tokens),
       "trained_tokens": sum(tokens),

@@ -90,8 +90,8 @@ class Rollouts:
 class Batch:
   """A microbatch of an update: each row packs answers to one problem.
 
-  Values of padding are 0. A column has one number per token; isojax.rl.algorithm
-  lists the names.
+  Values of padding are 0. A column has one number per token;
+  isojax.rl.algorithm lists the names.
   """
 
   prompts: Prompts

@@ -3,16 +3,18 @@
 import csv
 import pathlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
+from isojax.allocation import (
+  allocate,
+  Allocation,
+  of_section,
+  section_of,
+  sqrt_lr,
+)
 from isojax.errors import InputError
-from isojax.allocation import Allocation
-from isojax.allocation import allocate
-from isojax.allocation import of_section
-from isojax.allocation import section_of
-from isojax.allocation import sqrt_lr
 
 ROWS = list(csv.DictReader(
     (pathlib.Path(__file__).parents[1]

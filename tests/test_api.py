@@ -11,10 +11,9 @@ import types
 import numpy as np
 import pytest
 
-import isojax
 from configs import hard
-from isojax import experiment
-from isojax import preemption
+import isojax
+from isojax import experiment, preemption
 from isojax.ledger import records
 from isojax.tasks import strata as strata_lib
 from tests import few
@@ -259,6 +258,7 @@ def test_an_interrupt_saves_a_run_that_resumes(run, tmp_path, monkeypatch):
   """Ctrl-C in the second step: one step is saved, the rest is the same."""
   import _thread
   import signal
+
   from isojax import training
   real, calls = training.recorded, []
 

@@ -5,8 +5,8 @@ import re
 import nbformat
 import pytest
 
-import isojax
 from colabs import build
+import isojax
 
 NAMES = [source.stem for source in build.sources()]
 

@@ -10,10 +10,8 @@ import pytest
 from configs import ppo
 from isojax import components
 from isojax.errors import InputError
-from isojax.ledger import checkpoint
-from isojax.ledger import records
-from tests import few
-from tests import test_learning
+from isojax.ledger import checkpoint, records
+from tests import few, test_learning
 
 
 def small():

@@ -11,12 +11,8 @@ import sys
 
 import pytest
 
+from configs import grpo, pretrain_tiny, split_gym, split_math, split_tiny
 import isojax
-from configs import grpo
-from configs import pretrain_tiny
-from configs import split_gym
-from configs import split_math
-from configs import split_tiny
 from isojax.planner.cost import CALIBRATED
 from tests import command
 from tests.planner import published_times

@@ -9,8 +9,7 @@ import shutil
 import pytest
 
 from isojax.ledger import records
-from tests import command
-from tests import few
+from tests import command, few
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]

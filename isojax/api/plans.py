@@ -72,8 +72,8 @@ def plan(
   Returns:
     A Plan. table() is the text of launch.plan, table(explain=True) all of it;
     rows[0].config the values for isojax.config(FILE, **plan.rows[0].config);
-    rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds, device_hours, usd) or None;
-    save("plan.jsonl") writes the file of launch.sweep.
+    rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds,
+    device_hours, usd) or None; save("plan.jsonl") writes the file of launch.sweep.
 
   Raises:
     InputError: not one budget, an argument without effect or out of range, or

@@ -7,24 +7,18 @@ import os
 
 import numpy as np
 
-from isojax import cli
-from isojax import compilation
+from isojax import cli, compilation, components, preemption, rng, training
 from isojax import progress as progress_lib
-from isojax import rng
 from isojax import rollouts as rollouts_lib
-from isojax import components
 from isojax import state as state_lib
-from isojax import preemption
-from isojax import training
-from isojax.api import configs
-from isojax.api import figures
+from isojax.api import configs, figures
 from isojax.api.configs import Path
+from isojax.components import Setup
 from isojax.errors import DivergedError, InputError, unchained
 from isojax.ledger import bucket
 from isojax.ledger import records as records_lib
 from isojax.models import hf_weights
 from isojax.rl import rewards
-from isojax.components import Setup
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from isojax.types import Prompts

@@ -39,7 +39,8 @@ class Logs:
         {"run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
          "step": step, "C": C, "reward": reward, "where": run.where}
         for run in self.study.runs
-        for step, C, reward in zip(run.step_E, run.C_E, run.reward_E, strict=True)])
+        for step, C, reward in zip(
+            run.step_E, run.C_E, run.reward_E, strict=True)])
 
   def __repr__(self) -> str:
     s = self.study
