@@ -43,16 +43,16 @@ class Grading(typing.NamedTuple):
 
 
 @contextlib.contextmanager
-def grading(context: Setup):
-  """Yields the Grading of a context's problems.
+def grading(setup: Setup):
+  """Yields the Grading of a setup's problems.
 
-  Calls that have not begun when the context manager ends are cancelled.
+  Calls that have not begun when the setup manager ends are cancelled.
 
   Raises:
     InputError: the grader cannot start.
   """
-  source = strata_lib.source(context.stratum.header) | context.reward
-  with grader_lib.opened(context.e.task.grader, source) as grade:
+  source = strata_lib.source(setup.stratum.header) | setup.reward
+  with grader_lib.opened(setup.e.task.grader, source) as grade:
     thread = concurrent.futures.ThreadPoolExecutor(1, "grader")
     try:
       yield Grading(profile.stage("score", grade), thread)
@@ -93,7 +93,7 @@ class StepRollouts(typing.NamedTuple):
   in_flight: InFlight | None  # after the step
 
 
-def graded_batch(context: Setup, grader: Grading, params, problems,
+def graded_batch(setup: Setup, grader: Grading, params, problems,
                  before: InFlight, source: flight_lib.Source,
                  rule: flight_lib.Rule, *, version: int, section, stop: Stop,
                  advance) -> tuple[flight_lib.Handed, Sampled, InFlight]:
@@ -103,7 +103,7 @@ def graded_batch(context: Setup, grader: Grading, params, problems,
   by one process; all processes get all verdicts.
 
   Args:
-    context: of the run.
+    setup: of the run.
     grader: of the problems.
     params: of the policy.
     problems: of the source's prompts.
@@ -116,12 +116,12 @@ def graded_batch(context: Setup, grader: Grading, params, problems,
   Raises:
     Stopped: a process of the run was asked to stop.
   """
-  left, verdicts = context.e.task.grader.step_seconds, dict(before.verdicts)
+  left, verdicts = setup.e.task.grader.step_seconds, dict(before.verdicts)
 
   def judged(problems, rollouts: Rollouts) -> grader_lib.Graded:
     nonlocal left
     begun = time.monotonic()
-    graded = grader.grade(problems, rewards.texts(context.tokenizer, rollouts),
+    graded = grader.grade(problems, rewards.texts(setup.tokenizer, rollouts),
                           seconds=max(0.0, left))
     left -= time.monotonic() - begun
     return graded
@@ -142,7 +142,7 @@ def graded_batch(context: Setup, grader: Grading, params, problems,
       verdicts.update({names[i]: (future, j) for j, i in enumerate(new)})
 
   handed, flight = engine.next_batch(
-      context.sampler, params, before.flight, source, rule, version=version,
+      setup.sampler, params, before.flight, source, rule, version=version,
       temperature=section.temperature, top_p=section.top_p, ended=ended)
   names = named(handed.items)
   begun = time.perf_counter()
@@ -194,7 +194,7 @@ def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
   return graded
 
 
-def sample_problems(context: Setup, grader: Grading, params, problems,
+def sample_problems(setup: Setup, grader: Grading, params, problems,
                     prompts: Prompts, n: int, key, section, stop: Stop, *,
                     limits_B=None, expected_P=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
@@ -208,24 +208,24 @@ def sample_problems(context: Setup, grader: Grading, params, problems,
     others: see `graded_batch`.
   """
   P = len(problems)
-  nothing = InFlight(flight_lib.nothing(context.sampler.made_by), {})
+  nothing = InFlight(flight_lib.nothing(setup.sampler.made_by), {})
   with progress.track(P * n, "sampling", "rollouts",
                       on=hosts.first()) as advance:
     _, sampled, _ = graded_batch(
-        context, grader, params, problems, nothing, engine.one_step(
+        setup, grader, params, problems, nothing, engine.one_step(
             prompts, n, key, limits_B=limits_B, expected_P=expected_P),
         flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
         advance=advance)
   return sampled
 
 
-def sample_step(context: Setup, grader: Grading, params,
+def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
                 solved_D, stop: Stop) -> StepRollouts:
   """Samples and grades the rollouts of a step.
 
   Args:
-    context: of the run.
+    setup: of the run.
     grader: of its problems.
     params: of the policy.
     in_flight: of the previous step; None without in-flight updates.
@@ -239,23 +239,23 @@ def sample_step(context: Setup, grader: Grading, params,
     Stopped: a process of the run was asked to stop.
   """
   if in_flight is None:
-    return _rounds(context, grader, params, step=step, n=n, left=left,
+    return _rounds(setup, grader, params, step=step, n=n, left=left,
                    solved_D=solved_D, stop=stop)
-  e = context.e
+  e = setup.e
   handed, sampled, in_flight = profile.stage("sample", graded_batch)(
-      context, grader, params, context.stratum.train, in_flight,
-      run_source(context, solved_D),
+      setup, grader, params, setup.stratum.train, in_flight,
+      run_source(setup, solved_D),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
       section=e.sampler, stop=stop, advance=lambda count: None)
   index = handed.groups.problem_E
   return StepRollouts(
-      jax.tree.map(lambda x: x[index], context.train), sampled,
+      jax.tree.map(lambda x: x[index], setup.train), sampled,
       np.ones(len(index), bool), 1, handed.staleness(step), in_flight)
 
 
-def _rounds(context: Setup, grader: Grading, params, *, step: int, n: int,
+def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
             left: int, solved_D, stop: Stop) -> StepRollouts:
-  e, Bp = context.e, context.e.alloc.Bp
+  e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
   most = most_rounds(rounds=e.recipe.filter.rounds, Bp=Bp, B=Bp * n, left=left,
@@ -266,13 +266,13 @@ def _rounds(context: Setup, grader: Grading, params, *, step: int, n: int,
     index = order_D[r * Bp:(r + 1) * Bp]
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
-    prompts = jax.tree.map(lambda x, index=index: x[index], context.train)
-    problems = [context.stratum.train[i] for i in index]
+    prompts = jax.tree.map(lambda x, index=index: x[index], setup.train)
+    problems = [setup.stratum.train[i] for i in index]
     parts.append((prompts, profile.stage("sample", sample_problems)(
-        context, grader, params, problems, prompts, n, key, e.sampler, stop,
+        setup, grader, params, problems, prompts, n, key, e.sampler, stop,
         limits_B=limits(e, step=step, id_P=prompts.id_P, n=n),
         expected_P=strata_lib.expected_tokens(
-            context.stratum, "train", problems))))
+            setup.stratum, "train", problems))))
     correct_PxN = parts[-1][1].graded.correct_B.reshape(Bp, n)
     informative_P = np.concatenate([informative_P, advantages.informative(
         correct_PxN, np.ones(correct_PxN.shape, bool))])
@@ -283,13 +283,13 @@ def _rounds(context: Setup, grader: Grading, params, *, step: int, n: int,
       len(parts), (0.0, 0), None)
 
 
-def run_source(context: Setup, solved_D) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
   Those of a step are chosen when the first of them begins, among those that are
   not solved by then.
   """
-  e, a = context.e, context.e.alloc
+  e, a = setup.e, setup.e.alloc
 
   def groups(step):
     order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
@@ -303,11 +303,11 @@ def run_source(context: Setup, solved_D) -> flight_lib.Source:
   def of_groups(groups):
     return np.concatenate([
         limits(e, step=int(position) // a.Bp,
-               id_P=context.train.id_P[[problem]], n=int(n))
+               id_P=setup.train.id_P[[problem]], n=int(n))
         for position, problem, n, _ in zip(*groups, strict=True)])
 
   return flight_lib.Source(
-      prompts=context.train, groups=groups, steps=a.M,
+      prompts=setup.train, groups=groups, steps=a.M,
       key=lambda position: key(position // a.Bp),
       limits=of_groups if e.sampler.interrupt.phrase else None)
 
