@@ -221,8 +221,8 @@ def decides(cfg: Split, policy: components.BasePolicy) -> dict:
               if reward else {})
 
 
-def counted(cfg: Split, policy: components.BasePolicy, header: dict, by_key: dict,
-            shard: int, shards: int):
+def counted(cfg: Split, policy: components.BasePolicy, header: dict,
+            by_key: dict, shard: int, shards: int):
   """(the pass counts so far, how many problems are left to other shards)."""
   again = sorted({w.again for w in cfg.strata.values()} - {None})
   with contextlib.ExitStack() as stack:

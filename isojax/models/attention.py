@@ -324,13 +324,13 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as lib  # slow
   B, T, _, _ = q_BxTxNxH.shape
-  S, (size_q, I), (size_k, J) = seen.S, *map(
+  S, (size_q, count_q), (size_k, count_k) = seen.S, *map(
       kernels.blocks, (T, seen.S + T))
   first_BxT = jnp.broadcast_to(seen.first, (B, T))
   number_BxT = (first_BxT << 16) + S + jnp.arange(T)[None]
   prompt_B = jnp.zeros(B, int) if seen.prompt_B is None else seen.prompt_B
   tokens_B = jnp.full(B, T) if seen.tokens_B is None else seen.tokens_B
-  slot_L = jnp.arange(size_k * J)[None]
+  slot_L = jnp.arange(size_k * count_k)[None]
   absent_BxL = (slot_L >= prompt_B[:, None]) & (slot_L < S)
 
   def each(q_BxNxTxH, k_BxKxLxH, v_BxKxLxH, number_BxT, absent_BxL, seen_BxIxJ):
@@ -347,9 +347,9 @@ def splash(q_BxTxNxH, k_BxKxHxL, v_BxKxLxH, seen: Seen, cap: float | None,
 
   out = by_device(each, mesh, q=1, k=1, v=1, number=None, absent=None,
                   seen=None, out=1)(
-      padded(q_BxTxNxH.swapaxes(1, 2), size_q * I, 2),
-      padded(k_BxKxHxL.swapaxes(2, 3), size_k * J, 2),
-      padded(v_BxKxLxH, size_k * J, 2),
-      padded(number_BxT, size_q * I, 1), absent_BxL,
+      padded(q_BxTxNxH.swapaxes(1, 2), size_q * count_q, 2),
+      padded(k_BxKxHxL.swapaxes(2, 3), size_k * count_k, 2),
+      padded(v_BxKxLxH, size_k * count_k, 2),
+      padded(number_BxT, size_q * count_q, 1), absent_BxL,
       kernels.seen_blocks(first_BxT, prompt_B, tokens_B, S=S, T=T))
   return out[:, :, :T].swapaxes(1, 2)

@@ -148,7 +148,8 @@ def sha256(path: str) -> str:
     hashes = list(threads.map(of, files))
   if len(hashes) == 1:
     return hashes[0]
-  lines = [f"{each} {file.name}" for each, file in zip(hashes, files)]
+  lines = [f"{each} {file.name}" for each, file in zip(
+      hashes, files, strict=True)]
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

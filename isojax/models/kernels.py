@@ -78,8 +78,9 @@ def seen_blocks(first_BxT, prompt_B, tokens_B, *, S: int, T: int):
     tokens_B: int, tokens of each row; the rest is padding.
     S, T: prompt slots and tokens of a row.
   """
-  (size_q, I), (size_k, J) = blocks(T), blocks(S + T)
-  begin_I, slot_J = np.arange(I) * size_q, np.arange(J)[None, None] * size_k
+  (size_q, count_q), (size_k, count_k) = blocks(T), blocks(S + T)
+  begin_I = np.arange(count_q) * size_q
+  slot_J = np.arange(count_k)[None, None] * size_k
   end_I = np.minimum(begin_I + size_q, T)
   # The own slots that the tokens of a block see are consecutive.
   last_BxI = S - 1 + tokens_B[:, None].clip(begin_I[None] + 1, end_I[None])

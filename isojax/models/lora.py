@@ -79,7 +79,7 @@ def abstract_trained(model: decoder.Transformer, cfg: LoraConfig):
 def init(model: decoder.Transformer, cfg: LoraConfig, key):
   """Draws A uniformly in +-1 / sqrt(inputs), as PEFT does; B is zero."""
   abstract = abstract_trained(model, cfg)
-  paths, leaves = zip(*jax.tree.leaves_with_path(abstract))
+  leaves = jax.tree.leaves_with_path(abstract)
 
   def leaf(i, path, x):
     if path[-1].key == "b":
@@ -89,7 +89,7 @@ def init(model: decoder.Transformer, cfg: LoraConfig, key):
                               -bound, bound)
 
   make = lambda: jax.tree.unflatten(jax.tree.structure(abstract), [
-      leaf(i, path, x) for i, (path, x) in enumerate(zip(paths, leaves))])
+      leaf(i, path, x) for i, (path, x) in enumerate(leaves)])
   return jax.jit(
       make, out_shardings=jax.tree.map(lambda x: x.sharding, abstract))()
 

@@ -7,6 +7,7 @@ was sampled.
 """
 
 import bisect
+import itertools
 import typing
 
 import jax
@@ -39,7 +40,7 @@ def packed(len_R, problem_R, W: int) -> list[list[int]]:
   """
   rows = []
   edges = np.flatnonzero(np.diff(problem_R, prepend=-1, append=-1))
-  for begin, end in zip(edges[:-1], edges[1:]):
+  for begin, end in itertools.pairwise(edges):
     free = []  # (free tokens, row) of this problem's rows, ascending
     for i in begin + np.argsort(-len_R[begin:end], kind="stable"):
       at = bisect.bisect_left(free, (len_R[i], 0))

@@ -16,7 +16,7 @@ from isojax.models import shape as shape_lib
 from isojax.planner import measured
 from isojax.planner.cost import CALIBRATED
 from isojax.planner.machines import Accelerator, Machine
-from isojax.planner.workload import Lengths, Recipe, Workload, formats
+from isojax.planner.workload import formats, Lengths, Recipe, Workload
 from launch.bench import cases, run
 from tests import command
 from tests.conftest import ONE_DEVICE

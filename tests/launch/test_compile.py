@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from configs import hard
+from isojax import components
 from isojax import experiment as experiment_lib
 from isojax import mesh as mesh_lib
-from isojax import components
 from isojax.errors import InputError
 from isojax.models import decoder
 from isojax.rl import head as head_lib
@@ -24,10 +24,10 @@ from tests.conftest import make_model
 
 # As libtpu writes it, shortened.
 HLO = """\
-  ROOT %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%p), dimensions={0}
-  %all-reduce.9 = (f32[4]{0:T(128)S(1)}, f32[]{:T(128)}) all-reduce(%a, %b), to_apply=%add
-  %collective-permute-start.1 = (bf16[3,5]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) collective-permute-start(%c), channel_id=45
-  %collective-permute-done.1 = bf16[3,5]{1,0} collective-permute-done(%collective-permute-start.1)
+  ROOT %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%p)
+  %all-reduce.9 = (f32[4]{0:T(128)S(1)}, f32[]{:T(128)}) all-reduce(%a, %b)
+  %start.1 = (bf16[3,5]{1,0}, u32[]{:S(2)}) collective-permute-start(%c)
+  %done.1 = bf16[3,5]{1,0} collective-permute-done(%start.1)
   %all-reduce.7 = bf16[6,8]{1,0:T(8,128)(2,1)} all-reduce(%input), to_apply=%add
   ROOT %copy.1 = bf16[8,2]{1,0} copy(%p)
 """
@@ -69,9 +69,10 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
       ).compile().as_text()
   shapes = re.findall(
       r"= f32\[([\d,]+)\]\S* (reduce-scatter|all-reduce)\(", text)
-  assert [(kind, math.prod(map(int, sizes.split(",")))) for sizes, kind in shapes
-          ] == [("reduce-scatter", cfg.V * cfg.D // 2),
-                ("all-reduce", cfg.V * cfg.D // 2)]
+  sizes = [(kind, math.prod(map(int, size.split(","))))
+           for size, kind in shapes]
+  assert sizes == [("reduce-scatter", cfg.V * cfg.D // 2),
+                   ("all-reduce", cfg.V * cfg.D // 2)]
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", "",
@@ -125,7 +126,7 @@ def test_a_small_model_on_a_small_slice():
   assert case.hbm == 15.75 * 2**30
   programs = {p.name: p for p in compile_lib.programs(case)}
   assert tuple(programs) == tuple(
-      name for name in compile_lib.NAMES if name != "score")  # one update a step
+      name for name in compile_lib.NAMES if name != "score")  # one update
   decode, text = compile_lib.compiled(programs["decode"])
   assert text.startswith("HloModule jit_decode")
   # sampler.precision: no product of float32 takes passes of bfloat16.
@@ -166,7 +167,7 @@ def test_the_programs_of_a_paged_sampler():
 def test_a_slice_that_libtpu_refuses():
   pytest.importorskip(
       "libtpu", reason="needs libtpu, of the extra: pip install 'isojax[tpu]'")
-  with pytest.raises(InputError, match="--topology=v5e:3x5: libtpu does not know"):
+  with pytest.raises(InputError, match="=v5e:3x5: libtpu does not know"):
     topology_lib.devices("v5e:3x5")
 
 

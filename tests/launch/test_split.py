@@ -434,13 +434,15 @@ def test_the_size_is_that_of_the_measured_folder():
 
 
 @pytest.mark.parametrize("mesh, proposed", [
-    ({}, []), ({"fsdp": 8}, ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"])])
+    ({}, []),
+    ({"fsdp": 8}, ["--config.mesh.fsdp=8", "--config.mesh.tensor=1"])])
 def test_measuring_on_one_device_does_not_decide_the_mesh(mesh, proposed):
   values = split_math.get_config("gsm8k").to_dict()
   values["model"] = "tests/data/qwen2.5-7b"
   values["mesh"] |= mesh
   cfg = section(values)
-  words = shlex.split(split_lib.proposal(cfg, "s-hard.jsonl", "hard", cfg.model))
+  words = shlex.split(split_lib.proposal(
+      cfg, "s-hard.jsonl", "hard", cfg.model))
   assert words[3] == "--config=configs/hard.py:qwen2.5-7b"
   assert [word for word in words if ".mesh." in word] == proposed
 

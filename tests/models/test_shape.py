@@ -6,7 +6,8 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.models import shape as shape_lib
-from tests.planner.examples import DATA, SEVEN_B, TOY, config
+from tests.planner.examples import config, DATA, SEVEN_B, TOY
+
 QWEN = json.loads((DATA / "qwen2.5-7b/config.json").read_text())
 
 

@@ -73,7 +73,7 @@ def test_groups_are_independent_and_sum_to_zero(name):
   assert both[0, 1] > both[0, 2] > both[0, 0]
 
 
-# Groups of 4, 2, 1 and 2; 9 is padding. Differences from the means 1/2, 1 and 2:
+# Groups of 4, 2, 1 and 2; 9 is padding. Differences from the means 1/2, 1, 2:
 RAGGED = np.array([[1.0, 1, 0, 0], [2, 0, 9, 9], [5, 9, 9, 9], [2, 2, 9, 9]])
 REAL = np.arange(4)[None] < np.array([[4], [2], [1], [2]])
 DIFFERENCE = np.array([[0.5, 0.5, -0.5, -0.5], [1, -1, 0, 0], [0] * 4, [0] * 4])

@@ -43,7 +43,8 @@ def test_zero_variance_leaves_numerator_and_denominator(
 
 
 @pytest.mark.parametrize("name, want", [
-    ("sample_mean", [1 / 2 / 6, 1 / 6]), ("prompt_mean", [1 / 20 / 2, 1 / 2 / 2]),
+    ("sample_mean", [1 / 2 / 6, 1 / 6]),
+    ("prompt_mean", [1 / 20 / 2, 1 / 2 / 2]),
     ("token_mean", [1 / 22, 1 / 22])])
 def test_groups_of_several_sizes_by_hand(name, want):
   """4 rollouts of 20 tokens and 2 of 2 tokens; 9 is padding."""

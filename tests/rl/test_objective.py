@@ -115,8 +115,7 @@ def test_terms_of_all_rollouts():
 @pytest.mark.parametrize("normalise, advantage", [
     ("after", [-0.25, 0.25]), ("before", [-0.375, 0.125])])
 def test_only_selected_rollouts_count(monkeypatch, normalise, advantage):
-  """Of [1, 0, 0, 1/2] the last two, centred with their mean or with that of all.
-  """
+  """Of [1, 0, 0, 1/2] the last two, centred with their mean or that of all."""
   monkeypatch.setitem(selection.SELECTIONS, "last", last)
   cfg = dataclasses.replace(LOSS, selection="last", advantage="centered",
                             zero_variance="policy", normalise=normalise)

@@ -238,7 +238,7 @@ def real(trained, base, ref, shape, loss, lora, scored, **axes):
   return jax.device_get((state.opt_state.trace, metrics)), len(batches)
 
 
-def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes={},
+def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
           scored=False, **fields):
   """Compares every element of the gradient, and the metrics."""
   loss = dataclasses.replace(LOSS, **fields)
@@ -250,13 +250,14 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes={},
         lora_lib.init(make_model(shape), lora, jax.random.key(0)), 9, 0.1)
     base = ref = policy
   (got, metrics), count = real(
-      trained, base, ref, shape, loss, lora, scored, **axes)
+      trained, base, ref, shape, loss, lora, scored, **axes or {})
   assert count == microbatches
   with jax.enable_x64(True):
     trees = jax.tree.map(
         lambda x: jnp.asarray(x, jnp.float64), (trained, base, ref))
-    want, means = jax.device_get(jax.jit(jax.grad(
-        lambda *trees: reference(*trees, shape, loss, scored), has_aux=True))(*trees))
+    total = lambda *trees: reference(*trees, shape, loss, scored)
+    want, means = jax.device_get(
+        jax.jit(jax.grad(total, has_aux=True))(*trees))
 
   def compare(path, a, b):
     largest = np.abs(b).max()

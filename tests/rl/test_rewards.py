@@ -23,7 +23,8 @@ def test_the_eos_is_left_out_and_nothing_else():
   five = tokenizer("5*2")["input_ids"]
   plus = tokenizer("+")["input_ids"]
   rows = [[*five, 1], [*five, *plus], five, [1]]
-  assert rewards.texts(tokenizer, rollouts(rows, [True, True, False, True])) == [
+  ended = [True, True, False, True]
+  assert rewards.texts(tokenizer, rollouts(rows, ended)) == [
       "5*2", "5*2", "5*2", ""]
 
 

@@ -14,10 +14,10 @@ import pytest
 from configs import grpo as base_config
 from isojax import mesh as mesh_lib
 from isojax.models import attention, decoder, linear, lora
-from isojax.rl import sizes as sizes_lib
 from isojax.rl import head as head_lib
 from isojax.rl import losses, packing
 from isojax.rl import optimizer as optimizer_lib
+from isojax.rl import sizes as sizes_lib
 from isojax.rl import update as update_lib
 from isojax.sampling import engine
 from isojax.types import Batch, Prompts, Rollouts
@@ -27,6 +27,7 @@ Bp, n, S, T = 6, 4, 7, 5
 LOSS = update_lib.LossConfig(
     **base_config.get_config().recipe.loss.to_dict() | dict(
         kl_coef=0.03, entropy_coef=0.01, microbatch_tokens=1000))
+EVERY = np.ones(Bp)
 # SGD of rate 1: the change of the parameters is the gradient, not its sign.
 SGD = optax.sgd(1.0)
 
@@ -65,7 +66,7 @@ def scored(model, params, batch, temperature):
                                temperature=temperature)
 
 
-def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=np.ones(Bp),
+def step(params, *, tokens=1000, tx=SGD, cfg=LOSS, keep=EVERY,
          rows=None, n=n, shape=TINY, **axes):
   """(change of the parameters, metrics) of one update on a mesh."""
   model = make_model(shape, **axes)
@@ -283,7 +284,8 @@ def test_assembled_by_hand():
   (batch,) = update_lib.assemble(
       prompts, rollouts, dict(
           advantage=np.array([1.0, 0.0, 2.0, 3.0]),
-          policy_weight=np.full(4, 0.25), each=10 * np.arange(12).reshape(4, 3)),
+          policy_weight=np.full(4, 0.25),
+          each=10 * np.arange(12).reshape(4, 3)),
       n=2, G=1, cfg=dataclasses.replace(PLAIN, microbatch_tokens=12))
   want = Batch(
       prompts, [0, 1],
@@ -444,7 +446,8 @@ def surrogate(params, old_params):
   model = make_model()
   prompts, rollouts, advantage, weight = make_data()
   batch = Batch(prompts, np.arange(Bp * n) // n, rollouts.tokens_RxT,
-                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.mask_RxT, {})
+                np.arange(T)[None].repeat(Bp * n, axis=0), rollouts.mask_RxT,
+                {})
 
   def of(params):
     return [np.asarray(x, np.float64)

@@ -50,7 +50,8 @@ def test_another_problem(one, other):
 
 def test_the_address_of_a_problem_never_changes():
   """The first 4 bytes of `b2sum -l 64` of "what is 1+1", little end first."""
-  pool = problem_lib.divided([("What is 1+1?", "2")], [("What is 2+2?", "4")], 0.0)
+  pool = problem_lib.divided(
+      [("What is 1+1?", "2")], [("What is 2+2?", "4")], 0.0)
   assert pool.train == [Problem(120808005, "What is 1+1?", "2")]
 
 
@@ -75,8 +76,8 @@ def test_pool_does_not_depend_on_order_and_grows(first, more, random):
 
 
 def test_a_fifth_is_held_out():
-  pool = problem_lib.divided([(f"question {i}", "1") for i in range(2000)], None,
-                         0.2)
+  pool = problem_lib.divided(
+      [(f"question {i}", "1") for i in range(2000)], None, 0.2)
   assert 330 < len(pool.validation) < 470  # 400, sd 18
   assert len(pool.train) + len(pool.validation) == 2000
 
@@ -156,7 +157,7 @@ PUBLISHED = {
                   ()),
     "polaris": ({
         f"Polaris-Dataset-53K/data/train-{shard}.parquet": [
-            {"difficulty": "3/8", "problem": f"Twice {i}?", "answer": f"{2 * i}"}
+            {"problem": f"Twice {i}?", "answer": f"{2 * i}", "level": "3/8"}
             for i in range(20 * shard, 20 * shard + 20)]
         for shard in range(2)},
                 {(f"Twice {i}?", f"{2 * i}") for i in range(40)}, None, ()),

@@ -133,10 +133,9 @@ def test_a_dead_worker_is_replaced():
 
 def test_closed_after_an_exception():
   before = children()
-  with pytest.raises(KeyboardInterrupt):
-    with grader.opened(config(), {}):
-      assert len(children() - before) == 2
-      raise KeyboardInterrupt
+  with pytest.raises(KeyboardInterrupt), grader.opened(config(), {}):
+    assert len(children() - before) == 2
+    raise KeyboardInterrupt
   assert children() == before
 
 
@@ -191,9 +190,9 @@ def test_a_missing_library_is_named_before_a_run(tmp_path, monkeypatch):
   (tmp_path / "math_verify.py").write_text("raise ImportError('not here')")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
   before = children()
-  with pytest.raises(InputError, match=r"not here.*'(isojax|\.)\[math\]'"):
-    with grader.opened(config(), {}):
-      pass
+  told = pytest.raises(InputError, match=r"not here.*'(isojax|\.)\[math\]'")
+  with told, grader.opened(config(), {}):
+    pass
   assert children() == before
 
 

@@ -55,7 +55,8 @@ PRINT = """
 import json, sys
 from isojax.tasks import gym
 print(json.dumps({name: [[p.id, p.question, p.answer] for p in (
-    gym.problem(name, {}, %d, i) for i in %r)] for name in %r}), file=sys.stderr)
+    gym.problem(name, {}, %d, i) for i in %r)] for name in %r}),
+      file=sys.stderr)
 """
 
 
@@ -113,7 +114,8 @@ def config(**fields):
 def test_a_problem_without_an_answer_is_passed_over():
   """reasoning-gym's base_conversion has one among the first 40 of seed 77."""
   for i in range(40):
-    assert gym.problem("base_conversion", {}, 77, i % 2 * gym.VALIDATION + i).answer
+    at = i % 2 * gym.VALIDATION + i
+    assert gym.problem("base_conversion", {}, 77, at).answer
 
 
 def test_graded_in_workers():
@@ -130,6 +132,5 @@ def test_graded_in_workers():
 
 @pytest.mark.parametrize("source", [{}, SOURCE | {"generator": "boxnet"}])
 def test_a_grader_without_its_generator_is_refused(source):
-  with pytest.raises(InputError):
-    with grader.opened(config(), source):
-      pass
+  with pytest.raises(InputError), grader.opened(config(), source):
+    pass
