@@ -250,7 +250,7 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
   reach = math.log(1e3)
   lower = np.array([B_BOUNDS[0], log_C[0] - reach, 0.0])
   upper = np.array([B_BOUNDS[1], log_C[-1] + reach,
-                    1.0 if measured else R[0]])
+                    1.0 if measured else max(R[0], 1e-6)])  # above `lower`
 
   def best(A, start):
     """The smallest ssr at A and its (B, log C_mid, R0)."""

@@ -180,6 +180,17 @@ def test_the_interval_without_an_evaluation_before_training():
       0.0, 1.0)  # four points for four parameters
 
 
+def test_an_interval_where_the_first_reward_is_0():
+  """As of a policy that never succeeded, without an evaluation at C = 0."""
+  C = np.geomspace(10, 1e4, 12)
+  R = scalerl.Hill(A=0.5, B=1.0, C_mid=500.0, R0=0.0)(C) - 0.01
+  R[0] = 0.0
+  points = dict(R0=0.0, min_C=0.0)
+  found = scalerl.fit(C, R, A_bounds=(0.0, 1.0), **points)
+  low, high = scalerl.A_interval(C, R, found, measured=False, **points)
+  assert 0.4 < low < found.law.A < high <= 1.0
+
+
 def test_the_interval_of_A_covers_in_small():
   """40 runs to 4,000 GPU-hours: more are in tests/slow/test_calibration.py."""
   found = calibration.calibrate_scalerl(
