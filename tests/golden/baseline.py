@@ -140,7 +140,9 @@ def _differences(part: str, case: str, value, tolerance: float, noise: float,
 
 def _summary(lines: list[str], worst: float) -> str:
   others = sum("relative difference" not in line for line in lines)
-  return (f"{len(lines)} differences, {others} of them in tokens, counts, "
-          "texts or checksums; "
-          + ("the numbers differ by rounding only: another order of sums?"
-             if worst < ROUNDING else "not by rounding"))
+  if others:
+    return (f"{len(lines)} differences, {others} of them in tokens, counts, "
+            "texts or checksums")
+  return f"{len(lines)} numbers differ, " + (
+      "by rounding only: another order of sums?" if worst < ROUNDING
+      else "not by rounding")

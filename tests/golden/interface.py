@@ -2,11 +2,13 @@
 
 import inspect
 import json
+import runpy
 import sys
 
 from absl import flags
 
 import isojax
+from isojax import cli
 from tests import command
 from tests.golden import baseline
 
@@ -54,20 +56,16 @@ def compare(results: dict) -> list[str]:
 
 
 def _main() -> None:
-  module = sys.argv[1]
+  """Prints the flags that a module defines as a command, without running it."""
+  sys.argv = sys.argv[1:]
   before = set(flags.FLAGS)
-  # A command that is a package has its flags in __main__.
-  for name in (f"{module}.__main__", module):
-    try:
-      __import__(name)
-      break
-    except ModuleNotFoundError:
-      continue
+  cli.run = lambda *args, **kwargs: None
+  runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
   print(json.dumps({
       name: str(flags.FLAGS[name].default) for name in sorted(flags.FLAGS)
       if name not in before and not name.startswith("config.")
       and flags.FLAGS.find_module_defining_flag(name).startswith((
-          "isojax", "launch"))}))
+          "isojax", "launch", "/"))}))  # "/": the path of the command itself
 
 
 if __name__ == "__main__":
