@@ -9,8 +9,8 @@
   python -m launch.plan --sweep --config=configs/hard.py --rollouts=16384 \
       --Bp=32 --n=4,16 --seeds=0,1
 
-Prints what to run, why, and a table, and writes plan.jsonl, one run per line, for
-python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
+Prints what to run, why, and a table, and writes plan.jsonl, one run per line,
+for python -m isojax.main --config=FILE --plan=plan.jsonl --row=0.
 """
 
 import shlex
@@ -19,8 +19,7 @@ import sys
 from absl import flags
 
 from isojax import cli
-from isojax.planner import planning
-from isojax.planner import export
+from isojax.planner import export, planning
 from launch import plan_flags
 
 flags.adopt_module_key_flags(plan_flags)

@@ -17,8 +17,8 @@ from isojax.allocation import (
 from isojax.errors import InputError
 
 ROWS = list(csv.DictReader(
-    (pathlib.Path(__file__).parents[1]
-     / "isojax/assets/published/planner_cases.csv").open()))
+    (pathlib.Path(__file__).parent
+     / "data/published/planner_cases.csv").open()))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
@@ -73,7 +73,8 @@ def test_a_schedule_by_hand():
 
 def test_a_piece_shorter_than_a_step_is_passed_over():
   """The step of 64 from 32 ends at 96, beyond the piece of n = 3."""
-  a = allocate(Bp=8, n=4, M=4, C=1, schedule=((0, 4), (20, 8), (50, 3), (90, 2)))
+  a = allocate(Bp=8, n=4, M=4, C=1,
+               schedule=((0, 4), (20, 8), (50, 3), (90, 2)))
   assert [a.rollouts_after(s) for s in range(5)] == [0, 32, 96, 112, 128]
 
 

@@ -10,7 +10,7 @@ from isojax.planner.request import DEFAULTS, request
 
 
 def _listed(value) -> tuple:
-  """A number, or several, as a tuple; None is empty."""
+  """Returns a number, or several, as a tuple; None is empty."""
   if value is None:
     return ()
   return (value,) if isinstance(value, str) or not hasattr(
@@ -73,7 +73,8 @@ def plan(
     A Plan. table() is the text of launch.plan, table(explain=True) all of it;
     rows[0].config the values for isojax.config(FILE, **plan.rows[0].config);
     rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds,
-    device_hours, usd) or None; save("plan.jsonl") writes the file of launch.sweep.
+    device_hours, usd) or None; save("plan.jsonl") writes the file of
+    launch.sweep.
 
   Raises:
     InputError: not one budget, an argument without effect or out of range, or

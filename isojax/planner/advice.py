@@ -10,12 +10,18 @@ import math
 import numpy as np
 
 from isojax import laws
+from isojax.allocation import (
+  admitted,
+  allocate,
+  Allocation,
+  FEWEST_M,
+  nearest_power,
+  sqrt_lr,
+)
 from isojax.errors import InputError
-from isojax.planner import priors
-from isojax.allocation import FEWEST_M, Allocation, admitted, allocate
-from isojax.allocation import nearest_power, sqrt_lr
-from isojax.planner.fit_file import Fitted
 from isojax.laws import FixedBatch
+from isojax.planner import priors
+from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 DEFAULT_BP = 32  # the smallest of the paper's; "moderate" with a joint law: 64
@@ -339,8 +345,8 @@ def contradicted(law: Fitted, Bp: int | None, n: float,
   seen = min(x, own.C_hi, best.C_hi)
   return (
       f"{law.whose} own curves contradict this: at {seen:.3g} {law.unit}, "
-      f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and {name(own)} "
-      f"{reward:.3f} [{low:.3f}, {high:.3f}]"
+      f"{name(best)} reached {most:.3f} [{best_low:.3f}, {best_high:.3f}] and "
+      f"{name(own)} {reward:.3f} [{low:.3f}, {high:.3f}]"
       + "; the intervals overlap" * (best_low <= high),
       f"--n={best.n}" + f" --Bp={best.Bp}" * joint)
 

@@ -11,9 +11,9 @@ with compute. Sliding windows (Gemma) are priced as full attention, which is
 too high.
 """
 
+from collections.abc import Callable
 import dataclasses
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -61,8 +61,7 @@ class Efficiency:
 
 
 # Level and spread are fitted to the published times of
-# tests/planner/published_times.py; the relative sizes are assumptions, explained
-# beside each.
+# tests/planner/published_times.py; the relative sizes are assumptions.
 CALIBRATED = Efficiency(
     prefill_flops=0.35,
     decode_flops=0.35,  # as prefill, for batches that are compute bound
@@ -121,7 +120,7 @@ class Cost:
   def __add__(self, other):
     """The cost of one after the other on the same machine."""
     return Cost(
-        *(a + b for a, b in zip(self.stages, other.stages)),
+        *(a + b for a, b in zip(self.stages, other.stages, strict=True)),
         self.overhead + other.overhead, self.rollouts + other.rollouts,
         self.tokens + other.tokens, self.chips, self.usd_per_hour)
 
@@ -250,7 +249,7 @@ class Price:
     decode = self._stage(
         positions * (rows * shape.forward_flops(context, head=True)),
         positions * (weights * mesh.row_shards + rows * context * copies * kv),
-        positions * rows * reduced + gathered * (0 if self.whole else positions),
+        positions * (rows * reduced + gathered * (not self.whole)),
         e.decode_flops, e.decode_bandwidth,
         slower=self._slower(positions * rows * 2 * shape.head, f.sampled_head))
     return prefill, decode
@@ -385,6 +384,13 @@ class Price:
         lambda r: self.memory(G, r * G).fits, max(1, most // G))
     return self.replace(rows=max(1, local) * G)
 
+  def with_micro_rows(self) -> "Price":
+    """The largest microbatches that the memory admits."""
+    G = self.mesh.row_shards
+    micro = sizes.largest(lambda r: self.replace(
+        micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
+    return self.replace(micro_rows=micro * G)
+
 
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            rows: int, efficiency: Efficiency) -> Price:
@@ -397,20 +403,18 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
     InputError: no mesh fits with one row per shard.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
-  found, smallest = [], []
-  for mesh in machine.meshes(shape.heads):
-    G = mesh.row_shards
-    for whole in (False, True)[:1 + (mesh.fsdp > 1)]:
-      price = Price(shape, machine, mesh, workload, efficiency, rows=G,
-                    micro_rows=G, whole=whole)
-      least = price.memory(G, G)
-      smallest.append((least.total, mesh, least))
-      if least.fits:
-        micro = sizes.largest(lambda r: price.replace(
-            micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
-        found.append(price.with_rows(rows).replace(micro_rows=micro * G))
+  smallest = [
+      Price(shape, machine, mesh, workload, efficiency, rows=mesh.row_shards,
+            micro_rows=mesh.row_shards, whole=whole)
+      for mesh in machine.meshes(shape.heads)
+      for whole in (False, True)[:1 + (mesh.fsdp > 1)]]
+  needed = [price.memory(price.rows, price.rows) for price in smallest]
+  found = [price.with_micro_rows().with_rows(rows)
+           for price, memory in zip(smallest, needed, strict=True)
+           if memory.fits]
   if not found:
-    _, mesh, least = min(smallest, key=lambda x: x[0])
+    least, mesh = min(((memory, price.mesh) for price, memory in zip(
+        smallest, needed, strict=True)), key=lambda x: x[0].total)
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "

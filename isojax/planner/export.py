@@ -4,8 +4,8 @@ The names are those of verl @ 1dda039, TRL @ f2cd577 and NeMo-RL @ 7ea279a. Each
 makes one update a step, as isojax does by default.
 """
 
-from isojax.errors import InputError
 from isojax.allocation import Allocation
+from isojax.errors import InputError
 
 TRAINERS = ("nemo-rl", "trl", "verl")
 

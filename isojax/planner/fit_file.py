@@ -7,8 +7,8 @@ import reprlib
 
 import numpy as np
 
-from isojax.errors import InputError
 from isojax import laws
+from isojax.errors import InputError
 from isojax.laws import FixedBatch, Sigmoid
 
 
@@ -160,7 +160,7 @@ def _law(r: _Reader):
       for d in draws):
     r.refuse("law.draws is missing or no list of at least 2 lists of 4 numbers")
   best = [r.get(NUMBER, "law", name) for name in names]
-  for name, value in zip(names, best):
+  for name, value in zip(names, best, strict=True):
     if name in "Lb" and abs(value) > MOST_LOG2 or name == "k" and value < 0:
       r.refuse(f"law.{name} = {value}")
   seen = tuple(r.get([NUMBER], "law", "C_seen", least=2))
@@ -171,7 +171,7 @@ def _law(r: _Reader):
 
 def _curve(r: _Reader) -> Curve:
   C = r.get([NUMBER], "C", least=2)
-  if any(b <= a for a, b in zip([0.0, *C], C)):
+  if any(b <= a for a, b in itertools.pairwise([0.0, *C])):
     r.refuse("C does not rise")
   table = {name: tuple(r.get([NUMBER], name, least=len(C))[:len(C)])
            for name in ("reward", "low", "high")}
@@ -190,7 +190,8 @@ def _frontier(r: _Reader) -> tuple[Best, ...]:
   return tuple(
       Best(at, Bp, n, None if None in (low, high) else (low, high),
            agreeing or 0.0, resolved)
-      for at, Bp, n, resolved, agreeing, low, high in zip(C, *columns))
+      for at, Bp, n, resolved, agreeing, low, high in zip(
+          C, *columns, strict=False))
 
 
 def read_fit(fit: dict, *, path: str) -> Fitted:
@@ -216,7 +217,8 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
       law=law, draws=draws, unit=unit, C_seen=C_seen,
       curves=tuple(map(_curve, r.inside("curves"))),
       metric=r.get(TEXT, "study", "metric"),
-      stratum=r.get(NAME, "study", "split"), model=r.get(NAME, "study", "model"),
+      stratum=r.get(NAME, "study", "split"),
+      model=r.get(NAME, "study", "model"),
       regime=regime, Bp=tuple(r.get([COUNT], "study", "Bp", least=1)),
       n=tuple(r.get([COUNT], "study", "n", least=1)),
       identified=r.get(FLAG, "verdict", "identified") and law is not None,

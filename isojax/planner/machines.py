@@ -1,7 +1,8 @@
 """The machines that a run can be priced on: published or measured numbers.
 
-A new machine is one entry of ACCELERATORS. Every number is per chip (a GPU is a chip), dense (no sparsity), in FLOP/s,
-bytes or bytes/s. None: not published, or not found.
+A new machine is one entry of ACCELERATORS. Every number is per chip (a GPU is a
+chip), dense (no sparsity), in FLOP/s, bytes or bytes/s. None: not published, or
+not found.
 """
 
 import dataclasses

@@ -5,9 +5,9 @@ import statistics
 
 from isojax.errors import InputError
 from isojax.models import shape as shape_lib
-from isojax.planner.cost import CALIBRATED, PEAK, Cost, Efficiency, Price
+from isojax.planner.cost import CALIBRATED, Cost, Efficiency, PEAK, Price
 from isojax.planner.machines import Machine, Mesh
-from isojax.planner.workload import Lengths, Recipe, Workload, formats
+from isojax.planner.workload import formats, Lengths, Recipe, Workload
 
 SECONDS = ("seconds_sample", "seconds_update", "seconds_score", "seconds_logp")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")

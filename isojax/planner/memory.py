@@ -193,8 +193,8 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
            held: Held) -> Memory:
   """Bytes of a step on each device.
 
-  With LoRA, the base and the merged weights are copies in the compute dtype, the
-  update has gradients of whole matrices, and the reference costs nothing.
+  With LoRA, the base and the merged weights are copies in the compute dtype,
+  the update has gradients of whole matrices, and the reference costs nothing.
   """
   p, lora, shards = (programs(shape, w, mesh, held), w.lora_rank is not None,
                      mesh.weight_shards)
@@ -203,7 +203,7 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
   return Memory(
       masters=4 * trained / shards, moments=8 * trained / shards,
       reference=p.reference * (not lora),
-      # Its gradients follow the policy's, which are larger by those of the head.
+      # Its gradients follow the policy's, which have those of the head too.
       critic=w.recipe.own_critic * 12 / shards * (
           trained + shape.width - shape.head * (not shape.tied and not lora)),
       copy=p.weights + copy, cache=p.cache + p.window,

@@ -6,14 +6,13 @@ import math
 import os
 
 from isojax import plan_file
-from isojax.allocation import B_MAX, FEWEST_M, Allocation, allocate, sqrt_lr
+from isojax.allocation import allocate, Allocation, B_MAX, FEWEST_M, sqrt_lr
 from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost
+from isojax.planner import cost, prices
 from isojax.planner import pods as pods_lib
-from isojax.planner import prices
 from isojax.planner import request as request_lib
 from isojax.planner import schedule as schedule_lib
 from isojax.planner import text as text_lib

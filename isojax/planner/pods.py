@@ -154,7 +154,8 @@ def propose(n: int, *, own: list[Own] | None,
       max(p.rollouts_needed for p in PUBLISHED))]
   m, basis = _nearest(n, RATIO), prior
   if n / m != RATIO:
-    basis += f"; here {n / m:g}, with m = n / 2, n / 4, ... of {FEWEST_M} or more"
+    basis += (f"; here {n / m:g}, with m = n / 2, n / 4, ... of {FEWEST_M} or "
+              "more")
   kept = [arm for arm in own or () if arm.ratio is not None and arm.ratio > 1]
   faster = [arm for arm in kept if arm.verdict == "faster"]
   if faster:

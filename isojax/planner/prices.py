@@ -4,19 +4,15 @@ import dataclasses
 import math
 import os
 
-from isojax import evaluate
-from isojax import plan_file
+from isojax import evaluate, plan_file
 from isojax.errors import InputError
-from isojax.ledger import bucket
-from isojax.ledger import records
+from isojax.ledger import bucket, records
 from isojax.models import shape as shape_lib
-from isojax.planner import cost
-from isojax.planner import measured
-from isojax.planner import memory
+from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Evaluations, Price
 from isojax.planner.machines import Machine, Mesh
-from isojax.planner.request import Request, load_json, the_machine
-from isojax.planner.workload import Lengths, Recipe, Workload, formats
+from isojax.planner.request import load_json, Request, the_machine
+from isojax.planner.workload import formats, Lengths, Recipe, Workload
 from isojax.sampling.sizes import SamplerSizes
 
 

@@ -9,14 +9,11 @@ import json
 import math
 import os
 
-from isojax import own_file
-from isojax import config_file
+from isojax import config_file, own_file
 from isojax.allocation import PAPER_BATCH, PAPER_LR
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
-from isojax.planner import fit_file
-from isojax.planner import machines
-from isojax.planner import priors
+from isojax.planner import fit_file, machines, priors
 from isojax.planner.cost import MOST_ROLLOUTS
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
@@ -163,8 +160,8 @@ def check_complete(ask: Request, stratum: str | None) -> None:
           priced and None in (policy.prompt_tokens, policy.response_tokens)
           and ask.hardware.measured is None),
       "--Bp with --n or --B, or " * cells.sweep
-      + "--stratum=easy or hard for a published law, --problems=FILE to tell it, "
-      "or --law=fit/fit.json": (
+      + "--stratum=easy or hard for a published law, --problems=FILE to tell "
+      "it, or --law=fit/fit.json": (
           ask.law_is_asked and ask.evidence.law is None and stratum is None)
   }.items() if lacks]
   if lacking:

@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
+from isojax.allocation import allocate, nearest_power
 from isojax.errors import InputError
 from isojax.planner import advice as advice_lib
 from isojax.planner.advice import Answer, Question
-from isojax.allocation import allocate, nearest_power
 from isojax.planner.fit_file import Fitted
 
 GRID = 512  # values of C, equally spaced in log C, between which n is searched
@@ -54,7 +54,7 @@ def pieces_of(n_at, *, low: int, high: int,
     begun = C
   ends = [start for start, _ in out[1:]] + [high]
   kept = []
-  for (start, n), end in zip(out, ends):
+  for (start, n), end in zip(out, ends, strict=True):
     if kept and (end - start < step(n) or n == kept[-1][1]):
       continue
     kept.append((start, n))

@@ -7,8 +7,7 @@ from isojax import plan_file
 from isojax.allocation import Allocation
 from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, rounded
-from isojax.planner import cost
-from isojax.planner import prices
+from isojax.planner import cost, prices
 from isojax.planner.advice import Advice, Answer, Prediction, Question
 from isojax.planner.cost import Price
 from isojax.planner.schedule import Schedule
@@ -56,8 +55,8 @@ def decision(rows: list[plan_file.Row]) -> str:
   first = rows[0].allocation
   C = sum(row.allocation.C for row in rows)
   if any(row.allocation != first for row in rows):
-    return (f"{many(len(rows), 'run')} to C = {max(r.allocation.C for r in rows):,}"
-            f", {C:,} rollouts in all")
+    most = max(row.allocation.C for row in rows)
+    return f"{many(len(rows), 'run')} to C = {most:,}, {C:,} rollouts in all"
   kept = f", train on m = {first.m}" * (first.m is not None)
   n = (f"n = {first.n}" if first.n == first.n_max else
        f"n from {first.n_min} to {first.n_max}")
@@ -85,13 +84,12 @@ def spent(rows: list[plan_file.Row], price: Price | None) -> str:
   steps = sum(row.allocation.M for row in rows) / price.workload.recipe.rounds
   speed = tokens / seconds / chips
   spread = price.efficiency.spread
-  speeds = f" ({rounded(speed / spread[1])} to {rounded(speed / spread[0])})" if (
-      spread) else ""
+  speeds = spread and " to ".join(rounded(speed / x) for x in spread[::-1])
   return (time + f" ({ends})" * known("seconds_range")
           + " one after the other" * (len(rows) > 1)
           + f", {hours} device-hours" + f", {money} USD" * known("usd")
           + f"; {duration(seconds / steps, rounded)} a step, {rounded(speed)} "
-          f"sampled tokens/s a device{speeds}")
+          "sampled tokens/s a device" + (f" ({speeds})" if speeds else ""))
 
 
 def costs(e: dict | None) -> list[str]:
@@ -239,7 +237,7 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
     out.append(
         f"the config makes the run {times(best):.2g} times as long as a plan "
         f"without --config assumes: {best.mesh}, {min(best.rows, a.B):,} rows "
-        f"decoded at once, microbatches of at most {best.micro_rows:,} rollouts")
+        f"decoded at once, at most {best.micro_rows:,} rollouts a microbatch")
   return tuple(out)
 
 
@@ -252,6 +250,7 @@ def priced(price: Price, rows: list[plan_file.Row],
   usd = (f"{chip.usd_per_hour:g} USD a chip-hour ({chip.usd_source})"
          if chip.usd_source else "price not known")
   slots = min(price.rows, B)
+  basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
   held = "" if price.page is None else (
       f" ({price.pages:,} pages of {price.page} on each device)")
   runs = [prices.cost_of(price, row.allocation) for row in rows]
@@ -276,8 +275,8 @@ def priced(price: Price, rows: list[plan_file.Row],
       + "; not included: compilation and checkpoints" + (
           "" if of_config else ", evaluations without --config"),
       *choices(price, largest.Bp, largest.n_max),
-      f"efficiency, {CALIBRATED.format(*e.spread) if e.spread else e.basis}: of "
-      f"peak FLOP/s prefill {e.prefill_flops:.2g}, decode {e.decode_flops:.2g}, "
+      f"efficiency, {basis}: of peak FLOP/s prefill {e.prefill_flops:.2g}, "
+      f"decode {e.decode_flops:.2g}, "
       f"score {e.score_flops:.2g}, update {e.update_flops:.2g}; of bandwidth "
       f"decode {e.decode_bandwidth:.2g}, update {e.update_bandwidth:.2g}; "
       f"{e.slots:.2g} of the decoded slots are kept"

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from isojax.models import kernels
 from isojax.errors import InputError
+from isojax.models import kernels
 from isojax.models.shape import BYTES
 
 SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens

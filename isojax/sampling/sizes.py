@@ -22,8 +22,8 @@ FEW = 32
 # Tokens of a prefill beside a pool of pages: enough to keep the matrix units of
 # a device busy.
 PREFILL = 8192
-# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1, as
-# in an evaluation; fewer are needed without.
+# Float32 arrays of [slots, vocabulary] while a token is drawn with top_p < 1,
+# as in an evaluation; fewer are needed without.
 DRAWN = 8
 # Assumed shares of the most tokens where no mean is given.
 MEAN_RESPONSE, MEAN_PROMPT = 0.18, 1 / 8

@@ -5,8 +5,8 @@ import pathlib
 
 from isojax.models import shape as shape_lib
 from isojax.planner import cost
-from isojax.planner.machines import Accelerator, Machine, Mesh, machine
-from isojax.planner.workload import Lengths, Recipe, Workload, formats
+from isojax.planner.machines import Accelerator, Machine, machine, Mesh
+from isojax.planner.workload import formats, Lengths, Recipe, Workload
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
@@ -65,7 +65,7 @@ def on_v5p(**more):
                     cost.CALIBRATED, rows=1024, micro_rows=2**20, whole=False)
 
 
-def packed(shape=THREE_B, name="8xh100", rows=4096,
-           lengths=Lengths(100, 200, 512, 1024), **more):
+def packed(shape=THREE_B, name="8xh100", rows=4096, lengths=None, **more):
+  lengths = lengths or Lengths(100, 200, 512, 1024)
   return cost.packed(shape, work(lengths, **more), machine(name), rows=rows,
                      efficiency=cost.CALIBRATED)

@@ -7,9 +7,8 @@ is 1; its `spread` is the smallest and the largest ratio.
 import dataclasses
 
 from isojax.models import shape as shape_lib
-from isojax.planner import cost
-from isojax.planner import machines
-from isojax.planner.workload import Lengths, Recipe, Workload, formats
+from isojax.planner import cost, machines
+from isojax.planner.workload import formats, Lengths, Recipe, Workload
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
               vocab_size=151936)

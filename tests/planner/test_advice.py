@@ -3,23 +3,22 @@
 import dataclasses
 import json
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
+from isojax import laws, plan_file
+from isojax.allocation import (
+  admitted,
+  Allocation,
+  cells,
+  nearest_power,
+  PAPER_BP,
+  PAPER_N,
+)
 from isojax.errors import InputError
-from isojax.planner import advice
-from isojax.planner import fit_file
-from isojax import laws
-from isojax.planner import priors
-from isojax import plan_file
-from isojax.allocation import Allocation
-from isojax.allocation import PAPER_BP
-from isojax.allocation import PAPER_N
-from isojax.allocation import admitted
-from isojax.allocation import cells
-from isojax.allocation import nearest_power
+from isojax.planner import advice, fit_file, priors
 
 QUESTION = advice.Question(
     C=2_000_000, law=priors.PRIORS["q1-easy"], metric="avg",

@@ -9,15 +9,23 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax.models import kernels
 from isojax.errors import InputError
-from isojax.planner import cost
-from isojax.planner import text
-from isojax.planner.cost import CALIBRATED, PEAK, Evaluations
-from isojax.planner.machines import Mesh, machine
+from isojax.models import kernels
+from isojax.planner import cost, text
+from isojax.planner.cost import CALIBRATED, Evaluations, PEAK
+from isojax.planner.machines import machine, Mesh
 from isojax.planner.workload import Formats, Lengths, Recipe
-from tests.planner.examples import DATA, LONG, ONE, SEVEN_B
-from tests.planner.examples import THREE_B, on_v5p, packed, toy, work
+from tests.planner.examples import (
+  DATA,
+  LONG,
+  on_v5p,
+  ONE,
+  packed,
+  SEVEN_B,
+  THREE_B,
+  toy,
+  work,
+)
 
 
 def test_a_step_by_hand():
@@ -303,8 +311,8 @@ def test_kl_needs_the_memory_of_a_reference():
 @pytest.mark.parametrize("name", ["v5e-1", "1xh100", "v5e-8"])
 def test_what_fits_nowhere_is_refused_with_a_breakdown(name):
   with pytest.raises(InputError, match="does not fit, however it is sharded; "
-                     "at mesh .* GB that jax uses of a device .*masters .*moments .*"
-                     "gradients .*activations .*cache .*logits"):
+                     "at mesh .* GB that jax uses of a device .*masters "
+                     ".*moments .*gradients .*activations .*cache .*logits"):
     packed(SEVEN_B, name, 64, LONG)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
-from isojax.allocation import allocate
 
 ROW = allocate(Bp=32, n=8, C=2560, M=10)
 

@@ -4,7 +4,7 @@ import pytest
 
 from isojax.errors import InputError
 from isojax.planner import measured
-from isojax.planner.cost import PEAK, Efficiency
+from isojax.planner.cost import Efficiency, PEAK
 from isojax.planner.workload import Recipe
 from tests.planner.examples import on_v5p
 

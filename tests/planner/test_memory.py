@@ -6,10 +6,10 @@ import pytest
 
 from isojax.models import shape as shape_lib
 from isojax.planner import memory as memory_lib
-from isojax.planner.machines import ACCELERATORS, Mesh, machine
+from isojax.planner.machines import ACCELERATORS, machine, Mesh
 from isojax.planner.memory import Held
 from isojax.planner.workload import Lengths
-from tests.planner.examples import ONE, SEVEN_B, SHORT, TOY, qwen, toy, work
+from tests.planner.examples import ONE, qwen, SEVEN_B, SHORT, TOY, toy, work
 
 
 def test_adam_of_seven_billion_on_eight_chips():

@@ -7,8 +7,7 @@ import pytest
 from configs import hard
 from configs import pods as pods_config
 from isojax.errors import InputError
-from isojax.planner import fit_file
-from isojax.planner import planning
+from isojax.planner import fit_file, planning
 from isojax.planner.request import request
 from tests.planner.examples import DATA
 from tests.planner.test_fit_file import FIT
@@ -80,6 +79,15 @@ def test_rows_and_what_is_said(values, expected, said):
   assert said in plan.table(explain=True), plan.table(explain=True)
 
 
+@pytest.mark.parametrize("name, value", [
+    ("response_tokens", -100.0), ("response_tokens", 0.0), ("B_max", 1),
+    ("usd_per_chip_hour", -1.0), ("prompt_tokens", float("nan")),
+    ("metric", "mean")])
+def test_values_that_no_request_may_have(name, value):
+  with pytest.raises(InputError, match=f"--{name}=.*: expected "):
+    ask(**EASY | PRICED | {name: value})
+
+
 def test_what_one_acts_on_comes_first():
   lines = ask(**EASY, D=6000).table().splitlines()
   assert lines[0] == (
@@ -101,7 +109,7 @@ def test_a_priced_plan_says_what_it_rests_on():
       "mesh data=8 fsdp=1 tensor=4", "with KL", "time: decode ",
       "4.2 USD a chip-hour (the scaling book", "update 0.25", "masters 7.62",
       "calibrated on 9 published times on H100 and GB200 (NeMo-RL v0.4",
-      "of the 95 GB that jax uses", "base_lr and base_batch of the paper; isoj"):
+      "of the 95 GB that jax uses", "base_batch of the paper; isojax.main"):
     assert words in text, (words, text)
   seconds = plan.rows[0].expected["seconds"]
   assert plan.rows[0].expected["seconds_range"] == pytest.approx(
@@ -118,7 +126,8 @@ def test_a_schedule_follows_the_fit():
   assert a.schedule == ((0, 4), (40_815, 8), (79_038, 16))
   # Steps of 64, of 128 and of 256 rollouts.
   assert a.M == 638 + 299 + 81 and 1e5 - 16 * 16 < a.C <= 1e5
-  assert "4..16" in plan.table() and "followed it was not better" in plan.table()
+  for words in ("4..16", "followed it was not better"):
+    assert words in plan.table()
   assert plan.rows[0].expected["seconds"] > 0
 
 
@@ -158,7 +167,8 @@ def test_pods_proposes_m_with_its_evidence(tmp_path):
   assert "your own records: mine is 1.50 times as fast [1.20, 1.90]" in (
       faster.table())
   slower = with_arm("slower", 0.5, 8)
-  assert "train on all" in slower.table() and slower.rows[0].allocation.m is None
+  assert "train on all" in slower.table()
+  assert slower.rows[0].allocation.m is None
   # It undoes the m of a config.
   undone = with_arm("slower", 0.5, 8, pods_config.get_config())
   assert undone.rows[0].allocation.m == 64
@@ -220,7 +230,7 @@ def test_pages_of_a_config_are_priced():
   assert "672 rows decoded at once (2,565 pages of 128 on each device)" in text
   assert "0.5 of the decoded slots are kept after the queue is empty" in text
   assert "cache 4.82" in text  # GB of 2,565 pages and of a window's prompts
-  with pytest.raises(InputError, match="memory_gib=1.0: not even one slot fits"):
+  with pytest.raises(InputError, match="gib=1.0: not even one slot fits"):
     of_config("v5e-16", pages | {"sampler.memory_gib": 1.0}, **lengths)
 
 

@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from configs import hard
-from isojax import experiment
-from isojax import plan_file
+from isojax import experiment, plan_file
 from isojax.allocation import Allocation
 from isojax.planner import prices
 from isojax.planner.workload import Recipe

@@ -19,7 +19,7 @@ def test_the_default_efficiency_is_calibrated_on_the_published_times():
 
 
 def test_published_steps_are_predicted_within_a_third():
-  """NeMo-RL v0.4, Llama-3.1-8B on 16 H100: 97.7 s per step of 2,048 rollouts."""
+  """NeMo-RL v0.4, Llama-3.1-8B on 16 H100: 97.7 s a step of 2,048 rollouts."""
   steps = [f for f in PUBLISHED if f.scores]
   assert steps[0].seconds == 97.7 and len(steps) == 6
   for figure in steps:

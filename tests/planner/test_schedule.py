@@ -5,11 +5,10 @@ import math
 
 import pytest
 
-from isojax.errors import InputError
-from isojax.planner import priors
-from isojax.planner import schedule
-from isojax.planner import text as text_lib
 from isojax.allocation import allocate
+from isojax.errors import InputError
+from isojax.planner import priors, schedule
+from isojax.planner import text as text_lib
 from tests.planner import test_advice
 
 ASK = dataclasses.replace(
@@ -32,7 +31,8 @@ def test_pieces_of_a_law_by_hand():
                           (at(5.5), 64))
   assert found.pieces[1][0] == 40_815  # 10^(5 - ln(7) / 5) = 40,814.8
   assert "your own fit, fit.json" in found.end.basis
-  assert any("was not better than the best constant n" in text for text in found.warnings)
+  assert any("was not better than the best constant n" in text
+             for text in found.warnings)
   assert any("below 10,000 rollouts" in text for text in found.warnings)
   assert not any("extrapolated" in text for text in found.warnings)
   a = allocate(Bp=Bp, n=4, M=None, C=ASK.C, schedule=found.pieces)
