@@ -90,7 +90,9 @@ def problems(hard: Ledger, many: Ledger) -> dict:
   few = windows.table(hard.of_arm(), ends)
   more = windows.table(many.of_arm(), ends)
   reward = windows.table(many.of_arm(), ends, of="reward")
+  top = few.of(8)[:, few.of(8)[0].argmax()]
   return {"end": {n: windows.estimate(more.of(n)[:, -1]) for n in more.ns},
+          "over_top": windows.estimate(more.of(8)[:, -1] - top),
           "gain": {n: windows.estimate(more.of(n)[:, -1] - few.of(n)[:, -1])
                    for n in more.ns},
           "lead": windows.estimate(more.mean((2, 8), ends[-1:])
