@@ -978,6 +978,8 @@ def _caveats(file: _File, rows: list[Row], curves: list[_Curve], fixed: dict,
   form, places = file.form, dict(file.places())
   runs = {row.fields["run_id"] for row in rows}
   counted = "rollouts" not in places
+  steps = sorted({row.fields["step"] for row in rows})
+  gaps = [later - step for step, later in itertools.pairwise(steps)]
   verl = any(row.fields.keys() & {"best", "worst"} for row in rows)
   return [note for told, note in (
       (not curves[0].train and (verl if file.kind == "verl"
@@ -998,7 +1000,8 @@ def _caveats(file: _File, rows: list[Row], curves: list[_Curve], fixed: dict,
       ("remove_constant_reward_groups" in options,
        f"{file.path}: env/all/* leaves out the groups of constant reward; "
        "rollouts are step * Bp * n."),
-      (file.kind == "table" and file.step in ("_step", "Step"),
+      (file.step in ("_step", "Step") and (
+          file.kind == "table" or min(gaps, default=1) > 1),
        "step is W&B's _step, which counts log calls in some trainers; check "
        "it, or give --columns=step=NAME.")) if told and note]
 

@@ -92,7 +92,7 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
      dict(fixed={"batch_size": 16, "num_generations": 4}),
      "step rollouts avg k",
      [(0, 0, .75, 4), (2, 128, 1.0, 4), (4, 256, 1.25, 4)],
-     ["sum of its reward functions"]),
+     ["sum of its reward functions", "step is W&B's _step"]),
     # 136 rollouts in step 1, 130 in step 2, then 128 and 150
     ("prime-rl/metrics.jsonl", "prime-rl", {},
      "step rollouts avg best worst k Bp n eval_set", [
