@@ -9,14 +9,12 @@ give each --shard=I/N. Ctrl-C saves all runs and ends the sweep.
 """
 
 import os
-import re
 import sys
 
 from absl import flags
 
 from isojax import cli, progress, sweeper
 from isojax.api import sweeps
-from isojax.errors import InputError
 
 _PLAN = flags.DEFINE_list(
     "plan", None, "Plans of launch.plan, separated by commas.", required=True)
@@ -50,16 +48,6 @@ _CLUSTER = flags.DEFINE_enum(
 FAILED = 1  # exit code: some runs failed
 
 
-def of_shard(runs: list[sweeper.Run], shard: str | None) -> list[sweeper.Run]:
-  """The runs of --shard=I/N; all without it."""
-  if shard is None:
-    return runs
-  match = re.fullmatch(r"(\d+)/([1-9]\d*)", shard)
-  if match is None or int(match[1]) >= int(match[2]):
-    raise InputError(f"--shard={shard}: expected I/N with 0 <= I < N")
-  return runs[int(match[1])::int(match[2])]
-
-
 def queue(runs: list[sweeper.Run]) -> None:
   """Queues a job for each run."""
   from launch import slurm
@@ -89,7 +77,7 @@ def main(_) -> int:
   if _SLURM.value is not None:
     queue(runs)
     return cli.BAD_INPUT if wrong else 0
-  runs = of_shard(runs, _SHARD.value)
+  runs = sweeps.of_shard(runs, _SHARD.value)
   if runs and not _STATUS.value:
     per_run = _DEVICES.value or sweeps.devices_of_mesh(_CONFIG.value)
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 import statistics
 
 from isojax import cli, config_file, plan_file, sweeper
@@ -61,6 +62,16 @@ def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
     except InputError as error:
       wrong.append(str(error))
   return list(runs.values()), wrong
+
+
+def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
+  """The runs of --shard=I/N; all without it."""
+  if shard is None:
+    return runs
+  match = re.fullmatch(r"(\d+)/([1-9]\d*)", shard)
+  if match is None or int(match[1]) >= int(match[2]):
+    raise InputError(f"--shard={shard}: expected I/N with 0 <= I < N")
+  return runs[int(match[1])::int(match[2])]
 
 
 def _cells(run: Run, state: str) -> list[str]:
