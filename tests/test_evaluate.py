@@ -10,8 +10,8 @@ import pytest
 from isojax import evaluate
 
 ROWS = list(csv.DictReader(
-    (pathlib.Path(__file__).parents[1]
-     / "isojax/assets/published/at_k_cases.csv").open()))
+    (pathlib.Path(__file__).parent
+     / "data/published/at_k_cases.csv").open()))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
