@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "isojax" / "assets").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Flags that are defined in a loop have a tuple of name and help.
-DEFINED = re.compile(r'DEFINE_\w+\(\s*"(\w+)"|\("(\w+)", "[A-Z]')
+DEFINED = re.compile(r'DEFINE_\w+\(\s*"(\w+)"|\("(\w+)", f?"\w')
 OF_OTHERS = {"help", "helpfull", "ntasks-per-node"}  # absl, srun
 OPERATORS = {"&&", "||", "|", ">", ";"}
 OURS = ("isojax.", "launch.", "tests.")
