@@ -224,8 +224,6 @@ class Price:
     shape, w, e, mesh = self.shape, self.workload, self.efficiency, self.mesh
     f, one = w.formats, w.lengths
     S, _, prompt_context, context = w.computed
-    if self.page is not None:  # a row reads its own pages
-      context = one.prompt + one.response + self.page / 2
     weights = (shape.matmul_params * w.bytes("weights") + shape.head * (
         w.bytes("sampled_head") - w.bytes("weights")))
     kv = shape.kv_bytes_per_token(w.bytes("cache"))

@@ -74,9 +74,6 @@ def test_padding_computes_the_maxima():
   assert step.decode.flops == 2 * 2 * (88 + 8 * 9)  # as many positions
   # Two answers of 2 on average in rows of 3, half a row of which is empty.
   assert step.update.flops == 3 * (6 * (68 + 48) + 5.5 * (88 + 8 * 9))
-  # With pages of 2 a row reads its own 4 + 2 positions, and half a page.
-  paged = toy(padded=True).replace(page=2, pages=9).step(1, 2)
-  assert paged.decode.flops == 2 * 2 * (88 + 8 * 7)
 
 
 def test_an_update_that_skips_blocks_by_hand():
