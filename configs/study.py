@@ -5,8 +5,8 @@
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
 and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses are in
 docs/study/registered.json and whose strata configs/split_study.py makes.
-docs/study/appendix.md has the rules that were fixed before the runs. `get_config`
-is what all runs of a part share, `get_study` is what differs between them.
+docs/study/appendix.md has the rules that were fixed before the runs.
+`get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
 """
 
@@ -125,6 +125,12 @@ def off_policy(k):
       optimizer=dict(batch="update")))
 
 
+def epochs(part):
+  """Returns the runs of a part of one D, to C/D = 4,096."""
+  seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
+  return dict(C=4096 * STRATA[part], arms=[arm("", FOUR, seeds)])
+
+
 def get_study(part):
   """Returns the runs of a part.
 
@@ -132,64 +138,51 @@ def get_study(part):
     C: rollouts of every run, unless an arm overrides alloc.C. arms: of `arm`;
     the first one is the grid of n or the baseline.
   """
-  study = dict(C=C_FIRST, arms=[arm("", N)])
-  if part == "hard":
-    study = dict(C=C_HARD, arms=[
-        arm("", (2, 4, 8, 16, 128)),
-        arm("", (32, 64), alloc=dict(C=2 * C_HARD))])  # which led at C
-  elif part == "easy":
-    study = dict(C=C_EASY, arms=[arm("", N)])
-  elif part == "pods":
-    study["arms"] = [arm("", (16, 64), FIVE)] + [
-        kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
-                                      (64, 8), (64, 4))]
-  elif part == "scalerl":
-    # Its eighth choice, the length of answers, has no counterpart: they have
-    # 16 tokens at most.
-    study = dict(C=2**19, arms=[
-        arm("", (16,), TWO),
-        without("group std", loss=dict(advantage="group_norm")),
-        without("sample mean", loss=dict(aggregation="sample_mean")),
-        without("all groups", loss=dict(zero_variance="off")),
-        without("no removal", filter=dict(solved_rate=None)),
-        # Changes nothing: the embedded policy is trained in float32.
-        without("no float32 head", loss=dict(head_dtype=None)),
-        without("DAPO loss", loss=dict(
-            policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
-            clip_high=0.28)),
-        # By mistake with the rate of all sampled rollouts, sqrt(8) times that
-        # of the other arms. off_policy() was added after it was seen.
-        arm("off-policy 8, high rate", (16,), TWO,
-            alloc=dict(Bp=8 * BP),
-            recipe=dict(updates=dict(in_flight=0, minibatches=8))),
-        off_policy(8), off_policy(4)])
-  elif part == "schedule":
-    study = dict(C=C_SCHEDULE, arms=[
-        arm("", N, FIVE),
-        # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
-        following("law", (0, 4), (6869, 8), (71_995, 32)),
-        # The n of the best policy at each C in `hard`, seen before it was set.
-        following("best policy", (0, 8), (2**16, 32), (2**17, 64),
-                  (2**19, 128))])
-  elif part == "rate":
-    study["arms"] = rates()
-  elif part == "regimes":
-    study["arms"] = [  # without n = 2: Bp = 512 is more than the 256 problems
-        arm("B = 1,024", (n,), TWO, alloc=dict(Bp=1024 // n))
-        for n in N[1:]] + [
-            arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]
-  elif part == "many":  # chosen after `hard`: is it the few problems?
-    study = dict(C=2**19, arms=[arm("", FOUR)])
-  elif part == "setting":
-    study = dict(C=2**17, arms=settings())  # the C of hard.py
-  elif part == "rate2500":
-    study = dict(C=2**19, arms=[
-        arm(f"base_lr = {rate:g}", FOUR, TWO,
-            recipe=dict(optimizer=dict(base_lr=rate)))
-        for rate in (1.5e-4, 0.75e-4)])
-  elif part in STRATA:  # to C/D = 4,096
-    seeds = (2, 3, 4) if part in ("d32", "d64") else SEEDS
-    study = dict(C=4096 * STRATA[part], arms=[arm("", FOUR, seeds)])
-  elif part == "quick":
-    study = dict(C=8192, arms=[arm("", (2, 8, 32), (0,))])
-  return study
+  return {
+      "hard": dict(C=C_HARD, arms=[
+          arm("", (2, 4, 8, 16, 128)),
+          arm("", (32, 64), alloc=dict(C=2 * C_HARD))]),  # which led at C
+      "easy": dict(C=C_EASY, arms=[arm("", N)]),
+      "pods": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
+          kept(n, m, FIVE) for n, m in ((16, 8), (16, 4), (64, 32), (64, 16),
+                                        (64, 8), (64, 4))]),
+      # Its eighth choice, the length of answers, has no counterpart: they have
+      # 16 tokens at most.
+      "scalerl": dict(C=2**19, arms=[
+          arm("", (16,), TWO),
+          without("group std", loss=dict(advantage="group_norm")),
+          without("sample mean", loss=dict(aggregation="sample_mean")),
+          without("all groups", loss=dict(zero_variance="off")),
+          without("no removal", filter=dict(solved_rate=None)),
+          # Changes nothing: the embedded policy is trained in float32.
+          without("no float32 head", loss=dict(head_dtype=None)),
+          without("DAPO loss", loss=dict(
+              policy_loss="ppo_clip", constants=dict(cap=None), clip_low=0.2,
+              clip_high=0.28)),
+          # By mistake with the rate of all sampled rollouts, sqrt(8) times
+          # that of the other arms. off_policy() was added after it was seen.
+          arm("off-policy 8, high rate", (16,), TWO, alloc=dict(Bp=8 * BP),
+              recipe=dict(updates=dict(in_flight=0, minibatches=8))),
+          off_policy(8), off_policy(4)]),
+      "schedule": dict(C=C_SCHEDULE, arms=[
+          arm("", N, FIVE),
+          # n*(C) of the fit of `hard` when all its runs had 2**20 rollouts.
+          following("law", (0, 4), (6869, 8), (71_995, 32)),
+          # The best n at each C in `hard`, seen before it was set.
+          following("best policy", (0, 8), (2**16, 32), (2**17, 64),
+                    (2**19, 128))]),
+      "rate": dict(C=C_FIRST, arms=rates()),
+      "regimes": dict(C=C_FIRST, arms=[
+          # Without n = 2: Bp = 512 is more than the 256 problems.
+          arm("B = 1,024", (n,), TWO, alloc=dict(Bp=1024 // n)) for n in N[1:]
+      ] + [arm(f"Bp = {Bp}", N, TWO, alloc=dict(Bp=Bp)) for Bp in (8, 128)]),
+      # Chosen after `hard`: is it the few problems?
+      "many": dict(C=2**19, arms=[arm("", FOUR)]),
+      "setting": dict(C=2**17, arms=settings()),  # the C of hard.py
+      "quick": dict(C=8192, arms=[arm("", (2, 8, 32), (0,))]),
+      "rate2500": dict(C=2**19, arms=[
+          arm(f"base_lr = {rate:g}", FOUR, TWO,
+              recipe=dict(optimizer=dict(base_lr=rate)))
+          for rate in (1.5e-4, 0.75e-4)]),
+      **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
+  }[part]

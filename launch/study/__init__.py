@@ -1,1 +1,1 @@
-"""The study of n*(C) on the embedded policy: docs/study.md says what it found."""
+"""The study of n*(C) on the embedded policy, which docs/study.md reports."""

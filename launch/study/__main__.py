@@ -6,17 +6,15 @@
 
 The first command writes ROOT/PART.jsonl.gz and prints its table; the same
 command resumes the runs. The second prints the table of a ledger. The third
-computes every number of docs/study.md and docs/study/appendix.md, the figure and
-the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
+computes the numbers of docs/study.md and docs/study/appendix.md, the figure
+and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 """
 
 from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError
-from launch.study import ledger
-from launch.study import page
-from launch.study import run
+from launch.study import ledger, page, run
 
 _CONFIG = cli.define_config("configs/study.py:hard", required=False)
 _ROOT = flags.DEFINE_string(

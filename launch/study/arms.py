@@ -3,9 +3,9 @@
 import dataclasses
 import json
 
-from isojax.errors import InputError
 from isojax import plan_file
 from isojax.allocation import sqrt_lr
+from isojax.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)

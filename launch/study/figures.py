@@ -6,9 +6,9 @@ The only module of launch.study that imports matplotlib.
 import os
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+import numpy as np
 
 STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left",
          "hatch.linewidth": 0.6, "hatch.color": "0.35",

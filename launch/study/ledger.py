@@ -1,8 +1,8 @@
 """The compact ledger of a part: small enough to commit, rebuilds every number.
 
 Gzipped JSON lines: a header, then for each run a line `run`, its evaluations
-with the correct samples of each problem, and its updates thinned to the means of
-WINDOWS ranges of C.
+with the correct samples of each problem, and its updates thinned to the means
+of WINDOWS ranges of C.
 """
 
 import dataclasses

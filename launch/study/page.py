@@ -1,7 +1,7 @@
 """The pages of the study, from its ledgers: templates filled with numbers.
 
-study.md.jinja and appendix.md.jinja hold the words. Estimates and intervals come
-from the ledgers; only rounded numbers in advice are typed.
+study.md.jinja and appendix.md.jinja hold the words. Estimates and intervals
+come from the ledgers; only rounded numbers in advice are typed.
 """
 
 import json
@@ -13,13 +13,9 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
-from isojax.frontier import bootstrap
-from isojax.frontier import next_sweep
-from isojax.frontier import fit_json
+from isojax.frontier import bootstrap, fit_json, next_sweep
 from isojax.ledger import records
-from launch.study import ledger
-from launch.study import reanalysis
-from launch.study import windows
+from launch.study import ledger, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
@@ -103,37 +99,42 @@ def document(one: Ledger) -> dict:
       next_plan=next_sweep.next_plan(fit, path=f"{one.part.name}-fit.json"))
 
 
+def verdict(text: str, hit: bool, e: dict) -> str:
+  """A measured value with hit or miss, once all runs have ended."""
+  return f"{text} so far" if e["missing"] else (
+      f"{text}: {'hit' if hit else 'miss'}")
+
+
+def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
+  """The hypotheses of the epoch law for one D.
+
+  Args:
+    e: of reanalysis.epochs.
+    of: id -> hypothesis of registered.json.
+    seeds: that are planned.
+  """
+  inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
+  D, line, (low, high) = str(e["D"]), of["b2"]["line"]["at"], e["a_draws"]
+  return [
+      D, f"{e['seeds']} of {seeds} seeds",
+      verdict("none", False, e) if e["a"] is None else verdict(
+          f"{e['a']:,.0f} [{low:,.0f}, {high:,.0f}]", inside(e["a"], "a"), e),
+      verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1], e),
+      "-" if D not in line else verdict(
+          f"{rate(e['b2'])} against {rate(line[D])}",
+          abs(e["b2"] - line[D]) < of["b2"]["tolerance"], e),
+      "-" if f"d{D}" not in of["c"]["parts"] or e["c"] is None else verdict(
+          f"{e['c']:.2f}", inside(e["c"], "c"), e)]
+
+
 def registered(one: dict, ledgers: dict[str, Ledger]) -> list[list[str]]:
   """The table of the registered hypotheses of the epoch law so far."""
-  lines = []
-  for part in EPOCHS:
-    if part not in ledgers or not reanalysis.whole_seeds(ledgers[part]):
-      lines.append([f"{one['parts'][part]['D']}", "not run", "", "", "", ""])
-      continue
-    e, of = reanalysis.epochs(ledgers[part]), {
-        h["id"]: h for h in one["hypotheses"]}
-
-    def judged(text: str, hit: bool) -> str:
-      if e["missing"]:
-        return f"{text} so far"
-      return f"{text}: {'hit' if hit else 'miss'}"
-
-    inside = lambda name: (of[name]["range"][0] <= e[name]
-                           <= of[name]["range"][1])
-    line = of["b2"]["line"]["at"]
-    D = str(e["D"])
-    low, high = e["a_draws"]
-    lines.append([
-        D, f"{e['seeds']} of {len(ledgers[part].part.arms[0].seeds)} seeds",
-        judged("none", False) if e["a"] is None else judged(
-            f"{e['a']:,.0f} [{low:,.0f}, {high:,.0f}]", inside("a")),
-        judged(rate(e["b1"]), e["b1"] < of["b1"]["range"][1]),
-        "-" if D not in line else judged(
-            f"{rate(e['b2'])} against {rate(line[D])}",
-            abs(e["b2"] - line[D]) < of["b2"]["tolerance"]),
-        "-" if part not in of["c"]["parts"] or e["c"] is None else judged(
-            f"{e['c']:.2f}", inside("c"))])
-  return lines
+  of = {h["id"]: h for h in one["hypotheses"]}
+  return [epoch_line(reanalysis.epochs(ledgers[part]), of,
+                     len(ledgers[part].part.arms[0].seeds))
+          if part in ledgers and reanalysis.whole_seeds(ledgers[part]) else
+          [f"{one['parts'][part]['D']}", "not run", "", "", "", ""]
+          for part in EPOCHS]
 
 
 def read_all(docs: str) -> dict[str, Ledger]:
@@ -163,8 +164,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "problems": reanalysis.problems(L["hard"], L["many"]),
       "batch": reanalysis.batch(L["regimes"]),
       "coverage": reanalysis.coverage(L["hard"], L["easy"], L["many"]),
-      "predictions": [reanalysis.prediction(L[part], said[part], 2.0**C)
-                      for part, C in (("easy", 20), ("hard", 20), ("hard", 21))],
+      "predictions": [
+          reanalysis.prediction(L[part], said[part], 2.0**log2_C)
+          for part, log2_C in (("easy", 20), ("hard", 20), ("hard", 21))],
       "interference": reanalysis.interferences(L["hard"], 2.0**21),
       "compared": {part: {(row["arm"], row["n"]): row
                           for row in reanalysis.compared(L[part])}

@@ -8,11 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from isojax.frontier import analysis
-from isojax.frontier import bootstrap
-from isojax.frontier import interference
-from launch.study import ledger
-from launch.study import windows
+from isojax.frontier import analysis, bootstrap, interference
+from launch.study import ledger, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 N = (2, 4, 8, 16, 32, 64, 128)
@@ -56,13 +53,15 @@ def validation(hard: Ledger, schedule: Ledger) -> dict:
   lead = lambda ends: table.mean((32, 64), ends) - table.mean((4, 8), ends)
   early, late = lead([2.0**15, 2.0**16]), lead([2.0**18, 2.0**19])
   peak_N = table.value_KxDxW[:, 0].argmax(1)
-  top_NxD = np.stack([table.of(n)[:, peak] for n, peak in zip(N, peak_N)])
+  top_NxD = np.stack([table.of(n)[:, peak]
+                      for n, peak in zip(N, peak_N, strict=True)])
   lost_NxD = top_NxD - np.stack([table.of(n)[:, -1] for n in N])
   return {"path": path, "trend": trend,
           "early": windows.estimate(early), "late": windows.estimate(late),
           "change": windows.estimate(late - early),
-          "peak": {n: ENDS[peak] for n, peak in zip(N, peak_N)},
-          "top": {n: windows.estimate(top) for n, top in zip(N, top_NxD)},
+          "peak": {n: ENDS[peak] for n, peak in zip(N, peak_N, strict=True)},
+          "top": {n: windows.estimate(top)
+                  for n, top in zip(N, top_NxD, strict=True)},
           "lost": windows.estimate(lost_NxD.mean(0))}
 
 
@@ -217,11 +216,12 @@ def schedules(one: Ledger) -> dict:
   """Schedules of n against fixed n in (C / 2, C]."""
   C = [float(one.part.C)]
   fixed = windows.table(one.of_arm(), C)
+  drawn = {name: windows.table(one.of_arm(name), C).value_KxDxW[0, :, 0]
+           for name in ("law", "best policy")}
   return {name: {
-      "middle": windows.estimate(drawn - fixed.mean((8, 16, 32, 64), C)),
-      "best": windows.estimate(drawn - fixed.value_KxDxW[:, :, 0].max(0))}
-          for name in ("law", "best policy")
-          for drawn in [windows.table(one.of_arm(name), C).value_KxDxW[0, :, 0]]}
+      "middle": windows.estimate(own - fixed.mean((8, 16, 32, 64), C)),
+      "best": windows.estimate(own - fixed.value_KxDxW[:, :, 0].max(0))}
+          for name, own in drawn.items()}
 
 
 def regret(runs: list[LedgerRun], of: str, ends) -> dict:

@@ -1,8 +1,8 @@
 """What the policies are in windows (C / 2, C], without a curve, with intervals.
 
 A window is the mean of all evaluations, or of all training steps, in it. Seeds
-and problems are resampled by isojax.frontier.bootstrap: all n and all windows of
-a draw have the same problems, all windows of a draw the same seeds.
+and problems are resampled by isojax.frontier.bootstrap: all n and all windows
+of a draw have the same problems, all windows of a draw the same seeds.
 """
 
 import dataclasses

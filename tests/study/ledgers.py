@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from tests.frontier import synthetic
 from launch.study import ledger
 from launch.study.arms import Arm, Part
+from tests.frontier import synthetic
 
 PART = Part("hard", 400_000, (Arm("", (2, 8, 32), (0, 1), {}),))
 TRUTH = synthetic.Truth(

@@ -3,16 +3,12 @@
 import dataclasses
 import json
 
+from ml_collections import config_dict
 import numpy as np
 import pytest
-from ml_collections import config_dict
 
 from isojax.errors import InputError
-from launch.study import arms
-from launch.study import ledger
-from launch.study import page
-from launch.study import reanalysis
-from launch.study import windows
+from launch.study import arms, ledger, page, reanalysis, windows
 from tests.study import ledgers
 
 ARM = dict(name="", n=[8, 2], seeds=[0, 1], overrides={})

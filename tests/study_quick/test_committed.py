@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from configs import study as configs
-from launch.study import arms
-from launch.study import ledger
-from launch.study import page
+from launch.study import arms, ledger, page
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "docs/study"
