@@ -300,7 +300,7 @@ def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   def key(step):
     return np.asarray(jax.random.key_data(rng.stream(e.seed, "rollout", step)))
 
-  def of_groups(groups):
+  def limits_of(groups):
     return np.concatenate([
         limits(e, step=int(position) // a.Bp,
                id_P=setup.train.id_P[[problem]], n=int(n))
@@ -309,7 +309,7 @@ def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   return flight_lib.Source(
       prompts=setup.train, groups=groups, steps=a.M,
       key=lambda position: key(position // a.Bp),
-      limits=of_groups if e.sampler.interrupt.phrase else None)
+      limits=limits_of if e.sampler.interrupt.phrase else None)
 
 
 def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:

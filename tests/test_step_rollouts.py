@@ -89,8 +89,8 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   ids, solved_D = context.train.id_P, np.arange(D) == 5
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: rollouts_lib.sample_step(
-        context, grader, params, None, step=1, n=4, left=left, solved_D=solved_D,
-        stop=stop)
+        context, grader, params, None, step=1, n=4, left=left,
+        solved_D=solved_D, stop=stop)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
     most = sample(np.arange(D) > 6, 1000)  # 7 unsolved: no second round
   correct = got.sampled.graded.correct_B.reshape(-1, 4)

@@ -75,14 +75,16 @@ def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
   found = {}
   for name in ("phrase", "unless"):
     text = getattr(cfg, name)
-    ids = tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()
+    ids = tuple(tokenizer.encode(
+        text, add_special_tokens=False)) if text else ()
     what = f"sampler.interrupt.{name}={text!r}"
     if text and not ids:
       raise InputError(f"{what}: the tokenizer makes no token of it; expected "
                        "at least one; use another text")
     if set(ids) & set(eos):
-      raise InputError(f"{what}: contains the token {min(set(ids) & set(eos))}, "
-                       "which ends an answer; leave it out")
+      raise InputError(f"{what}: contains the token "
+                       f"{min(set(ids) & set(eos))}, which ends an answer; "
+                       "leave it out")
     if ids and max(ids) >= V:
       raise InputError(f"{what}: contains the token {max(ids)}, but the model "
                        f"has {V}; use another text")
@@ -90,9 +92,9 @@ def encoded(cfg: InterruptConfig, tokenizer, *, eos: tuple[int, ...], V: int,
   E = len(found["phrase"])
   if cfg.high + E >= T:
     raise InputError(
-        f"sampler.interrupt.high={cfg.high} and a phrase of {E} tokens: expected "
-        f"less than sampler.max_new_tokens={T} together, so that an answer can "
-        "follow; lower high or increase max_new_tokens")
+        f"sampler.interrupt.high={cfg.high} and a phrase of {E} tokens: "
+        f"expected less than sampler.max_new_tokens={T} together, so that an "
+        "answer can follow; lower high or increase max_new_tokens")
   return Interrupt(**found)
 
 
@@ -105,7 +107,8 @@ def lengths(cfg: InterruptConfig, *, seed: int, step: int, id_P,
   """
   # The last word is 3 in prompts.order_at, which counts up from problem 0.
   raw_Pxn = np.stack([
-      np.random.Philox(key=[seed, step], counter=[0, 0, int(i), 4]).random_raw(n)
+      np.random.Philox(key=[seed, step],
+                       counter=[0, 0, int(i), 4]).random_raw(n)
       for i in id_P])
   span = np.uint64(cfg.high - cfg.low + 1)
   return (cfg.low + (raw_Pxn % span).astype(np.int32)).reshape(-1)

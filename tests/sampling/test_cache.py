@@ -1,4 +1,4 @@
-"""Which pages each slot has: counts, sharing, exhaustion; and their contents."""
+"""Which pages each slot has: counts, sharing, exhaustion; their contents."""
 
 import types
 

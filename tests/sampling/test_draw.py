@@ -27,13 +27,15 @@ def test_top_p_by_hand():
       logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6, kind="nucleus")
   assert token.tolist() == [1, 1, 3]
   np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
-  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)  # of all four
+  # Of all four.
+  np.testing.assert_allclose(entropy, 1.75 * np.log(2), rtol=1e-6)
 
 
 def test_draw_follows_the_distribution():
   """Chi-square of 20,000 draws over 5 tokens; 23.5 is its 0.01 % point."""
   p = np.array([0.05, 0.4, 0.1, 0.15, 0.3])
-  keys = rng.row_keys(rng.stream(0, "rollout"), jnp.arange(20_000, dtype=jnp.uint32),
+  keys = rng.row_keys(rng.stream(0, "rollout"),
+                      jnp.arange(20_000, dtype=jnp.uint32),
                       jnp.zeros(20_000, jnp.uint32))
   uniform = rng.uniform_at(keys, jnp.full(20_000, 3))
   logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))

@@ -1,4 +1,4 @@
-"""The sampler draws what it says it draws, and addresses are all that matter."""
+"""The sampler draws what it says, and addresses are all that matter."""
 
 import dataclasses
 import functools
@@ -57,8 +57,9 @@ def plain_logits(model, params, ids_BxL):
   B, L = ids_BxL.shape
   causal = jnp.broadcast_to(jnp.tril(jnp.ones((L, L), bool))[None], (B, L, L))
   hidden, _ = model.apply(
-      {"params": params}, ids_BxL, jnp.broadcast_to(jnp.arange(L)[None], (B, L)),
-      causal, decoder.init_cache(model.cfg, B, L, jnp.float32), 0)
+      {"params": params}, ids_BxL,
+      jnp.broadcast_to(jnp.arange(L)[None], (B, L)), causal,
+      decoder.init_cache(model.cfg, B, L, jnp.float32), 0)
   return model.apply({"params": params}, hidden, method="head")
 
 
@@ -355,7 +356,8 @@ def test_the_longest_expected_are_first():
   prompts = Prompts(np.zeros((4, 3), np.int32),
                     np.array([1, 3, 2, 3], np.int32), None)
   order = lambda **more: engine.one_step(
-      prompts, 1, rng.stream(0, "rollout"), **more).groups(0).position_E.tolist()
+      prompts, 1, rng.stream(0, "rollout"), **more
+  ).groups(0).position_E.tolist()
   assert order() == [0, 2, 1, 3]
   assert order(expected_P=[5.0, 7.5, 5.0, 9.0]) == [3, 1, 0, 2]
 
@@ -400,7 +402,8 @@ def test_temperature_zero_is_argmax_and_certain(model, params):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("slots", 0), ("memory_gib", 0.0), ("max_new_tokens", 0), ("temperature", -0.1), ("top_p", 0.0)])
+    ("slots", 0), ("memory_gib", 0.0), ("max_new_tokens", 0),
+    ("temperature", -0.1), ("top_p", 0.0)])
 def test_bad_config_is_refused(field, value):
   with pytest.raises(ValueError, match=field):
     dataclasses.replace(CONFIG, **{field: value})

@@ -15,11 +15,12 @@ from isojax.types import Drawn, Prompts
 def make_prompts(lengths) -> Prompts:
   P, S = len(lengths), max(lengths)
   return Prompts(np.arange(P * S, dtype=np.int32).reshape(P, S),
-                 np.array(lengths, np.int32), np.arange(7, 7 + P, dtype=np.uint32))
+                 np.array(lengths, np.int32),
+                 np.arange(7, 7 + P, dtype=np.uint32))
 
 
 def make_source(prompts, n, *, Bp=None, steps=1, limits=None) -> flight.Source:
-  """Position p is problem p % P; steps of Bp positions; n of one, or of each."""
+  """Position p is problem p % P; steps of Bp; n of all, or of each."""
   P = len(prompts.len_P)
   Bp = Bp or P
   n_P = np.broadcast_to(n, steps * Bp)

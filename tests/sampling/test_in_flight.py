@@ -66,8 +66,8 @@ def drawn(handed):
 
 
 @pytest.mark.parametrize("slots, k, n, digest", [
-    (14, 2, 2, "345766a354ef83dc"), (4, 1, 2, "a170707b4000e746"), (30, 3, 2, "2bec17f01828ec00"),
-    (9, 2, 7, "c3308555fa172acf")])
+    (14, 2, 2, "345766a354ef83dc"), (4, 1, 2, "a170707b4000e746"),
+    (30, 3, 2, "2bec17f01828ec00"), (9, 2, 7, "c3308555fa172acf")])
 def test_batches_are_those_recorded(model, params, slots, k, n, digest):
   """By in-flight updates with a loop and a queue of their own."""
   got, content = run(
@@ -90,8 +90,9 @@ def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
       prompts = jax.tree.map(lambda x: x[[index(position)]],
                              test_engine.make_prompts(10))
       want = engine.sample_all(
-          sampler, params, prompts, N, rng.stream(11, "rollout", position // BP),
-          temperature=1.0, top_p=1.0, limits_B=limits(position))
+          sampler, params, prompts, N,
+          rng.stream(11, "rollout", position // BP), temperature=1.0,
+          top_p=1.0, limits_B=limits(position))
       for name, x in vars(want).items():
         if x is None:
           continue

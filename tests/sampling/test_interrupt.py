@@ -264,5 +264,6 @@ def test_lengths_do_not_follow_the_order_of_problems():
   cfg = interrupt.InterruptConfig(phrase="x", unless="", low=1, high=2**30)
   found = interrupt.lengths(cfg, seed=5, step=2, id_P=[0, 1], n=8)
   bits = np.random.Philox(key=[5, 2], counter=[0, 0, 0, 3]).random_raw(8)
-  assert not np.isin(1 + (bits % np.uint64(2**30)).astype(np.int32), found).any()
+  lengths = 1 + (bits % np.uint64(2**30)).astype(np.int32)
+  assert not np.isin(lengths, found).any()
   assert len(set(found.tolist())) == 16

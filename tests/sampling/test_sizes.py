@@ -57,7 +57,8 @@ def test_slots_that_a_budget_admits(budget, fsdp, change, admitted):
   assert sizes.admitted(budget=budget, most=3) == admitted
 
 
-# Pages of 4: 4 * 16 = 64 bytes; the longest rollout, 15 positions, has 4. A chunk has 4 tokens; 1 + (1.25 + 2 + 4) / 4 pages a slot.
+# Pages of 4: 4 * 16 = 64 bytes; the longest rollout, 15 positions, has 4. A
+# chunk has 4 tokens; 1 + (1.25 + 2 + 4) / 4 pages a slot.
 PAGED = dataclasses.replace(ONE, page=4, expected=2.0)
 
 
