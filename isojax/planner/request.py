@@ -129,7 +129,7 @@ def request(*, config=None, given=(), **values) -> Request:
     value = values[name]
     if value is not None and not least <= value <= (most or math.inf):
       raise InputError(f"--{name}={value:g}: expected a number from {least:g}"
-                       + f" to {most:g}" * (most is not None))
+                       + ("" if most is None else f" to {most:g}"))
   return Request(config=config, given=frozenset(given), **{
       name: part(**{field.name: values[field.name]
                     for field in dataclasses.fields(part)})

@@ -82,7 +82,7 @@ def test_rows_and_what_is_said(values, expected, said):
 @pytest.mark.parametrize("name, value", [
     ("response_tokens", -100.0), ("response_tokens", 0.0), ("B_max", 1),
     ("usd_per_chip_hour", -1.0), ("prompt_tokens", float("nan")),
-    ("metric", "mean")])
+    ("metric", "mean"), ("hours", -1.0)])
 def test_values_that_no_request_may_have(name, value):
   with pytest.raises(InputError, match=f"--{name}=.*: expected "):
     ask(**EASY | PRICED | {name: value})
