@@ -74,10 +74,10 @@ def test_an_own_critic_needs_memory():
 TEN_SIX = Lengths(5, 5, max_prompt=10, max_response=6)
 
 
-def of_one(kept=(), dtype="float32"):
+def of_one(kept=(), dtype="float32", remat=True):
   """Programs of ONE on two shards: 4 slots, 3 rows, 2 prompts of 10 + 6."""
   return memory_lib.programs(
-      ONE, work(TEN_SIX, dtype, kept, fused=False, remat=True), Mesh(1, 2, 1),
+      ONE, work(TEN_SIX, dtype, kept, fused=False, remat=remat), Mesh(1, 2, 1),
       Held(slots=4, rows=3, prompts=2, whole=True))
 
 
@@ -96,6 +96,13 @@ def test_bytes_of_programs_by_hand():
   backward = 84 * 4 / 2 + 4 * 20 / 2 + 18 * (148 + 16 * 16)
   assert own["accumulate"] == 2 * 232 + 84 * 4 / 2 + kept + max(
       20 * 8 + 8 * 18 * 5, backward)
+
+
+def test_bytes_of_an_update_without_remat_by_hand():
+  """All that a backward needs of 38 tokens is kept, 148 + 16 * 16 bytes each,
+  and keys and values of 5 prompts; then the head's 880 bytes are the most."""
+  assert of_one(remat=False).own["accumulate"] == (
+      2 * 232 + 84 * 4 / 2 + 38 * 404 + 5 * 160 + 880)
 
 
 def test_bytes_of_what_is_kept_rounded_by_hand():
