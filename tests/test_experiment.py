@@ -236,12 +236,11 @@ def test_experiments_that_cannot_run(fields, message):
     components.prepare(changed(**fields))
 
 
-def test_slots_are_not_rounded_up_to_blocks():
-  """In-flight results depend on the slots; so must not the slots on the mesh."""
+def test_slots_are_those_of_the_config_and_programs_have_whole_blocks():
   one = components.prepare(changed(sampler__slots=6)).sampler
   four = components.prepare(changed(sampler__slots=6, mesh__data=4)).sampler
   assert (one.slots, four.slots) == (6, 6)
-  assert four.row_sizes[-1] == 8
+  assert four.sizes.rows[-1] == 8
 
 
 def test_all_rollouts_may_be_named_as_m():
