@@ -46,7 +46,7 @@ class Grading(typing.NamedTuple):
 def grading(setup: Setup):
   """Yields the Grading of a setup's problems.
 
-  Calls that have not begun when the setup manager ends are cancelled.
+  Calls that have not begun when the context manager ends are cancelled.
 
   Raises:
     InputError: the grader cannot start.
