@@ -72,8 +72,9 @@ def define_config(example: str, *, required: bool = True):
 
 
 def config_path(argv: list[str]) -> str:
-  """The value of --config FILE or --config=FILE; empty without it."""
-  return next((word.partition("=")[2] for word in config_arguments(argv)
+  """The last --config FILE or --config=FILE, which counts; empty: none."""
+  return next((word.partition("=")[2]
+               for word in reversed(config_arguments(argv))
                if word.startswith("--config=")), "")
 
 

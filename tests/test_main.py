@@ -203,7 +203,7 @@ def test_sampler_and_update_compile_once(tmp_path, caplog):
   """Training and evaluation, five steps; answers may be of several lengths."""
   with jax.log_compiles():
     run(small(seed=5), tmp_path)
-  for name, most in (("prefill_prompts", 1), ("decode", 4), ("apply", 1),
+  for name, most in (("prefill", 1), ("decode", 4), ("apply", 1),
                      ("accumulate", 4)):
     count = sum(f"jit({name})" in m for m in caplog.messages
                 if m.startswith("Finished XLA compilation"))
@@ -231,15 +231,15 @@ def test_a_run_begins_with_what_it_is(tmp_path, capfd):
       "update float32")
 
 
-def test_nan_stops_with_the_step_and_what_to_try(tmp_path, capfd):
+def test_nan_stops_with_the_step_and_what_to_try(tmp_path):
   config = small(checkpoint=dict(every_steps=1))
   config.recipe.optimizer.base_lr = 1e30
   context = components.prepare(config)
   with workdir.claim(str(tmp_path), config.to_dict(), context.run_id,
                      context.model_sha256):
-    assert training.train(context, str(tmp_path)).code == cli.DIVERGED
-  said = capfd.readouterr().err
-  assert "are not finite after step" in said and "base_lr" in said
+    end = training.train(context, str(tmp_path))
+  assert end.code == cli.DIVERGED
+  assert "are not finite after step" in end.why and "base_lr" in end.why
   kept = records.read(str(tmp_path / "records.jsonl"))
   tx, _ = components.make_optimizer(context.e)
   restored = checkpoint.restore_newest(
@@ -543,7 +543,7 @@ def test_sigterm_ends_a_long_step_and_drops_it(environment, tmp_path):
     (["--config.mesh.data=4"], "needs 4 devices, but 1 cpu"),
     (["--config.model.path=isojax"], "config.json is missing"),
     (["--config.seed=-1"], "0 <= seed"),
-    (["--workdir=/proc/isojax"], "cannot be made or written")])
+    (["--workdir=/proc/isojax"], "cannot be written")])
 def test_errors_are_one_line_and_leave_nothing(
     environment, tmp_path, more, message):
   folder = tmp_path / "w"
