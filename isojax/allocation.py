@@ -1,10 +1,14 @@
 """An allocation of C rollouts to Bp problems, n rollouts and M steps.
 
-C = Bp * n * M if n is constant, in exact integers.
+C = Bp * n * M if n is constant, in exact integers. RULES divide the B rollouts
+of a step among its problems instead, by what is known of their pass rates.
 """
 
 import dataclasses
 import math
+import typing
+
+import numpy as np
 
 from isojax.errors import InputError
 
@@ -235,3 +239,166 @@ def sqrt_lr(base_lr: float, base_batch: int, B):
   B may be an array.
   """
   return base_lr * (B / base_batch) ** 0.5
+
+
+# --- n of each problem ---
+#
+# Every rule returns n_P with sum(n_P) == B exactly, and low <= n_P <= high
+# where it samples a problem at all. Pass rates are not known: a rule maximises
+# the expected utility under a Beta posterior of each, in closed form, and not
+# the utility of an estimate. So a problem with 0 of 16 keeps a value.
+
+
+class Posterior(typing.NamedTuple):
+  """What is known of the pass rate of each problem: Beta(a, b)."""
+
+  a_P: np.ndarray  # float64, > 0
+  b_P: np.ndarray  # float64, > 0
+  # Visits in a row, up to now, whose rollouts were all right or all wrong.
+  silent_P: np.ndarray
+  uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
+
+
+class Bounds(typing.NamedTuple):
+  low: int  # least rollouts of a problem that is sampled, at least 1
+  high: int  # most rollouts of a problem
+
+
+def check_bounds(B: int, P: int, bounds: Bounds) -> None:
+  """Raises InputError unless B rollouts can be divided among P problems."""
+  if not 1 <= bounds.low <= bounds.high:
+    raise InputError(f"n between {bounds.low} and {bounds.high}: expected 1 <= "
+                     "low <= high")
+  if not P * bounds.low <= B <= P * bounds.high:
+    raise InputError(
+        f"{B} rollouts for {P} problems: with {bounds.low} to {bounds.high} "
+        f"rollouts each, expected {P * bounds.low} to {P * bounds.high}; "
+        "change the budget, low or high")
+
+
+def moments(p: Posterior, count: int, *, i: int, j: int) -> np.ndarray:
+  """E[p^(k+i) (1-p)^j] for k = 0 .. count - 1, [count, P].
+
+  E[p^i (1-p)^j] = B(a+i, b+j) / B(a, b) as a product of ratios, so no Gamma
+  function is needed. Swap a and b for the powers of 1 - p.
+  """
+  first = np.ones_like(p.a_P)
+  total = p.a_P + p.b_P
+  for power in range(i):
+    first = first * (p.a_P + power) / (total + power)
+  for power in range(j):
+    first = first * (p.b_P + power) / (total + i + power)
+  k = np.arange(count - 1)[:, None]
+  ratio = (p.a_P + i + k) / (total + i + j + k)
+  return np.cumprod(np.concatenate([first[None], ratio]), axis=0)
+
+
+def mirrored(p: Posterior) -> Posterior:
+  """The posterior of 1 - p."""
+  return p._replace(a_P=p.b_P, b_P=p.a_P)
+
+
+def informative(p: Posterior, high: int) -> np.ndarray:
+  """Chance of right and wrong answers among n = 0 .. high, [high + 1, P]."""
+  return np.maximum(0.0, 1.0 - moments(p, high + 1, i=0, j=0)
+                    - moments(mirrored(p), high + 1, i=0, j=0))
+
+
+def hits(p: Posterior, high: int) -> np.ndarray:
+  """Chance of at least one right answer among n = 0 .. high, [high + 1, P]."""
+  return 1.0 - moments(mirrored(p), high + 1, i=0, j=0)
+
+
+def knapsack_utility(p: Posterior, high: int) -> np.ndarray:
+  """E[(1 - p^n - (1-p)^n) p (1-p)^2] for n = 0 .. high (arXiv 2509.25849)."""
+  whole = moments(p, 1, i=1, j=2)
+  value = whole - moments(p, high + 1, i=1, j=2) - moments(
+      mirrored(p), high + 1, i=2, j=1)
+  value[0] = 0.0  # of no rollouts, where the formula gives -p (1-p)^2
+  return value
+
+
+def variance_utility(p: Posterior, high: int) -> np.ndarray:
+  """-E[p (1-p)] / n for n = 0 .. high (arXiv 2602.01601); -inf for n = 0."""
+  n = np.arange(high + 1)[:, None]
+  with np.errstate(divide="ignore"):
+    return -moments(p, 1, i=1, j=1) / n
+
+
+def greedy(utility, p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """The n_P that maximises the summed utility; exact where it is concave in n.
+
+  One rollout after the other goes to the largest gain, so these are the
+  B - P * low largest gains. Ties go to the smaller n, then to the first
+  problem.
+  """
+  gain_NxP = np.diff(utility(p, bounds.high)[bounds.low:], axis=0)
+  order = np.argsort(-gain_NxP, axis=None, kind="stable")
+  P = len(p.a_P)
+  return bounds.low + np.bincount(order[:B - P * bounds.low] % P, minlength=P)
+
+
+def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """The same n for every problem; the first B % P problems get one more."""
+  del bounds
+  P = len(p.a_P)
+  return B // P + (np.arange(P) < B % P)
+
+
+def knapsack(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL)."""
+  return greedy(knapsack_utility, p, B, bounds)
+
+
+def variance(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """Smallest variance of the summed gradient (VIP): n ~ sqrt(p (1-p))."""
+  return greedy(variance_utility, p, B, bounds)
+
+
+def hit(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """Most problems with a right answer (HORA, arXiv 2605.07114)."""
+  return greedy(hits, p, B, bounds)
+
+
+def inverse(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """n in proportion to 1 / E[p], within the bounds (sGPO, arXiv 2606.08854)."""
+  weight_P = (p.a_P + p.b_P) / p.a_P
+  share = lambda scale: np.clip(scale * weight_P, bounds.low, bounds.high)
+  least, most = 0.0, bounds.high / weight_P.min()
+  for _ in range(100):  # halves the interval: exact to the last bit
+    middle = (least + most) / 2
+    least, most = ((middle, most) if share(middle).sum() <= B
+                   else (least, middle))
+  n_P = np.floor(share(least)).astype(int)
+  # The largest remainders get what rounding down has left.
+  order = np.argsort(-(share(least) - n_P) + (n_P >= bounds.high),
+                     kind="stable")
+  n_P[order[:B - n_P.sum()]] += 1
+  return n_P
+
+
+EXPLORE = 0.5  # chance of a visit after one silent visit, as GRESO begins with
+
+
+def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
+  """Skips problems that gave no signal lately, others share B (GRESO).
+
+  After z silent visits in a row a problem is visited with probability
+  EXPLORE^z (arXiv 2506.02177, eq. 3), so never left out for ever. If fewer
+  problems are left than B needs at `high` each, those nearest to a visit
+  return.
+  """
+  chance_P = EXPLORE ** p.silent_P.astype(float)
+  visited_P = p.uniform_P < chance_P
+  least = -(-B // bounds.high)
+  order = np.argsort(p.uniform_P / chance_P, kind="stable")
+  visited_P[order[:least]] = True
+  n_P = np.zeros(len(p.a_P), int)
+  n_P[visited_P] = uniform(
+      Posterior(*(x[visited_P] for x in p)), B, bounds)
+  return n_P
+
+
+# A rule of one's own: alloc.rule=FILE.py:FUNCTION.
+RULES = {"uniform": uniform, "knapsack": knapsack, "variance": variance,
+         "hit": hit, "inverse": inverse, "skip": skip}

@@ -2,6 +2,9 @@
 
 import os
 
+import numpy as np
+
+from isojax import allocation
 from isojax.api import configs, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
@@ -94,3 +97,53 @@ def plan(
                        "the path of a fit.json or the name of a published law")
     values["law"] = law.fitted
   return planning.make(request(config=config, given=given, **values))
+
+
+@unchained
+def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
+             low: int = 2, high: int = 64, strength: float = 2.0,
+             seed: int = 0) -> np.ndarray:
+  """Rollouts of each problem of the next step, by a rule of allocation.RULES.
+
+  Any trainer can call it with its own counts. The pass rate of a problem with c
+  of s right has the posterior Beta(c + p strength, s - c + (1 - p) strength),
+  where p is the mean pass rate of all problems.
+
+  Args:
+    correct: right rollouts of each problem so far, [P].
+    sampled: rollouts of each problem so far, [P]; 0 for a new problem.
+    budget: B, the rollouts of the step.
+    rule: uniform, knapsack (arXiv 2509.25849), variance (2602.01601), hit
+      (2605.07114), inverse (2606.08854) or skip (2506.02177); skip counts a
+      problem whose rollouts were all equal as one silent visit.
+    low, high: least and most rollouts of a problem that is sampled.
+    strength: of the prior, in rollouts.
+    seed: of the random numbers of skip; give each step its own.
+
+  Returns:
+    int [P], whose sum is `budget`.
+
+  Raises:
+    InputError: counts that are none, an unknown rule, or a budget outside of
+      [P low, P high].
+  """
+  correct_P, sampled_P = np.asarray(correct, float), np.asarray(sampled, float)
+  if correct_P.ndim != 1 or correct_P.shape != sampled_P.shape or not np.all(
+      (0 <= correct_P) & (correct_P <= sampled_P)):
+    raise InputError("correct and sampled: expected a count of each problem, "
+                     "with 0 <= correct <= sampled")
+  if rule not in allocation.RULES:
+    raise InputError(f"rule={rule!r}: expected one of "
+                     f"{', '.join(allocation.RULES)}")
+  if strength <= 0:
+    raise InputError(f"strength={strength}: expected > 0")
+  bounds = allocation.Bounds(low, high)
+  allocation.check_bounds(budget, len(correct_P), bounds)
+  mean = (correct_P.sum() + 1) / (sampled_P.sum() + 2)
+  silent_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
+  return allocation.RULES[rule](allocation.Posterior(
+      correct_P + mean * strength,
+      sampled_P - correct_P + (1 - mean) * strength,
+      silent_P.astype(int),
+      np.random.default_rng(seed).uniform(size=len(correct_P))),
+      budget, bounds)
