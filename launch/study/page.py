@@ -15,7 +15,7 @@ from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
 from isojax.frontier import bootstrap, fit_json, next_sweep
 from isojax.ledger import records
-from launch.study import ledger, reanalysis, windows
+from launch.study import arms, ledger, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
 
 LAWS = ("hard", "easy", "many")  # parts whose fits launch.plan reads
@@ -80,7 +80,7 @@ def stratum(one: Ledger) -> str:
            f"{compact(sum(r.head['reached'] for r in one.runs))} rollouts"]
   if one.missing:
     lines.append(f"Partial: {len(one.missing)} of "
-                 f"{len(one.missing) + len(one.runs)} runs have not reached "
+                 f"{len(arms.planned(one.part))} runs have not reached "
                  f"C = {compact(one.part.C)}.")
   if not one.runs:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
