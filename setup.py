@@ -22,7 +22,8 @@ setuptools.setup(
     python_requires=">=3.11",
     packages=setuptools.find_packages(
         include=["isojax", "isojax.*", "launch", "launch.*", "configs"]),
-    package_data={"isojax": ["assets/*.jsonl", "assets/*/*", "frontier/*.html"]},
+    package_data={"isojax": ["assets/*.jsonl", "assets/*/*",
+                             "frontier/*.html"]},
     install_requires=[
         "absl-py>=2.3.1",  # flags of isojax.main and launch
         "array-record>=0.8.1",  # the one format tfds reads without TensorFlow
@@ -31,7 +32,7 @@ setuptools.setup(
         "flax>=0.12.8,<0.13",  # linen and struct only
         "importlib-resources>=6.4",  # tfds needs and does not declare it
         f"jax{JAX}",
-        "jinja2>=3.1",  # chat templates (transformers does not declare it), pages
+        "jinja2>=3.1",  # chat templates of transformers, and pages
         "ml-collections>=1.1",  # config files
         "numpy>=2.1",
         "optax>=0.2.8,<0.3",  # AdamW, clipping, schedules
@@ -50,8 +51,8 @@ setuptools.setup(
                  "wandb>=0.19", "pandas>=2.2",
                  "ruff>=0.12", "import-linter>=2.3",  # see pyproject.toml
                  # makes and runs the notebooks
-                 "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16", "nbclient>=0.10",
-                 "nbformat>=5.10",
+                 "ipykernel>=7", "ipywidgets>=8", "jupytext>=1.16",
+                 "nbclient>=0.10", "nbformat>=5.10",
                  "setuptools>=77",  # builds the wheel that a test runs
                  SLURM, MATH, GYM, GGUF, *GCS],
         "math": [MATH],  # judges mathematical answers

@@ -66,7 +66,7 @@ def get_config():
           precision="highest",  # of float32 products; high, default: faster
           head_dtype=config_dict.placeholder(str),  # of the head: None for
           # dtype and weights, or float32 at the highest precision
-          page=config_dict.placeholder(int),  # positions of a page of the cache:
+          page=config_dict.placeholder(int),  # positions of a page of cache:
           # slots take pages as answers grow; None: all have the longest length
           expected_tokens=config_dict.placeholder(float),  # mean of answers, by
           # which pages admit slots; None: 0.18 of max_new_tokens

@@ -78,7 +78,7 @@ def test_the_import_is_quick_and_loads_nothing():
 
 def test_an_unknown_name_is_no_attribute():
   with pytest.raises(AttributeError, match="public names are config, train"):
-    isojax.trian
+    isojax.trian  # noqa: B018
 
 
 # config
@@ -109,7 +109,8 @@ def test_a_config_is_a_file_with_values_replaced():
     ("configs/hard.py", {"alloc": {"N": 3}},
      r"configs/hard.py: config.alloc.N: no such key; the nearest is "
      r"config.alloc.n"),
-    ("configs/hard.py", {"alloc": {"n": 2.5}}, r"config.alloc.n=2.5: .* casted to type <class 'int'>"),
+    ("configs/hard.py", {"alloc": {"n": 2.5}}, 
+     r"config.alloc.n=2.5: .* casted to type <class 'int'>"),
     ("configs/hard.py", {"alloc": 3}, "alloc=3: expected a section"),
     ("configs/none.py", {}, "^configs/none.py: cannot be read"),
     (7, {}, "^config=7: expected the path of a config file")])
@@ -354,7 +355,8 @@ def test_a_changed_file_is_another_run(tmp_path):
 
 
 @pytest.mark.parametrize("loss, message", [
-    (dict(policy_loss="none.py:f"), "recipe.loss.policy_loss=none.py:f: cannot"),
+    (dict(policy_loss="none.py:f"),
+     "recipe.loss.policy_loss=none.py:f: cannot"),
     (dict(policy_loss="PATH:g"), "has no function 'g'; it has topr, reinforce"),
     (dict(policy_loss="PATH:topr"), "recipe.loss.constants.cap is missing"),
     (dict(selection="PATH:few"), r"takes \(reward_PxN\); expected "
@@ -410,7 +412,8 @@ def test_a_plan_is_that_of_the_command(tmp_path):
 
 @pytest.mark.parametrize("asked, message", [
     (dict(rollouts=2e6, stratum="medium"), "stratum=medium: expected one of"),
-    (dict(rollouts=2e6, stratum="hard", rows=4), "rows: no effect without --mac"),
+    (dict(rollouts=2e6, stratum="hard", rows=4),
+     "rows: no effect without --mac"),
     (dict(rollouts=2e6, law=3), "^law=3: expected the result of isojax.fit"),
     (dict(rollouts="2M", stratum="hard"), "rollouts=2M: expected a whole"),
     (dict(hours=-1, machine="8xh100"), "hours=-1: ")])
@@ -470,7 +473,7 @@ def test_a_law_that_its_curves_contradict_says_so(law):
   curve["reward"] = [0.99] * len(curve["reward"])
   at = isojax.Law(document).n_star(2e6)
   told, = set(at.cautions) - set(law.n_star(2e6).cautions)
-  assert "own curves contradict this: at 2e+06 rollouts, n = 8 reached 0.990" in (
+  assert "contradict this: at 2e+06 rollouts, n = 8 reached 0.990" in (
       told) and told in repr(at)
 
 
@@ -504,7 +507,8 @@ def test_logs_of_another_trainer_and_why_there_is_no_law():
 
 def test_a_speedup_by_hand(tmp_path):
   """T = 0.99 * 0.5 is reached at hour 3 by the baseline, at hour 1 by m = 4."""
-  for name, m, rewards in (("base", 8, (.2, .4, .5)), ("pods", 4, (.5, .6, .6))):
+  for name, m, rewards in (("base", 8, (.2, .4, .5)),
+                           ("pods", 4, (.5, .6, .6))):
     (tmp_path / f"{name}.csv").write_text(
         "step,Bp,n,m,hours,avg\n" + "".join(
             f"{i},2,8,{m},{i},{avg}\n" for i, avg in enumerate(rewards, 1)))

@@ -41,14 +41,16 @@ WRONG = "def get_config():\n  return "
     (["isojax.main", HARD, "--config.base_lr=3"],
      "--config.base_lr: no such key; the nearest is config."),
     (["isojax.main", HARD, "--config.alloc.c=4096"],
-     "--config.alloc.c: no such key; the nearest is config.alloc.C (there are:"),
+     "--config.alloc.c: no such key; the nearest is config.alloc.C "
+     "(there are:"),
     (["isojax.main", HARD, "--config.recipe.loss.constants.cap=3"],
      "set it as a whole, such as --config.recipe.loss.constants=\"{'cap'"),
     (["isojax.main", HARD, "--config.seed.x=3"],
      "--config.seed is a value, not a section"),
     (["isojax.main", "--config=configs/none.py"], "configs/none.py: cannot be "
      "read ([Errno 2] No such file"),
-    (["isojax.main", HARD + ":large"], ": configs/hard.py:large: expected tiny"),
+    (["isojax.main", HARD + ":large"],
+     ": configs/hard.py:large: expected tiny"),
     (["isojax.main", HARD, "--config.alloc.C=25e-1"],
      "flag --config.alloc.C=25e-1: invalid literal"),
     (["isojax.main", HARD, "config.alloc.C=4096"],

@@ -38,7 +38,8 @@ def test_pages_admit_more_slots(opened):
   held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) / 2
   assert 0.1 * 0.003 * 2**30 < held < 0.003 * 2**30 - 4 * 141_000
   # Longer answers are expected: fewer slots, each with more pages.
-  longer, _ = components.make_sampler(opened, config(page=8, expected_tokens=30.0))
+  longer, _ = components.make_sampler(
+      opened, config(page=8, expected_tokens=30.0))
   assert longer.slots < paged.slots
   assert (longer.pages / longer.slots > paged.pages / paged.slots)
 

@@ -114,7 +114,8 @@ def named_keys(text: str) -> list[str]:
   sections = {key for key in config_keys() if "." not in key}
   found = []
   for span in spans(text):
-    name = re.match(r"(?:--)?(?:config\.)?([a-zA-Z_]\w*(?:\.\w+)+)(?:=|$)", span)
+    name = re.match(
+        r"(?:--)?(?:config\.)?([a-zA-Z_]\w*(?:\.\w+)+)(?:=|$)", span)
     if (name and name[1].split(".")[0] in sections
         and not re.search(r"\.(py|jsonl?|md|\d.*)$", name[1])):
       found.append(name[1])
@@ -211,7 +212,8 @@ def test_prices_in_the_results_are_those_of_the_planner():
     seconds = published_times.predicted(figure, CALIBRATED)
     rows.append(
         f"| {figure.model} | {figure.machine} | {figure.source} | "
-        f"{figure.seconds:.3g} | {seconds:.3g} | {figure.seconds / seconds:.2f} |")
+        f"{figure.seconds:.3g} | {seconds:.3g} | "
+        f"{figure.seconds / seconds:.2f} |")
   text = (ROOT / "docs" / "results.md").read_text("utf-8")
   table = re.search(r"<!-- prices -->\n(.*)<!-- /prices -->", text, re.DOTALL)
   assert table[1].strip() == "\n".join(rows)

@@ -66,7 +66,8 @@ def test_each_kind_is_shown():
   assert [path for path, *_ in BLOCKS] == [
       *["isojax/rl/selection.py"] * 2, *["isojax/rl/advantages.py"] * 2,
       *["isojax/rl/aggregation.py"] * 2, *["isojax/rl/losses.py"] * 2,
-      "configs/topr.py", "my_reward.py", "isojax/tasks/sums.py", *["isojax/tasks/base.py"] * 2,
+      "configs/topr.py", "my_reward.py", "isojax/tasks/sums.py",
+      *["isojax/tasks/base.py"] * 2,
       "configs/split_sums.py"]
   assert len(COMMANDS) == 4
 

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -137,12 +138,12 @@ def test_a_resumed_run_is_the_same_wandb_run(wandb, tmp_path):
     assert wandb.run.id == "abc" and wandb.run.step == 96
   wandb.teardown()  # its process writes the files after a run has ended
   files = glob.glob(f"{tmp_path}/wandb/offline-run-*/run-abc.wandb")
-  texts = [open(path, "rb").read() for path in files]
+  texts = [pathlib.Path(path).read_bytes() for path in files]
   assert texts and all(b"train/sampled_tokens" in text for text in texts)
 
 
 def test_wandb_without_a_key_says_what_to_do(wandb, tmp_path, monkeypatch):
   monkeypatch.setenv("WANDB_MODE", "online")
-  with pytest.raises(InputError, match="set WANDB_MODE=offline"):
-    with monitor.wandb(str(tmp_path), "project", "abc", {}):
-      pass
+  with (pytest.raises(InputError, match="set WANDB_MODE=offline"),
+        monitor.wandb(str(tmp_path), "project", "abc", {})):
+    pass

@@ -139,18 +139,18 @@ def test_decoding_does_not_wait_for_the_grader(context, params, count):
 def test_a_signal_ends_sampling_after_the_chunk(context, params, count):
   stop, chunks = preemption.Stop(), Chunks(context, at=3)
   threading.Thread(target=lambda: (chunks.drawn.wait(), stop.ask())).start()
-  with rollouts_lib.grading(context) as grader:
-    with pytest.raises(preemption.Stopped):
-      sampled(chunks.context, params, grader, stop=stop)
+  with (rollouts_lib.grading(context) as grader,
+        pytest.raises(preemption.Stopped)):
+    sampled(chunks.context, params, grader, stop=stop)
   assert 3 <= chunks.count < count
 
 
 def test_a_signal_ends_an_evaluation(context, params):
   stop = preemption.Stop()
   stop.ask()
-  with rollouts_lib.grading(context) as grader:
-    with pytest.raises(preemption.Stopped):
-      training.evaluation(context, grader, params, 0, stop)
+  with (rollouts_lib.grading(context) as grader,
+        pytest.raises(preemption.Stopped)):
+    training.evaluation(context, grader, params, 0, stop)
 
 
 def test_a_signal_ends_the_wait_for_verdicts(context, params, count):

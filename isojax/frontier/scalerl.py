@@ -280,9 +280,10 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
       if error < least[0]:
         least = error, near, outside
       if error > allowed * least[0] + 1e-12:
+        most = allowed * least[0] + 1e-12
         return scipy.optimize.brentq(
-            lambda a: best(a, at)[0] - allowed * least[0] - 1e-12, inside,
-            outside, xtol=1e-5)
+            lambda a, at=at, most=most: best(a, at)[0] - most, inside, outside,
+            xtol=1e-5)
       inside, at = outside, near
     return bound
 

@@ -90,7 +90,7 @@ def arm(name: str, runs: list[Run]) -> Arm:
   Raises:
     InputError: no common point after the start.
   """
-  for points, keys in (("axis", [r.C_E for r in runs]),
+  for points, keys in (("axis", [r.C_E for r in runs]),  # noqa: B007
                        ("steps", [r.step_E for r in runs])):
     at = _shared(keys)
     if at is not None:

@@ -302,7 +302,8 @@ class Transformer(nn.Module):
 
   def unrolled(self, x, position_BxT, seen, cache: KVCache, slot, past):
     keys, values = [], []
-    pasts = [()] * self.cfg.Z if past is None else zip(past.k, past.v)
+    pasts = [()] * self.cfg.Z if past is None else zip(
+        past.k, past.v, strict=True)
     for layer, k, v, each in zip(self.layers, cache.k, cache.v, pasts,
                                  strict=True):
       x, k, v = layer(self.by_rows(x), position_BxT, seen, k, v, slot, each)
@@ -371,7 +372,8 @@ class Transformer(nn.Module):
 
 
 @jax.named_scope("prompts")
-def prompt_cache(model: Transformer, params, prompts: Prompts, dtype) -> KVCache:
+def prompt_cache(model: Transformer, params, prompts: Prompts,
+                 dtype) -> KVCache:
   """Cache [P, S] of prompts; their last tokens are fed later."""
   P, S = prompts.tokens_PxS.shape
   position = jnp.broadcast_to(jnp.arange(S)[None], (P, S))

@@ -157,7 +157,8 @@ def test_the_programs_of_a_paged_sampler():
   assert list(found) == ["prepare", "prefill", "reread", "insert", "decode"]
   # 2 slots of up to 63 positions on each device; keys and values of all layers.
   assert 16 <= sampler.pages <= 2 * 16
-  pool = sampler.pages * 4 * components.shape_of(opened.model.cfg).kv_bytes_per_token(4)
+  pool = sampler.pages * 4 * components.shape_of(
+      opened.model.cfg).kv_bytes_per_token(4)
   assert found["prefill"].beside == found["reread"].beside == pool
   row, _ = compile_lib.compiled(found["decode"])
   assert pool < row.arguments < pool + 1e6

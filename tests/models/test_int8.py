@@ -138,7 +138,8 @@ def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
   reader = model.clone(dtype=cfg.dtype)
   assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
   for s in (sampler, sampler._replace(decode=jax.jit(decode_lib.make_decode(
-      reader, C=cfg.chunk, T=cfg.max_new_tokens, eos=EOS, buffered=True, interrupt=None),
+      reader, C=cfg.chunk, T=cfg.max_new_tokens, eos=EOS, buffered=True,
+      interrupt=None),
                                                      static_argnames="kind"))):
     got = run(model, params, prompts, 3, sampler=s)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
