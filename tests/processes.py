@@ -177,7 +177,8 @@ def differences(one: str, other: str, *, but=()) -> dict[str, float]:
       far = 0.0 if a[name] == b[name] else float("inf")
       if far and name in ROUNDED and None not in (a[name], b[name]):
         gap = abs(a[name] - b[name])
-        # Such as the logp_gap and the KL of equal policies.
-        far = 0.0 if gap < 1e-5 else gap / max(abs(a[name]), abs(b[name]))
+        # The KL of equal policies is rounding, and the logp_gap always.
+        rounding = 1e-5 if name == "logp_gap" else 1e-6
+        far = 0.0 if gap < rounding else gap / max(abs(a[name]), abs(b[name]))
       worst[name] = max(far, worst[name])
   return {name: value for name, value in worst.items() if value}
