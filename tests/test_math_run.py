@@ -131,7 +131,7 @@ def test_a_full_size_shape_that_does_not_fit_its_tokenizer(tmp_path):
 def test_what_random_checkpoint_refuses(tmp_path):
   (tmp_path / "config.json").write_bytes(b"\xff")
   (tmp_path / "there").mkdir()
-  for out, message in (("m", "cannot be read"), ("there", "exists already")):
+  for out, message in (("m", "not a readable"), ("there", "exists already")):
     done = command("launch.random_checkpoint", f"--out={tmp_path}/{out}",
                    f"--config_json={tmp_path}/config.json")
     assert done.returncode == 2 and message in done.stderr, done.stderr
