@@ -21,12 +21,6 @@ def test_resamples_have_the_variance_of_the_mean():
   assert means.var() == pytest.approx(values.var(ddof=1) / 2, rel=0.03)
 
 
-def test_every_configuration_is_one_tick():
-  study, ticks = studies.small_study(), []
-  fitted = bootstrap.fit_curves(study, studies.EXACT, ticks.append)
-  assert ticks == [1] * len(study.configurations) and len(ticks) == len(fitted)
-
-
 def test_without_counts_intervals_come_from_the_scatter():
   study = studies.small_study()
   study = dataclasses.replace(study, per_problem=False, runs=tuple(

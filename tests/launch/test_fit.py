@@ -133,7 +133,7 @@ def test_where_it_is_to_be_written_is_tried_first(tmp_path):
 
 @pytest.mark.parametrize("args, message", [
     ([], "2 inputs are missing"),
-    (["--rollouts=2e6"], "which law?"),
+    (["--rollouts=2e6"], "1 input is missing; give --stratum="),
     (["--rollouts=2.5", "--stratum=easy"], "the nearest is 2"),
     (["--rollouts=1e99", "--stratum=easy"], "1125899906842624"),
     (["--rollouts=many", "--stratum=easy"], "--rollouts=many"),
@@ -144,7 +144,7 @@ def test_where_it_is_to_be_written_is_tried_first(tmp_path):
     (["--rollouts=2e6", "--law=q1-easy", "--stratum=hard"], "yours are hard"),
     (["--hours=9", "--stratum=easy"], "3 inputs are missing; give --m"),
     (["--hours=9", "--stratum=easy", "--machine=v5e-8"], "--model=FOLDER"),
-    (["--sweep", "--rollouts=99"], "--sweep needs"),
+    (["--sweep", "--rollouts=99"], "give --Bp with --n or --B"),
     (["--sweep", "--rollouts=99", "--Bp=3", "--n=2,2"], "2 is given twice"),
     (["--rollouts=2e6", "--stratum=easy", "--out=no/such/plan"], "--out="),
 ])
@@ -157,8 +157,8 @@ def test_bad_questions_are_refused(tmp_path, args, message):
 def test_both_directions_of_the_cost(tmp_path):
   common = ["--stratum=easy", "--machine=v5p-64", "--prompt_tokens=200",
             f"--model={ROOT}/tests/data/qwen2.5-7b", "--response_tokens=2000"]
-  code, out, err = launch("launch.plan", "--rollouts=2e6", *common,
-                          cwd=tmp_path)
+  code, out, err = launch("launch.plan", "--rollouts=2e6", "--explain",
+                          *common, cwd=tmp_path)
   assert code == 0, err
   row = json.loads((tmp_path / "plan.jsonl").read_text())
   hours = row["expected"]["seconds"] / 3600
