@@ -11,26 +11,30 @@ long as it goes on: several sweepers on one file system share the work.
 
 import collections
 import contextlib
+import copy
 import ctypes
 import dataclasses
 import fcntl
 import json
 import os
 import pprint
+import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
 
-from isojax import cli, progress
-from isojax.allocation import Allocation
+from isojax import cli, config_file, plan_file, progress
+from isojax.allocation import Allocation, of_section
 from isojax.errors import InputError, reason
-from isojax.format import many
+from isojax.format import aligned, many
 from isojax.ledger import records, workdir
 
 POLL = 0.5  # seconds between checks of the processes
 EVERY = 30.0  # seconds between two lines of progress
+RECENT = 20  # training steps that give the rate
 TAIL = 1 << 20  # bytes at the end of a file that are read
 MARK = "== "  # begins the lines of a log that the sweeper wrote
 # Exit codes of a run that was asked to stop; the signals are those that arrive
@@ -74,6 +78,62 @@ class Worker:
 
   env: dict[str, str]
   cores: tuple[int, ...]  # empty: all of them
+
+
+# --- from a plan to runs ---
+
+
+def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
+  """Applies a row of a plan to a config; InputError begins with PLAN:LINE."""
+  from isojax import experiment  # loads jax
+  where = f"{path}:{index + 1}"
+  row = plan_file.read_row(lines, index, path=path)
+  config = copy.deepcopy(config)
+  cli.check_given(row["overrides"], where)
+  config_file.override(config, row["overrides"], where)
+  values = config.to_dict()
+  try:
+    alloc = of_section(values["alloc"])
+  except (InputError, TypeError) as error:
+    raise InputError(f"{where}: {error}") from error
+  name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))
+  return Run(os.path.join(root, name), where, values, alloc)
+
+
+def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
+  """The runs of a plan, each once, and what is wrong with other rows.
+
+  Raises:
+    InputError: the plan or the root cannot be used, or the config is no run's.
+  """
+  if "://" in root or ":" in root:
+    raise InputError(f"--root={root}: expected a folder without a colon, on a "
+                     "file system that all machines of the sweep share")
+  config_file.check_run(config)
+  lines = plan_file.read_lines(path)
+  if not lines:
+    raise InputError(f"--plan={path}: has no rows; make it with launch.plan")
+  runs, wrong = {}, []
+  for index in range(len(lines)):
+    try:
+      run = of_row(lines, index, path, config, root)
+      runs.setdefault(run.folder, run)
+    except InputError as error:
+      wrong.append(str(error))
+  return list(runs.values()), wrong
+
+
+def of_shard(runs: list[Run], shard: str | None) -> list[Run]:
+  """The runs of --shard=I/N; all without it."""
+  if shard is None:
+    return runs
+  match = re.fullmatch(r"(\d+)/([1-9]\d*)", shard)
+  if match is None or int(match[1]) >= int(match[2]):
+    raise InputError(f"--shard={shard}: expected I/N with 0 <= I < N")
+  return runs[int(match[1])::int(match[2])]
+
+
+# --- what the files of runs say ---
 
 
 def _tail(path: str) -> list[str]:
@@ -126,6 +186,36 @@ def state_of(run: Run) -> str:
   return "stopped" if os.path.isdir(run.folder) else "waiting"
 
 
+def _cells(run: Run, state: str) -> list[str]:
+  a, kept = run.alloc, records.sound(
+      os.path.join(run.folder, "records.jsonl"))[0]
+  evals = [r for r in kept if r["kind"] == "eval"]
+  best = max(evals, key=lambda r: r["avg"], default=None)
+  rollouts, eta = kept[-1]["rollouts"] if kept else 0, "-"
+  if state == "running" and (
+      train := [r for r in kept if r["kind"] == "train"][-RECENT:]):
+    sampled = statistics.mean(
+        r["Bp"] * r["n"] * (1 + r["refilled"]) for r in train)
+    seconds = statistics.median(sum(records.phases(r)) for r in train)
+    eta = progress.clock((a.C - rollouts) / sampled * seconds)
+  return [run.name, state, str(run.config["seed"]), str(a.Bp), str(a.n),
+          f"{rollouts:,}/{a.C:,}", "-" if best is None else (
+              f"{best['avg']:.4f} ± {best['avg_se']:.4f} at {best['step']}"),
+          eta]
+
+
+def table(runs: list[Run]) -> str:
+  """A line for each run; below it, the last error of each failed run."""
+  states = [state_of(run) for run in runs]
+  lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
+           *map(_cells, runs, states)]
+  failed = [run for run, state in zip(runs, states, strict=True)
+            if state == "failed"]
+  return "\n".join([aligned(lines), *(
+      f"{run.name} ({run.source}): {last_error(run)[1]}"
+      for run in failed)])
+
+
 # --- the devices of this machine ---
 
 # jax is asked in a process of its own: who sees accelerators also takes them.
@@ -149,6 +239,11 @@ def workers_here(count: int | None, per_run: int) -> list[Worker]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     ids = visible.split(",") if visible and platform == "gpu" else ids
   return split_devices(platform, ids, count, per_run)
+
+
+def devices_of_mesh(config) -> int:
+  """Devices of a run."""
+  return config.mesh.data * config.mesh.fsdp * config.mesh.tensor
 
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int

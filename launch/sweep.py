@@ -14,7 +14,6 @@ import sys
 from absl import flags
 
 from isojax import cli, progress, sweeper
-from isojax.api import sweeps
 
 _PLAN = flags.DEFINE_list(
     "plan", None, "Plans of launch.plan, separated by commas.", required=True)
@@ -68,7 +67,7 @@ def queue(runs: list[sweeper.Run]) -> None:
 def main(_) -> int:
   runs, wrong = {}, []
   for path in _PLAN.value:
-    found, refused = sweeps.of_plan(path, _CONFIG.value, _ROOT.value)
+    found, refused = sweeper.of_plan(path, _CONFIG.value, _ROOT.value)
     runs |= {run.folder: run for run in found}
     wrong += refused
   runs = list(runs.values())
@@ -77,14 +76,14 @@ def main(_) -> int:
   if _SLURM.value is not None:
     queue(runs)
     return cli.BAD_INPUT if wrong else 0
-  runs = sweeps.of_shard(runs, _SHARD.value)
+  runs = sweeper.of_shard(runs, _SHARD.value)
   if runs and not _STATUS.value:
-    per_run = _DEVICES.value or sweeps.devices_of_mesh(_CONFIG.value)
+    per_run = _DEVICES.value or sweeper.devices_of_mesh(_CONFIG.value)
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
                      _TRIES.value):
       progress.say("stopped by a signal; the same command resumes the sweep")
       return cli.PREEMPTED
-  print(sweeps.table(runs))
+  print(sweeper.table(runs))
   failed = [run for run in runs if sweeper.state_of(run) == "failed"]
   if failed and not _STATUS.value:
     progress.say(f"{len(failed)} runs failed; their output is in "

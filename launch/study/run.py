@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 from isojax import cli, config_file, sweeper
-from isojax.api import sweeps
 from isojax.errors import InputError
 from isojax.ledger import records
 from launch.study import arms, ledger
@@ -48,7 +47,7 @@ def sweep(config, root: str, workers: int | None) -> str:
   os.makedirs(root, exist_ok=True)
   records.replace(plan, arms.plan(arms.planned(part), config).encode())
   if sweeper.sweep(planned_runs(config, root), sweeper.workers_here(
-      workers, sweeps.devices_of_mesh(config)), tries=3):
+      workers, sweeper.devices_of_mesh(config)), tries=3):
     sys.exit(cli.PREEMPTED)
   return collect(config, root)
 
@@ -56,7 +55,7 @@ def sweep(config, root: str, workers: int | None) -> str:
 def planned_runs(config, root: str) -> list[sweeper.Run]:
   """The runs of the part's plan in a root."""
   part = read_part(cli.config_path(sys.argv))
-  runs, wrong = sweeps.of_plan(
+  runs, wrong = sweeper.of_plan(
       os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
   if wrong:
     raise InputError("; ".join(wrong))

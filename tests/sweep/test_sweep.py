@@ -13,7 +13,6 @@ import pytest
 
 from configs import hard
 from isojax import cli, config_file, experiment, plan_file, sweeper
-from isojax.api import sweeps
 from isojax.errors import InputError
 from isojax.ledger import records, workdir
 from launch import slurm
@@ -30,7 +29,7 @@ def rows(*cells, C=256, seeds=(0,)):
 
 def runs_of(tmp_path, text, config=None, root="root"):
   (tmp_path / "plan.jsonl").write_text(text)
-  return sweeps.of_plan(str(tmp_path / "plan.jsonl"),
+  return sweeper.of_plan(str(tmp_path / "plan.jsonl"),
                         config or hard.get_config(), str(tmp_path / root))
 
 
@@ -84,7 +83,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
 @pytest.mark.parametrize("shard, count", [
     (None, [0, 1, 2, 3, 4]), ("0/2", [0, 2, 4]), ("1/2", [1, 3]), ("5/6", [])])
 def test_shards(shard, count):
-  assert sweeps.of_shard(list(range(5)), shard) == count
+  assert sweeper.of_shard(list(range(5)), shard) == count
 
 
 # --- sweepers, as processes ---
@@ -285,7 +284,7 @@ def test_the_table(tmp_path):
   assert fail.ended() == 1
   going = sweeper.start(runs[1], sweeper.Worker({}, ()), ["sleep", "60"])
   assert sweeper.start(runs[1], sweeper.Worker({}, ()), ["true"]) is None
-  lines = sweeps.table(runs).splitlines()
+  lines = sweeper.table(runs).splitlines()
   going.kill()
   assert [line.split() for line in lines[1:5]] == [
       [runs[0].name, "finished", "0", "8", "4", "256/256", "0.8000", "±",
