@@ -1,0 +1,297 @@
+"""Which n gives the most signal per rollout, measured at one policy.
+
+  python -m launch.noise --workdir=runs/hard-RUN_ID --step=50
+  python -m launch.noise --config=configs/hard.py --config.alloc.Bp=16
+
+Samples --n rollouts of each of --problems training problems, cuts them into
+groups of 2, 4, ..., n, and computes the gradient g of every group with the
+run's own loss. The gradient of a step is the mean over its groups, so with B
+rollouts its squared signal-to-noise ratio is |E g|^2 / (tr Cov g * n / B). The
+best n has the largest |E g|^2 / (n tr Cov g). At B = n tr Cov g / |E g|^2, the
+critical batch, signal and noise are equal: below it twice the rollouts of a
+step halve the steps, above it they hardly do (McCandlish et al. 2018,
+arXiv 1812.06162).
+
+It says what one step at this policy learns, not where training ends.
+"""
+
+import json
+import os
+import typing
+
+from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isojax import cli, components, format, preemption, progress, rng
+from isojax import mesh as mesh_lib
+from isojax import rollouts as rollouts_lib
+from isojax import state as state_lib
+from isojax.api import configs
+from isojax.components import Setup
+from isojax.errors import InputError
+from isojax.frontier import bootstrap
+from isojax.ledger import checkpoint, records
+from isojax.rl import advantages, algorithm, rewards
+from isojax.rl import update as update_lib
+from isojax.types import Prompts, Rollouts
+
+_CONFIG = cli.define_config("configs/hard.py", required=False)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder of a run, instead of --config.")
+_STEP = flags.DEFINE_integer(
+    "step", None, "Step of its checkpoint; by default the newest.")
+_PROBLEMS = flags.DEFINE_integer(
+    "problems", 64, "Training problems, the first ones of the stratum.",
+    lower_bound=4)
+_N = flags.DEFINE_integer(
+    "n", 128, "Rollouts of each problem, the largest group; a power of two.",
+    lower_bound=4)
+_SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
+_OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
+
+SKETCH = 2**14  # numbers that stand for a gradient
+DRAWS = 1000  # bootstrap draws over problems
+
+
+class Graded(typing.NamedTuple):
+  """The same number of graded rollouts of each problem, problem-major."""
+
+  prompts: Prompts
+  rollouts: Rollouts
+  reward_PxN: np.ndarray
+
+
+class Gradients(typing.NamedTuple):
+  """The group gradients of one n."""
+
+  n: int
+  informative: float  # share of groups whose rewards differ
+  mean_PxK: np.ndarray  # of the groups of each problem, sketched
+  square_P: np.ndarray  # mean of their squared norms
+
+
+class Estimate(typing.NamedTuple):
+  """Signal and noise of one n; draw 0 is the data."""
+
+  n: int
+  informative: float
+  signal_D: np.ndarray  # |E g|^2, without bias, so it may be negative
+  noise_D: np.ndarray  # tr Cov g
+
+  @property
+  def per_rollout_D(self) -> np.ndarray:
+    """0 where no problem of a draw has a gradient."""
+    return np.divide(self.signal_D, self.n * self.noise_D,
+                     out=np.zeros(len(self.noise_D)), where=self.noise_D > 0)
+
+
+def sketch(tree, seed: int):
+  """A count sketch [K] of a tree, whose products estimate those of trees.
+
+  Each number is added, with a random sign, to a random one of K sums.
+  """
+  out = jnp.zeros(SKETCH, jnp.float32)
+  for i, leaf in enumerate(jax.tree.leaves(tree)):
+    at, sign = jax.random.split(jax.random.fold_in(jax.random.key(seed), i))
+    out += jax.ops.segment_sum(
+        leaf.ravel().astype(jnp.float32)
+        * jax.random.rademacher(sign, (leaf.size,), jnp.float32),
+        jax.random.randint(at, (leaf.size,), 0, SKETCH), SKETCH)
+  return out
+
+
+def make_gradient(setup: Setup, trained, base, seed: int):
+  """gradient(batches) -> (sketch [K], squared norm), of the run's loss."""
+  e, mesh = setup.e, setup.model.mesh
+  start, accumulate, _ = update_lib.make_update(
+      setup.model, components.make_optimizer(e)[0], e.recipe.loss,
+      e.model.lora).programs
+  reduced = jax.jit(
+      lambda tree: (sketch(tree, seed), sum(
+          jnp.vdot(x, x) for x in jax.tree.leaves(tree))),
+      out_shardings=mesh_lib.replicated(mesh))
+
+  def gradient(batches):
+    carry = start()
+    for batch in batches:
+      carry = accumulate((trained, None), base, carry, update_lib.place(
+          batch, mesh), np.float32(e.sampler.temperature))
+    return jax.device_get(reduced(carry[0]))
+
+  return gradient
+
+
+def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
+                    advance) -> Gradients:
+  """The gradients of all groups of n rollouts.
+
+  A step has one group of each problem. The mean of its P group gradients is
+  the gradient of the step.
+
+  Args:
+    setup: names the loss.
+    graded: rollouts of each problem, a multiple of n.
+    n: rollouts of a group.
+    gradient: of `make_gradient`.
+    advance: called with the number of groups that are done.
+  """
+  cfg, G = setup.e.recipe.loss, mesh_lib.blocks(setup.model.mesh)
+  P, N = graded.reward_PxN.shape
+  mean_PxK, square_P = np.zeros((P, SKETCH)), np.zeros(P)
+  signals = 0
+  for first in range(0, N, n):
+    row_Pxn = np.arange(P)[:, None] * N + first + np.arange(n)
+    reward_Pxn = graded.reward_PxN[:, first:first + n]
+    signals += advantages.informative(
+        reward_Pxn, np.ones((P, n), bool)).sum()
+    step = jax.tree.map(lambda x: x[row_Pxn.ravel()], graded.rollouts)  # noqa: B023
+    columns = algorithm.of_all(reward_Pxn, step, cfg)
+    for p in range(P):
+      one = slice(p * n, (p + 1) * n)
+      batches = update_lib.assemble(
+          jax.tree.map(lambda x: x[p:p + 1], graded.prompts),  # noqa: B023
+          jax.tree.map(lambda x: x[one], step),  # noqa: B023
+          {name: value[one] for name, value in columns.items()}, n=n, G=G,
+          cfg=cfg)
+      if batches:  # else the gradient is 0
+        value_K, square = gradient(batches)
+        mean_PxK[p] += P * value_K * n / N
+        square_P[p] += P**2 * square * n / N
+    advance(P)
+  return Gradients(n, signals * n / (P * N), mean_PxK, square_P)
+
+
+def estimate(g: Gradients, weight_DxP) -> Estimate:
+  """Signal and noise for each draw of problems.
+
+  |E g|^2 is the mean product of gradients of two different problems, which no
+  noise biases; tr Cov g = E |g|^2 - |E g|^2.
+  """
+  gram_PxP = g.mean_PxK @ g.mean_PxK.T
+  pairs_D = weight_DxP.sum(1)**2 - (weight_DxP**2).sum(1)
+  signal_D = (np.einsum("dp,pq,dq->d", weight_DxP, gram_PxP, weight_DxP)
+              - weight_DxP**2 @ np.diag(gram_PxP)) / pairs_D
+  second_D = weight_DxP @ g.square_P / weight_DxP.sum(1)
+  return Estimate(g.n, g.informative, signal_D, second_D - signal_D)
+
+
+def measure(setup: Setup, params, trained, base, *, P: int, N: int,
+            seed: int) -> list[Estimate]:
+  """Signal and noise of groups of 2, 4, ..., N rollouts.
+
+  Args:
+    setup: without a learner.
+    params: to sample from.
+    trained, base: what the gradient is of; see components.Learner.base.
+    P: problems.
+    N: rollouts of each, a power of two.
+    seed: of rollouts, projection and bootstrap.
+  """
+  e, problems = setup.e, setup.stratum.train[:P]
+  prompts = jax.tree.map(lambda x: x[:P], setup.train)
+  with rollouts_lib.grading(setup) as grader:
+    rollouts, graded, *_ = rollouts_lib.sample_problems(
+        setup, grader, params, problems, prompts, N, rng.stream(seed, "noise"),
+        e.sampler, preemption.Stop())
+  reward_PxN = rewards.shaped(
+      graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
+      format_coef=e.task.format_coef).reshape(P, N)
+  gradient = make_gradient(setup, trained, base, seed)
+  weight_DxP = bootstrap.weights(P, P, DRAWS, np.random.default_rng(seed))
+  sizes = [2**i for i in range(1, N.bit_length())]
+  with progress.track(P * (N - 1), "gradients", "groups") as advance:
+    return [estimate(group_gradients(
+        setup, Graded(prompts, rollouts, reward_PxN), n, gradient, advance),
+                     weight_DxP) for n in sizes]
+
+
+def best(estimates: list[Estimate]) -> tuple[int, tuple[int, int]]:
+  """The n with the most signal per rollout, and its 95 % interval."""
+  at_D = np.argmax([x.per_rollout_D for x in estimates], axis=0)
+  low, high = np.quantile(at_D[1:], bootstrap.QUANTILES, method="nearest")
+  return estimates[at_D[0]].n, (estimates[low].n, estimates[high].n)
+
+
+def table(estimates: list[Estimate]) -> str:
+  """A line for each n, and what follows."""
+  n, interval = best(estimates)
+  top = next(x for x in estimates if x.n == n)
+  if bootstrap.percentiles(top.signal_D)[0] <= 0:
+    said = ("The signal is not resolved from 0, so no n can be chosen: take "
+            "more --problems.")
+  else:
+    said = (f"At this policy n = {n} has the most signal per rollout (95 % of "
+            f"the draws of problems: n = {interval[0]} to {interval[1]}).")
+  lines = [["n", "groups with a signal", "|signal|", "noise",
+            "critical batch", f"signal per rollout, n = {n} is 1"]]
+  for x in estimates:
+    signal, noise = x.signal_D[0], x.noise_D[0]
+    share_D = x.per_rollout_D / top.per_rollout_D[0]
+    lines.append([
+        str(x.n), f"{x.informative:.0%}",
+        format.number(max(signal, 0.0)**0.5), format.number(noise**0.5),
+        format.rounded(1 / x.per_rollout_D[0]) if signal > 0 else format.NONE,
+        f"{share_D[0]:.2f} "
+        f"{format.pair(bootstrap.percentiles(share_D), '{:.2f}'.format)}"])
+  return f"{format.aligned(lines)}\n{said}"
+
+
+def check(setup: Setup) -> None:
+  """InputError for what cannot be measured."""
+  e, N = setup.e, _N.value
+  if N & (N - 1):
+    raise InputError(f"--n={N}: expected a power of two")
+  if _PROBLEMS.value > len(setup.train.len_P):
+    raise InputError(f"--problems={_PROBLEMS.value}: the stratum has "
+                     f"{len(setup.train.len_P)} training problems")
+  if algorithm.scored_columns(e.recipe.loss, e.recipe.updates, e.recipe.critic
+                              ) or (e.recipe.loss.advantage
+                                    in advantages.TOKEN_ADVANTAGES):
+    raise InputError(
+        "launch.noise needs a recipe with one update a step, whose advantages "
+        "follow from rewards alone: no critic, no advantage of tokens, no KL "
+        "in the reward")
+
+
+def opened(source) -> tuple[Setup, typing.Any]:
+  """The setup and the trained parameters of a config or a workdir."""
+  config = configs.config(source)
+  setup = components.prepare(config)
+  check(setup)
+  tx, _ = components.make_optimizer(setup.e)
+  if _WORKDIR.value is None:
+    return setup, components.first_state(setup, tx).params
+  setup, *_ = state_lib.as_stored(setup, config.to_dict(), source, run_id=None,
+                                  evaluate=True)
+  step, trained = checkpoint.restore_params(
+      os.path.join(source, state_lib.CHECKPOINTS), _STEP.value,
+      components.abstract_state(setup, tx).params, setup.run_id)
+  progress.say(f"{source}: step {step}")
+  return setup, trained
+
+
+def main(_) -> None:
+  if (_WORKDIR.value is None) == (_CONFIG.value is None):
+    raise InputError("expected --workdir, a run, or --config")
+  setup, trained = opened(_WORKDIR.value or _CONFIG.value)
+  frozen = components.frozen_base(setup)
+  params = components.merged(setup, frozen, trained)
+  base = (components.base_params(setup) if setup.e.recipe.loss.kl_coef
+          else frozen)
+  estimates = measure(setup, params, trained, base, P=_PROBLEMS.value,
+                      N=_N.value, seed=_SEED.value)
+  print(table(estimates))
+  if _OUT.value is not None:
+    n, interval = best(estimates)
+    records.replace(_OUT.value, json.dumps({
+        "n": n, "n_interval": interval, "estimates": [
+            {"n": x.n, "informative": x.informative,
+             "signal": x.signal_D[0], "noise": x.noise_D[0],
+             "signal_interval": bootstrap.percentiles(x.signal_D)}
+            for x in estimates]}).encode())
+
+
+if __name__ == "__main__":
+  cli.run(main)

@@ -1,0 +1,119 @@
+"""launch.noise: signal and noise of the gradient of a group."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from isojax import components, config_file
+from isojax import mesh as mesh_lib
+from isojax.rl import algorithm
+from isojax.rl import update as update_lib
+from isojax.sampling import engine
+from isojax import rng
+from launch import noise
+from tests import few
+from tests.command import run as command
+
+ONE = np.ones((2, 2))  # two draws that weigh both problems once
+
+
+def test_signal_and_noise_of_two_problems_by_hand():
+  """Gradients (3, 1) and (1, -1) in all groups, and noise around them."""
+  mean_PxK = np.array([[3.0, 1.0], [1.0, -1.0]])
+  found = noise.estimate(
+      noise.Gradients(4, 1.0, mean_PxK, np.array([11.0, 5.0])), ONE)
+  # E g * E g' = 3 * 1 - 1 * 1 = 2; E |g|^2 = (11 + 5) / 2 = 8.
+  np.testing.assert_allclose(found.signal_D, 2.0)
+  np.testing.assert_allclose(found.noise_D, 6.0)
+  np.testing.assert_allclose(found.per_rollout_D, 2 / (4 * 6))
+
+
+def test_a_problem_that_is_drawn_twice_makes_no_pair_with_itself():
+  mean_PxK = np.array([[3.0, 1.0], [1.0, -1.0], [0.0, 2.0]])
+  found = noise.estimate(noise.Gradients(
+      2, 1.0, mean_PxK, np.array([10.0, 2.0, 4.0])), np.array([[2.0, 1, 0]]))
+  np.testing.assert_allclose(found.signal_D, 2.0)  # of problems 0 and 1 alone
+  np.testing.assert_allclose(found.noise_D, (2 * 10 + 2) / 3 - 2)
+
+
+def test_products_of_sketches_are_those_of_the_trees():
+  keys = jax.random.split(jax.random.key(0), 4)
+  one = {"a": jax.random.normal(keys[0], (300, 70)),
+         "b": jax.random.normal(keys[1], (5000,))}
+  other = jax.tree.map(lambda x: x + 1, one)
+  exact = sum(jnp.vdot(x, y) for x, y in zip(
+      jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+  found = jnp.vdot(noise.sketch(one, 0), noise.sketch(other, 0))
+  # Standard deviation |a| |b| / sqrt(K), 1.1 % of the product here.
+  assert found == pytest.approx(float(exact), rel=0.05)
+  assert noise.sketch(one, 1) != pytest.approx(noise.sketch(one, 0))
+
+
+@pytest.fixture(scope="module")
+def graded():
+  """A setup, its parameters, and rollouts with rewards that were drawn."""
+  config = config_file.read_config("configs/hard.py")
+  config.task.stratum = few.easy()
+  config.update(alloc=dict(Bp=3, n=8), sampler=dict(slots=24))
+  config.recipe.loss.advantage = "centered"
+  setup = components.prepare(config)
+  params = components.base_params(setup)
+  prompts = jax.tree.map(lambda x: x[:3], setup.train)
+  rollouts = engine.sample_all(setup.sampler, params, prompts, 8,
+                               rng.stream(0, "noise"), temperature=1.0,
+                               top_p=1.0)
+  reward_PxN = np.random.default_rng(0).integers(0, 2, (3, 8)).astype(float)
+  return setup, params, noise.Graded(prompts, rollouts, reward_PxN)
+
+
+def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
+  setup, params, data = graded
+  found = noise.group_gradients(
+      setup, data, 8, noise.make_gradient(setup, params, None, 0),
+      lambda count: None)
+  # The step in one update.
+  loss, mesh = setup.e.recipe.loss, setup.model.mesh
+  start, accumulate, _ = update_lib.make_update(
+      setup.model, components.make_optimizer(setup.e)[0], loss).programs
+  carry = start()
+  for batch in update_lib.assemble(
+      data.prompts, data.rollouts, algorithm.of_all(
+          data.reward_PxN, data.rollouts, loss), n=8,
+      G=mesh_lib.blocks(mesh), cfg=loss):
+    carry = accumulate((params, None), None, carry,
+                       update_lib.place(batch, mesh), np.float32(1.0))
+  step_K = np.asarray(noise.sketch(carry[0], 0))
+  np.testing.assert_allclose(
+      found.mean_PxK.mean(0), step_K, atol=1e-5 * np.abs(step_K).max())
+
+
+def test_groups_of_half_the_size_have_their_own_advantages(graded):
+  """Centred rewards of n = 2 (0, 1) and (1, 1): -1/2, 1/2, 0, 0."""
+  setup, params, data = graded
+  reward_PxN = np.zeros((3, 8))
+  reward_PxN[0, 1:4] = 1.0
+  found = noise.group_gradients(
+      setup, data._replace(reward_PxN=reward_PxN), 2,
+      noise.make_gradient(setup, params, None, 0), lambda count: None)
+  assert found.informative == 1 / 12  # of three problems with four groups each
+  assert np.any(found.mean_PxK[0]) and not np.any(found.mean_PxK[1:])
+  # One of four groups has a gradient: its square is 4 times the mean, and the
+  # mean gradient is a quarter of it.
+  np.testing.assert_allclose(
+      np.sum(found.mean_PxK[0]**2) * 16, found.square_P[0] * 4, rtol=0.05)
+
+
+def test_the_command(tmp_path):
+  out = tmp_path / "noise.json"
+  words = ["--config=configs/hard.py", f"--config.task.stratum={few.easy()}",
+           "--problems=6", "--n=4"]
+  done = command("launch.noise", *words, f"--out={out}")
+  assert done.returncode == 0, done.stderr
+  assert "signal per rollout" in done.stdout
+  assert [x["n"] for x in json.loads(out.read_text())["estimates"]] == [2, 4]
+  wrong = command("launch.noise", *words[:3], "--n=6")
+  assert (wrong.returncode, wrong.stderr) == (
+      2, "isojax: --n=6: expected a power of two\n")
