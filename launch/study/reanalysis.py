@@ -282,6 +282,38 @@ def epochs(one: Ledger) -> dict:
           "base_all": float(np.mean([r.value_ExQ[0].mean() for r in runs]))}
 
 
+def shortened(run: LedgerRun, Q: int) -> LedgerRun:
+  """A run with the first Q validation problems."""
+  return dataclasses.replace(run, evals=tuple(
+      line | {"correct": line["correct"][:Q]} for line in run.evals))
+
+
+def rates(one: Ledger, many: Ledger) -> dict:
+  """The hypotheses rate1 to rate3 of registered.json, and the rule's means.
+
+  Args:
+    one: the part rate2500, whose arms are a half and a quarter of the rate.
+    many: at the rate, from which the seeds of `one` are taken.
+  """
+  C = float(one.part.C)
+  half, quarter = (one.of_arm(arm.name) for arm in one.part.arms)
+  seeds = {run.head["seed"] for run in half}
+  whole = [run for run in many.of_arm() if run.head["seed"] in seeds]
+  shared = [[shortened(run, 300) for run in runs]
+            for runs in (whole, half, quarter)]
+  at = [windows.table(runs, [C]) for runs in shared]
+  full = [windows.table(runs, [C]) for runs in (half, quarter)]
+  equal = [entropy(runs) for runs in shared[:2]]
+  nats = ENTROPIES.index(0.2)
+  return {
+      "rate1": windows.estimate(at[1].mean((2, 8), [C])
+                                - at[0].mean((2, 8), [C])),
+      "rate2": windows.estimate(full[1].of(128)[:, 0] - full[0].of(128)[:, 0]),
+      "rate3": float(np.mean([equal[1][n][nats] - equal[0][n][nats]
+                              for n in (8, 32)])),
+      "means": [windows.estimate(t.mean((2, 8, 32), [C])) for t in at]}
+
+
 def law(one: Ledger, options=windows.OPTIONS):
   """The fit of n*(C) to the grid of n of a part, as launch.fit makes it."""
   return analysis.analyse(ledger.study(one.of_arm(), path=one.path), options)

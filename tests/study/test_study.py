@@ -213,3 +213,33 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
   assert e["a"] == 500.0 and e["D"] == 16 and e["missing"] == 0  # 8,000 / 16
   assert e["b1"] < 0.02 and e["b2"] == pytest.approx(0.5, abs=0.03)
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
+
+
+def test_the_hypotheses_of_the_rate():
+  """Half the rate is 0.2 higher for n = 2 and 8, a quarter 0.1 lower."""
+  def runs(level, arm, seeds):
+    made = [ledgers.run((level / 2, level), n=n, seed=seed, Q=2000,
+                        reward=(.1, .1)) for n in (2, 8, 32, 128)
+            for seed in seeds]
+    # Entropy is 1 at the first evaluation and 0 at the second.
+    return [dataclasses.replace(
+        run, head=run.head | {"arm": arm},
+        updates=tuple(u | {"entropy": 1.0 - i} for i, u in enumerate(
+            run.updates))) for run in made]
+
+  part = arms.Part("rate2500", 2000, tuple(
+      arms.Arm(name, (2, 8, 32, 128), (0, 1), {}) for name in "hq"))
+  many = arms.Part("many", 2000, (arms.Arm("", (2, 8, 32, 128), (0, 1, 2), {}),))
+  found = reanalysis.rates(
+      ledger.Ledger("x", "abc", part, tuple(
+          runs(0.6, "h", (0, 1)) + runs(0.3, "q", (0, 1)))),
+      ledger.Ledger("y", "abc", many, tuple(
+          # The third seed, which the rate's part does not have, is far off.
+          runs(0.4, "", (0, 1)) + runs(0.9, "", (2,)))))
+  assert found["rate1"][0] == pytest.approx(0.2, abs=0.02)
+  assert found["rate2"][0] == pytest.approx(-0.3, abs=0.02)
+  assert [value for value, _ in found["means"]] == pytest.approx(
+      [0.4, 0.6, 0.3], abs=0.02)
+  # At 0.2 nats: 0.2 + 0.8 of the way from half the level to the level, on a
+  # line over log C.
+  assert found["rate3"] == pytest.approx(0.2 * (1 + 0.8) / 2, abs=0.02)
