@@ -3,14 +3,21 @@
   python -m launch.noise --workdir=runs/hard-RUN_ID --step=50
   python -m launch.noise --config=configs/hard.py --config.alloc.Bp=16
 
-Samples --n rollouts of each of --problems training problems, cuts them into
-groups of 2, 4, ..., n, and computes the gradient g of every group with the
-run's own loss. The gradient of a step is the mean over its groups, so with B
-rollouts its squared signal-to-noise ratio is |E g|^2 / (tr Cov g * n / B). The
-best n has the largest |E g|^2 / (n tr Cov g). At B = n tr Cov g / |E g|^2, the
-critical batch, signal and noise are equal: below it twice the rollouts of a
-step halve the steps, above it they hardly do (McCandlish et al. 2018,
-arXiv 1812.06162).
+Samples --rollouts answers to each of --problems training problems, cuts them
+into groups of n = 2, 4, ..., and computes the gradient g of every group with
+the run's own loss. Products of gradients of two different problems have the
+mean `transfer`: what a step on one problem does for another one. Products of
+two groups of one problem have the mean `own`. On D training problems
+
+  signal = transfer + (own - transfer) / D  = |E g|^2
+  noise  = E |g|^2 - signal                 = tr Cov g
+
+The gradient of a step is the mean over its groups, so with B rollouts its
+squared signal-to-noise ratio is signal / (noise * n / B), and the best n has
+the largest signal / (n * noise). At the critical batch, B = n * noise / signal,
+both are equal: below it twice the rollouts of a step halve the steps, above it
+they hardly do (McCandlish et al. 2018, arXiv 1812.06162). Where transfer is not
+above 0, training goes on to learn its problems and no others.
 
 It says what one step at this policy learns, not where training ends.
 """
@@ -45,9 +52,9 @@ _STEP = flags.DEFINE_integer(
 _PROBLEMS = flags.DEFINE_integer(
     "problems", 64, "Training problems, the first ones of the stratum.",
     lower_bound=4)
-_N = flags.DEFINE_integer(
-    "n", 128, "Rollouts of each problem, the largest group; a power of two.",
-    lower_bound=4)
+_ROLLOUTS = flags.DEFINE_integer(
+    "rollouts", 256, "Of each problem, a power of two; the largest group has "
+    "half of them.", lower_bound=4)
 _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
 _OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
 
@@ -73,18 +80,27 @@ class Gradients(typing.NamedTuple):
 
 
 class Estimate(typing.NamedTuple):
-  """Signal and noise of one n; draw 0 is the data."""
+  """Signal and noise of one n, for each draw of problems K; 0 is the data.
+
+  Estimates are without bias, so they may be negative.
+  """
 
   n: int
   informative: float
-  signal_D: np.ndarray  # |E g|^2, without bias, so it may be negative
-  noise_D: np.ndarray  # tr Cov g
+  own_K: np.ndarray
+  transfer_K: np.ndarray
+  second_K: np.ndarray  # E |g|^2
 
-  @property
-  def per_rollout_D(self) -> np.ndarray:
-    """0 where no problem of a draw has a gradient."""
-    return np.divide(self.signal_D, self.n * self.noise_D,
-                     out=np.zeros(len(self.noise_D)), where=self.noise_D > 0)
+  def signal_K(self, D: int) -> np.ndarray:
+    """|E g|^2 on D training problems."""
+    return self.transfer_K + (self.own_K - self.transfer_K) / D
+
+  def per_rollout_K(self, D: int) -> np.ndarray:
+    """signal / (n * noise); 0 where no problem of a draw has a gradient."""
+    signal_K = self.signal_K(D)
+    noise_K = self.n * (self.second_K - signal_K)
+    return np.divide(signal_K, noise_K, out=np.zeros(len(noise_K)),
+                     where=noise_K > 0)
 
 
 def sketch(tree, seed: int):
@@ -163,30 +179,35 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   return Gradients(n, signals * n / (P * N), mean_PxK, square_P)
 
 
-def estimate(g: Gradients, weight_DxP) -> Estimate:
-  """Signal and noise for each draw of problems.
+def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
+  """Own signal, transfer and second moment for each draw of problems.
 
-  |E g|^2 is the mean product of gradients of two different problems, which no
-  noise biases; tr Cov g = E |g|^2 - |E g|^2.
+  Args:
+    g: the gradients.
+    weight_KxP: how often each problem is in a draw.
+    groups: of each problem, at least 2.
   """
   gram_PxP = g.mean_PxK @ g.mean_PxK.T
-  pairs_D = weight_DxP.sum(1)**2 - (weight_DxP**2).sum(1)
-  signal_D = (np.einsum("dp,pq,dq->d", weight_DxP, gram_PxP, weight_DxP)
-              - weight_DxP**2 @ np.diag(gram_PxP)) / pairs_D
-  second_D = weight_DxP @ g.square_P / weight_DxP.sum(1)
-  return Estimate(g.n, g.informative, signal_D, second_D - signal_D)
+  own_P = (groups * np.diag(gram_PxP) - g.square_P) / (groups - 1)
+  count_K = weight_KxP.sum(1)
+  squares_KxP = weight_KxP**2  # a problem makes no pair with itself
+  transfer_K = (np.einsum("kp,pq,kq->k", weight_KxP, gram_PxP, weight_KxP)
+                - squares_KxP @ np.diag(gram_PxP)) / (
+                    count_K**2 - squares_KxP.sum(1))
+  return Estimate(g.n, g.informative, weight_KxP @ own_P / count_K, transfer_K,
+                  weight_KxP @ g.square_P / count_K)
 
 
 def measure(setup: Setup, params, trained, base, *, P: int, N: int,
             seed: int) -> list[Estimate]:
-  """Signal and noise of groups of 2, 4, ..., N rollouts.
+  """Signal and noise of groups of 2, 4, ..., N / 2 rollouts.
 
   Args:
     setup: without a learner.
     params: to sample from.
     trained, base: what the gradient is of; see components.Learner.base.
     P: problems.
-    N: rollouts of each, a power of two.
+    N: rollouts of each, a power of two; groups have at most half of them.
     seed: of rollouts, projection and bootstrap.
   """
   e, problems = setup.e, setup.stratum.train[:P]
@@ -199,50 +220,52 @@ def measure(setup: Setup, params, trained, base, *, P: int, N: int,
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef).reshape(P, N)
   gradient = make_gradient(setup, trained, base, seed)
-  weight_DxP = bootstrap.weights(P, P, DRAWS, np.random.default_rng(seed))
-  sizes = [2**i for i in range(1, N.bit_length())]
-  with progress.track(P * (N - 1), "gradients", "groups") as advance:
+  weight_KxP = bootstrap.weights(P, P, DRAWS, np.random.default_rng(seed))
+  sizes = [2**i for i in range(1, N.bit_length() - 1)]
+  with progress.track(P * (N - 2), "gradients", "groups") as advance:
     return [estimate(group_gradients(
         setup, Graded(prompts, rollouts, reward_PxN), n, gradient, advance),
-                     weight_DxP) for n in sizes]
+                     weight_KxP, N // n) for n in sizes]
 
 
-def best(estimates: list[Estimate]) -> tuple[int, tuple[int, int]]:
+def best(estimates: list[Estimate], D: int) -> tuple[int, tuple[int, int]]:
   """The n with the most signal per rollout, and its 95 % interval."""
-  at_D = np.argmax([x.per_rollout_D for x in estimates], axis=0)
-  low, high = np.quantile(at_D[1:], bootstrap.QUANTILES, method="nearest")
-  return estimates[at_D[0]].n, (estimates[low].n, estimates[high].n)
+  at_K = np.argmax([x.per_rollout_K(D) for x in estimates], axis=0)
+  low, high = np.quantile(at_K[1:], bootstrap.QUANTILES, method="nearest")
+  return estimates[at_K[0]].n, (estimates[low].n, estimates[high].n)
 
 
-def table(estimates: list[Estimate]) -> str:
+def table(estimates: list[Estimate], D: int) -> str:
   """A line for each n, and what follows."""
-  n, interval = best(estimates)
+  n, (low, high) = best(estimates, D)
   top = next(x for x in estimates if x.n == n)
-  if bootstrap.percentiles(top.signal_D)[0] <= 0:
-    said = ("The signal is not resolved from 0, so no n can be chosen: take "
-            "more --problems.")
-  else:
-    said = (f"At this policy n = {n} has the most signal per rollout (95 % of "
-            f"the draws of problems: n = {interval[0]} to {interval[1]}).")
-  lines = [["n", "groups with a signal", "|signal|", "noise",
+  lines = [["n", "groups with a signal", "own", "transfer", "signal", "noise",
             "critical batch", f"signal per rollout, n = {n} is 1"]]
   for x in estimates:
-    signal, noise = x.signal_D[0], x.noise_D[0]
-    share_D = x.per_rollout_D / top.per_rollout_D[0]
+    signal = x.signal_K(D)[0]
+    share_K = x.per_rollout_K(D) / top.per_rollout_K(D)[0]
     lines.append([
-        str(x.n), f"{x.informative:.0%}",
-        format.number(max(signal, 0.0)**0.5), format.number(noise**0.5),
-        format.rounded(1 / x.per_rollout_D[0]) if signal > 0 else format.NONE,
-        f"{share_D[0]:.2f} "
-        f"{format.pair(bootstrap.percentiles(share_D), '{:.2f}'.format)}"])
-  return f"{format.aligned(lines)}\n{said}"
+        str(x.n), f"{x.informative:.0%}", *map(format.number, (
+            x.own_K[0], x.transfer_K[0], signal, x.second_K[0] - signal)),
+        format.rounded(1 / x.per_rollout_K(D)[0]) if signal > 0
+        else format.NONE, f"{share_K[0]:.2f} "
+        f"{format.pair(bootstrap.percentiles(share_K), '{:.2f}'.format)}"])
+  transfer = bootstrap.percentiles(top.transfer_K)
+  return "\n".join([format.aligned(lines), (
+      f"At this policy n = {n} [{low}, {high}] has the most signal per rollout "
+      f"on its {D} training problems."), (
+          "Of its signal "
+          f"{top.transfer_K[0] / top.signal_K(D)[0]:.0%} transfers to other "
+          f"problems: {format.number(top.transfer_K[0])} "
+          f"{format.pair(transfer, format.number)}"
+          + (", which is not resolved from 0." if transfer[0] <= 0 else "."))])
 
 
 def check(setup: Setup) -> None:
   """InputError for what cannot be measured."""
-  e, N = setup.e, _N.value
+  e, N = setup.e, _ROLLOUTS.value
   if N & (N - 1):
-    raise InputError(f"--n={N}: expected a power of two")
+    raise InputError(f"--rollouts={N}: expected a power of two")
   if _PROBLEMS.value > len(setup.train.len_P):
     raise InputError(f"--problems={_PROBLEMS.value}: the stratum has "
                      f"{len(setup.train.len_P)} training problems")
@@ -280,17 +303,19 @@ def main(_) -> None:
   params = components.merged(setup, frozen, trained)
   base = (components.base_params(setup) if setup.e.recipe.loss.kl_coef
           else frozen)
-  estimates = measure(setup, params, trained, base, P=_PROBLEMS.value,
-                      N=_N.value, seed=_SEED.value)
-  print(table(estimates))
+  estimates, D = measure(
+      setup, params, trained, base, P=_PROBLEMS.value, N=_ROLLOUTS.value,
+      seed=_SEED.value), len(setup.train.len_P)
+  print(table(estimates, D))
   if _OUT.value is not None:
-    n, interval = best(estimates)
+    n, interval = best(estimates, D)
     records.replace(_OUT.value, json.dumps({
-        "n": n, "n_interval": interval, "estimates": [
-            {"n": x.n, "informative": x.informative,
-             "signal": x.signal_D[0], "noise": x.noise_D[0],
-             "signal_interval": bootstrap.percentiles(x.signal_D)}
-            for x in estimates]}).encode())
+        "D": D, "n": n, "n_interval": interval, "estimates": [
+            {"n": x.n, "informative": x.informative, "own": x.own_K[0],
+             "transfer": x.transfer_K[0], "second": x.second_K[0],
+             "transfer_interval": bootstrap.percentiles(x.transfer_K),
+             "per_rollout": x.per_rollout_K(D)[0]} for x in estimates]},
+                                        indent=1).encode())
 
 
 if __name__ == "__main__":

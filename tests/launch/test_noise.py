@@ -7,36 +7,47 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import components, config_file
+from isojax import components, config_file, rng
 from isojax import mesh as mesh_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.sampling import engine
-from isojax import rng
 from launch import noise
 from tests import few
 from tests.command import run as command
 
-ONE = np.ones((2, 2))  # two draws that weigh both problems once
-
 
 def test_signal_and_noise_of_two_problems_by_hand():
-  """Gradients (3, 1) and (1, -1) in all groups, and noise around them."""
-  mean_PxK = np.array([[3.0, 1.0], [1.0, -1.0]])
-  found = noise.estimate(
-      noise.Gradients(4, 1.0, mean_PxK, np.array([11.0, 5.0])), ONE)
-  # E g * E g' = 3 * 1 - 1 * 1 = 2; E |g|^2 = (11 + 5) / 2 = 8.
-  np.testing.assert_allclose(found.signal_D, 2.0)
-  np.testing.assert_allclose(found.noise_D, 6.0)
-  np.testing.assert_allclose(found.per_rollout_D, 2 / (4 * 6))
+  """Mean gradients (3, 1) and (1, -1) of two groups each."""
+  found = noise.estimate(noise.Gradients(
+      4, 1.0, np.array([[3.0, 1.0], [1.0, -1.0]]), np.array([11.0, 5.0])),
+                         np.ones((2, 2)), groups=2)
+  np.testing.assert_allclose(found.transfer_K, 2.0)  # 3 * 1 - 1 * 1
+  # E g g' of two groups a, b: |a + b|^2 - |a|^2 - |b|^2 = 2 a b, so with
+  # |mean|^2 = 10 and E |g|^2 = 11 it is 2 * 10 - 11 = 9, and 2 * 2 - 5 = -1.
+  np.testing.assert_allclose(found.own_K, 4.0)
+  np.testing.assert_allclose(found.second_K, 8.0)
+  np.testing.assert_allclose(found.signal_K(2), 3.0)
+  np.testing.assert_allclose(found.signal_K(100), 2.02)
+  np.testing.assert_allclose(found.per_rollout_K(2), 3 / (4 * 5))
 
 
 def test_a_problem_that_is_drawn_twice_makes_no_pair_with_itself():
-  mean_PxK = np.array([[3.0, 1.0], [1.0, -1.0], [0.0, 2.0]])
   found = noise.estimate(noise.Gradients(
-      2, 1.0, mean_PxK, np.array([10.0, 2.0, 4.0])), np.array([[2.0, 1, 0]]))
-  np.testing.assert_allclose(found.signal_D, 2.0)  # of problems 0 and 1 alone
-  np.testing.assert_allclose(found.noise_D, (2 * 10 + 2) / 3 - 2)
+      2, 1.0, np.array([[3.0, 1.0], [1.0, -1.0], [0.0, 2.0]]),
+      np.array([10.0, 2.0, 4.0])), np.array([[2.0, 1, 0]]), groups=4)
+  np.testing.assert_allclose(found.transfer_K, 2.0)  # of problems 0 and 1
+  np.testing.assert_allclose(found.second_K, (2 * 10 + 2) / 3)
+
+
+def test_the_best_n_has_the_most_signal_per_rollout():
+  """Signal 1, 4 and 6 with noise 9, 8 and 8: 1/18, 4/32 and 6/64."""
+  flat = lambda value: np.full(3, float(value))
+  found = [noise.Estimate(n, 1.0, flat(signal), flat(signal), flat(second))
+           for n, signal, second in ((2, 1, 10), (4, 4, 12), (8, 6, 14))]
+  assert noise.best(found, 10) == (4, (4, 4))
+  assert "4 [4, 4] has the most signal per rollout on its 10" in noise.table(
+      found, 10)
 
 
 def test_products_of_sketches_are_those_of_the_trees():
@@ -109,11 +120,11 @@ def test_groups_of_half_the_size_have_their_own_advantages(graded):
 def test_the_command(tmp_path):
   out = tmp_path / "noise.json"
   words = ["--config=configs/hard.py", f"--config.task.stratum={few.easy()}",
-           "--problems=6", "--n=4"]
+           "--problems=6", "--rollouts=8"]
   done = command("launch.noise", *words, f"--out={out}")
   assert done.returncode == 0, done.stderr
   assert "signal per rollout" in done.stdout
   assert [x["n"] for x in json.loads(out.read_text())["estimates"]] == [2, 4]
-  wrong = command("launch.noise", *words[:3], "--n=6")
+  wrong = command("launch.noise", *words[:3], "--rollouts=6")
   assert (wrong.returncode, wrong.stderr) == (
-      2, "isojax: --n=6: expected a power of two\n")
+      2, "isojax: --rollouts=6: expected a power of two\n")
