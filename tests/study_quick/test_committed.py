@@ -79,8 +79,9 @@ def test_the_prediction_was_committed_before_the_longer_runs(path):
       :16] == said["evaluations"]
 
 
-def test_hypotheses_were_committed_before_their_runs():
-  path = FOLDER / "registered.json"
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("registered*.json")),
+                         ids=lambda p: p.name)
+def test_hypotheses_were_committed_before_their_runs(path):
   said, last = json.loads(path.read_text("utf-8")), max(commit_times(path))
   for part in said["parts"]:
     if (FOLDER / f"{part}.jsonl.gz").exists():
