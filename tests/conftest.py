@@ -25,6 +25,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   _cache = tempfile.TemporaryDirectory(prefix="isojax-tests-")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+if "ISOJAX_TEST_RUNS" not in os.environ:  # see tests/short_runs.py
+  _runs = tempfile.TemporaryDirectory(prefix="isojax-runs-")
+  os.environ["ISOJAX_TEST_RUNS"] = _runs.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

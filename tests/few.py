@@ -1,22 +1,18 @@
 """Few problems: an evaluation of all 300 takes longer than a run of a test."""
 
 import functools
+import os
 import pathlib
-import tempfile
 
 from isojax.tasks import strata as strata_lib
 
 
 @functools.cache
-def _folder():
-  return tempfile.TemporaryDirectory(prefix="isojax-few-")  # removed at exit
-
-
-@functools.cache
 def _written(name: str, train: int, validation: int) -> str:
-  """Returns the path of a stratum with the first problems of another one."""
+  """The path of a stratum with the first problems of another one."""
   whole = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
-  path = str(pathlib.Path(_folder().name, f"{name}-{train}-{validation}.jsonl"))
+  path = str(pathlib.Path(os.environ["ISOJAX_TEST_RUNS"],  # of conftest.py
+                          f"{name}-{train}-{validation}.jsonl"))
   strata_lib.write(path, {"stratum": name, "task": "countdown"}, [
       {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
        "correct": 0}
@@ -26,17 +22,17 @@ def _written(name: str, train: int, validation: int) -> str:
 
 
 def hard(train: int = 200, validation: int = 30) -> str:
-  """Returns the path of a stratum of hard problems."""
+  """The path of a stratum of hard problems."""
   return _written("hard", train, validation)
 
 
 def easy(train: int = 200, validation: int = 30) -> str:
-  """Returns the path of a stratum of easy problems."""
+  """The path of a stratum of easy problems."""
   return _written("easy", train, validation)
 
 
 def flags(tree: dict, prefix: str = "--config") -> list[str]:
-  """Returns the command-line flags of nested overrides of a config."""
+  """The command-line flags of nested overrides of a config."""
   return [flag for key, value in tree.items() for flag in (
       flags(value, f"{prefix}.{key}") if isinstance(value, dict)
       else [f"{prefix}.{key}={value}"])]

@@ -76,8 +76,15 @@ class Run:
 
 
 def start(folder: str, arguments: list[str], *, count: int = 1,
-          devices: int = 1) -> Run:
-  """Starts a run in `count` processes, each with some forced CPU devices."""
+          devices: int = 1, more=((), ())) -> Run:
+  """Starts a run in `count` processes, each with some forced CPU devices.
+
+  Args:
+    folder: the workdir.
+    arguments: flags of all processes.
+    count, devices: processes, and devices of each.
+    more: further flags of each of two processes.
+  """
   command = [sys.executable, "-m", "isojax.main", *arguments,
              f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
   coordinator, processes, outputs = f"127.0.0.1:{free_port()}", [], []
@@ -86,10 +93,11 @@ def start(folder: str, arguments: list[str], *, count: int = 1,
         prefix=f"{os.path.basename(folder)}-output-", delete=False,
         dir=os.path.dirname(folder)) as file:
       outputs.append(file.name)
-      processes.append(subprocess.Popen(command + [
-          f"--coordinator={coordinator}", f"--num_processes={count}",
-          f"--process_id={i}"] * (count > 1), env=environment(devices),
-          stdout=file, stderr=subprocess.STDOUT))
+      of_several = [f"--coordinator={coordinator}", f"--num_processes={count}",
+                    f"--process_id={i}", *more[i]] if count > 1 else []
+      processes.append(subprocess.Popen(
+          command + of_several, env=environment(devices), stdout=file,
+          stderr=subprocess.STDOUT))
   return Run(folder, processes, outputs)
 
 

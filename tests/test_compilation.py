@@ -1,21 +1,21 @@
 """Compilation is counted once, and apart from the work."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from isojax import compilation
 
 
 def test_a_long_compilation_is_announced_and_a_short_one_is_not(monkeypatch):
   said = []
-
-  def say(line):
-    said.append(line)
-
-  compilation.announce(say)
+  compilation.announce(said.append)
   jax.jit(lambda x: x + 7)(1.0)
   assert not said
   monkeypatch.setattr(compilation, "LONG", 0.001)
@@ -72,3 +72,34 @@ def test_other_threads_do_not_stop_the_clock():
   thread.join()
   assert abs(count.clock() - clock - (time.perf_counter() - wall)) < 1e-3
   assert count.seconds == 0 and count.news() is None
+
+
+KEEP = """
+import jax
+from isojax import compilation
+count = compilation.Count()
+print(compilation.keep_programs())
+jax.jit(lambda x: x + 1)(1)
+print(count.programs > 0, count.seconds > 0, count.read)
+print(jax.config.jax_compilation_cache_dir,
+      jax.config.jax_enable_compilation_cache)
+"""
+
+
+@pytest.mark.parametrize("environment, note, kept", [
+    (dict(JAX_COMPILATION_CACHE_DIR=""), "None", " False"),
+    (dict(XDG_CACHE_HOME="{}/x"), "None", "{}/x/isojax/jax True"),
+    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not cached: ",
+     "None True")])
+def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
+                                                 kept):
+  (tmp_path / "file").write_text("")
+  inherited = {k: v for k, v in os.environ.items()
+               if k != "JAX_COMPILATION_CACHE_DIR"}
+  done = subprocess.run(
+      [sys.executable, "-c", KEEP], capture_output=True, text=True, check=True,
+      timeout=60, env=inherited | {
+          k: v.format(tmp_path) for k, v in environment.items()})
+  lines = done.stdout.splitlines()
+  assert lines[0].startswith(note) and lines[1] == "True True 0"
+  assert lines[2] == kept.format(tmp_path)

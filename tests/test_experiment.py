@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import importlib
 import pathlib
 import shutil
 
@@ -72,12 +71,6 @@ def test_default_hard_is_what_the_readme_says():
   assert e.recipe.loss.kl_coef == e.recipe.loss.entropy_coef == 0.0
   easy_loss = experiment.load(easy.get_config()).recipe.loss
   assert easy_loss.kl_coef > 0 and easy_loss.entropy_coef > 0
-
-
-@pytest.mark.parametrize("name", ["hard", "easy"])
-def test_unknown_size_is_refused(name):
-  with pytest.raises(ValueError, match="expected tiny"):
-    importlib.import_module(f"configs.{name}").get_config("13b")
 
 
 def test_qwen_7b_traces():
@@ -179,31 +172,22 @@ def test_keys_and_types(spoil, message):
     (dict(alloc__C=255), "raise C to at least 256"),
     (dict(alloc__Bp=4096, alloc__C=10**6), "4096 distinct problems"),
     (dict(mesh__tensor=16), "needs 16 devices, but 4 cpu"),
-    (dict(mesh__data=0), "mesh.data=0"),
     (dict(sampler__temperature=0.0), "greedy rollouts"),
     (dict(sampler__max_new_tokens=60), "75 is longer than the model's 64"),
     (dict(sampler__max_prompt_tokens=9), "longer than .*=9"),
     (dict(model__path="nowhere"), "'nowhere': no such folder"),
     (dict(task__stratum="nowhere.jsonl"), "no such stratum file; make it with"),
     (dict(task__grader__name="chess"), "expected one of countdown"),
-    (dict(task__grader__name="math"), "contains problems of 'countdown'"),
     (dict(task__format_coef=-1.0), "format_coef=-1.0"),
     (dict(task__format_coef=0.1), "format_coef=0.1 with .*'whole': every"),
     (dict(sampler__top_p=0.9), "whole distribution"),
     (dict(sampler__dtype="float33"), "expected one of float32, bfloat16"),
-    (dict(recipe__loss__dtype="int32"), "expected one of float32, bfloat16"),
-    (dict(recipe__loss__attention="flash"), "expected one of auto, einsum"),
-    (dict(recipe__loss__attention="cudnn"), "recipe.loss.attention='cudnn': "
-     "cuDNN attention requires a GPU of NVIDIA; the current platform is cpu; "
-     "possible here: auto, einsum"),
     (dict(sampler__attention="flash"), "expected one of auto, einsum"),
     (dict(sampler__attention="splash"), "sampler.attention='splash': splash "
      "attention requires a TPU; the current platform is cpu; possible here: "
      "auto, einsum"),
     (dict(recipe__loss__importance_cap=0.0), "importance_cap=0.0"),
-    (dict(recipe__optimizer__base_batch=0), "base_batch=0"),
     (dict(recipe__optimizer__b1=1.0), "b1=1.0"),
-    (dict(seed=2**32), "seed=4294967296"),
     (dict(seed=-1), "seed=-1"),
     (dict(alloc__m=1, recipe__loss__selection="random"), "use m >= 2"),
     (dict(recipe__updates__minibatches=33), "minibatches=33 of alloc.Bp=32"),
@@ -213,8 +197,6 @@ def test_keys_and_types(spoil, message):
           recipe__loss__constants=dict(gamma=1.0, lam=1.0),
           recipe__loss__zero_variance="all"), "the critic would not learn"),
     (dict(alloc__m=4), "alloc.m=4 with recipe.loss.selection='all'"),
-    (dict(alloc__schedule=((0, 4),)), "begins with n = 4, but alloc.n=8"),
-    (dict(alloc__schedule=((0, "8"),)), r"expected pieces \(from C, n\)"),
     (dict(recipe__reward__overlong="all", recipe__reward__overlong_max=26,
           recipe__reward__overlong_cache=10), "begins above 16 tokens"),
     (dict(recipe__loss__clip_low=float("nan")), "clip_low=nan: expected float"),
@@ -224,7 +206,6 @@ def test_keys_and_types(spoil, message):
     (dict(recipe__filter__solved_rate=1.5), r"a pass rate in \(0, 1\]"),
     (dict(recipe__optimizer__batch="all"), "expected one of sampled, trained"),
     (dict(eval__k=0), "k=0"),
-    (dict(eval__growth=0.5), "eval.growth=0.5"),
     (dict(checkpoint__keep=0), "keep=0"),
     (dict(task__prompt__template="solve:"), "has no {question}"),
     (dict(task__prompt__chat=True), "no chat template"),
@@ -241,11 +222,6 @@ def test_slots_are_those_of_the_config_and_programs_have_whole_blocks():
   four = components.prepare(changed(sampler__slots=6, mesh__data=4)).sampler
   assert (one.slots, four.slots) == (6, 6)
   assert four.sizes.rows[-1] == 8
-
-
-def test_all_rollouts_may_be_named_as_m():
-  """GRPO-GA is m = n."""
-  assert components.prepare(changed(alloc__m=8)).e.alloc.m == 8
 
 
 def test_one_rollout_per_problem_without_a_comparison():
@@ -344,38 +320,12 @@ PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
              "correct": 0} for i, split in enumerate(("train", "validation"))]
 
 
-def test_stratum_round_trip(tmp_path):
-  path = str(tmp_path / "s.jsonl")
-  strata_lib.write(path, HEADER, PROBLEMS)
-  got = strata_lib.read(path)
-  assert got.train == [Problem(0, "1 2 3=6", "1+2+3")]
-  assert got.validation[0].id == 1
-  assert (got.header["train"], got.header["validation"]) == (1, 1)
-
-
-def test_ids_are_addresses(tmp_path):
-  path = str(tmp_path / "s.jsonl")
-  for ids in ((0, 0), (0, -1), (0, 2**32)):
-    rows = [PROBLEMS[0] | {"id": i} for i in ids] + [PROBLEMS[1]]
-    strata_lib.write(path, HEADER, rows)
-    with pytest.raises(InputError, match=":3: .*id="):
-      strata_lib.read(path)
-
-
 def test_braces_in_a_prompt_are_text():
   tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
   _, prompts = prompts_lib.encode(
       tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
           "{}{question}:", chat=False, system=""), S=15, V=20)
   assert prompts.len_P == [6]
-
-
-@pytest.mark.parametrize("split", [0, 1])
-def test_empty_split(tmp_path, split):
-  path = str(tmp_path / "s.jsonl")
-  strata_lib.write(path, HEADER, [PROBLEMS[split]])
-  with pytest.raises(InputError, match="split is empty"):
-    strata_lib.read(path)
 
 
 @pytest.mark.parametrize("name", ["hard", "easy"])
@@ -465,7 +415,8 @@ def test_a_budget_that_is_not_spent_is_said(alloc, told):
     dict(alloc__n=2, recipe__loss__advantage_ddof=3,
          recipe__loss__advantage="reinforce_pp_baseline"),
     dict(alloc__n=2, recipe__loss__advantage_ddof=9,
-         recipe__loss__advantage="leave_one_out")])
-def test_a_ddof_below_the_values_of_its_deviation_is_accepted(fields):
+         recipe__loss__advantage="leave_one_out"),
+    dict(alloc__m=8)])  # all rollouts: GRPO-GA is m = n
+def test_what_looks_wrong_and_is_accepted(fields):
   experiment.check(experiment.load(changed(**fields)), problems=100,
                    max_positions=40)

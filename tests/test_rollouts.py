@@ -1,16 +1,171 @@
-"""Grading hides behind decoding, and a signal ends both."""
+"""Which problems a step samples, what is kept of them, and when it is judged.
+"""
 
 import concurrent.futures
 import dataclasses
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 
 from configs import hard
-from isojax import components, preemption, rng, training
+from isojax import components, experiment, preemption, rng, training
 from isojax import rollouts as rollouts_lib
+from isojax.errors import InputError
+from isojax.rl import advantages, rewards
+from isojax.sampling import flight
+from isojax.tasks import prompts as prompts_lib
+from tests import short_runs
+
+
+def order(*solved, step=5, D=11, Bp=3):
+  return prompts_lib.order_at(
+      seed=7, step=step, Bp=Bp, solved_D=np.isin(np.arange(D), solved)).tolist()
+
+
+def test_without_history_a_step_has_its_problems_and_then_all_others():
+  got = order()
+  assert got[:3] == prompts_lib.indices_at(seed=7, step=5, Bp=3, D=11).tolist()
+  assert sorted(got) == list(range(11))
+  assert order(step=4)[3:] != got[3:] != sorted(got[3:])
+
+
+def test_solved_problems_are_replaced_in_their_places():
+  a, b, c, *others = order()
+  # b and the second of the others are solved: b's place goes to the first
+  # unsolved one, and the solved ones come last.
+  got = order(b, others[1])
+  assert got == [a, others[0], c, *others[2:], b, others[1]]
+  # All but c and the last one are solved: solved ones fill, none twice.
+  got = order(a, b, *others[:-1])
+  assert got[0] == others[-1] and got[2] == c and got[1] == a
+  assert sorted(got) == list(range(11))
+
+
+def test_rounds_by_hand():
+  """B = 12 rollouts a round; 40 are left: 3 rounds, if unsolved ones suffice.
+  """
+  most = lambda **more: rollouts_lib.most_rounds(
+      **dict(rounds=9, Bp=3, B=12, left=40, unsolved=100) | more)
+  assert most() == 3
+  assert most(rounds=2) == 2 and most(left=23) == 1 and most(left=24) == 2
+  assert most(unsolved=8) == 2 and most(unsolved=0) == 1
+
+
+def test_kept_groups_by_hand():
+  correct = np.array([[1, 1], [1, 0], [0, 0], [0, 1], [1, 0], [0, 1]])
+  found = advantages.informative(correct, correct >= 0)
+  assert found.tolist() == [False, True, False, True, True, True]
+  kept = lambda found, rounds: rollouts_lib.kept_groups(
+      np.array(found, bool), Bp=3, rounds=rounds).tolist()
+  assert kept(found, 2) == [0, 1, 0, 1, 1, 0]  # the fourth is not needed
+  assert kept(found[:3], 2) == [0, 1, 0]
+  assert kept([0] * 6, 2) == [1, 1, 1, 0, 0, 0]  # none: the first round
+  assert kept(found[:3], 1) == [1, 1, 1]  # no refill: all
+
+
+def test_solved_by_hand():
+  """At a rate of 0.9, 15 of 16 are enough and 14 are not."""
+  correct = np.array([[0] + 15 * [1], 2 * [0] + 14 * [1], 16 * [1]])
+  got = rollouts_lib.newly_solved(correct, np.array([30, 10, 20]), rate=0.9)
+  assert got == [30, 20]
+  assert rollouts_lib.newly_solved(correct, np.arange(3), rate=None) is None
+
+
+def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
+  context = components.prepare(short_runs.config("refill"))
+  params, stop = components.base_params(context), preemption.Stop()
+  ids, solved_D = context.train.id_P, np.arange(short_runs.D) == 5
+  with rollouts_lib.grading(context) as grader:
+    sample = lambda solved_D, left: rollouts_lib.sample_step(
+        context, grader, params, None, step=1, n=4, left=left,
+        solved_D=solved_D, stop=stop)
+    got, short = sample(solved_D, 1000), sample(solved_D, 31)
+    # 7 unsolved problems: no second round.
+    most = sample(np.arange(short_runs.D) > 6, 1000)
+  correct = got.sampled.graded.correct_B.reshape(-1, 4)
+  found = advantages.informative(correct, correct >= 0)
+  assert got.rounds > 1 and len(found) == 4 * got.rounds
+  assert found[:-4].sum() < 4  # the last round was needed
+  assert got.kept_P.sum() == min(4, found.sum())
+  got_ids = got.prompts.id_P.tolist()
+  assert len(set(got_ids)) == len(got_ids)
+  assert not set(got_ids) & set(ids[solved_D].tolist())
+  # One round of 16 fits into 31 rollouts: the first, with the same rollouts.
+  assert (short.rounds, most.rounds) == (1, 1)
+  assert short.prompts.id_P.tolist() == got_ids[:4]
+  jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[:16]),
+               short.sampled.rollouts, got.sampled.rollouts)
+
+
+# --- in-flight updates ---
+
+
+def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved():
+  context = components.prepare(short_runs.config("in_flight"))
+  n, solved_D = 6, np.zeros(len(context.stratum.train), bool)
+  groups = lambda step: rollouts_lib.run_source(context, solved_D).groups(step)
+  before = groups(2)
+  assert before.position_E.tolist() == [8, 9, 10, 11]
+  assert before.n_E.tolist() == [n] * 4
+  solved_D[before.problem_E[0]] = True
+  after = groups(2).problem_E.tolist()
+  assert after[1:] == before.problem_E.tolist()[1:]
+  assert after[0] != before.problem_E[0] and not solved_D[after].any()
+
+
+def test_verdicts_are_those_of_the_rollouts():
+  """Each rollout is graded once, also those of later batches."""
+  n, graded = 6, []
+  context = components.prepare(short_runs.config("in_flight"))
+  params = components.base_params(context)
+  in_flight = rollouts_lib.opened(None, context.sampler)
+  with rollouts_lib.grading(context) as grader:
+    def counted(problems, texts, **more):
+      graded.extend(zip([p.id for p in problems], texts, strict=True))
+      return grader.grade(problems, texts, **more)
+
+    for step in range(2):
+      got = rollouts_lib.sample_step(
+          context, grader._replace(grade=counted), params, in_flight, step=step,
+          n=n, left=1000, solved_D=np.zeros(len(context.stratum.train), bool),
+          stop=preemption.Stop())
+      in_flight = got.in_flight
+      problems = {p.id: p for p in context.stratum.train}
+      alone = grader.grade(
+          [problems[i] for i in np.repeat(got.prompts.id_P, n)],
+          rewards.texts(context.tokenizer, got.sampled.rollouts))
+      np.testing.assert_array_equal(got.sampled.graded.correct_B,
+                                    alone.correct_B)
+  assert len(graded) == 2 * 4 * n + len(in_flight.verdicts)
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(updates=dict(in_flight=-1)), "expected the largest staleness"),
+    (dict(loss=dict(ratio_to="old")), "set ratio_to='behavior'"),
+    (dict(filter=dict(rounds=2)), "recipe.filter.rounds=2"),
+    (dict(alloc=dict(schedule=((0, 6), (96, 8)))), "use a constant n")])
+def test_what_cannot_work_is_refused(changes, message):
+  made = short_runs.config("in_flight")
+  (made if "alloc" in changes else made.recipe).update(changes)
+  with pytest.raises(InputError, match=message):
+    e = experiment.load(made)
+    experiment.check(e, problems=100, max_positions=1000)
+
+
+def test_other_slots_than_those_of_the_checkpoint_are_refused():
+  sampler = components.prepare(short_runs.config("in_flight")).sampler
+  saved = flight.to_bytes(flight.nothing(sampler.made_by))
+  assert rollouts_lib.opened(saved, sampler).flight.steps == 0
+  other = flight.to_bytes(flight.nothing((24, 0, 1)))
+  with pytest.raises(InputError, match="had 24 slots, 0 pages and 1 row shards"
+                     ".* admit 30 slots"):
+    rollouts_lib.opened(other, sampler)
+
+
+# --- grading behind decoding ---
 
 N = 32  # rollouts of each of 6 problems, in 24 slots: many chunks
 

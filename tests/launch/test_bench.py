@@ -4,13 +4,11 @@ import dataclasses
 import gzip
 import json
 import os
-import subprocess
-import sys
 
 import jax
 import pytest
 
-from isojax import compilation, profile
+from isojax import profile
 from isojax.errors import InputError
 from isojax.models import shape as shape_lib
 from isojax.planner import measured
@@ -31,13 +29,6 @@ CASE = cases.Case("sample", "tiny-30m", "float32", weights=None,
                         cache=None, Bp=2, n=3, prompt_tokens=5, new_tokens=7,
                         mean_tokens=4, slots=None, page=None,
                         microbatch_tokens=16, peers=())
-
-
-def bench(*arguments, **environment):
-  return subprocess.run(
-      [sys.executable, "-m", "launch.bench", *arguments], text=True,
-      capture_output=True, timeout=120,
-      env=os.environ | {"XLA_FLAGS": ONE_DEVICE} | environment)
 
 
 def test_useful_tokens_go_through_the_stop():
@@ -131,31 +122,25 @@ def test_rows_are_of_the_priced_weights_and_cache():
 def test_rows_of_the_priced_policy_come_first():
   other = CONFIG | dict(num_hidden_layers=1)
   rows = [r | dict(config=other, seconds=[1e6]) for r in DOCUMENT["rows"]]
-  both = {"rows": rows + DOCUMENT["rows"]}
-  assert measured.bench_efficiency(
-      both, SHAPE, WORKLOAD, MACHINE, path="b") == measured.bench_efficiency(
-          DOCUMENT, SHAPE, WORKLOAD, MACHINE, path="b")
+  first, second = (measured.bench_efficiency(
+      {"rows": r}, SHAPE, WORKLOAD, MACHINE, path="b")
+                   for r in (rows + DOCUMENT["rows"], DOCUMENT["rows"]))
+  assert first == second
 
 
 @pytest.mark.parametrize("document, message", [
     ({}, "b: not what launch.bench --json writes .KeyError: 'rows'"),
     ({"rows": []}, "no sample of isojax in float32, weights float32, cache f"),
     ({"rows": DOCUMENT["rows"][:2]}, "no update of isojax in float32"),
-    ({"rows": [r | {"weights": "int8"} for r in DOCUMENT["rows"]]},
-     "no sample .* weights float32, cache float32; make"),
-    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what"),
-    ({"rows": [DOCUMENT["rows"][0] | {"Bp": "2"}]}, "b: not what")])
+    ({"rows": [DOCUMENT["rows"][0] | {"seconds": [0.0]}]}, "b: not what")])
 def test_a_bench_that_says_too_little_is_refused(document, message):
   with pytest.raises(InputError, match=message):
     measured.bench_efficiency(document, SHAPE, WORKLOAD, MACHINE, path="b")
 
 
-def refused(*arguments) -> str:
-  done = command.run("launch.bench", *arguments,
+def bench(*arguments):
+  return command.run("launch.bench", *arguments,
                      env=os.environ | {"XLA_FLAGS": ONE_DEVICE})
-  assert done.returncode == 2 and "Traceback" not in done.stderr
-  assert not done.stdout
-  return done.stderr
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -165,11 +150,13 @@ def refused(*arguments) -> str:
     (["--what=sample", "--mean_tokens=200"], "expected from 2 to --new_tokens"),
     (["--what=update", "--n=1"], "--n=1: expected at least 2")])
 def test_bad_input_before_anything_is_compiled(arguments, message):
-  assert message in refused(*arguments)
+  done = bench(*arguments)
+  assert done.returncode == 2 and "Traceback" not in done.stderr
+  assert message in done.stderr and not done.stdout
 
 
 def test_a_tiny_step_end_to_end(tmp_path):
-  """Sampling against naive: skewed lengths, a folder's shape, JSON, a trace."""
+  """Sampling against naive: skewed lengths, a folder's shape, JSON."""
   (tmp_path / "config.json").write_text(json.dumps(
       cases.CONFIGS["tiny-30m"] | dict(
           num_hidden_layers=1, hidden_size=24, intermediate_size=20,
@@ -177,20 +164,16 @@ def test_a_tiny_step_end_to_end(tmp_path):
   done = bench("--what=sample", f"--model={tmp_path}", "--Bp=2", "--n=3",
                "--prompt_tokens=4", "--new_tokens=6", "--runs=2",
                "--mean_tokens=3", "--peer=naive", "--slots=2",
-               f"--json={tmp_path}/b.json",
-               f"--profile={tmp_path}/trace")
+               f"--json={tmp_path}/b.json")
   assert done.returncode == 0, done.stderr
-  document = json.loads((tmp_path / "b.json").read_text())
-  ours, naive = document["rows"]
-  assert [r["contestant"] for r in document["rows"]] == ["isojax", "naive"]
+  ours, naive = json.loads((tmp_path / "b.json").read_text())["rows"]
+  assert (ours["contestant"], naive["contestant"]) == ("isojax", "naive")
   assert all(t <= d for t, d in zip(ours["tokens"], ours["decoded"]))
   assert naive["decoded"] == [6 * most for most in naive["longest"]]
   assert len(ours["seconds"]) == 2 and all(6 <= t <= 36 for t in ours["tokens"])
   assert ours["peak_bytes"] > 0 and ours["compile_seconds"] > 0
   assert "2 x 3, 4 + mean 3, at most 6 new" in done.stdout
   assert "| naive | " in done.stdout
-  assert list(tmp_path.glob("trace/0/plugins/profile/*/*.xplane.pb"))
-  assert list(tmp_path.glob("trace/0/plugins/profile/*/perfetto*.json.gz"))
 
 
 def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
@@ -204,43 +187,3 @@ def test_a_trace_has_the_second_to_fourth_step_with_named_stages(tmp_path):
   named = lambda name: [e for e in events if "name" in e and e["name"] == name]
   assert [e["args"]["step_num"] for e in named("step")] == ["1", "2", "3"]
   assert len(named("update")) == 3
-
-
-def test_the_cache_is_where_the_user_keeps_caches(monkeypatch, tmp_path):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  assert compilation.cache_folder() == f"{tmp_path}/isojax/jax"
-  monkeypatch.delenv("XDG_CACHE_HOME")
-  monkeypatch.setenv("HOME", str(tmp_path))
-  assert compilation.cache_folder() == f"{tmp_path}/.cache/isojax/jax"
-
-
-KEEP = """
-import jax
-from isojax import compilation
-count = compilation.Count()
-print(compilation.keep_programs())
-jax.jit(lambda x: x + 1)(1)
-print(count.programs > 0, count.seconds > 0, count.read)
-print(jax.config.jax_compilation_cache_dir,
-      jax.config.jax_enable_compilation_cache)
-"""
-
-
-@pytest.mark.parametrize("environment, note, kept", [
-    (dict(JAX_COMPILATION_CACHE_DIR="{}/own"), "None", "{}/own True"),
-    (dict(JAX_COMPILATION_CACHE_DIR=""), "None", " False"),
-    (dict(XDG_CACHE_HOME="{}/x"), "None", "{}/x/isojax/jax True"),
-    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not cached: ",
-     "None True")])
-def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
-                                                 kept):
-  (tmp_path / "file").write_text("")
-  inherited = {k: v for k, v in os.environ.items()
-               if k != "JAX_COMPILATION_CACHE_DIR"}
-  done = subprocess.run(
-      [sys.executable, "-c", KEEP], capture_output=True, text=True, check=True,
-      timeout=60, env=inherited | {
-          k: v.format(tmp_path) for k, v in environment.items()})
-  lines = done.stdout.splitlines()
-  assert lines[0].startswith(note) and lines[1] == "True True 0"
-  assert lines[2] == kept.format(tmp_path)

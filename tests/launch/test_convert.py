@@ -11,27 +11,24 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from tests import few
+import isojax
+from tests import short_runs
 from tests.command import run as command
 
 ASSET = pathlib.Path("isojax/assets/countdown-tiny")
-SMALL = ["--config=configs/hard.py", "--config.alloc.C=192",
-         "--config.alloc.Bp=8", "--config.alloc.n=8", "--config.eval.k=2",
-         "--config.eval.first=100000", "--config.eval.temperature=0.0",
-         "--config.sampler.slots=64", f"--config.task.stratum={few.easy()}",
-         "--config.recipe.optimizer.base_lr=0.001",
-         "--config.recipe.optimizer.warmup_steps=1"]
-LORA = ["--config.model.lora.rank=3", "--config.model.lora.targets=('q','o')"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-  """Three updates of everything, and three of adapters."""
-  folder = tmp_path_factory.mktemp("runs")
-  for name, extra in (("full", []), ("lora", LORA)):
-    done = command("isojax.main", *SMALL, *extra, f"--workdir={folder / name}")
-    assert done.returncode == 0, done.stderr
-  return folder
+def runs():
+  """Five updates of everything, and four of adapters."""
+  return {"full": short_runs.finished("hard"),
+          "lora": short_runs.finished("plain")}
+
+
+def converted(out, *flags):
+  done = command("launch.convert", *flags, f"--out={out}")
+  assert done.returncode == 0, done.stderr
+  return done
 
 
 def changed(folder):
@@ -43,83 +40,71 @@ def changed(folder):
 
 
 def test_a_run_is_exported_and_goes_on_from_there(runs, tmp_path):
-  """The exported policy gives the run's own greedy answers."""
+  """The exported policy gives the run's own answers."""
   out = tmp_path / "out"
   done = subprocess.run(  # from nothing, as a user's
-      [sys.executable, "-m", "launch.convert", f"--workdir={runs / 'full'}",
+      [sys.executable, "-m", "launch.convert", f"--workdir={runs['full']}",
        f"--out={out}"], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stderr
-  assert "step 3" in done.stdout and "140,352" in done.stdout
+  assert "step 5" in done.stdout and "140,352" in done.stdout
   assert {f.name for f in out.iterdir()} == {f.name for f in ASSET.iterdir()}
   assert len(changed(out)) > 30
-  correct = []
-  for folder, model in ((runs / "full", ASSET), (tmp_path / "again", out)):
-    done = command("isojax.main", *SMALL, f"--config.model.path={model}",
-                   f"--workdir={folder}", "--mode=eval")
-    assert done.returncode == 0, done.stderr
-    correct.append(json.loads((folder / "eval.jsonl").read_text())["correct"])
-  assert correct[0] == correct[1] and 0 < sum(correct[0]) < 2 * 30
+  ask = dict(prompt="8 3 8 3=24:", n=64)
+  answers = [isojax.sample(source, **ask) for source in (
+      runs["full"], short_runs.config("hard", model=dict(path=str(out))),
+      short_runs.config("hard"))]
+  assert answers[0] == answers[1] != answers[2]
 
 
 def test_adapters_are_merged_or_written_apart(runs, tmp_path):
-  done = command("launch.convert", f"--workdir={runs / 'lora'}",
-                 f"--out={tmp_path / 'merged'}")
-  assert done.returncode == 0, done.stderr
+  run = f"--workdir={runs['lora']}"
+  converted(tmp_path / "merged", run)
   assert changed(tmp_path / "merged") >= {
       f"model.layers.{i}.self_attn.{m}_proj.weight"
       for i in range(3) for m in "qo"}
-  done = command("launch.convert", f"--workdir={runs / 'lora'}", "--peft",
-                 f"--out={tmp_path / 'peft'}")
-  assert done.returncode == 0, done.stderr
+  converted(tmp_path / "peft", run, "--peft")
   settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
-  assert settings["r"] == 3
+  assert settings["r"] == 2
   assert settings["target_modules"] == ["q_proj", "o_proj"]
   tensors = safetensors.numpy.load_file(
       tmp_path / "peft/adapter_model.safetensors")
   assert len(tensors) == 3 * 2 * 2
   name = "base_model.model.model.layers.1.self_attn.q_proj.lora_"
-  assert tensors[name + "A.weight"].shape == (3, 64)
+  assert tensors[name + "A.weight"].shape == (2, 64)
   assert np.abs(tensors[name + "B.weight"]).max() > 0
 
 
 def test_a_step_and_another_dtype(runs, tmp_path):
-  done = command("launch.convert", f"--workdir={runs / 'full'}", "--step=3",
-                 "--dtype=bfloat16", f"--out={tmp_path / 'half'}")
-  assert done.returncode == 0, done.stderr
-  tensors = safetensors.numpy.load_file(tmp_path / "half/model.safetensors")
+  half, whole = tmp_path / "half", tmp_path / "whole"
+  converted(half, f"--workdir={runs['full']}", "--step=4", "--dtype=bfloat16")
+  tensors = safetensors.numpy.load_file(half / "model.safetensors")
   assert {x.dtype.name for x in tensors.values()} == {"bfloat16"}
-  done = command("launch.convert", f"--model={tmp_path / 'half'}",
-                 f"--out={tmp_path / 'whole'}")
-  assert done.returncode == 0, done.stderr
-  assert json.loads((tmp_path / "whole/config.json").read_text())[
-      "dtype"] == "float32"
+  converted(whole, f"--model={half}")
+  assert json.loads((whole / "config.json").read_text())["dtype"] == "float32"
 
 
 def test_the_base_must_be_the_one_of_the_run(runs, tmp_path):
-  text = (runs / "lora/config.json").read_text()
+  copy = shutil.copytree(runs["lora"], tmp_path / "copy")
   weights = (ASSET / "model.safetensors").read_bytes()
-  sha256 = hashlib.sha256(weights).hexdigest()
-  noted = json.loads(text)
-  for name, extra in (("same", {"model_sha256": sha256}),
-                      ("other", {"model_sha256": "0123456789abcdef"})):
-    shutil.copytree(runs / "lora", tmp_path / name)
-    (tmp_path / name / "config.json").write_text(json.dumps(noted | extra))
-    done = command("launch.convert", f"--workdir={tmp_path / name}", "--peft",
-                   f"--out={tmp_path / name}-peft")
-    assert done.returncode == (2 if name == "other" else 0), done.stderr
-  assert sha256[:12] in done.stderr and "0123456789ab;" in done.stderr
+  noted = json.loads((copy / "config.json").read_text())
+  assert noted["model_sha256"] == hashlib.sha256(weights).hexdigest()
+  (copy / "config.json").write_text(json.dumps(
+      noted | {"model_sha256": "0123456789abcdef"}))
+  done = command("launch.convert", f"--workdir={copy}", "--peft",
+                 f"--out={tmp_path}/out")
+  assert done.returncode == 2 and "0123456789ab;" in done.stderr
+  assert noted["model_sha256"][:12] in done.stderr
 
 
 def test_a_run_without_checkpoints(runs, tmp_path):
-  shutil.copytree(runs / "full", tmp_path / "run",
-                  ignore=shutil.ignore_patterns("checkpoints"))
-  done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
-                 f"--out={tmp_path / 'out'}")
+  copy = shutil.copytree(runs["full"], tmp_path / "copy",
+                         ignore=shutil.ignore_patterns("checkpoints"))
+  words = f"--workdir={copy}", f"--out={tmp_path / 'out'}"
+  done = command("launch.convert", *words)
   assert done.returncode == 2 and "has no checkpoint yet" in done.stderr
-  assert not (tmp_path / "run/checkpoints").exists()
-  (tmp_path / "run/checkpoints").mkdir()
-  done = command("launch.convert", f"--workdir={tmp_path / 'run'}",
-                 f"--out={tmp_path / 'out'}")
+  assert not (copy / "checkpoints").exists()
+  (copy / "checkpoints").mkdir()
+  done = command("launch.convert", *words)
   assert done.returncode == 2 and "holds no checkpoint" in done.stderr
 
 
@@ -127,14 +112,15 @@ def test_a_run_without_checkpoints(runs, tmp_path):
     (["--out=x"], "either --workdir"),
     (["--workdir=nowhere", "--out=x"], "contains no config.json"),
     (["--workdir={full}", "--out={full}"], "exists already"),
-    (["--workdir={full}", "--out=x", "--step=2"],
-     "no checkpoint of step 2; there are 3"),
+    (["--workdir={full}", "--out=x", "--step=3"],
+     "no checkpoint of step 3; there are "),
     (["--workdir={full}", "--out=x", "--peft"], "has no adapters"),
     (["--model=no/where", "--out=x"], "and no download from the Hugging Face"),
     (["--model=isojax/assets/countdown-tiny", "--out=x", "--peft"],
      "need a run")])
-def test_bad_input(runs, arguments, message):
+def test_bad_input(runs, tmp_path, arguments, message):
   done = command("launch.convert", *(
-      a.replace("{full}", str(runs / "full")) for a in arguments))
+      a.replace("{full}", str(runs["full"])).replace("=x", f"={tmp_path}/x")
+      for a in arguments))
   assert done.returncode == 2 and message in done.stderr, done.stderr
   assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """Two processes of two devices each, as two hosts, against one process."""
 
+import re
 import signal
 
 import pytest
@@ -58,3 +59,15 @@ def test_a_signal_to_one_host_and_one_device_afterwards(one, tmp_path, started):
   assert run.wait() == [cli.PREEMPTED] * 2, run.text()
   processes.finished(folder, ARGUMENTS)
   agrees(one, folder)
+
+
+@pytest.mark.ci
+def test_a_host_with_other_flags_ends_all_at_once(tmp_path, started):
+  folder = tmp_path / "run"
+  run = processes.start(str(folder), ARGUMENTS, count=2, devices=1,
+                        more=([], ["--mode=eval"]))
+  started.append(run)
+  assert run.wait() == [cli.BAD_INPUT] * 2, run.text()
+  assert re.search(r"mode: train on .*\(process 0\), eval on .*process 1",
+                   run.text()), run.text()
+  assert "Traceback" not in run.text() and not folder.exists()

@@ -1,0 +1,100 @@
+"""Short runs that tests share: each is trained once in a session of pytest."""
+
+import fcntl
+import functools
+import importlib
+import os
+import pathlib
+import typing
+
+from isojax import components, experiment, state, training
+from isojax.ledger import records
+from tests import few
+
+SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
+             eval=dict(k=2, first=48, growth=1.0),
+             sampler=dict(slots=24), checkpoint=dict(every_steps=2),
+             log=dict(every_seconds=1e-3), task=dict(stratum=few.hard()),
+             recipe=dict(loss=dict(microbatch_tokens=1024)))
+FAST = dict(warmup_steps=1)
+D = 14  # training problems of "refill", of 3 steps an epoch
+# Four steps with adapters. The memory admits 51 pages; 16 of the longest
+# answers need 128.
+PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
+             model=dict(lora=dict(rank=2, targets=("q", "o"))),
+             sampler=dict(slots=16, expected_tokens=1.0),
+             eval=dict(k=1, first=64), checkpoint=dict(every_steps=2),
+             recipe=dict(optimizer=FAST))
+# Name -> config file, and what it changes.
+CASES = {
+    "hard": ("hard", SMALL),
+    # Four steps of two updates.
+    "ppo": ("ppo", dict(
+        alloc=dict(Bp=4, n=2, C=32), task=dict(stratum=few.easy()),
+        sampler=dict(slots=8), eval=dict(k=1, first=32),
+        checkpoint=dict(every_steps=2), recipe=dict(
+            updates=dict(epochs=2, minibatches=1), optimizer=FAST))),
+    "plain": ("easy", PLAIN),
+    "paged": ("easy", PLAIN | dict(
+        sampler=PLAIN["sampler"] | dict(page=4, memory_gib=0.00094))),
+    "refill": ("easy", dict(
+        task=dict(stratum=few.easy(D, 4)), sampler=dict(slots=24),
+        alloc=dict(Bp=4, n=4, schedule=((0, 4), (48, 6)), C=200),
+        eval=dict(k=1, first=60, growth=1.0),
+        checkpoint=dict(every_steps=2, keep=20),
+        recipe=dict(filter=dict(rounds=3, solved_rate=0.75),
+                    loss=dict(microbatch_tokens=1024)))),
+    "in_flight": ("hard", dict(
+        alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),
+        sampler=dict(slots=30, max_new_tokens=24),
+        checkpoint=dict(every_steps=2, keep=9), recipe=dict(
+            loss=dict(ratio_to="behavior", importance_cap=None,
+                      microbatch_tokens=4096),
+            filter=dict(solved_rate=0.15), optimizer=dict(base_lr=3e-3),
+            updates=dict(in_flight=2)))),
+}
+
+
+def config(name: str, **more):
+  """The config of a case, with further sections replaced."""
+  file, changes = CASES[name]
+  out = importlib.import_module(f"configs.{file}").get_config()
+  with out.ignore_type():
+    out.update(changes)
+    out.update(more)
+  experiment.load(out)
+  return out
+
+
+class Trained(typing.NamedTuple):
+  setup: components.Setup
+  end: training.End
+  records: list[dict]
+
+
+def train(config, folder) -> Trained:
+  """Trains in this process, as isojax.main does."""
+  setup = components.prepare(config)
+  with state.claimed(setup, config.to_dict(), str(folder), run_id=None,
+                     evaluate=False) as setup:
+    end = training.train(setup, str(folder))
+  return Trained(setup, end, read(folder))
+
+
+def read(folder) -> list[dict]:
+  return records.read(os.path.join(folder, "records.jsonl"))
+
+
+def steps(kept: list[dict]) -> list[dict]:
+  return [r for r in kept if r["kind"] == "train"]
+
+
+@functools.cache
+def finished(name: str) -> pathlib.Path:
+  """The folder of a case that has ended; for reading, or to be copied."""
+  folder = pathlib.Path(os.environ["ISOJAX_TEST_RUNS"], name)
+  with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # other workers of pytest-xdist wait
+    if not folder.exists():
+      assert train(config(name), folder).end.code == 0
+  return folder
