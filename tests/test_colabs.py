@@ -32,15 +32,10 @@ def test_a_notebook_begins_with_what_it_needs(name):
                    first.source)
   assert f"colabs/{name}.ipynb" in badge.source
   assert "pip" in install.source
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_stored_outputs_have_no_machine(name):
-  text = (build.FOLDER / f"{name}.ipynb").read_text("utf-8")
-  assert str(build.FOLDER.parent) not in text
-  runs = re.findall(r'"[0-9a-f]{12} +finished .* (\S+)\\n"', text)
-  assert set(runs) <= {"-"}, "the column `host` of a sweep"
-  assert "\\r" not in text, "a line that was overwritten"
+  stored = (build.FOLDER / f"{name}.ipynb").read_text("utf-8")
+  assert str(build.FOLDER.parent) not in stored
+  page = (build.FOLDER / "README.md").read_text("utf-8")
+  assert f"({name}.ipynb)" in page
 
 
 def test_a_printed_text_is_cleaned():
@@ -70,13 +65,3 @@ def test_a_notebook_uses_public_names_alone(name):
   used = set(re.findall(r"\bisojax\.(\w+)", re.sub(
       r"isojax/[\w./-]+|`[^`\n]*`", "", text)))
   assert used <= {*isojax.__all__}, used - {*isojax.__all__}
-  made = build.notebook(build.FOLDER / f"{name}.py", small=False)
-  code = [c.source for c in made.cells[3:] if c.cell_type == "code"]
-  assert not [each for each in code if not each.startswith("%%writefile")
-              and re.search(r"^(def|class) ", each, re.M)], "no logic"
-
-
-def test_the_page_names_every_notebook():
-  page = (build.FOLDER / "README.md").read_text("utf-8")
-  for name in NAMES:
-    assert f"({name}.ipynb)" in page

@@ -1,21 +1,17 @@
 """A user's own model and problems, from files to a trained folder.
 
 Qwen2.5's form in small with random weights, problems in MATH's form, judged by
-math-verify in two processes: split, train, kill, resume, export.
+math-verify in two processes: split, train, export.
 """
 
 import json
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from isojax.ledger import records
+from tests import short_runs
 from tests.command import run as command
 
 SHAPE = pathlib.Path("tests/data/qwen2.5-0.5b/config.json")
@@ -36,103 +32,52 @@ RUN = ["--config=configs/hard.py:qwen2.5-0.5b",
        "--config.alloc.C=64", "--config.checkpoint.every_steps=1"]
 
 
-def sized(path, **shape):
-  path.write_text(json.dumps(json.loads(SHAPE.read_text()) | shape))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """A model, 31 problems as MATH has them, and a stratum of them all."""
-  folder = tmp_path_factory.mktemp("math")
-  sized(folder / "config.json", **SMALL)
-  done = command("launch.random_checkpoint", "--eos=40", "--dtype=float32",
+def made(folder, **shape):
+  """A random checkpoint of a shape in folder/model; what the command said."""
+  (folder / "config.json").write_text(json.dumps(
+      json.loads(SHAPE.read_text()) | SMALL | shape))
+  return command("launch.random_checkpoint", "--eos=40", "--dtype=float32",
                  f"--config_json={folder}/config.json", f"--out={folder}/model")
-  assert done.returncode == 0, done.stderr
-  assert "end after 8 tokens" in done.stdout
+
+
+def test_split_train_export(tmp_path):
+  """31 problems as MATH has them, and a stratum of them all."""
+  done = made(tmp_path)
+  assert "end after 8 tokens" in done.stdout, done.stderr
   for name, numbers in (("train", range(31)), ("test", range(31, 36))):
-    (folder / f"{name}.jsonl").write_text("".join(json.dumps({
+    (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({
         "problem": f"What is $\\frac{{{i}}}{{2}}$?", "level": "Level 1",
         "type": "Algebra",
         "solution": f"Half of {i}: $\\boxed{{\\frac{{{i}}}{{2}}}}$."}) + "\n"
                                               for i in numbers))
-  done = command(
-      "launch.split", "--config=configs/split_math.py:math", "--config.n=0",
-      f"--config.source.path={folder}/train.jsonl",
-      f"--config.source.validation={folder}/test.jsonl",
-      f"--config.out={folder}/set")
-  assert done.returncode == 0, done.stderr
-  return folder
-
-
-def arguments(folder, name):
-  return ["isojax.main", *RUN, f"--config.model.path={folder}/model",
-          f"--config.task.stratum={folder}/set-all.jsonl",
-          f"--workdir={folder}/{name}"]
-
-
-def trained(folder, name):
-  """The records of updates, without the fields that measure time."""
-  kept = records.read(f"{folder}/{name}/records.jsonl")
-  return records.comparable([r for r in kept if r["kind"] == "train"])
-
-
-@pytest.fixture(scope="module")
-def whole(folder):
-  """A run that nothing disturbed."""
-  done = command(*arguments(folder, "whole"))
-  assert done.returncode == 0, done.stderr
-  return folder
-
-
-def test_split_train_export(whole, tmp_path):
-  steps = trained(whole, "whole")
+  for words in (
+      ["launch.split", "--config=configs/split_math.py:math", "--config.n=0",
+       f"--config.source.path={tmp_path}/train.jsonl",
+       f"--config.source.validation={tmp_path}/test.jsonl",
+       f"--config.out={tmp_path}/set"],
+      ["isojax.main", *RUN, f"--config.model.path={tmp_path}/model",
+       f"--config.task.stratum={tmp_path}/set-all.jsonl",
+       f"--workdir={tmp_path}/run"],
+      ["launch.convert", f"--workdir={tmp_path}/run", f"--out={tmp_path}/out"]):
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+  steps = short_runs.steps(short_runs.read(tmp_path / "run"))
   assert [r["step"] for r in steps] == list(range(1, 9))
   assert {r["task"] for r in steps} == {"math"}
   assert all(r["lost"] == 0 and r["reward"] == 0.0 for r in steps)
   assert all(1 <= r["response_length"] <= 11 for r in steps)
-  again = command(*arguments(whole, "whole"))
-  assert again.returncode == 0 and "step 8" in again.stdout
-  assert trained(whole, "whole") == steps
-  done = command("launch.convert", f"--workdir={whole}/whole",
-                 f"--out={tmp_path}/out")
-  assert done.returncode == 0, done.stderr
-  before, after = (safetensors.numpy.load_file(f / "model.safetensors")
-                   for f in (whole / "model", tmp_path / "out"))
+  before, after = (safetensors.numpy.load_file(
+      tmp_path / name / "model.safetensors") for name in ("model", "out"))
   assert any(not np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole):
-  killed = subprocess.Popen(
-      [sys.executable, "-m", *arguments(whole, "killed")],
-      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-  saved = whole / "killed/checkpoints"
-  while killed.poll() is None and (len(trained(whole, "killed")) < 2
-                                   or not list(saved.glob("[0-9]"))):
-    time.sleep(0.01)
-  killed.kill()
-  assert killed.wait() == -signal.SIGKILL
-  first = lambda: next(r for r in records.read(
-      whole / "killed/records.jsonl") if r["kind"] == "train")
-  before = first()
-  assert 2 <= len(trained(whole, "killed")) < 8
-  done = command(*arguments(whole, "killed"))
-  assert done.returncode == 0, done.stderr
-  assert first() == before  # not made again: same seconds
-  assert trained(whole, "killed") == trained(whole, "whole")
-
-
-def test_a_full_size_shape_that_does_not_fit_its_tokenizer(tmp_path):
-  sized(tmp_path / "config.json", **SMALL | {"vocab_size": 100})
-  done = command("launch.random_checkpoint",
-                 f"--config_json={tmp_path}/config.json", f"--out={tmp_path}/m")
-  assert done.returncode == 2 and "vocab_size=100" in done.stderr
-
-
-def test_what_random_checkpoint_refuses(tmp_path):
-  (tmp_path / "config.json").write_bytes(b"\xff")
-  (tmp_path / "there").mkdir()
-  for out, message in (("m", "not a readable"), ("there", "exists already")):
-    done = command("launch.random_checkpoint", f"--out={tmp_path}/{out}",
-                   f"--config_json={tmp_path}/config.json")
-    assert done.returncode == 2 and message in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("spoil, message", [
+    (lambda at: made(at, vocab_size=100), "vocab_size=100"),
+    (lambda at: (at / "model").mkdir() or made(at), "exists already"),
+    (lambda at: (at / "c.json").write_bytes(b"\xff") and command(
+        "launch.random_checkpoint", f"--out={at}/m",
+        f"--config_json={at}/c.json"), "not a readable")])
+def test_what_random_checkpoint_refuses(tmp_path, spoil, message):
+  done = spoil(tmp_path)
+  assert done.returncode == 2 and message in done.stderr, done.stderr
+  assert "Traceback" not in done.stderr

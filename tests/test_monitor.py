@@ -23,6 +23,8 @@ def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
       "step 5/9  reward 0.500",
       "step 6/9  50 rollouts/s  reward 0.500  ETA 0:06",
       "step 7/9  50 rollouts/s  reward 0.500  ETA 0:04"]
+  assert [progress.clock(s) for s in (0, 61.9, 3599, 3661, 90_000)] == [
+      "0:00", "1:01", "59:59", "1:01:01", "25:00:00"]
 
 
 def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
@@ -38,13 +40,6 @@ def test_a_long_task_is_silent_at_first_then_has_rate_and_eta(
   with progress.track(8, "avg@4", "samples") as advance:
     advance(0)  # a chunk in which none ended
   assert capsys.readouterr().err == "avg@4: 0/8 samples  after 1:15\n"
-  with progress.track(3, "sampling", "rollouts", on=False) as advance:
-    advance(3)
-
-
-def test_clock():
-  assert [progress.clock(s) for s in (0, 61.9, 3599, 3661, 90_000)] == [
-      "0:00", "1:01", "59:59", "1:01:01", "25:00:00"]
 
 
 def evaluation(step, avg):

@@ -1,7 +1,6 @@
 """Which problems a step samples, what is kept of them, and when it is judged.
 """
 
-import concurrent.futures
 import dataclasses
 import threading
 import time
@@ -18,6 +17,11 @@ from isojax.rl import advantages, rewards
 from isojax.sampling import flight
 from isojax.tasks import prompts as prompts_lib
 from tests import short_runs
+
+
+@pytest.fixture(scope="module")
+def of_flight():
+  return components.prepare(short_runs.config("in_flight"))
 
 
 def order(*solved, step=5, D=11, Bp=3):
@@ -103,8 +107,9 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
 # --- in-flight updates ---
 
 
-def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved():
-  context = components.prepare(short_runs.config("in_flight"))
+def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
+    of_flight):
+  context = of_flight
   n, solved_D = 6, np.zeros(len(context.stratum.train), bool)
   groups = lambda step: rollouts_lib.run_source(context, solved_D).groups(step)
   before = groups(2)
@@ -116,10 +121,9 @@ def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved():
   assert after[0] != before.problem_E[0] and not solved_D[after].any()
 
 
-def test_verdicts_are_those_of_the_rollouts():
+def test_verdicts_are_those_of_the_rollouts(of_flight):
   """Each rollout is graded once, also those of later batches."""
-  n, graded = 6, []
-  context = components.prepare(short_runs.config("in_flight"))
+  n, graded, context = 6, [], of_flight
   params = components.base_params(context)
   in_flight = rollouts_lib.opened(None, context.sampler)
   with rollouts_lib.grading(context) as grader:
@@ -155,8 +159,8 @@ def test_what_cannot_work_is_refused(changes, message):
     experiment.check(e, problems=100, max_positions=1000)
 
 
-def test_other_slots_than_those_of_the_checkpoint_are_refused():
-  sampler = components.prepare(short_runs.config("in_flight")).sampler
+def test_other_slots_than_those_of_the_checkpoint_are_refused(of_flight):
+  sampler = of_flight.sampler
   saved = flight.to_bytes(flight.nothing(sampler.made_by))
   assert rollouts_lib.opened(saved, sampler).flight.steps == 0
   other = flight.to_bytes(flight.nothing((24, 0, 1)))
@@ -192,26 +196,18 @@ def sampled(context, params, grader, *, stop=None):
       N, rng.stream(0, "rollout", 0), e.sampler, stop or preemption.Stop())
 
 
-class Inline(concurrent.futures.Executor):
-  """Calls at once, in the thread that asks."""
-
-  def submit(self, function, *args):
-    done = concurrent.futures.Future()
-    done.set_result(function(*args))
-    return done
-
-
-def test_verdicts_do_not_depend_on_the_thread(context, params):
+def test_verdicts_are_given_while_others_decode(context, params):
+  """They are those of all rollouts, graded afterwards."""
   with rollouts_lib.grading(context) as grader:
     behind = sampled(context, params, grader)
-    inline = sampled(context, params, grader._replace(thread=Inline()))
+    alone = grader.grade(
+        [p for p in context.stratum.train[:6] for _ in range(N)],
+        rewards.texts(context.tokenizer, behind.rollouts))
   assert behind.graded.correct_B.sum() > 0
   for name in ("correct_B", "formatted_B", "vote_B"):
     np.testing.assert_array_equal(getattr(behind.graded, name),
-                                  getattr(inline.graded, name))
-  np.testing.assert_array_equal(behind.rollouts.tokens_RxT,
-                                inline.rollouts.tokens_RxT)
-  assert behind.graded.lost == inline.graded.lost == []
+                                  getattr(alone, name))
+  assert behind.graded.lost == alone.lost == []
 
 
 def test_measured_problems_start_with_the_longest(context, params):

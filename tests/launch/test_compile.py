@@ -46,14 +46,14 @@ def test_what_does_not_fit_is_a_row():
   assert "12.00  -25%" in text
 
 
-@pytest.mark.parametrize("message", [
-    "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
-    "Used 28.12G of 15.75G hbm. Exceeded hbm capacity by 12.37G.",
-    "Ran out of memory on HBM, the total memory required for HLO temporaries "
-    "(28.12G) exceeds available HBM (15.75G)."])
-def test_two_ways_to_run_out_of_memory(message):
-  assert topology_lib.out_of_memory(RuntimeError(message)) == (
-      28.12 * 2**30, 15.75 * 2**30)
+def test_two_ways_to_run_out_of_memory():
+  for message in (
+      "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+      "Used 28.12G of 15.75G hbm. Exceeded hbm capacity by 12.37G.",
+      "Ran out of memory on HBM, the total memory required for HLO temporaries "
+      "(28.12G) exceeds available HBM (15.75G)."):
+    assert topology_lib.out_of_memory(RuntimeError(message)) == (
+        28.12 * 2**30, 15.75 * 2**30)
   assert topology_lib.out_of_memory(RuntimeError("INTERNAL")) is None
 
 
@@ -75,31 +75,27 @@ def test_the_gradient_of_the_head_is_whole_in_no_sum_over_data():
                    ("all-reduce", cfg.V * cfg.D // 2)]
 
 
-@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:4", "v5e:axb", "",
-                                  "h200:0", "h200:0x8"])
+@pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:axb", "h200:0x8"])
 def test_a_topology_that_is_none(name):
   with pytest.raises(InputError, match=f"--topology={name}: expected CHIP:AxB"):
     topology_lib.devices(name)
 
 
-def test_without_cuda(monkeypatch):
-  for version in (12, 13):
-    monkeypatch.setitem(sys.modules, f"jax_cuda{version}_plugin", None)
-  with pytest.raises(InputError, match="pip install .*\\[cuda12\\]"):
-    topology_lib.devices("h200:8")
+@pytest.mark.parametrize("modules, name, extra", [
+    (("jax_cuda12_plugin", "jax_cuda13_plugin"), "h200:8", "cuda12"),
+    (("libtpu",), "v5e:2x2", "tpu")])
+def test_without_the_compiler_of_an_accelerator(monkeypatch, modules, name,
+                                                extra):
+  for module in modules:
+    monkeypatch.setitem(sys.modules, module, None)
+  with pytest.raises(InputError, match=rf"pip install .*\[{extra}\]"):
+    topology_lib.devices(name)
 
 
-def test_without_libtpu(monkeypatch):
-  monkeypatch.setitem(sys.modules, "libtpu", None)
-  with pytest.raises(InputError, match="pip install .*\\[tpu\\]"):
-    topology_lib.devices("v5e:2x2")
-
-
-@pytest.mark.parametrize("size", [2, 8])
-def test_a_mesh_that_is_not_the_slice(size):
-  cfg = mesh_lib.MeshConfig(data=1, fsdp=size, tensor=1)
-  with pytest.raises(InputError, match=f"fsdp={size} x tensor=1 needs {size} "
-                     "devices, but --topology=v5e:2x2 has 4; .*fsdp=4"):
+def test_a_mesh_that_is_not_the_slice():
+  cfg = mesh_lib.MeshConfig(data=1, fsdp=8, tensor=1)
+  with pytest.raises(InputError, match="fsdp=8 x tensor=1 needs 8 devices, but "
+                     "--topology=v5e:2x2 has 4; .*fsdp=4"):
     topology_lib.mesh_on(cfg, jax.devices(), "v5e:2x2")
 
 

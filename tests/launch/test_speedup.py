@@ -114,11 +114,9 @@ def test_a_schedule_of_n_is_one_recipe(runs):
   *first, last = path.read_text().splitlines()
   path.write_text("\n".join(first) + "\n" + last.replace(
       '"n": 4', '"n": 8').replace('"m": 4', '"m": 8') + "\n")
-  code, out, err = launch("--baseline=base*/records.jsonl",
-                          "--records=grow*/records.jsonl", "--out=o", cwd=runs)
-  assert code == 0 and "n/m=4..8/4..8" in out, err
-  found = json.loads((runs / "o/speedup.json").read_text())
-  arm, = found["arms"]
+  found = ask(runs, records="grow*")
+  assert "n/m=4..8/4..8" in found.text
+  arm, = found.document["arms"]
   assert (arm["Bp"], arm["n"], arm["m"]) == (2, None, None)
 
 
