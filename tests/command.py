@@ -4,7 +4,7 @@ the libraries: that takes two seconds, and our own modules a fifth of one.
 Each reads our modules anew and ends as it would. What libraries read from the
 environment at import (JAX_*, HF_*) is that of the tests. A library that one of
 our modules forgets to import goes unseen here: isojax.main and launch.fit,
-split, convert, sweep, plan and bench are started from nothing in a test each.
+split, convert, sweep and plan are started from nothing in a test each.
 """
 
 import functools

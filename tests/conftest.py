@@ -111,8 +111,8 @@ def folder(bucket, request):
 
 # The files that take longest, first: none is left to one worker at the end.
 LONG = [f"test_{name}.py" for name in (
-    "main", "split", "convert", "hosts", "update", "sampler", "math_run", "fit",
-    "models", "launch", "sweep")]
+    "main", "update", "runs", "hosts", "reference_gradient", "split", "api",
+    "critic", "fit", "models", "sweep")]
 
 
 def pytest_collection_modifyitems(items):

@@ -43,25 +43,24 @@ def changed(**fields):
   return config
 
 
-@pytest.mark.parametrize("config", [
-    hard.get_config(), easy.get_config(), hard.get_config("qwen2.5-7b"),
-    easy.get_config("qwen2.5-0.5b"), easy.get_config("qwen2.5-7b"),
-    ppo.get_config(), ppo.get_config("qwen2.5-7b")],
-                         ids=lambda c: c.name)
-def test_configs_build(config):
-  e = experiment.load(config)
-  assert e.name == config.name and e.alloc.n == config.alloc.n
+@pytest.mark.parametrize("config, size", [
+    (hard, "tiny"), (easy, "tiny"), (ppo, "tiny"), (easy, "qwen2.5-0.5b"),
+    (ppo, "qwen2.5-7b")])
+def test_configs_build(config, size):
+  values = config.get_config(size)
+  e = experiment.load(values)
+  assert e.name == values.name and e.alloc.n == values.alloc.n
 
 
-def test_sizes_change_no_recipe_but_the_learning_rate():
-  for base, kl in ((hard, 0.0), (easy, 0.01)):
-    e = experiment.load(base.get_config("qwen2.5-7b"))
-    assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
-    assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
-    assert (e.task.grader.name, e.eval.k) == ("math", 4)
-    with pytest.raises(ValueError, match=f"configs/{base.get_config().name}.py"
-                       ":13b: expected tiny, qwen2.5-0.5b or qwen2.5-7b"):
-      base.get_config("13b")
+@pytest.mark.parametrize("config, kl", [(hard, 0.0), (easy, 0.01)])
+def test_sizes_change_no_recipe_but_the_learning_rate(config, kl):
+  e = experiment.load(config.get_config("qwen2.5-7b"))
+  assert e.recipe.loss.kl_coef == kl and e.recipe.optimizer.base_lr == 1e-6
+  assert e.recipe.loss.dtype == e.sampler.dtype == "bfloat16"
+  assert (e.task.grader.name, e.eval.k) == ("math", 4)
+  with pytest.raises(ValueError, match=r"\w.py:13b: expected tiny, qwen2.5-0.5b"
+                     " or qwen2.5-7b"):
+    config.get_config("13b")
 
 
 def test_default_hard_is_what_the_readme_says():
@@ -262,14 +261,8 @@ def test_prompts_are_the_same_on_every_day(tmp_path):
                   "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
                   "{{ date_string }}={{ messages[0]['content'] }}")
   tokenizer = tokenizer_lib.load(folder)
-  chat = prompts_lib.PromptConfig("{question}:", chat=True, system="")
-  plain = prompts_lib.PromptConfig("26 Jul 2024={question}:", chat=False,
-                                   system="")
-  got, wanted = (prompts_lib.encode(tokenizer, [Problem(0, "1 2=3", "")], cfg,
-                                    S=30, V=20)[1] for cfg in (chat, plain))
-  np.testing.assert_array_equal(got.tokens_PxS, wanted.tokens_PxS)
-  assert prompts_lib.digest(tokenizer, chat) == prompts_lib.digest(
-      tokenizer, plain)
+  assert encoded(tokenizer, "{question}:", chat=True, system="") == encoded(
+      tokenizer, "26 Jul 2024={question}:", chat=False, system="")
 
 
 def test_a_template_that_refuses_a_system_turn(tmp_path):
@@ -320,14 +313,6 @@ PROBLEMS = [{"split": split, "id": i, "question": "1 2 3=6", "answer": "1+2+3",
              "correct": 0} for i, split in enumerate(("train", "validation"))]
 
 
-def test_braces_in_a_prompt_are_text():
-  tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
-  _, prompts = prompts_lib.encode(
-      tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
-          "{}{question}:", chat=False, system=""), S=15, V=20)
-  assert prompts.len_P == [6]
-
-
 @pytest.mark.parametrize("name", ["hard", "easy"])
 def test_committed_strata_hold_what_they_say(name):
   got = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
@@ -364,22 +349,24 @@ def test_identity_ignores_where_a_run_computes_and_reports():
   assert base != of(alloc__n=16)
 
 
-CHAT = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}")
+def encoded(tokenizer, template, **how):
+  """The text of a prompt's token ids."""
+  _, p = prompts_lib.encode(
+      tokenizer, [Problem(0, "1 2=3", "")],
+      prompts_lib.PromptConfig(template, **how), S=30, V=20)
+  return tokenizer.decode(p.tokens_PxS[0, :p.len_P[0]])
 
 
 def test_chat_templates_by_hand():
   """The template's own text, the system's turn first, nothing added."""
   tokenizer = tokenizer_lib.load("isojax/assets/countdown-tiny")
-  tokenizer.chat_template = CHAT.replace("<", "(").replace(">", ")").replace(
-      "m.role", "m.role | length").replace("assistant", "0")
-  ids = lambda **how: prompts_lib.encode(
-      tokenizer, [Problem(0, "1 2=3", "")], prompts_lib.PromptConfig(
-          "{question}:", **how), S=25, V=20)[1]
-  text = lambda p: tokenizer.decode(p.tokens_PxS[0, :p.len_P[0]])
-  assert text(ids(chat=False, system="")) == "1 2=3:"
-  assert text(ids(chat=True, system="")) == "(4)1 2=3:(0)"
-  assert text(ids(chat=True, system="9*9")) == "(6)9*9(4)1 2=3:(0)"
+  tokenizer.chat_template = (
+      "{% for m in messages %}({{ m.role | length }}){{ m.content }}"
+      "{% endfor %}{% if add_generation_prompt %}(0){% endif %}")
+  text = lambda **how: encoded(tokenizer, "{question}:", **how)
+  assert text(chat=False, system="") == "1 2=3:"
+  assert text(chat=True, system="") == "(4)1 2=3:(0)"
+  assert text(chat=True, system="9*9") == "(6)9*9(4)1 2=3:(0)"
 
 
 @pytest.mark.parametrize("batch, lr, later", [
