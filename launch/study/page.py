@@ -137,6 +137,18 @@ def registered(one: dict, ledgers: dict[str, Ledger]) -> list[list[str]]:
           for part in EPOCHS]
 
 
+def noise_table(said: dict) -> str:
+  """The signal per rollout of each n at the checkpoints of a run."""
+  measured, (part,) = said["measured"], said["parts"].values()
+  return markdown(
+      ["C", "C/D", "groups of two with a signal",
+       *(f"n = {n}" for n in measured["n"])],
+      [[compact(float(C)), f"{float(C) / part['D']:,.0f}",
+        f"{measured['groups_with_a_signal_at_n_2'][C]:.0%}",
+        *(f"{share:.2f}" for share in shares)]
+       for C, shares in measured["signal_per_rollout"].items()])
+
+
 def read_all(docs: str) -> dict[str, Ledger]:
   folder = os.path.join(docs, "study")
   names = sorted(n for n in os.listdir(folder) if n.endswith(".jsonl.gz"))
@@ -187,6 +199,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "registered": plans, "hypotheses": markdown(
           ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
            "b2: height", "c: power of the peak"], registered(plans, L)),
+      "noise_table": noise_table(read_json(docs, "registered-noise.json")),
       "epochs": {part: reanalysis.epochs(L[part]) for part in epochs},
       "parts": L,
       "resolved": lambda part: sum(
