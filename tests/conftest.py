@@ -33,6 +33,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import hypothesis
 import jax
+import numpy as np
 import pytest
 
 from isojax import mesh as mesh_lib
@@ -85,6 +86,17 @@ def random_params(model):
       jax.random.key(len(str(path))), x.shape) if x.ndim < 2 or (
           "bias" in str(path)) else x
   return jax.tree.map_with_path(bump, params)
+
+
+def put(tree, like):
+  """Copies arrays to the devices of others, or of abstract ones."""
+  return jax.tree.map(
+      lambda x, like: jax.device_put(np.asarray(x), like.sharding), tree, like)
+
+
+def placed(params, model):
+  """Parameters on the devices of a model."""
+  return put(params, decoder.abstract_params(model))
 
 
 @pytest.fixture(scope="session")

@@ -93,22 +93,21 @@ def test_newest_comes_back_on_any_mesh(store, states, axes):
   assert jax.tree.map(lambda x: x.sharding, state) == want
 
 
-@pytest.mark.parametrize("size", [1, 70_001])
-def test_the_host_bytes_come_back_and_damage_is_seen(saved, states, tmp_path,
-                                                     model, size):
+def test_the_host_bytes_come_back_and_damage_is_seen(states, tmp_path, model):
+  """A single byte stands in a file of many values, others in their own."""
   store = str(tmp_path / "checkpoints")
-  host = np.random.default_rng(0).integers(0, 256, size).astype(np.uint8)
+  host = np.random.default_rng(0).integers(0, 256, 70_001).astype(np.uint8)
   with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 3, states[3], "abc", host)
-    checkpoint.save(manager, 5, states[5], "abc", host[::-1].copy())
+    checkpoint.save(manager, 3, states[3], "abc", host[:1])
+    checkpoint.save(manager, 5, states[5], "abc", host)
   again = lambda: restore_as(
       store, optimizer_lib.abstract_state(model, TX), host=True)
-  np.testing.assert_array_equal(again().host, host[::-1])
+  np.testing.assert_array_equal(again().host, host)
   meta = pathlib.Path(store) / "5/meta/metadata"
   meta.write_text(meta.read_text().replace('"host":', '"host":1'))
   step, _, found = again()
   assert step == 3
-  np.testing.assert_array_equal(found, host)
+  np.testing.assert_array_equal(found, host[:1])
 
 
 def test_without_its_rollouts_in_flight_a_checkpoint_is_damaged(store, model):
@@ -118,7 +117,7 @@ def test_without_its_rollouts_in_flight_a_checkpoint_is_damaged(store, model):
 
 
 @pytest.mark.parametrize("reach, step, left", [
-    (5, 5, ["3", "5"]), (4, 3, ["3"]), (3, 3, ["3"]), (2, None, [])])
+    (5, 5, ["3", "5"]), (4, 3, ["3"]), (2, None, [])])
 def test_the_records_reach_the_checkpoint(store, model, states, reach, step,
                                           left):
   """A later one is moved away, so that its step can be saved again."""
@@ -152,17 +151,6 @@ def flip(path):
   path.write_bytes(bytes(data))
 
 
-def test_a_state_that_differs_from_its_checksums_is_damaged(store, model,
-                                                            states):
-  meta = pathlib.Path(store) / "5/meta/metadata"
-  saved = json.loads(meta.read_text())
-  saved["checksum"][".params['norm']"] ^= 1
-  meta.write_text(json.dumps(saved))
-  step, state = restore(store, model)
-  assert step == 3
-  assert_bits(state, states[3])
-
-
 def test_checksums_depend_on_where_a_value_is():
   x = jnp.arange(6.0).reshape(2, 3)
   same, *moved = checkpoint._checksums([x, x[::-1], x[:, ::-1], x.T])
@@ -170,22 +158,66 @@ def test_checksums_depend_on_where_a_value_is():
   assert all(same != each for each in moved)
 
 
+def other_checksum(step):
+  meta = step / "meta/metadata"
+  saved = json.loads(meta.read_text())
+  saved["checksum"][".params['norm']"] ^= 1
+  meta.write_text(json.dumps(saved))
+
+
+def copy_of_another(step):
+  shutil.rmtree(step)
+  shutil.copytree(step.with_name("3"), step)
+
+
+def as_file(step):
+  shutil.rmtree(step)
+  step.write_text("mine")
+
+
+def dangling(step):
+  shutil.rmtree(step)
+  step.symlink_to("/nowhere")
+
+
+def foreign(step):
+  shutil.rmtree(step, ignore_errors=True)
+  step.mkdir()
+  (step / "thesis.tex").write_text("mine")
+
+
 @pytest.mark.parametrize("damage", [
     lambda step: cut(data_file(step)), lambda step: flip(data_file(step)),
     lambda step: shutil.rmtree(step / "state"),
-    lambda step: shutil.rmtree(step / "meta")],
-                         ids=["cut", "flipped bit", "no state", "no meta"])
+    lambda step: (step / "meta/metadata").unlink(),
+    lambda step: (step / "meta/metadata").write_text("[]"),
+    other_checksum, copy_of_another, as_file, dangling, foreign,
+], ids=["cut", "flipped bit", "no state", "no meta", "list", "checksum",
+        "copy", "file", "link", "foreign"])
 def test_damaged_newest_falls_back_and_is_kept_aside(
     store, model, states, damage, caplog):
   damage(pathlib.Path(store) / "5")
   step, state = restore(store, model)
   assert step == 3
   assert_bits(state, states[3])
-  assert os.path.isdir(f"{store}-damaged-5")
+  assert os.path.lexists(f"{store}-damaged-5")
   assert "step 5 is damaged" in caplog.text
   with checkpoint.open_manager(store, keep=2) as manager:
     checkpoint.save(manager, 5, states[5], "abc")  # the place is free again
   assert restore(store, model)[0] == 5
+
+
+@pytest.mark.parametrize("damage", [
+    dangling, foreign, lambda step: (step / "meta/metadata").unlink()],
+                         ids=["link", "foreign", "no meta"])
+def test_a_damaged_older_one_is_set_aside(store, model, states, damage):
+  """The manager would delete it when it saves more."""
+  damage(pathlib.Path(store) / "3")
+  assert restore(store, model)[0] == 5
+  with checkpoint.open_manager(store, keep=1) as manager:
+    checkpoint.save(manager, 7, states[5], "abc")
+  assert os.listdir(store) == ["7"]
+  assert os.path.lexists(f"{store}-damaged-3")
 
 
 def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
@@ -206,49 +238,7 @@ def test_a_checkpoint_of_another_run_is_refused(store, model, saved):
   assert sorted(os.listdir(store)) == sorted(os.listdir(saved))
 
 
-def test_a_copy_of_another_step_is_set_aside(store, model, states):
-  shutil.rmtree(f"{store}/5")
-  shutil.copytree(f"{store}/3", f"{store}/5")
-  step, state = restore(store, model)
-  assert step == 3
-  assert_bits(state, states[3])
-  assert os.path.isdir(f"{store}-damaged-5")
-
-
-def as_file(step):
-  shutil.rmtree(step)
-  step.write_text("mine")
-
-
-def dangling(step):
-  shutil.rmtree(step)
-  step.symlink_to("/nowhere")
-
-
-def foreign(step):
-  shutil.rmtree(step, ignore_errors=True)
-  step.mkdir()
-  (step / "thesis.tex").write_text("mine")
-
-
-@pytest.mark.parametrize("number", [3, 5])
-@pytest.mark.parametrize("spoil", [
-    as_file, dangling, foreign,
-    lambda step: (step / "meta/metadata").write_text("[]"),
-    lambda step: (step / "meta/metadata").unlink(),
-], ids=["file", "link", "foreign", "list", "no meta"])
-def test_what_cannot_be_read_is_set_aside(store, model, states, spoil, number):
-  """The older one, too: the manager would delete it when it saves more."""
-  spoil(pathlib.Path(store) / str(number))
-  (sound,) = {3, 5} - {number}
-  assert restore(store, model)[0] == sound
-  with checkpoint.open_manager(store, keep=1) as manager:
-    checkpoint.save(manager, 7, states[5], "abc")
-  assert os.listdir(store) == ["7"]
-  assert os.path.lexists(f"{store}-damaged-{number}")
-
-
-def test_only_what_a_killed_save_left_is_deleted(store, states):
+def test_only_old_steps_and_what_a_killed_save_left_are_deleted(store, states):
   names = ["7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-12",
            "my.orbax-checkpoint-tmp", "mine", "07"]
   for name in names:
@@ -256,7 +246,7 @@ def test_only_what_a_killed_save_left_is_deleted(store, states):
   with checkpoint.open_manager(store, keep=2) as manager:
     checkpoint.save(manager, 7, states[5], "abc")
   assert {"my.orbax-checkpoint-tmp", "mine", "07"} < set(os.listdir(store))
-  assert not set(names[:2]) & set(os.listdir(store))
+  assert not {"3", *names[:2]} & set(os.listdir(store))
 
 
 def bfloat16(abstract):
@@ -298,7 +288,7 @@ with checkpoint.open_manager(sys.argv[1], keep=2) as manager:
 """
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
   store = str(tmp_path / "checkpoints")
   with subprocess.Popen([sys.executable, "-c", SAVING, store],
@@ -372,10 +362,3 @@ def test_a_declined_save_is_an_error(store, states):
   with (checkpoint.open_manager(store, keep=2) as manager,
         pytest.raises(RuntimeError, match="step 4 was not saved")):
     checkpoint.save(manager, 4, states[3], "abc")
-
-
-def test_only_the_last_few_are_kept(store, states):
-  with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 9, states[5], "abc")
-  assert {"5", "9"} <= set(os.listdir(store)) and not os.path.exists(
-      os.path.join(store, "3"))

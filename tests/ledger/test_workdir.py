@@ -43,6 +43,9 @@ def test_another_config_is_refused_and_named(tmp_path):
   with (pytest.raises(InputError, match="n: 8 in this config, 4 in "),
         claim(tmp_path, OTHER)):
     pass
+  with (pytest.raises(InputError, match="the files of the model, the stratum"),
+        workdir.claim(str(tmp_path), CONFIG, "another", "abd")):
+    pass
   assert (tmp_path / "config.json").read_bytes() == before
 
 
@@ -65,21 +68,16 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
     pass
 
 
-def test_foreign_files_are_left_alone(tmp_path):
-  (tmp_path / "thesis.tex").write_text("x")
-  with (pytest.raises(InputError, match="thesis.tex"),
-        claim(tmp_path, CONFIG)):
-    pass
-  assert os.listdir(tmp_path) == ["thesis.tex"]
-
-
-def test_records_without_a_config_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["thesis.tex", "records.jsonl"])
+def test_foreign_files_are_left_alone(tmp_path, name):
+  """Records without a config are foreign too."""
   (tmp_path / "lock").write_text("")
-  (tmp_path / "records.jsonl").write_text("{}\n")
-  with (pytest.raises(InputError, match="records.jsonl but no config.json"),
+  (tmp_path / name).write_text("x")
+  with (pytest.raises(InputError, match=f"{name} but no config.json"),
         claim(tmp_path, CONFIG)):
     pass
-  assert (tmp_path / "records.jsonl").read_text() == "{}\n"
+  assert sorted(os.listdir(tmp_path)) == sorted(["lock", name])
+  assert (tmp_path / name).read_text() == "x"
 
 
 def test_no_room_for_the_lock_is_a_message(tmp_path):
@@ -117,14 +115,6 @@ def test_killed_before_the_config_was_renamed(tmp_path):
   with claim(tmp_path, CONFIG):
     pass
   assert json.loads((tmp_path / "config.json").read_text())["config"] == CONFIG
-
-
-def test_other_files_under_the_same_config_are_named(tmp_path):
-  with claim(tmp_path, CONFIG):
-    pass
-  with (pytest.raises(InputError, match="the files of the model, the stratum"),
-        workdir.claim(str(tmp_path), CONFIG, "another", "abd")):
-    pass
 
 
 def test_a_name_is_not_what_decides(tmp_path):

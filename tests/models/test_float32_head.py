@@ -1,7 +1,6 @@
 """A float32 head of a bfloat16 policy, in sampler and trainer."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,9 @@ from isojax.models import decoder, int8
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
 from isojax.types import Rollouts
-from tests.conftest import columns, make_model, random_params, RICH, TINY
-from tests.rl.test_update import LOSS, SGD
+from tests import conftest
+from tests.conftest import columns, make_model, placed, RICH, TINY
+from tests.rl.batches import LOSS, make_update, PLAIN, SGD
 from tests.sampling import test_engine as sampling
 
 Bp, n = 5, 4
@@ -29,15 +29,13 @@ def quiet(cfg, factor):
   The head is multiplied by `factor`, so that its rounding is seen.
   """
   model = make_model(cfg)
-  params = jax.device_get(random_params(model))
+  params = jax.device_get(conftest.random_params(model))
   for layer in (name for name in params if name.startswith("layers_")):
     params[layer] = params[layer] | {
         name: np.zeros_like(params[layer][name])
         for name in ("o", "down", "o_bias") if name in params[layer]}
   name = decoder.head_name(cfg)
-  return model, jax.tree.map(
-      lambda x, like: jax.device_put(x, like.sharding),
-      params | {name: factor * params[name]}, decoder.abstract_params(model))
+  return model, placed(params | {name: factor * params[name]}, model)
 
 
 def hidden_states(params, cfg, tokens):
@@ -64,27 +62,17 @@ def rollouts(untied):
 ADVANTAGE = np.random.default_rng(4).normal(size=Bp * n)
 
 
-@functools.cache
-def updating(model, changes):
-  """(config, update) of SGD on the policy term alone."""
-  cfg = dataclasses.replace(
-      LOSS, kl_coef=0.0, entropy_coef=0.0, policy_loss="reinforce",
-      importance_cap=None, **dict(changes))
-  return cfg, update_lib.make_update(model, SGD, cfg)
-
-
 def trained(model, params, rollouts: Rollouts, changes):
   """(change of the parameters, metrics) of one update."""
-  cfg, update = updating(model, tuple(changes.items()))
+  cfg = dataclasses.replace(
+      PLAIN, policy_loss="reinforce", importance_cap=None, **changes)
   params = jax.device_get(params)
   weight = np.full(Bp * n, 1 / rollouts.len_R.sum())
   batches = update_lib.assemble(
       sampling.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=cfg)
-  state = optimizer_lib.init_state(model, SGD, jax.tree.map(
-      lambda x, like: jax.device_put(x, like.sharding), params,
-      decoder.abstract_params(model)))
-  after, metrics = update(
+  state = optimizer_lib.init_state(model, SGD, placed(params, model))
+  after, metrics = make_update(model, SGD, cfg)(
       state, None, [update_lib.place(b, model.mesh) for b in batches],
       np.float32(1))
   return (jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, params),
@@ -154,11 +142,11 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
     assert np.abs(half["head"] - exact).max() > 1e-3 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("weights", [None, "int8"])
-@pytest.mark.parametrize("cfg", [TINY, RICH], ids=["untied", "tied"])
+@pytest.mark.parametrize("cfg, weights", [(TINY, "int8"), (RICH, None)],
+                         ids=["untied", "tied"])
 def test_the_sampler_keeps_the_head_alone_in_float32(cfg, weights):
   model = make_model(cfg)
-  params = random_params(model)
+  params = conftest.random_params(model)
   s = sampling.make_sampler(model, dataclasses.replace(
       sampling.CONFIG, weights=weights, **BOTH), sampling.EOS)
   held = s.prepare(params)

@@ -11,7 +11,7 @@ from isojax.errors import InputError
 from isojax.models import decoder, int8, linear
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import engine
-from tests.conftest import make_model, random_params, RICH, TINY
+from tests.conftest import make_model, placed, random_params, RICH, TINY
 from tests.sampling.test_engine import (
   CONFIG,
   EOS,
@@ -65,19 +65,16 @@ def dequantized(model, params):
 
 
 @pytest.mark.parametrize("cfg, axes", [
-    (TINY, {}), (RICH, {}), (TINY, {"fsdp": 2, "tensor": 2})])
+    (RICH, {}), (TINY, {"fsdp": 2, "tensor": 2})])
 def test_tokens_are_those_of_the_rounded_weights(cfg, axes):
   """Sampled in float32 from what the whole numbers stand for."""
   plain, sharded = make_model(cfg), make_model(cfg, **axes)
   params, prompts = random_params(plain), make_prompts(5)
   want = run(plain, dequantized(plain, params), prompts, 3, slots=4)
-  placed = jax.tree.map(
-      lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
-      decoder.abstract_params(sharded))
-  for gathered in (True, False):
-    got = run(sharded, placed, prompts, 3, sampler=engine.make_sampler(
-        sharded, dataclasses.replace(ROUNDED, slots=4), EOS,
-        gathered=gathered))
+  for gathered in (True, False) if axes else (True,):
+    sampler = engine.make_sampler(
+        sharded, dataclasses.replace(ROUNDED, slots=4), EOS, gathered=gathered)
+    got = run(sharded, placed(params, sharded), prompts, 3, sampler=sampler)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
     np.testing.assert_allclose(
         got.behavior_logp_RxT, want.behavior_logp_RxT, atol=2e-5)
@@ -93,7 +90,7 @@ def test_the_gap_to_the_trainer_is_that_of_rounding():
   """More than float32's, and little: what importance weights then correct."""
   model = make_model(TINY)
   params, prompts = random_params(model), make_prompts(5)
-  for changes, least, most in (({}, 0, 2e-5), ({"weights": "int8"}, 1e-4, 0.1),
+  for changes, least, most in (({"weights": "int8"}, 1e-4, 0.1),
                                ({"cache": "float8"}, 1e-4, 0.2),
                                ({"dtype": "bfloat16", "weights": "int8",
                                  "cache": "float8"}, 1e-3, 0.3)):
@@ -102,22 +99,6 @@ def test_the_gap_to_the_trainer_is_that_of_rounding():
     mask = np.arange(T) < got.len_R[:, None]
     gap = np.abs(got.behavior_logp_RxT - want)[mask].max()
     assert least <= gap <= most, (changes, gap)
-
-
-def test_large_biases_of_keys_are_too_much_for_float8():
-  """What a run is warned of; two numbers of each head at 100."""
-  model = make_model(TINY)
-  params, prompts = random_params(model), make_prompts(5)
-  for name in ("layers_0", "layers_1"):
-    bias = params[name]["k_bias"]
-    params[name]["k_bias"] = bias.at[:, :2].add(100.0)
-  gaps = []
-  for changes in ({"cache": "float8"}, {"dtype": "bfloat16"}):
-    got = run(model, params, prompts, 6, **changes)
-    want, _ = teacher_forced(model, params, prompts, got, 6)
-    mask = np.arange(T) < got.len_R[:, None]
-    gaps.append(np.abs(got.behavior_logp_RxT - want)[mask].mean())
-  assert gaps[0] > 0.1 > 4 * gaps[1], gaps
 
 
 def test_float8_by_hand():
@@ -139,18 +120,14 @@ def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
   assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
   for s in (sampler, sampler._replace(decode=jax.jit(decode_lib.make_decode(
       reader, C=cfg.chunk, T=cfg.max_new_tokens, eos=EOS, buffered=True,
-      interrupt=None),
-                                                     static_argnames="kind"))):
+      interrupt=None), static_argnames="kind"))):
     got = run(model, params, prompts, 3, sampler=s)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"weights": "int4"}, "sampler.weights='int4': expected None, for "
-     "sampler.dtype, or int8"),
-    ({"cache": "int8"}, "sampler.cache='int8': expected None, for "
-     "sampler.dtype, or float8")])
+    ({"weights": "int4"}, "weights='int4': expected None, for .*, or int8"),
+    ({"cache": "int8"}, "cache='int8': expected None, for .*, or float8")])
 def test_what_is_not_known_is_refused(changes, message):
-  with pytest.raises(InputError) as error:
+  with pytest.raises(InputError, match=message):
     dataclasses.replace(CONFIG, **changes)
-  assert str(error.value) == message

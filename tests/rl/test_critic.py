@@ -18,12 +18,12 @@ from isojax.rl import algorithm, packing
 from isojax.rl import critic as critic_lib
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from tests.conftest import make_model, TINY
+from tests.conftest import make_model, put, TINY
 from tests.rl import test_reference_gradient as plain
 
 NO_CRITIC = critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)
 
-Bp, n, S, T = plain.Bp, plain.n, plain.S, plain.T
+Bp, n, T = plain.Bp, plain.n, plain.T
 COEF, CLIP = 0.7, 0.2
 NAMES = ("old_logp", "value")
 
@@ -66,11 +66,6 @@ def plain_loss(params, value_D, clip):
   weight = plain.token_weights(mask, np.ones(Bp * n), plain.LOSS.aggregation)
   return (weight * loss).sum(), (
       jnp.where(mask, loss, 0.0).sum() / mask.sum(), V)
-
-
-def put(tree, like):
-  return jax.tree.map(
-      lambda x, like: jax.device_put(np.asarray(x), like.sharding), tree, like)
 
 
 def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,

@@ -15,22 +15,19 @@ import numpy as np
 import optax
 import pytest
 
-from configs import grpo as base_config
 from isojax import mesh as mesh_lib
-from isojax.models import decoder
 from isojax.models import lora as lora_lib
 from isojax.rl import algorithm, packing
 from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import update as update_lib
-from isojax.types import Prompts, Rollouts
-from tests.conftest import make_model, TINY
+from tests.conftest import make_model, placed, put, TINY
+from tests.rl import batches as batches_lib
+from tests.rl.batches import Bp, n, T  # a row holds all answers of a problem
 
-Bp, n, S, T = 6, 4, 7, 5  # a packed row holds all four answers of a problem
 TEMPERATURE, CAP, KL, ENTROPY = 0.7, 2.0, 0.5, 0.3
-LOSS = update_lib.LossConfig(
-    **base_config.get_config().recipe.loss.to_dict() | dict(
-        aggregation="sample_mean", zero_variance="policy", importance_cap=CAP,
-        kl_coef=KL, entropy_coef=ENTROPY, microbatch_tokens=1000))
+LOSS = dataclasses.replace(
+    batches_lib.LOSS, aggregation="sample_mean", zero_variance="policy",
+    importance_cap=CAP, kl_coef=KL, entropy_coef=ENTROPY)
 LORA = lora_lib.LoraConfig(rank=3, alpha=6.0, targets=("q", "v", "o", "down"))
 OLD = np.random.default_rng(2).normal(-3, 0.5, (Bp * n, T))
 # Its state is the gradient of the last update.
@@ -39,16 +36,7 @@ GRADIENT = optax.trace(decay=0.0)
 
 def make_data():
   """Prompts, rollouts and rewards; two of six groups have equal rewards."""
-  random = np.random.default_rng(1)
-  B = Bp * n
-  prompts = Prompts(random.integers(0, TINY.V, (Bp, S)).astype(np.int32),
-                    random.integers(1, S + 1, Bp).astype(np.int32),
-                    np.arange(Bp, dtype=np.uint32))
-  rollouts = Rollouts(random.integers(0, TINY.V, (B, T)).astype(np.int32),
-                      random.integers(1, T + 1, B).astype(np.int32),
-                      np.ones(B, bool),
-                      random.normal(-3, 0.5, (B, T)).astype(np.float32),
-                      np.zeros(B, np.float32))
+  prompts, rollouts, random = batches_lib.drawn()
   reward = random.choice([0.0, 0.25, 1.0], (Bp, n))
   reward[0], reward[3] = 0.0, 1.0
   assert ((reward != reward[:, :1]).any(axis=1) == [0, 1, 1, 0, 1, 1]).all()
@@ -219,10 +207,6 @@ def real(trained, base, ref, shape, loss, lora, scored, **axes):
   """(gradient, metrics) of the package's update."""
   model = make_model(shape, **axes)
 
-  def put(tree, like):
-    return jax.tree.map(
-        lambda x, like: jax.device_put(x, like.sharding), tree, like)
-
   prompts, rollouts, reward = make_data()
   batches = update_lib.assemble(
       prompts, rollouts, algorithm.of_all(reward, rollouts, loss) | (
@@ -231,7 +215,7 @@ def real(trained, base, ref, shape, loss, lora, scored, **axes):
   state = optimizer_lib.init_state(
       model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
       lora)
-  held = put(ref if base is None else base, decoder.abstract_params(model))
+  held = placed(ref if base is None else base, model)
   state, metrics = update_lib.make_update(model, GRADIENT, loss, lora)(
       state, held, [update_lib.place(b, model.mesh) for b in batches],
       np.float32(TEMPERATURE))
@@ -270,63 +254,46 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
     assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
 
 
-def test_one_device(params):
-  check(params, microbatches=1)
+FOUR = dict(data=2, fsdp=2)
+SEQUENCE = dict(ratio="sequence", importance_level="sequence")
+CISPO = dict(policy_loss="cispo", constants=dict(cap=1.2), ratio_to="behavior",
+             importance_cap=None)
 
 
-def test_a_tied_head(params):
-  """The gradient of the embedding has three sources: head, answers, prompts."""
-  check(params, microbatches=1, shape=dataclasses.replace(TINY, tied=True),
-        aggregation="prompt_mean", zero_variance="regularizers")
-
-
-def test_two_shards_of_weights_and_rows_with_remat(params):
-  check(params, microbatches=3, axes=dict(fsdp=2, tensor=2), remat=True,
-        microbatch_tokens=40, aggregation="token_mean", zero_variance="off")
-
-
-def test_four_shards_of_rows(params):
-  check(params, microbatches=1, axes=dict(data=2, fsdp=2),
-        aggregation="prompt_mean", zero_variance="all", entropy_coef=0.0)
-
-
-def test_adapters(params):
-  check(params, microbatches=2, lora=LORA, microbatch_tokens=60, remat=True)
-
-
-def test_adapters_on_four_devices(params):
-  check(params, microbatches=1, lora=LORA, axes=dict(data=2, fsdp=2),
-        zero_variance="regularizers", aggregation="token_mean")
-
-
-def test_gspo_off_policy_with_weights_of_whole_answers(params):
-  """Sums over answers, of packed rows, on two shards; the head in chunks."""
-  check(params, microbatches=1, scored=True, axes=dict(data=2),
-        ratio="sequence", importance_level="sequence", clip_high=0.3,
-        kl_estimator="k2")
-
-
-def test_cispo_with_the_ratio_to_the_sampler(params):
-  check(params, microbatches=1, scored=True, policy_loss="cispo",
-        constants=dict(cap=1.2), ratio_to="behavior", importance_cap=None,
-        aggregation="prompt_mean")
+@pytest.mark.parametrize("options", [
+    dict(microbatches=1),
+    # The gradient of the embedding has three sources: head, answers, prompts.
+    dict(microbatches=1, shape=dataclasses.replace(TINY, tied=True),
+         aggregation="prompt_mean", zero_variance="regularizers"),
+    dict(microbatches=3, microbatch_tokens=40, axes=dict(fsdp=2, tensor=2),
+         remat=True, aggregation="token_mean", zero_variance="off"),
+    dict(microbatches=1, axes=FOUR, aggregation="prompt_mean",
+         zero_variance="all", entropy_coef=0.0),
+    dict(microbatches=2, microbatch_tokens=60, lora=LORA, remat=True),
+    dict(microbatches=1, lora=LORA, axes=FOUR, zero_variance="regularizers",
+         aggregation="token_mean"),
+    # Sums over packed answers, on two shards; the head in chunks.
+    dict(microbatches=1, scored=True, axes=dict(data=2), clip_high=0.3,
+         kl_estimator="k2", **SEQUENCE),
+    dict(microbatches=1, scored=True, aggregation="prompt_mean", **CISPO),
+], ids=["one device", "tied head", "two shards", "four shards", "adapters",
+        "adapters on four devices", "gspo", "cispo"])
+def test_gradient(params, options):
+  check(params, **options)
 
 
 def test_scored_log_probs_are_of_the_policy_and_of_the_base(params):
   """Else the KL in the reward would be 0, or of another policy."""
   model, (prompts, rollouts, _) = make_model(), make_data()
   policy, base = moved(params, 5, 0.0), moved(params, 7, 0.1)
-  put = lambda tree: jax.tree.map(
-      lambda x, like: jax.device_put(x, like.sharding), tree,
-      decoder.abstract_params(model))
   score = update_lib.make_score(model, LOSS, ("old_logp", "ref_logp"))
   got = {"old_logp": np.zeros((Bp * n, T)), "ref_logp": np.zeros((Bp * n, T))}
-  state = optimizer_lib.init_state(model, GRADIENT, put(policy))
+  state = optimizer_lib.init_state(model, GRADIENT, placed(policy, model))
   for layout in update_lib.layouts(
       prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=LOSS):
     batch = packing.batch(layout, prompts, rollouts, {})
     for name, value in score(
-        state, put(base), update_lib.place(batch, model.mesh),
+        state, placed(base, model), update_lib.place(batch, model.mesh),
         np.float32(TEMPERATURE)).items():
       packing.collect(layout, value, got[name])
   mask = np.arange(T) < rollouts.len_R[:, None]

@@ -46,7 +46,7 @@ def test_draw_follows_the_distribution():
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
-@pytest.mark.parametrize("V", [5, 128, 131, 1000])
+@pytest.mark.parametrize("V", [5, 1000])
 def test_draw_against_float64(V, top_p):
   """Several blocks, impossible tokens: numpy sorts and sums in float64."""
   random, R, temperature = np.random.default_rng(V), 200, 0.7
@@ -75,7 +75,7 @@ def test_draw_against_float64(V, top_p):
   assert np.mean(token == want) > 0.98
 
 
-@pytest.mark.parametrize("V", [5, 128, 131, 1000])
+@pytest.mark.parametrize("V", [5, 128, 131])
 def test_pick_is_the_inverse_of_the_running_sum(V):
   """Blocks of 128 against numpy's float64 sums; zeros are never taken."""
   random = np.random.default_rng(V)

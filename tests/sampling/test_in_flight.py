@@ -31,9 +31,10 @@ def make_source(n=N, Bp=BP, steps=M, limits=None) -> flight.Source:
 
 
 @functools.cache
-def make_sampler(model, closing=None, **changes):
-  return engine.make_sampler(model, dataclasses.replace(
-      test_engine.CONFIG, **({"slots": 14} | changes)), EOS, interrupt=closing)
+def make_sampler(model, closing=None, pages=None, **changes):
+  return engine.make_sampler(
+      model, dataclasses.replace(test_engine.CONFIG, **{"slots": 14} | changes),
+      EOS, interrupt=closing, pages=pages)
 
 
 def run(sampler, weights, *, k=2, saved=False, source=None):
@@ -105,9 +106,7 @@ def assert_those_of_one_step(sampler, params, got, limits=lambda *_: None):
 def test_without_updates_the_tokens_are_those_of_the_sampler(
     model, params, page, pages):
   """Also with a pool that is exhausted."""
-  sampler = engine.make_sampler(model, dataclasses.replace(
-      test_engine.CONFIG, slots=14, page=page), EOS, pages=pages)
-  got = run(sampler, [params] * M)
+  got = run(make_sampler(model, page=page, pages=pages), [params] * M)
   assert_those_of_one_step(test_engine.make_sampler(
       model, test_engine.CONFIG, EOS), params, got)
   assert (sum(handed.put_back for handed in got) > 3) == bool(page)

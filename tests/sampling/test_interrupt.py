@@ -6,7 +6,6 @@ import functools
 
 from hypothesis import given
 from hypothesis import strategies as st
-import jax
 import numpy as np
 import pytest
 
@@ -15,15 +14,14 @@ from isojax import components, preemption, rng
 from isojax import rollouts as rollouts_lib
 from isojax import step as step_lib
 from isojax.errors import InputError
-from isojax.models import decoder
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.sampling import engine, interrupt
 from isojax.types import Rollouts
 from tests import few
-from tests.conftest import make_model
-from tests.rl.test_update import LOSS
+from tests.conftest import make_model, placed
+from tests.rl.batches import PLAIN
 from tests.sampling import test_engine as sampling
 
 S, T, EOS, n = sampling.S, sampling.T, sampling.EOS, 6
@@ -61,6 +59,10 @@ def test_lengths_are_addressed_and_uniform():
   many = np.bincount(make(step=0, id_P=range(100), n=40), minlength=8)
   assert (many[[0, 1, 2, 7]] == 0).all()
   assert (np.abs(many[3:7] - 1000) < 5 * 28).all()  # a deviation is 27.4
+  # Not the bits that order the problems of a step.
+  found = make(step=2, id_P=[0, 1], n=8).reshape(2, 8)
+  bits = np.random.Philox(key=[5, 2], counter=[0, 0, 0, 3]).random_raw(8)
+  assert (found != 3 + (bits % np.uint64(4)).astype(np.int32)).any(axis=1).all()
 
 
 def plainly_interrupted(model, params, prompts, L_B, it, step=0):
@@ -146,9 +148,7 @@ def test_slots_devices_and_n_change_nothing(model, params, interrupted):
       two.tokens_RxT.reshape(5, 2, T),
       interrupted.tokens_RxT.reshape(5, n, T)[:, :2])
   sharded = make_model(data=2)
-  same = sample(sharded, jax.tree.map(
-      lambda x, like: jax.device_put(np.asarray(x), like.sharding), params,
-      decoder.abstract_params(sharded)), lengths())
+  same = sample(sharded, placed(params, sharded), lengths())
   np.testing.assert_array_equal(same.tokens_RxT, interrupted.tokens_RxT)
 
 
@@ -178,12 +178,10 @@ def test_inserted_tokens_are_not_in_the_loss():
       forced)
   np.testing.assert_array_equal(
       rollouts.mask_RxT, [[1, 0, 0, 1], [1, 1, 1, 0]])
-  cfg = dataclasses.replace(LOSS, kl_coef=0.0, entropy_coef=0.0)
-  reward = np.array([[1.0, 0.0]])
-  columns = algorithm.of_all(reward, rollouts, cfg)
+  columns = algorithm.of_all(np.array([[1.0, 0.0]]), rollouts, PLAIN)
   np.testing.assert_allclose(columns["policy_weight"], [1 / 5, 1 / 5])
-  prompts = sampling.make_prompts(1)
-  (batch,) = update_lib.assemble(prompts, rollouts, columns, n=2, G=1, cfg=cfg)
+  (batch,) = update_lib.assemble(
+      sampling.make_prompts(1), rollouts, columns, n=2, G=1, cfg=PLAIN)
   assert batch.mask_RxW.sum() == 5 and (batch.tokens_RxW == 7).sum() == 2
   assert not batch.mask_RxW[batch.tokens_RxW == 7].any()
 
@@ -217,14 +215,13 @@ def test_phrases_that_cannot_be_inserted(tokenizer, changes, message):
 
 
 @pytest.mark.parametrize("fields, message", [
-    (dict(phrase="x", low=0, high=3), "expected 1 <= low <= high"),
+    (dict(phrase="x", high=3), "expected 1 <= low <= high"),
     (dict(phrase="x", low=4, high=3), "expected 1 <= low <= high"),
-    (dict(phrase="", low=1, high=3), "without a phrase"),
-    (dict(phrase="", unless="x"), "without a phrase")])
+    (dict(low=1, high=3), "without a phrase"),
+    (dict(unless="x"), "without a phrase")])
 def test_sections_that_say_nothing_are_refused(fields, message):
   with pytest.raises(InputError, match=message):
-    interrupt.InterruptConfig(**dict(phrase="", unless="", low=0, high=0)
-                              | fields)
+    dataclasses.replace(interrupt.OFF, **fields)
 
 
 def test_a_step_is_interrupted_and_an_evaluation_is_not():
@@ -257,13 +254,3 @@ def test_a_step_is_interrupted_and_an_evaluation_is_not():
   assert fields["interrupted"] == found.mean()
   assert fields["entropy"] == pytest.approx(
       rollouts.entropy_R.sum() / (rollouts.len_R.sum() - 2 * found.sum()))
-
-
-def test_lengths_do_not_follow_the_order_of_problems():
-  """Problem 0 had the bits that order the problems of its step."""
-  cfg = interrupt.InterruptConfig(phrase="x", unless="", low=1, high=2**30)
-  found = interrupt.lengths(cfg, seed=5, step=2, id_P=[0, 1], n=8)
-  bits = np.random.Philox(key=[5, 2], counter=[0, 0, 0, 3]).random_raw(8)
-  lengths = 1 + (bits % np.uint64(2**30)).astype(np.int32)
-  assert not np.isin(lengths, found).any()
-  assert len(set(found.tolist())) == 16

@@ -4,8 +4,6 @@ import functools
 import http.server
 import json
 import pathlib
-import subprocess
-import sys
 import threading
 
 import hypothesis
@@ -15,11 +13,10 @@ import pyarrow
 from pyarrow import parquet
 import pytest
 
-from configs import split_math, split_tiny
+from configs import split_gym, split_math, split_tiny
 from isojax import config_file
 from isojax.errors import InputError
 from isojax.tasks import base
-from isojax.tasks import grader as grader_lib
 from isojax.tasks import problem as problem_lib
 from isojax.tasks import strata as strata_lib
 from isojax.tasks.problem import Problem
@@ -109,19 +106,15 @@ def facts(problems):
   return {(p.question, p.answer) for p in problems}
 
 
-def write_jsonl(path, rows):
+def write(path, rows):
+  """In the format that the name ends in."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_parquet(path, rows):
-  path.parent.mkdir(parents=True, exist_ok=True)
-  parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
-def write_json(path, rows):
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(json.dumps(rows))
+  if path.suffix == ".parquet":
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+  elif path.suffix == ".jsonl":
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  else:
+    path.write_text(json.dumps(rows))
 
 
 # Files as their authors publish them: recipe -> files, and the facts and notes
@@ -161,12 +154,6 @@ PUBLISHED = {
             for i in range(20 * shard, 20 * shard + 20)]
         for shard in range(2)},
                 {(f"Twice {i}?", f"{2 * i}") for i in range(40)}, None, ()),
-    "deepscaler": ({
-        "DeepScaleR-Preview-Dataset/deepscaler.json": [
-            {"problem": f"Thrice {i}?", "answer": str(3 * i) if i else ""}
-            for i in range(40)]},
-                   {(f"Thrice {i}?", str(3 * i)) for i in range(1, 40)}, None,
-                   ("1 of 40 rows have no answer and were dropped",)),
 }
 
 
@@ -176,7 +163,6 @@ def test_a_set_as_it_is_published(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   files, train, validation, notes = PUBLISHED[name]
   for file, rows in files.items():
-    write = write_parquet if file.endswith("parquet") else write_json
     write(tmp_path / file, rows)
   pool = read(split_math.get_config(name).source)
   if validation is None:
@@ -185,16 +171,11 @@ def test_a_set_as_it_is_published(name, tmp_path, monkeypatch):
   else:
     assert (facts(pool.train), facts(pool.validation)) == (train, validation)
   assert pool.notes == notes
-
-
-def test_a_column_name_with_a_dot_of_its_own(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  (file, rows), = PUBLISHED["guru-math"][0].items()
-  write_parquet(tmp_path / file, rows)
-  source = split_math.get_config("guru-math").source
-  source.answer = "qwen2.5_7b_pass_rate"
-  pool = read(source)
-  assert ("What is 1+1?", "0.025") in facts(pool.train + pool.validation)
+  if name == "guru-math":  # a column name with a dot of its own
+    source = split_math.get_config(name).source
+    source.answer = "qwen2.5_7b_pass_rate"
+    pool = read(source)
+    assert ("What is 1+1?", "0.025") in facts(pool.train + pool.validation)
 
 
 GSM8K = ("train", "test", "train_socratic", "test_socratic")
@@ -204,7 +185,7 @@ def test_gsm8k_is_downloaded_and_read(tmp_path, monkeypatch):
   """tfds' own builder, from files of the original form on a local server."""
   from tensorflow_datasets.text.gsm8k import gsm8k
   for split in GSM8K:
-    write_jsonl(tmp_path / f"www/{split}.jsonl", [
+    write(tmp_path / f"www/{split}.jsonl", [
         {"question": f"Ann has {i} pens and buys {1 + (split == 'test')}. How "
          "many now?", "answer": f"She has <<{i}+1={i + 1}>>{i + 1}.\n#### "
          f"1,{i:03d}"} for i in range(7)])
@@ -327,6 +308,15 @@ def test_bad_files(tmp_path, name, data, message):
     read(file_source(tmp_path / name))
 
 
+def test_parquet_that_is_not_utf8(tmp_path):
+  wrong = pyarrow.Array.from_buffers(
+      pyarrow.string(), 1, pyarrow.array([b"gr\xfc\xdfe"]).buffers())
+  parquet.write_table(pyarrow.table({"question": wrong, "answer": ["2"]}),
+                      tmp_path / "a.parquet")
+  with pytest.raises(InputError, match="a.parquet: not readable.*utf-8"):
+    read(file_source(tmp_path / "a.parquet"))
+
+
 SAMPLE = pathlib.Path("tests/data/gsm8k")
 
 
@@ -360,7 +350,7 @@ def test_a_folder_of_save_to_disk(column, answers, notes):
 
 def test_lists_and_nan(tmp_path):
   path = tmp_path / "a.jsonl"
-  write_jsonl(path, [
+  write(path, [
       {"question": "a", "answer": ["2"]}, {"question": "b", "answer": [2.5]},
       {"question": "c", "answer": ["7", "7 "]}, {"question": "d", "answer": []},
       {"question": "e", "answer": ["1", "2"]},
@@ -373,7 +363,7 @@ def test_lists_and_nan(tmp_path):
       ("a", "2"), ("b", "2.5"), ("c", "7")}
   assert pool.notes == ("2 of 6 rows have no answer and were dropped",
                         "1 of 6 rows have several answers and were dropped")
-  write_jsonl(path, [{"question": "a", "answer": ["2"]},
+  write(path, [{"question": "a", "answer": ["2"]},
                      {"question": "e", "answer": ["1", "2"]}])
   with pytest.raises(InputError, match="jsonl:2: 'answer' is a list of several "
                      "answers, as in 1 of 2 rows.*source.answer=answer.0"):
@@ -390,7 +380,7 @@ def test_lists_and_nan(tmp_path):
      "give one of .*/train, .*/test")])
 def test_folders_that_are_refused(tmp_path, files, message):
   for name, content in files.items():
-    (tmp_path / name).write_text(json.dumps(content))
+    write(tmp_path / name, content)
   with pytest.raises(InputError, match=message):
     read(file_source(tmp_path))
 
@@ -426,16 +416,6 @@ def test_bad_sources(tmp_path, change, message):
     read(file_source(tmp_path / "a.jsonl", **change))
 
 
-def test_parquet_that_is_not_utf8(tmp_path):
-  path = tmp_path / "a.parquet"
-  wrong = pyarrow.Array.from_buffers(
-      pyarrow.string(), 1, pyarrow.array([b"gr\xfc\xdfe"]).buffers())
-  parquet.write_table(pyarrow.table({"question": wrong, "answer": ["2"]}),
-                      path)
-  with pytest.raises(InputError, match="a.parquet: not readable.*utf-8"):
-    read(file_source(path))
-
-
 def test_text_that_looks_like_a_line_break(tmp_path):
   """U+2028 may stand in a JSON string; a BOM and CRLF are no content."""
   (tmp_path / "a.jsonl").write_bytes(
@@ -467,24 +447,15 @@ def test_strata_and_mixtures_of_the_recipes():
     assert set(mixture.shares) <= set(strata)
 
 
-def test_a_generator_from_made_problems_to_verdicts(tmp_path):
-  """Split without a policy; its own answers are right, others' are not."""
-  out = str(tmp_path / "set")
-  done = subprocess.run(
-      [sys.executable, "-m", "launch.split",
-       "--config=configs/split_gym.py:chain_sum", "--config.n=0",
-       "--config.source.train=11", "--config.source.validation=5",
-       f"--config.out={out}"], capture_output=True, text=True, check=False)
-  assert done.returncode == 0, done.stderr
-  assert "11 train and 5 validation problems" in done.stdout
-  stratum = strata_lib.read(f"{out}-all.jsonl")
-  problems = stratum.train + stratum.validation
+def test_problems_of_a_generator():
+  """Its own answers are right, others' are not."""
+  source = split_gym.get_config("chain_sum").source
+  source.update(train=11, validation=5)
+  pool = read(source)
+  assert (len(pool.train), len(pool.validation)) == (11, 5)
+  problems = pool.train + pool.validation
   assert len({p.question for p in problems}) == 16
-  source = stratum.header["source"]
-  cfg = grader_lib.GraderConfig(name="reasoning_gym", answer="tags", workers=1,
-                                seconds=20.0, step_seconds=60.0)
-  texts = [f"so <answer>{p.answer if right else 'x'}</answer>"
-           for p in problems for right in (True, False)]
-  with grader_lib.opened(cfg, source) as grade:
-    graded = grade(problems, texts)
-  assert graded.correct_B.tolist() == [1.0, 0.0] * 16 and not graded.lost
+  judge = base.TASKS["reasoning_gym"].judge
+  for p in problems:
+    assert judge(p, p.answer, source.to_dict())[0]
+    assert not judge(p, "x", source.to_dict())[0]
