@@ -1,20 +1,29 @@
-"""Rules that name what is wrong with a run: it learns nothing, overfits, or
-loses what it learned.
+"""Rules that name what is wrong with a run: of the live run, or of any log.
 
 A rule is a row of RULES. Its condition and its text refer to what the records
 say alone, so that a resumed run gets the same alarms, and so that the log of
 any trainer can be diagnosed: a rule that needs a field which the log does not
-have is left out. Each record has the alarms that were on when it was written.
+have is left out. Rules about Steps and Evaluation are alarms of a live run, and
+each record has those that were on when it was written; `findings` applies them
+to every step of a log, and those about a History to the whole of it.
 """
 
+import bisect
 import collections
 import dataclasses
 import math
 import typing
 
-STEPS = 20  # steps whose records are averaged
-# Fewer steps are enough to see that there is no signal, if they are long.
-EARLY, EARLY_ROLLOUTS = 5, 1000
+from isojax.symptoms import (
+  column,
+  EARLY,
+  Evaluation,
+  History,
+  standard_error,
+  STEPS,
+  Steps,
+)
+
 CLIPPED = 0.5  # fraction of rollouts that end without EOS
 FALL = 0.5  # fraction of its best reward that a collapsed run has left
 ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
@@ -22,191 +31,291 @@ ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 # windows differ by 6 by chance.
 SURE = 8.0
 EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
-EVAL_SURE = 4.0  # standard errors over problems of such a fall
-# Standard errors by which the training reward of an overfit run rises. In the
-# study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
-RISE_SURE = 4.0
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
 BLOW_UP = 3.0  # multiple of its first entropy; the study stays below 1.1
+# Of a whole log.
+KL_FAR = 1.0  # nats a token from the reference
+MISMATCH = 0.1  # nats a token between sampler and trainer
+TINY = 1e-3  # an advantage or a deviation that is next to none
+WAITING = 0.2  # share of the time
+PASSING = 0.1  # of the rollouts: what is over after fewer is a note
+SOLVED = 0.95  # reward, where a right answer has 1
+REPEATED = 500  # rollouts of a training problem
 
-
-def _mean(values) -> float:
-  return sum(values) / len(values)
-
-
-def _standard_error(values) -> float:
-  """The standard error of the mean of these values."""
-  if len(values) < 2:
-    return 0.0
-  mean = _mean(values)
-  return math.sqrt(sum((v - mean) ** 2 for v in values)
-                   / (len(values) - 1) / len(values))
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-  """The last steps of a run, at most STEPS, and what was before them."""
-
-  lines: tuple[dict, ...]
-  grouped: bool  # whether the advantages of groups of equal rewards are 0
-  best: float = 0.0  # the largest mean reward of STEPS steps
-  best_error: float = 0.0  # its standard error
-  first_entropy: float | None = None  # of the first STEPS steps; None: fewer
-
-  def __getattr__(self, name: str):
-    """The mean of a field of the records."""
-    return _mean([line[name] for line in self.lines])
-
-  @property
-  def rollouts(self) -> int:
-    return sum(line["Bp"] * line["n"] for line in self.lines)
-
-  @property
-  def long_enough(self) -> bool:
-    return self.full or (
-        len(self.lines) >= EARLY and self.rollouts >= EARLY_ROLLOUTS)
-
-  @property
-  def full(self) -> bool:
-    return len(self.lines) == STEPS
-
-  @property
-  def flat(self) -> bool:
-    """Whether the rewards of every group were all wrong or all right."""
-    return all(line["all_wrong"] + line["all_right"] >= 1
-               for line in self.lines)
-
-  @property
-  def gradient(self) -> bool:
-    return any(line["grad_norm"] for line in self.lines)
-
-  @property
-  def why(self) -> str:
-    return ("the rewards give no gradient" if self.gradient else "no gradient")
-
-  @property
-  def without_signal(self) -> bool:
-    """Whether groups of equal rewards gave no gradient of the rewards.
-
-    Without grouped advantages they give one if not all rewards are equal.
-    """
-    equal = self.all_wrong in (0.0, 1.0)
-    return self.flat and (self.grouped or equal or not self.gradient)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-  """An evaluation that is not better than the best one."""
-
-  best: dict
-  line: dict
-  before: tuple[float, ...]  # training rewards before the best evaluation
-  now: tuple[float, ...]  # and before this one
-
-  @property
-  def low(self) -> float:
-    return _mean(self.before)
-
-  @property
-  def high(self) -> float:
-    return _mean(self.now)
-
-  @property
-  def surely_below(self) -> bool:
-    """Whether it is below the best one, not by chance over the problems."""
-    lost_Q = [(a - b) / self.line["k"] for a, b in zip(
-        self.best["correct"], self.line["correct"], strict=True)]
-    return _mean(lost_Q) > EVAL_SURE * _standard_error(lost_Q)
-
-  @property
-  def surely_risen(self) -> bool:
-    """Whether the training reward has risen since the best evaluation."""
-    return len(self.before) >= EARLY and self.high - self.low > RISE_SURE * (
-        math.hypot(_standard_error(self.before), _standard_error(self.now)))
+LEVELS = WRONG, COSTLY, NOTE = "wrong", "costly", "note"  # the gravest first
+# What one changes -> the option of isojax. In texts, o.lr is the option of the
+# trainer that wrote the log, or WORDS where it is not known.
+OPTIONS = {"n": "alloc.n", "max_tokens": "sampler.max_new_tokens",
+           "lr": "recipe.optimizer.base_lr", "kl": "recipe.loss.kl_coef",
+           "entropy": "recipe.loss.entropy_coef", "Bp": "alloc.Bp",
+           "problems": "problems (task.stratum)", "M": "alloc.C",
+           "minibatch": "recipe.updates.minibatches",
+           "filter": "recipe.filter.rounds", "std": "recipe.loss.normalise",
+           "stale": "recipe.updates.in_flight"}
+WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
+         "max_tokens": "the limit of response tokens",
+         "lr": "the learning rate", "kl": "the coefficient of the KL",
+         "entropy": "the coefficient of the entropy",
+         "Bp": "the problems per step", "problems": "problems",
+         "minibatch": "the minibatch",
+         "filter": "sampling such groups again",
+         "std": "the division by the group's deviation",
+         "stale": "the steps between sampling and training"}
 
 
 class Rule(typing.NamedTuple):
-  """An alarm: when it is on, and what it tells."""
+  """What may be wrong: when it is, what it tells, and what to change."""
 
   name: str  # in the records
-  about: type  # Steps or Evaluation
+  about: type  # Steps or Evaluation, of a live run too; or History
   needs: str  # fields of the records, besides those of their kind
   condition: typing.Callable  # of one of these, x
-  text: str  # what is wrong and what to do; {x.name} is a number of x
+  text: str  # what is wrong; {x.name} is a number of x
+  advice: str  # what to do; {o.name} is an option of the trainer
+  source: str = "the study"  # of the threshold, docs/study.md or a reference
+  level: str = WRONG
+  sure: str = "sure"
+  # The share of the rollouts, while it is on, that taught nothing.
+  waste: typing.Callable = lambda x: 1.0
 
 
 _SIGNAL = "all_wrong all_right grad_norm"
-_NO_SIGNAL = (
-    "no group had a right and a wrong rollout, so {x.why}; take an easier "
-    "stratum, a better base policy or a larger alloc.n")
-_COLLAPSED = (
-    "training may have collapsed; an earlier checkpoint is better. Try, in "
-    "another --workdir, a lower recipe.optimizer.base_lr or a "
-    "recipe.loss.kl_coef above 0")
+_NO_SIGNAL = "no group had a right and a wrong rollout, so {x.why}"
+_EASIER = "take easier {o.problems} or a better base policy, or raise {o.n}"
+_ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
+_EARLIER = ("an earlier checkpoint is better. In another run, lower {o.lr}, or "
+            "set {o.kl} above 0")
+_MISMATCH = ("correct the ratio (truncated importance sampling), sample in the "
+             "precision of the trainer, or lower {o.stale}")
+_COLLAPSED = "training may have collapsed"
 _FELL = ("avg fell from {x.best[avg]:.3f} at step {x.best[step]} to "
          "{x.line[avg]:.3f}")
 
 # Of the rules of one name the first that holds gives the text.
 RULES = (
     Rule("signal", Steps, _SIGNAL, lambda x: not x.flat and not x.gradient,
-         "no rollout had a gradient: the rewards of each problem are equal; "
-         "take other problems, or a larger alloc.n"),
+         "no rollout had a gradient: the rewards of each problem are equal",
+         "take other {o.problems}, or raise {o.n}", _ZERO),
     Rule("signal", Steps, _SIGNAL,
          lambda x: x.without_signal and x.all_right >= 0.5,
          "every group was solved by all of its rollouts: there is nothing left "
-         "to learn; take a harder stratum, or stop the run"),
+         "to learn", "take harder {o.problems}, or stop the run", _ZERO,
+         COSTLY),
     Rule("signal", Steps, f"{_SIGNAL} truncated",
-         lambda x: x.without_signal and x.truncated >= CLIPPED,
-         f"{_NO_SIGNAL}, or raise sampler.max_new_tokens: most answers are cut "
-         "off"),
+         lambda x: x.without_signal and x.truncated >= CLIPPED, _NO_SIGNAL,
+         _EASIER + ", or raise {o.max_tokens}: most answers are cut off",
+         _ZERO),
     Rule("signal", Steps, f"{_SIGNAL} formatted",
-         lambda x: x.without_signal and x.formatted < 0.5,
-         f"{_NO_SIGNAL}; few rollouts have an answer where task.grader.answer "
-         "expects it: compare task.prompt.template with it"),
-    Rule("signal", Steps, _SIGNAL, lambda x: x.without_signal, _NO_SIGNAL),
+         lambda x: x.without_signal and x.formatted < 0.5, _NO_SIGNAL,
+         _EASIER + "; few rollouts have an answer where task.grader.answer "
+         "expects it: compare task.prompt.template with it", _ZERO),
+    Rule("signal", Steps, _SIGNAL, lambda x: x.without_signal, _NO_SIGNAL,
+         _EASIER, _ZERO),
+    Rule("signal", Steps, "dead truncated reward",
+         lambda x: x.dead and x.truncated >= CLIPPED,
+         "no group had two different rewards (mean {x.reward:.3g}), and "
+         "{x.truncated:.0%} of the answers are cut off",
+         "raise {o.max_tokens} first", _ZERO),
+    Rule("signal", Steps, "dead reward", lambda x: x.dead and x.grouped,
+         "no group had two different rewards (mean {x.reward:.3g})",
+         "if that is a wrong answer's reward, check the reward function on a "
+         "right answer, then " + _EASIER + "; if a right one's, take harder "
+         "{o.problems}", _ZERO),
     Rule("cut", Steps, "truncated", lambda x: x.truncated >= CLIPPED,
-         "{x.truncated:.0%} of the rollouts reach sampler.max_new_tokens and "
-         "count as they are, cut off; raise it"),
+         "{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
+         "count as they are, cut off", "raise it",
+         "half of the rollouts or more", waste=lambda x: x.truncated),
     Rule("collapse", Steps, "reward", lambda x: x.full and (
-        x.reward < FALL * x.best and x.best * x.rollouts >= ENOUGH
+        x.reward - x.floor < FALL * (x.best - x.floor)
+        and (x.best - x.floor) * x.rollouts >= ENOUGH
         and x.best - x.reward > SURE * x.best_error),
-         "the reward fell from {x.best:.3f} to {x.reward:.3f}: " + _COLLAPSED),
+         "the reward fell from {x.best:.3f} to {x.reward:.3f}: " + _COLLAPSED,
+         _EARLIER),
     Rule("entropy", Steps, "entropy reward", lambda x: x.full and (
-        x.entropy < FLAT * x.first_entropy and x.reward <= 0.95),
+        x.entropy < FLAT * x.first_entropy and x.reward <= SOLVED),
          "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
          "a token at reward {x.reward:.3f}: the rollouts of a problem are "
-         "nearly equal and little can be learned; try a lower "
-         "recipe.optimizer.base_lr"),
+         "nearly equal and little can be learned",
+         "lower {o.lr}, or set {o.entropy} above 0"),
     # The KL has no such rule: it begins at 0 and rises in sound runs.
     Rule("blow_up", Steps, "entropy",
          lambda x: x.full and x.entropy > BLOW_UP * x.first_entropy,
          "the entropy rose from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
-         "a token: the policy draws tokens nearly at random. Try, in another "
-         "--workdir, a lower recipe.optimizer.base_lr, a lower "
-         "recipe.loss.entropy_coef or a recipe.loss.kl_coef above 0"),
+         "a token: the policy draws tokens nearly at random",
+         "in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above 0"),
     # A policy whose evaluation dips between two good ones has no such rise.
     Rule("overfit", Evaluation, "correct",
          lambda x: x.surely_below and x.surely_risen,
          _FELL + " while the training reward rose from {x.low:.3f} to "
-         "{x.high:.3f}: the run overfits its training problems; an earlier "
-         "checkpoint is better. Try, in another --workdir, more training "
-         "problems, a smaller alloc.C or a recipe.loss.kl_coef above 0"),
+         "{x.high:.3f}: the run overfits its training problems",
+         "an earlier checkpoint is better. In another run, take more training "
+         "{o.problems}, lower {o.M}, or set {o.kl} above 0"),
     # Sees a collapse in the first steps, before there is a best reward.
     Rule("collapse", Evaluation, "correct",
          lambda x: x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below,
-         f"{_FELL}: {_COLLAPSED}"),
+         f"{_FELL}: {_COLLAPSED}", _EARLIER),
+    # ---- Of a whole log
+    Rule("gradient", History, "grad_norm",
+         lambda x: x.broken and x.broken[-1] == x.train[-1]["step"],
+         "gradient, loss, entropy or KL are not finite in {x.failed}, up to "
+         "the end", "go back to an earlier checkpoint and lower {o.lr}; do "
+         "not train on tokens that were inserted instead of sampled",
+         "AgentR1/Agent-R1#30", waste=lambda x: x.share_from(x.broken[0])),
+    Rule("gradient", History, "grad_norm", lambda x: x.broken,
+         "gradient, loss, entropy or KL are not finite in {x.failed}",
+         "check that the trainer skips such updates; lower {o.lr}",
+         "AgentR1/Agent-R1#30", NOTE,
+         waste=lambda x: len(x.broken) / len(x.train)),
+    Rule("gradient", History, "grad_norm dead", lambda x: x.stuck,
+         "the gradient is exactly 0 in every step, although rewards differ "
+         "within groups", "the policy is not trained: check that its "
+         "parameters are not frozen, and the versions of the training backend",
+         "modelscope/ms-swift#5890"),
+    Rule("advantage", History, "advantage_max reward_min reward_max",
+         lambda x: x.max_advantage_max < TINY
+         < x.mean_reward_max - x.mean_reward_min,
+         "every advantage is 0, although rewards differ: responses are not "
+         "compared within their group",
+         "check that {o.n} is above 1 and that the responses of a problem have "
+         "the same group id", "Awesome-ML-SYS-Tutorial#106"),
+    Rule("advantage", History, "n", lambda x: x.n == 1,
+         "n = 1: a group of one rollout has nothing to be compared with",
+         "set {o.n} to 4 or more, or use an estimator without groups", _ZERO),
+    Rule("scale", History, "reward_std",
+         lambda x: 0 < x.mean_reward_std < TINY,
+         "the rewards of a group differ by {x.mean_reward_std:.1e} only: "
+         "trainers divide by the deviation + 1e-4 or 1e-6, or not at all, so "
+         "advantages vanish", "scale the reward so that good and bad answers "
+         "differ by about 1; see {o.std}", "TRL adds 1e-4 to the deviation"),
+    Rule("kl", History, "kl", lambda x: x.last_kl > KL_FAR,
+         "the KL from the reference is {x.last_kl:.3g} nats a token at the end",
+         "use an earlier checkpoint. In another run, lower {o.lr} or raise "
+         "{o.kl}", "Open-Athena/MarinFold#237: 0.2 sound, 4 diverged",
+         sure="likely"),
+    Rule("mismatch", History, "mismatch_kl",
+         lambda x: x.last_mismatch_kl > MISMATCH,
+         "sampler and trainer disagree: KL {x.last_mismatch_kl:.3g} nats a "
+         "token at the end", _MISMATCH, "sail-sg/Precision-RL#10: 1e-3 grows "
+         "to 1 in runs that collapse", sure="likely"),
+    Rule("mismatch", History, "mismatch_kl",
+         lambda x: x.last_mismatch_kl > MISMATCH / 10,
+         "sampler and trainer differ: KL {x.last_mismatch_kl:.3g} nats a token "
+         "at the end", _MISMATCH, "thinking-machines-lab/tinker-feedback#22",
+         NOTE, waste=lambda x: 0.0),
+    Rule("mismatch", History, "logp_gap",
+         lambda x: x.last_logp_gap > 3 * MISMATCH,
+         "log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
+         "token at the end", _MISMATCH, sure="likely"),
+    Rule("overfit", History, "reward avg",
+         lambda x: x.surely_dropped and x.rose_since,
+         "{x.fell} while the training reward rose",
+         "use the checkpoint of step {x.best[step]:g}. In another run, take "
+         "more {o.problems}, lower {o.M}, or set {o.kl} above 0",
+         "greyhaven-ai/autocontext#1076", sure="likely",
+         waste=lambda x: x.share_from(x.best["step"])),
+    Rule("overfit", History, "reward avg",
+         lambda x: x.dropped and x.learned and "correct" not in x.fields,
+         "{x.fell} while the training reward rose; this may be noise",
+         "evaluate more often, on more problems; {o.kl} above 0 holds the "
+         "policy near its start", "greyhaven-ai/autocontext#1076",
+         NOTE, waste=lambda x: x.share_from(x.best["step"])),
+    Rule("past_best", History, "avg", lambda x: x.surely_dropped, "{x.fell}",
+         "use the checkpoint of step {x.best[step]:g}, and stop there next "
+         "time; or lower {o.lr}, or set {o.kl} above 0", level=COSTLY,
+         sure="likely", waste=lambda x: x.share_from(x.best["step"])),
+    Rule("groups", History, "reward",
+         lambda x: (x.silent or 0) >= CLIPPED and x.binary
+         and x.last_reward > SOLVED,
+         "the problems are solved (reward {x.last_reward:.3g}): "
+         "{x.silent:.0%} of the groups have equal rewards",
+         "take harder {o.problems}, or stop", _ZERO, COSTLY,
+         waste=lambda x: x.silent),
+    Rule("groups", History, "reward", lambda x: (x.silent or 0) >= CLIPPED,
+         "{x.silent:.0%} of the groups have equal rewards and teach nothing "
+         "({x.groups})", "raise {o.n}, take {o.problems} of a pass rate nearer "
+         "to 0.5, or use {o.filter}",
+         "p^n + (1 - p)^n; jsboige/CoursIA#10603", COSTLY,
+         waste=lambda x: x.silent),
+    Rule("groups", History, "reward",
+         lambda x: (x.silent or 0) >= CLIPPED / 5,
+         "{x.silent:.0%} of the groups have equal rewards and teach nothing "
+         "({x.groups})", "usual; a larger n ({o.n}) has fewer of them",
+         "p^n + (1 - p)^n", NOTE, waste=lambda x: x.silent),
+    Rule("cut", History, "truncated",
+         lambda x: x.last_truncated >= CLIPPED / 5,
+         "{x.last_truncated:.0%} of the rollouts are cut off at the end",
+         "raise {o.max_tokens}, or leave them out of the loss",
+         "verl-project/verl#7412", COSTLY, waste=lambda x: x.last_truncated),
+    Rule("minibatch", History, "Bp minibatch", lambda x: x.minibatch > x.Bp,
+         "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
+         "that a step samples: all of them make one update, or the trainer "
+         "counts rollouts", "set {o.minibatch} to {x.Bp}, or a part of it",
+         "GAIR-NLP/DeepResearcher#27", COSTLY, waste=lambda x: 0.0),
+    Rule("minibatch", History, "Bp minibatch",
+         lambda x: x.Bp % x.minibatch != 0,
+         "{x.Bp} problems a step are no multiple of a minibatch of "
+         "{x.minibatch}: the rest is dropped or makes a smaller update",
+         "set {o.minibatch} to a divisor of {x.Bp}", "verl-project/verl#180",
+         COSTLY, waste=lambda x: x.Bp % x.minibatch / x.Bp),
+    Rule("divide", History, "batch n", lambda x: x.batch % x.n != 0,
+         "{x.batch} rollouts an update are no multiple of n = {x.n}: groups "
+         "are torn", "set {o.n} to a divisor of {x.batch}",
+         "huggingface/trl#2858"),
+    Rule("stragglers", History,
+         "seconds seconds_sample response_length response_length_max",
+         lambda x: x.waiting >= WAITING,
+         "{x.waiting:.0%} of the time the short responses wait for the longest "
+         "(mean {x.mean_response_length:.0f} of "
+         "{x.mean_response_length_max:.0f} tokens)",
+         "raise {o.stale}, or lower {o.max_tokens} if the longest are wrong "
+         "anyway", "sampling time x (1 - mean / longest)", COSTLY,
+         waste=lambda x: x.waiting),
+    Rule("schedule", History, "lr", lambda x: x.lr_left < 0.01,
+         "the learning rate has ended at {x.lr_left:.1%} of its largest value",
+         "a longer run needs a constant rate, or a schedule of its length",
+         "modelscope/ms-swift#3136", NOTE, waste=lambda x: 0.0),
+    Rule("epochs", History, "epoch n",
+         lambda x: x.repeats >= REPEATED,
+         "each training problem has had {x.repeats:,.0f} rollouts",
+         "evaluate on held-out problems: from here on a rising training reward "
+         "may be memory; more {o.problems} help more than more updates",
+         "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
+         waste=lambda x: 0.0),
+    Rule("flat", History, "reward",
+         lambda x: not x.learned and len(x.train) >= 2 * STEPS,
+         "the training reward did not rise: {x.told_change}",
+         "if nothing above explains it, raise {o.lr}, or {o.Bp} for less "
+         "noise, or take easier {o.problems}", "a 5 % test with power 80 %",
+         NOTE, waste=lambda x: 0.0),
+    Rule("few", History, "reward", lambda x: (
+        not x.learned and EARLY <= len(x.train) < 2 * STEPS),
+         "too short to tell whether it learns: {x.told_change}",
+         "run longer, or raise {o.Bp}, before you judge it",
+         "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
 )
-# An alarm -> those that are part of its message, in this order.
-HIDES = {"collapse": ("signal",), "signal": ("cut", "entropy")}
+# A rule -> those that are part of its message, in this order.
+HIDES = {"collapse": ("signal", "past_best", "flat"),
+         "signal": ("cut", "entropy", "groups", "flat", "few"),
+         "overfit": ("past_best",)}
 
 
-def diagnosed(x, fields) -> dict[str, str]:
-  """Alarm -> text, of the rules about x whose fields the records have."""
+class Options(dict):
+  """What one changes -> the option that a message names."""
+
+  def __getattr__(self, name: str) -> str:
+    return self[name]
+
+
+OURS = Options(WORDS | OPTIONS)
+
+
+def rules_of(x) -> dict[str, Rule]:
+  """Name -> rule, of the rules about x that hold and whose fields exist."""
   found = {}
   for rule in RULES:
     if (isinstance(x, rule.about) and rule.name not in found
-        and set(rule.needs.split()) <= set(fields) and rule.condition(x)):
-      found[rule.name] = rule.text.format(x=x)
+        and x.fields.issuperset(rule.needs.split()) and rule.condition(x)):
+      found[rule.name] = rule
   for name, hidden in HIDES.items():
     if name in found:
       found = {key: found[key] for key in found if key not in hidden}
@@ -222,10 +331,10 @@ class Watcher:
   without it. The first window may be shorter.
   """
 
-  def __init__(self, kept: list[dict], *, grouped: bool):
-    """Makes the watcher of a run from its records so far; see Steps.grouped."""
+  def __init__(self, kept: list[dict], *, grouped: bool, floor: float = 0.0):
+    """Makes the watcher of a run from its records so far; see Steps."""
     self._window = collections.deque(maxlen=STEPS)
-    self._before = Steps((), grouped)
+    self._before = Steps((), grouped, floor=floor)
     self._best, self._rewards_at_best = None, ()
     self._on: dict[str, set[str]] = {"train": set(), "eval": set()}
     for line in kept:
@@ -234,10 +343,10 @@ class Watcher:
   def __call__(self, line: dict) -> list[str]:
     """The new warnings of a record."""
     kind = line["kind"]
-    x = self._steps(line) if kind == "train" else self._evaluation(line)
-    found = {} if x is None else diagnosed(x, line)
-    new = dict.fromkeys(text for name, text in found.items()
-                        if name not in self._on[kind])
+    x, found = self.judged(line)
+    new = dict.fromkeys(
+        f"{rule.text}; {rule.advice}".format(x=x, o=OURS)
+        for name, rule in found.items() if name not in self._on[kind])
     self._on[kind] = set(found)
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
@@ -249,6 +358,12 @@ class Watcher:
     """The names of the alarms that are on."""
     return sorted(self._on["train"] | self._on["eval"])
 
+  def judged(self, line: dict) -> tuple:
+    """Steps or Evaluation up to a record, or None, and the rules that hold."""
+    x = (self._steps(line) if line["kind"] == "train"
+         else self._evaluation(line))
+    return x, {} if x is None else rules_of(x)
+
   def _steps(self, line: dict) -> Steps | None:
     self._window.append(line)
     x = dataclasses.replace(self._before, lines=tuple(self._window))
@@ -256,14 +371,112 @@ class Watcher:
       if x.first_entropy is None:
         x = dataclasses.replace(x, first_entropy=x.entropy)
       if x.reward > x.best:
-        x = dataclasses.replace(x, best=x.reward, best_error=_standard_error(
+        x = dataclasses.replace(x, best=x.reward, best_error=standard_error(
             [line["reward"] for line in x.lines]))
     self._before = x
     return x if x.long_enough else None
 
   def _evaluation(self, line: dict) -> Evaluation | None:
-    best, now = self._best, tuple(step["reward"] for step in self._window)
+    best, now = self._best, tuple(column(self._window, "reward"))
     if best is None or line["avg"] > best["avg"]:
       self._best, self._rewards_at_best = line, now
       return None
     return Evaluation(best, line, self._rewards_at_best, now)
+
+
+# ---- A whole log
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """What a rule found in a log."""
+
+  name: str
+  level: str  # WRONG, COSTLY or NOTE
+  text: str  # what, with its numbers
+  advice: str  # what to change, in the options of the trainer
+  sure: str
+  cost: float  # the share of the rollouts, or of the time, that it cost
+  steps: tuple  # first and last
+  source: str  # of the threshold
+
+
+def findings(run: History, options: dict) -> list[Finding]:
+  """What is wrong with a run, the gravest and the most costly first.
+
+  Args:
+    run: whose lines have `dead` and `zero_std` where the log tells them.
+    options: what one changes -> the option of its trainer, as in WORDS.
+  """
+  held = {}  # name -> its last rule and x, and {index of a step: its waste}
+  for rule, x, steps in _alarms(run):
+    wasted = held[rule.name][2] if rule.name in held else {}
+    held[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
+  everything = range(len(run.train))
+  for name, rule in rules_of(run).items():
+    held.setdefault(name, (
+        rule, run, dict.fromkeys(everything, rule.waste(run))))
+  for name, hidden in HIDES.items():
+    if name in held:
+      held = {key: held[key] for key in held if key not in hidden}
+  o = Options(WORDS | options)
+  return sorted((_finding(run, *row, o) for row in held.values() if row[2]),
+                key=lambda f: (LEVELS.index(f.level), -f.cost))
+
+
+def _finding(run: History, rule: Rule, x, wasted: dict, o: Options) -> Finding:
+  """A rule that held, with its numbers.
+
+  Args:
+    run: the whole.
+    rule: that held.
+    x: of which it held last.
+    wasted: index of a step of which it held -> share of it that was wasted.
+    o: the options of the trainer.
+  """
+  steps = len(run.train)
+  cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
+  over = max(wasted) < steps - 1 and cost < PASSING
+  return Finding(
+      rule.name, NOTE if over else rule.level,
+      rule.text.format(x=x, o=o) + "; it recovered" * over,
+      rule.advice.format(x=x, o=o),
+      f"a hint: {steps} steps only" if steps < EARLY else rule.sure, cost,
+      tuple(run.train[i]["step"] for i in (min(wasted), max(wasted))),
+      rule.source)
+
+
+def _alarms(run: History):
+  """Yields rule, x and indices of the steps that it speaks of."""
+  watch = Watcher([], grouped=run.grouped,
+                  floor=min([0.0, *column(run.train, "reward")]))
+  steps = [line["step"] for line in run.train]
+  lines = [(line["step"], i, line | {"kind": "train"})
+           for i, line in enumerate(run.train)]
+  lines += [(line["step"], math.inf, line | {"kind": "eval"})
+            for line in run.evals if {"correct", "k"} <= line.keys()]
+  judged = False
+  for step, at, line in sorted(lines, key=lambda row: row[:2]):
+    x, found = watch.judged(line)
+    if isinstance(x, Steps):
+      judged, about = True, range(at - len(x.lines) + 1, at + 1)
+    elif x:
+      about = range(bisect.bisect_right(steps, x.best["step"]),
+                    bisect.bisect_right(steps, step))
+    for rule in found.values():
+      yield rule, x, about
+  if not judged and steps:  # too few steps for an alarm, not for a hint
+    x = Steps(run.train, run.grouped)
+    for rule in rules_of(x).values():
+      yield rule, x, range(len(steps))
+
+
+def unchecked(run: History) -> dict[str, str]:
+  """The rules that lack fields in a log: name -> the fields of the first."""
+  out = {}
+  for rule in RULES:
+    if rule.about is not Evaluation:
+      out.setdefault(rule.name, []).append(
+          sorted(set(rule.needs.split()) - run.fields))
+  return {name: ", ".join(lacks[0]) for name, lacks in out.items()
+          if all(lacks)}

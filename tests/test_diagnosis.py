@@ -1,8 +1,11 @@
-"""A run that learns nothing or collapses is told so, once."""
+"""A run that learns nothing or collapses is told so, once; any log at once."""
+
+import math
 
 import pytest
 
-from isojax import diagnosis
+from isojax import diagnosis, symptoms
+from isojax.symptoms import History
 
 LINE = dict(kind="train", Bp=8, n=4, reward=0.5, all_wrong=0.2, all_right=0.2,
             truncated=0.0, formatted=1.0, entropy=1.0, grad_norm=0.1)
@@ -35,9 +38,11 @@ def test_five_long_steps_are_enough_to_see_no_signal():
 
 
 @pytest.mark.parametrize("fields, words", [
-    (DEAD, "easier stratum"), (DEAD | {"truncated": 1.0}, "max_new_tokens"),
+    (DEAD, "easier problems (task.stratum)"),
+    (DEAD | {"truncated": 1.0}, "max_new_tokens"),
     (DEAD | {"formatted": 0.0}, "task.grader.answer"),
-    (dict(reward=1.0, all_wrong=0.0, all_right=1.0), "harder stratum"),
+    (dict(reward=1.0, all_wrong=0.0, all_right=1.0),
+     "harder problems (task.stratum)"),
     ({"truncated": 0.6}, "60% of the rollouts reach")])
 def test_what_is_wrong_is_said_once(fields, words):
   (text,) = said((60, fields))
@@ -190,3 +195,121 @@ def test_an_entropy_that_blows_up():
   watch = diagnosis.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
                          grouped=True)
   assert watch.on == ["blow_up"]
+
+
+# ---- A whole log
+
+RISING = [{"step": i, "reward": 0.2 + 0.01 * i + 0.02 * (-1)**i,
+           "grad_norm": 0.1, "dead": False} for i in range(40)]
+
+
+def run(changes=None, evals=(), last=None, **fields):
+  """A run that learns, with changed fields in all steps or in the last 20."""
+  lines = [line | (changes or {}) | (last or {} if line["step"] >= 20 else {})
+           for line in RISING]
+  return History(tuple(lines), tuple(evals), **fields)
+
+
+def evals(*avg):
+  return [{"step": 4 * i, "avg": value} for i, value in enumerate(avg)]
+
+
+# (what is found, a run at whose threshold it is, and one just before it)
+OF_LOGS = {
+    "gradient, to the end": (run(last={"grad_norm": math.nan}), run()),
+    "gradient, stuck": (
+        run({"grad_norm": 0.0}), run({"grad_norm": 0.0, "dead": True})),
+    "advantage": (
+        run({"advantage_max": 0.0, "reward_min": 0.0, "reward_max": 1.0}),
+        run({"advantage_max": 0.0, "reward_min": 1.0, "reward_max": 1.0})),
+    "advantage, n": (run(n=1), run(n=2)),
+    "scale": (run({"reward_std": 9e-4}), run({"reward_std": 2e-3})),
+    "kl": (run(last={"kl": 1.1}), run(last={"kl": 0.9})),
+    "mismatch": (run(last={"mismatch_kl": 0.2}), run(last={"logp_gap": 0.2})),
+    "divide": (run(n=6, batch=32), run(n=8, batch=32)),
+    # the median move is 0.01, so 4 deviations are 0.059
+    "overfit": (run({}, evals(.59, .58, .6, .59, .58, .57, .56, .55, .54)),
+                run({}, evals(.59, .58, .6, .59, .58, .57, .56, .55))),
+    "groups": (run({"zero_std": 0.5}), run({"zero_std": 0.49})),
+    "cut": (run(last={"truncated": 0.1}), run(last={"truncated": 0.09})),
+    "minibatch": (run(Bp=256, minibatch=512), run(Bp=256, minibatch=64)),
+    # 80 % of the time x (1 - 300 / 400)
+    "stragglers": (
+        run({"seconds": 10.0, "seconds_sample": 8.0, "response_length": 300.0,
+             "response_length_max": 400.0}),
+        run({"seconds": 10.0, "seconds_sample": 7.9, "response_length": 300.0,
+             "response_length_max": 400.0})),
+    "schedule": (run({"lr": 1e-6}, last={"lr": 0.0}), run({"lr": 0.0})),
+    "epochs": (run({"epoch": 62.5}, n=8), run({"epoch": 62.0}, n=8)),
+    "flat": (run({"reward": 0.3}), run()),
+}
+
+
+@pytest.mark.parametrize("case", OF_LOGS)
+def test_a_rule_about_a_log_holds_from_its_threshold_on(case):
+  name = case.split(",")[0]
+  levels = {"groups": ("costly",), "cut": ("costly",), "overfit": ("wrong",)
+            }.get(name, diagnosis.LEVELS)
+  found, before = ([f.name for f in diagnosis.findings(one, {})
+                    if f.level in levels] for one in OF_LOGS[case])
+  assert name in found and name not in before
+
+
+def test_every_rule_is_tried_and_has_a_source():
+  tried = {case.split(",")[0] for case in OF_LOGS}
+  rest = {rule.name for rule in diagnosis.RULES} - tried
+  assert rest == {"signal", "collapse", "entropy", "blow_up", "past_best",
+                  "few"}  # those of live runs above, and the next tests
+  assert all(rule.source and rule.advice for rule in diagnosis.RULES)
+
+
+def test_the_share_of_groups_without_a_signal():
+  """jsboige/CoursIA#10603: 70.2, 20.1 and 4.0 % at pass rate 0.1819."""
+  share = [symptoms.silent_share(n, 0.1819) for n in (2, 8, 16)]
+  assert share == pytest.approx([0.702, 0.201, 0.040], abs=5e-4)
+  # Beta(1, 1): the number of right ones is uniform on 0 ... n
+  assert symptoms.silent_share(4, 0.5, 2.0) == pytest.approx(2 / 5)
+  assert symptoms.spread_of(4, 0.5, 2 / 5) == pytest.approx(2.0)
+  assert symptoms.spread_of(4, 0.5, 1 / 8) == math.inf
+  (found,) = [f for f in diagnosis.findings(
+      run({"reward": 0.182}, n=2, binary=True), {"n": "num_generations"})
+              if f.name == "groups"]
+  assert found.text.startswith("70% of the groups") and "45% at n = 4" in (
+      found.text) and "at least" in found.text
+  assert "raise num_generations" in found.advice and found.cost > 0.7
+
+
+def test_findings_are_ordered_by_level_and_cost():
+  """Half of the steps are dead; all are cut off, and cost 60 % each."""
+  one = run({"truncated": 0.6, "lr": 1e-6}, last={"dead": True})
+  found = diagnosis.findings(one, {})
+  assert [f.name for f in found] == ["signal"] and found[0].cost == 0.5
+  found = diagnosis.findings(run({"truncated": 0.6}, last={"kl": 9.0}), {})
+  assert [(f.name, round(f.cost, 3)) for f in found] == [
+      ("kl", 1.0), ("cut", 0.6)]
+  assert found[1].steps == (0, 39)
+
+
+def test_a_short_alarm_that_is_over_is_a_note():
+  """30 dead steps of 400 are 7.5 %, and no full window is without them."""
+  dead = [line | {"dead": line["step"] < 30} for line in [
+      RISING[0] | {"step": i, "reward": i / 400} for i in range(400)]]
+  (found,) = [f for f in diagnosis.findings(History(tuple(dead)), {})
+              if f.name == "signal"]
+  assert (found.level, found.cost, found.steps) == ("note", 0.075, (0, 29))
+  assert found.text.endswith("; it recovered")
+
+
+def test_few_steps_give_a_hint():
+  found = diagnosis.findings(History(tuple(
+      line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})
+  assert [(f.name, f.sure) for f in found] == [
+      ("signal", "a hint: 2 steps only")]
+  flat = tuple(RISING[0] | {"step": i} for i in range(10))
+  assert [f.name for f in diagnosis.findings(History(flat), {})] == ["few"]
+
+
+def test_what_a_log_lacks_is_not_checked():
+  lacks = diagnosis.unchecked(History(({"step": 1, "reward": 0.5},)))
+  assert lacks["kl"] == "kl" and lacks["divide"] == "batch, n"
+  assert "flat" not in lacks and "groups" not in lacks

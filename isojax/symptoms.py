@@ -1,0 +1,348 @@
+"""What the rules of a diagnosis see of a run: Steps, an Evaluation, a History.
+
+Numbers only, from records or from the log of any trainer; diagnosis.py decides
+what they mean.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+STEPS = 20  # steps whose records are averaged
+# Fewer steps are enough to see that there is no signal, if they are long.
+EARLY, EARLY_ROLLOUTS = 5, 1000
+EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
+# Standard errors by which the training reward of an overfit run rises. In the
+# study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
+RISE_SURE = 4.0
+DROP = 0.05  # fraction of the best evaluation; less is no fall
+SHOWN = 2.8  # standard errors of a change that a 5 % test sees with power 80 %
+
+
+def mean(values) -> float:
+  return sum(values) / len(values)
+
+
+def standard_error(values) -> float:
+  """The standard error of the mean of these values."""
+  if len(values) < 2:
+    return 0.0
+  middle = mean(values)
+  return math.sqrt(sum((v - middle) ** 2 for v in values)
+                   / (len(values) - 1) / len(values))
+
+
+def column(lines, name: str) -> list[float]:
+  """The values of a field, without lines where it is absent, null or NaN."""
+  return [line[name] for line in lines
+          if name in line and line[name] is not None
+          and line[name] == line[name]]
+
+
+def silent_share(n: int, p: float, spread: float = math.inf) -> float:
+  """The share of groups of n that are all wrong or all right.
+
+  The pass rates of problems are Beta(p s, (1 - p) s) with s = spread. Equal
+  ones, s = inf, have the smallest share: p^n + (1 - p)^n is convex in p.
+  """
+  if spread == math.inf or p in (0.0, 1.0):
+    return p**n + (1 - p)**n
+  lg, a, b = math.lgamma, p * spread, (1 - p) * spread
+  return sum(math.exp(lg(x + n) - lg(x) + lg(spread) - lg(spread + n))
+             for x in (a, b))
+
+
+def spread_of(n: int, p: float, share: float) -> float:
+  """The spread at which silent_share(n, p, spread) is the measured share."""
+  if share <= silent_share(n, p):
+    return math.inf
+  low, high = -6.0, 6.0  # log10
+  for _ in range(60):
+    middle = (low + high) / 2
+    above = silent_share(n, p, 10**middle) > share
+    low, high = (middle, high) if above else (low, middle)
+  return 10**low
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+  """The last steps of a run, at most STEPS, and what was before them."""
+
+  lines: tuple[dict, ...]
+  grouped: bool  # whether the advantages of groups of equal rewards are 0
+  best: float = 0.0  # the largest mean reward of STEPS steps
+  best_error: float = 0.0  # its standard error
+  first_entropy: float | None = None  # of the first STEPS steps; None: fewer
+  floor: float = 0.0  # the lowest reward, where that is below 0
+
+  def __getattr__(self, name: str):
+    """The mean of a field of the records."""
+    values = column(self.lines, name)
+    return mean(values) if values else math.nan
+
+  @property
+  def fields(self) -> set[str]:
+    """What every line has."""
+    return set.intersection(*(set(line) for line in self.lines))
+
+  @property
+  def rollouts(self) -> float:
+    """Of these steps; infinite if the log does not tell."""
+    if any(not {"Bp", "n"} <= line.keys() for line in self.lines):
+      return math.inf
+    return sum(line["Bp"] * line["n"] for line in self.lines)
+
+  @property
+  def long_enough(self) -> bool:
+    return self.full or (
+        len(self.lines) >= EARLY and self.rollouts >= EARLY_ROLLOUTS)
+
+  @property
+  def full(self) -> bool:
+    return len(self.lines) == STEPS
+
+  @property
+  def flat(self) -> bool:
+    """Whether the rewards of every group were all wrong or all right."""
+    return all(line["all_wrong"] + line["all_right"] >= 1
+               for line in self.lines)
+
+  @property
+  def dead(self) -> bool:
+    """Whether the rewards of every group were equal, of whatever value."""
+    return all(line["dead"] for line in self.lines)
+
+  @property
+  def gradient(self) -> bool:
+    return any(line["grad_norm"] for line in self.lines)
+
+  @property
+  def why(self) -> str:
+    return ("the rewards give no gradient" if self.gradient else "no gradient")
+
+  @property
+  def without_signal(self) -> bool:
+    """Whether groups of equal rewards gave no gradient of the rewards.
+
+    Without grouped advantages they give one if not all rewards are equal.
+    """
+    equal = self.all_wrong in (0.0, 1.0)
+    return self.flat and (self.grouped or equal or not self.gradient)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """An evaluation that is not better than the best one."""
+
+  best: dict
+  line: dict
+  before: tuple[float, ...]  # training rewards before the best evaluation
+  now: tuple[float, ...]  # and before this one
+
+  @property
+  def fields(self) -> set[str]:
+    return set(self.line)
+
+  @property
+  def low(self) -> float:
+    return mean(self.before)
+
+  @property
+  def high(self) -> float:
+    return mean(self.now)
+
+  @property
+  def surely_below(self) -> bool:
+    """Whether it is below the best one, not by chance over the problems."""
+    lost_Q = [(a - b) / self.line["k"] for a, b in zip(
+        self.best["correct"], self.line["correct"], strict=True)]
+    return mean(lost_Q) > EVAL_SURE * standard_error(lost_Q)
+
+  @property
+  def surely_risen(self) -> bool:
+    """Whether the training reward has risen since the best evaluation."""
+    return len(self.before) >= EARLY and self.high - self.low > RISE_SURE * (
+        math.hypot(standard_error(self.before), standard_error(self.now)))
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+  """A whole run, as its log has it.
+
+  last_FIELD is the mean of the last STEPS steps, mean_FIELD that of all, and
+  max_FIELD the largest value.
+  """
+
+  train: tuple[dict, ...]
+  evals: tuple[dict, ...] = ()  # of one set
+  n: int | None = None  # None, as below: the log does not tell
+  Bp: int | None = None
+  minibatch: int | None = None  # problems of an update
+  batch: int | None = None  # rollouts of an update
+  binary: bool = False  # whether a reward is 0 or 1, as far as the log tells
+  grouped: bool = True  # see Steps
+
+  def __getattr__(self, name: str) -> float:
+    kind, _, field = name.partition("_")
+    if kind not in ("last", "mean", "max"):
+      raise AttributeError(name)
+    values = column(self.train, field)
+    return max(values) if kind == "max" else mean(
+        values[-STEPS:] if kind == "last" else values)
+
+  @functools.cached_property
+  def fields(self) -> frozenset[str]:
+    """What the log has."""
+    lines = itertools.chain(self.train, self.evals)
+    known = {name for line in lines for name, value in line.items()
+             if value is not None}
+    return frozenset(known | {name for name in ("n", "Bp", "minibatch", "batch")
+                              if getattr(self, name) is not None})
+
+  @functools.cached_property
+  def spent(self) -> list[float]:
+    """The rollouts of each line; 1 each where the log does not tell."""
+    if all("rollouts" in line for line in self.train):
+      C = [0, *(line["rollouts"] for line in self.train)]
+      return [b - a for a, b in itertools.pairwise(C)]
+    if all({"Bp", "n"} <= line.keys() for line in self.train):
+      return [line["Bp"] * line["n"] for line in self.train]
+    return [1.0] * len(self.train)
+
+  def share_from(self, step) -> float:
+    """The share of the rollouts that were sampled after a step."""
+    after = [r for r, line in zip(self.spent, self.train, strict=True)
+             if line["step"] > step]
+    return sum(after) / sum(self.spent)
+
+  # ---- The training reward from the first to the last quarter
+
+  @property
+  def change(self) -> float:
+    reward = column(self.train, "reward")
+    size = max(1, len(reward) // 4)
+    return mean(reward[-size:]) - mean(reward[:size])
+
+  @property
+  def change_error(self) -> float:
+    """Its standard error, from the differences of successive steps."""
+    reward = column(self.train, "reward")
+    noise = [(b - a)**2 / 2 for a, b in itertools.pairwise(reward)]
+    if not noise:
+      return math.inf
+    return math.sqrt(2 * mean(noise) / max(1, len(reward) // 4))
+
+  @property
+  def learned(self) -> bool:
+    return self.change > 2 * self.change_error
+
+  @property
+  def told_change(self) -> str:
+    return (f"{self.change:+.3g} from its first to its last quarter, ± "
+            f"{self.change_error:.2g}; the smallest change that "
+            f"{len(self.train)} such steps can show is "
+            f"{SHOWN * self.change_error:.2g}")
+
+  # ---- Groups without a signal
+
+  @functools.cached_property
+  def silent(self) -> float | None:
+    """The measured share of groups of equal reward, else the computed one."""
+    if measured := column(self.train, "zero_std"):
+      return mean(measured)
+    if self.binary and self.n and (reward := column(self.train, "reward")):
+      return mean([silent_share(self.n, p) for p in reward])
+    return mean(column(self.train, "dead")) if "dead" in self.fields else None
+
+  @property
+  def groups(self) -> str:
+    """Where `silent` is from, and what other n would give."""
+    known = self.binary and self.n and self.n > 1
+    told = ("measured" if "zero_std" in self.fields else
+            "at least: computed from the pass rate and n as if all problems "
+            "were equally hard" if known else
+            "at least: whole steps without any signal")
+    if not known:
+      return told
+    p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
+    spread = spread_of(self.n, p, self.silent)
+    return "; ".join([told, *(
+        f"{silent_share(m, p, spread):.0%} at n = {m}"
+        for m in (self.n // 2, 2 * self.n) if m > 1)])
+
+  # ---- Gradient, time, schedule
+
+  @functools.cached_property
+  def broken(self) -> list:
+    """The steps whose gradient, loss, KL or entropy is not finite."""
+    return [line["step"] for line in self.train
+            if any(name in line and line[name] is not None
+                   and not math.isfinite(line[name])
+                   for name in ("grad_norm", "loss", "kl", "entropy"))]
+
+  @property
+  def failed(self) -> str:
+    return (f"{len(self.broken)} of {len(self.train)} steps, first in step "
+            f"{self.broken[0]:g}")
+
+  @property
+  def stuck(self) -> bool:
+    """Whether no step with different rewards in a group had a gradient."""
+    alive = [line["grad_norm"] for line in self.train
+             if {"grad_norm", "dead"} <= line.keys() and not line["dead"]]
+    return bool(alive) and not any(alive)
+
+  @property
+  def waiting(self) -> float:
+    """The share of time in which the shorter responses wait for the longest."""
+    return min(1.0, self.mean_seconds_sample / self.mean_seconds) * (
+        1 - self.mean_response_length / self.mean_response_length_max)
+
+  @property
+  def lr_left(self) -> float:
+    """The last learning rate as a fraction of the largest."""
+    lr = column(self.train, "lr")
+    return lr[-1] / max(lr) if max(lr) > 0 else 1.0
+
+  @property
+  def repeats(self) -> float:
+    """Rollouts of each training problem so far."""
+    return self.max_epoch * self.n
+
+  # ---- Evaluations without the counts of each problem
+
+  @functools.cached_property
+  def avg(self) -> list[dict]:
+    return [line for line in self.evals if column([line], "avg")]
+
+  @property
+  def best(self) -> dict:
+    return max(self.avg, key=lambda line: line["avg"])
+
+  @property
+  def dropped(self) -> bool:
+    return self.best["avg"] - self.avg[-1]["avg"] > DROP * abs(self.best["avg"])
+
+  @property
+  def surely_dropped(self) -> bool:
+    """By more than 4 deviations of successive evaluations."""
+    moves = sorted(abs(b["avg"] - a["avg"])
+                   for a, b in itertools.pairwise(self.avg))
+    return self.dropped and len(moves) >= EARLY - 1 and (
+        self.best["avg"] - self.avg[-1]["avg"]
+        > EVAL_SURE * 1.48 * moves[len(moves) // 2])
+
+  @property
+  def fell(self) -> str:
+    return (f"the evaluation fell from {self.best['avg']:.3g} at step "
+            f"{self.best['step']:g} to {self.avg[-1]['avg']:.3g}")
+
+  @property
+  def rose_since(self) -> bool:
+    """Whether the training reward rose surely since the best evaluation."""
+    at = self.best["step"]
+    before = column([x for x in self.train if x["step"] <= at], "reward")
+    now = column([x for x in self.train if x["step"] > at], "reward")[-STEPS:]
+    return min(len(before), len(now)) >= EARLY and Evaluation(
+        {}, {}, tuple(before[-STEPS:]), tuple(now)).surely_risen
