@@ -13,8 +13,8 @@ from isojax import cli
 from isojax.errors import InputError, reason
 from isojax.frontier import formats
 from isojax.frontier import read as read_lib
+from isojax.frontier.fields import Reading, Row, span
 from isojax.frontier.formats import base
-from isojax.frontier.read import Row
 
 METRIC = flags.DEFINE_enum(
     "metric", "avg", base.METRICS, "avg, best@k or worst@k.")
@@ -53,7 +53,7 @@ def ranges() -> dict[str, tuple[float, float]]:
       ends = (float(low), float(high)) if colon else (0.0, 1 / float(low))
     except (ValueError, ZeroDivisionError):
       ends = math.nan, math.nan
-    out[name] = read_lib.span(name, *ends, text)
+    out[name] = span(name, *ends, text)
   return out
 
 
@@ -66,7 +66,7 @@ def rows_of(patterns: list[str], *, axis: str, flag: str
     axis: the compute, a field or a column.
     flag: the flag with the patterns, for messages.
   """
-  return read_lib.read(patterns, read_lib.Reading(
+  return read_lib.read(patterns, Reading(
       kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
       fixed={name: value_of(value)
              for name, value in cli.pairs("fixed", _FIXED.value).items()},

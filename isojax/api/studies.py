@@ -13,10 +13,10 @@ from isojax.format import many, pair
 from isojax.frontier import bootstrap, curves, result
 from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
-from isojax.frontier.read import Row
+from isojax.frontier.fields import Reading, Row, span
 from isojax.planner import advice, fit_file
 
-_READING, _OPTIONS = read_lib.Reading(), bootstrap.DEFAULT
+_READING, _OPTIONS = Reading(), bootstrap.DEFAULT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +101,9 @@ def read(files: Path | list | tuple, *,
   return Logs(study, notes, tuple(rows), chosen)
 
 
-def reading(format, columns, fixed, scale, from_path, axis) -> read_lib.Reading:
+def reading(format, columns, fixed, scale, from_path, axis) -> Reading:
   """How files are read, from the arguments of isojax.read."""
-  return read_lib.Reading(
+  return Reading(
       kind=format, columns=columns or {}, fixed=fixed or {},
       scale={name: _ends(name, value) for name, value in (scale or {}).items()},
       from_path=from_path, axis=axis)
@@ -116,7 +116,7 @@ def _ends(name: str, value) -> tuple[float, float]:
     low, high = map(float, ends)
   except (TypeError, ValueError, ZeroDivisionError):
     low = high = math.nan
-  return read_lib.span(name, low, high, value)
+  return span(name, low, high, value)
 
 
 @dataclasses.dataclass(frozen=True)

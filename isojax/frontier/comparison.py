@@ -15,7 +15,7 @@ from isojax.errors import InputError
 from isojax.format import aligned, many, number, rate
 from isojax.frontier import collapse, speedup
 from isojax.frontier import study as study_lib
-from isojax.frontier.read import Row
+from isojax.frontier.fields import Row
 from isojax.ledger import records
 
 FEW = 5  # runs; of fewer, the interval is too narrow

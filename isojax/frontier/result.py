@@ -9,8 +9,8 @@ from isojax.errors import InputError
 from isojax.format import compact, many, rate
 from isojax.frontier import analysis, bootstrap, fit_json, labels, next_sweep
 from isojax.frontier import study as study_lib
+from isojax.frontier.fields import Row
 from isojax.frontier.formats import base
-from isojax.frontier.read import Row
 from isojax.frontier.study import Selection, Study, UNKNOWN
 from isojax.ledger import records
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from isojax import evaluate
 from isojax.errors import InputError
+from isojax.frontier.fields import Row
 from isojax.frontier.formats.base import METRICS
-from isojax.frontier.read import Row
 
 FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import formats, read
+from isojax.frontier import fields, formats, read
 from isojax.frontier.formats import text
 from isojax.ledger import records
 
@@ -32,7 +32,7 @@ CHART = "table/wandb_chart.csv"
 
 
 def rows_of(path, kind=None, **how):
-  return read.read_file(str(path), read.Reading(kind=kind, **how))
+  return read.read_file(str(path), fields.Reading(kind=kind, **how))
 
 
 def curve(rows, *names, **only):
@@ -102,6 +102,22 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
          (4, 544, .5, .75, .25, 4, 16, 8, "math")], ["orchestrator.json"]),
     ("prime-rl/metrics.jsonl", "prime-rl", {}, "step rollouts avg eval_set",
      [(0, 0, 0, "aime"), (3, 394, .0625, "aime")], []),
+    # 80 and 128 of 16 groups passed a filter that left 64 rollouts a step
+    ("openrlhf/train.log", "openrlhf", {}, "step rollouts avg best k Bp n", [
+        (2, 128 + 80, .4375, .5625, 4, 16, 4), (6, 464, .6875, .8125, 4, 16, 4)
+    ], ["sampled and discarded", "rollout.n_samples_per_prompt=4"]),
+    # n is in the name of the pass rate, Bp follows from the sequences of a step
+    ("skyrl/console.log", "skyrl", {}, "step rollouts avg best k Bp n", [
+        (0, 0, .25, .375, 2, 16, 4), (4, 256, .75, .875, 2, 16, 4)], []),
+    ("areal/trainer.log", "areal", {}, "step rollouts avg Bp n",
+     [(1, 64, .3125, 16, 4), (3, 192, .5625, 16, 4)], ["n_samples=4"]),
+    # rollout 1 is trained on in update 2, then evaluated; eval 0 is the first
+    ("slime/train.log", "slime", {}, "step rollouts avg eval_set",
+     [(0, 0, .25, "aime"), (2, 128, .375, "aime"), (4, 256, .625, "aime")],
+     ["dynamic sampling filter"]),
+    # validated before the update of its step, which counts from 0
+    ("roll/stdout.log", "roll", {}, "step rollouts avg Bp n",
+     [(0, 0, .25, 16, 4), (4, 256, .75, 16, 4)], []),
     ("table/curves.csv", "table", {},
      "run_id seed Bp n step rollouts k avg correct", [
          ("a", 0, 32, 8, 0, 0, 4, .25, [0, 1, 1, 2])], []),
@@ -194,13 +210,16 @@ def test_trl_rollouts_follow_its_generations(options, rollouts):
 # ---- Files that others wrote
 
 
-def test_trl_without_evaluations_offers_its_rewards_by_name():
-  message = check(REAL / "trl_trainer_state.json", [
-      "no evaluations", "noisier", "avg=reward (from -0.09333 to 1.333: add "
-      "--scale=avg=LOW:HIGH",
-      "no Bp (problems per step), no n (rollouts per problem)"])
-  assert message.index("avg=rewards/correctness_reward_func") < message.index(
-      "avg=reward ")
+def test_without_evaluations_the_training_reward_is_read():
+  path = REAL / "trl_trainer_state.json"
+  check(path, ["no Bp (problems per step), no n (rollouts per problem)"])
+  rows, notes = rows_of(path, fixed={"Bp": 1, "n": 6})
+  assert curve(rows, "step", "avg", "eval_set")[2] == (
+      2, pytest.approx(2 / 3), "training reward")
+  for words in ("training reward 'rewards/correctness_reward_func'", "noisier"):
+    assert any(words in note for note in notes), notes
+  check(path, ["a training reward from -0.09333 to 1.333", "--scale=avg=LOW"],
+        fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"})
 
 
 def test_trl_training_reward_belongs_to_the_policy_before_the_update():
@@ -209,18 +228,20 @@ def test_trl_training_reward_belongs_to_the_policy_before_the_update():
       columns={"avg": "rewards/correctness_reward_func/mean"},
       scale={"avg": (0, 2)})
   assert curve(rows, "step", "rollouts", "eval_set")[:3] == [
-      (0, 0, "training problems"), (1, 6, "training problems"),
-      (2, 12, "training problems")]
+      (0, 0, "training reward"), (1, 6, "training reward"),
+      (2, 12, "training reward")]
   assert rows[2].fields["avg"] == pytest.approx(1 / 3)  # two of six: 0.667 / 2
   assert rows[-1].fields["D"] == 7473  # GSM8K: step 250 is epoch 0.03345
   assert any("read as trl" in note and "--format" in note for note in notes)
-  assert any("reward of the training rollouts" in note for note in notes)
+  assert any("training reward" in note for note in notes)
 
 
 def test_tinker_counts_its_episodes():
   path, columns = REAL / "tinker_metrics.jsonl", {"avg": "env/all/correct"}
   # the episodes of a step give Bp
-  check(path, ["avg=env/all/correct", "no n (", "--fixed=n=8"])
+  check(path, ["no n (", "--fixed=n=8"])
+  assert rows_of(path, fixed={"n": 4})[0] == rows_of(
+      path, fixed={"n": 4}, columns=columns)[0]
   rows, _ = rows_of(path, columns=columns, fixed={"n": 4})
   assert curve(rows, "step", "rollouts", "Bp", "avg")[:3] == [
       (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)]
@@ -364,14 +385,14 @@ TRAIN = dict(columns={"avg": "rewards/accuracy_reward"})
                               "step": i}) for i, mean in enumerate(
         (.5, 1, 1.5, .5, 1, .5, 1.5, 1, 0), 1)), dict(fixed={"Bp": 1, "n": 4},
                                                    **TRAIN),
-     "avg", [(mean,) for mean in (.5, 1, 1.5, .5, 1, .5, 1.5, 1, 0)],
-     ["--scale=avg=0:2"]),
+     "avg", [(mean,) for mean in (.25, .5, .75, .25, .5, .25, .75, .5, 0)],
+     ["read as 2 for a right answer"]),
     ("".join(printed(**ROW | {"rewards__accuracy_reward__mean": mean,
                               "step": i}) for i, mean in enumerate(
         (.25, .5, .5, .5, 1, .5, .5, 1), 1)), dict(fixed={"Bp": 1, "n": 4},
                                                 **TRAIN),
      "avg", [(mean,) for mean in (.25, .5, .5, .5, 1, .5, .5, 1)],
-     ["training rollouts"]),
+     ["training reward"]),
 ])
 def test_trl_consoles(write, content, how, names, expected, words):
   rows, notes = rows_of(write(content, "run.log"), **how)
@@ -626,8 +647,8 @@ BAD = [  # content, flags, words
     ("num_generations=4\nnum_generations=16\n"
      "Total batch size (4 x 8 x 1) = 32\n" + bar(1) + printed(**ROW), TRAIN,
      ["expected n"]),
-    (CONFIG + verl((1, {SCORE: .25}), (2, {SCORE: .5})), {},
-     ["--columns=avg=critic/score/mean"]),
+    (CONFIG + verl((0, {VAL: .25}), *((i, {SCORE: .5}) for i in range(1, 5))),
+     {}, ["1 evaluations", "--columns=avg=critic/score/mean (4 values"]),
 ]
 
 
@@ -662,9 +683,9 @@ def test_bad_questions_are_refused(name, how, words):
 
 @pytest.mark.parametrize("low, high", [(1, 0), (0, math.inf), (0, math.nan)])
 def test_a_scale_is_a_range(low, high):
-  assert read.span("avg", -1, 1, "-1:1") == (-1, 1)
+  assert fields.span("avg", -1, 1, "-1:1") == (-1, 1)
   with pytest.raises(InputError, match="--scale=avg=1:0"):
-    read.span("avg", low, high, "1:0")
+    fields.span("avg", low, high, "1:0")
 
 
 @hypothesis.given(st.lists(st.tuples(
@@ -731,15 +752,14 @@ def test_training_rewards_of_our_records_are_of_the_policy_before(write):
       dict(step=3, rollouts=192, reward=.75, D=64, n=16, epoch=.1875,
            sampled_tokens=3840, device_seconds=4.5, shaped_reward=.625)),
                "records.jsonl")
-  check(path, ["--columns=avg=reward"])
-  rows, notes = rows_of(path, columns={"avg": "reward"})
+  rows, notes = rows_of(path)
   assert curve(rows, "step", "rollouts", "sampled_tokens", "device_seconds",
                "epoch", "avg", "n", "D") == [
       (0, 0, 0, 0, 0, .25, 8, 64), (1, 32, 640, 1.5, .0625, .5, 8, 64),
       (2, 128, 2560, 3., .125, .75, 16, 64)]
-  assert {row.fields["eval_set"] for row in rows} == {"training problems"}
+  assert {row.fields["eval_set"] for row in rows} == {"training reward"}
   (note,) = notes
-  assert "reward of the training rollouts" in note
+  assert "training reward" in note
   rows, _ = rows_of(path, columns={"avg": "shaped_reward"})
   assert curve(rows, "rollouts", "avg") == [(0, .125), (32, .375), (128, .625)]
 

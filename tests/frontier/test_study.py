@@ -9,7 +9,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
-from isojax.frontier.read import Row
+from isojax.frontier.fields import Row
 
 WANTED = study_lib.Selection(axis="rollouts", metric="avg", at_k=None,
                          eval_set=None, Bp=None, B=None)

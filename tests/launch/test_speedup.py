@@ -85,7 +85,7 @@ def runs(tmp_path):
 
 def ask(folder, baseline="base*", records="*", axis="device_seconds"):
   """The comparison of the runs in a folder, without starting Python."""
-  how = read.Reading(axis=axis)
+  how = fields.Reading(axis=axis)
   return comparison.compared(comparison.Question(
       baseline=(f"{folder}/{baseline}/records.jsonl",),
       records=(f"{folder}/{records}/records.jsonl",), axis=axis, draws=100,

@@ -1,4 +1,4 @@
-"""The formats of the logs that launch.fit and launch.speedup read.
+"""The formats of the logs that launch.fit, speedup and doctor read.
 
 To add one: a file here with a `Format`, and its line in FORMATS.
 tests/data/logs/README.md says what each name means and which file of the
@@ -8,9 +8,14 @@ trainer writes it.
 import re
 
 from isojax.frontier.formats import (
+  areal,
   isojax,
   nemo_rl,
+  openrlhf,
   prime_rl,
+  roll,
+  skyrl,
+  slime,
   table,
   tinker,
   trl,
@@ -21,7 +26,9 @@ from isojax.frontier.formats import (
 FORMATS = {"isojax": isojax.FORMAT, "verl": verl.FORMAT, "trl": trl.FORMAT,
            "tunix": tunix.FORMAT, "prime-rl": prime_rl.FORMAT,
            "tinker": tinker.FORMAT, "nemo-rl": nemo_rl.FORMAT,
-           "table": table.FORMAT}
+           "skyrl": skyrl.FORMAT, "areal": areal.FORMAT,
+           "openrlhf": openrlhf.FORMAT, "slime": slime.FORMAT,
+           "roll": roll.FORMAT, "table": table.FORMAT}
 
 
 def detect(names: list[str]) -> tuple[str, str | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import re
 
 from isojax.ledger import records
 
@@ -10,6 +11,7 @@ KNOWN = records.FIELDS["eval"]
 # Units of counts of the rollouts of a step.
 BATCHES = "batches"  # of generation, of `gen_batch` or Bp problems each
 DISCARDED = "discarded groups"  # that were sampled besides the batch
+PASSED = "percent of the groups"  # that a filter left in the rollouts
 ROLLOUTS = "rollouts"
 
 
@@ -20,28 +22,34 @@ class Format:
   step: tuple[str, ...]
   metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
   marks: str | None = None  # pattern of names that only this trainer writes
-  train: str | None = None  # pattern of the rewards of the training rollouts
-  names: tuple[tuple[str, str], ...] = ()  # (field, its name), further ones
+  # Field of a training record -> patterns of its names, separated by spaces,
+  # the preferred one first. Besides those of isojax.ledger.records: reward_std,
+  # reward_max, reward_min, zero_std (groups of equal rewards),
+  # response_length_max, mismatch_kl (sampler and trainer), loss, seconds.
+  fields: dict[str, str] = dataclasses.field(default_factory=dict)
+  names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
   version: str | None = None  # name of the updates of the evaluated policy
 
-  # Options of the trainer, which --fixed may contain.
-  prompts: str | None = None  # for Bp
-  batch: str | None = None  # or for Bp * n
-  group: str | None = None  # for n
-  model: str | None = None
-  options: tuple[str, ...] = ()  # further ones
-  # Where options are: patterns of printed text, files in the log's folder.
+  # What one changes -> the option for it: Bp or batch (Bp * n), n, lr, kl,
+  # clip_low, clip_high, entropy, max_tokens, max_prompt, temperature, epochs,
+  # minibatch, filter (of groups without signal), std (advantages), model.
+  settings: dict[str, str] = dataclasses.field(default_factory=dict)
+  options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
+  # Where options are: patterns of printed text besides `option=12`, the lines,
+  # files in the log's folder.
   printed: tuple[tuple[str, str], ...] = ()  # (option, pattern)
   resolve: Callable[[str, dict], dict] | None = None  # text, options -> options
+  logged: Callable[[list[dict]], dict] | None = None  # lines -> options
   configs: tuple[str, ...] = ()
   config: Callable[[dict], dict] | None = None  # a parsed file -> options
 
-  # Console output. `pairs` of the pattern are `name:value`, or `values` a
-  # printed dict of Python; `step` is its step.
+  # Console output: `values` of the pattern is a dict of Python or JSON, or
+  # `pairs` a text with names and values; `step` is the step of both.
   console: str | None = None
-  separator: str = " - "  # of pairs
-  amend: Callable[[list[dict]], str | None] | None = None  # lines -> a note
+  pair: str = r"(?P<name>\S+):(?P<value>\S+)"  # of pairs
+  # Changes lines whose steps do not count updates made; returns a note.
+  amend: Callable[[list[dict]], str | None] | None = None
 
   # How values belong to policies and to C.
   sampled: tuple[tuple[str, str], ...] = ()  # (pattern of a count, its unit)
@@ -54,12 +62,49 @@ class Format:
   counters: tuple[str, ...] = ()
   repeats: bool = True  # any step may occur again; else only after a resume
   caveat: str | None = None  # note for the user about the metrics
-  unsure: tuple[str, str] | None = None  # options without which C has a note
+  unsure: tuple[str, ...] = ()  # options without which C has a note
+
+  @property
+  def prompts(self) -> str | None:
+    """The option for Bp."""
+    return self.settings.get("Bp")
+
+  @property
+  def batch(self) -> str | None:
+    """The option for Bp * n."""
+    return self.settings.get("batch")
+
+  @property
+  def group(self) -> str | None:
+    """The option for n."""
+    return self.settings.get("n")
+
+  @property
+  def model(self) -> str | None:
+    """The option for the model."""
+    return self.settings.get("model")
 
   def known_options(self) -> tuple[str, ...]:
     """The options that --fixed may contain."""
     return tuple(filter(None, (self.prompts, self.batch, self.group,
                                *self.options)))
+
+  def is_reward(self, name: str) -> bool:
+    """Whether a name is a known trainer's reward of training rollouts."""
+    return self.marks is not None and any(re.fullmatch(pattern, name)
+               for pattern in self.fields.get("reward", "").split())
+
+
+def count_from_zero(lines: list[dict]) -> str | None:
+  """Makes the updates made of steps that trackers count from 0, in place.
+
+  A console of these trainers counts from 1; its lines have no tracker's step.
+  """
+  for line in lines:
+    name = next((name for name in ("_step", "Step") if name in line), None)
+    if name:
+      line["step"] = int(line[name]) + 1
+  return None
 
 
 OURS = {"metrics": ({name: name for name in METRICS},), "repeats": False,

@@ -7,8 +7,29 @@ FORMAT = base.Format(
     metrics=({"avg": "validation(?:-(?P<set>[^/]+))?/accuracy"},),
     marks="validation(?:-[^/]+)?/accuracy|train/(?:baseline_reward|"
     "gen_kl_error|token_mult_prob_error|dynamic_sampling_num_.+)",
-    train="train/(?:reward|accuracy)",
-    prompts="grpo.num_prompts_per_step",
-    group="grpo.num_generations_per_prompt", model="policy.model_name",
+    fields={
+        "reward": "train/reward train/accuracy", "loss": "train/loss",
+        "grad_norm": "train/grad_norm", "lr": "train/lr",
+        "entropy": "train/approx_entropy", "kl": "train/kl_penalty",
+        "mismatch_kl": "train/gen_kl_error",
+        "response_length": "train/mean_gen_tokens_per_sample "
+                           "train/gen_tokens_lengths/mean",
+        "truncated": "train/truncation_rate",
+        "seconds": "timing/train/total_step_time",
+        "seconds_sample": "timing/train/generation",
+        "seconds_update": "timing/train/policy_training"},
+    settings={
+        "Bp": "grpo.num_prompts_per_step",
+        "n": "grpo.num_generations_per_prompt", "model": "policy.model_name",
+        "lr": "policy.optimizer.kwargs.lr",
+        "kl": "loss_fn.reference_policy_kl_penalty",
+        "clip_low": "loss_fn.ratio_clip_min",
+        "clip_high": "loss_fn.ratio_clip_max",
+        "max_tokens": "policy.max_total_sequence_length",
+        "temperature": "policy.generation.temperature",
+        "minibatch": "policy.train_global_batch_size",
+        "epochs": "grpo.max_num_epochs",
+        "filter": "grpo.use_dynamic_sampling",
+        "std": "grpo.normalize_rewards"},
     options=("grpo.batch_multiplier",),
     sampled=(("train/dynamic_sampling_num_gen_batches", base.BATCHES),))

@@ -19,15 +19,65 @@ def sizes(config: dict) -> dict:
   return {"batch_size": batch, "group_size": groups.pop()}
 
 
+def _totals(lines: list[dict]) -> list[dict]:
+  """The lines of prime-rl before 0.3 that count rollouts and problems."""
+  return [line for line in lines if line.get("progress/total_samples")]
+
+
+def older_totals(lines: list[dict]) -> None:
+  """Adds the newer counters of rollouts to an older log, in place.
+
+  Its total includes the step's own rollouts. Its first step is 0 or 1.
+  """
+  before, counted = 0, _totals(lines)
+  first = counted and int(float(counted[0]["step"])) == 0
+  for line in counted:
+    total = int(float(line["progress/total_samples"]))
+    line["progress/total_rollouts"] = before if first else total
+    line["progress/rollouts"] = 0
+    before = total
+
+
+def older_sizes(lines: list[dict]) -> dict:
+  """The sizes of a step by the counters of an older log."""
+  for line in _totals(lines)[:1]:
+    samples, problems = (float(line[f"progress/total_{name}"])
+                         for name in ("samples", "problems"))
+    if problems and samples % problems == 0:
+      return {"batch_size": int(samples),
+              "group_size": int(samples // problems)}
+  return {}
+
+
 FORMAT = base.Format(
     step=("step",),
     metrics=(_metrics("eval/(?P<set>.+)/effective/(?P<who>[^/]+)/"),
              _metrics("eval/(?P<set>.+)/all/(?P<who>[^/]+)/"),
              _metrics("eval/(?P<set>[^/]+)/"),
              {"avg": "eval/(?P<set>.+)/effective/(?P<who>[^/]+)/reward/mean"}),
-    marks=r"progress/(?:total_)?rollouts|eval/.+/(?:avg@\d+|policy_version)",
+    marks=r"progress/.+|eval/.+/(?:avg@\d+|policy_version)|"
+    r"batch/(?:solve_|effective_).+|(?:seq|prompt|completion|decode|prefill)"
+    r"_len/.+|is_truncated/.+|reward/mean",
     version="eval/{set}/policy_version",
-    batch="batch_size", group="group_size",
+    fields={
+        "reward": "train/agg/effective/agent/reward/mean "
+                  "train/agg/all/agent/reward/mean reward/all/mean reward/mean",
+        "all_wrong": "batch/solve_none(?:/all)? solve_none/all",
+        "all_right": "batch/solve_all(?:/all)? solve_all/all",
+        "entropy": "entropy/(?:all/)?mean", "loss": "loss/(?:all/)?mean",
+        "mismatch_kl": "mismatch_kl/(?:all/)?mean",
+        "grad_norm": "optim/grad_norm", "lr": "optim/lr",
+        "response_length": "(?:completion|decode)_len/(?:all/)?mean "
+                           "seq_len/(?:all/)?mean",
+        "response_length_max": "(?:completion|decode)_len/(?:all/)?max",
+        "truncated": "is_truncated/(?:all/)?mean", "seconds": "time/step",
+        "seconds_sample": "time/generate_completions"},
+    settings={
+        "batch": "batch_size", "n": "group_size",
+        "lr": "trainer.optim.lr", "kl": "trainer.loss.kl_tau",
+        "max_tokens": "sampling.max_tokens",
+        "temperature": "sampling.temperature"},
+    amend=older_totals, logged=older_sizes,
     configs=("configs/orchestrator.json", "configs/orchestrator.toml",
              "configs/rl.json", "configs/rl.toml"), config=sizes,
     # The running total is logged before the step's own rollouts are added.

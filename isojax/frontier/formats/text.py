@@ -1,21 +1,24 @@
-"""Text files as flat lines of names and values, with line numbers.
+"""Files as flat lines of names and values, with line numbers.
 
-CSV, JSON lines, one JSON document, or the console output of a trainer. An
-incomplete last line is dropped and a few broken lines are skipped, both with a
-note; a file of another kind is an error.
+CSV, JSON lines, one JSON document, the console output of a trainer, or events
+of TensorBoard. An incomplete last line is dropped and a few broken lines are
+skipped, both with a note; a file of another kind is an error.
 """
 
 import ast
+import contextlib
 import csv
 import dataclasses
 import io
 import json
 import math
+import os
 import re
 
 from etils import epath
 
 from isojax.errors import InputError, reason
+from isojax.frontier.formats import events
 from isojax.frontier.formats.base import Format
 
 BROKEN_SHARE = 0.1  # of the lines; with more the file is of another kind
@@ -24,7 +27,7 @@ NUMPY = re.compile(r"^np\.\w+\((.*)\)$")  # numpy 2: np.float64(0.5)
 # 12%|###   | 6/50 [00:10<01:20, 1.8s/it]; with a description it is another bar
 BAR = r"(?P<described>:\s*)?\d+%(?:\|[^|]*\|)?\s*(?P<done>\d+)/(?P<of>\d+) \["
 ASSIGNED = re.compile(r"(?<![\w.])((?:[a-z_]\w*\.)+\w+)=('[^']*'|[^\s'\"\\]+)")
-RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ")
+RAY = re.compile(r"^\([^()]* pid=\d+[^()]*\) ", re.M)
 KEY = re.compile(r"'(?P<key>[\w.-]+)': (?:(?P<open>\{)|(?P<value>'[^']*'|"
                  r"[^\s,{}\[\]'()]+))?|(?P<end>\})")
 
@@ -72,22 +75,26 @@ def load(path: str, formats: list[Format]) -> Log:
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected the "
                      "path of a log or a table") from error
+  if "tfevents" in os.path.basename(path):
+    return Log([(number, line) for number, line in enumerate(
+        events.lines(data), 1)], [])
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
     raise InputError(f"{path}: empty; expected one evaluation a line")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
   refused = None
   if is_json:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
       return Log(_document(text), [])
-    except (ValueError, RecursionError):
-      pass
     try:
       return Log(*_json_lines(path, text))
     except InputError as error:
       refused = error
-  for form in formats:
-    if form.console and (log := _console(path, COLOURS.sub("", text), form)):
+  printed = RAY.sub("", COLOURS.sub("", text))
+  consoles = [form for form in formats if form.console]
+  # TRL's dicts have no step, and look like those of others
+  for form in sorted(consoles, key=lambda form: "<step>" not in form.console):
+    if log := _console(path, printed, form):
       return log  # it may contain other bytes: NCCL prints NUL
   try:
     if refused is None:
@@ -160,7 +167,7 @@ def _csv(path: str, text: str) -> Log:
   if "\0" in text or "\ufffd" in text:
     raise InputError(
         f"{path}: not UTF-8 text; expected CSV or JSON lines: decompress it, "
-        "save it as UTF-8, or export the curves of a TensorBoard file as CSV")
+        "or save it as UTF-8; TensorBoard's files have tfevents in their names")
   first = text.lstrip().split("\n", 1)[0]
   reader = csv.reader(io.StringIO(text, newline=""),
                       delimiter=max(",\t;", key=first.count))
@@ -238,26 +245,27 @@ def _console(path: str, text: str, form: Format) -> Log | None:
     return None
   values = [line for _, line in lines]
   note = _number(values, before, bars)
-  if form.amend:
-    note = form.amend(values) or note
   return Log(lines, [f"{path}: {note}"] if note else [], text[:start])
 
 
 def _line(part: dict, form: Format) -> dict | None:
   """One line of a console, from the groups of its pattern."""
   if "pairs" in part:
-    pairs = (pair.rsplit(":", 1) for pair in part["pairs"].split(form.separator)
-             if ":" in pair)
     return {"step": int(part["step"])} | {
-        name.strip(): NUMPY.sub(r"\1", value.strip()) for name, value in pairs}
+        pair["name"].strip(): NUMPY.sub(r"\1", pair["value"].strip())
+        for pair in re.finditer(form.pair, part["pairs"])}
   text = re.sub(r": (-?)(nan|inf)\b", r": '\1\2'", part["values"])
-  try:
-    line = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
+  for parse in (ast.literal_eval, json.loads):
+    with contextlib.suppress(ValueError, SyntaxError):
+      line = parse(text)
+      break
+  else:
     return None
   if not isinstance(line, dict) or not all(isinstance(k, str) for k in line):
     return None
-  if "global_step/max_steps" in line:  # ms-swift: '12/400'
+  if part.get("step"):
+    line["step"] = int(part["step"])
+  elif "global_step/max_steps" in line:  # ms-swift: '12/400'
     line["step"] = str(line["global_step/max_steps"]).split("/")[0]
   return line
 
@@ -304,16 +312,22 @@ def _number(lines: list[dict], before: list[int],
 def printed_options(head: str, form: Format) -> dict:
   """Options of a trainer that it printed before its metrics: name -> values.
 
-  The command line, then the whole config, which is resolved, count before the
-  patterns of the format; of these an option may have several values.
+  The command line, then the whole config, which is resolved, count before
+  numbers beside an option's name, which may have several values.
   """
   wanted = (*form.known_options(), form.model)
   found = {name: {value.strip("'")} for name, value in ASSIGNED.findall(head)
            if name in wanted}  # the last one counts, as in hydra
   found |= {name: {value} for name, value in _config(head)
             if name in wanted and value is not None}
-  return found | {name: values for name, pattern in form.printed
-                  if (values := {int(v) for v in re.findall(pattern, head)})}
+  # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
+  beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
+             + r"['\"]?(?:[=: ]| \.+ )+(\d+)\b")
+            for name in form.known_options()]
+  for name, pattern in (*beside, *form.printed):
+    if values := {int(value) for value in re.findall(pattern, head)}:
+      found.setdefault(name, values)
+  return found
 
 
 def _config(head: str):
@@ -324,7 +338,6 @@ def _config(head: str):
   """
   stack = []  # (column, key, whether its value is a dict)
   for line in head.split("\n"):
-    line = RAY.sub("", line)
     if not re.match(r"\s*[{']", line):
       continue
     first = True

@@ -33,8 +33,21 @@ FORMAT = base.Format(
     metrics=({"avg": "(?P<set>[^/]+)/env/all/correct"},
              {"avg": "(?P<set>[^/]+)/env/all/reward/total"}),
     marks="env/all/.+|[^/]+/env/all/.+|progress/(?:batch|done_frac)",
-    train="env/all/(?:correct|reward/total)",
-    prompts="groups_per_batch", group="group_size", model="model_name",
+    fields={
+        "reward": "env/all/reward/total env/all/correct",
+        "all_wrong": "env/all/by_group/frac_all_bad",
+        "all_right": "env/all/by_group/frac_all_good",
+        "entropy": "optim/entropy", "kl": "kl_policy_base",
+        "mismatch_kl": "optim/kl_sample_train_v1", "lr": "optim/lr",
+        "response_length": "env/all/ac_tokens_per_turn",
+        "seconds": "time/total", "seconds_sample": "time/sampling",
+        "seconds_update": "time/train"},
+    settings={
+        "Bp": "groups_per_batch", "n": "group_size", "model": "model_name",
+        "lr": "learning_rate", "kl": "kl_penalty_coef",
+        "max_tokens": "max_tokens", "temperature": "temperature",
+        "minibatch": "num_substeps",
+        "filter": "remove_constant_reward_groups"},
     options=("remove_constant_reward_groups",),
     configs=("config.json",), config=sizes,
     sampled=(("env/all/total_episodes", base.ROLLOUTS),), before_update=True)

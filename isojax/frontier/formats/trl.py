@@ -5,7 +5,17 @@ import re
 from isojax.errors import InputError
 from isojax.frontier.formats import base
 
-REWARD = r"reward|rewards/(?!eval/|train/)[^/]+(?:/mean)?"
+FIELDS = {
+    "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
+    "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
+    "entropy": "entropy", "kl": "kl", "loss": "loss",
+    "clip_fraction": "clip_ratio/region_mean clip_ratio",
+    "grad_norm": "grad_norm", "lr": "learning_rate",
+    "response_length": "completions/mean_length completion_length",
+    "response_length_max": "completions/max_length",
+    "truncated": "completions/clipped_ratio",
+    "logp_gap": "sampling/sampling_logp_difference/mean",
+    "seconds": "step_time"}
 
 
 def generated(step: int, B: int, options: dict) -> int:
@@ -42,17 +52,24 @@ FORMAT = base.Format(
     metrics=({"avg": "eval[_/]reward"},),
     marks=r"eval[_/]rewards?(?:/.+)?|(?:train/)?(?:completions?[/_].+|"
     "frac_reward_zero_std|reward_std|rewards/(?!eval/|train/).+)",
-    train=f"(?:train/)?(?:{REWARD})",
+    fields={name: " ".join(f"(?:train/)?{pattern}"
+                           for pattern in patterns.split())
+            for name, patterns in FIELDS.items()},
     names=(("epoch", "epoch"), ("epoch", "train/epoch")),
     set_key="eval[_/](.+)_runtime",
-    prompts="prompts_per_update", batch="generation_batch_size",
-    group="num_generations", resolve=prompts,
+    settings={
+        "Bp": "prompts_per_update", "batch": "generation_batch_size",
+        "n": "num_generations", "lr": "learning_rate", "kl": "beta",
+        "clip_low": "epsilon", "clip_high": "epsilon_high",
+        "max_tokens": "max_completion_length",
+        "max_prompt": "max_prompt_length", "temperature": "temperature",
+        "epochs": "num_train_epochs", "minibatch": "num_iterations",
+        "std": "scale_rewards"},
+    resolve=prompts,
     options=("num_generations_eval", "gradient_accumulation_steps",
              "steps_per_generation", "num_iterations", "logging_steps"),
-    printed=(("num_generations", r"num[-_]generations['\"]?[=: ]+(\d+)"),
-             ("generation_batch_size", r"(?:generation_batch_size['\"]?"
-              r"[=: ]+|Total (?:train )?batch size \([^)]*\) = )(\d+)"),
-             ("num_iterations", r"num[-_]iterations['\"]?[=: ]+(\d+)")),
+    printed=(("generation_batch_size",
+              r"Total (?:train )?batch size \([^)]*\) = (\d+)"),),
     # A dict that has a reward; ms-swift prints 'global_step/max_steps'.
     console=r"(?P<values>\{(?=[^{}]*'(?:reward'|rewards/|eval_))'[^{}]*\})",
     sampled_by_n=True, averaged=True, generated=generated,

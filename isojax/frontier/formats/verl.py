@@ -13,15 +13,16 @@ def _metrics(variable: str) -> dict[str, str]:
 
 
 def count_from_one(lines: list[dict]) -> str | None:
-  """Renames and renumbers the console of verl before 0.2, in place.
+  """Renames and renumbers the log of verl before 0.2, in place.
 
   Its first update is step 0, and its first evaluation is `test_score/SOURCE`.
   """
   for line in lines:
     for name in [name for name in line if name.startswith("test_score/")]:
       line[f"val/{name}"] = line.pop(name)
-  updates = [line for line in lines if any(
-      re.match("(actor|critic|timing|timing_s)/", name) for name in line)]
+  updates = [line for line in lines if isinstance(line.get("step"), int)
+             and any(re.match("(actor|critic|timing|timing_s)/", name)
+                     for name in line)]
   if not any(line["step"] == 0 for line in updates):
     return None
   for line in updates:
@@ -37,10 +38,38 @@ FORMAT = base.Format(
              {"avg": "val/test_score/(?P<set>.+)"}),  # before val-core
     marks=r"val-(?:core|aux)/.+|val/test_score/.+|(?:actor|critic)/.+|"
     r"response_length/.+|timing(?:_s)?/(?:gen|update_actor)",
-    train="critic/(?:score|rewards)/mean",
-    prompts="data.train_batch_size", group="actor_rollout_ref.rollout.n",
-    model="actor_rollout_ref.model.path", options=("data.gen_batch_size",),
+    fields={
+        "reward": "critic/score/mean critic/rewards/mean",
+        "reward_max": "critic/score/max", "reward_min": "critic/score/min",
+        "entropy": "actor/entropy actor/entropy_loss",
+        "kl": "actor/kl_loss actor/reward_kl_penalty critic/kl",
+        "clip_fraction": "actor/pg_clipfrac", "loss": "actor/pg_loss",
+        "grad_norm": "actor/grad_norm", "lr": "actor/lr",
+        "response_length": "response_length/mean",
+        "response_length_max": "response_length/max",
+        "truncated": "response_length/clip_ratio",
+        "mismatch_kl": "rollout_corr/kl mismatch/mismatch_kl",
+        "seconds": "timing_s/step timing/step",
+        "seconds_sample": "timing_s/gen timing/gen",
+        "seconds_update": "timing_s/update_actor timing/update_actor"},
+    settings={
+        "Bp": "data.train_batch_size", "n": "actor_rollout_ref.rollout.n",
+        "model": "actor_rollout_ref.model.path",
+        "lr": "actor_rollout_ref.actor.optim.lr",
+        "kl": "actor_rollout_ref.actor.kl_loss_coef",
+        "clip_low": "actor_rollout_ref.actor.clip_ratio_low",
+        "clip_high": "actor_rollout_ref.actor.clip_ratio_high",
+        "entropy": "actor_rollout_ref.actor.entropy_coeff",
+        "max_tokens": "data.max_response_length",
+        "max_prompt": "data.max_prompt_length",
+        "temperature": "actor_rollout_ref.rollout.temperature",
+        "minibatch": "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "epochs": "trainer.total_epochs",
+        "filter": "algorithm.filter_groups.enable",
+        "std": "algorithm.norm_adv_by_std_in_grpo"},
+    options=("data.gen_batch_size",),
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
+    pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",
     amend=count_from_one,
     # DAPO's recipe; then verl's replay buffer, which counts problems
     sampled=(("train(?:ing)?/num_gen_batches", base.BATCHES),

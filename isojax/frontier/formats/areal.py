@@ -1,0 +1,43 @@
+"""AReaL: its console, a table after `Train step 12/290 done`, W&B, TensorBoard.
+
+The trackers count steps from 0 and the console from 1. The evaluation of a line
+is made after its update.
+"""
+
+from isojax.frontier.formats import base
+
+FORMAT = base.Format(
+    step=("step", "_step", "Step"),
+    metrics=({"avg": "eval-rollout/reward"},),
+    marks="ppo_actor/.+|ppo_critic/.+|timeperf/.+|(?:eval-)?rollout/reward",
+    fields={
+        "reward": "rollout/reward ppo_actor/task_reward/avg",
+        "reward_max": "ppo_actor/task_reward/max",
+        "reward_min": "ppo_actor/task_reward/min",
+        "entropy": "ppo_actor/update/entropy/avg",
+        "kl": "ppo_actor/kl_rewards/avg",
+        "clip_fraction": "ppo_actor/update/clip_ratio/avg",
+        "grad_norm": "ppo_actor/update/grad_norm",
+        "lr": "ppo_actor/update/lr", "loss": "ppo_actor/update/actor_loss/avg",
+        "mismatch_kl": "ppo_actor/update/behave_approx_kl/avg",
+        "response_length": "ppo_actor/seq_len/avg",  # with the prompt
+        "response_length_max": "ppo_actor/seq_len/max",
+        "truncated": "ppo_actor/no_eos_ratios/avg",
+        "staleness_mean": "ppo_actor/update/version_stats/"
+                          "sample_staleness_theta_avg",
+        "seconds_sample": "timeperf/rollout",
+        "seconds_update": "timeperf/train_step"},
+    settings={
+        "Bp": "train_dataset.batch_size", "n": "gconfig.n_samples",
+        "model": "actor.path", "lr": "actor.optimizer.lr",
+        "kl": "actor.kl_ctl", "clip_low": "actor.eps_clip",
+        "clip_high": "actor.eps_clip_higher",
+        "max_tokens": "gconfig.max_new_tokens",
+        "temperature": "gconfig.temperature",
+        "minibatch": "actor.ppo_n_minibatches", "epochs": "total_train_epochs",
+        "filter": "dynamic_filter_fn",
+        "std": "actor.adv_norm.std_level"},
+    console=r"Train step (?P<step>\d+)/\d+ done\.(?P<pairs>[^╘]*)╘",
+    pair=r"│ *(?P<name>[^\s│]+) *│ *(?P<value>[^\s│]+)",
+    amend=base.count_from_zero,
+    sampled=(("ppo_actor/n_seqs", base.ROLLOUTS),))

@@ -1,0 +1,44 @@
+"""OpenRLHF: its console `Global step 12: {...}`, W&B and TensorBoard."""
+
+from isojax.frontier.formats import base
+
+FIELDS = {
+    "reward": "rollout/reward_mean reward", "reward_std": "rollout/reward_std "
+    "group_reward_std", "kl": "kl", "entropy": "entropy_loss",
+    "clip_fraction": "ppo_clip_ratio actor_clip_ratio",
+    "loss": "policy_loss", "lr": "actor_lr", "grad_norm": "actor_grad_norm",
+    "response_length": "rollout/response_length_mean response_length",
+    "truncated": "rollout/truncated_rate response_clip_ratio truncated",
+    "logp_gap": "logprobs_diff", "mismatch_kl": "vllm_kl",
+    "seconds": "timing/step_total", "seconds_sample": "timing/generation",
+    "seconds_update": "timing/ppo_train"}
+
+FORMAT = base.Format(
+    step=("step", "train/global_step", "global_step"),
+    metrics=({"avg": r"(?:eval/)?eval_(?P<set>.+)_pass1",
+              "best": r"(?:eval/)?eval_(?P<set>.+)_pass(?P<k>(?!1$)\d+)"},),
+    marks="(?:train/)?(?:policy_loss|actor_(?:lr|grad_norm)|ppo_kl|"
+    "response_clip_ratio|group_reward_std|logprobs_diff|rollout/(?:reward_mean|"
+    "reward_std|response_length_mean|truncated_rate|num_samples)|timing/(?:"
+    r"make_experience|ppo_train|broadcast|generation|step_total))|"
+    r"(?:eval/)?eval_.+_pass\d+",
+    fields={name: " ".join(f"(?:train/)?{pattern}"
+                           for pattern in patterns.split())
+            for name, patterns in FIELDS.items()},
+    settings={
+        "Bp": "rollout.batch_size", "n": "rollout.n_samples_per_prompt",
+        "model": "actor.model_name_or_path", "lr": "actor.adam.lr",
+        "kl": "algo.kl.init_coef", "clip_low": "actor.eps_clip_low_high",
+        "clip_high": "actor.eps_clip_low_high", "entropy": "actor.entropy_coef",
+        "max_tokens": "rollout.max_new_tokens", "max_prompt": "data.max_len",
+        "temperature": "rollout.temperature", "minibatch": "train.batch_size",
+        "epochs": "train.num_episodes",
+        "filter": "algo.dynamic_filtering_enable",
+        "std": "algo.advantage.estimator"},
+    console=r"[Gg]lobal[ _]step (?P<step>\d+)(?:: |, eval_metrics: )"
+    r"(?P<values>\{[^{}]*\})",
+    printed=(("rollout.batch_size", r"--rollout_batch_size[ =](\d+)"),
+             ("rollout.n_samples_per_prompt",
+              r"--n_samples_per_prompt[ =](\d+)")),
+    sampled=(("(?:train/)?rollout/num_samples", base.ROLLOUTS),
+             ("(?:train/)?dynamic_filtering_pass_rate", base.PASSED)))

@@ -1,0 +1,38 @@
+"""ROLL: its console `metrics_tag: {...}`, W&B and TensorBoard.
+
+Step i has the validation before update i + 1, and the rollouts of that update.
+"""
+
+from isojax.frontier.formats import base
+
+FORMAT = base.Format(
+    step=("step", "_step", "Step", "system/global_step"),
+    metrics=({"avg": "val_correct/(?P<set>all)/mean"},
+             {"avg": "val/(?P<set>)score/mean"}),
+    marks="(?:actor|critic|tokens?|group|system|scheduler)/.+|val_correct/.+|"
+    "time/step_.+",
+    fields={
+        "reward": "critic/score/mean critic/rewards/mean",
+        "reward_max": "critic/score/max", "reward_min": "critic/score/min",
+        "all_wrong": "group/all_incorrect_groups_ratio",
+        "all_right": "group/all_correct_groups_ratio",
+        "entropy": "critic/entropy/mean", "kl": "critic/kl actor/kl_loss",
+        "clip_fraction": "actor/ppo_ratio_clipfrac actor/clipfrac",
+        "grad_norm": "actor_train/grad_norm actor/grad_norm", "lr": "actor/lr",
+        "loss": "actor/pg_loss",
+        "response_length": "tokens?/response_length/mean",
+        "response_length_max": "tokens?/response_length/max",
+        "seconds": "time/step_total", "seconds_sample": "time/step_generate",
+        "seconds_update": "time/step_train"},
+    settings={
+        "Bp": "rollout_batch_size", "n": "num_return_sequences_in_group",
+        "model": "pretrain",
+        "lr": "actor_train.training_args.learning_rate",
+        "kl": "kl_loss_coef", "clip_low": "pg_clip_low",
+        "clip_high": "pg_clip_high", "entropy": "entropy_loss_coef",
+        "max_tokens": "response_length", "max_prompt": "prompt_length",
+        "temperature": "actor_infer.generating_args.temperature",
+        "epochs": "ppo_epochs", "filter": "use_additional_prompts"},
+    console=r'metrics_tag: \{"step": (?P<step>\d+), "metrics": '
+    r"(?P<values>\{[^{}]*\})",
+    sampled=(("system/batch_size", base.ROLLOUTS),), before_update=True)

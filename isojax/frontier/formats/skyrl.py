@@ -1,0 +1,52 @@
+"""SkyRL: its console `Step 12: {...}`, and W&B."""
+
+import re
+
+from isojax.frontier.formats import base
+
+
+def sizes(lines: list[dict]) -> dict:
+  """n, which is in the name of the pass rate of the rollouts."""
+  found = {match[1] for line in lines for name in line
+           if (match := re.fullmatch(r"reward/avg_pass_at_(\d+)", name))}
+  return {"generator.n_samples_per_prompt": found.pop()} if (
+      len(found) == 1) else {}
+
+
+FORMAT = base.Format(
+    step=("step", "trainer/global_step", "_step", "Step"),
+    metrics=({"avg": "eval/(?P<set>all)/avg_score",
+              "best": r"eval/(?P<set>all)/pass_at_(?P<k>\d+)"},),
+    marks=r"reward/(?:avg_pass_at_\d+|avg_raw_reward|mean_positive_reward)|"
+    r"eval/.+/(?:avg_score|pass_at_\d+)|policy/(?:policy_.+|loss_metrics/.+)|"
+    r"generate/.+|loss/avg_.+",
+    fields={
+        "reward": "reward/avg_raw_reward loss/avg_final_rewards",
+        "entropy": "policy/policy_entropy", "kl": "policy/policy_kl",
+        "clip_fraction": "policy/loss_metrics/clip_ratio "
+                         "policy/ppo_clip_ratio",
+        "grad_norm": "policy/grad_norm policy/raw_grad_norm",
+        "lr": "policy/policy_lr", "loss": "policy/policy_loss",
+        "logp_gap": "policy/rollout_train_logprobs_abs_diff_mean",
+        "response_length": "generate/avg_num_tokens",
+        "response_length_max": "generate/max_num_tokens",
+        "staleness_mean": "async/staleness_mean",
+        "seconds": "timing/step", "seconds_sample": "timing/generate",
+        "seconds_update": "timing/policy_train timing/train_critic_and_policy"},
+    settings={
+        "Bp": "trainer.train_batch_size",
+        "n": "generator.n_samples_per_prompt",
+        "model": "trainer.policy.model.path",
+        "lr": "trainer.policy.optimizer_config.lr",
+        "kl": "trainer.algorithm.kl_loss_coef",
+        "clip_low": "trainer.algorithm.eps_clip_low",
+        "clip_high": "trainer.algorithm.eps_clip_high",
+        "max_tokens": "generator.sampling_params.max_generate_length",
+        "max_prompt": "trainer.max_prompt_length",
+        "temperature": "generator.sampling_params.temperature",
+        "minibatch": "trainer.policy_mini_batch_size",
+        "epochs": "trainer.epochs",
+        "filter": "trainer.algorithm.dynamic_sampling.type",
+        "std": "trainer.algorithm.grpo_norm_by_std"},
+    logged=sizes, console=r"Step (?P<step>\d+): *\n(?P<values>\{[^{}]*\})",
+    sampled=(("generate/batch_num_seq", base.ROLLOUTS),))

@@ -1,0 +1,148 @@
+"""Which names of a log are its evaluations, or the training reward instead."""
+
+import dataclasses
+import re
+
+from isojax.errors import InputError
+from isojax.frontier.constants import lacking
+from isojax.frontier.fields import nearest, TRAINING
+from isojax.frontier.formats.base import KNOWN, METRICS
+from isojax.frontier.formats.text import has
+from isojax.frontier.log_file import LogFile
+
+ACCURACY = re.compile(
+    r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
+EVALUATED = re.compile(
+    r"(?:^|[^a-z])(?:eval(?:uation)?|val(?:id(?:ation)?)?|test|held.?out)"
+    r"(?:[^a-z]|$)", re.IGNORECASE)  # in the name of a column
+# A length, a count or a part of a rate, although its name has one of ACCURACY.
+NO_RATE = re.compile(
+    r"len|seqs|num|count|solve_|initial|(?:^|[^a-z])(?:std|min|max|stderr)",
+    re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+  """The names of the evaluations of one set in the file."""
+
+  eval_set: str | None
+  k: int | None
+  source: dict  # field -> name in the file
+  train: bool = False  # rewards of the training rollouts, not evaluations
+
+
+def curves_of(file: LogFile, fixed: dict, *, sized: bool) -> list[Curve]:
+  """The sets of evaluations in the file; else its training reward.
+
+  Args:
+    file: the log.
+    fixed: constants of its runs.
+    sized: the log counts the rollouts of a step.
+
+  Raises:
+    InputError: no metric is known, and the caller names none.
+  """
+  form, columns = file.form, file.how.columns
+  chosen = {field: name for field, name in columns.items() if field in METRICS}
+  if chosen and all(map(form.is_reward, chosen.values())):
+    return [Curve(TRAINING, None, chosen, True)]
+  sets = {}  # set, who -> rank of the names -> field -> k -> name
+  for rank, patterns in enumerate(form.metrics):
+    for field, pattern in patterns.items():
+      for name in chosen.values() if chosen else file.names:
+        if match := re.fullmatch(pattern, name):
+          part = {"set": None, "who": None, "k": None} | match.groupdict()
+          k = None if part["k"] is None else int(part["k"])
+          ranks = sets.setdefault((part["set"] or None, part["who"]), {})
+          ranks.setdefault(rank, {}).setdefault(field, {})[k] = name
+  if chosen and len(sets) != 1:
+    return [Curve(None, None, chosen)]
+  if not sets and (only := _only_metric(file)):
+    file.notes.append(f"{file.path}: avg is the only metric of evaluations in "
+                      f"the file, {only!r}; --columns=avg=NAME overrides it.")
+    return [Curve(None, None, {"avg": only})]
+  if not sets and (rewards := rewards_of(file)):
+    return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
+  if not sets:
+    raise InputError(_no_metric(file, fixed, sized))
+  curves = []
+  for (name, who), ranks in sets.items():
+    k, source = _at_one_k(file, ranks[min(ranks)], fixed)
+    source = chosen or source
+    if form.version and name and "step" not in columns:
+      source = source | {"step": form.version.format(set=name)}
+    several = sum(other == name for other, _ in sets) > 1
+    curves.append(Curve(f"{name}/{who}" if several else name, k, source))
+  return curves
+
+
+def rewards_of(file: LogFile) -> list[str]:
+  """The names of training rewards that have values; accuracies come first."""
+  names = [name for name in file.all("reward") if file.form.is_reward(name)
+           and any(has(line, name) for _, line in file.table)]
+  return sorted(names, key=lambda name: not re.search("acc|correct", name))
+
+
+def _at_one_k(file: LogFile, by_field: dict, fixed: dict
+              ) -> tuple[int | None, dict]:
+  """One k for best and worst, and the names: the given k, else the largest.
+
+  If avg was logged at several k, each is of other problems: verl joins the
+  samples of equal prompts. The smallest k is that of the problems that occur
+  once.
+  """
+  avg = by_field.get("avg", {})
+  stored = min(avg, key=lambda k: k or 0, default=None)
+  at = {k for field, names in by_field.items() if field != "avg"
+        for k in names if k is not None and not (len(avg) > 1 and k > stored)}
+  k = fixed["k"] if "k" in fixed else max(at, default=None)
+  if at and k not in at:
+    raise InputError(f"{file.path}: no best or worst at k={k}; expected one of "
+                     f"k={sorted(at)}; choose it with --fixed=k={max(at)}")
+  source = {field: names[one] for field, names in by_field.items()
+            for one in (k, None) if one in names and field != "avg"}
+  if avg:
+    source["avg"] = avg[stored]
+    k = stored if k is None else k
+  if len(avg) > 1:
+    file.notes.append(
+        f"{file.path}: {', '.join(avg.values())} are of different problems "
+        f"(equal prompts are joined); {source['avg']} is used.")
+  return k, source
+
+
+def _rates(file: LogFile) -> list[str]:
+  """The names of columns that can be accuracies."""
+  return [name for name in file.names if name not in (
+      file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
+      *file.form.step) and ACCURACY.search(name) and not NO_RATE.search(name)]
+
+
+def _only_metric(file: LogFile) -> str | None:
+  """The only accuracy of a table, or its only one of evaluations."""
+  rates = _rates(file) if file.kind == "table" else []
+  others = {*file.names} - {file.run_key, file.how.axis, *KNOWN,
+                            *file.how.columns.values(), *file.form.step}
+  only = rates if len(others) == 1 else list(filter(EVALUATED.search, rates))
+  return only[0] if len(only) == 1 else None
+
+
+def _no_metric(file: LogFile, fixed: dict, sized: bool) -> str:
+  """The message for a file without a known metric; names what else it lacks."""
+  likely = [name for name in file.names if not NO_RATE.search(name)
+            and (ACCURACY.search(name) or "reward" in name)]
+  likely.sort(key=lambda name: (not EVALUATED.search(name),
+                                not ACCURACY.search(name)))
+  message = (f"{file.path}: no evaluations; give a metric with "
+             "--columns=avg=NAME" + (
+                 f", such as avg={likely[0]}" if likely else "") + (
+                     "; or, if each column is a run, --from_path='n(?P<n>\\d+)'"
+                     if file.kind == "table" else "")
+             + f"; the file has {nearest('eval/accuracy', file.names)}")
+  given = fixed.keys() | {field for field, name in file.places()
+                          if name in file.names}
+  fields = [name for name in ("Bp", "n") if name not in given]
+  if len(fields) == 2 and sized:
+    fields.remove("Bp")
+  return message + (f". And {lacking(file.form, fields, file.default_run)}"
+                    if fields else "")
