@@ -37,7 +37,8 @@ LOGS = (
     f"{RASBT} --fixed=Bp=1,n=8 {AVG}=reward_avg",
     TINKER, f"{TINKER} {AVG}=env/all/correct",
     f"{TINKER} {AVG}=env/all/correct --fixed=n=4",
-    TRL, f"{TRL} {AVG}=rewards/correctness_reward_func --fixed=Bp=1,n=6",
+    TRL, f"{TRL} {AVG}=rewards/correctness_reward_func --fixed=Bp=1,n=6 "
+    "--scale=avg=1",
     f"{TRL} {AVG}=rewards/correctness_reward_func --scale=avg=0:2 "
     "--fixed=Bp=1,n=6",
     f"{ASSETS}/rasbt_tracking.csv --fixed=Bp=1,n=8",
