@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import comparison, read
+from isojax.frontier import comparison, fields, read
 from tests import command
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
