@@ -1,6 +1,7 @@
 """Four fake CPU devices, no rank promotion, our warnings are errors."""
 
 import dataclasses
+import functools
 import gc
 from importlib import metadata
 import importlib.util
@@ -79,6 +80,7 @@ def model():
   return make_model()
 
 
+@functools.cache
 def random_params(model):
   """Random, and large enough that distributions are far from uniform."""
   params = decoder.init_params(model, jax.random.key(3))

@@ -47,7 +47,7 @@ def test_missing_file_is_empty(path):
   assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize("size", [1, 7, 50])
+@pytest.mark.parametrize("size", [1, 50])
 def test_torn_last_line_is_dropped(path, size):
   for step in (1, 2):
     append(path, make(step=step))
@@ -150,22 +150,16 @@ def test_comparable_drops_time_alone():
 
 def test_the_names_that_others_rely_on():
   """Literal, from the specification of the ledger."""
-  common = [
-      "kind", "run_id", "seed", "model", "task", "split", "Bp", "n", "m",
-      "D", "step", "rollouts", "prompt_tokens", "sampled_tokens",
-      "trained_tokens", "epoch", "scored_tokens", "updates",
-      "skipped_updates", "device_seconds", "unix_time", "alarms"]
-  train = [
-      "lr", "reward", "all_wrong", "all_right", "entropy", "kl",
-      "grad_norm", "clip_fraction", "logp_gap", "response_length",
-      "truncated", "interrupted", "seconds_sample", "seconds_score",
-      "seconds_update"]
-  evaluation = [
-      "eval_set", "k", "avg", "best", "worst", "maj", "avg_se", "best_se",
-      "worst_se", "maj_se", "correct"]
-  assert set(common + train) <= records.FIELDS["train"]
-  assert set(common + evaluation) == records.FIELDS["eval"]
-  json.dumps(make())
+  common = """kind run_id seed model task split Bp n m D step rollouts
+      prompt_tokens sampled_tokens trained_tokens epoch scored_tokens updates
+      skipped_updates device_seconds unix_time alarms""".split()
+  train = """lr reward all_wrong all_right entropy kl grad_norm clip_fraction
+      logp_gap response_length truncated interrupted seconds_sample
+      seconds_score seconds_update""".split()
+  evaluation = """eval_set k avg best worst maj avg_se best_se worst_se maj_se
+      correct""".split()
+  assert {*common, *train} <= records.FIELDS["train"]
+  assert {*common, *evaluation} == records.FIELDS["eval"]
 
 
 def test_processes_may_replace_a_file_at_once(tmp_path):
@@ -183,10 +177,7 @@ def test_processes_may_replace_a_file_at_once(tmp_path):
   left = (tmp_path / "file").read_bytes()
   assert len(left) == 5000 and len(set(left)) == 1
   assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_replacement_that_fails_leaves_nothing(tmp_path):
   (tmp_path / "folder").mkdir()
   with pytest.raises(OSError):
     records.replace(str(tmp_path / "folder"), b"text")
-  assert os.listdir(tmp_path) == ["folder"]
+  assert sorted(os.listdir(tmp_path)) == ["file", "folder"]

@@ -16,7 +16,7 @@ from isojax.types import Rollouts
 from tests import conftest
 from tests.conftest import columns, make_model, placed, RICH, TINY
 from tests.rl.batches import LOSS, make_update, PLAIN, SGD
-from tests.sampling import test_engine as sampling
+from tests.sampling import samples
 
 Bp, n = 5, 4
 HALF = {"dtype": "bfloat16"}
@@ -55,7 +55,8 @@ def untied():
 @pytest.fixture(scope="module")
 def rollouts(untied):
   """Of a bfloat16 sampler with and without a float32 head."""
-  return {name: sampling.run(*untied, sampling.make_prompts(Bp), n, **changes)
+  model, params = untied
+  return {name: samples.run(samples.make_sampler(model, **changes), params, n)
           for name, changes in (("half", HALF), ("both", BOTH))}
 
 
@@ -69,7 +70,7 @@ def trained(model, params, rollouts: Rollouts, changes):
   params = jax.device_get(params)
   weight = np.full(Bp * n, 1 / rollouts.len_R.sum())
   batches = update_lib.assemble(
-      sampling.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
+      samples.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
       G=mesh_lib.blocks(model.mesh), cfg=cfg)
   state = optimizer_lib.init_state(model, SGD, placed(params, model))
   after, metrics = make_update(model, SGD, cfg)(
@@ -123,7 +124,7 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
   cfg, both = model.cfg, rollouts["both"]
   if axes:
     model = make_model(cfg, **axes)
-  prompts = sampling.make_prompts(Bp)
+  prompts = samples.make_prompts(Bp)
   last = prompts.tokens_PxS[np.arange(Bp), prompts.len_P - 1]
   inputs = np.concatenate(
       [np.repeat(last, n)[:, None], both.tokens_RxT[:, :-1]], axis=1)
@@ -131,7 +132,7 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
   logits = hidden @ np.asarray(params["head"], np.float64).T
   p = np.exp(logits - logits.max(-1, keepdims=True))
   wrong = np.eye(cfg.V)[both.tokens_RxT] - p / p.sum(-1, keepdims=True)
-  mask = np.arange(sampling.T) < both.len_R[:, None]
+  mask = np.arange(samples.T) < both.len_R[:, None]
   exact = np.einsum("rt,rtv,rtd->vd", mask * ADVANTAGE[:, None] / mask.sum(),
                     wrong, hidden)
   got, _ = trained(model, params, both, BOTH | changes)
@@ -147,8 +148,7 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
 def test_the_sampler_keeps_the_head_alone_in_float32(cfg, weights):
   model = make_model(cfg)
   params = conftest.random_params(model)
-  s = sampling.make_sampler(model, dataclasses.replace(
-      sampling.CONFIG, weights=weights, **BOTH), sampling.EOS)
+  s = samples.make_sampler(model, weights=weights, **BOTH)
   held = s.prepare(params)
   if weights is None:
     assert s.prepare(held) is held
@@ -171,7 +171,7 @@ def test_the_trainer_agrees_with_the_sampler_if_both_have_it(untied, rollouts):
 
 
 @pytest.mark.parametrize("make, name", [
-    (lambda **x: dataclasses.replace(sampling.CONFIG, **x), "sampler"),
+    (lambda **x: dataclasses.replace(samples.CONFIG, **x), "sampler"),
     (lambda **x: dataclasses.replace(LOSS, **x), "loss")])
 def test_other_dtypes_are_refused(make, name):
   with pytest.raises(InputError, match=f"{name}.head_dtype='bfloat16'"):

@@ -12,16 +12,14 @@ from isojax.models import decoder, int8, linear
 from isojax.sampling import decode as decode_lib
 from isojax.sampling import engine
 from tests.conftest import make_model, placed, random_params, RICH, TINY
-from tests.sampling.test_engine import (
+from tests.sampling.samples import (
   CONFIG,
   EOS,
-  make_prompts,
+  make_sampler,
   run,
   T,
   teacher_forced,
 )
-
-ROUNDED = dataclasses.replace(CONFIG, weights="int8")
 
 
 def test_a_matrix_by_hand():
@@ -56,7 +54,7 @@ def restored(name, weight):
 
 
 def dequantized(model, params):
-  kept = engine.make_sampler(model, ROUNDED, EOS).prepare(params)
+  kept = make_sampler(model, weights="int8").prepare(params)
   assert kept["embed"].number.dtype == jnp.int8
   assert kept["layers_0"]["o"].number.shape == params["layers_0"]["o"].shape
   return jax.tree.map_with_path(
@@ -69,12 +67,12 @@ def dequantized(model, params):
 def test_tokens_are_those_of_the_rounded_weights(cfg, axes):
   """Sampled in float32 from what the whole numbers stand for."""
   plain, sharded = make_model(cfg), make_model(cfg, **axes)
-  params, prompts = random_params(plain), make_prompts(5)
-  want = run(plain, dequantized(plain, params), prompts, 3, slots=4)
+  params = random_params(plain)
+  want = run(make_sampler(plain, slots=4), dequantized(plain, params), 3)
   for gathered in (True, False) if axes else (True,):
-    sampler = engine.make_sampler(
-        sharded, dataclasses.replace(ROUNDED, slots=4), EOS, gathered=gathered)
-    got = run(sharded, placed(params, sharded), prompts, 3, sampler=sampler)
+    got = run(make_sampler(
+        sharded, slots=4, weights="int8", gathered=gathered),
+              placed(params, sharded), 3)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
     np.testing.assert_allclose(
         got.behavior_logp_RxT, want.behavior_logp_RxT, atol=2e-5)
@@ -86,16 +84,14 @@ def test_not_a_number_is_not_hidden():
   assert np.isfinite(out[0]) and np.isnan(out[1])
 
 
-def test_the_gap_to_the_trainer_is_that_of_rounding():
+def test_the_gap_to_the_trainer_is_that_of_rounding(model, params):
   """More than float32's, and little: what importance weights then correct."""
-  model = make_model(TINY)
-  params, prompts = random_params(model), make_prompts(5)
   for changes, least, most in (({"weights": "int8"}, 1e-4, 0.1),
                                ({"cache": "float8"}, 1e-4, 0.2),
                                ({"dtype": "bfloat16", "weights": "int8",
                                  "cache": "float8"}, 1e-3, 0.3)):
-    got = run(model, params, prompts, 6, **changes)
-    want, _ = teacher_forced(model, params, prompts, got, 6)
+    got = run(make_sampler(model, **changes), params)
+    want, _ = teacher_forced(model, params, got)
     mask = np.arange(T) < got.len_R[:, None]
     gap = np.abs(got.behavior_logp_RxT - want)[mask].max()
     assert least <= gap <= most, (changes, gap)
@@ -112,16 +108,14 @@ def test_float8_by_hand():
 
 def test_slots_and_buffers_do_not_matter_to_a_rounded_cache():
   model = make_model(RICH)
-  params, prompts = random_params(model), make_prompts(5)
-  cfg = dataclasses.replace(CONFIG, slots=4, weights="int8", cache="float8")
-  want = run(model, params, prompts, 3, weights="int8", cache="float8")
-  sampler = engine.make_sampler(model, cfg, EOS)
-  reader = model.clone(dtype=cfg.dtype)
+  params, rounded = random_params(model), dict(weights="int8", cache="float8")
+  want = run(make_sampler(model, **rounded), params, 3)
+  sampler = make_sampler(model, slots=4, **rounded)
   assert sampler.empty(4, 16).k[0].dtype == jnp.float8_e4m3fn
   for s in (sampler, sampler._replace(decode=jax.jit(decode_lib.make_decode(
-      reader, C=cfg.chunk, T=cfg.max_new_tokens, eos=EOS, buffered=True,
+      model.clone(dtype="float32"), C=CONFIG.chunk, T=T, eos=EOS, buffered=True,
       interrupt=None), static_argnames="kind"))):
-    got = run(model, params, prompts, 3, sampler=s)
+    got = run(s, params, 3)
     np.testing.assert_array_equal(got.tokens_RxT, want.tokens_RxT)
 
 

@@ -243,15 +243,12 @@ def test_export_is_the_checkpoint_again(folder, tmp_path):
     hf_weights.export(str(folder), str(again), {}, dtype="bfloat16")
 
 
-def test_a_failed_export_leaves_nothing(tmp_path):
+def test_a_folder_that_cannot_be_made_or_filled(tmp_path):
   with pytest.raises(FileNotFoundError), hf_weights.new_folder(
       str(tmp_path / "out")) as folder:
     (folder / "file").touch()
     raise FileNotFoundError("of what the caller reads")
   assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
   (tmp_path / "file").touch()
   with (pytest.raises(InputError, match="--out=.*cannot be written"),
         hf_weights.new_folder(str(tmp_path / "file/out"))):

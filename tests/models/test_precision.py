@@ -12,7 +12,7 @@ from isojax.models import decoder, lora
 from isojax.sampling import engine
 from tests.conftest import make_model
 from tests.rl.batches import assembled, LOSS, make_update, SGD
-from tests.sampling.test_engine import CONFIG, EOS, free_slots, make_prompts
+from tests.sampling.samples import CONFIG, EOS, free_slots, make_prompts
 
 LORA = lora.LoraConfig(rank=3, alpha=6.0, targets=("q", "o", "down"))
 EXACT, HIGH, DEFAULT = ((precision,) * 2 for precision in (

@@ -35,17 +35,6 @@ def test_on_policy_all_losses_have_the_gradient_of_reinforce(name, constants):
   assert not bounded.any()
 
 
-@pytest.mark.parametrize("ratio, advantage, slope", [
-    (1.25, 1.0, 0.0), (1.25, -1.0, 1.25), (0.5, 1.0, -0.5), (0.5, -1.0, 0.0)])
-def test_a_clip_of_zero_stops_what_has_moved_far_enough(
-    ratio, advantage, slope):
-  """d loss / d logp is -r A where r A is the minimum, else 0."""
-  got = jax.grad(lambda x: losses.ppo_clip(
-      x, x, jnp.array([advantage]), clip_low=0.0, clip_high=0.0)[
-          0].sum())(jnp.log(jnp.array([ratio])))
-  assert got[0] == pytest.approx(slope, abs=1e-6)
-
-
 # --- Against plain equations, one token at a time -----------------------------
 
 
@@ -133,15 +122,6 @@ def test_sequence_ratio_is_that_of_the_equations(name):
   np.testing.assert_allclose(slope, want, rtol=2e-5, atol=1e-6)
 
 
-def test_sequence_ratio_of_single_tokens_is_the_token_ratio():
-  """GSPO = GRPO where every answer has one token."""
-  logp, old, _ = (jnp.float32(x) for x in drawn())
-  offset, mask = jnp.zeros(logp.shape, int), jnp.ones(logp.shape, bool)
-  np.testing.assert_array_equal(
-      SEQUENCE(logp, old, offset, mask),
-      losses.token_log_ratio(logp, old))
-
-
 def test_sequence_ratio_beyond_the_bound_has_no_gradient():
   got, slope = jax.value_and_grad(lambda x: SEQUENCE(
       x, jnp.full((1, 2), -50.0), jnp.array([[0, 1]]),
@@ -182,18 +162,12 @@ def test_answer_sums_of_sharded_rows_need_no_communication():
 # --- Importance, KL, value ----------------------------------------------------
 
 
-def test_importance_of_equal_log_probs_changes_no_bit():
-  weight, capped = losses.importance(LOGP - LOGP, cap=2.0)
-  assert (weight == 1.0).all() and not capped.any()
-  assert (LOGP * weight == LOGP).all()
-
-
 def test_importance_is_bounded_from_above_only_and_has_no_gradient():
-  gap = jnp.array([[-7.0, 0.5, 300.0]])
+  gap = jnp.array([[-7.0, 0.5, 300.0, 0.0]])
   weight, capped = losses.importance(gap, cap=2.0)
-  np.testing.assert_allclose(weight, [[np.exp(-7.0), np.exp(0.5), 2.0]],
+  np.testing.assert_allclose(weight, [[np.exp(-7.0), np.exp(0.5), 2.0, 1.0]],
                              rtol=1e-6)
-  assert capped.tolist() == [[False, False, True]]
+  assert capped.tolist() == [[False, False, True, False]]
   assert (jax.grad(lambda x: losses.importance(x, cap=2.0)[0].sum())(gap)
           == 0.0).all()
 
@@ -215,35 +189,6 @@ def test_kl_is_that_of_the_equations(name):
   want = np.array([plain_kl(name, x) for x in d])
   np.testing.assert_allclose(got, want[:, 0], rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(slope, want[:, 1], rtol=1e-5, atol=1e-6)
-
-
-POLICY, REF = jnp.array([0.3, -1.0, 0.8, 0.1]), jnp.array([-0.4, 0.5, 0.2, 1.0])
-
-
-def kl_of(p, q):
-  return jnp.sum(jnp.exp(p) * (p - q))
-
-
-@pytest.mark.parametrize("name, direction", [
-    ("k1", None), ("k2", "policy to ref"), ("k3", "ref to policy"),
-    ("k3_k2", "policy to ref")])
-def test_expected_gradient_of_a_kl_estimate(name, direction):
-  """Exact expectation over the 4 tokens of a softmax, on policy."""
-  ref = jax.nn.log_softmax(REF)
-
-  def expected(logits):
-    logp = jax.nn.log_softmax(logits)
-    return jnp.sum(jax.lax.stop_gradient(jnp.exp(logp))
-                   * losses.KL_ESTIMATORS[name](logp, ref))
-
-  want = {None: lambda x: 0.0 * x.sum(),
-          "policy to ref": lambda x: kl_of(jax.nn.log_softmax(x), ref),
-          "ref to policy": lambda x: kl_of(ref, jax.nn.log_softmax(x))}
-  np.testing.assert_allclose(jax.grad(expected)(POLICY),
-                             jax.grad(want[direction])(POLICY), atol=1e-6)
-  if name != "k2":  # whose mean is not KL
-    assert expected(POLICY) == pytest.approx(
-        float(kl_of(jax.nn.log_softmax(POLICY), ref)), abs=1e-6)
 
 
 def test_value_loss_is_that_of_the_equations():

@@ -33,7 +33,7 @@ from tests.rl.batches import (
   step,
   T,
 )
-from tests.sampling import test_engine as sampling
+from tests.sampling import samples
 
 
 @pytest.fixture(autouse=True)
@@ -309,9 +309,10 @@ def test_a_batch_that_divides_by_nothing(params):
 
 def test_what_is_masked_can_not_poison_the_gradient(model, params):
   """Padding so unlikely that exp(ref - logp) is inf; real tokens are greedy."""
-  prompts, cold = sampling.make_prompts(Bp), np.float32(1e-4)
-  rollouts = sampling.run(model, params, prompts, n, temperature=0.0)
-  assert (rollouts.len_R < sampling.T).any()
+  prompts, cold = samples.make_prompts(Bp), np.float32(1e-4)
+  rollouts = samples.run(
+      samples.make_sampler(model), params, n, prompts=prompts, temperature=0.0)
+  assert (rollouts.len_R < samples.T).any()
   (batch,) = assembled(LOSS, rows=(
       prompts, rollouts, np.ones(Bp * n),
       np.full(Bp * n, 1 / rollouts.len_R.sum())))

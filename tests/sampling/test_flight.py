@@ -1,7 +1,5 @@
 """Which rollout each slot decodes, and when a batch is complete."""
 
-import time
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -89,15 +87,6 @@ def test_a_block_keeps_the_prompt_of_what_it_has_started():
   fill(q)
   assert q.item_R.tolist() == [6, 7, 8, 9, 10]
   assert q.waiting and not q.starving
-
-
-def test_the_last_problem_is_shared_by_hand():
-  """One problem of 10 rollouts on 4 blocks of 2 slots."""
-  q = make_queue(make_source(make_prompts([1]), 10), G=4, R=8)
-  move_window(q)
-  fill(q)
-  assert q.row.active_R.all() and sum(map(len, q.waits)) == 2
-  assert sorted([*q.item_R, *np.concatenate(q.waits)]) == list(range(10))
 
 
 @hypothesis.given(st.data())
@@ -188,20 +177,6 @@ def test_a_chunk_is_stored_by_hand():
   assert q.row.active_R.tolist() == [True, False, False, False]
   assert q.row.id_R.tolist() == [7, 7, 8, 8]
   assert q.row.count_R.flags.writeable
-
-
-def test_fill_is_linear_in_slots():
-  """Comparing each item with each prompt of the window took 48 ms."""
-  R, seconds = 16384, []
-  source = make_source(make_prompts([1] * R), 8)
-  for _ in range(3):
-    q = make_queue(source, R=R, W=R // 8, T=1)
-    move_window(q)
-    begun = time.perf_counter()
-    fill(q)
-    seconds.append(time.perf_counter() - begun)
-    assert q.row.active_R.all() and q.item_R.tolist() == list(range(R))
-  assert min(seconds) < 0.03
 
 
 def test_rollouts_that_lose_their_slot_are_next_by_hand():
@@ -368,7 +343,7 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
 
 
 @pytest.mark.parametrize("slots, k, least, most", [
-    (128, 2, 0.5, 0.7), (128, 4, 0.9, 0.94), (32, 1, 0.9, 0.94)])
+    (128, 2, 0.5, 0.7), (32, 1, 0.9, 0.94)])
 def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
   """Lengths of the bench: 8 x 16, mean 48, at most 256, chunks of 8 tokens.
 

@@ -17,14 +17,15 @@ from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
-from isojax.sampling import engine, interrupt
+from isojax.sampling import draw as draw_lib
+from isojax.sampling import interrupt
 from isojax.types import Rollouts
 from tests import few
 from tests.conftest import make_model, placed
 from tests.rl.batches import PLAIN
-from tests.sampling import test_engine as sampling
+from tests.sampling import samples
 
-S, T, EOS, n = sampling.S, sampling.T, sampling.EOS, 6
+T, EOS, n = samples.T, samples.EOS, 6
 # The phrase contains the token that closes an answer.
 CLOSING = interrupt.Interrupt(phrase=(7, 4, 2), unless=(4,))
 CFG = interrupt.InterruptConfig(phrase="x", unless="y", low=1, high=5)
@@ -74,10 +75,10 @@ def plainly_interrupted(model, params, prompts, L_B, it, step=0):
   tokens, forced = np.zeros((B, T), np.int32), np.zeros((B, T), bool)
   length = np.zeros(B, int)
   for t in range(T):
-    ids, start_B = sampling.sequences(prompts, tokens, n)
-    logits = sampling.plain_logits(model, params, ids)[
+    ids, start_B = samples.sequences(prompts, tokens, n)
+    logits = samples.plain_logits(model, params, ids)[
         np.arange(B), start_B + t - 1]
-    drawn = np.asarray(sampling.draw_lib.draw(
+    drawn = np.asarray(draw_lib.draw(
         logits, rng.uniform_at(key_R, np.full(B, t)), 1.0, 1.0,
         kind="whole")[0])
     for b in range(B):
@@ -91,21 +92,14 @@ def plainly_interrupted(model, params, prompts, L_B, it, step=0):
   return tokens, forced
 
 
-def sample(model, params, L_B, *, it=CLOSING, slots=30, n=n):
-  s = make_sampler(model, dataclasses.replace(sampling.CONFIG, slots=slots), it)
-  return engine.sample_all(
-      s, params, sampling.make_prompts(5), n, rng.stream(11, "rollout", 0),
-      temperature=np.float32(1), top_p=np.float32(1), limits_B=L_B)
-
-
-@functools.cache
-def make_sampler(model, cfg, it):
-  return engine.make_sampler(model, cfg, EOS, interrupt=it)
+def sample(model, params, L_B, *, slots=30, n=n):
+  return samples.run(samples.make_sampler(
+      model, slots=slots, interrupt=CLOSING), params, n, limits_B=L_B)
 
 
 def lengths(n=n):
   return interrupt.lengths(
-      CFG, seed=1, step=0, id_P=sampling.make_prompts(5).id_P, n=n)
+      CFG, seed=1, step=0, id_P=samples.make_prompts(5).id_P, n=n)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +109,7 @@ def interrupted(model, params):
 
 def test_token_for_token_that_of_a_plain_loop(model, params, interrupted):
   tokens, forced = plainly_interrupted(
-      model, params, sampling.make_prompts(5), lengths(), CLOSING)
+      model, params, samples.make_prompts(5), lengths(), CLOSING)
   np.testing.assert_array_equal(interrupted.tokens_RxT, tokens)
   np.testing.assert_array_equal(interrupted.forced_RxT, forced)
   some = interrupted.interrupted_R
@@ -128,8 +122,7 @@ def test_token_for_token_that_of_a_plain_loop(model, params, interrupted):
 
 
 def test_log_probs_and_entropy_are_of_drawn_tokens(model, params, interrupted):
-  logp, entropy = sampling.teacher_forced(
-      model, params, sampling.make_prompts(5), interrupted, n)
+  logp, entropy = samples.teacher_forced(model, params, interrupted)
   drawn = interrupted.mask_RxT
   assert (drawn | interrupted.forced_RxT).sum() == interrupted.len_R.sum()
   got = interrupted.behavior_logp_RxT
@@ -155,9 +148,9 @@ def test_slots_devices_and_n_change_nothing(model, params, interrupted):
 def test_without_lengths_nothing_is_inserted_and_nothing_compiled(
     model, params, interrupted):
   """As in evaluations; other lengths are no other program either."""
-  decode = make_sampler(model, sampling.CONFIG, CLOSING).decode
+  decode = samples.make_sampler(model, slots=30, interrupt=CLOSING).decode
   before = decode._cache_size()
-  plain = sampling.run(model, params, sampling.make_prompts(5), n)
+  plain = samples.run(samples.make_sampler(model), params)
   never = sample(model, params, None)
   np.testing.assert_array_equal(never.tokens_RxT, plain.tokens_RxT)
   np.testing.assert_array_equal(never.behavior_logp_RxT,
@@ -181,7 +174,7 @@ def test_inserted_tokens_are_not_in_the_loss():
   columns = algorithm.of_all(np.array([[1.0, 0.0]]), rollouts, PLAIN)
   np.testing.assert_allclose(columns["policy_weight"], [1 / 5, 1 / 5])
   (batch,) = update_lib.assemble(
-      sampling.make_prompts(1), rollouts, columns, n=2, G=1, cfg=PLAIN)
+      samples.make_prompts(1), rollouts, columns, n=2, G=1, cfg=PLAIN)
   assert batch.mask_RxW.sum() == 5 and (batch.tokens_RxW == 7).sum() == 2
   assert not batch.mask_RxW[batch.tokens_RxW == 7].any()
 

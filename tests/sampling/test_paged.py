@@ -3,35 +3,24 @@
 import dataclasses
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
-from isojax.models import decoder
 from isojax.sampling import engine, flight
 from isojax.sampling import interrupt as interrupt_lib
-from tests.conftest import make_model, placed, random_params, RICH, TINY
-from tests.sampling import test_engine as sampling
-
-S, T, EOS = sampling.S, sampling.T, sampling.EOS
-
-
-@functools.cache
-def make_sampler(model, *, pages=None, interrupt=None, **changes):
-  cfg = dataclasses.replace(sampling.CONFIG, **changes)
-  return engine.make_sampler(model, cfg, EOS, pages=pages,
-                                  interrupt=interrupt)
+from tests.conftest import make_model, placed, random_params, RICH
+from tests.sampling import samples
+from tests.sampling.samples import make_sampler, S, T
 
 
 def run(sampler, params, *, n=6, Bp=5, limits_B=None, temperature=1.0):
   """The rollouts, and how often one lost its slot."""
   handed, _ = engine.next_batch(
       sampler, params, flight.nothing(sampler.made_by), engine.one_step(
-          sampling.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
+          samples.make_prompts(Bp), n, rng.stream(11, "rollout", 0),
           limits_B=limits_B), flight.Rule(Bp, 0), version=0,
       temperature=temperature, top_p=1.0, ended=lambda *_: None)
   return handed.rollouts, handed.put_back
@@ -81,8 +70,7 @@ def test_bfloat16(model, params):
       got.behavior_logp_RxT[before], want.behavior_logp_RxT[before], atol=0.06)
   assert count and differ.any(axis=1).mean() < 0.2
   # What the pool holds is what the rollouts say that they have seen.
-  forced, _ = sampling.teacher_forced(
-      model, params, sampling.make_prompts(5), got, 6)
+  forced, _ = samples.teacher_forced(model, params, got)
   drawn = np.arange(T)[None] < got.len_R[:, None]
   np.testing.assert_allclose(got.behavior_logp_RxT[drawn], forced[drawn],
                              atol=0.1)
@@ -122,8 +110,8 @@ def test_an_interruption_goes_on_where_it_was(model, params):
 
 def test_tables_are_as_long_as_the_longest_sequence_needs(model, params):
   """Columns of the table, and fewer slots when nothing waits."""
-  s, seen = engine.make_sampler(model, dataclasses.replace(
-      sampling.CONFIG, slots=40, page=1, max_new_tokens=60), (3, 4)), []
+  s, seen = make_sampler(
+      model, slots=40, page=1, max_new_tokens=60, eos=(3, 4)), []
   assert s.sizes.lengths == (32, 64, 80) and s.sizes.rows[0] == 5
 
   def decode(*args, table, **more):
@@ -132,38 +120,10 @@ def test_tables_are_as_long_as_the_longest_sequence_needs(model, params):
 
   got, _ = run(s._replace(decode=decode), params, Bp=5, n=9)
   assert seen[0] == (40, 32) and seen[-1][0] < 40
-  longest = sampling.make_prompts(5).len_P.repeat(9) + got.len_R - 1
+  longest = samples.make_prompts(5).len_P.repeat(9) + got.len_R - 1
   assert seen[-1][1] == (32 if longest.max() <= 32 else
                          64 if longest.max() <= 64 else 66)
   assert {R for R, _ in seen} <= set(s.sizes.rows)
-
-
-def test_with_many_tokens_another_one_is_drawn_only_at_an_edge():
-  """Of 8,192 tokens as good as equal, the next one, by rounding."""
-  cfg = dataclasses.replace(TINY, V=8192)
-  model, prompts, n = make_model(cfg), sampling.make_prompts(20), 20
-  params = decoder.init_params(model, jax.random.key(3))
-  params["head"] *= 0.1
-  got, want = (run(make_sampler(model, **changes), params, Bp=20, n=n)[0]
-               for changes in ({"slots": 200}, {"slots": 200, "page": 2}))
-  differ = got.tokens_RxT != want.tokens_RxT
-  before = np.cumsum(differ, axis=1) == 0
-  np.testing.assert_allclose(
-      got.behavior_logp_RxT[before], want.behavior_logp_RxT[before],
-      rtol=2.0**-22, atol=1e-6)
-  row = np.flatnonzero(differ.any(axis=1))
-  t = differ[row].argmax(axis=1)
-  low, high = np.sort([got.tokens_RxT[row, t], want.tokens_RxT[row, t]], axis=0)
-  np.testing.assert_array_equal(high, low + 1)
-  ids, start_B = sampling.sequences(prompts, got.tokens_RxT, n)
-  logits = np.float64(sampling.plain_logits(model, params, ids[row])[
-      np.arange(len(row)), start_B[row] + t - 1])
-  mass = np.cumsum(np.exp(logits), axis=1)
-  edge = mass[np.arange(len(row)), low] / mass[:, -1]
-  key_R = rng.row_keys(rng.stream(11, "rollout", 0), prompts.id_P[row // n],
-                       np.uint32(row % n))
-  drawn = np.asarray(rng.uniform_at(key_R, jnp.array(t)))
-  np.testing.assert_allclose(drawn, edge, rtol=0, atol=1e-6)
 
 
 def test_nothing_crosses_devices():
@@ -172,14 +132,14 @@ def test_nothing_crosses_devices():
   s = make_sampler(sharded, slots=16, page=4, pages=20)
   params, pool = s.prepare(random_params(sharded)), s.empty(4 * 20, 4)
   index = np.zeros((4, 3), np.int32)
-  crosses = lambda call, *args, **more: sampling.COLLECTIVE.findall(
-      call.lower(*args, **more).compile().as_text())
   row, table = mesh_lib.place(
-      (sampling.free_slots(16), np.zeros((16, 3), np.int32)),
+      (samples.free_slots(16), np.zeros((16, 3), np.int32)),
       mesh_lib.row_sharding(sharded.mesh))
-  assert crosses(s.decode, params, pool, row, np.float32(1), np.float32(1),
-                 kind="whole", table=table) == []
-  assert crosses(s.insert, pool, s.empty(8, S), index, index, index) == []
+  assert samples.collectives(
+      s.decode, params, pool, row, np.float32(1), np.float32(1), kind="whole",
+      table=table) == []
+  assert samples.collectives(
+      s.insert, pool, s.empty(8, S), index, index, index) == []
 
 
 def test_a_sweep_compiles_nothing_twice(model, params):
@@ -196,4 +156,4 @@ def test_a_sweep_compiles_nothing_twice(model, params):
 
 def test_bad_pages_are_refused(model):
   with pytest.raises(InputError, match="sampler.page=0: expected at least 1"):
-    dataclasses.replace(sampling.CONFIG, page=0)
+    dataclasses.replace(samples.CONFIG, page=0)

@@ -47,12 +47,11 @@ def test_extract(kind, text, want):
 
 @pytest.mark.parametrize("kind", answer_extraction.KINDS)
 @pytest.mark.parametrize("text", [
-    r"\boxed{" * 1_000_000, "{" * 5_000_000, r"\boxed{" + "{" * 5_000_000,
-    r"\boxed{" + "}" * 5_000_000, "#" * 5_000_000, "<answer>" * 500_000,
-    "</answer>" * 500_000, r"\boxed" * 500_000, "\x00" * 5_000_000,
-    r"\boxed{" + "\\" * 5_000_001, "\ud800" * 1_000_000])
+    r"\boxed{" * 200_000, "{" * 500_000, r"\boxed{" + "{" * 500_000,
+    "#" * 500_000, "<answer>" * 100_000, "</answer>" * 100_000,
+    r"\boxed" * 100_000, r"\boxed{" + "\\" * 500_001, "\ud800" * 500_000])
 def test_extract_is_linear(kind, text):
-  extract(text, kind)  # quadratic ones would take hours
+  extract(text, kind)  # quadratic ones would take minutes
 
 
 @hypothesis.given(st.text(alphabet="\\{}boxedfa<>/nswr# 1\n"),

@@ -1,0 +1,97 @@
+"""Small samplers, and a plain forward of what they have drawn."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from isojax import rng
+from isojax.models import decoder
+from isojax.sampling import engine, flight
+from isojax.types import Prompts
+from tests.conftest import TINY
+
+S, T, EOS = 7, 9, (1, 5)
+CONFIG = engine.SamplerConfig(
+    slots=30, memory_gib=1.0, max_prompt_tokens=S, max_new_tokens=T,
+    temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
+    attention="auto", precision="highest", head_dtype=None, page=None,
+    expected_tokens=None)
+
+
+def make_prompts(count, S=S):
+  random = np.random.default_rng(0)
+  return Prompts(random.integers(0, TINY.V, (count, S)).astype(np.int32),
+                 random.integers(1, S + 1, count).astype(np.int32),
+                 np.arange(100, 100 + count, dtype=np.uint32))
+
+
+@functools.cache
+def make_sampler(model, *, eos=EOS, gathered=True, interrupt=None, pages=None,
+                 **changes):
+  """One for all tests of the same options, so that it is traced once."""
+  return engine.make_sampler(
+      model, dataclasses.replace(CONFIG, **changes), eos, gathered=gathered,
+      interrupt=interrupt, pages=pages)
+
+
+def run(sampler, params, n=6, *, prompts=None, step=0, temperature=1.0,
+        top_p=1.0, **options):
+  """Rollouts of 5 prompts, or of others."""
+  return engine.sample_all(
+      sampler, params, prompts or make_prompts(5), n,
+      rng.stream(11, "rollout", step), temperature=np.float32(temperature),
+      top_p=np.float32(top_p), **options)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def plain_logits(model, params, ids_BxL):
+  """One causal forward of whole sequences, without any cache before it."""
+  B, L = ids_BxL.shape
+  causal = jnp.broadcast_to(jnp.tril(jnp.ones((L, L), bool))[None], (B, L, L))
+  hidden, _ = model.apply(
+      {"params": params}, ids_BxL,
+      jnp.broadcast_to(jnp.arange(L)[None], (B, L)), causal,
+      decoder.init_cache(model.cfg, B, L, jnp.float32), 0)
+  return model.apply({"params": params}, hidden, method="head")
+
+
+def sequences(prompts, tokens_BxT, n):
+  """Prompt and answer of each row, and where the answer begins."""
+  B, T = tokens_BxT.shape
+  start_B = np.repeat(prompts.len_P, n)
+  ids = np.zeros((B, prompts.tokens_PxS.shape[1] + T), np.int32)
+  for row, (at, new) in enumerate(zip(start_B, tokens_BxT)):
+    ids[row, :at] = prompts.tokens_PxS[row // n, :at]
+    ids[row, at:at + T] = new
+  return ids, start_B
+
+
+def teacher_forced(model, params, rollouts, n=6, *, prompts=None,
+                   temperature=1.0):
+  """(log-prob, entropy) of each drawn token."""
+  ids, start_B = sequences(prompts or make_prompts(5), rollouts.tokens_RxT, n)
+  logits = plain_logits(model, params, ids) / temperature
+  logp = np.asarray(jax.nn.log_softmax(logits))
+  at = start_B[:, None] + np.arange(T)[None] - 1
+  row = np.arange(len(ids))[:, None]
+  entropy = -np.sum(np.exp(logp) * logp, axis=-1)
+  return logp[row, at, rollouts.tokens_RxT], entropy[row, at]
+
+
+def free_slots(R):
+  q = flight.Queue(flight.nothing((R, 0, 1)), flight.Source(
+      make_prompts(1), None, None, 0), flight.Rule(0, 0), version=0, G=1, W=1,
+                   T=T, interrupt=None)
+  q.open_slots(R)
+  return q.row
+
+
+def collectives(call, *args, **options):
+  """What a jitted call sends between devices."""
+  return re.findall(
+      r"= (\S+) (?:all-gather|all-reduce|all-to-all|collective-permute)\(",
+      call.lower(*args, **options).compile().as_text())
