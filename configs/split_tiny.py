@@ -47,6 +47,8 @@ def get_config():
           easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300),
           low256=dict(low=0.0625, high=0.125, again=NOT, train=256,
                       validation=300),  # few problems, for configs/study.py
+          mixed=dict(low=0.0, high=1.0, again=NOT, train=1024,
+                     validation=300),  # all pass rates, for configs/mixed.py
           low2500=dict(low=0.0625, high=0.125, again=NOT, train=2500,
                        validation=300),  # the same pass rates, more problems
       ),

@@ -10,9 +10,67 @@ import typing
 
 import numpy as np
 
+from isojax import own_file
 from isojax.errors import InputError
 
 Pieces = tuple[tuple[int, int], ...]  # (from C, n), in order of C
+
+
+OBJECTIVES = ("problems", "rollouts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+  """How the B rollouts of a step are divided among its problems."""
+
+  rule: str = "uniform"  # of RULES, or FILE.py:FUNCTION
+  n_low: int = 2  # least rollouts of a problem that is sampled
+  n_high: int = 64  # most rollouts of a problem
+  prior_strength: float = 4.0  # of the stratum's pass rate, in rollouts
+  forgetting: float = 0.99  # weight of a rollout of the step before
+  objective: str = "problems"  # of OBJECTIVES: what counts alike in the loss
+
+  def __post_init__(self):
+    own = None
+    if self.rule.partition(":")[0].endswith(".py"):
+      own = own_file.read("alloc.rule", self.rule)
+    object.__setattr__(self, "own", own)  # read once, here
+    for wrong, message in (
+        (own is None and self.rule not in RULES,
+         f"rule={self.rule!r}: expected one of {', '.join(RULES)}, or "
+         "FILE.py:FUNCTION"),
+        (not 1 <= self.n_low <= self.n_high,
+         f"n_low={self.n_low}, n_high={self.n_high}: expected 1 <= n_low <= "
+         "n_high"),
+        (self.prior_strength <= 0,
+         f"prior_strength={self.prior_strength}: expected > 0"),
+        (not 0 <= self.forgetting <= 1,
+         f"forgetting={self.forgetting}: expected a weight in [0, 1]"),
+        (self.objective not in OBJECTIVES,
+         f"objective={self.objective!r}: expected one of "
+         f"{', '.join(OBJECTIVES)}")):
+      if wrong:
+        raise InputError(f"alloc.{message}")
+
+  @property
+  def is_uniform(self) -> bool:
+    return self.rule == "uniform"
+
+  def n_of(self, p: "Posterior", B: int) -> np.ndarray:
+    """The rollouts of each problem; InputError if an own rule fails."""
+    bounds = Bounds(self.n_low, self.n_high)
+    if not self.own:
+      return RULES[self.rule](p, B, bounds)
+    try:
+      n_P = np.asarray(own_file.function(**self.own)(p, B, bounds))
+    except Exception as error:  # any of theirs
+      raise own_file.located(self.own["path"], error) from error
+    if (n_P.shape != p.a_P.shape or n_P.dtype.kind not in "iu"
+        or n_P.min() < 0 or n_P.max() > self.n_high or n_P.sum() != B):
+      raise InputError(
+          f"alloc.rule={self.rule}: returned {n_P!r:.80}; expected integers "
+          f"{p.a_P.shape} in [0, {self.n_high}] whose sum is {B}")
+    return n_P
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +89,8 @@ class Allocation:
   m: int | None = None
   # (from C, n) of each piece; empty: n is constant.
   schedule: Pieces = ()
+  # With a rule other than uniform n and m are means over the problems.
+  division: Division = dataclasses.field(default_factory=Division)
 
   def __post_init__(self):
     for name in ("Bp", "n", "M", "m"):
@@ -38,10 +98,16 @@ class Allocation:
       if value is not None and value < 1:
         raise InputError(f"alloc.{name}={value}: expected at least 1")
     _check_schedule(self.n, self.schedule)
-    if self.m is not None and self.m > self.n_min:
+    least, most = (f(n for _, n in self.pieces) for f in (min, max))
+    if self.m is not None and self.m > least:
       raise InputError(
-          f"alloc.m={self.m} is more than the {self.n_min} rollouts of a "
+          f"alloc.m={self.m} is more than the {least} rollouts of a "
           "problem; expected m <= n, or None to train on all")
+    if not self.n_min <= least <= most <= self.n_max:
+      raise InputError(
+          f"alloc.rule={self.division.rule!r} with n = {least} to {most} in "
+          f"the mean: expected alloc.n_low={self.n_min} <= n <= "
+          f"alloc.n_high={self.n_max}")
 
   @property
   def pieces(self) -> Pieces:
@@ -50,13 +116,21 @@ class Allocation:
 
   @property
   def n_max(self) -> int:
-    """The largest n of the run."""
+    """The most rollouts of a problem in the run."""
+    if not self.division.is_uniform:
+      return self.division.n_high
     return max(n for _, n in self.pieces)
 
   @property
   def n_min(self) -> int:
-    """The smallest n of the run."""
+    """The fewest rollouts of a problem that is sampled in the run."""
+    if not self.division.is_uniform:
+      return self.division.n_low
     return min(n for _, n in self.pieces)
+
+  def widest(self, n: int) -> int:
+    """The most rollouts of a problem in a step of n in the mean."""
+    return n if self.division.is_uniform else self.division.n_high
 
   def n_after(self, rollouts: int) -> int:
     """N of a step that begins after so many rollouts."""
@@ -74,6 +148,15 @@ class Allocation:
   def m_of(self, n: int) -> int:
     """The rollouts per problem that are trained on in a step of n."""
     return n if self.m is None else self.m
+
+  def m_of_each(self, n_P, n: int) -> np.ndarray:
+    """The rollouts of each problem that are trained on: m / n of its n_P.
+
+    Rounded up, and two if m is at least two: one has none to compare with.
+    """
+    m = self.m_of(n)
+    share_P = -(-np.asarray(n_P) * m // n)
+    return np.minimum(n_P, np.maximum(share_P, min(m, 2)))
 
   @property
   def B(self) -> int:
@@ -143,7 +226,11 @@ def _check_schedule(n: int, schedule: Pieces) -> None:
 
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
-             schedule: Pieces = ()) -> Allocation:
+             schedule: Pieces = (), rule: str = Division.rule,
+             n_low: int = Division.n_low, n_high: int = Division.n_high,
+             prior_strength: float = Division.prior_strength,
+             forgetting: float = Division.forgetting,
+             objective: str = Division.objective) -> Allocation:
   """The allocation; M = None becomes the number of steps within C.
 
   Without a schedule this is C // (Bp * n). With one it is the number of steps
@@ -153,7 +240,9 @@ def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
   Raises:
     InputError: C is less than one step, or the schedule is wrong.
   """
-  make = lambda M: Allocation(Bp, n, M, m, schedule)
+  division = Division(rule, n_low, n_high, prior_strength, forgetting,
+                      objective)
+  make = lambda M: Allocation(Bp, n, M, m, schedule, division)
   if M is not None:
     return make(M)
   if Bp < 1 or n < 1:
@@ -257,6 +346,68 @@ class Posterior(typing.NamedTuple):
   # Visits in a row, up to now, whose rollouts were all right or all wrong.
   silent_P: np.ndarray
   uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+  """What the graded rollouts of a run say of its D training problems.
+
+  A fold over the records: nothing of it is in a checkpoint. The policy moves,
+  so each step multiplies the weight of earlier rollouts by `forgetting`.
+  """
+
+  place: dict  # id of a problem -> its index in [D]
+  a_D: np.ndarray  # of the prior, from the stratum's pass counts
+  b_D: np.ndarray
+  forgetting: float
+  right_D: np.ndarray  # discounted rollouts since then
+  wrong_D: np.ndarray
+  silent_D: np.ndarray  # see Posterior
+
+  def after(self, groups) -> "Evidence":
+    """The evidence with one more step; groups are (id, n, right) of each."""
+    ids, n_P, right_P = zip(*(g for g in groups if g[1]), strict=True)
+    index = [self.place[i] for i in ids]
+    n_P, right_P = np.array(n_P), np.array(right_P)
+    right_D, wrong_D = (x * self.forgetting
+                        for x in (self.right_D, self.wrong_D))
+    right_D[index] += right_P
+    wrong_D[index] += n_P - right_P
+    silent_D = self.silent_D.copy()
+    silent_D[index] = np.where((right_P == 0) | (right_P == n_P),
+                               silent_D[index] + 1, 0)
+    return dataclasses.replace(self, right_D=right_D, wrong_D=wrong_D,
+                               silent_D=silent_D)
+
+  def posterior(self, index, uniform_P) -> Posterior:
+    """Of the problems with these indices."""
+    return Posterior((self.a_D + self.right_D)[index],
+                     (self.b_D + self.wrong_D)[index], self.silent_D[index],
+                     uniform_P)
+
+  def informative(self, groups) -> float:
+    """Expected share of groups with right and wrong answers, of (id, n, _).
+
+    Groups without a rollout count in neither number.
+    """
+    ids, n_P, _ = zip(*(g for g in groups if g[1]), strict=True)
+    p = self.posterior([self.place[i] for i in ids], np.zeros(len(ids)))
+    return float(informative(p, max(n_P))[n_P, np.arange(len(ids))].mean())
+
+
+def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
+  """The evidence before the first step.
+
+  A prior has the strength of so many rollouts and the mean (c + 1/2) / (n + 1):
+  c of n is the problem's count in the stratum, with the policy of step 0. So it
+  is 1/2 where nothing was measured, n = 0.
+  """
+  mean_D = (np.asarray(correct_D, np.float64) + 0.5) / (n + 1)
+  zeros_D = np.zeros(len(mean_D))
+  return Evidence(
+      {int(i): d for d, i in enumerate(id_D)},
+      division.prior_strength * mean_D, division.prior_strength * (1 - mean_D),
+      division.forgetting, zeros_D, zeros_D, zeros_D)
 
 
 class Bounds(typing.NamedTuple):

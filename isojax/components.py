@@ -275,9 +275,11 @@ def prepare(config) -> Setup:
       "model_text_sha256": text_sha256(folder),
       "stratum_sha256": stratum.header["sha256"],
       "prompts_sha256": _prompts_sha256(prompts)}
-  if e.recipe.loss.own:
-    identity["functions_sha256"] = {
-        kind: own.sha256 for kind, own in sorted(e.recipe.loss.own.items())}
+  own = {kind: own.sha256 for kind, own in e.recipe.loss.own.items()}
+  if e.alloc.division.own:
+    own["rule"] = own_file.sha256(e.alloc.division.own)
+  if own:
+    identity["functions_sha256"] = dict(sorted(own.items()))
   if reward:
     identity["reward_sha256"] = own_file.sha256(reward["reward"])
   return Setup(

@@ -174,6 +174,15 @@ class Experiment:
          f"{self.model.lora.rank}: the merged weights stay beside the rounded "
          "ones, which takes more memory, not less; drop one of the two"))
 
+  def is_finished(self, step: int, rollouts: int) -> bool:
+    """Whether no step follows. With refill C may be spent before step M.
+
+    With updates in flight a step trains on more or fewer than B rollouts, and
+    the last one completes C.
+    """
+    return step >= self.alloc.M or (
+        self.recipe.filter.rounds > 1 and self.alloc.is_spent(rollouts))
+
   @property
   def lr(self) -> float:
     """The learning rate after warm-up, from the square-root rule."""
@@ -237,7 +246,8 @@ def _check_ddof(e: Experiment) -> None:
   if "ddof" not in objective.constant_names(cfg.unbound("advantage")):
     return
   letter = "n" if a.m is None or cfg.normalise == "before" else "m"
-  values = a.n_min if letter == "n" else a.m
+  values = a.n_min if letter == "n" else min(
+      a.n_min, a.m if a.division.is_uniform else 2)
   if cfg.advantage in advantages.OVER_STEP:
     letter, values = f"Bp * {letter}", a.Bp * values
   if cfg.advantage_ddof >= values:
@@ -257,6 +267,8 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   """
   a, loss, updates, sampler = (
       e.alloc, e.recipe.loss, e.recipe.updates, e.sampler)
+  rule, alike = a.division.rule, a.division.objective
+  least = "n" if a.division.is_uniform else "n_low"
   rounds, reward = e.recipe.filter.rounds, e.recipe.reward
   penalty_from = (reward.overlong_max - reward.overlong_cache
                   if reward.overlong_max is not None else 0)
@@ -264,9 +276,18 @@ def check(e: Experiment, *, problems: int, max_positions: int) -> None:
   _refuse(
       (a.n_min < 2 and (compares(loss) or loss.zero_variance != "off"
                         or rounds > 1),
-       "alloc.n=1: this recipe compares the rollouts of one problem (recipe."
-       f"loss.advantage={loss.advantage!r}, loss.zero_variance, "
-       "filter.rounds), and a group of one has none to compare; use n >= 2"))
+       f"alloc.{least}=1: this recipe compares the rollouts of one problem ("
+       f"recipe.loss.advantage={loss.advantage!r}, loss.zero_variance, "
+       "filter.rounds), and a group of one has none to compare; use "
+       f"{least} >= 2"),
+      (not a.division.is_uniform and alike == "rollouts"
+       and loss.aggregation == "prompt_mean",
+       f"alloc.objective='rollouts' with alloc.rule={rule!r} and recipe.loss."
+       "aggregation='prompt_mean', which counts problems alike; set "
+       "objective='problems'"),
+      (rule == "skip" and updates.in_flight,
+       f"alloc.rule='skip' with recipe.updates.in_flight={updates.in_flight}: "
+       "a batch could be of skipped problems alone; use in_flight=0"))
   _check_ddof(e)
   _refuse(
       (a.m == 1 and loss.normalise == "after" and compares(loss),

@@ -21,6 +21,8 @@ from isojax.format import compact, number
 from isojax.ledger import bucket, records
 from isojax.models import decoder, lora
 from isojax.rl import rewards
+from isojax.rl.advantages import informative
+from isojax.rl.algorithm import Groups
 from isojax.types import Prompts, Rollouts
 
 EVERY = 60.0  # seconds between two texts on the terminal
@@ -80,8 +82,12 @@ def opening(setup: Setup) -> str:
   if e.model.lora.rank:
     trained = _parameters(lora.abstract_trained(model, e.model.lora))
     size += f", {trained} of them in adapters"
-  groups = (f"n = {a.n_min} to {a.n_max} by schedule" if a.schedule
+  pieces = [n for _, n in a.pieces]
+  groups = (f"n = {min(pieces)} to {max(pieces)} by schedule" if a.schedule
             else f"n = {a.n}") + (f", m = {a.m}" if a.m is not None else "")
+  if not a.division.is_uniform:
+    groups += (f", divided by {a.division.rule}: {a.n_min} to {a.n_max} a "
+               "problem")
   steps = f"M = {a.M:,}" + " or fewer" * (e.recipe.filter.rounds > 1)
   devices = model.mesh.devices
   return (
@@ -143,35 +149,36 @@ def table(kept: list[dict], path: str) -> str:
   return "\n".join([*lines, f"records: {path}"])
 
 
-def chosen_texts(reward_Bpxn: np.ndarray, count: int) -> np.ndarray:
-  """The indices of `count` rollouts of one problem, in [0, Bp n).
+def chosen_texts(groups: Groups, count: int) -> tuple[int, np.ndarray]:
+  """A problem, and the indices of `count` of its rollouts, in [0, B).
 
   The problem is the first whose rollouts have different rewards, else the
-  first. Its best and its worst rollout come first.
+  first that has rollouts. Its best and its worst rollout come first.
   """
-  n = reward_Bpxn.shape[1]
-  problem = int(np.argmax(np.ptp(reward_Bpxn, axis=1) > 0))
-  order = np.argsort(-reward_Bpxn[problem], kind="stable")
+  n_P = groups.mask_PxN.sum(axis=1)
+  differs_P = informative(groups.reward_PxN, groups.mask_PxN)
+  problem = int(np.argmax(differs_P if differs_P.any() else n_P > 0))
+  order = np.argsort(-groups.reward_PxN[problem, :n_P[problem]], kind="stable")
   order = np.concatenate([order[:1], order[1:][::-1]])
-  return problem * n + order[:count]
+  return problem, n_P[:problem].sum() + order[:count]
 
 
 def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
-               reward_Bpxn: np.ndarray, advantage: np.ndarray, *, step: int,
+               groups: Groups, advantage: np.ndarray, *, step: int,
                count: int) -> list[dict]:
   """The lines of samples.jsonl of one step.
 
   Args:
     tokenizer: of the policy.
     prompts: of the problems, [Bp, ...].
-    rollouts: problem-major, [Bp n, ...].
-    reward_Bpxn: of the rollouts.
-    advantage: [Bp n], or [Bp n, T] of tokens, whose mean is stored.
+    rollouts: problem-major, [B, ...].
+    groups: the rewards.
+    advantage: [B], or [B, T] of tokens, whose mean is stored.
     step: updates made after this step.
     count: lines.
   """
-  index = chosen_texts(reward_Bpxn, count)
-  problem = int(index[0]) // reward_Bpxn.shape[1]
+  problem, index = chosen_texts(groups, count)
+  reward_B = groups.reward_PxN[groups.mask_PxN]
   prompt = tokenizer.decode(np.asarray(prompts.tokens_PxS)[
       problem, :int(prompts.len_P[problem])].tolist())
   few = jax.tree.map(lambda x: np.asarray(x)[index], rollouts)
@@ -179,14 +186,14 @@ def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
       np.ones(len(index)))
   return [{"step": step, "problem": int(prompts.id_P[problem]),
            "prompt": prompt, "response": text,
-           "reward": float(reward_Bpxn.reshape(-1)[i]),
+           "reward": float(reward_B[i]),
            "advantage": float(np.sum(advantage[i]) / tokens[row])}
           for row, (i, text) in enumerate(zip(
               index, rewards.texts(tokenizer, few), strict=True))]
 
 
 def texts_writer(folder: str, tokenizer, *, start: int, count: int):
-  """A function (prompts, rollouts, reward, advantage, step) that stores texts.
+  """A function (prompts, rollouts, groups, advantage, step) that stores texts.
 
   Each line of samples.jsonl has step, problem, prompt, response, reward and
   advantage. A resumed run replaces the lines of the steps that it repeats. If
@@ -201,11 +208,11 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
   path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
   working = bool(count) and hosts.first()
 
-  def store(prompts, rollouts, reward_Bpxn, advantage, step: int) -> None:
+  def store(prompts, rollouts, groups, advantage, step: int) -> None:
     nonlocal shown, working
     if not working:
       return
-    lines = text_lines(tokenizer, prompts, rollouts, reward_Bpxn, advantage,
+    lines = text_lines(tokenizer, prompts, rollouts, groups, advantage,
                        step=step, count=count)
     if time.monotonic() - shown >= EVERY:
       shown = time.monotonic()

@@ -35,7 +35,8 @@ def uniform_at(key_R, position_R):
   return jax.vmap(jax.random.uniform)(at)
 
 
-def uniforms(seed: int, step: int, id_P, n: int) -> np.ndarray:
+def uniforms(seed: int, step: int, id_P, n: int, *,
+             word: int = 2) -> np.ndarray:
   """A number in [0, 1) per rollout [P, n], on the host.
 
   A function of (seed, step, problem, rollout): the numbers of n = 4 are the
@@ -43,6 +44,6 @@ def uniforms(seed: int, step: int, id_P, n: int) -> np.ndarray:
   """
   raw = np.stack([
       np.random.Philox(
-          key=[seed, step], counter=[0, 0, int(i), 2]).random_raw(n)
+          key=[seed, step], counter=[0, 0, int(i), word]).random_raw(n)
       for i in id_P])
   return (raw >> np.uint64(11)) * 2.0**-53

@@ -24,7 +24,7 @@ from isojax import experiment, hosts, profile, progress, rng
 from isojax.components import Setup
 from isojax.errors import InputError
 from isojax.preemption import Stop
-from isojax.rl import advantages, rewards
+from isojax.rl import advantages, algorithm, rewards
 from isojax.sampling import engine, interrupt
 from isojax.sampling import flight as flight_lib
 from isojax.tasks import grader as grader_lib
@@ -63,6 +63,7 @@ def grading(setup: Setup):
 class Sampled(typing.NamedTuple):
   """Graded rollouts, problem-major."""
 
+  n_P: np.ndarray  # of each problem
   rollouts: Rollouts
   graded: grader_lib.Graded
   seconds_waited: float  # for verdicts, after the last rollout had ended
@@ -147,7 +148,8 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
   names = named(handed.items)
   begun = time.perf_counter()
   wait({verdicts[name][0] for name in names if ours(name)}, stop)
-  sampled = Sampled(handed.rollouts, verdicts_of(names, verdicts),
+  sampled = Sampled(handed.groups.n_E, handed.rollouts,
+                    verdicts_of(names, verdicts),
                     time.perf_counter() - begun, handed.put_back)
   for name in filter(ours, names):
     del verdicts[name]
@@ -195,22 +197,22 @@ def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
 
 
 def sample_problems(setup: Setup, grader: Grading, params, problems,
-                    prompts: Prompts, n: int, key, section, stop: Stop, *,
+                    prompts: Prompts, n, key, section, stop: Stop, *,
                     limits_B=None, expected_P=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
   Args:
     problems: of the prompts.
     prompts: host arrays.
-    n: rollouts of each problem.
+    n: rollouts of a problem, one number or one for each problem.
     key: the random stream.
     limits_B, expected_P: see engine.one_step.
     others: see `graded_batch`.
   """
   P = len(problems)
   nothing = InFlight(flight_lib.nothing(setup.sampler.made_by), {})
-  with progress.track(P * n, "sampling", "rollouts",
-                      on=hosts.first()) as advance:
+  with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
+                      "rollouts", on=hosts.first()) as advance:
     _, sampled, _ = graded_batch(
         setup, grader, params, problems, nothing, engine.one_step(
             prompts, n, key, limits_B=limits_B, expected_P=expected_P),
@@ -219,9 +221,15 @@ def sample_problems(setup: Setup, grader: Grading, params, problems,
   return sampled
 
 
+def even(index, step: int, n: int) -> np.ndarray:
+  """The rollouts of each problem of a step: n."""
+  del step
+  return np.full(len(index), n)
+
+
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
-                solved_D, stop: Stop) -> StepRollouts:
+                solved_D, stop: Stop, divide=even) -> StepRollouts:
   """Samples and grades the rollouts of a step.
 
   Args:
@@ -230,21 +238,22 @@ def sample_step(setup: Setup, grader: Grading, params,
     params: of the policy.
     in_flight: of the previous step; None without in-flight updates.
     step: steps made.
-    n: rollouts of each problem.
+    n: rollouts of a problem, in the mean.
     left: rollouts that the budget allows; at least one round.
     solved_D: bool, problems that do not begin while others are left.
     stop: see `graded_batch`.
+    divide: the rollouts of each problem, see `even`; their mean is n.
 
   Raises:
     Stopped: a process of the run was asked to stop.
   """
   if in_flight is None:
     return _rounds(setup, grader, params, step=step, n=n, left=left,
-                   solved_D=solved_D, stop=stop)
+                   solved_D=solved_D, stop=stop, divide=divide)
   e = setup.e
   handed, sampled, in_flight = profile.stage("sample", graded_batch)(
       setup, grader, params, setup.stratum.train, in_flight,
-      run_source(setup, solved_D),
+      run_source(setup, solved_D, divide),
       flight_lib.Rule(e.alloc.Bp, e.recipe.updates.in_flight), version=step,
       section=e.sampler, stop=stop, advance=lambda count: None)
   index = handed.groups.problem_E
@@ -254,7 +263,7 @@ def sample_step(setup: Setup, grader: Grading, params,
 
 
 def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
-            left: int, solved_D, stop: Stop) -> StepRollouts:
+            left: int, solved_D, stop: Stop, divide) -> StepRollouts:
   e, Bp = setup.e, setup.e.alloc.Bp
   order_D = prompts_lib.order_at(seed=e.seed, step=step, Bp=Bp,
                                  solved_D=solved_D)
@@ -264,18 +273,18 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
   while len(parts) < most and informative_P.sum() < Bp:
     r = len(parts)
     index = order_D[r * Bp:(r + 1) * Bp]
+    n_P = divide(index, step, n)
     key = (rng.stream(e.seed, "refill", step, r) if r
            else rng.stream(e.seed, "rollout", step))
     prompts = jax.tree.map(lambda x, index=index: x[index], setup.train)
     problems = [setup.stratum.train[i] for i in index]
     parts.append((prompts, profile.stage("sample", sample_problems)(
-        setup, grader, params, problems, prompts, n, key, e.sampler, stop,
-        limits_B=limits(e, step=step, id_P=prompts.id_P, n=n),
+        setup, grader, params, problems, prompts, n_P, key, e.sampler, stop,
+        limits_B=limits(e, step=step, id_P=prompts.id_P, n_P=n_P),
         expected_P=strata_lib.expected_tokens(
             setup.stratum, "train", problems))))
-    correct_PxN = parts[-1][1].graded.correct_B.reshape(Bp, n)
     informative_P = np.concatenate([informative_P, advantages.informative(
-        correct_PxN, np.ones(correct_PxN.shape, bool))])
+        *algorithm.by_problem(parts[-1][1].graded.correct_B, n_P))])
   prompts, sampled = zip(*parts, strict=True)
   return StepRollouts(
       joined(prompts), joined_rounds(sampled),
@@ -283,18 +292,23 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
       len(parts), (0.0, 0), None)
 
 
-def run_source(setup: Setup, solved_D) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D, divide=even) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
-  Those of a step are chosen when the first of them begins, among those that are
-  not solved by then.
+  Those of a step and their n are chosen when the first of them begins, among
+  those that are not solved by then.
   """
   e, a = setup.e, setup.e.alloc
 
   def groups(step):
     order = prompts_lib.order_at(seed=e.seed, step=step, Bp=a.Bp,
                                  solved_D=solved_D)
-    return flight_lib.groups(step * a.Bp + np.arange(a.Bp), order[:a.Bp], a.n)
+    n_P = divide(order[:a.Bp], step, a.n)
+    if not n_P.all():  # a batch could be of such problems alone
+      raise InputError(
+          f"alloc.rule={a.division.rule}: gave a problem no rollout; with "
+          "recipe.updates.in_flight expected at least 1 for each problem")
+    return flight_lib.groups(step * a.Bp + np.arange(a.Bp), order[:a.Bp], n_P)
 
   @functools.cache
   def key(step):
@@ -303,7 +317,7 @@ def run_source(setup: Setup, solved_D) -> flight_lib.Source:
   def limits_of(groups):
     return np.concatenate([
         limits(e, step=int(position) // a.Bp,
-               id_P=setup.train.id_P[[problem]], n=int(n))
+               id_P=setup.train.id_P[[problem]], n_P=[n])
         for position, problem, n, _ in zip(*groups, strict=True)])
 
   return flight_lib.Source(
@@ -336,12 +350,14 @@ def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
 
 
 def limits(e: experiment.Experiment, *, step: int, id_P,
-           n: int) -> np.ndarray | None:
+           n_P) -> np.ndarray | None:
   """Tokens before each rollout's interruption; None if it is off."""
-  cfg = e.sampler.interrupt
+  cfg, N = e.sampler.interrupt, int(np.max(n_P))
   if not cfg.phrase:
     return None
-  return interrupt.lengths(cfg, seed=e.seed, step=step, id_P=id_P, n=n)
+  length_PxN = interrupt.lengths(cfg, seed=e.seed, step=step, id_P=id_P,
+                                 n=N).reshape(-1, N)
+  return length_PxN[np.arange(N) < np.reshape(n_P, (-1, 1))]
 
 
 def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
@@ -369,18 +385,19 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   return informative_P & (np.cumsum(informative_P) <= Bp)
 
 
-def of_groups(tree, kept_P, n: int):
+def of_groups(tree, kept_P, n):
   """The rows [B, ...] of groups that are kept, in a tree of arrays."""
   if np.all(kept_P):
     return tree
   return jax.tree.map(lambda x: x[np.repeat(kept_P, n)], tree)
 
 
-def newly_solved(correct_Pxn, id_P, *, rate: float | None) -> list[int] | None:
+def newly_solved(right_P, n_P, id_P, *, rate: float | None
+                 ) -> list[int] | None:
   """The problems whose pass rate reached the rate; None if it is None."""
   if rate is None:
     return None
-  pass_rate_P = np.asarray(correct_Pxn).mean(axis=1)
+  pass_rate_P = np.where(n_P > 0, right_P / np.maximum(n_P, 1), 0.0)
   return [int(i) for i in np.asarray(id_P)[pass_rate_P >= rate]]
 
 
@@ -394,6 +411,7 @@ def joined_rounds(parts: tuple[Sampled, ...]) -> Sampled:
   """The rollouts of several rounds as those of one."""
   graded = [part.graded for part in parts]
   return Sampled(
+      np.concatenate([part.n_P for part in parts]),
       joined([part.rollouts for part in parts]),
       grader_lib.Graded(
           np.concatenate([x.correct_B for x in graded]),

@@ -14,11 +14,12 @@ import typing
 from etils import epath
 import numpy as np
 
-from isojax import components, hosts
+from isojax import allocation, components, hosts, rng
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.errors import InputError
 from isojax.ledger import checkpoint, records, workdir
+from isojax.tasks import strata as strata_lib
 from isojax.types import TrainState
 
 RECORDS, CHECKPOINTS = "records.jsonl", "checkpoints"  # of a workdir
@@ -34,6 +35,7 @@ class History:
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
   evaluated: int | None = None  # rollouts at the last evaluation
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
+  evidence: allocation.Evidence | None = None  # None: uniform n needs none
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
@@ -42,11 +44,33 @@ class History:
     return dataclasses.replace(
         self, step=record["step"], rollouts=record["rollouts"],
         totals={name: record[name] for name in records.TOTALS},
-        solved=self.solved.union(record["solved"] or ()))
+        solved=self.solved.union(record["solved"] or ()),
+        evidence=self.evidence and self.evidence.after(record["groups"]))
 
 
-def history_of(kept: list[dict]) -> History:
-  return functools.reduce(History.after, kept, History())
+def history_of(kept: list[dict], evidence=None) -> History:
+  return functools.reduce(History.after, kept, History(evidence=evidence))
+
+
+def first_evidence(setup: Setup) -> allocation.Evidence | None:
+  """What is known of the training problems at step 0, for a rule."""
+  if setup.e.alloc.division.is_uniform:
+    return None
+  correct_D, n = strata_lib.counts(setup.stratum)
+  return allocation.evidence(setup.train.id_P, correct_D, n,
+                             setup.e.alloc.division)
+
+
+def divided(setup: Setup, history: History, index, step: int,
+            n: int) -> np.ndarray:
+  """The rollouts of each of these problems in a step of n in the mean."""
+  if history.evidence is None:
+    return rollouts_lib.even(index, step, n)
+  # The counter's word separates this stream from the others, see isojax.rng.
+  uniform_P = rng.uniforms(setup.e.seed, step, setup.train.id_P[index], 1,
+                           word=5)[:, 0]
+  return setup.e.alloc.division.n_of(
+      history.evidence.posterior(index, uniform_P), len(index) * n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +164,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
     written.cut(step)
   kept = records.up_to(kept, step)
   return State(train, rollouts_lib.opened(
-      flight, setup.sampler) if in_flight else None, history_of(kept)), kept
+      flight, setup.sampler) if in_flight else None,
+      history_of(kept, first_evidence(setup))), kept
 
 
 def newest_policy(setup: Setup, folder: str):

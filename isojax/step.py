@@ -3,6 +3,7 @@
 sample and judge -> select -> score -> advantage -> weights -> updates
 """
 
+import functools
 import typing
 
 import jax
@@ -16,7 +17,7 @@ from isojax.ledger import records
 from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
-from isojax.state import solved_D, State
+from isojax.state import divided, History, solved_D, State
 from isojax.types import Prompts, Rollouts, TrainState
 
 
@@ -26,6 +27,13 @@ class Batch(typing.NamedTuple):
   prompts: Prompts
   rollouts: Rollouts
   groups: algorithm.Groups
+  n: int  # rollouts of a problem in the mean, before refill
+
+  def packed(self, setup: Setup) -> dict:
+    """The arguments of packing that do not depend on the update."""
+    return dict(n=self.groups.mask_PxN.sum(axis=1),
+                widest=setup.e.alloc.widest(self.n),
+                G=mesh_lib.blocks(setup.model.mesh), cfg=setup.e.recipe.loss)
 
 
 class Laps:
@@ -55,7 +63,8 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   recipe, step = setup.e.recipe, state.history.step
   laps, compiling = Laps(out.compiled), out.compiled.seconds
   taken = sample(setup, state, out)
-  reward, batch = selected(setup, taken, step)
+  reward, batch = selected(
+      setup, taken, step, setup.e.alloc.n_after(state.history.rollouts))
   waited = taken.sampled.seconds_waited
   laps.end("sample", less=waited)
   scored = score(setup, state.train, batch)
@@ -65,16 +74,18 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   train, metrics = updates(setup, state.train, batch, columns, step=step)
   jax.block_until_ready(train)
   laps.end("update")
-  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups.reward_PxN,
+  out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
                     columns["advantage"], step + 1)
   seconds = laps.seconds | {"score": waited}
+  right_P = right(taken.sampled)
   return State(train, taken.in_flight, state.history), {
       **measured(taken.prompts, taken.sampled),
       "shaped_reward": reward,
       "refilled": taken.rounds - 1,
       "solved": rollouts_lib.newly_solved(
-          taken.sampled.graded.correct_B.reshape(len(taken.kept_P), -1),
-          taken.prompts.id_P, rate=recipe.filter.solved_rate),
+          right_P, taken.sampled.n_P, taken.prompts.id_P,
+          rate=recipe.filter.solved_rate),
+      **division(state.history, taken, right_P),
       "staleness_mean": taken.staleness[0],
       "staleness_max": taken.staleness[1],
       "selected": int(batch.groups.kept_PxN.sum()),
@@ -94,29 +105,55 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
       setup, out.grader, setup.policy(state.train), state.flight,
       step=history.step, n=a.n_after(history.rollouts),
       left=a.C - history.rollouts, solved_D=solved_D(setup, history),
-      stop=out.stop)
+      stop=out.stop, divide=functools.partial(divided, setup, history))
   for line in taken.sampled.graded.lost:
     hosts.say(f"step {history.step + 1}: counted as wrong: {line}")
   return taken
 
 
-def selected(setup: Setup, taken: rollouts_lib.StepRollouts,
-             step: int) -> tuple[float, Batch]:
+def right(sampled: rollouts_lib.Sampled) -> np.ndarray:
+  """The right rollouts of each problem, or their summed reward: [P]."""
+  correct_PxN, _ = algorithm.by_problem(sampled.graded.correct_B, sampled.n_P)
+  return correct_PxN.sum(axis=1)
+
+
+def division(history: History, taken: rollouts_lib.StepRollouts,
+             right_P) -> dict:
+  """The fields of a record that say how rollouts were divided."""
+  if history.evidence is None:
+    return {"groups": None, "informative_expected": None}
+  whole = (right_P % 1 == 0).all()
+  groups = [list(group) for group in zip(
+      taken.prompts.id_P.tolist(), taken.sampled.n_P.tolist(),
+      (right_P.astype(int) if whole else right_P).tolist(), strict=True)]
+  return {"groups": groups,
+          "informative_expected": history.evidence.informative(groups)}
+
+
+def selected(setup: Setup, taken: rollouts_lib.StepRollouts, step: int,
+             n: int) -> tuple[float, Batch]:
   """The mean reward with its shaping, and the groups with what is kept of each.
+
+  Args:
+    setup: of the run.
+    taken: of the step.
+    step: steps made.
+    n: rollouts of a problem in the mean.
   """
   e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
   shaped_B = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef)
-  n = len(shaped_B) // len(taken.kept_P)
-  reward_PxN = shaped_B.reshape(-1, n)[taken.kept_P]
-  prompts = rollouts_lib.of_groups(taken.prompts, taken.kept_P, 1)
+  kept_P, n_P = taken.kept_P, taken.sampled.n_P
+  reward_PxN, mask_PxN = (
+      x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
+  prompts = rollouts_lib.of_groups(taken.prompts, kept_P, 1)
   groups = algorithm.keep(
-      reward_PxN, np.ones(reward_PxN.shape, bool),
-      rng.uniforms(e.seed, step, prompts.id_P, n), e.alloc.m_of(n),
-      e.recipe.loss)
+      reward_PxN, mask_PxN,
+      rng.uniforms(e.seed, step, prompts.id_P, mask_PxN.shape[1]),
+      e.alloc.m_of_each(n_P[kept_P], n), e.recipe.loss)
   return float(shaped_B.mean()), Batch(
-      prompts, rollouts_lib.of_groups(rollouts, taken.kept_P, n), groups)
+      prompts, rollouts_lib.of_groups(rollouts, kept_P, n_P), groups, n)
 
 
 class Scored(typing.NamedTuple):
@@ -128,15 +165,14 @@ class Scored(typing.NamedTuple):
 def score(setup: Setup, train: TrainState, batch: Batch) -> Scored:
   """The columns that need a forward pass before the updates."""
   learner, cfg = setup.learner, setup.e.recipe.loss
-  prompts, rollouts, groups = batch
+  prompts, rollouts, groups, _ = batch
   out = {name: np.zeros(rollouts.tokens_RxT.shape, np.float32)
          for name in learner.scored}
   if not out:
     return Scored({}, None, 0)
   which_B = algorithm.to_score(groups, rollouts, cfg)
   layouts = update_lib.layouts(
-      prompts, rollouts, which_B, n=groups.mask_PxN.shape[1],
-      G=mesh_lib.blocks(setup.model.mesh), cfg=cfg)
+      prompts, rollouts, which_B, **batch.packed(setup))
   before = None  # read while the next microbatch is computed; two are held
   for layout in layouts:
     values = learner.score(train, learner.base, update_lib.place(
@@ -175,9 +211,8 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
   without a gradient an update is skipped.
   """
   e, cfg, mesh = setup.e, setup.e.recipe.loss, setup.model.mesh
-  prompts, rollouts, groups = batch
-  Bp, n = groups.mask_PxN.shape
-  factor = e.lr_factor(n)
+  prompts, rollouts, groups, n = batch
+  Bp, factor = len(groups.mask_PxN), e.lr_factor(n)
   tokens, metrics = [], []
   for epoch in range(e.recipe.updates.epochs):
     for problems in algorithm.minibatches(
@@ -185,8 +220,8 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
         count=min(e.recipe.updates.minibatches, Bp)):
       microbatches = update_lib.assemble(
           prompts, rollouts, columns | algorithm.weights(
-              groups, rollouts.mask_RxT, problems, cfg),
-          n=n, G=mesh_lib.blocks(mesh), cfg=cfg)
+              groups, rollouts.mask_RxT, problems, cfg,
+              objective=e.alloc.division.objective), **batch.packed(setup))
       train, values = setup.learner.update(
           train, setup.learner.base,
           [update_lib.place(b, mesh) for b in microbatches],
@@ -209,17 +244,21 @@ def updates(setup: Setup, train: TrainState, batch: Batch, columns: dict, *,
 
 def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
   """The fields of a train record that follow from graded rollouts."""
-  rollouts, graded = sampled.rollouts, sampled.graded
-  correct_Bpxn = graded.correct_B.reshape(len(prompts.len_P), -1)
+  n_P, rollouts, graded = sampled.n_P, sampled.rollouts, sampled.graded
+  correct_PxN, mask_PxN = algorithm.by_problem(graded.correct_B, n_P)
+  # A problem without rollouts is in no mean.
+  share_of = lambda reward: float(np.mean(
+      ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
   tokens = int(rollouts.len_R.sum())
   return {
-      "prompt_tokens": int(prompts.len_P.sum()),
+      "sampled": len(rollouts.len_R),
+      "prompt_tokens": int(prompts.len_P[n_P > 0].sum()),
       "sampled_tokens": tokens,
-      "reward": float(correct_Bpxn.mean()),
+      "reward": float(graded.correct_B.mean()),
       "formatted": float(graded.formatted_B.mean()),
       "lost": len(graded.lost),
-      "all_wrong": float(np.mean((correct_Bpxn == 0.0).all(axis=1))),
-      "all_right": float(np.mean((correct_Bpxn == 1.0).all(axis=1))),
+      "all_wrong": share_of(0.0),
+      "all_right": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())
                   / int(rollouts.mask_RxT.sum())),
       "kl": None,  # replaced by the update's metric if KL is on

@@ -152,7 +152,11 @@ def is_complete(run: Run) -> bool:
   lines = _tail(os.path.join(run.folder, "records.jsonl"))
   try:
     last = json.loads(lines[-1])
-    return last["kind"] == "eval" and run.alloc.is_spent(last["rollouts"])
+    # In flight a step trains on more or fewer than B rollouts, with a rule.
+    in_flight = run.config["recipe"]["updates"]["in_flight"]
+    return last["kind"] == "eval" and (
+        last["step"] >= run.alloc.M if in_flight
+        else run.alloc.is_spent(last["rollouts"]))
   except (IndexError, KeyError, ValueError):  # damaged: the run says how
     return False
 

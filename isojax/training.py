@@ -77,7 +77,8 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
     try:
       while True:
         out.stop.check()
-        finished = setup.e.alloc.is_spent(state.history.rollouts)
+        finished = setup.e.is_finished(
+            state.history.step, state.history.rollouts)
         if evaluation_is_due(state, due, finished):
           state = evaluated(setup, state, out)
         save_if_due(setup, state, out, finished)
@@ -150,7 +151,7 @@ def stepped(setup: Setup, state: State, after: State, out: Out,
       e.lr_factor(n) or 1.0)
   history = dataclasses.replace(
       before, step=before.step + 1,
-      rollouts=before.rollouts + e.alloc.Bp * n * (1 + fields["refilled"]),
+      rollouts=before.rollouts + fields.pop("sampled"),
       totals={name: value + fields.pop(name)
               for name, value in before.totals.items()})
   line = state_lib.record_fields(setup, "train", history, n=n) | {
@@ -261,7 +262,7 @@ def opened(setup: Setup, folder: str, trace: str | None, signals):
     state, kept = state_lib.restored(setup, written, folder)
     history = state.history
     active = history.evaluated != history.rollouts or not (
-        e.alloc.is_spent(history.rollouts))
+        e.is_finished(history.step, history.rollouts))
     yield setup, state, Out(
         start=history.step, saved=history.step, saved_at=time.monotonic(),
         compiled=compiled, written=written,

@@ -135,7 +135,8 @@ def split(values, *, shard: int, shards: int, command: str) -> dict[str, str]:
     made = dataclasses.asdict((cfg.strata | cfg.mixtures)[name])
     paths[name] = write(
         cfg, header | {"n": cfg.n} | {
-            key: made[key] for key in made if key not in strata_lib.SPLITS},
+            key: made[key] for key in made if key not in strata_lib.SPLITS} | {
+                "spread": spread(rows[name], cfg.n)},
         name, [row | {"tokens": tokens[row["split"], row["id"]]}
                for row in rows[name]],
         command=command, folder=policy.folder)
@@ -362,6 +363,12 @@ def size_of(folder: str) -> str:
   params = shape_lib.model_shape(
       json.loads(file.read_text(encoding="utf-8")), path=str(file)).params
   return next(size for size, most in _SIZES if params <= most)
+
+
+def spread(rows: list[dict], n: int) -> list[int]:
+  """The training problems with 0, 1, ..., n right samples."""
+  train = [row["correct"] for row in rows if row["split"] == "train"]
+  return np.bincount(train, minlength=n + 1).tolist()
 
 
 def histogram(counts: list[int], n: int) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from isojax import monitor, progress
 from isojax.errors import InputError
+from isojax.rl import algorithm
 
 
 def test_the_rate_leaves_out_the_step_that_compiles(monkeypatch, capsys):
@@ -78,10 +79,19 @@ def test_a_table_by_hand():
 
 
 def test_a_problem_that_is_half_solved_is_shown_first():
-  reward_Bpxn = np.array([[0, 0, 0], [0, 1, 0], [1, 0, 1.0]])
-  assert monitor.chosen_texts(reward_Bpxn, 2).tolist() == [4, 5]  # right, wrong
-  assert monitor.chosen_texts(reward_Bpxn, 9).tolist() == [4, 5, 3]
-  assert monitor.chosen_texts(np.zeros((2, 3)), 1).tolist() == [0]
+  def chosen(rewards: list, count: int):
+    reward_PxN, mask_PxN = algorithm.by_problem(
+        np.concatenate(rewards), list(map(len, rewards)))
+    problem, index = monitor.chosen_texts(
+        algorithm.Groups(reward_PxN, mask_PxN, mask_PxN), count)
+    return problem, index.tolist()
+
+  rewards = [[0, 0, 0], [0, 1, 0], [1, 0, 1.0]]
+  assert chosen(rewards, 2) == (1, [4, 5])  # right, wrong
+  assert chosen(rewards, 9) == (1, [4, 5, 3])
+  assert chosen([[0, 0], [0, 0]], 1) == (0, [0])
+  assert chosen([[], [0, 0], [0, 1, 0]], 2) == (2, [3, 4])
+  assert chosen([[], [0, 0]], 1) == (1, [0])
 
 
 def test_a_resumed_run_repeats_no_text(tmp_path, monkeypatch):

@@ -73,9 +73,11 @@ def test_kept_groups_by_hand():
 def test_solved_by_hand():
   """At a rate of 0.9, 15 of 16 are enough and 14 are not."""
   correct = np.array([[0] + 15 * [1], 2 * [0] + 14 * [1], 16 * [1]])
-  got = rollouts_lib.newly_solved(correct, np.array([30, 10, 20]), rate=0.9)
-  assert got == [30, 20]
-  assert rollouts_lib.newly_solved(correct, np.arange(3), rate=None) is None
+  solved = lambda rate: rollouts_lib.newly_solved(
+      np.append(correct.sum(axis=1), 0), np.array([16, 16, 16, 0]),
+      np.array([30, 10, 20, 40]), rate=rate)
+  assert solved(0.9) == [30, 20]  # and not 40, which has no rollout
+  assert solved(None) is None
 
 
 def test_a_step_samples_unsolved_problems_until_enough_groups_differ():

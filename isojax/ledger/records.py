@@ -26,7 +26,9 @@ COMMON = (
     "task",
     "split",  # the stratum trained on
     "Bp",  # problems a step
-    "n",  # rollouts a problem in this step; evaluation: in the next one
+    # Rollouts a problem in this step, with alloc.rule in the mean; evaluation:
+    # in the next one.
+    "n",
     "m",  # rollouts a problem that are trained on, of these n
     "D",  # training problems
     "step",  # iterations: Bp problems sampled, then updates
@@ -50,6 +52,12 @@ TRAIN = (
     "lr",  # of the step's first update
     "refilled",  # sampling rounds beyond the first, of Bp * n rollouts each
     "solved",  # list: problems that reached solved_rate here; null if off
+    # List of [problem, n, right rollouts] in this step, from which alloc.rule
+    # divides those of later steps; null with alloc.rule=uniform.
+    "groups",
+    # Share of groups with right and wrong answers that the rule expected, of
+    # those with a rollout: 1 - all_wrong - all_right is measured; null likewise
+    "informative_expected",
     "selected",  # rollouts that were trained on or could have been
     # Fraction of the step's rollouts that are correct, or their mean reward in
     # [0, 1] with task.grader.name=python; without bonus and penalties.

@@ -4,50 +4,51 @@ NumPy arithmetic on the host, in float64. The loss is the sum over all tokens of
 weight * term. The division by the whole batch happens here and nowhere else, so
 microbatches and devices cannot change it.
 
-An aggregation is a pure function of lengths and of the rollouts that count,
-[P, N] each: problem, rollout. A length is the number of tokens in the loss. An
-aggregation returns the weight of every token of a rollout, [P, N], which is 0
-for rollouts that do not count, such as padding. A rollout without a token in
-the loss does not count either, and a group without a rollout that counts leaves
-the mean over groups (as in verl). Keyword-only arguments are constants of the
-config (docs/extending.md).
+An aggregation is a pure function of lengths and of the shares of rollouts,
+[P, N] each: problem, rollout. A length is the number of tokens in the loss. A
+share says how much a rollout counts: 1 in a step whose problems have equally
+many rollouts, 0 for padding and dropped groups. An aggregation returns the
+weight of every token of a rollout, [P, N], which is 0 for rollouts that do not
+count. A rollout without a token in the loss does not count either, and a group
+without a rollout that counts leaves the mean over groups (as in verl).
+Keyword-only arguments are constants of the config (docs/extending.md).
 """
 
 import numpy as np
 
 
-def sample_mean(len_PxN, keep_PxN):
+def sample_mean(len_PxN, share_PxN):
   """Weights for the mean over rollouts of their token mean (GRPO)."""
-  counted_PxN = keep_PxN & (len_PxN > 0)
+  counted_PxN = share_PxN * (len_PxN > 0)
   return counted_PxN / np.maximum(len_PxN, 1) / np.maximum(
       counted_PxN.sum(), 1)
 
 
-def prompt_mean(len_PxN, keep_PxN):
+def prompt_mean(len_PxN, share_PxN):
   """Weights for the mean over groups of their token mean (ScaleRL)."""
-  tokens_Px1 = (len_PxN * keep_PxN).sum(axis=1, keepdims=True)
-  return (keep_PxN & (len_PxN > 0)) / np.maximum(tokens_Px1, 1) / np.maximum(
+  tokens_Px1 = (len_PxN * share_PxN).sum(axis=1, keepdims=True)
+  return share_PxN * (len_PxN > 0) / np.maximum(tokens_Px1, 1) / np.maximum(
       (tokens_Px1 > 0).sum(), 1)
 
 
-def token_mean(len_PxN, keep_PxN):
+def token_mean(len_PxN, share_PxN):
   """Weights for the mean over all tokens of the update (DAPO, verl)."""
-  tokens = (len_PxN * keep_PxN).sum()
-  return (keep_PxN & (len_PxN > 0)) / np.maximum(tokens, 1)
+  tokens = (len_PxN * share_PxN).sum()
+  return share_PxN * (len_PxN > 0) / np.maximum(tokens, 1)
 
 
-def constant_length(len_PxN, keep_PxN, *, length: int):
+def constant_length(len_PxN, share_PxN, *, length: int):
   """Weights for the mean of token sums / length (Dr. GRPO).
 
   Args:
     length: tokens; fixed for a run, such as sampler.max_new_tokens.
   """
-  return sample_sum(len_PxN, keep_PxN) / length
+  return sample_sum(len_PxN, share_PxN) / length
 
 
-def sample_sum(len_PxN, keep_PxN):
+def sample_sum(len_PxN, share_PxN):
   """Weights for the mean over rollouts of their token sum."""
-  counted_PxN = keep_PxN & (len_PxN > 0)
+  counted_PxN = share_PxN * (len_PxN > 0)
   return counted_PxN / np.maximum(counted_PxN.sum(), 1)
 
 
@@ -69,7 +70,20 @@ ZERO_VARIANCE = {
 }
 
 
-def token_weights(len_PxN, mask_PxN, informative_P, *, aggregate,
+def shares(mask_PxN, objective: str) -> np.ndarray:
+  """How much each rollout counts in an update, [P, N].
+
+  With the objective "problems" every problem counts alike: a rollout's share is
+  the mean number of rollouts over that of its problem. With "rollouts" it is 1.
+  """
+  mask_PxN = np.asarray(mask_PxN, bool)
+  n_Px1 = mask_PxN.sum(axis=1, keepdims=True)
+  if objective == "rollouts" or not n_Px1.any():
+    return mask_PxN * 1.0
+  return mask_PxN * (n_Px1[n_Px1 > 0].mean() / np.maximum(n_Px1, 1))
+
+
+def token_weights(len_PxN, share_PxN, informative_P, *, aggregate,
                   zero_variance: str):
   """Token weights of the policy term, and of KL and entropy: [P, N] each.
 
@@ -77,14 +91,13 @@ def token_weights(len_PxN, mask_PxN, informative_P, *, aggregate,
 
   Args:
     len_PxN: tokens of each rollout that are in the loss.
-    mask_PxN: bool, False for padding.
+    share_PxN: see `shares`.
     informative_P: bool, groups whose rewards differ.
     aggregate: a function of AGGREGATIONS with its constants bound.
     zero_variance: a key of ZERO_VARIANCE.
   """
-  mask_PxN = np.asarray(mask_PxN, bool)
-  informative_PxN = mask_PxN & np.asarray(informative_P)[:, None]
+  informative_PxN = share_PxN * np.asarray(informative_P)[:, None]
   return tuple(
       aggregate(np.asarray(len_PxN, np.float64),
-                informative_PxN if drop else mask_PxN)
+                informative_PxN if drop else share_PxN)
       for drop in ZERO_VARIANCE[zero_variance])

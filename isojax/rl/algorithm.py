@@ -87,27 +87,43 @@ class Groups(typing.NamedTuple):
   kept_PxN: np.ndarray  # bool, the rollouts that are trained on
 
 
-def keep(reward_PxN, mask_PxN, uniform_PxN, m: int, cfg: LossConfig) -> Groups:
+def by_problem(value_B, n_P) -> tuple[np.ndarray, np.ndarray]:
+  """Values of rollouts as [P, N], and the mask, which is False for padding."""
+  n_P = np.asarray(n_P)
+  mask_PxN = np.arange(n_P.max()) < n_P[:, None]
+  value_PxN = np.zeros(mask_PxN.shape, value_B.dtype)
+  value_PxN[mask_PxN] = value_B
+  return value_PxN, mask_PxN
+
+
+def keep(reward_PxN, mask_PxN, uniform_PxN, m, cfg: LossConfig) -> Groups:
   """Selects the rollouts to train on.
+
+  A selection gets the problems of equal m together.
 
   Args:
     reward_PxN: of all sampled rollouts.
     mask_PxN: bool, False for padding.
     uniform_PxN: a number in [0, 1) for each rollout.
-    m: rollouts to keep of each group.
+    m: rollouts to keep, one number or one for each group.
     cfg: names the selection.
 
   Raises:
     InputError: a selection of the user's file returned something else.
   """
-  kept_PxN = np.asarray(cfg.function("selection", m=m)(
-      np.asarray(reward_PxN), mask_PxN, uniform_PxN))
-  if kept_PxN.shape != np.shape(mask_PxN) or kept_PxN.dtype != bool:
-    raise InputError(
-        f"recipe.loss.selection={cfg.selection}: returned {kept_PxN.dtype} "
-        f"{kept_PxN.shape}; expected the rollouts to keep, bool "
-        f"{np.shape(mask_PxN)}")
-  return Groups(np.asarray(reward_PxN), mask_PxN, kept_PxN & mask_PxN)
+  reward_PxN, mask_PxN = np.asarray(reward_PxN), np.asarray(mask_PxN)
+  m_P, kept_PxN = np.broadcast_to(m, len(mask_PxN)), np.zeros_like(mask_PxN)
+  for m in np.unique(m_P[m_P > 0]).tolist():
+    these = m_P == m
+    kept = np.asarray(cfg.function("selection", m=m)(
+        reward_PxN[these], mask_PxN[these], uniform_PxN[these]))
+    if kept.shape != mask_PxN[these].shape or kept.dtype != bool:
+      raise InputError(
+          f"recipe.loss.selection={cfg.selection}: returned {kept.dtype} "
+          f"{kept.shape}; expected the rollouts to keep, bool "
+          f"{mask_PxN[these].shape}")
+    kept_PxN[these] = kept & mask_PxN[these]
+  return Groups(reward_PxN, mask_PxN, kept_PxN)
 
 
 class _Kept:
@@ -199,8 +215,8 @@ def advantages(groups: Groups, rollouts: Rollouts, scored: dict,
           for name, value in zip(("advantage", "return"), pair, strict=True)}
 
 
-def weights(groups: Groups, mask_BxT, problems,
-            cfg: LossConfig) -> dict[str, np.ndarray]:
+def weights(groups: Groups, mask_BxT, problems, cfg: LossConfig, *,
+            objective: str = "problems") -> dict[str, np.ndarray]:
   """The token weights of an update, [B] each.
 
   Args:
@@ -208,6 +224,7 @@ def weights(groups: Groups, mask_BxT, problems,
     mask_BxT: the tokens in the loss.
     problems: indices of the update's problems; weights are 0 in others.
     cfg: names the aggregation.
+    objective: what counts alike, see aggregation.shares.
   """
   length_PxN = np.zeros(groups.mask_PxN.shape, int)
   length_PxN[groups.mask_PxN] = np.asarray(mask_BxT).sum(axis=1)
@@ -217,7 +234,8 @@ def weights(groups: Groups, mask_BxT, problems,
   informative_P = advantages_lib.informative(
       reward_PxN, mask_PxN if cfg.normalise == "before" else kept_PxN)
   pair = aggregation.token_weights(
-      kept.take(length_PxN[problems]), kept.mask_PxM, informative_P,
+      kept.take(length_PxN[problems]),
+      aggregation.shares(kept.mask_PxM, objective), informative_P,
       aggregate=cfg.function("aggregation"), zero_variance=cfg.zero_variance)
   out = {}
   for name, value in zip(("policy_weight", "regularizer_weight"), pair,

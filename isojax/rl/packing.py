@@ -141,27 +141,30 @@ def slot_tokens(S: int, longest: int, sizes: int) -> int:
   return S
 
 
-def layouts(len_B, used_B, len_P, *, n: int, T: int, S: int, G: int,
-            tokens: int, prompt_sizes: int) -> list[Layout]:
+def layouts(len_B, used_B, len_P, *, n, T: int, S: int, G: int, tokens: int,
+            prompt_sizes: int, widest: int | None = None) -> list[Layout]:
   """The layout of each microbatch; none if no rollout is used.
 
   Args:
     len_B: tokens of each rollout.
     used_B: bool, the rollouts to pack; others are left out.
     len_P: tokens of each problem's prompt.
-    n: rollouts of each problem.
+    n: rollouts of a problem, one number or one for each problem.
     T: tokens of a rollout, at most.
     S: tokens of a prompt slot, at most.
     G: blocks of a microbatch.
     tokens: most tokens of a microbatch's rows, with padding.
     prompt_sizes: sizes of prompt slots, see `slot_tokens`.
+    widest: the most rollouts that a problem of the run may have, by which rows
+      have one width whatever n is; None: the largest n.
   """
   len_B = np.asarray(len_B)
+  problem_B = np.repeat(np.arange(len(len_P)), n)
   used = np.flatnonzero(used_B & (len_B > 0))
-  W, out = width(T, n), []
-  rows = [used[row] for row in packed(len_B[used], used // n, W)]
-  for place, slot, held in cut([row[0] // n for row in rows], W=W, G=G, S=S,
-                               tokens=tokens):
+  W, out = width(T, widest or int(np.max(n))), []
+  rows = [used[row] for row in packed(len_B[used], problem_B[used], W)]
+  for place, slot, held in cut([problem_B[row[0]] for row in rows], W=W, G=G,
+                               S=S, tokens=tokens):
     taken, rows = rows[:len(place)], rows[len(place):]
     answer = np.concatenate(taken)
     length = len_B[answer]
@@ -172,7 +175,7 @@ def layouts(len_B, used_B, len_P, *, n: int, T: int, S: int, G: int,
     offset = np.arange(length.sum()) - np.repeat(
         np.cumsum(length) - length, length)
     start = place.repeat([len(row) for row in taken]) * W + before
-    longest = np.asarray(len_P)[[row[0] // n for row in taken]].max()
+    longest = np.asarray(len_P)[problem_B[[row[0] for row in taken]]].max()
     out.append(Layout(slot, held, answer.repeat(length), offset,
                       start.repeat(length) + offset, W,
                       slot_tokens(S, longest, prompt_sizes)))

@@ -20,8 +20,8 @@ from isojax.rl.optimizer import Critic
 from isojax.types import Batch, CriticState, Prompts, Rollouts, TrainState
 
 
-def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
-             G: int, cfg: LossConfig) -> list[Batch]:
+def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n, G: int,
+             cfg: LossConfig, widest: int | None = None) -> list[Batch]:
   """The microbatches of an update; none if no rollout has a gradient.
 
   Args:
@@ -29,7 +29,7 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
     rollouts: host arrays, problem-major.
     columns: name -> numbers [B] or [B, T], see isojax.rl.algorithm;
       behavior_logp is added.
-    n: rollouts of each problem.
+    n, widest: rollouts of problems, see packing.layouts.
     G: blocks of a microbatch.
     cfg: the loss.
   """
@@ -38,16 +38,19 @@ def assemble(prompts: Prompts, rollouts: Rollouts, columns: dict, *, n: int,
           for layout in layouts(
               prompts, rollouts,
               algorithm.used(columns, regularized=(
-                  cfg.regularized or "value" in columns)), n=n, G=G, cfg=cfg)]
+                  cfg.regularized or "value" in columns)), n=n, G=G, cfg=cfg,
+              widest=widest)]
 
 
-def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n: int, G: int,
-            cfg: LossConfig) -> list[packing.Layout]:
+def layouts(prompts: Prompts, rollouts: Rollouts, used_B, *, n, G: int,
+            cfg: LossConfig, widest: int | None = None
+            ) -> list[packing.Layout]:
   """The layouts of the microbatches; see packing.layouts."""
   return packing.layouts(
       rollouts.len_R, used_B, prompts.len_P, n=n,
       T=rollouts.tokens_RxT.shape[1], S=prompts.tokens_PxS.shape[1], G=G,
-      tokens=cfg.microbatch_tokens, prompt_sizes=cfg.prompt_sizes)
+      tokens=cfg.microbatch_tokens, prompt_sizes=cfg.prompt_sizes,
+      widest=widest)
 
 
 def place(batch: Batch, mesh) -> Batch:

@@ -33,6 +33,7 @@ class Stratum:
   train: list[Problem]
   validation: list[Problem]
   tokens: dict  # (split, id) -> mean new tokens, of measured problems
+  correct: dict  # (split, id) -> right samples of header["n"]
 
 
 def source(header: dict) -> dict:
@@ -82,13 +83,14 @@ def read(path: str) -> Stratum:
     if header["task"] not in base.TASKS:
       raise InputError(f"task={header['task']!r}: expected one of "
                        f"{', '.join(base.TASKS)}")
-    splits, tokens = {split: {} for split in SPLITS}, {}
+    splits, tokens, correct = {split: {} for split in SPLITS}, {}, {}
     for number, line in enumerate(lines, 2):
       where = f"{path}:{number}"
       row = json.loads(line)
       problem = Problem(row["id"], row["question"], row["answer"])
       _check(problem, base.TASKS[header["task"]], splits[row["split"]])
       splits[row["split"]][problem.id] = problem
+      correct[row["split"], problem.id] = row["correct"]
       if "tokens" in row:
         tokens[row["split"], problem.id] = row["tokens"]
   except FileNotFoundError as error:
@@ -102,7 +104,7 @@ def read(path: str) -> Stratum:
     if not splits[split]:
       raise InputError(f"{path}: the {split} split is empty; {REMEDY}")
   return Stratum(header, *(list(splits[split].values()) for split in SPLITS),
-                 tokens)
+                 tokens, correct)
 
 
 def _check(problem: Problem, task: base.Task, others: dict) -> None:
@@ -118,6 +120,14 @@ def _check(problem: Problem, task: base.Task, others: dict) -> None:
     raise InputError(f"question={problem.question!r:.60}, answer="
                      f"{problem.answer!r:.60}: expected texts")
   task.check(problem)
+
+
+def counts(stratum: Stratum) -> tuple[list[int], int]:
+  """The right samples of each training problem, and of how many; 0 of 0 if
+  they were not measured."""
+  n = stratum.header["n"] if "n" in stratum.header else 0
+  return [stratum.correct["train", p.id] if n else 0
+          for p in stratum.train], n
 
 
 def expected_tokens(stratum: Stratum, split: str,

@@ -1,0 +1,22 @@
+"""Knapsack RL (arXiv 2509.25849) on mixed problems, at the sizes of mixed.py.
+
+What it changes: the Bp n rollouts of a step are divided among its problems, 2
+to 64 each, to maximise the expected (chance of right and wrong answers) times
+p (1 - p)^2. The paper takes p from the last epoch; here the utility is its mean
+under a Beta posterior of p, of the stratum's pass counts and of all rollouts so
+far, which fade by 1 % a step. Every step still costs exactly Bp n rollouts.
+
+Expect more informative groups (1 - all_wrong - all_right in the records, beside
+informative_expected), and a smaller gain in avg@8, if any: docs/allocation.md.
+
+  python -m isojax.main --config=configs/knapsack.py
+"""
+
+from configs import mixed
+
+
+def get_config(size="tiny"):
+  config = mixed.get_config(size)
+  config.name = config.name.replace("mixed", "knapsack")
+  config.alloc.rule = "knapsack"
+  return config
