@@ -41,8 +41,10 @@ def check_flags(file: LogFile) -> None:
 
 def lacking(form: Format, fields: list[str], run_id: str) -> str:
   """The message for fields that neither the file nor the caller gives."""
-  options = {"n": (form.group, 8), "step": ("logging_steps", 10),
-             "Bp": (form.batch, 256) if form.batch else (form.prompts, 32)}
+  sizes = form.settings
+  options = {"n": (sizes.get("n"), 8), "step": ("logging_steps", 10),
+             "Bp": (sizes["batch"], 256) if "batch" in sizes
+             else (sizes.get("Bp"), 32)}
   pairs = lambda items: ",".join(f"{name}={value}" for name, value in items)
   ways = ["--columns=" + pairs((field, "NAME") for field in fields),
           "--fixed=" + pairs((field, EXAMPLES[field]) for field in fields)]
@@ -81,21 +83,23 @@ def in_names(file: LogFile) -> dict:
 def options_of(file: LogFile) -> dict:
   """The trainer's options that it printed, logged, or saved beside the log."""
   form, found = file.form, {}
+  known = form.known_options()
   for name, values in text.printed_options(file.head, form).items():
     if len(values) == 1:
       (found[name],) = values
-    else:
+    elif name in known:
       file.notes.append(f"{file.path}: {name} is printed as {sorted(values)}: "
                         "give it with --fixed.")
   if form.resolve:
     found = form.resolve(file.head, found)
   if form.logged:
     found = form.logged([line for _, line in file.table]) | found
-  if found:
-    pairs = ", ".join(f"{name}={value}" for name, value in found.items())
+  if sizes := [f"{name}={value}" for name, value in found.items()
+               if name in known]:
+    pairs = ", ".join(sizes)
     file.notes.append(f"{file.path}: {pairs} are in the log; --fixed "
                       "overrides them.")
-  if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or found:
+  if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
     return found
   places = [os.path.join(os.path.dirname(file.path), name)
             for name in form.configs]
@@ -123,10 +127,12 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
     beside: options that the trainer printed or saved; the flags override them.
   """
   form, known = file.form, file.form.known_options()
+  prompts, in_batch, group, model = (
+      form.settings.get(name) for name in ("Bp", "batch", "n", "model"))
   given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
   overridden = {option for field, names in (
-      ("Bp", (form.prompts, form.batch)), ("n", (form.group,)))
+      ("Bp", (prompts, in_batch)), ("n", (group,)))
                 if given.keys() & {field, *names} for option in names}
   whole = lambda flag, name, value: number(
       flag, name, value, None if name.endswith("multiplier") else 1)
@@ -138,20 +144,20 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   fields = {name: typed(flag, value, name)
             for name, (flag, value) in given.items() if name in KNOWN}
   derived = {field: options[option] for field, option in (
-      ("n", form.group), ("Bp", form.prompts)) if option in options}
-  if form.batch in options:
-    batch, n = options[form.batch], (fields | derived).get("n")
+      ("n", group), ("Bp", prompts)) if option in options}
+  if in_batch in options:
+    batch, n = options[in_batch], (fields | derived).get("n")
     if n is None or batch % n:
-      raise InputError(f"{form.batch}={batch} counts rollouts; expected n, or "
-                       f"{form.group}, that divides it; give it with --fixed")
+      raise InputError(f"{in_batch}={batch} counts rollouts; expected n, or "
+                       f"{group}, that divides it; give it with --fixed")
     derived["Bp"] = batch // n
   for name, value in derived.items():
     if name in fields and fields[name] != value:
       raise InputError(f"{name} is {fields[name]} in {given[name][0]}, and "
                        f"{value} by {options}: leave one out")
   fields |= derived
-  if form.model in beside:
-    fields.setdefault("model", str(beside[form.model]))
+  if model in beside:
+    fields.setdefault("model", str(beside[model]))
   if "num_generations_eval" in options:
     fields.setdefault("k", options["num_generations_eval"])
   elif form.sampled_by_n and "n" in fields:

@@ -390,7 +390,8 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
               for name in values if values[name] >= FEWEST]:
     used = ", ".join(curves[0].source.values())
     raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
-                     f"needs {FEWEST}; the file also has {more[0]}")
+                     f"needs {FEWEST}; the file also has "
+                     + ", ".join(more[:3]))
 
 
 def _caveats(file: LogFile, rows: list[Row], curves: list[Curve], fixed: dict,

@@ -53,8 +53,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     raise InputError(f"{path}: expected one run; choose one of "
                      f"{', '.join(runs[:12])}")
   named = in_names(file)
-  options = options_of(file)
-  fields, options = constants(file, next(iter(named.values())), options)
+  beside = options_of(file)
+  fields, options = constants(file, next(iter(named.values())), beside)
   spent = Spent(file)
   spent.complete(fields)
   lines = [line for line in file.table if run in (None, file.run(line[1]))]
@@ -62,7 +62,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     kinds = {kind: tuple(line for _, line in lines if line.get("kind") == kind)
              for kind in ("train", "eval")}
     return Series(path, file.kind, kinds["train"], kinds["eval"],
-                  {name: name for name in file.names}, options,
+                  {name: name for name in file.names}, beside | options,
                   file.form.settings, tuple(file.notes))
   names = {field: name for field in file.form.fields
            if (name := file.first(field))}
@@ -72,7 +72,7 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   for line in train if {"Bp", "n"} <= fields.keys() else ():
     line["rollouts"] = spent.after(run, line, options)
   return Series(path, file.kind, tuple(train),
-                _evals(file, lines, fields, spent), names, options,
+                _evals(file, lines, fields, spent), names, beside | options,
                 file.form.settings, tuple(file.notes))
 
 
@@ -85,8 +85,15 @@ def _train(file: LogFile, lines, names: dict, fields: dict) -> list[dict]:
     if not values.keys() & file.form.fields.keys():
       continue
     step = _step(file, at, line, order)
+    equal = [float(line[name]) for name in file.all("zero_std_count")
+             if has(line, name)]
+    if equal and "Bp" in fields:
+      values["zero_std"] = sum(equal) / fields["Bp"]
     steps[step + file.form.before_update] |= values
-  return [{"step": step} | fields | steps[step] for step in sorted(steps)]
+  counts = {"zero_std": 0.0} if any("zero_std" in v for v in steps.values()
+                                   ) and "zero_std_count" in names else {}
+  return [{"step": step} | fields | counts | steps[step]
+          for step in sorted(steps)]
 
 
 def _evals(file: LogFile, lines, fields: dict, spent: Spent

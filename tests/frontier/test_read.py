@@ -14,10 +14,10 @@ import shutil
 import hypothesis
 from hypothesis import strategies as st
 import pytest
+import tensorboardX
 
 from isojax.errors import InputError
 from isojax.frontier import fields, formats, read
-from isojax.frontier.formats import text
 from isojax.ledger import records
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -102,6 +102,23 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
          (4, 544, .5, .75, .25, 4, 16, 8, "math")], ["orchestrator.json"]),
     ("prime-rl/metrics.jsonl", "prime-rl", {}, "step rollouts avg eval_set",
      [(0, 0, 0, "aime"), (3, 394, .0625, "aime")], []),
+    # update s is of the policy after s - 1; step 250 is epoch 0.03345 of GSM8K
+    (REAL / "trl_trainer_state.json", "trl", dict(
+        fixed={"Bp": 1, "n": 6}, scale={"avg": (0, 2)},
+        columns={"avg": "rewards/correctness_reward_func/mean"}),
+     "step rollouts eval_set avg", [
+         (0, 0, "training reward", 0), (1, 6, "training reward", 0),
+         (2, 12, "training reward", pytest.approx(1 / 3))], ["noisier"]),
+    (REAL / "trl_trainer_state.json", "trl", dict(fixed={"Bp": 1, "n": 6}),
+     "step D", [(249, 7473)], ["'rewards/correctness_reward_func', of"]),
+    # percent, after an aborted run with an evaluation at its step 1
+    (REAL / "rasbt_tracking.csv", "table", dict(fixed={"Bp": 1, "n": 8}),
+     "step avg", [(50, .462), (100, .434)], [
+         "evaluations in the file, 'eval_acc'", "read as percent",
+         "csv:2: a run that ended at step 5"]),
+    (REAL / "rasbt_tracking.csv", "table", dict(
+        fixed={"Bp": 1, "n": 8}, scale={"avg": (0, 1)},
+        columns={"avg": "eval_acc"}), "step avg", [(50, 46.2)], []),
     # 80 and 128 of 16 groups passed a filter that left 64 rollouts a step
     ("openrlhf/train.log", "openrlhf", {}, "step rollouts avg best k Bp n", [
         (2, 128 + 80, .4375, .5625, 4, 16, 4), (6, 464, .6875, .8125, 4, 16, 4)
@@ -138,17 +155,6 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
 ]
 
 
-@pytest.mark.parametrize("name, kind, how, names, expected, words", READ)
-def test_files_are_read_as_a_person_reads_them(
-    name, kind, how, names, expected, words):
-  rows, notes = rows_of(LOGS / name, kind, **how)
-  here = [tuple(row.fields.get(name) for name in names.split())
-          for row in rows]
-  assert [row for row in here if row in expected] == expected
-  for word in words:
-    assert any(word in note for note in notes), notes
-
-
 def test_our_records_pass_as_they_are():
   rows, notes = rows_of(LOGS / "isojax/records.jsonl")
   written = map(json.loads, (LOGS / "isojax/records.jsonl").open())
@@ -171,18 +177,6 @@ def test_nan_and_line_numbers():
                    ("trl/trainer_state.json", ["12", "47", "82"])):
     rows, _ = rows_of(LOGS / name, fixed=OURS)
     assert [row.where.rsplit(":", 1)[1] for row in rows] == at
-
-
-@pytest.mark.parametrize("name, kind", [
-    ("isojax/records.jsonl", "isojax"), ("verl/gsm8k_grpo.jsonl", "verl"),
-    ("verl/console.log", "verl"), ("trl/trainer_state.json", "trl"),
-    ("tunix/wandb_history.jsonl", "tunix"), ("table/curves.csv", "table"),
-    ("prime-rl/metrics.jsonl", "prime-rl"), (CHART, "table"),
-    (REAL / "tinker_metrics.jsonl", "tinker")])
-def test_formats_are_detected(name, kind):
-  log = text.load(str(LOGS / name), list(formats.FORMATS.values()))
-  assert formats.detect(list(dict.fromkeys(
-      name for _, line in log.lines for name in line)))[0] == kind
 
 
 @pytest.mark.parametrize("options, rollouts", [
@@ -222,20 +216,6 @@ def test_without_evaluations_the_training_reward_is_read():
         fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"})
 
 
-def test_trl_training_reward_belongs_to_the_policy_before_the_update():
-  rows, notes = rows_of(
-      REAL / "trl_trainer_state.json", fixed={"Bp": 1, "n": 6},
-      columns={"avg": "rewards/correctness_reward_func/mean"},
-      scale={"avg": (0, 2)})
-  assert curve(rows, "step", "rollouts", "eval_set")[:3] == [
-      (0, 0, "training reward"), (1, 6, "training reward"),
-      (2, 12, "training reward")]
-  assert rows[2].fields["avg"] == pytest.approx(1 / 3)  # two of six: 0.667 / 2
-  assert rows[-1].fields["D"] == 7473  # GSM8K: step 250 is epoch 0.03345
-  assert any("read as trl" in note and "--format" in note for note in notes)
-  assert any("training reward" in note for note in notes)
-
-
 def test_tinker_counts_its_episodes():
   path, columns = REAL / "tinker_metrics.jsonl", {"avg": "env/all/correct"}
   # the episodes of a step give Bp
@@ -246,20 +226,6 @@ def test_tinker_counts_its_episodes():
   assert curve(rows, "step", "rollouts", "Bp", "avg")[:3] == [
       (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)]
   check(path, ["400 rollouts a step", "n=3"], columns=columns, fixed={"n": 3})
-
-
-def test_percent_after_an_aborted_run():
-  """The metric is the only accuracy that is named as one of evaluations."""
-  path, fixed = REAL / "rasbt_tracking.csv", {"Bp": 1, "n": 8}
-  rows, notes = rows_of(path, fixed=fixed)
-  assert curve(rows, "step", "avg")[:2] == [(50, .462), (100, .434)]
-  assert len(rows) == 10  # not the first run's evaluation at step 1
-  for word in ("evaluations in the file, 'eval_acc'", "read as percent",
-               "csv:2: a run that ended at step 5"):
-    assert any(word in note for note in notes), notes
-  rows, _ = rows_of(path, columns={"avg": "eval_acc"}, fixed=fixed,
-                    scale={"avg": (0, 1)})
-  assert rows[0].fields["avg"] == 46.2
 
 
 # ---- verl
@@ -290,7 +256,7 @@ def verl(*steps):
                  for step, values in steps)
 
 
-@pytest.mark.parametrize("head, steps, how, names, expected, words", [
+VERL = [  # what was printed, (step, values), flags, names, rows, words
     # no flag is needed; a flag overrides
     (CONFIG, [(0, {VAL: 0.25}), (1, TRAINED), (2, TRAINED | {VAL: 0.5})], {},
      "step avg Bp n rollouts model", [
@@ -327,12 +293,7 @@ def verl(*steps):
                    "val-core/c/reward/mean@3": 0,
                    "val-core/c/reward/best@3/mean": 0})], {}, "avg k",
      [(.125, 1)], ["different problems"]),
-])
-def test_verl_consoles(write, head, steps, how, names, expected, words):
-  rows, notes = rows_of(write(head + verl(*steps), "run.log"), **how)
-  assert curve(rows, *names.split()) == expected
-  for word in words:
-    assert any(word in note for note in notes), notes
+]
 
 
 # ---- TRL's standard output
@@ -360,7 +321,7 @@ SIZE = {"num_generations": 4, "generation_batch_size": 8}
 TRAIN = dict(columns={"avg": "rewards/accuracy_reward"})
 
 
-@pytest.mark.parametrize("content, how, names, expected, words", [
+PRINTED = [  # content, flags, names, rows, words
     # means over updates 1-5 and 6-10, of the policies after 0-4 and 5-9
     (BARS, dict(fixed=SIZE, **TRAIN), "step rollouts avg",
      [(2, 16, .375), (7, 56, .5)], ["progress bars"]),
@@ -393,13 +354,7 @@ TRAIN = dict(columns={"avg": "rewards/accuracy_reward"})
                                                 **TRAIN),
      "avg", [(mean,) for mean in (.25, .5, .5, .5, 1, .5, .5, 1)],
      ["training reward"]),
-])
-def test_trl_consoles(write, content, how, names, expected, words):
-  rows, notes = rows_of(write(content, "run.log"), **how)
-  assert curve(rows, *names.split()) == expected
-  for word in words:
-    assert any(word in note for note in notes), notes
-  assert "--scale=avg=0:2" in words or not any("0:2" in x for x in notes)
+]
 
 
 # ---- Other texts
@@ -454,10 +409,39 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
      dict(columns={"avg": "eval/acc"}, fixed=OURS), "avg", [(.5,)], []),
     ("a.jsonl", lines({"step": 1, "metrics": {"val": {"acc": 0.5}}}),
      dict(columns={"avg": "metrics.val.acc"}, fixed=OURS), "avg", [(.5,)], []),
+    # trackers' steps: from 0 in AReaL, of rollouts in slime, two in OpenRLHF
+    ("a.jsonl", lines(*({"_step": i, "ppo_actor/n_seqs": 8.0,
+                         "eval-rollout/reward": avg}
+                        for i, avg in enumerate((.25, .5)))),
+     dict(fixed={"n": 4}), "step rollouts Bp avg",
+     [(1, 8, 2, .25), (2, 16, 2, .5)], []),
+    ("s.jsonl", lines(
+        {"_step": 0, "eval/step": 0, "eval/aime": .25},
+        {"_step": 1, "rollout/step": 0, "rollout/raw_reward": .5},
+        {"_step": 2, "train/step": 0, "train/pg_loss": 0},
+        {"_step": 3, "train/step": 1, "train/pg_loss": 0},
+        {"_step": 4, "eval/step": 0, "eval/aime": .5}),
+     dict(fixed={"Bp": 2, "n": 4}), "step rollouts avg",
+     [(0, 0, .25), (1, 8, .5)], []),
+    ("o.jsonl", lines(
+        {"train/global_step": 1, "train/actor_lr": 0, "_step": 0,
+         "train/rollout/num_samples": 8., "train/dynamic_filtering_pass_rate":
+         50.}, {"eval/global_step": 1, "eval/eval_a_pass1": .5, "_step": 1}),
+     dict(fixed={"n": 4}), "step rollouts Bp avg", [(1, 16, 2, .5)], []),
+    # prime-rl's older totals have the step's own; steps count from 0
+    ("p.jsonl", lines(
+        *({"step": i, "progress/total_samples": 64 * i + 64,
+           "progress/total_problems": 16 * i + 16, "reward/mean": .25,
+           "completion_len/mean": 9.} for i in range(3)),
+        *({"step": i, "eval/math/avg@4": .5} for i in (0, 1, 2))),
+     {}, "step rollouts Bp n avg",
+     [(i, 64 * i, 16, 4, .5) for i in range(3)], ["group_size=4"]),
     # models of one table are not seeds of one configuration
     ("m.csv", "model_name,step,avg\nq,1,0.5\np,1,0.5\n",
      dict(fixed=OURS, columns={"run_id": "model_name"}), "run_id model",
      [("q", "q"), ("p", "p")], []),
+    ("m.csv", "model_name,step,avg\nq,1,0.5\np,1,0.25\n",
+     dict(fixed=OURS | {"model": "p"}), "model avg", [("p", .25)], []),
     ("b.csv", "\ufeffBp\tn\tstep\tavg\r\n4\t8\t1.0\t0.5\r\n", {}, "Bp step",
      [(4, 1)], []),
     ("s.csv", "avg\n0.5\n", dict(fixed=OURS | {"step": 3}), "rollouts",
@@ -497,13 +481,27 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
 ]
 
 
-@pytest.mark.parametrize("name, content, how, names, expected, words", TABLES)
-def test_texts_are_read(write, name, content, how, names, expected, words):
-  rows, notes = rows_of(write(content, name), **how)
-  assert curve(rows, *names.split()) == expected
+@pytest.mark.parametrize("source, kind, how, names, expected, words", [
+    *READ,
+    *((("run.log", head + verl(*steps)), "verl", *rest)
+      for head, steps, *rest in VERL),
+    *((("run.log", content), "trl", *rest) for content, *rest in PRINTED),
+    *(((name, content), None, *rest) for name, content, *rest in TABLES)])
+def test_files_are_read_as_a_person_reads_them(
+    write, source, kind, how, names, expected, words):
+  """`source` is a file, or (name, content); a log has no other torn line."""
+  path = write(source[1], source[0]) if isinstance(source, tuple) else (
+      LOGS / source)
+  rows, notes = rows_of(path, **how)
+  assert kind is None or f"read as {kind}:" in "".join(notes), notes
+  found = [tuple(row.fields.get(name) for name in names.split())
+           for row in rows]
+  assert [row for row in found if row in expected] == expected
+  assert not isinstance(source, tuple) or len(found) == len(expected)
   for word in words:
     assert any(word in note for note in notes), notes
-  assert bool(words) or not any("torn" in note for note in notes)
+  for mark in ("torn", "right answer"):
+    assert (mark in "".join(words)) == (mark in "".join(notes)), notes
 
 
 def test_trl_mean_over_nothing_is_nan(write):
@@ -530,6 +528,24 @@ def test_tinker_evaluates_before_its_update(write, tmp_path):
       "group_size": 8, "groups_per_batch": 8,
       "remove_constant_reward_groups": True}))  # these are not in the count
   assert curve(rows_of(path)[0], "rollouts") == [(0,), (64,)]
+
+
+def test_tensorboard_events(tmp_path):
+  """AReaL's events count from 0; the evaluation is after the update."""
+  writer = tensorboardX.SummaryWriter(str(tmp_path))
+  for i, reward in enumerate((.25, .5, .75, .5)):
+    for name, value in (("ppo_actor/n_seqs", 8), ("rollout/reward", reward),
+                        ("eval-rollout/reward", reward + .125)):
+      writer.add_scalar(name, value, i)
+  writer.close()
+  (path,) = tmp_path.glob("*tfevents*")
+  rows, _ = rows_of(path, fixed={"n": 4})
+  assert curve(rows, "step", "rollouts", "avg") == [
+      (1, 8, .375), (2, 16, .625), (3, 24, .875), (4, 32, .625)]
+  path.write_bytes(path.read_bytes()[:-9])  # torn
+  assert len(rows_of(path, fixed={"n": 4})[0]) == 3
+  path.write_bytes(b"")
+  check(path, ["no scalars in the TensorBoard file"])
 
 
 def test_prime_rl_without_its_config(tmp_path):
@@ -641,6 +657,8 @@ BAD = [  # content, flags, words
     (ONE, dict(from_path="("), ["not a regular expression"]),
     (ONE, dict(fixed={"n": 8}, from_path=r"n(?P<n>\d)"),
      ["['n'] in --fixed and in --from_path"]),
+    ("model,step,avg\nq,1,0.5\n", dict(fixed=OURS | {"model": "x"}),
+     ["no line has a value of ['avg'] with {'model': 'x'}"]),
     # consoles
     (printed(**ROW) * 2, dict(fixed=SIZE, **TRAIN),
      ["no step", "--fixed=logging_steps="]),

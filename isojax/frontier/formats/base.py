@@ -6,6 +6,7 @@ import re
 
 from isojax.ledger import records
 
+SIZES = ("Bp", "batch", "n")  # settings that are sizes of a step
 METRICS = ("avg", "best", "worst")
 KNOWN = records.FIELDS["eval"]
 # Units of counts of the rollouts of a step.
@@ -24,8 +25,9 @@ class Format:
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training record -> patterns of its names, separated by spaces,
   # the preferred one first. Besides those of isojax.ledger.records: reward_std,
-  # reward_max, reward_min, zero_std (groups of equal rewards),
-  # response_length_max, mismatch_kl (sampler and trainer), loss, seconds.
+  # reward_max, reward_min, zero_std (share of groups of equal rewards),
+  # zero_std_count (their sum over names), response_length_max, mismatch_kl (of
+  # sampler and trainer), loss, seconds.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
@@ -64,30 +66,10 @@ class Format:
   caveat: str | None = None  # note for the user about the metrics
   unsure: tuple[str, ...] = ()  # options without which C has a note
 
-  @property
-  def prompts(self) -> str | None:
-    """The option for Bp."""
-    return self.settings.get("Bp")
-
-  @property
-  def batch(self) -> str | None:
-    """The option for Bp * n."""
-    return self.settings.get("batch")
-
-  @property
-  def group(self) -> str | None:
-    """The option for n."""
-    return self.settings.get("n")
-
-  @property
-  def model(self) -> str | None:
-    """The option for the model."""
-    return self.settings.get("model")
-
   def known_options(self) -> tuple[str, ...]:
     """The options that --fixed may contain."""
-    return tuple(filter(None, (self.prompts, self.batch, self.group,
-                               *self.options)))
+    return (*(self.settings[name] for name in SIZES if name in self.settings),
+            *self.options)
 
   def is_reward(self, name: str) -> bool:
     """Whether a name is a known trainer's reward of training rollouts."""

@@ -3,8 +3,8 @@
 from isojax.frontier.formats import base
 
 FIELDS = {
-    "reward": "rollout/reward_mean reward", "reward_std": "rollout/reward_std "
-    "group_reward_std", "kl": "kl", "entropy": "entropy_loss",
+    "reward": "rollout/reward_mean reward", "reward_std": "group_reward_std "
+    "rollout/reward_std", "kl": "kl", "entropy": "entropy_loss",
     "clip_fraction": "ppo_clip_ratio actor_clip_ratio",
     "loss": "policy_loss", "lr": "actor_lr", "grad_norm": "actor_grad_norm",
     "response_length": "rollout/response_length_mean response_length",
@@ -13,8 +13,16 @@ FIELDS = {
     "seconds": "timing/step_total", "seconds_sample": "timing/generation",
     "seconds_update": "timing/ppo_train"}
 
+def one_step(lines: list[dict]) -> None:
+  """Names the step of W&B's and TensorBoard's lines alike, in place."""
+  for line in lines:
+    for name in ("train/global_step", "eval/global_step", "Step"):
+      if name in line:
+        line["step"] = line[name]
+
+
 FORMAT = base.Format(
-    step=("step", "train/global_step", "global_step"),
+    step=("step",),
     metrics=({"avg": r"(?:eval/)?eval_(?P<set>.+)_pass1",
               "best": r"(?:eval/)?eval_(?P<set>.+)_pass(?P<k>(?!1$)\d+)"},),
     marks="(?:train/)?(?:policy_loss|actor_(?:lr|grad_norm)|ppo_kl|"
@@ -35,6 +43,7 @@ FORMAT = base.Format(
         "epochs": "train.num_episodes",
         "filter": "algo.dynamic_filtering_enable",
         "std": "algo.advantage.estimator"},
+    amend=one_step,
     console=r"[Gg]lobal[ _]step (?P<step>\d+)(?:: |, eval_metrics: )"
     r"(?P<values>\{[^{}]*\})",
     printed=(("rollout.batch_size", r"--rollout_batch_size[ =](\d+)"),

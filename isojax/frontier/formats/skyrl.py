@@ -22,6 +22,7 @@ FORMAT = base.Format(
     r"generate/.+|loss/avg_.+",
     fields={
         "reward": "reward/avg_raw_reward loss/avg_final_rewards",
+        "zero_std_count": "reward/num_zero_variance_filtered",
         "entropy": "policy/policy_entropy", "kl": "policy/policy_kl",
         "clip_fraction": "policy/loss_metrics/clip_ratio "
                          "policy/ppo_clip_ratio",

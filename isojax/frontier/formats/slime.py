@@ -38,7 +38,9 @@ FORMAT = base.Format(
     r"perf/(?:\w+_time|\w*tokens_per\w+|\w+_tflops)|rollout/step|eval/step",
     fields={
         # rollout/rewards are centered in their groups
-        "reward": "rollout/raw_reward", "entropy": "train/entropy_loss",
+        "reward": "rollout/raw_reward",
+        "zero_std_count": r"rollout/zero_std/count_.+",
+        "entropy": "train/entropy_loss",
         "kl": "train/kl_loss", "clip_fraction": "train/pg_clipfrac",
         "grad_norm": "train/grad_norm", "lr": "train/lr-pg_0",
         "loss": "train/pg_loss", "truncated": "rollout/truncated_ratio "

@@ -315,17 +315,18 @@ def printed_options(head: str, form: Format) -> dict:
   The command line, then the whole config, which is resolved, count before
   numbers beside an option's name, which may have several values.
   """
-  wanted = (*form.known_options(), form.model)
-  found = {name: {value.strip("'")} for name, value in ASSIGNED.findall(head)
+  wanted = (*form.settings.values(), *form.options)
+  found = {name: {_scalar(value) or value.strip("'")}
+           for name, value in ASSIGNED.findall(head)
            if name in wanted}  # the last one counts, as in hydra
   found |= {name: {value} for name, value in _config(head)
             if name in wanted and value is not None}
   # --n-samples-per-prompt 8, 'n': 8, n = 8, Megatron's `n ...... 8`
   beside = [(name, r"(?<![\w.])" + re.escape(name).replace("_", "[-_]")
-             + r"['\"]?(?:[=: ]| \.+ )+(\d+)\b")
-            for name in form.known_options()]
+             + r"['\"]?(?:[=: ]| \.+ )+([-+\d.e]+)\b") for name in wanted]
   for name, pattern in (*beside, *form.printed):
-    if values := {int(value) for value in re.findall(pattern, head)}:
+    values = {_scalar(value) for value in re.findall(pattern, head)} - {None}
+    if values:
       found.setdefault(name, values)
   return found
 
@@ -357,8 +358,8 @@ def _config(head: str):
 
 def _scalar(text: str):
   """A number or text of a printed dict; None for None and the rest."""
-  try:
+  with contextlib.suppress(ValueError, SyntaxError):
     value = ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError):
-    return None
-  return value if isinstance(value, (int, float, str)) else None
+    if isinstance(value, (int, float, str)):
+      return value
+  return None

@@ -1,0 +1,92 @@
+"""One run of any trainer is read step by step, under the names of records."""
+
+import pathlib
+
+import pytest
+
+from isojax.errors import InputError
+from isojax.frontier import formats, series
+from isojax.frontier.fields import Reading
+
+ROOT = pathlib.Path(__file__).parents[2]
+LOGS = ROOT / "tests/data/logs"
+REAL = ROOT / "isojax/assets/logs"
+
+
+@pytest.mark.parametrize("name, trainer, train, evals, last", [
+    ("verl/gsm8k_grpo.jsonl", "verl", 5, 6, dict(
+        step=5, reward=.2, grad_norm=.31, response_length=410.5,
+        seconds_sample=20.5)),
+    ("trl/trainer_state.json", "trl", 2, 3, dict(
+        step=3, reward=.6, reward_std=.3, zero_std=.25, entropy=.41, lr=1e-6,
+        response_length=212.25, seconds=10.5)),
+    # three batches of 136, 130 and 128 rollouts, and 150
+    ("prime-rl/metrics.jsonl", "prime-rl", 4, 5, dict(
+        step=4, Bp=16, n=8, rollouts=544, seconds=88.5)),
+    ("skyrl/console.log", "skyrl", 4, 3, dict(
+        step=4, Bp=16, n=4, rollouts=256, reward=.5, entropy=.5, kl=.0125,
+        clip_fraction=.0625, grad_norm=.25, response_length=212.5,
+        response_length_max=512, seconds=40)),
+    ("areal/trainer.log", "areal", 3, 3, dict(
+        step=3, Bp=16, n=4, rollouts=192, reward=.5, truncated=.125,
+        entropy=.5, clip_fraction=.0625, seconds_update=10.25)),
+    ("openrlhf/train.log", "openrlhf", 6, 3, dict(
+        step=6, Bp=16, n=4, rollouts=464, reward=.75, reward_std=.25,
+        truncated=.125, kl=.0125, grad_norm=.25, seconds=37.75)),
+    # 6 of 16 groups have equal rewards
+    ("slime/train.log", "slime", 4, 3, dict(
+        step=4, Bp=16, n=4, rollouts=256, reward=.625, zero_std=.375,
+        entropy=.5, logp_gap=.0125, truncated=.125, seconds=30.75)),
+    ("roll/stdout.log", "roll", 5, 3, dict(
+        step=5, Bp=16, n=4, rollouts=320, reward=.75, all_wrong=.25,
+        all_right=.125, entropy=.5, grad_norm=.25, response_length=212.5)),
+    (REAL / "tinker_metrics.jsonl", "tinker", 4, 0, dict(
+        step=4, all_wrong=0, all_right=.74, lr=1e-4)),
+    # a table of no known trainer, with generic names
+    (REAL / "rasbt_tracking.csv", "table", 13, 10, dict(
+        step=500, reward=.125, response_length=762.25)),
+    ("isojax/records.jsonl", "isojax", 3, 3, dict(
+        step=3, Bp=4, n=8, rollouts=96, all_wrong=.5, kl=None)),
+])
+def test_runs_are_read_without_flags(name, trainer, train, evals, last):
+  log = series.read(str(LOGS / name))
+  assert (log.trainer, len(log.train), len(log.evals)) == (
+      trainer, train, evals)
+  assert {field: log.train[-1][field] for field in last} == pytest.approx(last)
+
+
+def test_a_file_of_several_runs_needs_one():
+  path = str(LOGS / "table/curves.csv")
+  with pytest.raises(InputError, match="choose one of a, b"):
+    series.read(path)
+  lines = series.read(path, run="b").evals
+  assert [line["best"] for line in lines] == [.5, .75, .75]
+
+
+def test_constants_of_a_reading_are_used():
+  path = str(LOGS / "verl/gsm8k_grpo.jsonl")
+  log = series.read(path, Reading(fixed={"Bp": 2, "n": 4}))
+  assert [line["rollouts"] for line in log.train] == [8, 16, 24, 32, 40]
+  assert log.settings["n"] == "actor_rollout_ref.rollout.n"
+
+
+def test_settings_are_words_of_the_contract():
+  known = {"Bp", "batch", "n", "model", "lr", "kl", "clip_low", "clip_high",
+           "entropy", "max_tokens", "max_prompt", "temperature", "epochs",
+           "minibatch", "filter", "std"}
+  for kind, form in formats.FORMATS.items():
+    assert form.settings.keys() <= known, kind
+    assert not form.marks or form.settings and form.fields, kind
+
+
+def test_printed_settings_are_options(tmp_path):
+  path = tmp_path / "run.log"
+  path.write_text(
+      "python3 -m verl.trainer.main_ppo data.train_batch_size=32 "
+      "actor_rollout_ref.actor.ppo_mini_batch_size=8 "
+      "actor_rollout_ref.actor.optim.lr=1e-6\n"
+      "step:1 - critic/score/mean:0.5 - actor/lr:1e-06\n")
+  assert series.read(str(path)).options == {
+      "data.train_batch_size": 32,
+      "actor_rollout_ref.actor.ppo_mini_batch_size": 8,
+      "actor_rollout_ref.actor.optim.lr": 1e-6}
