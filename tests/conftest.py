@@ -90,6 +90,12 @@ def random_params(model):
   return jax.tree.map_with_path(bump, params)
 
 
+def assert_close(got, want, **tolerance):
+  """Compares all leaves of two trees."""
+  jax.tree.map(functools.partial(np.testing.assert_allclose, **tolerance), got,
+               want)
+
+
 def put(tree, like):
   """Copies arrays to the devices of others, or of abstract ones."""
   return jax.tree.map(

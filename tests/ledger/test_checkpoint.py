@@ -73,6 +73,12 @@ def restore(store, model, **more):
   return found and found[:2]
 
 
+def save(store, state, *steps, keep=2):
+  with checkpoint.open_manager(store, keep=keep) as manager:
+    for step in steps:
+      checkpoint.save(manager, step, state, "abc")
+
+
 def data_file(step):
   """The file that holds the values; small ones stand in it inline."""
   return next(p for p in (pathlib.Path(step) / "state/d").iterdir())
@@ -126,8 +132,7 @@ def test_the_records_reach_the_checkpoint(store, model, states, reach, step,
   assert sorted(os.listdir(store)) == left
   assert sorted(os.listdir(os.path.dirname(store))) == ["checkpoints", *(
       f"checkpoints-damaged-{each}" for each in (3, 5) if each > reach)]
-  with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 5 if step != 5 else 7, states[5], "abc")
+  save(store, states[5], 5 if step != 5 else 7)
 
 
 def test_a_step_that_was_being_deleted_is_deleted(store, model):
@@ -141,8 +146,11 @@ def test_a_step_that_was_being_deleted_is_deleted(store, model):
       "checkpoints", "checkpoints-damaged-2"]
 
 
-def cut(path):
-  os.truncate(path, path.stat().st_size // 2)
+def test_checksums_depend_on_where_a_value_is():
+  x = jnp.arange(6.0).reshape(2, 3)
+  same, *moved = checkpoint._checksums([x, x[::-1], x[:, ::-1], x.T])
+  assert same == checkpoint._checksums([x + 0])[0]
+  assert all(same != each for each in moved)
 
 
 def flip(path):
@@ -151,78 +159,64 @@ def flip(path):
   path.write_bytes(bytes(data))
 
 
-def test_checksums_depend_on_where_a_value_is():
-  x = jnp.arange(6.0).reshape(2, 3)
-  same, *moved = checkpoint._checksums([x, x[::-1], x[:, ::-1], x.T])
-  assert same == checkpoint._checksums([x + 0])[0]
-  assert all(same != each for each in moved)
-
-
 def other_checksum(step):
-  meta = step / "meta/metadata"
-  saved = json.loads(meta.read_text())
-  saved["checksum"][".params['norm']"] ^= 1
-  meta.write_text(json.dumps(saved))
-
-
-def copy_of_another(step):
-  shutil.rmtree(step)
-  shutil.copytree(step.with_name("3"), step)
-
-
-def as_file(step):
-  shutil.rmtree(step)
-  step.write_text("mine")
-
-
-def dangling(step):
-  shutil.rmtree(step)
-  step.symlink_to("/nowhere")
+  meta = json.loads((step / "meta/metadata").read_text())
+  meta["checksum"][".params['norm']"] ^= 1
+  (step / "meta/metadata").write_text(json.dumps(meta))
 
 
 def foreign(step):
-  shutil.rmtree(step, ignore_errors=True)
   step.mkdir()
   (step / "thesis.tex").write_text("mine")
 
 
-@pytest.mark.parametrize("damage", [
-    lambda step: cut(data_file(step)), lambda step: flip(data_file(step)),
-    lambda step: shutil.rmtree(step / "state"),
-    lambda step: (step / "meta/metadata").unlink(),
-    lambda step: (step / "meta/metadata").write_text("[]"),
-    other_checksum, copy_of_another, as_file, dangling, foreign,
-], ids=["cut", "flipped bit", "no state", "no meta", "list", "checksum",
-        "copy", "file", "link", "foreign"])
+EDITED = {
+    "cut": lambda step: os.truncate(data_file(step), 99),
+    "flipped bit": lambda step: flip(data_file(step)),
+    "no state": lambda step: shutil.rmtree(step / "state"),
+    "no meta": lambda step: (step / "meta/metadata").unlink(),
+    "list": lambda step: (step / "meta/metadata").write_text("[]"),
+    "checksum": other_checksum}
+REPLACED = {
+    "copy": lambda step: shutil.copytree(step.with_name("3"), step),
+    "file": lambda step: step.write_text("mine"),
+    "link": lambda step: step.symlink_to("/nowhere"),
+    "foreign": foreign}
+
+
+def damage(store, number, name):
+  step = pathlib.Path(store) / str(number)
+  if name in REPLACED:
+    shutil.rmtree(step)
+  (EDITED | REPLACED)[name](step)
+
+
+@pytest.mark.parametrize("name", [*EDITED, *REPLACED])
 def test_damaged_newest_falls_back_and_is_kept_aside(
-    store, model, states, damage, caplog):
-  damage(pathlib.Path(store) / "5")
+    store, model, states, name, caplog):
+  damage(store, 5, name)
   step, state = restore(store, model)
   assert step == 3
   assert_bits(state, states[3])
   assert os.path.lexists(f"{store}-damaged-5")
   assert "step 5 is damaged" in caplog.text
-  with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 5, states[5], "abc")  # the place is free again
+  save(store, states[5], 5)  # the place is free again
   assert restore(store, model)[0] == 5
 
 
-@pytest.mark.parametrize("damage", [
-    dangling, foreign, lambda step: (step / "meta/metadata").unlink()],
-                         ids=["link", "foreign", "no meta"])
-def test_a_damaged_older_one_is_set_aside(store, model, states, damage):
+@pytest.mark.parametrize("name", ["link", "foreign", "no meta"])
+def test_a_damaged_older_one_is_set_aside(store, model, states, name):
   """The manager would delete it when it saves more."""
-  damage(pathlib.Path(store) / "3")
+  damage(store, 3, name)
   assert restore(store, model)[0] == 5
-  with checkpoint.open_manager(store, keep=1) as manager:
-    checkpoint.save(manager, 7, states[5], "abc")
+  save(store, states[5], 7, keep=1)
   assert os.listdir(store) == ["7"]
   assert os.path.lexists(f"{store}-damaged-3")
 
 
 def test_all_damaged_is_an_error_and_nothing_is_moved(store, model):
-  for step in ("3", "5"):
-    cut(data_file(pathlib.Path(store) / step))
+  for step in (3, 5):
+    damage(store, step, "cut")
   with pytest.raises(InputError, match="no checkpoint could be read"):
     restore(store, model)
   assert {"3", "5"} <= set(os.listdir(store))
@@ -243,8 +237,7 @@ def test_only_old_steps_and_what_a_killed_save_left_are_deleted(store, states):
            "my.orbax-checkpoint-tmp", "mine", "07"]
   for name in names:
     os.mkdir(f"{store}/{name}")
-  with checkpoint.open_manager(store, keep=2) as manager:
-    checkpoint.save(manager, 7, states[5], "abc")
+  save(store, states[5], 7)
   assert {"my.orbax-checkpoint-tmp", "mine", "07"} < set(os.listdir(store))
   assert not {"3", *names[:2]} & set(os.listdir(store))
 
@@ -272,27 +265,43 @@ def test_another_model_is_not_damage(store, model, other, difference):
   assert os.listdir(os.path.dirname(store)) == ["checkpoints"]
 
 
-SAVING = """
-import sys
-import jax, jax.numpy as jnp
+SAVING = '''"""Saves."""
+import jax
+import jax.numpy as jnp
+from isojax import cli
 from isojax.ledger import checkpoint
 from isojax.types import TrainState
-with checkpoint.open_manager(sys.argv[1], keep=2) as manager:
-  for step in range(1, 1000):
-    key = jax.random.key(step)
-    state = TrainState(step=jnp.int32(step), opt_state=(), params={
-        name: jax.random.normal(jax.random.fold_in(key, i), (256, 512))
-        for i, name in enumerate("abcd")})
-    checkpoint.save(manager, step, state, "abc")
-    print(step, flush=True)
-"""
+
+def main(argv):
+  """Saves."""
+  with checkpoint.open_manager(argv[1], keep=2) as manager:
+    for step in range(1, 1000):
+      key = jax.random.key(step)
+      checkpoint.save(manager, step, TrainState(
+          step=jnp.int32(step), opt_state=(), params={
+              name: jax.random.normal(jax.random.fold_in(key, i), (256, 512))
+              for i, name in enumerate("abcd")}), "abc")
+      print(step, flush=True)
+
+if __name__ == "__main__":
+  cli.run(main, words=True)
+'''
+
+
+@pytest.fixture
+def saving(tmp_path_factory, monkeypatch):
+  """A command that saves to a folder until it is ended."""
+  script = tmp_path_factory.mktemp("saving") / "saving.py"
+  script.write_text(SAVING)
+  monkeypatch.setenv("PYTHONPATH", os.getcwd())
+  return [sys.executable, str(script)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
+def test_killed_while_saving_leaves_whole_steps(seed, saving, tmp_path):
   store = str(tmp_path / "checkpoints")
-  with subprocess.Popen([sys.executable, "-c", SAVING, store],
-                        stdout=subprocess.PIPE, text=True) as process:
+  with subprocess.Popen([*saving, store], stdout=subprocess.PIPE,
+                        text=True) as process:
     seen = int(process.stdout.readline())
     time.sleep(random.Random(seed).uniform(0.1, 0.6))
     process.kill()
@@ -316,31 +325,9 @@ def test_killed_while_saving_leaves_whole_steps(seed, tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["checkpoints"]  # none was damaged
 
 
-FULL = '''"""Saves."""
-import jax
-import jax.numpy as jnp
-from isojax import cli
-from isojax.ledger import checkpoint
-from isojax.types import TrainState
-
-def main(argv):
-  """Saves."""
-  with checkpoint.open_manager(argv[1], keep=2) as manager:
-    for step in (1, 2):
-      checkpoint.save(manager, step, TrainState(
-          step=jnp.int32(step), params={"a": jax.random.normal(
-              jax.random.key(step), (512, 512))},
-          opt_state=()), "abc")
-
-if __name__ == "__main__":
-  cli.run(main, words=True)
-'''
-
-
 @pytest.mark.parametrize("options", ["nr_inodes=4", "size=200k"])
-def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
+def test_a_full_disk_ends_the_process_with_one_line(saving, tmp_path, options):
   """orbax's threads would wait ten minutes for a folder that was not made."""
-  (tmp_path / "full.py").write_text(FULL)
   (tmp_path / "disk").mkdir()
   mount = f"mount -t tmpfs -o {options} tmpfs {tmp_path}/disk"
   private = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
@@ -348,9 +335,8 @@ def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
       [*private, mount], capture_output=True).returncode:
     pytest.skip("needs a file system of its own")
   done = subprocess.run(
-      [*private, f"{mount} && exec {sys.executable} {tmp_path}/full.py "
-       f"{tmp_path}/disk/store"], capture_output=True, text=True, timeout=60,
-      env=os.environ | {"PYTHONPATH": os.getcwd()})
+      [*private, f"{mount} && exec {' '.join(saving)} {tmp_path}/disk/store"],
+      capture_output=True, text=True, timeout=60)
   assert done.returncode == 2, done.stderr
   (line,) = done.stderr.splitlines()
   assert "a checkpoint could not be written (" in line
@@ -359,6 +345,5 @@ def test_a_full_disk_ends_the_process_with_one_line(tmp_path, options):
 
 def test_a_declined_save_is_an_error(store, states):
   """orbax returns False and writes nothing for a step it has passed."""
-  with (checkpoint.open_manager(store, keep=2) as manager,
-        pytest.raises(RuntimeError, match="step 4 was not saved")):
-    checkpoint.save(manager, 4, states[3], "abc")
+  with pytest.raises(RuntimeError, match="step 4 was not saved"):
+    save(store, states[3], 4)

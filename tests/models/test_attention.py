@@ -17,7 +17,7 @@ from isojax.rl import head as head_lib
 from isojax.rl import packing
 from isojax.types import Prompts, Rollouts
 from launch import topology as topology_lib
-from tests.conftest import make_model, random_params, RICH, TINY
+from tests.conftest import assert_close, make_model, random_params, RICH, TINY
 
 B, T, N, K, H, S = 2, 131, 4, 2, 64, 37
 MESH = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=1, tensor=1))
@@ -42,22 +42,25 @@ def packed():
 def operands(dtype=np.float32):
   random = np.random.default_rng(0)
   make = lambda *shape: jnp.asarray(random.normal(size=shape), dtype)
-  return (make(B, T, N, H), make(B, K, H, S + T), make(B, K, S + T, H),
-          make(B, T, N, H))
-
-
-def value_and_gradients(attend):
-  """Of a random sum of what attention gives; attend(q, k, v)."""
-  *qkv, weight = operands()
-  def total(*qkv):
-    out = attend(*qkv)
-    return jnp.sum(out * weight), out
-  return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*qkv)
+  return make(B, T, N, H), make(B, K, H, S + T), make(B, K, S + T, H)
 
 
 def attended(kernel, seen, cap=None, mesh=MESH, window=None):
   return functools.partial(attention.attend, seen=seen, scale=0.2, cap=cap,
                            window=window, kernel=kernel, mesh=mesh)
+
+
+def value_and_gradients(attend, qkv, weight):
+  def total(*qkv):
+    out = attend(*qkv) * weight
+    return jnp.sum(out), out
+  return jax.grad(total, (0, 1, 2), has_aux=True)(*qkv)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="cap")
+def gradients(kernel, seen, qkv, weight=1.0, *, cap=None):
+  """((dq, dk, dv), what attention gives)."""
+  return value_and_gradients(attended(kernel, seen, cap), qkv, weight)
 
 
 def test_what_is_seen_by_hand():
@@ -120,13 +123,6 @@ def test_splash_computes_only_the_blocks_that_are_seen():
   make = lambda *shape: random.normal(size=shape).astype(np.float32)
   q, k, v = make(3, T, 2, 8), make(3, 1, 8, L), make(3, 1, L, 8)
 
-  @jax.jit
-  def gradients(q, k, v):
-    def total(*qkv):
-      out = attended("splash", seen)(*qkv)
-      return jnp.sum(out), out
-    return jax.grad(total, (0, 1, 2), has_aux=True)(q, k, v)
-
   def reached(x, axis):
     lost = np.isnan(np.moveaxis(x, axis, 1)).reshape(3, x.shape[axis], -1)
     return np.add.reduceat(lost.any(2), np.arange(0, x.shape[axis], 128), 1) > 0
@@ -135,13 +131,13 @@ def test_splash_computes_only_the_blocks_that_are_seen():
   for j in range(6):
     lost = v.copy()
     lost[:, :, 128 * j:128 * (j + 1)] = np.nan
-    (dq, _, _), out = gradients(q, k, lost)
+    (dq, _, _), out = gradients("splash", seen, (q, k, lost))
     np.testing.assert_array_equal(reached(out, 1), table[:, :, j])
     np.testing.assert_array_equal(reached(dq, 1), table[:, :, j])
   for i in range(4):
     lost = q.copy()
     lost[:, 128 * i:128 * (i + 1)] = np.nan
-    (_, dk, dv), _ = gradients(lost, k, v)
+    (_, dk, dv), _ = gradients("splash", seen, (lost, k, v))
     np.testing.assert_array_equal(reached(dk, 3), table[:, i])
     np.testing.assert_array_equal(reached(dv, 2), table[:, i])
 
@@ -152,13 +148,6 @@ def test_splash_of_any_packing_is_the_einsum():
   make = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
   qkv = make(rows, T, N, H), make(rows, K, H, S + T), make(rows, K, S + T, H)
 
-  @functools.partial(jax.jit, static_argnums=(0, 1))
-  def gradients(kernel, cap, seen, weight):
-    def total(*qkv):
-      out = attended(kernel, seen, cap)(*qkv) * weight
-      return jnp.sum(out), out
-    return jax.grad(total, (0, 1, 2), has_aux=True)(*qkv)
-
   for prompts, count, cap in (
       ([0, 1, S], 1, None), ([128, 129, 77], 4, None), ([3, 90, 0], 9, 2.0)):
     tokens = random.integers(1, T + 1, rows)
@@ -166,16 +155,15 @@ def test_splash_of_any_packing_is_the_einsum():
     seen = answers(S, T, prompts, starts, tokens.tolist())
     weight = make(rows, T, N, H) * (
         np.arange(T)[None] < tokens[:, None])[..., None, None]
-    splash, einsum = (gradients(kernel, cap, seen, weight)
+    splash, einsum = (gradients(kernel, seen, qkv, weight, cap=cap)
                       for kernel in ("splash", "einsum"))
-    for x, y in zip(*map(jax.tree.leaves, (splash, einsum)), strict=True):
-      np.testing.assert_allclose(x, y, atol=1e-5)
+    assert_close(splash, einsum, atol=1e-5)
 
 
 def test_splash_on_a_mesh_is_the_einsum():
   """Prompts, rows on two devices and heads on two."""
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
-  q, _, v, _ = operands()
+  q, _, v = operands()
   k = jnp.asarray(np.random.default_rng(1).normal(size=(B, K, H, T)), q.dtype)
   seen = Seen(0, None, None, None)
   ours, plain = (jax.jit(attended(kernel, seen, mesh=mesh))(
@@ -212,29 +200,25 @@ def test_an_update_with_splash_is_one_with_the_einsum():
   ours, plain = gradient("splash"), gradient("einsum")
   assert batch.tokens_RxW.shape == (4, T)
   assert batch.mask_RxW.sum(axis=1).max() > T - 3
-  for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
-    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3)
+  assert_close(ours, plain, rtol=1e-4, atol=1e-3)
 
 
 def test_what_jax_is_given_is_the_einsum():
-  """Its own products instead of cuDNN, which needs a GPU."""
-  window = 7
-  mask = attention.windowed(packed().mask(B, T), window)
-  ours = value_and_gradients(lambda *qkv: attention.of_jax(
-      *qkv, mask, 0.2, MESH, implementation="xla"))
-  plain = value_and_gradients(attended("einsum", packed(), window=window))
-  for x, y in zip(*map(jax.tree.leaves, (ours, plain)), strict=True):
-    np.testing.assert_allclose(x, y, atol=1e-5)
+  """Its own products instead of cuDNN, which needs a GPU.
 
-
-def test_prompts_of_jax_are_the_einsum():
-  """Without a mask; of 131 tokens, which are padded to 132."""
-  seen = Seen(0, None, None, None)
-  q, k, v, _ = operands()
+  Prompts have no mask; their 131 tokens are padded to 132.
+  """
+  q, k, v = operands()
+  weight = np.random.default_rng(1).normal(size=q.shape).astype(np.float32)
+  of_jax = lambda mask: lambda *qkv: attention.of_jax(
+      *qkv, mask, 0.2, MESH, implementation="xla")
+  mask = attention.windowed(packed().mask(B, T), 7)
+  ours, plain = (jax.jit(functools.partial(value_and_gradients, attend))(
+      (q, k, v), weight) for attend in (
+          of_jax(mask), attended("einsum", packed(), window=7)))
+  assert_close(ours, plain, atol=1e-5)
   ours, plain = (jax.jit(attend)(q, k[..., :T], v[:, :, :T]) for attend in (
-      lambda *qkv: attention.of_jax(
-          *qkv, None, 0.2, MESH, implementation="xla"),
-      attended("einsum", seen)))
+      of_jax(None), attended("einsum", Seen(0, None, None, None))))
   np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 
@@ -242,7 +226,7 @@ def test_cudnn_has_no_mask_for_prompts(monkeypatch):
   monkeypatch.setattr(
       "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
       lambda: 91300)
-  q, k, v, _ = operands(jnp.bfloat16)
+  q, k, v = operands(jnp.bfloat16)
   attend = lambda seen, window=None: jax.jit(
       attended("cudnn", seen, window=window)).trace(
           q, k[..., :T], v[:, :, :T]).lower(
@@ -266,7 +250,7 @@ def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
     total = lambda *qkv: jnp.sum(
         attended(kernel, packed(), mesh=mesh)(*qkv))
     return jax.jit(jax.grad(total, (0, 1, 2))).trace(
-        *operands(jnp.bfloat16)[:3]).lower(
+        *operands(jnp.bfloat16)).lower(
             lowering_platforms=("cuda",)).as_text()
 
   ours, plain = program("cudnn"), program("einsum")
@@ -282,7 +266,7 @@ def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
 @pytest.mark.parametrize("kernel", ["splash", "cudnn"])
 def test_few_tokens_and_masks_take_the_einsum(kernel):
   """As decoding does."""
-  q, k, v, _ = operands()
+  q, k, v = operands()
   mask = packed().mask(B, T)
   np.testing.assert_array_equal(
       *(jax.jit(attended(name, mask))(q, k, v) for name in (kernel, "einsum")))

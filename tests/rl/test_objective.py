@@ -8,7 +8,7 @@ import pytest
 
 from configs import grpo as base_config
 from isojax.errors import InputError
-from isojax.rl import advantages, algorithm, objective, selection
+from isojax.rl import algorithm, objective, selection
 from isojax.rl import critic as critic_lib
 from isojax.types import Rollouts
 
@@ -90,14 +90,6 @@ def rollouts():
   return Rollouts(
       np.zeros((8, 10), np.int32), LENGTH.reshape(-1), np.ones(8, bool),
       np.zeros((8, 10), np.float32), np.zeros(8, np.float32))
-
-
-def test_terms_of_all_rollouts():
-  got = algorithm.of_all(REWARD, rollouts(), LOSS)
-  np.testing.assert_array_equal(got["advantage"], advantages.group_norm(
-      REWARD, EVERY, ddof=0, eps=1e-6).reshape(-1))
-  assert (got["policy_weight"] == 1 / 35).all()
-  assert (got["regularizer_weight"] == 1 / 35).all()
 
 
 @pytest.mark.parametrize("normalise, advantage", [

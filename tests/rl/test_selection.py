@@ -104,37 +104,6 @@ def test_percentile_ranks(n, m, ranks):
       n - 1 - rank for rank in ranks)
 
 
-def test_random_takes_the_smallest_numbers():
-  uniform = [[0.5, 0.1, 0.9, 0.3], [0.2, 0.8, 0.7, 0.6]]
-  assert indices(selection.random(
-      np.zeros((2, 4)), np.ones((2, 4), bool), uniform, m=2)).tolist() == [
-          [1, 3], [0, 3]]
-
-
-def test_random_chooses_each_rollout_equally_often():
-  """2 of 5, 20,000 groups: each 8,000 times, standard deviation 69."""
-  uniform = np.random.default_rng(0).random((20_000, 5))
-  index = indices(selection.random(
-      np.zeros(uniform.shape), np.ones(uniform.shape, bool), uniform, m=2))
-  assert abs(np.bincount(index.reshape(-1)) - 8000).max() < 300
-
-
-@pytest.mark.parametrize("name", list(selection.SELECTIONS))
-def test_m_of_n_keeps_everything_in_order(name):
-  reward = [[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
-  assert kept(name, reward, 3).tolist() == [[0, 1, 2]] * 2
-
-
-@pytest.mark.parametrize("name", [
-    n for n in selection.SELECTIONS if n != "all"])
-@pytest.mark.parametrize("n, m", [(7, 1), (7, 3), (8, 7)])
-def test_nothing_is_kept_twice(name, n, m):
-  reward = np.random.default_rng(1).integers(0, 3, (50, n)) / 2
-  index = kept(name, reward, m)
-  assert index.shape == (50, m) and (np.diff(index, axis=1) > 0).all()
-  assert index.min() >= 0 and index.max() < n
-
-
 # Groups of 4, 3, 2 and 1; 9 and .0 are padding.
 RAGGED = np.array([[1.0, 0, 2, 3], [0, 2, 1, 9], [0, 1, 9, 9], [5, 9, 9, 9]])
 REAL = np.arange(4)[None] < np.array([[4], [3], [2], [1]])
@@ -149,6 +118,8 @@ UNIFORM = np.array([[.5, .1, .4, .2], [.8, .9, .7, .0], [.6, .3, .0, .0],
     # Of 4 the ranks 1 and 3; of 3 floor(3/4) = 0 and floor(9/4) = 2.
     ("percentile", 2, [[0, 3], [0, 1], [0, 1], [0]]),
     ("random", 2, [[1, 3], [0, 2], [0, 1], [0]]),
+    ("random", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]]),
+    ("max_reward", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]]),
     ("max_reward", 3, [[0, 2, 3], [0, 1, 2], [0, 1], [0]]),
     ("max_variance", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]]),
     ("percentile", 5, [[0, 1, 2, 3], [0, 1, 2], [0, 1], [0]])])

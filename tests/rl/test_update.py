@@ -19,7 +19,7 @@ from isojax.rl import optimizer as optimizer_lib
 from isojax.rl import sizes as sizes_lib
 from isojax.rl import update as update_lib
 from isojax.types import Batch, Prompts, Rollouts
-from tests.conftest import columns, make_model, RICH, TINY
+from tests.conftest import assert_close, columns, make_model, RICH, TINY
 from tests.rl.batches import (
   assembled,
   Bp,
@@ -58,12 +58,8 @@ def whole(params):
 
 
 def assert_same(got, want):
-  for (path, a), b in zip(jax.tree.leaves_with_path(got[0]),
-                          jax.tree.leaves(want[0])):
-    np.testing.assert_allclose(a, b, atol=3e-6, err_msg=str(path))
-  for name in want[1]:
-    np.testing.assert_allclose(got[1][name], want[1][name], rtol=2e-5,
-                               err_msg=name)
+  assert_close(got[0], want[0], atol=3e-6)
+  assert_close(got[1], want[1], rtol=2e-5)
 
 
 def take(tree, index):
@@ -145,13 +141,13 @@ ADVANTAGE = make_data()[2]
 
 def test_lr_factor_scales_the_change_but_no_state(params):
   plain, _ = after(params, ADVANTAGE)
-  changed = lambda state: jax.tree.map(np.subtract, state.params, params)
   for factor in (1.0, 2.0):
     state, _ = after(params, ADVANTAGE, lr_factor=np.float32(factor))
-    jax.tree.map(lambda x, y, factor=factor: np.testing.assert_allclose(
-        x, factor * y, rtol=1e-3, atol=1e-7), changed(state), changed(plain))
-    jax.tree.map(np.testing.assert_array_equal, state.opt_state,
-                 plain.opt_state)
+    change = jax.tree.map(
+        lambda x, start, factor=factor: start + factor * (x - start),
+        plain.params, params)
+    assert_close(state.params, change, rtol=1e-6, atol=1e-7)
+    assert_close(state.opt_state, plain.opt_state, rtol=0)
 
 
 def test_without_any_gradient_adamw_is_skipped(params):
@@ -160,16 +156,15 @@ def test_without_any_gradient_adamw_is_skipped(params):
   once, metrics = after(params, ADVANTAGE)
   skipped, none = after(params, ADVANTAGE, nothing)
   assert (once.step, skipped.step) == (1, 2)
-  jax.tree.map(np.testing.assert_array_equal,
-               (skipped.params, skipped.opt_state),
-               (once.params, once.opt_state))
+  assert_close((skipped.params, skipped.opt_state),
+               (once.params, once.opt_state), rtol=0)
   assert none.keys() == metrics.keys()
   assert none.pop("finite") and not any(none.values())
   twice, _ = after(params, ADVANTAGE, ADVANTAGE)
   late, _ = after(params, ADVANTAGE, nothing, ADVANTAGE)
   assert late.step == 3
-  jax.tree.map(np.testing.assert_array_equal,
-               (late.params, late.opt_state), (twice.params, twice.opt_state))
+  assert_close((late.params, late.opt_state), (twice.params, twice.opt_state),
+               rtol=0)
   assert any((a != b).any() for a, b in zip(
       jax.tree.leaves(late.params), jax.tree.leaves(once.params)))
 
@@ -404,8 +399,7 @@ def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
       chunk, *args, mesh=model.mesh))(hidden, weight, rest)
   want_grads, want = jax.jit(jax.grad(plain, argnums=(0, 1), has_aux=True))(
       hidden, weight, rest)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
-               (sums, tuple(grads)), (want, want_grads))
+  assert_close((sums, tuple(grads)), (want, want_grads), atol=1e-4)
   assert np.abs(want_grads[1]).max() > 0.1
 
 

@@ -197,24 +197,3 @@ def test_an_error_leaves_the_flight_as_it_is(model, params, batches):
     sample(1, state, ended)
   jax.tree.map(np.testing.assert_array_equal,
                sample(1, state, lambda *_: None)[0], batches[1])
-
-
-def test_allocations_compile_nothing_twice(model, params):
-  sampler = make_sampler(model, slots=16)
-  calls = (sampler.prefill, sampler.insert, sampler.resize, sampler.decode)
-
-  def sample(Bp, n, k):
-    state = flight.nothing(sampler.made_by)
-    for version in range(3):
-      _, state = engine.next_batch(
-          sampler, params, state, make_source(n, Bp, 3), flight.Rule(Bp, k),
-          version=version, temperature=1.0, top_p=1.0, ended=lambda *_: None)
-
-  for Bp, n, k in [(1, 1, 1), (2, 5, 1), (3, 8, 2), (1, 16, 2), (5, 3, 1)]:
-    sample(Bp, n, k)
-  sizes = [call._cache_size() for call in calls]
-  sample(4, 6, 3)
-  sample(7, 2, 1)
-  assert [call._cache_size() for call in calls][3] == sizes[3] <= (
-      len(sampler.sizes.rows) * len(sampler.sizes.lengths))
-  assert sampler.prefill._cache_size() <= len(sampler.sizes.sequences)

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from configs import easy
-from isojax import components, preemption, rng
-from isojax import rollouts as rollouts_lib
-from isojax import step as step_lib
+from isojax import rng
 from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
@@ -20,7 +17,6 @@ from isojax.rl import update as update_lib
 from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt
 from isojax.types import Rollouts
-from tests import few
 from tests.conftest import make_model, placed
 from tests.rl.batches import PLAIN
 from tests.sampling import samples
@@ -215,35 +211,3 @@ def test_phrases_that_cannot_be_inserted(tokenizer, changes, message):
 def test_sections_that_say_nothing_are_refused(fields, message):
   with pytest.raises(InputError, match=message):
     dataclasses.replace(interrupt.OFF, **fields)
-
-
-def test_a_step_is_interrupted_and_an_evaluation_is_not():
-  """Of the embedded policy, with texts that become tokens at the start."""
-  config = easy.get_config()
-  config.update(
-      task=dict(stratum=few.easy(24, 4)), alloc=dict(Bp=4, n=4, M=2),
-      sampler=dict(slots=24, interrupt=dict(
-          phrase="-1", unless="=", low=3, high=6)))
-  context = components.prepare(config)
-  params, stop = components.base_params(context), preemption.Stop()
-  with rollouts_lib.grading(context) as grader:
-    got = rollouts_lib.sample_step(
-        context, grader, params, None, step=1, n=4, left=1000,
-        solved_D=np.zeros(24, bool), stop=stop)
-    never = rollouts_lib.sample_problems(
-        context, grader, params, context.stratum.validation,
-        context.validation, 4, rng.stream(0, "eval", 1), context.e.eval, stop)
-  rollouts = got.sampled.rollouts
-  L = interrupt.lengths(context.e.sampler.interrupt, seed=0, step=1,
-                        id_P=got.prompts.id_P, n=4)
-  found = rollouts.interrupted_R
-  assert found.any() and not never.rollouts.interrupted_R.any()
-  for r in np.flatnonzero(found):
-    np.testing.assert_array_equal(
-        np.flatnonzero(rollouts.forced_RxT[r]), L[r] + np.arange(2))
-    assert context.tokenizer.decode(
-        rollouts.tokens_RxT[r][rollouts.forced_RxT[r]]) == "-1"
-  fields = step_lib.measured(got.prompts, got.sampled)
-  assert fields["interrupted"] == found.mean()
-  assert fields["entropy"] == pytest.approx(
-      rollouts.entropy_R.sum() / (rollouts.len_R.sum() - 2 * found.sum()))
