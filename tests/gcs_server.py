@@ -119,8 +119,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
   do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
   def route(self, path, query, body):
-    if path.startswith("/batch/"):
-      return self.batch(body)
     match = re.fullmatch(
         r"(/upload|/download)?/storage/v1/b/([^/]+)(?:(/o)(?:/(.+))?)?", path)
     if match is None:
@@ -135,15 +133,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     store = self.server.store
     if name is None:
       return self.answer(200, store.listing(query))
-    moved = re.fullmatch(r"([^/]+)/(moveTo|rewriteTo/b/[^/]+)/o/([^/]+)", name)
+    moved = re.fullmatch(r"([^/]+)/moveTo/o/([^/]+)", name)
     if moved:
-      source, target = (urllib.parse.unquote(moved[i]) for i in (1, 3))
+      source, target = map(urllib.parse.unquote, moved.groups())
       content, _, metadata = store.get(source)
-      resource = store.put(target, content, {}, metadata)
-      if moved[2] == "moveTo":
-        store.delete(source, {})
-        return self.answer(200, resource)
-      return self.answer(200, {"done": True, "resource": resource})
+      store.delete(source, {})
+      return self.answer(200, store.put(target, content, {}, metadata))
     name = urllib.parse.unquote(name)
     if self.command == "DELETE":
       store.delete(name, query)
@@ -162,8 +157,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     size = len(content)
     first = int(wanted[1]) if wanted[1] else max(0, size - int(wanted[2]))
     last = int(wanted[2]) if wanted[1] and wanted[2] else size - 1
-    if first >= size:
-      raise Refused(416)
     last = min(last, size - 1)
     return self.answer(206, content[first:last + 1], [
         *headers, ("Content-Range", f"bytes {first}-{last}/{size}")])
@@ -172,14 +165,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     store = self.server.store
     if query["uploadType"] == "media":
       return self.answer(200, store.put(query["name"], body, query, {}))
-    if query["uploadType"] == "multipart":
-      boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])
-      _, told, content, _ = body.split(f"--{boundary[1]}".encode())
-      told, content = (re.split(rb"\r?\n\r?\n", part, maxsplit=1)[1]
-                       for part in (told, content))
-      told, content = json.loads(told), re.sub(rb"\r?\n\Z", b"", content)
-      return self.answer(200, store.put(told["name"], content, query,
-                                        told.get("metadata", {})))
     if "upload_id" not in query:
       told = json.loads(body or b"{}")
       key = str(len(store.uploads))
@@ -192,25 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     name, content, first, metadata = store.uploads[query["upload_id"]]
     content += body
     store.uploads[query["upload_id"]] = name, content, first, metadata
-    total = self.headers.get("Content-Range", "/").rpartition("/")[2]
-    if total == "*" or total and len(content) < int(total):
-      return self.answer(308, b"", [("Range", f"bytes=0-{len(content) - 1}")])
     return self.answer(200, store.put(name, content, first, metadata))
-
-  def batch(self, body):
-    """DELETEs in one request, as gcsfs sends them."""
-    parts = []
-    for name in re.findall(rb"DELETE /storage/v1/b/[^/]+/o/(\S+) HTTP", body):
-      try:
-        self.server.store.delete(
-            urllib.parse.unquote(name.decode().partition("?")[0]), {})
-        code = 204
-      except Refused as refused:
-        code = refused.args[0]
-      parts.append(f"--each\r\nContent-Type: application/http\r\n\r\n"
-                   f"HTTP/1.1 {code} x\r\n\r\n")
-    self.answer(200, ("".join(parts) + "--each--").encode(), [
-        ("Content-Type", "multipart/mixed; boundary=each")])
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -17,7 +17,7 @@ SMALL = dict(seed=3, alloc=dict(Bp=4, n=6, C=120),
              log=dict(every_seconds=1e-3), task=dict(stratum=few.hard()),
              recipe=dict(loss=dict(microbatch_tokens=1024)))
 FAST = dict(warmup_steps=1)
-D = 14  # training problems of "refill", of 3 steps an epoch
+D = 20  # training problems of "refill", of 5 steps an epoch
 # Four steps with adapters. The memory admits 51 pages; 16 of the longest
 # answers need 128.
 PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
@@ -42,7 +42,7 @@ CASES = {
         alloc=dict(Bp=4, n=4, schedule=((0, 4), (48, 6)), C=200),
         eval=dict(k=1, first=60, growth=1.0),
         checkpoint=dict(every_steps=2, keep=20),
-        recipe=dict(filter=dict(rounds=3, solved_rate=0.75),
+        recipe=dict(filter=dict(rounds=3, solved_rate=0.5),
                     loss=dict(microbatch_tokens=1024)))),
     "in_flight": ("hard", dict(
         alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),

@@ -33,7 +33,6 @@ NO_TPU = {"TPU_SKIP_MDS_QUERY": "1"}  # as jax sets it where there is none
     (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a"}, True, None),
     (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a",
                "MEGASCALE_COORDINATOR_ADDRESS": "b"}, True, "TPU"),
-    (NO_TPU | {"TPU_WORKER_HOSTNAMES": "a,b"}, False, None),
     ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, None),
     ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"},
      False, "Kubernetes")])

@@ -1,29 +1,19 @@
 """Whole runs of the easy setting: they learn, and what they record is true."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import easy, hard
-from isojax import components, rng, training
-from isojax.ledger import checkpoint, records, workdir
+from isojax import components, rng
+from isojax.ledger import checkpoint
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
+from tests import short_runs
 from tests.rl import test_reference_gradient as reference
 
 M = 16  # updates; see test_reward_rises
-
-
-def run(config, folder):
-  """Trains in this process: (context, records)."""
-  context = components.prepare(config)
-  with workdir.claim(str(folder), config.to_dict(), context.run_id,
-                     context.model_sha256):
-    assert training.train(context, str(folder)).code == 0
-  return context, records.read(os.path.join(folder, "records.jsonl"))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +24,9 @@ def learned(tmp_path_factory):
   config.alloc.C = M * config.alloc.Bp * config.alloc.n
   config.eval.k = 4
   config.checkpoint.every_steps = M - 1
-  return folder, *run(config, folder)
+  context, end, kept = short_runs.train(config, folder)
+  assert end.code == 0, end.why
+  return folder, context, kept
 
 
 def test_reward_rises(learned):
@@ -64,7 +56,7 @@ def logits_of(params, prompts, rollouts, cfg):
 def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   """Of the last step's rollouts, sampled again with the policy of step 15."""
   folder, context, kept = learned
-  train = [r for r in kept if r["kind"] == "train"]
+  train = short_runs.steps(kept)
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
   e = context.e
@@ -106,7 +98,6 @@ def test_sampler_and_trainer_agree_at_another_temperature(tmp_path):
   config = hard.get_config()
   config.update(alloc=dict(Bp=4, n=6, C=72), eval=dict(k=1),
                 sampler=dict(slots=24, temperature=0.7))
-  _, kept = run(config, tmp_path)
-  gaps = [r["logp_gap"] for r in kept
-          if r["kind"] == "train" and r["grad_norm"] > 0]
+  kept = short_runs.train(config, tmp_path).records
+  gaps = [r["logp_gap"] for r in short_runs.steps(kept) if r["grad_norm"] > 0]
   assert len(gaps) >= 2 and max(gaps) < 1e-5

@@ -77,6 +77,7 @@ def test_solved_by_hand():
       np.append(correct.sum(axis=1), 0), np.array([16, 16, 16, 0]),
       np.array([30, 10, 20, 40]), rate=rate)
   assert solved(0.9) == [30, 20]  # and not 40, which has no rollout
+  assert solved(15 / 16) == [30, 20]
   assert solved(None) is None
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from isojax import cli, components
+from isojax import cli, components, state
 from isojax.ledger import records
 from isojax.tasks import prompts as prompts_lib
 from tests import processes, short_runs
@@ -67,6 +67,9 @@ def test_a_run_that_refills_spends_its_budget():
     spent += 4 * r["n"] * (1 + r["refilled"])
     assert r["rollouts"] == spent and 0 <= r["refilled"] <= 2
     assert r["selected"] <= 4 * r["n"]
+  history = state.history_of(whole)
+  assert history.solved == {i for r in train for i in r["solved"]}
+  assert (history.rollouts, history.evaluated) == (spent, spent)
   assert 200 - 24 < spent <= 200  # another round of 24 would exceed C
   assert any(r["refilled"] for r in train)
   solved = [i for r in train for i in r["solved"]]

@@ -76,7 +76,9 @@ def test_adapters_are_merged_or_written_apart(runs, tmp_path):
 
 def test_a_step_and_another_dtype(runs, tmp_path):
   half, whole = tmp_path / "half", tmp_path / "whole"
-  converted(half, f"--workdir={runs['full']}", "--step=4", "--dtype=bfloat16")
+  done = converted(half, f"--workdir={runs['full']}", "--step=4",
+                   "--dtype=bfloat16")
+  assert "step 4" in done.stdout
   tensors = safetensors.numpy.load_file(half / "model.safetensors")
   assert {x.dtype.name for x in tensors.values()} == {"bfloat16"}
   converted(whole, f"--model={half}")

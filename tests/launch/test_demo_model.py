@@ -48,8 +48,6 @@ def test_rows_that_rope_rotates_together_are_half_a_head_apart():
 def test_names_are_those_of_hugging_face():
   assert demo_model._stored_name("blk.12.ffn_norm.weight") == (
       "model.layers.12.post_attention_layernorm.weight")
-  assert demo_model._stored_name("blk.0.attn_output.weight") == (
-      "model.layers.0.self_attn.o_proj.weight")
   assert demo_model._stored_name("output_norm.weight") == "model.norm.weight"
 
 

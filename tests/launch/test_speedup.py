@@ -95,14 +95,11 @@ def ask(folder, baseline="base*", records="*", axis="device_seconds"):
 
 @pytest.mark.parametrize("axis, time, ratio", [
     ("device_seconds", "52.5", "3.00x"), ("rollouts", "160", "1.50x"),
-    ("updates", "40", "3.00x"), ("step", "10", "3.00x")])
+    ("updates", "40", "3.00x")])
 def test_axes_of_records(runs, axis, time, ratio):
   out = ask(runs, axis=axis).text
   line, = (line for line in out.splitlines() if "n/m=8/4 " in line)
   assert line.split()[2:5] == ["2", time, ratio], line
-  # resamples of one seed each: 150 s / 55 s and 165 s / 50 s
-  assert line.split()[5:9] == (["2.73x", ratio, "3.30x"] if axis == (
-      "device_seconds") else [ratio] * 3) + ["0.0%"]
   assert line.split()[-1] == "faster"
   assert "*/records.jsonl is the baseline; left out" in out
   assert "2 runs of a recipe: with fewer than 5" in out
