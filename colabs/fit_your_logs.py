@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Fit your logs: the law n*(C), or the reason why there is none
 #
-# Upload the logs of a sweep over `n`, of isojax, verl, TRL, prime-rl, Tunix,
-# tinker-cookbook, NeMo-RL, or any CSV and W&B export. The law says which number
+# Upload the logs of a sweep over `n`, of isojax, verl, TRL, SkyRL, AReaL, OpenRLHF,
+# slime, ROLL, prime-rl, Tunix, tinker-cookbook, NeMo-RL, or any CSV and W&B export. The law says which number
 # of rollouts per problem is best at which budget.
 #
 # **Needs:** CPU. Your log files; three real ones and a simulated one are in the
@@ -61,8 +61,8 @@ print(isojax.plan(rollouts=2e6, law=law).rows[0].config)
 # ## A real log of TRL
 #
 # An excerpt of a `trainer_state.json`
-# ([source and licence](../isojax/assets/logs/README.md)). It has no evaluations;
-# the message says what it has, and which arguments read it.
+# ([source and licence](../isojax/assets/logs/README.md)). It has no evaluations, so
+# the reward of the training rollouts is read; the message says what is missing.
 
 # %%
 TRL = "isojax/assets/logs/trl_trainer_state.json"

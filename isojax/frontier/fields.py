@@ -59,12 +59,8 @@ def typed(where: str, value, field: str, column: str | None = None,
           axis: str | None = None):
   """The value as the field's type; unknown fields stay as they are.
 
-  Args:
-    where: file and line, or the flag, for the error message.
-    value: as the file or the flag has it.
-    field: of the records.
-    column: the name in the file, if it differs from the field.
-    axis: the field that is the compute.
+  `where` and `column`, its name in the file, are for messages; `axis` is the
+  field that is the compute.
   """
   name = field if column in (None, field) else f"{field} (column {column!r})"
   if field == "correct":

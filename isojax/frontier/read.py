@@ -19,7 +19,7 @@ from isojax.frontier.constants import (
   NEEDED,
   options_of,
 )
-from isojax.frontier.fields import number, Reading, Row, TEXT, TRAINING, typed
+from isojax.frontier.fields import Reading, Row, TEXT, TRAINING, typed
 from isojax.frontier.formats.base import Format, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
@@ -148,10 +148,8 @@ def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
                  sized=spent.step_size is not None)
       if row is None:
         continue
-      if train and form.counters:
-        _to_step_before(row, form, previous)
-      elif train:
-        _to_sampling(row.fields, form, previous, file.run(line))
+      if train:
+        _to_sampler(row.fields, form, previous, file.run(line))
       for field, (low, high) in file.how.scale.items():
         if field in row.fields:
           row.fields[field] = (row.fields[field] - low) / (high - low)
@@ -202,50 +200,31 @@ def _row(file: LogFile, at: int, values: dict, fixed: dict, defaults: dict,
   return Row(where, fields)
 
 
-def _to_sampling(fields: dict, form: Format, previous: dict, run) -> None:
+def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
   """Sets the step of a training reward to that of the policy that sampled.
 
   The rollouts of update s are of the policy after s - 1 updates; a mean over
-  several updates is that of the middle one.
+  several updates is that of the middle one. Counters are those of the row
+  before; after a gap they are unknown.
+
+  Args:
+    fields: of a training line, which are changed.
+    form: of the file.
+    previous: run -> step and counters of its last row, which is changed.
+    run: of the line.
   """
   if form.before_update:
     return
-  step = fields["step"]
-  if "epoch" in fields and isinstance(fields["epoch"], (int, float)) and (
-      fields["epoch"] > 0):
-    fields["D"] = round(step * fields["Bp"] / fields["epoch"])
-  every = step - previous[run] if run in previous else step
-  previous[run] = step
-  fields["step"] = max(0, step - (max(every, 1) + 1) // 2 if form.averaged
-                       else step - 1)
-
-
-def _to_step_before(row: Row, form: Format, previous: dict) -> None:
-  """Sets step and counters of a training reward to those before its step.
-
-  The rollouts are those without the step's own. Other counters are those of
-  the previous row; they are removed if that row is of another step.
-
-  Args:
-    row: of a training line, which is changed.
-    form: of the file.
-    previous: run -> step and counters of its last row, which is changed.
-  """
-  fields, run = row.fields, row.fields["run_id"]
-  counted = {name: fields[name] for name in form.counters if name in fields}
-  step, before = previous[run] if run in previous else (None, {})
-  previous[run] = fields["step"], counted
-  fields["step"] -= 1
-  for name in counted:
-    if fields["step"] == 0:
-      fields[name] = 0
-    elif name == "rollouts":
-      refilled = number(row.where, "refilled", fields.get("refilled", 0))
-      fields[name] -= round(fields["Bp"] * fields["n"] * (1 + refilled))
-    elif step == fields["step"] and name in before:
-      fields[name] = before[name]
-    else:
-      del fields[name]
+  step, epoch = fields["step"], fields.get("epoch")
+  if not form.counters and isinstance(epoch, (int, float)) and epoch > 0:
+    fields["D"] = round(step * fields["Bp"] / epoch)
+  counted = {name: fields.pop(name) for name in form.counters if name in fields}
+  last, before = previous.get(run, (0, dict.fromkeys(counted, 0)))
+  previous[run] = step, counted
+  fields["step"] = max(0, step - (max(step - last, 1) + 1) // 2
+                       if form.averaged else step - 1)
+  if last == fields["step"]:
+    fields |= before
 
 
 def _name_runs(rows: list[Row]) -> None:
@@ -379,15 +358,15 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
 
   A run with fewer evaluations than a curve needs is left out of every study.
   """
-  count = collections.Counter(
-      (row.fields["run_id"], row.fields.get("eval_set")) for row in rows)
-  longest = max(count.values())
+  longest = max(collections.Counter(
+      (row.fields["run_id"], row.fields.get("eval_set")) for row in rows
+  ).values())
   if longest >= FEWEST or "avg" in file.how.columns:
     return
   values = {name: sum(has(line, name) for _, line in file.table)
             for name in rewards_of(file)}
-  if more := [f"--columns=avg={name} ({values[name]} values of the {TRAINING})"
-              for name in values if values[name] >= FEWEST]:
+  if more := [f"--columns=avg={name} ({count} values of the {TRAINING})"
+              for name, count in values.items() if count >= FEWEST]:
     used = ", ".join(curves[0].source.values())
     raise InputError(f"{file.path}: {longest} evaluations ({used}), a curve "
                      f"needs {FEWEST}; the file also has "

@@ -19,33 +19,32 @@ def sizes(config: dict) -> dict:
   return {"batch_size": batch, "group_size": groups.pop()}
 
 
-def _totals(lines: list[dict]) -> list[dict]:
-  """The lines of prime-rl before 0.3 that count rollouts and problems."""
-  return [line for line in lines if line.get("progress/total_samples")]
-
-
 def older_totals(lines: list[dict]) -> None:
-  """Adds the newer counters of rollouts to an older log, in place.
+  """Adds the newer counters of rollouts to a log before 0.3, in place.
 
   Its total includes the step's own rollouts. Its first step is 0 or 1.
   """
-  before, counted = 0, _totals(lines)
-  first = counted and int(float(counted[0]["step"])) == 0
-  for line in counted:
+  before = None
+  for line in lines:
+    if "progress/total_samples" not in line:
+      continue
     total = int(float(line["progress/total_samples"]))
-    line["progress/total_rollouts"] = before if first else total
+    if before is None:
+      after_step = float(line["step"]) > 0
+      before = 0
+    line["progress/total_rollouts"] = total if after_step else before
     line["progress/rollouts"] = 0
     before = total
 
 
 def older_sizes(lines: list[dict]) -> dict:
-  """The sizes of a step by the counters of an older log."""
-  for line in _totals(lines)[:1]:
-    samples, problems = (float(line[f"progress/total_{name}"])
-                         for name in ("samples", "problems"))
-    if problems and samples % problems == 0:
-      return {"batch_size": int(samples),
-              "group_size": int(samples // problems)}
+  """The sizes of a step by the counters of such a log."""
+  for line in lines:
+    if line.get("progress/total_problems"):
+      samples, problems = (round(float(line[f"progress/total_{name}"]))
+                           for name in ("samples", "problems"))
+      return {} if samples % problems else {
+          "batch_size": samples, "group_size": samples // problems}
   return {}
 
 

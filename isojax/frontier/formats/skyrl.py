@@ -13,6 +13,13 @@ def sizes(lines: list[dict]) -> dict:
       len(found) == 1) else {}
 
 
+def without_rounded(lines: list[dict]) -> None:
+  """Removes learning rates that the console rounded to 0.0000, in place."""
+  for line in lines:
+    if line.get("policy/policy_lr") == "0.0000":
+      del line["policy/policy_lr"]
+
+
 FORMAT = base.Format(
     step=("step", "trainer/global_step", "_step", "Step"),
     metrics=({"avg": "eval/(?P<set>all)/avg_score",
@@ -49,5 +56,6 @@ FORMAT = base.Format(
         "epochs": "trainer.epochs",
         "filter": "trainer.algorithm.dynamic_sampling.type",
         "std": "trainer.algorithm.grpo_norm_by_std"},
-    logged=sizes, console=r"Step (?P<step>\d+): *\n(?P<values>\{[^{}]*\})",
+    logged=sizes, amend=without_rounded,
+    console=r"Step (?P<step>\d+): *\n(?P<values>\{[^{}]*\})",
     sampled=(("generate/batch_num_seq", base.ROLLOUTS),))

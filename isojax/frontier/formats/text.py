@@ -62,13 +62,9 @@ def has(line: dict, name: str) -> bool:
 def load(path: str, formats: list[Format]) -> Log:
   """The lines of a file, with notes on skipped ones.
 
-  Args:
-    path: of the file.
-    formats: whose console output is tried, in this order.
-
   Raises:
-    InputError: the file cannot be read, or is neither table, JSON nor console
-      output.
+    InputError: the file cannot be read, or is neither table, JSON, TensorBoard
+      nor console output of one of the formats.
   """
   try:
     data = epath.Path(path).read_bytes()
@@ -210,13 +206,7 @@ def _runs(line: dict) -> list[dict]:
 
 
 def notes_on(path: str, broken: list, total: int) -> list[str]:
-  """Notes on the broken lines; InputError if they are many.
-
-  Args:
-    path: of the file.
-    broken: (line, how many lines, why).
-    total: lines of the file.
-  """
+  """Notes on the broken (line, how many, why); InputError if they are many."""
   count = sum(lines for _, lines, _ in broken)
   if count > BROKEN_SHARE * total:
     raise InputError(
@@ -243,8 +233,7 @@ def _console(path: str, text: str, form: Format) -> Log | None:
       before.append(len(bars))
   if not lines:
     return None
-  values = [line for _, line in lines]
-  note = _number(values, before, bars)
+  note = _number([line for _, line in lines], before, bars)
   return Log(lines, [f"{path}: {note}"] if note else [], text[:start])
 
 
@@ -272,15 +261,12 @@ def _line(part: dict, form: Format) -> dict | None:
 
 def _number(lines: list[dict], before: list[int],
             bars: list[tuple[int, int]]) -> str | None:
-  """Adds the step to lines without one, if the progress bars tell it.
+  """Adds the step to lines without one, if the progress bars tell it; a note.
 
   Args:
     lines: the metrics.
     before: how many bars were printed before each line.
     bars: (done, total) of each print of a bar.
-
-  Returns:
-    A note.
   """
   if all("step" in line for line in lines):
     return None
