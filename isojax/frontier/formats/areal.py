@@ -9,7 +9,7 @@ from isojax.frontier.formats import base
 FORMAT = base.Format(
     step=("step", "_step", "Step"),
     metrics=({"avg": "eval-rollout/reward"},),
-    marks="ppo_actor/.+|ppo_critic/.+|timeperf/.+|(?:eval-)?rollout/reward",
+    marks="ppo_actor/.+|ppo_critic/.+|timeperf/.+|eval-rollout/reward",
     fields={
         "reward": "rollout/reward ppo_actor/task_reward/avg",
         "reward_max": "ppo_actor/task_reward/max",
@@ -37,7 +37,8 @@ FORMAT = base.Format(
         "minibatch": "actor.ppo_n_minibatches", "epochs": "total_train_epochs",
         "filter": "dynamic_filter_fn",
         "std": "actor.adv_norm.std_level"},
-    console=r"Train step (?P<step>\d+)/\d+ done\.(?P<pairs>[^╘]*)╘",
+    console=r"Train step (?P<step>\d+)/\d+ done\."
+    r"(?P<pairs>(?:(?!Train step)[^╘])*)",
     pair=r"│ *(?P<name>[^\s│]+) *│ *(?P<value>[^\s│]+)",
     amend=base.count_from_zero,
     sampled=(("ppo_actor/n_seqs", base.ROLLOUTS),))

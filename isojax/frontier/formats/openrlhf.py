@@ -25,7 +25,7 @@ FORMAT = base.Format(
     step=("step",),
     metrics=({"avg": r"(?:eval/)?eval_(?P<set>.+)_pass1",
               "best": r"(?:eval/)?eval_(?P<set>.+)_pass(?P<k>(?!1$)\d+)"},),
-    marks="(?:train/)?(?:policy_loss|actor_(?:lr|grad_norm)|ppo_kl|"
+    marks="(?:train/)?(?:actor_(?:lr|grad_norm)|"
     "response_clip_ratio|group_reward_std|logprobs_diff|rollout/(?:reward_mean|"
     "reward_std|response_length_mean|truncated_rate|num_samples)|timing/(?:"
     r"make_experience|ppo_train|broadcast|generation|step_total))|"

@@ -54,9 +54,9 @@ FORMAT = base.Format(
              _metrics("eval/(?P<set>.+)/all/(?P<who>[^/]+)/"),
              _metrics("eval/(?P<set>[^/]+)/"),
              {"avg": "eval/(?P<set>.+)/effective/(?P<who>[^/]+)/reward/mean"}),
-    marks=r"progress/.+|eval/.+/(?:avg@\d+|policy_version)|"
-    r"batch/(?:solve_|effective_).+|(?:seq|prompt|completion|decode|prefill)"
-    r"_len/.+|is_truncated/.+|reward/mean",
+    marks=r"progress/(?:total_)?(?:rollouts|samples|problems|tasks|tokens)|"
+    r"progress/ckpt_step|eval/.+/(?:avg@\d+|policy_version)|"
+    r"batch/(?:solve_|effective_).+|(?:completion|decode)_len/mean",
     version="eval/{set}/policy_version",
     fields={
         "reward": "train/agg/effective/agent/reward/mean "

@@ -9,8 +9,9 @@ FORMAT = base.Format(
     step=("step", "_step", "Step", "system/global_step"),
     metrics=({"avg": "val_correct/(?P<set>all)/mean"},
              {"avg": "val/(?P<set>)score/mean"}),
-    marks="(?:actor|critic|tokens?|group|system|scheduler)/.+|val_correct/.+|"
-    "time/step_.+",
+    marks="(?:actor|critic)/.+|tokens?/(?:prompt|response|total)_length/.+|"
+    "group/.+_groups_ratio|system/(?:global_step|batch_size|samples)|"
+    "val_correct/.+|time/step_(?:generate|train|total)",
     fields={
         "reward": "critic/score/mean critic/rewards/mean",
         "reward_max": "critic/score/max", "reward_min": "critic/score/min",

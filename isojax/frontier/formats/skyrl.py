@@ -26,7 +26,7 @@ FORMAT = base.Format(
               "best": r"eval/(?P<set>all)/pass_at_(?P<k>\d+)"},),
     marks=r"reward/(?:avg_pass_at_\d+|avg_raw_reward|mean_positive_reward)|"
     r"eval/.+/(?:avg_score|pass_at_\d+)|policy/(?:policy_.+|loss_metrics/.+)|"
-    r"generate/.+|loss/avg_.+",
+    r"generate/(?:\w+_num_tokens|batch_num_seq)|loss/avg_\w+",
     fields={
         "reward": "reward/avg_raw_reward loss/avg_final_rewards",
         "zero_std_count": "reward/num_zero_variance_filtered",

@@ -35,7 +35,7 @@ FORMAT = base.Format(
     r"repetition_frac|response_len/.+|response_lengths|total_lengths|"
     r"(?:rollout_|ref_)?log_probs)|train/(?:pg_clipfrac|pg_loss|ppo_kl|ois|"
     r"train_rollout_logprob_abs_diff|lr-pg_\d+|entropy_loss)|"
-    r"perf/(?:\w+_time|\w*tokens_per\w+|\w+_tflops)|rollout/step|eval/step",
+    r"perf/(?:\w+_time|\w*tokens_per\w+|\w+_tflops)|rollout/step",
     fields={
         # rollout/rewards are centered in their groups
         "reward": "rollout/raw_reward",
