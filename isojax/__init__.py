@@ -29,6 +29,7 @@ _PUBLIC = {
     "allocate": "isojax.api.plans",
     "run_sweep": "isojax.api.sweeps",
     "Sweep": "isojax.api.sweeps",
+    "doctor": "isojax.api.doctor",
     "read": "isojax.api.studies",
     "Logs": "isojax.api.studies",
     "fit": "isojax.api.studies",

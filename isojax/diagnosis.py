@@ -72,7 +72,7 @@ class Rule(typing.NamedTuple):
   condition: typing.Callable  # of one of these, x
   text: str  # what is wrong; {x.name} is a number of x
   advice: str  # what to do; {o.name} is an option of the trainer
-  source: str = "the study"  # of the threshold, docs/study.md or a reference
+  source: str = "docs/study.md"  # of the threshold
   level: str = WRONG
   sure: str = "sure"
   # The share of the rollouts, while it is on, that taught nothing.
@@ -123,7 +123,7 @@ RULES = (
          "{o.problems}", _ZERO),
     Rule("cut", Steps, "truncated", lambda x: x.truncated >= CLIPPED,
          "{x.truncated:.0%} of the rollouts reach {o.max_tokens} and "
-         "count as they are, cut off", "raise it",
+         "count as they are, cut off", "raise {o.max_tokens}",
          "half of the rollouts or more", waste=lambda x: x.truncated),
     Rule("collapse", Steps, "reward", lambda x: x.full and (
         x.reward - x.floor < FALL * (x.best - x.floor)
@@ -160,7 +160,7 @@ RULES = (
          "gradient, loss, entropy or KL are not finite in {x.failed}, up to "
          "the end", "go back to an earlier checkpoint and lower {o.lr}; do "
          "not train on tokens that were inserted instead of sampled",
-         "AgentR1/Agent-R1#30", waste=lambda x: x.share_from(x.broken[0])),
+         "AgentR1/Agent-R1#30", waste=lambda x: x.share_from(x.broken[0] - 1)),
     Rule("gradient", History, "grad_norm", lambda x: x.broken,
          "gradient, loss, entropy or KL are not finite in {x.failed}",
          "check that the trainer skips such updates; lower {o.lr}",

@@ -188,6 +188,8 @@ class History:
     if kind not in ("last", "mean", "max"):
       raise AttributeError(name)
     values = column(self.train, field)
+    if not values:
+      return math.nan  # no rule holds
     return max(values) if kind == "max" else mean(
         values[-STEPS:] if kind == "last" else values)
 
@@ -221,6 +223,8 @@ class History:
   @property
   def change(self) -> float:
     reward = column(self.train, "reward")
+    if not reward:
+      return math.nan
     size = max(1, len(reward) // 4)
     return mean(reward[-size:]) - mean(reward[:size])
 
@@ -303,7 +307,7 @@ class History:
   def lr_left(self) -> float:
     """The last learning rate as a fraction of the largest."""
     lr = column(self.train, "lr")
-    return lr[-1] / max(lr) if max(lr) > 0 else 1.0
+    return lr[-1] / max(lr) if lr and max(lr) > 0 else 1.0
 
   @property
   def repeats(self) -> float:

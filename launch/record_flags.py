@@ -57,6 +57,15 @@ def ranges() -> dict[str, tuple[float, float]]:
   return out
 
 
+def reading(axis: str = Reading.axis) -> Reading:
+  """How the flags say that a log is read, with the compute `axis`."""
+  return Reading(
+      kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
+      fixed={name: value_of(value)
+             for name, value in cli.pairs("fixed", _FIXED.value).items()},
+      scale=ranges(), axis=axis, from_path=_FROM_PATH.value)
+
+
 def rows_of(patterns: list[str], *, axis: str, flag: str
             ) -> tuple[list[Row], list[str]]:
   """read_lib.read of the files, read as the flags say.
@@ -66,11 +75,7 @@ def rows_of(patterns: list[str], *, axis: str, flag: str
     axis: the compute, a field or a column.
     flag: the flag with the patterns, for messages.
   """
-  return read_lib.read(patterns, Reading(
-      kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
-      fixed={name: value_of(value)
-             for name, value in cli.pairs("fixed", _FIXED.value).items()},
-      scale=ranges(), axis=axis, from_path=_FROM_PATH.value), flag=flag)
+  return read_lib.read(patterns, reading(axis), flag=flag)
 
 
 def writable(folder: str) -> None:

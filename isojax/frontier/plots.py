@@ -20,6 +20,7 @@ import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.symptoms import column, History
 
 WIDTH = 8.0  # inches, of a page of the report
 COLUMN = 3.3  # inches, of a column of a paper and of a phone
@@ -584,6 +585,50 @@ def learning(evaluations: list[dict]) -> Figure:
   ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
   ax.set_title(f"{evaluations[-1]['eval_set']}, "
                f"{len(evaluations[-1]['correct'])} problems")
+  return figure
+
+
+SMOOTHED = 20  # steps of the thick line
+
+# Panels: title, field of a step, and whether that is drawn as 1 - its value.
+PANELS = (("training reward", "reward", False),
+          ("groups with a signal, share", "zero_std", True),
+          ("entropy, nats a token", "entropy", False),
+          ("response length, tokens", "response_length", False),
+          ("cut off, share", "truncated", False),
+          ("KL from the reference, nats a token", "kl", False))
+
+
+@styled
+def health(run: History) -> Figure:
+  """Reward, groups with a signal, entropy, length, KL against rollouts."""
+  panels = [panel for panel in PANELS if column(run.train, panel[1])]
+  count = len(panels) + bool(run.avg)
+  rows = max(1, -(-count // 2))
+  figure = Figure((WIDTH, 0.4 + 2.0 * rows), layout="constrained")
+  axes = figure.subplots(rows, 2, sharex=True, squeeze=False).flat
+  spent = np.cumsum(run.spent)
+  for ax, (title, field, inverse) in zip(axes, panels):
+    has = [bool(column([line], field)) for line in run.train]
+    y = np.array(column(run.train, field))
+    y = 1 - y if inverse else y
+    wide = min(SMOOTHED, len(y))
+    ax.plot(spent[has], y, lw=0.7, color=GREY, alpha=0.6)
+    ax.plot(spent[has][wide - 1:], np.convolve(
+        y, np.full(wide, 1 / wide), "valid"), lw=1.8, color="C0")
+    ax.set_title(title)
+  if run.avg:
+    ax = axes[len(panels)]
+    ax.plot(np.interp([e["step"] for e in run.avg],
+                      [0, *(line["step"] for line in run.train)], [0, *spent]),
+            [e["avg"] for e in run.avg], "o-", ms=3, color="C3")
+    ax.set_title("evaluation")
+  for ax in axes[count:]:
+    ax.set_axis_off()
+  for ax in axes[max(0, count - 2):count]:
+    ax.xaxis.set_major_formatter(FuncFormatter(compact))
+    ax.tick_params(labelbottom=True)
+    ax.set_xlabel("rollouts" if max(run.spent) > 1 else "logged steps")
   return figure
 
 

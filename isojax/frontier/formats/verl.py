@@ -41,6 +41,7 @@ FORMAT = base.Format(
     fields={
         "reward": "critic/score/mean critic/rewards/mean",
         "reward_max": "critic/score/max", "reward_min": "critic/score/min",
+        "advantage_max": "critic/advantages/max",
         "entropy": "actor/entropy actor/entropy_loss",
         "kl": "actor/kl_loss actor/reward_kl_penalty critic/kl",
         "clip_fraction": "actor/pg_clipfrac", "loss": "actor/pg_loss",
@@ -67,7 +68,8 @@ FORMAT = base.Format(
         "epochs": "trainer.total_epochs",
         "filter": "algorithm.filter_groups.enable",
         "std": "algorithm.norm_adv_by_std_in_grpo"},
-    options=("data.gen_batch_size",),
+    options=("data.gen_batch_size",
+             "actor_rollout_ref.actor.ppo_mini_batch_size"),
     console=r"(?:^|\s)step:(?P<step>\d+) - (?P<pairs>\S+:.*)",
     pair=r"(?:^| - )(?P<name>.+?):(?P<value>[^:]*?)(?= - |$)",
     amend=count_from_one,

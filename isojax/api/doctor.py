@@ -1,0 +1,51 @@
+"""isojax.doctor: what is wrong with one run, from its log."""
+
+import os
+
+from isojax import own_file
+from isojax.api import figures
+from isojax.api.configs import Path
+from isojax.errors import unchained
+from isojax.frontier import doctor as doctor_lib
+from isojax.frontier import result
+from isojax.frontier.fields import Reading
+
+
+class Diagnosis(doctor_lib.Report):
+  """What is wrong with a run; it prints as the screen of launch.doctor.
+
+  `findings` has all, the gravest first: name, level (wrong, costly, note),
+  text, advice, sure, cost (share of the run), steps (first, last), source.
+  `serious` has those of level wrong, `verdict` one sentence.
+  """
+
+  @unchained
+  def plot(self):
+    """The picture of the run, a matplotlib.figure.Figure.
+
+    Raises:
+      InputError: matplotlib is missing.
+    """
+    result.need_matplotlib("plot")
+    return figures.shown(super().plot())
+
+
+@unchained
+def doctor(log: Path, *, run: str | None = None, format: str | None = None,
+           columns: dict | None = None, fixed: dict | None = None) -> Diagnosis:
+  """Says what is wrong with one run, from its log.
+
+  Args:
+    log: path of records of isojax, or of the log of another trainer.
+    run: its name, if the file has several.
+    format, columns, fixed: as in isojax.read; a known trainer needs none.
+
+  Returns:
+    A Diagnosis. It prints as the screen of launch.doctor.
+
+  Raises:
+    InputError: the log cannot be read, or has several runs.
+  """
+  how = Reading(kind=format, columns=columns or {}, fixed=fixed or {})
+  return Diagnosis(doctor_lib.report(
+      own_file.find(os.fspath(log)), how, run=run).log)

@@ -1,0 +1,201 @@
+"""What is wrong with one run, from its log: a screen, a picture and a page.
+
+The rules are those of isojax.diagnosis.
+"""
+
+import base64
+import collections
+import dataclasses
+import functools
+import os
+import pathlib
+import textwrap
+
+import jinja2
+
+from isojax import diagnosis
+from isojax.diagnosis import COSTLY, Finding, WRONG
+from isojax.format import compact, many
+from isojax.frontier import series
+from isojax.frontier.fields import Reading
+from isojax.frontier.series import Series
+from isojax.symptoms import column, EARLY, History
+
+WIDTH = 98  # characters of the screen
+LISTED = 6  # findings on the screen; the page has all
+
+
+def prepared(line: dict) -> dict:
+  """A step with `dead` and `zero_std`, where the log tells them.
+
+  `dead` tells whether the rewards of each group were equal, `zero_std` is the
+  share of such groups.
+  """
+  has = lambda *names: all(line.get(name) is not None for name in names)
+  more = {}
+  if has("all_wrong", "all_right"):
+    more["zero_std"] = line["all_wrong"] + line["all_right"]
+  elif has("zero_std"):
+    more["zero_std"] = line["zero_std"]
+  if more:
+    more["dead"] = more["zero_std"] >= 1
+  elif has("reward_std"):
+    more["dead"] = line["reward_std"] == 0
+  elif has("reward_min", "reward_max"):
+    more["dead"] = line["reward_min"] == line["reward_max"]
+  elif has("reward", "grad_norm") and line["reward"] == line["grad_norm"] == 0:
+    more["dead"] = True
+  if "dead" in more and has("Bp") and line["Bp"] == 1:
+    more["zero_std"] = float(more["dead"])
+  return line | more
+
+
+def history(log: Series) -> History:
+  """The run of a log, as the rules see it."""
+  train = tuple(prepared(line) for line in log.train)
+  sets = collections.Counter(line.get("eval_set") for line in log.evals)
+  chosen = max(sets, key=sets.get, default=None)
+  known = train[-1] if train else {}
+  low = [*column(train, "reward_min"), *column(train, "reward")]
+  high = [*column(train, "reward_max"), *column(train, "reward")]
+  option = lambda name: log.options.get(log.settings.get(name))
+  return History(
+      train, tuple(e for e in log.evals if e.get("eval_set") == chosen),
+      n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
+      minibatch=option("minibatch") if log.trainer == "verl" else None,
+      batch=option("batch"),
+      binary=bool(low) and min(low) >= 0 and max(high) <= 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """What is wrong with a run. It prints as one screen."""
+
+  log: Series = dataclasses.field(repr=False)
+
+  @functools.cached_property
+  def run(self) -> History:
+    return history(self.log)
+
+  @functools.cached_property
+  def findings(self) -> list[Finding]:
+    """The gravest and the most costly first."""
+    return diagnosis.findings(self.run, self.log.settings)
+
+  @property
+  def serious(self) -> list[Finding]:
+    """Those at which the run is wrong, not only costly."""
+    return [f for f in self.findings if f.level == WRONG]
+
+  @property
+  def verdict(self) -> str:
+    """One sentence."""
+    count = collections.Counter(f.level for f in self.findings)
+    costly = (f", {many(count[COSTLY], 'thing')} cost"
+              + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
+    if count[WRONG]:
+      return f"{many(count[WRONG], 'thing')} wrong{costly}:"
+    if not column(self.run.train, "reward") or len(self.run.train) < EARLY:
+      return ("this log cannot tell whether something is wrong: "
+              f"{many(len(self.run.train), 'step')}" + (
+                  "" if column(self.run.train, "reward")
+                  else " without a training reward") + costly)
+    return "nothing wrong found" + costly
+
+  @property
+  def facts(self) -> list[str]:
+    """What the log is, and where its reward went."""
+    run, log = self.run, self.log
+    known = [f"{name} = {value:,}" for name, value in (
+        ("n", run.n), ("Bp", run.Bp), ("minibatch", run.minibatch)) if value]
+    rollouts = (f", {compact(sum(run.spent))} rollouts" if run.n and run.Bp
+                else "; n or problems a step are not in the log")
+    lines = [f"{log.path}: {log.trainer}, {many(len(run.train), 'step')}"
+             + "".join(f", {text}" for text in known) + rollouts]
+    if reward := column(run.train, "reward"):
+      end = reward[-max(1, len(reward) // 4):]
+      lines.append(
+          f"training reward ({log.names.get('reward', 'reward')}): "
+          f"{sum(end) / len(end) - run.change:.3g} in the first quarter, "
+          f"{sum(end) / len(end):.3g} in the last: {run.change:+.3g} ± "
+          f"{run.change_error:.2g}")
+    if run.avg:
+      lines.append(
+          f"evaluation ({log.names.get('avg', 'avg')}): {run.avg[0]['avg']:.3g}"
+          f" first, {run.best['avg']:.3g} best at step {run.best['step']:g}, "
+          f"{run.avg[-1]['avg']:.3g} last")
+    return lines
+
+  @property
+  def notes(self) -> list[str]:
+    """Those of the reader, without what `facts` says."""
+    start = f"{self.log.path}: "
+    return ["note: " + note.removeprefix(start).replace(
+        f"{self.log.path}:", "line ") for note in self.log.notes
+            if not note.startswith(f"{start}read as")]
+
+  @property
+  def unchecked(self) -> str:
+    """The checks that the log has no fields for."""
+    lacks = diagnosis.unchecked(self.run)
+    return "not checked, as the log lacks fields: " + ", ".join(
+        lacks) if lacks else ""
+
+  def __repr__(self) -> str:
+    wrap = lambda text, first, rest: textwrap.fill(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    lines = [wrap(text, "", "  ") for text in self.facts]
+    lines += ["", self.verdict]
+    for i, f in enumerate(self.findings[:LISTED], 1):
+      lines += [wrap(f.text, f"{i}. {f.level.upper()}: ", "   "),
+                wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),
+                wrap(f.advice, "   -> ", "      ")]
+    if len(self.findings) > LISTED:
+      lines.append(f"and {many(len(self.findings) - LISTED, 'note')}, on the "
+                   "page of --out")
+    lines += [wrap(text, "", "  ") for text in (self.unchecked,
+                                                *self.notes[:2]) if text]
+    return "\n".join(lines)
+
+  def plot(self):
+    """The picture, a matplotlib.figure.Figure."""
+    from isojax.frontier import plots  # loads matplotlib
+    return plots.health(self.run)
+
+  def save(self, out: str) -> list[str]:
+    """Writes doctor.html and doctor.png to a folder; returns the paths."""
+    from isojax.frontier import plots
+    os.makedirs(out, exist_ok=True)
+    (picture,) = plots.write(self.plot(), out, "doctor", formats=("png",))
+    page = pathlib.Path(out, "doctor.html")
+    page.write_text(self.page(pathlib.Path(picture).read_bytes()), "utf-8")
+    return [str(page), picture]
+
+  def page(self, png: bytes) -> str:
+    """The screen with all findings as HTML, and the picture."""
+    template = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+            pathlib.Path(__file__).with_name("doctor.html").read_text("utf-8"))
+    return template.render(report=self, evidence=evidence,
+                           png=base64.b64encode(png).decode())
+
+
+def evidence(f: Finding) -> str:
+  """Where a finding was seen, what it cost, and how sure it is."""
+  first, last = f.steps
+  return (f"steps {first:g} to {last:g}" + (
+      f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
+
+
+def report(path: str, how: Reading, *, run: str | None = None) -> Report:
+  """What is wrong with the run of a log.
+
+  Args:
+    path: of the log.
+    how: it is read.
+    run: the name of the run, if the file has several.
+
+  Raises:
+    InputError: the log cannot be read, or has several runs.
+  """
+  return Report(series.read(path, how, run=run))

@@ -1,0 +1,37 @@
+"""Says what is wrong with one run, from its log.
+
+  python -m launch.doctor trainer_state.json
+  python -m launch.doctor runs/a/records.jsonl --out=doctor
+
+Reads records of isojax or the log of another trainer, whose format it finds
+out: one run of it. Prints what is wrong, the most costly first: what was seen,
+in which steps, how sure, what to change in that trainer's options.
+"""
+
+from absl import flags
+
+from isojax import cli
+from isojax.errors import InputError
+from isojax.frontier import doctor, result
+from launch import record_flags
+
+for _name in ("format", "columns", "fixed"):
+  flags.declare_key_flag(_name)  # of record_flags
+_OUT = flags.DEFINE_string(
+    "out", None, "Folder for doctor.html and its picture; default: none.")
+_RUN = flags.DEFINE_string("run", None, "The run, if the file has several.")
+
+
+def main(argv) -> None:
+  if len(argv) != 2:
+    raise InputError("expected one log: python -m launch.doctor LOG")
+  report = doctor.report(argv[1], record_flags.reading(), run=_RUN.value)
+  print(report)
+  if _OUT.value is not None:
+    result.need_matplotlib("launch.doctor --out")
+    record_flags.writable(_OUT.value)
+    print("wrote " + " and ".join(report.save(_OUT.value)))
+
+
+if __name__ == "__main__":
+  cli.run(main, words=True)

@@ -1,0 +1,295 @@
+"""launch.doctor: public threads with what solved them; healthy runs; output."""
+
+import gzip
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import isojax
+from isojax.errors import InputError
+from isojax.frontier import doctor
+from isojax.frontier.series import Series
+
+DATA = pathlib.Path("tests/data/logs")
+
+
+def trl(*steps):
+  """The dicts that TRL and ms-swift print, with short names."""
+  names = {"norm": "grad_norm", "std": "reward_std", "lr": "learning_rate",
+           "zero": "frac_reward_zero_std", "cut": "completions/clipped_ratio",
+           "mean": "completions/mean_length", "eval": "eval_reward"}
+  return "".join(f"{ {names.get(k, k): v for k, v in step.items()} }\n"
+                 for step in steps).replace("nan", "'nan'")
+
+
+def verl(step, options="", **values):
+  """A line of verl's console after its printed options."""
+  names = {"norm": "actor/grad_norm", "reward": "critic/score/mean",
+           "low": "critic/score/min", "high": "critic/score/max",
+           "adv": "critic/advantages/max", "kl": "actor/kl_loss",
+           "length": "response_length/mean", "max": "response_length/max",
+           "cut": "response_length/clip_ratio", "gen": "timing_s/gen",
+           "time": "timing_s/step", "entropy": "actor/entropy_loss"}
+  return options + f"\nstep:{step} - " + " - ".join(
+      f"{names[k]}:{v}" for k, v in values.items()) + "\n"
+
+
+RATE = {"reward": 0.1819, "norm": 0.1, "mean": 200.0}
+# Thread: (log, constants, [level and name of findings], a word of the advice).
+# The figures are those of the thread; what it says of the cause and the remedy
+# is in the comment. Steps between two figures are filled with the first.
+THREADS = {
+    # n = 2 of TRL gives 70 % of groups without a signal; solved by n = 8
+    "jsboige/CoursIA#10603": (
+        trl(*[{"step": i} | RATE for i in range(1, 21)]), {"n": 2},
+        ["costly groups"], "num_generations"),
+    # n = 8 has 63.4 % measured, of which independence explains 20.1
+    "jsboige/CoursIA#10626": (
+        trl(*[{"step": i, "zero": 0.634} | RATE for i in range(1, 21)]),
+        {"n": 8}, ["costly groups"], "num_generations"),
+    # all answers cut off at 256 tokens; 512 solved it
+    "greyhaven-ai/autocontext#1067": (
+        trl({"step": 1, "loss": 0.0, "norm": 0.0, "reward": 0.0, "std": 0.0,
+             "zero": 1.0, "cut": 1.0, "mean": 256.0}), {},
+        ["wrong signal"], "max_completion_length"),
+    # held-out 0.63 to 0.58 while reward 0.65 to 0.74; beta = 0.04 instead of 0
+    "greyhaven-ai/autocontext#1076": (
+        trl({"step": 0, "eval": 0.63},
+            *[{"step": i, "reward": 0.65 + 0.01 * i, "norm": 0.1}
+              for i in range(10)], {"step": 9, "eval": 0.58}), {},
+        ["note overfit"], "beta"),
+    # inserted tokens were trained on: NaN, then -1 for all; they were masked
+    "AgentR1/Agent-R1#30": (
+        verl(83, kl="nan", entropy="nan", norm="nan", reward=-1.0, high=-1.0,
+             low=-1.0, length=257.0, max=257.0, cut=1.0), {},
+        ["wrong gradient", "wrong signal"], "inserted instead of sampled"),
+    "verl-project/verl#721": (  # the KL is NaN one step before: lower rate
+        verl(58, kl=0.001, norm=0.1, reward=0.5) + verl(
+            59, kl="nan", entropy="nan", norm="nan"), {},
+        ["wrong gradient"], "actor_rollout_ref.actor.optim.lr"),
+    # a gradient of 0 with rewards that differ; another DeepSpeed solved it
+    "modelscope/ms-swift#5890": (
+        trl(*[{"step": step, "loss": -0.0, "norm": 0.0, "reward": reward,
+               "std": 0.15, "zero": zero, "cut": 0.44}
+              for step, reward, zero in ((9, 0.643, 0.39), (10, 0.690, 0.5))]),
+        {}, ["wrong gradient"], "training backend"),
+    # the same after the new DeepSpeed: its gradient is 0.03 to 0.04
+    "modelscope/ms-swift#5890, solved": (
+        trl(*[{"step": step, "loss": 1e-8, "norm": norm, "reward": reward,
+               "std": std, "zero": zero, "cut": cut} for
+              step, norm, reward, std, zero, cut in (
+                  (2, .0387, .656, .138, .625, .75),
+                  (3, .0303, .781, .036, .875, .875))]),
+        {}, ["wrong cut", "costly groups"], "max_completion_length"),
+    # a reward without spread in any group; another reward function solved it
+    "modelscope/ms-swift#4547": (
+        trl(*[{"step": i, "loss": 0.0, "norm": 0.0, "reward": 0.0, "std": 0.0}
+              for i in range(1, 8)]), {},
+        ["wrong signal"], "check the reward function"),
+    "huggingface/trl#3857": (  # group means of 3.0 are equal; loss 0 follows
+        trl({"step": 1, "loss": 0.0, "norm": 0.0, "reward": 3.0, "std": 0.0,
+             "zero": 1.0, "cut": 0.0, "mean": 701.8}), {},
+        ["wrong signal"], "check the reward function"),
+    # "loss = 0" is what GRPO has by construction: nothing is wrong
+    "huggingface/trl#3452": (
+        trl(*[{"step": 10 * i, "loss": 0.0, "norm": norm, "lr": 7e-6,
+               "reward": reward, "std": std, "kl": kl}
+              for i, (norm, reward, std, kl) in enumerate(
+                  ((.0866, 1.717, .570, 5.4e-4), (.0967, 1.884, .749, 5.4e-4),
+                   (.1059, 1.680, .631, 5.3e-4), (.1036, 1.969, .787, 5.3e-4),
+                   (.0957, 1.872, .748, 5.6e-4), (.1002, 1.775, .637, 5.5e-4),
+                   (.1163, 1.799, .713, 5.3e-4), (.1091, 1.702, .543, 5.5e-4)
+                   ), 1)]), {}, [], ""),
+    # a minibatch of 4096 where 256 problems are sampled: it counts rollouts
+    "GAIR-NLP/DeepResearcher#27": (
+        verl(1, "data.train_batch_size=256 actor_rollout_ref.rollout.n=16 "
+             "actor_rollout_ref.actor.ppo_mini_batch_size=4096", norm=0.1), {},
+        ["costly minibatch"], "ppo_mini_batch_size"),
+    # a fifth is cut off at 3072, and 541 of 1164 s are sampling
+    "verl-project/verl#7412": (
+        verl(34, kl=0.0013, norm=0.13, reward=-0.018, low=-1.0, high=1.0,
+             length=1267.0, max=3072.0, cut=0.2, gen=541.2, time=1164.0,
+             entropy=0.22), {},
+        ["costly stragglers", "costly cut"], "data.max_response_length"),
+    # rewards of 0 and 1, mean 0.906, and every advantage 0
+    "zhaochenyang20/Awesome-ML-SYS-Tutorial#106": (
+        verl(83, kl=0.024, norm=0.006, reward=0.906, low=0.0, high=1.0, adv=0.0,
+             length=330.4, max=1024.0, cut=0.004, entropy=0.317), {},
+        ["wrong advantage"], "group id"),
+    # 1.3 falls to 0 around step 270 of 300: gibberish
+    "BeastyZ/ConvSearch-R1#6": (
+        "".join(verl(i, kl=0.01, norm=0.1, reward=1.3 if i < 270 else 0.0)
+                for i in range(1, 301)), {},
+        ["wrong collapse"], "actor_rollout_ref.actor.kl_loss_coef"),
+    # learning rate 0, NaN and rewards of 0 late in the run
+    "modelscope/ms-swift#3136": (
+        trl(*[{"step": i, "norm": 0.1, "lr": 1e-6, "reward": 0.5, "kl": 0.01}
+              for i in range(1, 31)],
+            *[{"step": i, "norm": math.nan, "lr": 0.0, "reward": 0.0,
+               "kl": math.nan} for i in range(31, 61)]), {},
+        ["wrong collapse", "wrong gradient", "note schedule"],
+        "earlier checkpoint"),
+    # KL of sampler and trainer 0.05 to 0.1 in 20 steps; 0.01 is the limit
+    "thinking-machines-lab/tinker-feedback#22": (
+        "".join(json.dumps({"progress/batch": i, "env/all/reward/total": 0.5,
+                            "optim/kl_sample_train_v1": 0.05 + 0.0025 * i})
+                + "\n" for i in range(20)), {},
+        ["note mismatch"], "importance sampling"),
+    "Open-Athena/MarinFold#237": (  # 0.168 was the useful run, 3.96 diverged
+        trl(*[{"step": i, "norm": 0.1, "reward": 0.01 * i, "std": 0.3,
+               "kl": 3.96} for i in range(1, 25)]), {}, ["wrong kl"], "beta"),
+    # groups of 8 in a batch of 7 rollouts: num_generations = 7 solved it
+    "huggingface/open-r1#249": (
+        trl({"step": 1, "reward": 0.5, "norm": 0.1}),
+        {"num_generations": 8, "generation_batch_size": 7}, InputError,
+        "num_generations"),
+    "verl-project/verl#2060": (  # a question of format only: a sound first step
+        verl(1, norm=0.020, reward=0.558, low=0.0, high=1.0, adv=1.789,
+             length=288.7, max=963.0, cut=0.0, entropy=0.323), {}, [], ""),
+}
+
+
+def names(report):
+  return [f"{f.level} {f.name}" for f in report.findings]
+
+
+@pytest.mark.parametrize("thread", THREADS)
+def test_a_public_thread(thread, tmp_path):
+  log, fixed, expected, advice = THREADS[thread]
+  path = tmp_path / "train.log"
+  path.write_text(log)
+  if expected is InputError:
+    with pytest.raises(InputError, match=advice):
+      isojax.doctor(path, fixed=fixed)
+    return
+  report = isojax.doctor(path, fixed=fixed)
+  assert set(expected) <= {*names(report)}
+  assert sorted(f.name for f in report.serious) == sorted(
+      name.removeprefix("wrong ") for name in expected if "wrong" in name)
+  told = " ".join(f.advice for f in report.findings)
+  assert advice in told
+
+
+def test_doubling_n_doubles_the_rollouts_of_a_step(tmp_path):
+  """verl-project/verl#180: data.train_batch_size counts prompts."""
+  for n, C in ((8, "2.05k rollouts"), (16, "4.1k rollouts")):
+    path = tmp_path / "train.log"
+    path.write_text(verl(1, "data.train_batch_size=256 "
+                         f"actor_rollout_ref.rollout.n={n}", norm=0.1))
+    fact = isojax.doctor(path).facts[0]
+    assert f"n = {n}, Bp = 256" in fact and C in fact
+
+
+# ---- Healthy runs
+
+
+def of_ledger(path):
+  """Yields the runs of a study's ledger: header, windows and evaluations."""
+  runs = []
+  text = gzip.decompress(path.read_bytes()).decode()
+  for line in map(json.loads, text.splitlines()):
+    if line["kind"] == "run":
+      runs.append((line, [], []))
+    elif line["kind"] == "updates":
+      header, train, _ = runs[-1]
+      train.append({k: v for k, v in line.items() if v is not None} | {
+          "step": sum(line["steps"] for line in train) + line["steps"],
+          "Bp": header["Bp"], "n": header["n"]})
+    elif line["kind"] == "eval":
+      correct = [int(c, 36) for c in line["correct"]]
+      k = runs[-1][0]["k"]
+      runs[-1][2].append(line | {
+          "correct": correct, "k": k, "avg": sum(correct) / k / len(correct)})
+  return runs
+
+
+def of_recipe(case):
+  """A short run of a recipe in tests/golden: train and evaluations."""
+  def lines(part):
+    size = max(len(v) for v in part.values() if isinstance(v, list))
+    whole = {k: v if isinstance(v, list) else [v["all"]] * size
+             for k, v in part.items() if k != "correct"}
+    return tuple({k: v[i] for k, v in whole.items() if v[i] is not None}
+                 for i in range(size))
+  return lines(case["steps"]), lines(case["evaluations"])
+
+
+def test_healthy_runs_have_no_serious_finding(tmp_path):
+  """Runs that end within 10 % of their best evaluation, 20 % above their first.
+
+  171 and more runs of the study, 18 runs of all recipes, 11 logs of trainers.
+  """
+  reports = {}
+  for path in sorted(pathlib.Path("docs/study").glob("*.jsonl.gz")):
+    for header, train, evals in of_ledger(path):
+      avg = [e["avg"] for e in evals]
+      if train and not header["diverged"] and avg[-1] >= 0.9 * max(avg) and (
+          avg[-1] > 1.2 * avg[0]):
+        reports[path.name, header["run_id"]] = doctor.Report(Series(
+            path.name, "isojax", tuple(train), tuple(evals), {}, {}, {}, ()))
+  assert len(reports) >= 170
+  golden = json.loads(pathlib.Path("tests/golden/runs.json").read_text())
+  for name, case in golden.items():
+    if name != "machine":
+      reports[name] = doctor.Report(Series(
+          name, "isojax", *of_recipe(case), {}, {}, {}, ()))
+  for path in sorted(DATA.glob("*/*.*")):
+    if path.parent.name != "table":
+      reports[path] = isojax.doctor(path)
+  for name in ("trl_imjonezz_trainer_state.json", "tinker_arithmetic_metrics"
+               ".jsonl"):  # two real logs that learn
+    reports[name] = isojax.doctor(real(name, tmp_path))
+  assert len(reports) >= 200
+  assert {name: r.serious for name, r in reports.items() if r.serious} == {}
+
+
+def real(name, folder):
+  """The path of a log of tests/golden/logs, unpacked."""
+  path = folder / name
+  path.write_bytes(gzip.decompress(pathlib.Path(
+      "tests/golden/logs", f"{name}.gz").read_bytes()))
+  return path
+
+
+# ---- Output
+
+
+def test_the_real_log_that_collapsed(tmp_path):
+  """MATH-500 peaks at step 50 of 500 and falls, the entropy is 7 times up."""
+  report = isojax.doctor(real("rasbt_ch07_7_3_tracking.csv", tmp_path))
+  assert [f.name for f in report.serious] == ["blow_up", "collapse"]
+  assert "46.2 best at step 50, 33 last" in report.facts[2]
+  screen = str(report)
+  assert "2 things wrong" in screen and "1. WRONG: the entropy rose" in screen
+  assert screen.count("\n") < 40 and max(map(len, screen.split("\n"))) <= 98
+  page, picture = report.save(tmp_path / "out")
+  text = pathlib.Path(page).read_text()
+  assert "the entropy rose" in text and "data:image/png" in text
+  assert pathlib.Path(picture).stat().st_size > 10_000
+  axes = report.plot().axes
+  assert [ax.get_title(loc="left") for ax in axes] == [
+      "training reward", "entropy, nats a token", "response length, tokens",
+      "evaluation"]
+
+
+def test_the_command_answers_without_jax():
+  code = ("import sys, launch.doctor as d\n"
+          "from isojax import cli\n"
+          "sys.argv[1:] = ['tests/data/logs/slime/train.log']\n"
+          "try:\n  cli.run(d.main, words=True)\n"
+          "finally:\n  assert 'jax' not in sys.modules\n")
+  found = subprocess.run([sys.executable, "-c", code], text=True, timeout=60,
+                         capture_output=True)
+  assert found.returncode == 0, found.stderr
+  assert "this log cannot tell whether something is wrong: 4 steps" in (
+      found.stdout)
+
+
+def test_a_page_escapes_the_log():
+  log = Series("<b>", "table", ({"step": 1, "reward": 0.5},), (), {}, {}, {},
+               ())
+  assert "<b>:" not in doctor.Report(log).page(b"")
