@@ -546,6 +546,14 @@ def test_tensorboard_events(tmp_path):
   rows, _ = rows_of(path, fixed={"n": 4})
   assert curve(rows, "step", "rollouts", "avg") == [
       (1, 8, .375), (2, 16, .625), (3, 24, .875), (4, 32, .625)]
+  writer = tensorboardX.SummaryWriter(str(tmp_path / "slime"))
+  for name, value in (("eval/aime", .25), ("rollout/raw_reward", .5),
+                      ("eval/aime", .75)):  # before and after update 1
+    writer.add_scalar(name, value, 0)
+  writer.close()
+  (slime,) = tmp_path.glob("slime/*")
+  rows, _ = rows_of(slime, fixed=OURS)
+  assert curve(rows, "step", "avg") == [(0, .25), (1, .75)]
   path.write_bytes(path.read_bytes()[:-9])  # torn
   assert len(rows_of(path, fixed={"n": 4})[0]) == 3
   path.write_bytes(b"")
@@ -654,6 +662,11 @@ BAD = [  # content, flags, words
      ["['n'] in --fixed and in --from_path"]),
     ("model,step,avg\nq,1,0.5\n", dict(fixed=OURS | {"model": "x"}),
      ["no line has a value of ['avg'] with {'model': 'x'}"]),
+    # training rewards that are no pass rates, nor 0 and 2
+    *((lines(*({"step": i, "rewards/f/mean": (low, high)[i % 2]}
+               for i in range(1, 12))), dict(kind="trl", fixed=OURS),
+       [f"a training reward from {low} to {high}", "--scale=avg=LOW:HIGH"])
+      for low, high in ((.123, 1.7), (-.5, .5), (.5, 2.5))),
     # consoles
     (printed(**ROW) * 2, dict(fixed=SIZE, **TRAIN),
      ["no step", "--fixed=logging_steps="]),

@@ -55,6 +55,19 @@ def test_runs_are_read_without_flags(name, trainer, train, evals, last):
   assert {field: log.train[-1][field] for field in last} == pytest.approx(last)
 
 
+def test_a_table_that_is_cut_has_the_values_before(tmp_path):
+  text = (LOGS / "areal/trainer.log").read_text()
+  path = tmp_path / "cut.log"
+  path.write_text(text[:text.rindex("├")])
+  assert [line["reward"] for line in series.read(str(path)).train] == [
+      .25, .375, .5]
+
+
+def test_rates_that_a_console_rounds_to_zero_are_unknown():
+  log = series.read(str(LOGS / "skyrl/console.log"))
+  assert all("lr" not in line for line in log.train)
+
+
 def test_a_file_of_several_runs_needs_one():
   path = str(LOGS / "table/curves.csv")
   with pytest.raises(InputError, match="choose one of a, b"):

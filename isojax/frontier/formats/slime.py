@@ -22,7 +22,7 @@ def count_updates(lines: list[dict]) -> str | None:
     if "eval" in scopes and number == 0 and not begun:
       line["step"] = 0
       continue
-    begun = begun or "eval" not in scopes
+    begun = True
     line["step"] = number + 1
   return None
 
