@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from isojax.ledger import records
+from isojax.ledger import checkpoint, records
 
 
 def free_port() -> int:
@@ -142,8 +142,8 @@ class Result(typing.NamedTuple):
 
 def result(folder: str) -> Result:
   """The hashes of a run; its checkpoint may be of any mesh."""
-  newest = max((path for path in epath.Path(folder, "checkpoints").iterdir()
-                if path.name.isdigit()), key=lambda path: int(path.name))
+  store = epath.Path(folder, "checkpoints")
+  newest = store / str(checkpoint.steps(str(store))[-1])
   state = hashlib.sha256()
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     for part in ("state", "host"):  # host: rollouts in flight, if there are any

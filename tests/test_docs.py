@@ -102,7 +102,7 @@ def all_flags() -> frozenset[str]:
 
 
 def spans(text: str) -> list[str]:
-  """What stands between single backticks."""
+  """What is between single backticks."""
   return re.findall(r"`([^`\n]+)`", prose(text))
 
 

@@ -29,7 +29,7 @@ RUN = ["--config=configs/hard.py:qwen2.5-0.5b",
        "--config.recipe.loss.entropy_coef=0.01",  # all rewards are 0 here
        "--config.recipe.optimizer.base_lr=0.01", "--config.eval.k=2",
        "--config.eval.first=1000", "--config.task.format_coef=0.1",
-       "--config.alloc.C=64", "--config.checkpoint.every_steps=1"]
+       "--config.alloc.C=32", "--config.checkpoint.every_steps=1"]
 
 
 def made(folder, **shape):
@@ -62,7 +62,7 @@ def test_split_train_export(tmp_path):
     done = command(*words)
     assert done.returncode == 0, done.stderr
   steps = short_runs.steps(short_runs.read(tmp_path / "run"))
-  assert [r["step"] for r in steps] == list(range(1, 9))
+  assert [r["step"] for r in steps] == [1, 2, 3, 4]
   assert {r["task"] for r in steps} == {"math"}
   assert all(r["lost"] == 0 and r["reward"] == 0.0 for r in steps)
   assert all(1 <= r["response_length"] <= 11 for r in steps)
