@@ -96,5 +96,7 @@ def finished(name: str) -> pathlib.Path:
   with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)  # other workers of pytest-xdist wait
     if not folder.exists():
-      assert train(config(name), folder).end.code == 0
+      under_way = f"{folder}.part"
+      assert train(config(name), under_way).end.code == 0
+      os.rename(under_way, folder)
   return folder
