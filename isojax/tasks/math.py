@@ -43,12 +43,13 @@ _GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|,\\!|\{,\}|~|\s)+(?=\d{3}(?!\d))")
 _COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
                "trillion": 12}
-_REPLACED = [(re.compile(pattern), new) for pattern, new in (
+_FORMS = [(re.compile(pattern), new) for pattern, new in (
     (r"\\(?:left|right)(?![a-zA-Z])", ""), (r"\\[dt]frac", r"\\frac"),
     (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
-    (r"(?<!\\)%", r"\\%"),
+    (r"(?<!\\)%", r"\\%"))]
+_REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"(?<![a-zA-Z\\])(sin|cos|tan|log|ln)(?![a-zA-Z])", r"\\\1"),
     (r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])", r"\\\1 "),
     (r"(?<![a-zA-Z])\\?infinity(?![a-zA-Z])", r"\\infty "),
@@ -61,7 +62,32 @@ _REPLACED = [(re.compile(pattern), new) for pattern, new in (
 _MAGNITUDE = re.compile(
     r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
     r"trillion)(?:\s+(?:\\text\s*\{\s*)?[a-zA-Z]+)?\s*\}?$")
-_COUNTED = re.compile(r"^(-?[\d.,]+(?:/\d+)?)\s+[a-zA-Z]{3,}$")  # 18 dollars
+# A value and its unit: 18 dollars, 5\text{ cm}^2.
+_MEASURED = re.compile(
+    r"(.*[\d)}])(?:\s*\\text\s*\{([^{}\\]*)\}|\s*([a-zA-Z]{2}[a-zA-Z ./]*)"
+    r"|\s+([a-zA-Z][a-zA-Z ./]*))"
+    r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
+# Units of any problem, in the singular; others are in the question.
+UNITS = frozenset(
+    "a acre am c celsius cent centimeter centimetre cm cubic cup day deg degree "
+    "dm dollar euro f fahrenheit feet foot ft g gallon gram h hectare hour hr "
+    "hz in inch j kelvin kg kilogram kilometer kilometre km kmh kph l lb liter "
+    "litre m mg meter metre mi mile milliliter millimeter min minute ml mm month "
+    "mph n newton of ounce oz p people per person pint pm point pound quart rad "
+    "radian s sec second sq square unit volt w watt way week yard yd year".split())
+# Never units: they change the value.
+SCALES = frozenset("dozen double fifth fourth gross half halve hundred percent "
+                   "quarter score tenth third thousand million billion trillion "
+                   "times pair".split())
+# Units of which two different ones differ.
+SYMBOLS = frozenset("am pm cm mm km dm m ft in g kg mg l ml h min s".split())
+_CLOCK = re.compile(r"(\d\d?):([0-5]\d)")
+_RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
+_LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
+_CONNECTED = frozenset(("and", "or", "exp", "gcd", "lcm", "max", "min", "cot",
+                        "csc", "sec", "arcsin", "arccos", "arctan"))
+_NEGATED = re.compile(r"(?<![a-zA-Z])(?:non?|not|never|neither|nor)"
+                      r"(?![a-zA-Z])|\\not(?![a-zA-Z])", re.IGNORECASE)
 _REPEATING = re.compile(r"^(-?)(\d*)\.(\d*)\\overline\{(\d+)\}$")
 _WORD = re.compile(r"\(?\s*\\text\s*\{([^{}\\]*)\}\s*\)?")
 _REFUSED = re.compile(
@@ -77,14 +103,52 @@ _REFUSED = re.compile(
     # second number in its unit or behind it.
     r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"
     r"|\\infty\s*(?:\\infty|[\w(^!*/])|[\w)!*/]\s*\\infty"
-    r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])")
+    r"|\\text\s*\{(?:[^{}]*\d|[^{}]*\}\s*[\d{])"
+    # No decimal and no number is a factor behind braces, and no dots go on.
+    r"|(?<!matrix)\}\s*\d*\.\d|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}\s*\d"
+    r"|\\[lcv]?dots"
+    # What `measured` has left behind a value is no unit of it.
+    r"|[\d)}]\s*\\text")
 _BASED = re.compile(  # 2A_{16}
     r"(-?[0-9A-F]*[0-9][0-9A-F]*)_(?:(\d)|\{(\d+)\})")
 _INFINITE = re.compile(r"([+-]?)\\infty")
 
 
-def normalised(answer: str) -> str:
-  """An answer without space, dollars, wrappers and other forms."""
+def known_words(*texts: str) -> frozenset[str]:
+  """The words of texts in the singular, which may name a unit."""
+  return frozenset(_singular(word) for text in texts
+                   for word in re.findall(r"[a-zA-Z]{3,}", text))
+
+
+def _singular(word: str) -> str:
+  return re.sub(r"(?<=ch|sh|ss)es$|(?<!s)s$", "", word.lower()) or word.lower()
+
+
+def measured(text: str, words: frozenset[str] = frozenset()
+             ) -> tuple[str, str]:
+  """A value without its unit, and the unit; "" for none.
+
+  Args:
+    text: an answer, without \\mathrm and the like.
+    words: further units in the singular, see `known_words`.
+  """
+  match = _MEASURED.fullmatch(text)
+  if not match:
+    return text, ""
+  unit = match[2] or match[3] or match[4] or ""
+  named = [_singular(word) for word in re.findall(r"[a-zA-Z]+", unit)]
+  if not named or not set(named) <= (UNITS | words) - SCALES:
+    return text, ""
+  return match[1], "".join(named)
+
+
+def normalised(answer: str, words: frozenset[str] = frozenset()) -> str:
+  """An answer without space, dollars, wrappers, units and other forms."""
+  return _normalised(answer, words)[0]
+
+
+def _normalised(answer: str, words: frozenset[str]) -> tuple[str, str]:
+  """As `normalised`, and the unit of `measured`."""
   text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
     inner = pattern.fullmatch(text)
@@ -94,8 +158,9 @@ def normalised(answer: str) -> str:
   text = text.replace(",", "") if _COMMAS.fullmatch(text) else text
   if scaled := _MAGNITUDE.match(text):
     text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
-  elif counted := _COUNTED.match(text):
-    text = text if text.endswith("percent") else counted[1]
+  for pattern, new in _FORMS:
+    text = pattern.sub(new, text)
+  text, unit = measured(text, words)
   for pattern, new in _REPLACED:
     text = pattern.sub(new, text)
   if cycle := _REPEATING.match(text):
@@ -105,7 +170,7 @@ def normalised(answer: str) -> str:
         int(whole + fixed + again or "0") - int(whole + fixed or "0"),
         nines * 10 ** len(fixed))
     text = rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
-  return text.strip()
+  return text.strip(), unit
 
 
 def letters(text: str) -> str | None:
@@ -157,7 +222,7 @@ def _parsed(text: str):
   if r"\approx" in text:
     return _approximated(*text.split(r"\approx", 1))
   clean = lt.normalize_latex(text, lt.NormalizationConfig(
-      basic_latex=True, units=True, malformed_operators=True, nits=True,
+      basic_latex=True, units=False, malformed_operators=True, nits=True,
       boxed="none"))
   try:
     return lt.latex2sympy(
@@ -235,6 +300,41 @@ def _unnamed(value):
   return value
 
 
+def _values_by_name(value) -> dict:
+  """{x: 1, y: 2} of x=1, y=2 and of (x,y)=(1,2), in order; {} of others."""
+  import sympy
+  if isinstance(value, sympy.Eq):
+    pair = [_ordered(side) for side in (value.lhs, value.rhs)]
+    pairs = list(zip(*pair, strict=False)) if all(pair) and len(
+        pair[0]) == len(pair[1]) else []
+  elif isinstance(value, (sympy.FiniteSet, sympy.Tuple)) and all(
+      isinstance(x, sympy.Eq) for x in value.args):
+    pairs = [(x.lhs, x.rhs) for x in _members(value)]
+  else:
+    pairs = []
+  names = dict(pairs)
+  return names if len(names) == len(pairs) > 1 and all(
+      map(_is_name, names)) else {}
+
+
+def _ordered(value) -> tuple:
+  """The members of a pair, which is read as an interval, or of a tuple."""
+  import sympy
+  if isinstance(value, sympy.Interval):
+    return (value.start, value.end) if value.is_open else ()
+  return value.args if isinstance(value, sympy.Tuple) else ()
+
+
+def _same_names(names: dict, answer) -> bool:
+  """Whether an answer gives each name its value, or all values in order."""
+  theirs = _values_by_name(answer)
+  values = ([theirs[name] for name in names] if names.keys() == theirs.keys()
+            else _ordered(answer))
+  return len(values) == len(names) and all(
+      _verify(gold, x, _places(gold))
+      for gold, x in zip(names.values(), values, strict=True))
+
+
 def _same_relation(gold, answer) -> bool:
   """Whether two equations or comparisons say the same."""
   from math_verify import grader
@@ -284,18 +384,39 @@ def _is_infinite(value) -> bool:
       sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
-def same(gold: str, answer: str, *, percent: bool) -> bool:
+def _is_prose(answer: str, gold: str) -> bool:
+  """Whether an answer has words, which would be read as factors."""
+  if _NEGATED.search(answer):
+    return True
+  *_, value = answer.rpartition("=")
+  return any(run not in _CONNECTED and not set(run) <= set(gold)
+             for run in _LETTERS.findall(_WORD.sub("", value)))
+
+
+def _same_clock(gold: str, answer: str) -> bool:
+  """Whether two texts are the same time of day."""
+  clocks = [_CLOCK.fullmatch(text) for text in (gold, answer)]
+  return all(clocks) and len({(int(c[1]), c[2]) for c in clocks}) == 1
+
+
+def same(gold: str, answer: str, *, question: str) -> bool:
   """Whether an answer says the same as the gold one; may take forever.
 
   Args:
     gold: the right answer.
     answer: any text.
-    percent: whether the question is about percent, so that 50% answers 50.
-      50% answers 1/2 in any case.
+    question: its words are units of the answer. If it is about percent, 50%
+      answers 50; 50% answers 1/2 in any case. If it is about a ratio, 10:30 is
+      one; else it is a time of day.
   """
   if len(answer) > MAX_CHARACTERS:
     return False
-  gold, answer = normalised(gold), normalised(answer)
+  prose = _NEGATED.search(answer) and not _NEGATED.search(gold)
+  words = known_words(question, gold)
+  (gold, gold_unit), (answer, unit) = (
+      _normalised(text, words) for text in (gold, answer))
+  if prose or gold_unit != unit and {gold_unit, unit} <= SYMBOLS:
+    return False
   if gold == answer:
     return bool(answer)
   if _INTEGER.fullmatch(gold) and _INTEGER.fullmatch(answer):
@@ -304,7 +425,13 @@ def same(gold: str, answer: str, *, percent: bool) -> bool:
     return gold_word == letters(answer)
   if number := based(gold):
     return answer == number[0] or based(answer) == number
-  if answer.endswith(r"\%") and r"\%" not in gold and not percent:
+  if _is_prose(answer, gold):
+    return False
+  if not _RATIO.search(question) and (
+      _CLOCK.fullmatch(gold) or _CLOCK.fullmatch(answer)):
+    return _same_clock(gold, answer)
+  if (answer.endswith(r"\%") and r"\%" not in gold
+      and not _PERCENT.search(question)):
     answer = rf"\frac{{{answer[:-2]}}}{{100}}"
   values = _parsed(gold), _parsed(answer)
   if values[0] is None or values[1] is None:
@@ -322,6 +449,8 @@ def _same_values(gold, answer, gold_sign: str | None,
   """
   from math_verify import grader
   import sympy
+  if names := _values_by_name(gold):
+    return _same_names(names, answer)
   if grader.is_relation(gold):
     if grader.is_relation(answer):
       return _same_relation(gold, answer)
@@ -333,8 +462,10 @@ def _same_values(gold, answer, gold_sign: str | None,
     answer = _unnamed(answer)
     if answer is None:
       return False
-  if isinstance(gold, (sympy.Interval, sympy.Tuple)) and isinstance(
-      answer, sympy.FiniteSet):
+  pair = (sympy.Interval, sympy.Tuple)
+  if isinstance(gold, pair) and isinstance(answer, sympy.FiniteSet) or (
+      isinstance(answer, pair) and isinstance(gold, sympy.FiniteSet)
+      and len(gold) > 1):
     return False  # a set has no order, so it is no pair
   sympy.core.random.seed(0)  # it compares at random points
   if _is_infinite(gold) or _is_infinite(answer):
@@ -344,15 +475,15 @@ def _same_values(gold, answer, gold_sign: str | None,
   return _verify(gold, answer, _places(gold) if decimal else PLACES)
 
 
-def vote(answer: str) -> str:
-  """What maj@k counts; "" is no vote.
+def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
+  """What maj@k counts; "" is no vote. `words` as in `measured`.
 
   Equal votes are judged equal, but for the name in x=3, which only a gold
   answer with a name of its own asks for.
   """
   if len(answer) > MAX_CHARACTERS:
     return ""
-  text = normalised(answer)
+  text = normalised(answer, words)
   named = _NAMED.fullmatch(text)
   if named and not word(named[1]):
     text = named[1]
@@ -360,7 +491,8 @@ def vote(answer: str) -> str:
     return str(int(text))
   if text_word := word(text):
     return text_word
-  if "%" in text or _UNEVALUATED.search(text):  # 50% is 50 and also 1/2
+  # 50% is 50 and also 1/2; words are no factors.
+  if "%" in text or _UNEVALUATED.search(text) or _is_prose(text, ""):
     return text
   value = _parsed(text)
   if value is None or _is_infinite(value) and infinite(text) is None:
@@ -394,10 +526,11 @@ def judge(problem: Problem, answer: str, source: dict) -> tuple[bool, str]:
   """Whether the answer equals the problem's own, and its vote."""
   del source
   answer = answer.strip()
-  percent = bool(_PERCENT.search(problem.question))
-  return same(problem.answer, answer, percent=percent), vote(answer)
+  words = known_words(problem.question, problem.answer)
+  return (same(problem.answer, answer, question=problem.question),
+          vote(answer, words))
 
 
 def warm_up(_: dict) -> None:
   """Imports sympy and math-verify, and builds the parser's tables."""
-  same("x+1", r"1+\frac{2x}{2}", percent=False)
+  same("x+1", r"1+\frac{2x}{2}", question="")

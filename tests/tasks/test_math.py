@@ -92,11 +92,8 @@ VERDICTS = [
     ("7", "(" * 400 + "7" + ")" * 400, False), ("7", "7\x00", False),
     ("7", "\ud8007", False), ("7", "7" * 100_000, False),
     ("7", "{" * 999, False),
-    # Questionable, and as math-verify has it: units are not compared, m is one
-    # of them, a colon divides, a set may be given as a pair, log is of base 10,
-    # i is no root.
-    ("5 cm", "5 m", True), ("3", "3m", True), ("12:30", "2:5", True),
-    (r"\{1,2\}", "(1,2)", True),
+    # Questionable: log is of base 10, i is no root. m is a unit after space.
+    ("3", "3m", False), ("3", "3 m", True), ("5 m", "5", True),
     (r"\ln 2", r"\log 2", False),
     ("i", r"\sqrt{-1}", False),
 ]
@@ -104,7 +101,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize("gold, answer, want", VERDICTS)
 def test_verdicts(gold, answer, want):
-  assert math.same(gold, answer, percent=True) is want
+  assert math.same(gold, answer, question="how many percent?") is want
 
 
 @pytest.mark.parametrize("answer, want", [
@@ -169,12 +166,39 @@ DECIDED = [  # gold, answer, the same?
     (r"\infty", r"\infty+1", False), (r"\infty", r"\infty^2", False),
     (r"\infty", r"+\infty", True), (r"-\infty", r"-\infty", True),
     (r"(-\infty,3)", r"(-\infty\infty,3)", False),
+    # Names belong to their values; a set has no order.
+    ("x=1,y=2", "x=2,y=1", False), ("x=1,y=2", "y=2, x=1", True),
+    ("x=1,y=2", "(1,2)", True), ("x=1,y=2", "(2,1)", False),
+    ("x=1,y=2", "(x,y)=(1,2)", True), ("x=1,y=2", "(y,x)=(1,2)", False),
+    ("(x,y)=(1,2)", "x=1, y=2", True), ("(x,y)=(1,2)", "(1,2)", True),
+    ("(x,y)=(1,2)", "(2,1)", False), ("x=1,y=2", "1,2", False),
+    (r"\{x=1,y=2\}", r"\{x=2,y=1\}", False), ("x=1, x=2", "1,2", True),
+    (r"\{1,2\}", "(1,2)", False), ("1,2", "(1,2)", False),
+    (r"\{1,2\}", "(1,2]", False), (r"\{(1,2),(3,4)\}", "(3,4),(1,2)", True),
+    # A word behind a number is its unit, and no other word.
+    ("3", "3 halves", False), ("3", "3 dozen", False), ("3", "3 wrong", False),
+    ("3", "3 nope", False), ("3", r"3\text{ halves}", False),
+    ("3", r"3\text{ wrong}", False), ("5", r"5\text{ or six}", False),
+    ("3", "3 less", False), ("3", "3ab", False), ("2c", "2", False),
+    ("18", "18 people", True), ("9", r"9\text{ square inches}", True),
+    ("0", "not 0", False), ("0", "nope0", False), ("0", "wrong*0", False),
+    ("0", "not=0", False), ("3", r"\not 3", False), ("0", "0 wrong", False),
+    ("5 cm", "5 m", False), ("5 cm", "5 cm", True),
+    ("5 cm", r"5\text{ centimeters}", True), ("5 widgets", "5", True),
+    # A time of day is no ratio.
+    ("10:30", "1/3", False), ("10:30", "10:30", True), ("9:05", "09:05", True),
+    ("10:30", "1:3", False), ("1/3", "10:30", False), ("12:30", "2:5", False),
+    ("10:30 am", "10:30 pm", False), ("10:30", "10:30 a.m.", True),
+    ("2:3", "2/3", True),
+    # No number is glued to another one.
+    (r"\frac{1}{2}", r"\frac{1}{2}2.5", False), ("5", r"5\ldots", False),
+    (r"\sqrt{2}", r"\sqrt{2}2.5", False),
 ]
 
 
 @pytest.mark.parametrize("gold, answer, want", DECIDED)
 def test_decided(gold, answer, want):
-  assert math.same(gold, answer, percent=False) is want
+  assert math.same(gold, answer, question="") is want
 
 
 @pytest.mark.parametrize("question, gold, answer, want", [
@@ -186,9 +210,12 @@ def test_decided(gold, answer, want):
     ("Which share of them?", "1/2", r"50\%", True),
     ("Which share of them?", "0.5", r"50\%", True),
     ("Which share of them?", r"50\%", "50", True),
-    ("Which share of them?", r"50\%", "0.5", True)])
-def test_percent_is_a_number_where_it_is_asked_for(question, gold, answer,
-                                                   want):
+    ("Which share of them?", r"50\%", "0.5", True),
+    ("How many apples?", "3", "3 apples", True),
+    ("How many apples?", "3", "3 pears", False),
+    ("How many answers are wrong?", "3", "3 wrong", True),
+    ("What is the ratio?", "12:30", "2:5", True)])
+def test_the_question_decides(question, gold, answer, want):
   assert math.judge(Problem(0, question, gold), answer, {})[0] is want
 
 
@@ -204,7 +231,7 @@ def test_equal_votes_have_equal_verdicts():
                        "7919", "101_2", "10^{-8}", r"\emptyset", "0"}:
     for vote, answers in vote_of.items():
       if vote and len(answers) > 1:
-        verdicts = {math.same(gold, answer, percent=True)
+        verdicts = {math.same(gold, answer, question="how many percent?")
                     for answer in answers}
         assert len(verdicts) == 1, (gold, answers)
 
