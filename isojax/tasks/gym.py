@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 
 from isojax.errors import InputError
 from isojax.tasks import problem as problem_lib
@@ -48,6 +49,11 @@ GENERATORS_REFUSED = {
     "string_insertion": _RUNS_ANSWER,
     "word_ladder": _OTHER_HASH,
 }
+
+_ANY_LENGTH = ("jugs",)  # an answer may have more moves than the own one
+_PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
+    r"[^\W\d_]+", r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", r"-(?=\s*[\d.])",
+    r"(?<![a-z])(?:nan|inf(?:inity)?)j?(?![a-z])")]
 
 
 def generators() -> list[str]:
@@ -123,8 +129,23 @@ def split_of(question: str) -> str:
   return "validation" if digest[0] % 2 else "train"
 
 
+def _is_one_answer(answer: str, own: str) -> bool:
+  """Whether an answer has no more parts than the problem's own.
+
+  Parts are words, numbers, minus signs, and names of what is no number. Some
+  scorers pick one number out of many, ignore signs and words, or take nan for
+  equal to every number.
+  """
+  return all(len(part.findall(answer)) <= len(part.findall(own))
+             for part in _PARTS)
+
+
 def _value(gym, item: dict, answer: str) -> float:
   """The score of an answer, 0.0 if the generator's scorer raises."""
+  if answer.strip() != item["answer"].strip() and (
+      item["metadata"]["source_dataset"] not in _ANY_LENGTH
+      and not _is_one_answer(answer, item["answer"])):
+    return 0.0
   try:
     value = float(gym.score_answer(answer, item))
   except MemoryError:
