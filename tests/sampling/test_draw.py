@@ -46,7 +46,7 @@ def test_draw_follows_the_distribution():
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
-@pytest.mark.parametrize("V", [5, 1000])
+@pytest.mark.parametrize("V", [128, 1000])
 def test_draw_against_float64(V, top_p):
   """Several blocks, impossible tokens: numpy sorts and sums in float64."""
   random, R, temperature = np.random.default_rng(V), 200, 0.7
@@ -54,6 +54,7 @@ def test_draw_against_float64(V, top_p):
   logits[random.random((R, V)) < 0.3] = -np.inf
   logits[:, 2] = 0.0
   uniform = random.random(R).astype(np.float32)
+  uniform[:2] = 0, 1 - 2**-24
   got = draw_lib.draw(logits, uniform, temperature, top_p,
                       kind=draw_lib.kind_of(temperature, top_p))
   token, logp, entropy = map(np.asarray, got)
@@ -73,24 +74,3 @@ def test_draw_against_float64(V, top_p):
   want = [np.searchsorted(row, u, side="right") for row, u in zip(cdf, uniform)]
   # Within rounding of a boundary the neighbour is as good.
   assert np.mean(token == want) > 0.98
-
-
-@pytest.mark.parametrize("V", [5, 128, 131])
-def test_pick_is_the_inverse_of_the_running_sum(V):
-  """Blocks of 128 against numpy's float64 sums; zeros are never taken."""
-  random = np.random.default_rng(V)
-  weight = random.exponential(size=(400, V)) * (random.random((400, V)) < 0.5)
-  weight[:, 3] += 0.1
-  uniform = random.random(400)
-  uniform[:3] = 0, 0.5, 1 - 2**-23
-  blocks = draw_lib.in_blocks(jnp.float32(weight), 0.0)
-  token, total = draw_lib.pick(
-      blocks.sum(axis=-1), lambda block: draw_lib.at(blocks, block),
-      jnp.float32(uniform))
-  cdf = np.cumsum(weight, axis=1)
-  want = [np.searchsorted(row, u * row[-1], side="right")
-          for row, u in zip(cdf, uniform)]
-  # Within rounding of a boundary the neighbour is as good.
-  assert np.mean(np.asarray(token) == want) > 0.99
-  assert (weight[np.arange(400), token] > 0).all()
-  np.testing.assert_allclose(total, cdf[:, -1], rtol=1e-5)

@@ -73,22 +73,6 @@ def test_slots_take_what_waits_by_hand():
   assert q.item_R.tolist() == [4, 1, 2, 5] and not q.waiting
 
 
-def test_a_block_keeps_the_prompt_of_what_it_has_started():
-  """4 problems of 3 rollouts, windows of 2: the second is half started."""
-  q = make_queue(make_source(make_prompts([1] * 4), 3), R=5, W=2)
-  assert move_window(q) == [[0], [1]]
-  fill(q)
-  assert [x.tolist() for x in (*q.waits, *q.slots)] == [[5], [1]]
-  q.row.active_R[:3] = False
-  _, slot = fill(q)  # item 5, whose prompt is there
-  assert slot.tolist() == [[1]] and q.starving
-  assert move_window(q) == [[2], [3]]
-  q.row.active_R[:] = False
-  fill(q)
-  assert q.item_R.tolist() == [6, 7, 8, 9, 10]
-  assert q.waiting and not q.starving
-
-
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=100)
 def test_each_item_starts_once_and_no_slot_idles(data):
@@ -123,60 +107,6 @@ def test_each_item_starts_once_and_no_slot_idles(data):
       ends[random.integers(G * R_b)] = True
     q.row.active_R[ends] = False
   assert sorted(started) == list(range(sum(n)))
-
-
-@hypothesis.given(st.data())
-@hypothesis.settings(max_examples=200)
-def test_filled_slots_stay_where_they_are_when_slots_are_dropped(data):
-  """The engine inserts prompts by the rows of `fill`, after `compact`."""
-  G, R_b = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 24))
-  P, n = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 9))
-  q = make_queue(make_source(make_prompts([1] * P), n), G=G, R=G * R_b,
-                 W=data.draw(st.integers(1, 4)), T=1)
-  active = st.lists(st.booleans(), min_size=G * R_b, max_size=G * R_b)
-  q.row.active_R[:] = data.draw(active)
-  move_window(q)
-  row_GxF, _ = fill(q)
-  before = q.item_R.reshape(G, R_b).copy()
-  kept = data.draw(st.integers(max(1, q.most_active), R_b))
-  take_GxR = q.compact(G * kept)
-  for g in range(G):
-    rows = row_GxF[g][row_GxF[g] < R_b]
-    assert (take_GxR[g, rows] == rows).all()
-    assert (q.item_R.reshape(G, -1)[g, rows] == before[g, rows]).all()
-
-
-def test_a_chunk_is_stored_by_hand():
-  """4 slots, 3 of them active, chunks of 3: one ends, one reaches T = 4."""
-  q = make_queue(make_source(make_prompts([1, 1]), 2), W=2, T=4)
-  move_window(q)
-  fill(q)
-  q.row.active_R[1] = False  # item 1
-  q.row.count_R[:] = 0, 0, 2, 1
-  q.out.tokens_RxT[2, :2], q.out.tokens_RxT[3, 0] = (1, 2), 3
-  q.out.entropy_R[2] = 0.5
-  tokens = np.arange(10, 22, dtype=np.int32).reshape(4, 3)
-  after, drawn = flight.read(
-      q.row.replace(token_R=tokens[:, 2], count_R=np.array([3, 0, 4, 2]),
-                    active_R=np.array([True, False, False, False])),
-      Drawn(tokens, tokens / 8, np.full(4, 0.25, np.float32),
-            np.array([False, False, False, True])))
-  assert after.id_R is None and after.rollout_R is None  # not transferred
-  q.harvest(after, drawn)
-  items, ended = q.ended()
-  assert items.position_R.tolist() == [1, 1]
-  assert items.number_R.tolist() == [0, 1] and ended.len_R.tolist() == [4, 2]
-  assert q.left_E.tolist() == [2, 0]
-  assert q.out.tokens_RxT.tolist() == [
-      [10, 11, 12, 0], [0, 0, 0, 0], [1, 2, 16, 17], [3, 19, 0, 0]]
-  assert q.out.behavior_logp_RxT.tolist() == [
-      [1.25, 1.375, 1.5, 0], [0] * 4, [0, 0, 2, 2.125], [0, 2.375, 0, 0]]
-  assert q.out.len_R.tolist() == [3, 0, 4, 2]
-  assert q.out.ended_R.tolist() == [False, False, False, True]
-  assert q.out.entropy_R.tolist() == [0.25, 0, 0.75, 0.25]
-  assert q.row.active_R.tolist() == [True, False, False, False]
-  assert q.row.id_R.tolist() == [7, 7, 8, 8]
-  assert q.row.count_R.flags.writeable
 
 
 def test_rollouts_that_lose_their_slot_are_next_by_hand():
