@@ -7,15 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import decoder, int8
-from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import update as update_lib
-from isojax.types import Rollouts
 from tests import conftest
-from tests.conftest import columns, make_model, placed, RICH, TINY
-from tests.rl.batches import LOSS, make_update, PLAIN, SGD
+from tests.conftest import make_model, placed, RICH, TINY
+from tests.rl.batches import LOSS, PLAIN, step
 from tests.sampling import samples
 
 Bp, n = 5, 4
@@ -63,21 +59,15 @@ def rollouts(untied):
 ADVANTAGE = np.random.default_rng(4).normal(size=Bp * n)
 
 
-def trained(model, params, rollouts: Rollouts, changes):
+def trained(untied, rollouts, changes, **axes):
   """(change of the parameters, metrics) of one update."""
+  model, params = untied
   cfg = dataclasses.replace(
       PLAIN, policy_loss="reinforce", importance_cap=None, **changes)
-  params = jax.device_get(params)
-  weight = np.full(Bp * n, 1 / rollouts.len_R.sum())
-  batches = update_lib.assemble(
-      samples.make_prompts(Bp), rollouts, columns(ADVANTAGE, weight), n=n,
-      G=mesh_lib.blocks(model.mesh), cfg=cfg)
-  state = optimizer_lib.init_state(model, SGD, placed(params, model))
-  after, metrics = make_update(model, SGD, cfg)(
-      state, None, [update_lib.place(b, model.mesh) for b in batches],
-      np.float32(1))
-  return (jax.tree.map(lambda a, b: np.asarray(a) - b, after.params, params),
-          {name: float(x) for name, x in metrics.items()})
+  rows = (samples.make_prompts(Bp), rollouts, ADVANTAGE,
+          np.full(Bp * n, 1 / rollouts.len_R.sum()))
+  return step(params, cfg=cfg, rows=rows, n=n, shape=model.cfg,
+              temperature=1.0, **axes)
 
 
 @pytest.mark.parametrize("cfg", [TINY, RICH], ids=["untied", "tied"])
@@ -122,8 +112,6 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
   """Of a token: weight * advantage * (one-hot - softmax) x hidden state."""
   model, params = untied
   cfg, both = model.cfg, rollouts["both"]
-  if axes:
-    model = make_model(cfg, **axes)
   prompts = samples.make_prompts(Bp)
   last = prompts.tokens_PxS[np.arange(Bp), prompts.len_P - 1]
   inputs = np.concatenate(
@@ -132,14 +120,14 @@ def test_the_gradient_of_the_head_is_that_of_float64(untied, rollouts, axes,
   logits = hidden @ np.asarray(params["head"], np.float64).T
   p = np.exp(logits - logits.max(-1, keepdims=True))
   wrong = np.eye(cfg.V)[both.tokens_RxT] - p / p.sum(-1, keepdims=True)
-  mask = np.arange(samples.T) < both.len_R[:, None]
+  mask = both.mask_RxT
   exact = np.einsum("rt,rtv,rtd->vd", mask * ADVANTAGE[:, None] / mask.sum(),
                     wrong, hidden)
-  got, _ = trained(model, params, both, BOTH | changes)
+  got, _ = trained(untied, both, BOTH | changes, **axes)
   np.testing.assert_allclose(got["head"], exact,
                              atol=1e-5 * np.abs(exact).max())
   if not axes:
-    half, _ = trained(model, params, both, HALF)
+    half, _ = trained(untied, both, HALF)
     assert np.abs(half["head"] - exact).max() > 1e-3 * np.abs(exact).max()
 
 
@@ -164,7 +152,7 @@ def test_the_sampler_keeps_the_head_alone_in_float32(cfg, weights):
 def test_the_trainer_agrees_with_the_sampler_if_both_have_it(untied, rollouts):
   """Of layers that add 0, logp_gap has the head's part alone, in nats."""
   def gap(sampler, update):
-    return trained(*untied, rollouts[sampler], update)[1]["logp_gap"]
+    return trained(untied, rollouts[sampler], update)[1]["logp_gap"]
   assert gap("both", BOTH) < 1e-5
   assert gap("half", HALF) < 1e-5  # bfloat16 operands, but float32 sums
   assert min(gap("both", HALF), gap("half", BOTH)) > 1e-3

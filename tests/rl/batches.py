@@ -65,9 +65,10 @@ def make_update(model, tx, cfg, lora=lora_lib.FULL):
   return _UPDATES[key]
 
 
-def step(params, *, cfg=LOSS, rows=None, n=n, **axes):
+def step(params, *, cfg=LOSS, rows=None, n=n, shape=TINY, temperature=0.8,
+         **axes):
   """(change of the parameters, metrics) of one update on a mesh."""
-  model = make_model(**axes)
+  model = make_model(shape, **axes)
   on_mesh = placed(params, model)
   before = jax.device_get(on_mesh)
   ref = jax.tree.map(
@@ -75,7 +76,7 @@ def step(params, *, cfg=LOSS, rows=None, n=n, **axes):
   after, metrics = make_update(model, SGD, cfg)(
       optimizer_lib.init_state(model, SGD, on_mesh),
       ref if cfg.kl_coef else None, assembled(cfg, model, rows=rows, n=n),
-      np.float32(0.8))
+      np.float32(temperature))
   assert int(after.step) == 1
   want = jax.tree.map(lambda x: x.sharding,
                       optimizer_lib.abstract_state(model, SGD))

@@ -80,10 +80,9 @@ def test_the_update_is_not_small(whole):
 
 
 @pytest.mark.parametrize("tokens, axes", [
-    (1, {}), (25, {}), (1000, {"data": 2, "tensor": 2}),
-    (25, {"data": 2, "fsdp": 2})], ids=str)
+    (1, {}), (25, {}), (25, {"data": 2, "fsdp": 2})], ids=str)
 def test_microbatches_and_devices_change_nothing(params, whole, tokens, axes):
-  """Microbatches of one row, of two, and of all."""
+  """Microbatches of one row, and of two."""
   assert_same(step(params, cfg=limited(LOSS, tokens), **axes), whole)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from isojax import rng
 from isojax.models import decoder
+from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine, flight
 from isojax.types import Prompts
 from tests.conftest import TINY
@@ -20,6 +21,7 @@ CONFIG = engine.SamplerConfig(
     temperature=1.0, top_p=1.0, dtype="float32", weights=None, cache=None,
     attention="auto", precision="highest", head_dtype=None, page=None,
     expected_tokens=None)
+draw = jax.jit(draw_lib.draw, static_argnames="kind")
 
 
 def make_prompts(count, S=S):
@@ -68,6 +70,34 @@ def sequences(prompts, tokens_BxT, n):
     ids[row, :at] = prompts.tokens_PxS[row // n, :at]
     ids[row, at:at + T] = new
   return ids, start_B
+
+
+def plainly_sampled(model, params, n=6, *, limits_B=None, interrupt=None):
+  """(tokens, inserted): a loop over positions, without cache and slots.
+
+  Each position is a forward of the whole sequences of 5 prompts; addresses of
+  random numbers are those of step 0.
+  """
+  prompts, B = make_prompts(5), 5 * n
+  limits_B = np.full(B, T) if limits_B is None else limits_B
+  key_R = rng.row_keys(
+      rng.stream(11, "rollout", 0), np.repeat(prompts.id_P, n),
+      np.tile(np.arange(n, dtype=np.uint32), 5))
+  tokens, inserted = np.zeros((B, T), np.int32), np.zeros((B, T), bool)
+  length = np.zeros(B, int)
+  for t in range(T):
+    ids, start_B = sequences(prompts, tokens, n)
+    logits = plain_logits(model, params, ids)[np.arange(B), start_B + t - 1]
+    drawn = np.asarray(draw(logits, rng.uniform_at(key_R, np.full(B, t)), 1.0,
+                            1.0, kind="whole")[0])
+    for b in np.flatnonzero(length == t):  # those that have not ended
+      tokens[b, t], at = drawn[b], t - limits_B[b]
+      if interrupt and 0 <= at < len(interrupt.phrase):
+        before = " ".join(map(str, ["", *tokens[b, :limits_B[b]], ""]))
+        if f" {' '.join(map(str, interrupt.unless))} " not in before:
+          tokens[b, t], inserted[b, t] = interrupt.phrase[at], True
+      length[b] += tokens[b, t] not in EOS
+  return tokens, inserted
 
 
 def teacher_forced(model, params, rollouts, n=6, *, prompts=None,

@@ -6,13 +6,14 @@ import pytest
 
 from isojax import rng
 from isojax.sampling import draw as draw_lib
+from tests.sampling.samples import draw
 
 
 def test_draw_by_hand():
   """p = 1/2, 1/4, 1/8, 1/8: the uniform number names the token."""
   logits = np.log([[4.0, 2.0, 1.0, 1.0]]).repeat(6, 0).astype(np.float32)
   uniform = np.float32([0.0, 0.49, 0.51, 0.74, 0.76, 0.9999999])
-  token, logp, entropy = draw_lib.draw(
+  token, logp, entropy = draw(
       logits, uniform, 1.0, 1.0, kind="whole")
   assert token.tolist() == [0, 0, 1, 1, 2, 3]
   np.testing.assert_allclose(
@@ -23,7 +24,7 @@ def test_draw_by_hand():
 def test_top_p_by_hand():
   """top_p = 0.6 keeps 1/2 and 1/4, renormalised to 2/3 and 1/3."""
   logits = np.log([[1.0, 4.0, 1.0, 2.0]]).repeat(3, 0).astype(np.float32)
-  token, logp, entropy = draw_lib.draw(
+  token, logp, entropy = draw(
       logits, np.float32([0.0, 0.66, 0.67]), 1.0, 0.6, kind="nucleus")
   assert token.tolist() == [1, 1, 3]
   np.testing.assert_allclose(np.exp(logp), [2 / 3, 2 / 3, 1 / 3], rtol=1e-6)
@@ -39,7 +40,7 @@ def test_draw_follows_the_distribution():
                       jnp.zeros(20_000, jnp.uint32))
   uniform = rng.uniform_at(keys, jnp.full(20_000, 3))
   logits = jnp.broadcast_to(jnp.log(p.astype(np.float32))[None], (20_000, 5))
-  token, _, _ = draw_lib.draw(
+  token, _, _ = draw(
       logits, uniform, 1.0, 1.0, kind="whole")
   count = np.bincount(token, minlength=5)
   assert ((count - 20_000 * p)**2 / (20_000 * p)).sum() < 23.5
@@ -55,7 +56,7 @@ def test_draw_against_float64(V, top_p):
   logits[:, 2] = 0.0
   uniform = random.random(R).astype(np.float32)
   uniform[:2] = 0, 1 - 2**-24
-  got = draw_lib.draw(logits, uniform, temperature, top_p,
+  got = draw(logits, uniform, temperature, top_p,
                       kind=draw_lib.kind_of(temperature, top_p))
   token, logp, entropy = map(np.asarray, got)
   weight = np.exp((logits - logits.max(axis=1, keepdims=True)).astype(float)

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +10,6 @@ from isojax import mesh as mesh_lib
 from isojax import rng
 from isojax.errors import InputError
 from isojax.sampling import decode as decode_lib
-from isojax.sampling import draw as draw_lib
 from isojax.sampling import engine
 from isojax.types import Prompts
 from tests.conftest import make_model, placed, random_params, RICH, TINY
@@ -22,10 +20,9 @@ from tests.sampling.samples import (
   free_slots,
   make_prompts,
   make_sampler,
-  plain_logits,
+  plainly_sampled,
   run,
   S,
-  sequences,
   T,
   teacher_forced,
 )
@@ -36,26 +33,9 @@ def rollouts(model, params):
   return run(make_sampler(model), params)
 
 
-def plainly_sampled(model, params, prompts, n):
-  """The plain sampler: every row, no cache, no slots; the same addresses."""
-  B = len(prompts.len_P) * n
-  key_R = rng.row_keys(
-      rng.stream(11, "rollout", 0), np.repeat(prompts.id_P, n),
-      np.tile(np.arange(n, dtype=np.uint32), len(prompts.len_P)))
-  tokens, done = np.zeros((B, T), np.int32), np.zeros(B, bool)
-  for t in range(T):
-    ids, start_B = sequences(prompts, tokens, n)
-    logits = plain_logits(model, params, ids)[np.arange(B), start_B + t - 1]
-    drawn, _, _ = draw_lib.draw(
-        logits, rng.uniform_at(key_R, jnp.full(B, t)), 1.0, 1.0, kind="whole")
-    tokens[~done, t] = np.asarray(drawn)[~done]
-    done |= np.isin(tokens[:, t], EOS)
-  return tokens
-
-
 def test_token_for_token_that_of_a_plain_sampler(model, params, rollouts):
   np.testing.assert_array_equal(
-      rollouts.tokens_RxT, plainly_sampled(model, params, make_prompts(5), 6))
+      rollouts.tokens_RxT, plainly_sampled(model, params)[0])
 
 
 def test_windows_norms_and_caps_too():
@@ -70,7 +50,7 @@ def test_windows_norms_and_caps_too():
       interrupt=None), static_argnames="kind"))
   got, other = (run(s, params, 3) for s in (sampler, buffered))
   want, _ = teacher_forced(rich, params, got, 3)
-  mask = np.arange(T) < got.len_R[:, None]
+  mask = got.mask_RxT
   np.testing.assert_allclose(got.behavior_logp_RxT[mask], want[mask], atol=2e-5)
   assert got.len_R.max() == T and got.ended_R.any()
   np.testing.assert_array_equal(got.tokens_RxT, other.tokens_RxT)
@@ -81,9 +61,8 @@ def test_windows_norms_and_caps_too():
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_behavior_logp_is_the_trainers_logp(model, params, temperature):
   got = run(make_sampler(model), params, temperature=temperature)
-  want, entropy = teacher_forced(
-      model, params, got, temperature=temperature)
-  mask = np.arange(T) < got.len_R[:, None]
+  want, entropy = teacher_forced(model, params, got, temperature=temperature)
+  mask = got.mask_RxT
   np.testing.assert_allclose(
       got.behavior_logp_RxT[mask], want[mask], atol=2e-5)
   assert np.std(want[mask]) > 0.3

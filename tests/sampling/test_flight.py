@@ -273,7 +273,7 @@ def test_no_token_is_too_old_and_every_rollout_is_used(
 
 
 @pytest.mark.parametrize("slots, k, least, most", [
-    (128, 2, 0.5, 0.7), (32, 1, 0.9, 0.94)])
+    (128, 2, 0.5, 0.7), (128, 4, 0.9, 0.94), (32, 1, 0.9, 0.94)])
 def test_slots_are_busy_if_enough_may_be_in_flight(slots, k, least, most):
   """Lengths of the bench: 8 x 16, mean 48, at most 256, chunks of 8 tokens.
 

@@ -57,10 +57,6 @@ def batches(model, params):
   return run(make_sampler(model), [moved(params, v) for v in range(M)])
 
 
-def drawn(handed):
-  return np.arange(T)[None] < handed.rollouts.len_R[:, None]
-
-
 @pytest.mark.parametrize("slots, k, n, digest", [
     (14, 2, 2, "345766a354ef83dc"), (4, 1, 2, "a170707b4000e746"),
     (9, 2, 7, "c3308555fa172acf")])
@@ -71,8 +67,8 @@ def test_batches_are_those_recorded(model, params, slots, k, n, digest):
       k=k, source=make_source(n)), hashlib.sha256()
   for handed in got:
     for x in (handed.groups.position_E, handed.rollouts.len_R,
-              handed.rollouts.tokens_RxT[drawn(handed)],
-              handed.version_RxT[drawn(handed)]):
+              handed.rollouts.tokens_RxT[handed.rollouts.mask_RxT],
+              handed.version_RxT[handed.rollouts.mask_RxT]):
       content.update(np.asarray(x, np.int64).tobytes())
   assert content.hexdigest()[:16] == digest
 
@@ -137,10 +133,10 @@ def test_a_token_has_the_logp_of_the_weights_that_drew_it(
     for v in range(M):
       want, _ = samples.teacher_forced(
           model, moved(params, v), handed.rollouts, N, prompts=prompts)
-      of_v = drawn(handed) & (handed.version_RxT == v)
+      of_v = handed.rollouts.mask_RxT & (handed.version_RxT == v)
       np.testing.assert_allclose(
           handed.rollouts.behavior_logp_RxT[of_v], want[of_v], atol=3e-5)
-    ages |= set((version - handed.version_RxT)[drawn(handed)].tolist())
+    ages |= {*(version - handed.version_RxT)[handed.rollouts.mask_RxT].tolist()}
     assert (np.diff(handed.version_RxT) >= 0).all()
     mean, most = handed.staleness(version)
     assert most == version - handed.version_RxT[:, 0].min() <= 2

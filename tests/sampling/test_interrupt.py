@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from isojax import rng
 from isojax.errors import InputError
 from isojax.models import tokenizer as tokenizer_lib
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
-from isojax.sampling import draw as draw_lib
 from isojax.sampling import interrupt
 from isojax.types import Rollouts
 from tests.conftest import make_model, placed
@@ -62,32 +60,6 @@ def test_lengths_are_addressed_and_uniform():
   assert (found != 3 + (bits % np.uint64(4)).astype(np.int32)).any(axis=1).all()
 
 
-def plainly_interrupted(model, params, prompts, L_B, it, step=0):
-  """A loop over positions, each a forward of whole sequences; by hand."""
-  B = len(L_B)
-  key_R = rng.row_keys(
-      rng.stream(11, "rollout", step), np.repeat(prompts.id_P, n),
-      np.tile(np.arange(n, dtype=np.uint32), len(prompts.len_P)))
-  tokens, forced = np.zeros((B, T), np.int32), np.zeros((B, T), bool)
-  length = np.zeros(B, int)
-  for t in range(T):
-    ids, start_B = samples.sequences(prompts, tokens, n)
-    logits = samples.plain_logits(model, params, ids)[
-        np.arange(B), start_B + t - 1]
-    drawn = np.asarray(draw_lib.draw(
-        logits, rng.uniform_at(key_R, np.full(B, t)), 1.0, 1.0,
-        kind="whole")[0])
-    for b in range(B):
-      if length[b] < t:
-        continue  # it has ended
-      before = " ".join(map(str, ["", *tokens[b, :L_B[b]], ""]))
-      closed = f" {' '.join(map(str, it.unless))} " in before
-      forced[b, t] = 0 <= t - L_B[b] < len(it.phrase) and not closed
-      tokens[b, t] = it.phrase[t - L_B[b]] if forced[b, t] else drawn[b]
-      length[b] += tokens[b, t] not in EOS or t == T - 1
-  return tokens, forced
-
-
 def sample(model, params, L_B, *, slots=30, n=n):
   return samples.run(samples.make_sampler(
       model, slots=slots, interrupt=CLOSING), params, n, limits_B=L_B)
@@ -104,8 +76,8 @@ def interrupted(model, params):
 
 
 def test_token_for_token_that_of_a_plain_loop(model, params, interrupted):
-  tokens, forced = plainly_interrupted(
-      model, params, samples.make_prompts(5), lengths(), CLOSING)
+  tokens, forced = samples.plainly_sampled(
+      model, params, limits_B=lengths(), interrupt=CLOSING)
   np.testing.assert_array_equal(interrupted.tokens_RxT, tokens)
   np.testing.assert_array_equal(interrupted.forced_RxT, forced)
   some = interrupted.interrupted_R

@@ -13,7 +13,7 @@ from isojax.sampling import engine, flight
 from isojax.sampling import interrupt as interrupt_lib
 from tests.conftest import make_model, placed, random_params, RICH
 from tests.sampling import samples
-from tests.sampling.samples import make_sampler, S, T
+from tests.sampling.samples import make_sampler, S
 
 
 def run(sampler, params, *, n=6, Bp=5, limits_B=None, temperature=1.0):
@@ -71,7 +71,7 @@ def test_bfloat16(model, params):
   assert count and differ.any(axis=1).mean() < 0.2
   # What the pool holds is what the rollouts say that they have seen.
   forced, _ = samples.teacher_forced(model, params, got)
-  drawn = np.arange(T)[None] < got.len_R[:, None]
+  drawn = got.mask_RxT
   np.testing.assert_allclose(got.behavior_logp_RxT[drawn], forced[drawn],
                              atol=0.1)
 
