@@ -14,19 +14,24 @@ CONFIG = {"seed": 1, "alloc": {"Bp": 2, "n": 4}}
 OTHER = {"seed": 1, "alloc": {"Bp": 2, "n": 8}}
 
 
-def claim(folder, config):
-  return workdir.claim(str(folder), config, workdir.run_id(config), "abc")
+def claim(folder, config=CONFIG, **more):
+  with workdir.claim(str(folder), config, **dict(
+      this_id=workdir.run_id(config), model_sha256="abc") | more):
+    pass
+
+
+def refused(message, folder, config=CONFIG, **more):
+  with pytest.raises(InputError, match=message):
+    claim(folder, config, **more)
 
 
 def test_claim_writes_the_config_and_its_hash(tmp_path):
   folder = tmp_path / "a" / "b"
-  with claim(folder, CONFIG):
-    pass
+  claim(folder)
   saved = json.loads((folder / "config.json").read_text())
   assert saved == {"run_id": workdir.run_id(CONFIG), "model_sha256": "abc",
                    "identity": workdir.run_id(CONFIG), "config": CONFIG}
-  with claim(folder, CONFIG):  # again: the same run goes on
-    pass
+  claim(folder)  # again: the same run goes on
 
 
 def test_run_id_is_of_content():
@@ -36,16 +41,12 @@ def test_run_id_is_of_content():
   assert len(workdir.run_id(CONFIG)) == 12
 
 
-def test_another_config_is_refused_and_named(tmp_path):
-  with claim(tmp_path, CONFIG):
-    pass
+def test_another_config_or_other_files_are_refused_and_named(tmp_path):
+  claim(tmp_path)
   before = (tmp_path / "config.json").read_bytes()
-  with (pytest.raises(InputError, match="n: 8 in this config, 4 in "),
-        claim(tmp_path, OTHER)):
-    pass
-  with (pytest.raises(InputError, match="the files of the model, the stratum"),
-        workdir.claim(str(tmp_path), CONFIG, "another", "abd")):
-    pass
+  refused("n: 8 in this config, 4 in ", tmp_path, OTHER)
+  refused("the files of the model, the stratum", tmp_path, this_id="another",
+          model_sha256="abd")
   assert (tmp_path / "config.json").read_bytes() == before
 
 
@@ -59,25 +60,23 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
                         stdout=subprocess.PIPE) as other:
     try:
       assert other.stdout.readline() == b"held\n"
-      with (pytest.raises(InputError, match=f"in use by process {other.pid} "),
-            claim(tmp_path, CONFIG)):
-        pass
+      refused(f"in use by process {other.pid} ", tmp_path)
     finally:
       other.kill()
-  with claim(tmp_path, CONFIG):  # kill -9 leaves no lock behind
-    pass
+  claim(tmp_path)  # kill -9 leaves no lock behind
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "records.jsonl"])
-def test_foreign_files_are_left_alone(tmp_path, name):
-  """Records without a config are foreign too."""
+@pytest.mark.parametrize("name, text, message", [
+    ("thesis.tex", "x", "thesis.tex but no config.json"),
+    ("records.jsonl", "{}\n", "records.jsonl but no config.json"),
+    *(("config.json", text, "config.json: damaged") for text in (
+        "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'))])
+def test_what_is_not_a_run_is_left_alone(tmp_path, name, text, message):
   (tmp_path / "lock").write_text("")
-  (tmp_path / name).write_text("x")
-  with (pytest.raises(InputError, match=f"{name} but no config.json"),
-        claim(tmp_path, CONFIG)):
-    pass
-  assert sorted(os.listdir(tmp_path)) == sorted(["lock", name])
-  assert (tmp_path / name).read_text() == "x"
+  (tmp_path / name).write_text(text)
+  refused(message, tmp_path)
+  assert {*os.listdir(tmp_path)} == {"lock", name}
+  assert (tmp_path / name).read_text() == text
 
 
 def test_no_room_for_the_lock_is_a_message(tmp_path):
@@ -92,39 +91,22 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
   assert "free disk space" in last
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'])
-def test_damaged_config_is_refused(tmp_path, text):
-  (tmp_path / "config.json").write_text(text)
-  with (pytest.raises(InputError, match="config.json: damaged"),
-        claim(tmp_path, CONFIG)):
-    pass
-
-
-@pytest.mark.parametrize("folder", ["/proc/isojax", "/dev/null/x"])
-def test_unwritable_is_a_message(folder):
+def test_unwritable_is_a_message():
   """A folder that even root cannot make."""
-  with (pytest.raises(InputError, match="cannot be written"),
-        claim(folder, CONFIG)):
-    pass
+  refused("cannot be written", "/proc/isojax")
 
 
 def test_killed_before_the_config_was_renamed(tmp_path):
   (tmp_path / "config.json.tmp").write_text("{")
   (tmp_path / "lock").write_text("")
-  with claim(tmp_path, CONFIG):
-    pass
+  claim(tmp_path)
   assert json.loads((tmp_path / "config.json").read_text())["config"] == CONFIG
 
 
 def test_a_name_is_not_what_decides(tmp_path):
   """A sweep names its runs; what decides is compared nevertheless."""
-  named = lambda identity: workdir.claim(
-      str(tmp_path), CONFIG, "swept", "abc", identity=identity)
-  with named("one"):
-    pass
-  with named("one"):
-    assert workdir.read_config(str(tmp_path)).run_id == "swept"
-  with (pytest.raises(InputError, match="holds run swept with other values"),
-        named("two")):
-    pass
+  claim(tmp_path, this_id="swept", identity="one")
+  claim(tmp_path, this_id="swept", identity="one")
+  assert workdir.read_config(str(tmp_path)).run_id == "swept"
+  refused("holds run swept with other values", tmp_path, this_id="swept",
+          identity="two")

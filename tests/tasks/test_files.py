@@ -178,34 +178,34 @@ def test_a_set_as_it_is_published(name, tmp_path, monkeypatch):
     assert ("What is 1+1?", "0.025") in facts(pool.train + pool.validation)
 
 
-GSM8K = ("train", "test", "train_socratic", "test_socratic")
+SAMPLE = pathlib.Path("tests/data/gsm8k")
 
 
-def test_gsm8k_is_downloaded_and_read(tmp_path, monkeypatch):
-  """tfds' own builder, from files of the original form on a local server."""
+def test_gsm8k_as_its_authors_publish_it(tmp_path, monkeypatch):
+  """From their files, and downloaded by tfds' own builder."""
   from tensorflow_datasets.text.gsm8k import gsm8k
-  for split in GSM8K:
-    write(tmp_path / f"www/{split}.jsonl", [
-        {"question": f"Ann has {i} pens and buys {1 + (split == 'test')}. How "
-         "many now?", "answer": f"She has <<{i}+1={i + 1}>>{i + 1}.\n#### "
-         f"1,{i:03d}"} for i in range(7)])
+  source = split_math.get_config("gsm8k-jsonl").source
+  assert source.path.endswith("grade_school_math/data/train.jsonl")
+  source.update(path=f"{SAMPLE}/train.jsonl", validation=f"{SAMPLE}/test.jsonl")
+  files = read(source)
+  assert sorted(int(p.answer) for p in files.train) == [
+      5, 10, 16, 35, 42, 48, 72, 624]
+  assert sorted(int(p.answer) for p in files.validation) == [3, 18, 540, 70000]
   handler = functools.partial(http.server.SimpleHTTPRequestHandler,
-                              directory=tmp_path / "www")
+                              directory=SAMPLE)
   monkeypatch.setattr(handler.func, "log_message", lambda *_: None)
+  source = split_math.get_config("gsm8k").source
+  source.data_dir = str(tmp_path)
   with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(gsm8k, "_URLS", {
-        split: f"http://127.0.0.1:{server.server_port}/{split}.jsonl"
-        for split in GSM8K})
-    source = split_math.get_config("gsm8k").source
-    source.data_dir = str(tmp_path / "tfds")
+        f"{split}{kind}": f"http://127.0.0.1:{server.server_port}/{split}.jsonl"
+        for split in ("train", "test") for kind in ("", "_socratic")})
     pool = read(source)
     server.shutdown()
-  assert facts(pool.train) == {
-      (f"Ann has {i} pens and buys 1. How many now?", f"1,{i:03d}")
-      for i in range(7)}
-  assert len(pool.validation) == 7
-  assert list((tmp_path / "tfds/gsm8k").rglob("*-train.array_record-*"))
+  assert facts(pool.train) == facts(files.train)
+  assert facts(pool.validation) == facts(files.validation)
+  assert list((tmp_path / "gsm8k").rglob("*-train.array_record-*"))
   assert read(source) == pool  # without the server
   source.update(answer="short_answer", extract="whole", split="train[:3]")
   again = read(source)
@@ -265,10 +265,7 @@ def test_tfds_folder(tmp_path):
       (dict(dataset="gsm9k"), "Dataset gsm9k not found")]:
     with pytest.raises(InputError, match=message):
       read(tfds_source(folder, **change))
-
-
-def test_a_format_that_loses_rows_is_refused(tmp_path):
-  folder = tfds_folder(tmp_path, ROWS, "parquet")
+  folder = tfds_folder(tmp_path / "lossy", ROWS, "parquet")
   with pytest.raises(InputError, match="written as parquet, expected array_"):
     read(tfds_source(folder))
 
@@ -315,19 +312,6 @@ def test_parquet_that_is_not_utf8(tmp_path):
                       tmp_path / "a.parquet")
   with pytest.raises(InputError, match="a.parquet: not readable.*utf-8"):
     read(file_source(tmp_path / "a.parquet"))
-
-
-SAMPLE = pathlib.Path("tests/data/gsm8k")
-
-
-def test_gsm8k_as_its_authors_publish_it():
-  source = split_math.get_config("gsm8k-jsonl").source
-  assert source.path.endswith("grade_school_math/data/train.jsonl")
-  source.update(path=f"{SAMPLE}/train.jsonl", validation=f"{SAMPLE}/test.jsonl")
-  pool = read(source)
-  assert sorted(int(p.answer) for p in pool.train) == [
-      5, 10, 16, 35, 42, 48, 72, 624]
-  assert sorted(int(p.answer) for p in pool.validation) == [3, 18, 540, 70000]
 
 
 @pytest.mark.parametrize("column, answers, notes", [
