@@ -1,6 +1,5 @@
 """A log file with its format, its lines in order and without aborted runs."""
 
-import collections
 import dataclasses
 import os
 import re
@@ -157,12 +156,9 @@ def _steps(file: LogFile, keys: list[str]):
 def _by_step(file: LogFile, keys: list[str]) -> LogFile:
   """The file in the order of its steps, if each occurs once in a run."""
   known = list(_steps(file, keys))
-  by_run = collections.defaultdict(list)
-  for _, run, step in known:
-    by_run[run].append(step)
-  if len(known) < len(file.table) or all(
-      steps == sorted(steps) for steps in by_run.values()) or any(
-          len({*steps}) < len(steps) for steps in by_run.values()):
+  by_run = sorted(known, key=lambda row: row[1])
+  if len(known) < len(file.table) or len({row[1:] for row in known}) < len(
+      known) or by_run == sorted(by_run, key=lambda row: row[1:]):
     return file
   file.notes.append(f"{file.path}: its rows are not in the order of "
                     f"{file.step!r}; they were sorted by it.")

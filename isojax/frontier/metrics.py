@@ -111,19 +111,15 @@ def _at_one_k(file: LogFile, by_field: dict, fixed: dict
   return k, source
 
 
-def _rates(file: LogFile) -> list[str]:
-  """The names of columns that can be accuracies."""
-  return [name for name in file.names if name not in (
-      file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
-      *file.form.step) and ACCURACY.search(name) and not NO_RATE.search(name)]
-
-
 def _only_metric(file: LogFile) -> str | None:
   """The only accuracy of a table, or its only one of evaluations."""
-  rates = _rates(file) if file.kind == "table" else []
-  others = {*file.names} - {file.run_key, file.how.axis, *KNOWN,
-                            *file.how.columns.values(), *file.form.step}
-  only = rates if len(others) == 1 else list(filter(EVALUATED.search, rates))
+  names = [] if file.kind != "table" else [
+      name for name in file.names if name not in (
+          file.run_key, file.how.axis, *KNOWN, *file.how.columns.values(),
+          *file.form.step)]
+  rates = [name for name in names
+           if ACCURACY.search(name) and not NO_RATE.search(name)]
+  only = rates if len(names) == 1 else list(filter(EVALUATED.search, rates))
   return only[0] if len(only) == 1 else None
 
 

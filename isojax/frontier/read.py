@@ -142,6 +142,11 @@ def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
       if "step" not in values and "logged" in line and (
           "logging_steps" in options):
         values["step"] = line["logged"] * options["logging_steps"], "step"
+      counted = (file.step is None
+                 and not ({*values} | {*constant}) & {"step", "rollouts"}
+                 and file.how.axis not in ("rollouts", "updates"))
+      if counted:  # the axis needs no step: evaluations are numbered
+        values["step"] = len(rows), "step"
       row = _row(file, at, values, constant, {
           "eval_set": curve.eval_set or _set_of(form, line),
           "k": curve.k, "run_id": file.default_run}, named[run],
@@ -153,7 +158,7 @@ def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
       for field, (low, high) in file.how.scale.items():
         if field in row.fields:
           row.fields[field] = (row.fields[field] - low) / (high - low)
-      if "rollouts" not in row.fields:
+      if "rollouts" not in row.fields and not counted:
         row.fields["rollouts"] = spent.after(file.run(line), row.fields,
                                              options)
       rows.append(row)

@@ -455,6 +455,10 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
         columns={"flops": "fl"}, axis="flops"), "flops", [(1.5e21,)], []),
     ("f.csv", "Bp,n,step,avg,hours\n4,8,1,0.5,0.25\n", dict(
         axis="hours", scale={"hours": (0, .25)}), "hours", [(1.,)], []),
+    # an axis of its own needs no step, and C is then unknown
+    ("d.csv", "Bp,n,avg,device_seconds\n4,8,0.25,0\n4,8,0.5,9.5\n",
+     dict(axis="device_seconds"), "step device_seconds avg rollouts",
+     [(0, 0, .25, None), (1, 9.5, .5, None)], []),
     ("w.csv", "Step,grpo-n4,grpo-n8\n0,0.1,0.2\n10,0.3,\n20,0.5,0.6\n",
      dict(fixed={"Bp": 2}, from_path=r"n(?P<n>\d+)"), "run_id n step avg", [
          ("grpo-n4", 4, 0, .1), ("grpo-n8", 8, 0, .2), ("grpo-n4", 4, 10, .3),
