@@ -19,7 +19,7 @@ import sys
 from absl import flags
 
 from isojax import cli
-from isojax.planner import export, planning
+from isojax.planner import planning
 from launch import plan_flags
 
 flags.adopt_module_key_flags(plan_flags)
@@ -27,15 +27,13 @@ flags.adopt_module_key_flags(plan_flags)
 
 def main(_) -> None:
   plan = planning.make(plan_flags.request())
-  exported = plan_flags.EXPORT.value and [
-      export.text(plan_flags.EXPORT.value, row.allocation, seed=row.seed,
-                    lr=row.lr) for row in plan.rows]
+  trainer = plan_flags.EXPORT.value
+  exported = plan.export(trainer) if trainer else []
   words, out = plan.table(plan_flags.EXPLAIN.value), plan_flags.OUT.value
   plan.save(out)
   print(words)
-  if exported:
-    print("\n".join([f"options of {plan_flags.EXPORT.value}, a row a line:",
-                     *exported]))
+  for i, options in enumerate(exported):
+    print(f"# row {i} for {trainer}\n{options}")
   config = cli.config_arguments(sys.argv[1:]) or ["--config=FILE"]
   print(f"wrote {out}; start a row with " + shlex.join(
       ["python", "-m", "isojax.main", *config, f"--plan={out}", "--row=0"]))

@@ -18,6 +18,7 @@ class Family:
   qk_norm: bool  # RMSNorm of each query and key head
   gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
   # caps of scores and logits, and a tied embedding by default
+  mixture: bool = False  # of experts in every layer: priced, not trained
 
   @property
   def norms(self) -> int:
@@ -29,6 +30,8 @@ FAMILIES = {
     "llama": Family(qkv_bias=False, qk_norm=False, gemma=False),
     "qwen2": Family(qkv_bias=True, qk_norm=False, gemma=False),
     "qwen3": Family(qkv_bias=False, qk_norm=True, gemma=False),
+    "qwen3_moe": Family(qkv_bias=False, qk_norm=True, gemma=False,
+                        mixture=True),
     "gemma2": Family(qkv_bias=False, qk_norm=False, gemma=True),
     "gemma3_text": Family(qkv_bias=False, qk_norm=True, gemma=True),
 }
@@ -36,11 +39,14 @@ LARGEST = 10**8  # for any size in a config.json
 KEYS = dict(layers="num_hidden_layers", width="hidden_size",
             heads="num_attention_heads", kv_heads="num_key_value_heads",
             mlp="intermediate_size", vocab="vocab_size")
+# Of a mixture: `mlp` is the size of one expert.
+MIXTURE_KEYS = dict(mlp="moe_intermediate_size", experts="num_experts",
+                   active="num_experts_per_tok")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelShape:
-  """The sizes of a dense decoder with gated MLPs."""
+  """The sizes of a decoder with gated MLPs, dense or a mixture of experts."""
 
   layers: int
   width: int
@@ -51,12 +57,22 @@ class ModelShape:
   vocab: int
   tied: bool  # embedding and head are one matrix
   family: Family
+  experts: int = 0  # MLPs of a layer, with a router; 0: one, dense
+  active: int = 1  # experts that a token uses
+
+  def _layer(self, mlps: int) -> int:
+    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+            + self.width * (3 * self.mlp * mlps + self.experts))
 
   @property
   def layer_matmul(self) -> int:
-    """The parameters of one layer's seven matrices."""
-    return (2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-            + 3 * self.width * self.mlp)
+    """The parameters of one layer's matrices, of all experts."""
+    return self._layer(self.experts or 1)
+
+  @property
+  def active_matmul(self) -> int:
+    """The parameters of the matrices that a token uses in one layer."""
+    return self._layer(self.active)
 
   @property
   def head(self) -> int:
@@ -65,7 +81,7 @@ class ModelShape:
 
   @property
   def matmul_params(self) -> int:
-    """The parameters in all products of a token, logits included."""
+    """The parameters of all matrices, of logits too."""
     return self.layers * self.layer_matmul + self.head
 
   @property
@@ -81,7 +97,7 @@ class ModelShape:
     """The sum of rank * (in + out) over all matrices of the layers."""
     q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
     ends = 2 * (self.width + q) + 2 * (self.width + kv) + 3 * (
-        self.width + self.mlp)
+        self.width + self.mlp) * (self.experts or 1)
     return self.layers * rank * ends
 
   def kv_bytes_per_token(self, number: int) -> int:
@@ -91,14 +107,14 @@ class ModelShape:
   def forward_flops(self, context, head: bool):
     """The FLOPs of one token in a forward.
 
-    2 per matrix parameter, and 4 heads head_dim context per layer for scores
-    and sums of values.
+    2 per matrix parameter that it uses, and 4 heads head_dim context per layer
+    for scores and sums of values.
 
     Args:
       context: tokens attended to.
       head: whether its logits are computed.
     """
-    matmul = self.layers * self.layer_matmul + (self.head if head else 0)
+    matmul = self.layers * self.active_matmul + (self.head if head else 0)
     return 2 * matmul + (
         4 * self.layers * self.heads * self.head_dim * context)
 
@@ -107,24 +123,31 @@ def model_shape(config: dict, *, path: str) -> ModelShape:
   """The shape in a parsed Hugging Face config.json.
 
   Raises:
-    InputError: not a dense text model of a known family; names file and field.
+    InputError: not a text model of a known family; names file and field.
   """
   kind = config["model_type"] if "model_type" in config else None
-  experts = [key for key, value in config.items() if "expert" in key and value]
-  if not isinstance(kind, str) or kind not in FAMILIES or experts:
+  known = isinstance(kind, str) and kind in FAMILIES
+  mixture = known and FAMILIES[kind].mixture
+  # Of a mixture only experts in every layer, without a shared one.
+  others = [key for key, value in config.items() if value and (
+      key in ("mlp_only_layers", "shared_expert_intermediate_size")
+      or key == "decoder_sparse_step" and value != 1
+      if mixture else "expert" in key)]
+  if not known or others:
     raise InputError(
         f"{path}: model_type {kind!r}"
-        f"{' with ' + ', '.join(experts) if experts else ''} is not supported; "
-        f"expected a dense one of {', '.join(FAMILIES)}")
-  missing = [key for key in KEYS.values() if key not in config]
+        f"{' with ' + ', '.join(others) if others else ''} is not supported; "
+        f"expected one of {', '.join(FAMILIES)}")
+  keys = KEYS | MIXTURE_KEYS if mixture else KEYS
+  missing = [key for key in keys.values() if key not in config]
   if missing:
     raise InputError(f"{path}: {', '.join(missing)} missing; write the "
                      "values out, also those equal to the library's defaults")
-  sizes = {ours: config[theirs] for ours, theirs in KEYS.items()}
+  sizes = {ours: config[theirs] for ours, theirs in keys.items()}
   given = "head_dim" in config and config["head_dim"] is not None
   if given:
     sizes["head_dim"] = config["head_dim"]
-  wrong = [f"{KEYS[k] if k in KEYS else k}={v!r}" for k, v in sizes.items()
+  wrong = [f"{keys[k] if k in keys else k}={v!r}" for k, v in sizes.items()
            if type(v) is not int or not 1 <= v <= LARGEST]
   wrong += [f"{key}={config[key]!r}" for key in ("attention_bias", "mlp_bias")
             if key in config and config[key]]

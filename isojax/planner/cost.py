@@ -20,12 +20,18 @@ import numpy as np
 from isojax.errors import InputError
 from isojax.models.shape import ModelShape
 from isojax.planner import memory as memory_lib
-from isojax.planner.machines import Machine, Mesh
+from isojax.planner.machines import (
+  ACCELERATORS,
+  GPU_SHARE_VARIABLE,
+  Machine,
+  Mesh,
+)
 from isojax.planner.workload import Workload
 from isojax.sampling import sizes
 
 MOST_ROLLOUTS = 2**50  # above, floats skip whole numbers
 MOST_ROWS = 2**20  # of a microbatch
+FEW_CHIPS = [2**i for i in range(11)]  # of machines that are tried
 STEP = (32, 128)  # (Bp, n) on which meshes are compared
 # Share of the decoded slots that is kept with in-flight updates: no slot waits
 # for the longest answer of a step. python -m launch.bench --what=in_flight, on
@@ -73,6 +79,14 @@ CALIBRATED = Efficiency(
     # and 0.9 (slots refilled from a queue)
     step_seconds=1.0,  # rewards on the host, data, logs
     basis="calibrated", spread=(0.54, 1.7))
+# Mixtures of experts: 2 published steps take this times as long, because tokens
+# are sent to experts, which is not modelled.
+MIXTURE_SLOWER = 1.94
+MIXTURE = dataclasses.replace(
+    CALIBRATED, basis="calibrated on mixtures of experts", **{
+        name: getattr(CALIBRATED, name) / MIXTURE_SLOWER for name in (
+            "prefill_flops", "decode_flops", "decode_bandwidth", "score_flops",
+            "update_flops", "update_bandwidth")})
 PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
 
 
@@ -390,6 +404,10 @@ class Price:
     return self.replace(micro_rows=micro * G)
 
 
+def calibrated(shape: ModelShape) -> Efficiency:
+  return MIXTURE if shape.experts else CALIBRATED
+
+
 def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            rows: int, efficiency: Efficiency) -> Price:
   """The price on the mesh with the fastest step that fits.
@@ -411,33 +429,53 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
            for price, memory in zip(smallest, needed, strict=True)
            if memory.fits]
   if not found:
+    def fits(w, larger):
+      return any(Price(shape, larger, mesh, w, PEAK, rows=mesh.row_shards,
+                       micro_rows=mesh.row_shards, whole=False).memory(
+                           mesh.row_shards, mesh.row_shards).fits
+                 for mesh in larger.meshes(shape.heads))
+
     least, mesh = min(((memory, price.mesh) for price, memory in zip(
         smallest, needed, strict=True)), key=lambda x: x[0].total)
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
         f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
-        f"row per shard: {least.text}; {_remedy(shape, workload, machine)}")
+        f"row per shard: {least.text}; {remedies(workload, machine, fits)}")
   return min(found, key=lambda price: price.run(*STEP, 1).seconds)
 
 
-def _remedy(shape: ModelShape, workload: Workload, machine: Machine) -> str:
-  """What would make a model fit: more chips of the kind, or adapters."""
-  def fits(chips, w):
-    larger = dataclasses.replace(machine, chips=chips)
-    return any(Price(shape, larger, mesh, w, PEAK, rows=mesh.row_shards,
-                     micro_rows=mesh.row_shards, whole=False).memory(
-                         mesh.row_shards, mesh.row_shards).fits
-               for mesh in larger.meshes(shape.heads))
+def remedies(workload: Workload, machine: Machine, fits) -> str:
+  """What would make a model fit, by trying it.
 
-  kind = machine.accelerator.name
-  chips = next((c for c in (2**i for i in range(11)) if c > machine.chips
-                and fits(c, workload)), None)
-  lora = dataclasses.replace(workload, lora_rank=16)
-  return "; ".join((
-      f"it fits on {chips}x{kind}" if chips else "it fits on no number of them",
-      *(["or here with LoRA (--config.model.lora.rank=16)"] if fits(
-          machine.chips, lora) else []),
-      "or take larger chips, a smaller model or shorter answers"))
+  Args:
+    workload, machine: that do not fit.
+    fits: workload, machine -> whether they do.
+  """
+  chip, f = machine.accelerator, workload.formats
+  gpu = chip.platform == "gpu"
+  others = [dataclasses.replace(machine, name=f"{count}x{name}",
+                                accelerator=other, chips=count)
+            for name, other in ACCELERATORS.items()
+            if other.platform == chip.platform for count in FEW_CHIPS
+            if count == 1 or other.link_bandwidth]
+  others = [m for m in others if fits(workload, m)]
+  own = [m for m in others if m.accelerator == chip and m.chips > machine.chips]
+  out = [f"it fits on {own[0].name}"] if own else []
+  if others:
+    least = min(others, key=lambda m: m.chips * m.usable_bytes)
+    out.append(f"the smallest machine that fits is {least.name}")
+  for text, w, m in (
+      ("LoRA (--config.model.lora.rank=16)",
+       dataclasses.replace(workload, lora_rank=16), machine),
+      ("int8 weights while sampling (--config.sampler.weights=int8)",
+       dataclasses.replace(workload, formats=dataclasses.replace(
+           f, weights="int8", sampled_head="int8")), machine),
+      (f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of a "
+       "GPU)", workload, dataclasses.replace(machine, gpu_share=0.95))):
+    if (w, m) != (workload, machine) and (gpu or m is machine) and fits(w, m):
+      out.append(f"here it fits with {text}")
+  return "; ".join(out or ["nothing that was tried makes it fit: take a "
+                           "smaller model or shorter answers"])
 
 
 def fitting(price: Price) -> Price:
@@ -448,16 +486,27 @@ def fitting(price: Price) -> Price:
   Raises:
     InputError: the price does not fit into the memory.
   """
-  for whole in (True, False) if price.page is None else (price.whole,):
+  choices = (True, False) if price.page is None else (price.whole,)
+  for whole in choices:
     price = price.replace(whole=whole)
     needed = price.memory(MOST_ROWS, price.rows)
     if needed.fits:
       return price
+
+  def fits(w, machine):
+    more = machine.chips // price.machine.chips  # as shards of the weights
+    if not more or machine.chips % price.machine.chips:
+      return False
+    mesh = dataclasses.replace(price.mesh, fsdp=price.mesh.fsdp * more)
+    return price.replace(workload=w, machine=machine, mesh=mesh).memory(
+        MOST_ROWS, price.rows).fits
+
   raise InputError(
       f"{price.machine.name}: a microbatch of {price.micro_rows:,} rollouts "
-      f"does not fit: {needed.text}; use fewer recipe.loss.microbatch_tokens "
-      "or recipe.loss.remat, more devices on mesh.fsdp or mesh.tensor, fewer "
-      "sampler.slots, or shorter answers")
+      f"does not fit: {needed.text}; "
+      f"{remedies(price.workload, price.machine, fits)}; or fewer "
+      "recipe.loss.microbatch_tokens or sampler.slots, recipe.loss.remat, or "
+      "more of the devices on mesh.fsdp or mesh.tensor")
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:

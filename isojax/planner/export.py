@@ -1,58 +1,254 @@
-"""Writes an allocation in the option names of other trainers.
+"""Writes a run in the option names of other trainers.
 
-The names are those of verl @ 1dda039, TRL @ f2cd577 and NeMo-RL @ 7ea279a. Each
-makes one update a step, as isojax does by default.
+Each function returns the options that make a GRPO run with one update a step,
+as isojax's is by default, whatever the trainer's own defaults are. The names
+were read in the repositories at the commits of TRAINERS.
 """
+
+import dataclasses
+import typing
 
 from isojax.allocation import Allocation
 from isojax.errors import InputError
 
-TRAINERS = ("nemo-rl", "trl", "verl")
+NORMED = {"group_norm": True, "centered": False}  # advantages: divide by std?
+EASY_KL = 1e-3  # in the loss, without a config: verl's default
 
 
-def options(trainer: str, a: Allocation, *, seed: int, lr: float
-            ) -> dict[str, object]:
-  """Option -> value of a run in another trainer.
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """What a plan's runs have in common."""
 
-  Args:
-    trainer: one of TRAINERS.
-    a: the allocation.
-    seed: of the run.
-    lr: learning rate after warm-up.
+  advantage: str  # of isojax.rl.advantages
+  kl: float  # coefficient of the KL to the base policy in the loss
+  prompt: int | None  # most tokens; None: not known
+  response: int | None
+  D: int | None  # training problems
+
+
+class Run(typing.NamedTuple):
+  a: Allocation
+  seed: int
+  lr: str
+  setting: Setting
+
+  @property
+  def epochs(self) -> int:
+    """Enough for M steps; a data loader drops the last, smaller batch."""
+    D = self.setting.D
+    return self.a.M if D is None else -(-self.a.M // max(1, D // self.a.Bp))
+
+  @property
+  def std(self) -> bool:
+    return NORMED[self.setting.advantage]
+
+
+def _verl(r: Run) -> dict:
+  actor = "actor_rollout_ref.actor."
+  return {
+      "algorithm.adv_estimator": "grpo",  # the default is gae
+      "algorithm.norm_adv_by_std_in_grpo": r.std,
+      "algorithm.use_kl_in_reward": False,
+      "data.train_batch_size": r.a.Bp, "actor_rollout_ref.rollout.n": r.a.n,
+      # In problems: verl multiplies it by n.
+      actor + "ppo_mini_batch_size": r.a.Bp, actor + "ppo_epochs": 1,
+      "data.max_prompt_length": r.setting.prompt,
+      "data.max_response_length": r.setting.response,
+      actor + "use_kl_loss": bool(r.setting.kl),
+      actor + "kl_loss_coef": r.setting.kl,
+      actor + "optim.lr": r.lr, actor + "optim.lr_warmup_steps": 10,
+      "trainer.total_training_steps": r.a.M,
+      "trainer.total_epochs": r.epochs, "data.seed": r.seed}
+
+
+def _trl(r: Run) -> dict:
+  return {
+      "num_generations": r.a.n, "generation_batch_size": r.a.B,
+      "num_iterations": 1,
+      "scale_rewards": "group" if r.std else "none", "beta": r.setting.kl,
+      "max_completion_length": r.setting.response, "learning_rate": r.lr,
+      "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 10,
+      "max_steps": r.a.M, "seed": r.seed}
+
+
+def _nemo_rl(r: Run) -> dict:
+  s = r.setting
+  return {
+      "grpo.adv_estimator.name": "grpo", "grpo.normalize_rewards": r.std,
+      "grpo.use_leave_one_out_baseline": False,
+      "grpo.num_prompts_per_step": r.a.Bp,
+      "grpo.num_generations_per_prompt": r.a.n,
+      "policy.train_global_batch_size": r.a.B,
+      "policy.max_total_sequence_length": s.prompt and s.prompt + s.response,
+      "policy.generation.max_new_tokens": s.response,
+      "loss_fn.reference_policy_kl_penalty": s.kl,
+      "policy.optimizer.kwargs.lr": r.lr,
+      "grpo.max_num_steps": r.a.M, "grpo.max_num_epochs": r.epochs,
+      "grpo.seed": r.seed}
+
+
+def _skyrl(r: Run) -> dict:
+  algorithm = "trainer.algorithm."
+  return {
+      algorithm + "advantage_estimator": "grpo",
+      algorithm + "grpo_norm_by_std": r.std,
+      # Both in problems.
+      "trainer.train_batch_size": r.a.Bp,
+      "trainer.policy_mini_batch_size": r.a.Bp,
+      "trainer.update_epochs_per_batch": 1,
+      "generator.n_samples_per_prompt": r.a.n,
+      "trainer.max_prompt_length": r.setting.prompt,
+      "generator.sampling_params.max_generate_length": r.setting.response,
+      algorithm + "use_kl_loss": bool(r.setting.kl),
+      algorithm + "kl_loss_coef": r.setting.kl,
+      "trainer.policy.optimizer_config.lr": r.lr,
+      "trainer.policy.optimizer_config.num_warmup_steps": 10,
+      "trainer.max_training_steps": r.a.M, "trainer.epochs": r.epochs,
+      "trainer.seed": r.seed}
+
+
+def _areal(r: Run) -> dict:
+  return {
+      "actor.reward_norm.mean_level": "group",
+      "actor.reward_norm.std_level": "group" if r.std else "null",
+      "actor.reward_norm.group_size": r.a.n, "actor.adv_norm": "null",
+      "train_dataset.batch_size": r.a.Bp, "gconfig.n_samples": r.a.n,
+      "actor.ppo_n_minibatches": 1, "rollout.max_head_offpolicyness": 0,
+      "train_dataset.max_length": r.setting.prompt,
+      "gconfig.max_new_tokens": r.setting.response,
+      "actor.kl_ctl": r.setting.kl,  # in the reward
+      "actor.optimizer.lr": r.lr,
+      "actor.optimizer.lr_scheduler_type": "constant",
+      "total_train_steps": r.a.M, "total_train_epochs": r.epochs,
+      "seed": r.seed}
+
+
+def _openrlhf(r: Run) -> dict:
+  s = r.setting
+  return {
+      "algo.advantage.estimator": "group_norm" if r.std else "dr_grpo",
+      "rollout.batch_size": r.a.Bp, "rollout.n_samples_per_prompt": r.a.n,
+      "train.batch_size": r.a.B, "train.max_epochs": 1,
+      "data.max_len": s.prompt and s.prompt + s.response,
+      "rollout.max_new_tokens": s.response,
+      "algo.kl.init_coef": s.kl,
+      **({"algo.kl.use_loss": True, "algo.kl.estimator": "k3"} if s.kl else {}),
+      "actor.adam.lr": r.lr, "actor.lr_scheduler": "constant_with_warmup",
+      "train.num_episodes": r.epochs, "train.seed": r.seed}
+
+
+def _slime(r: Run) -> dict:
+  return {
+      "advantage-estimator": "grpo",
+      **({} if r.std else {"disable-grpo-std-normalization": True}),
+      "rollout-batch-size": r.a.Bp, "n-samples-per-prompt": r.a.n,
+      "global-batch-size": r.a.B,
+      "rollout-max-prompt-len": r.setting.prompt,
+      "rollout-max-response-len": r.setting.response,
+      **({"use-kl-loss": True, "kl-loss-coef": r.setting.kl,
+          "kl-loss-type": "low_var_kl"} if r.setting.kl else {}),
+      "lr": r.lr, "lr-decay-style": "constant", "lr-warmup-iters": 10,
+      "num-rollout": r.a.M, "seed": r.seed, "rollout-seed": r.seed}
+
+
+def _roll(r: Run) -> dict:
+  return {
+      # "grpo" always divides by the deviation of the group.
+      "adv_estimator": "grpo" if r.std else "reinforce",
+      "norm_mean_type": "group", "norm_std_type": "group" if r.std else "null",
+      "whiten_advantages": "false", "rollout_batch_size": r.a.Bp,
+      "num_return_sequences_in_group": r.a.n, "ppo_epochs": 1,
+      "prompt_length": r.setting.prompt, "response_length": r.setting.response,
+      "use_kl_loss": str(bool(r.setting.kl)).lower(),
+      "kl_loss_coef": r.setting.kl, "add_token_level_kl": "false",
+      "max_steps": r.a.M, "seed": r.seed}
+
+
+def _prime_rl(r: Run) -> dict:
+  s = r.setting
+  return {
+      "orchestrator.algo.type": "grpo", "orchestrator.batch-size": r.a.B,
+      "orchestrator.group-size": r.a.n,
+      "seq-len": s.prompt and s.prompt + s.response,
+      "orchestrator.train.sampling.max-completion-tokens": s.response,
+      "trainer.optim.lr": r.lr, "trainer.scheduler.type": "constant",
+      "max-steps": r.a.M}
+
+
+def _tunix(r: Run) -> dict:
+  optimizer = "rl_training_config.actor_optimizer_config."
+  return {
+      "batch_size": r.a.Bp, "rl_training_config.mini_batch_size": r.a.Bp,
+      "grpo_config.num_generations": r.a.n, "grpo_config.num_iterations": 1,
+      "grpo_config.beta": r.setting.kl,
+      "rollout_config.max_prompt_length": r.setting.prompt,
+      "rollout_config.total_generation_steps": r.setting.response,
+      optimizer + "schedule_type": "constant_schedule",
+      optimizer + "value": r.lr,
+      "rl_training_config.max_steps": r.a.M, "num_train_epochs": r.epochs,
+      "model_config.rng_seed": r.seed}
+
+
+class Trainer(typing.NamedTuple):
+  options: typing.Callable[[Run], dict]
+  style: str  # of an option that has a value
+  commit: str  # at which the names were read
+  note: str = ""  # what options cannot say, with {B}, {M} and {lr}
+
+
+HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
+TRAINERS = {
+    "areal": Trainer(_areal, HYDRA, "4aef98d8d", "its KL is in the reward"),
+    "nemo-rl": Trainer(_nemo_rl, HYDRA, "7ea279abf"),
+    "openrlhf": Trainer(
+        _openrlhf, FLAG, "3c3be623", "it has no limit of steps: stop it after "
+        "{M}"),
+    "prime-rl": Trainer(
+        _prime_rl, FLAG, "559b44772", "its advantage is not divided by the "
+        "group's deviation, and it has no KL to the base policy and no seed"),
+    "roll": Trainer(
+        _roll, YAML, "8eb27cc2", "in actor_train.training_args: learning_rate: "
+        "{lr}, lr_scheduler_type: constant_with_warmup, warmup_steps: 10; "
+        "per_device_train_batch_size x gradient_accumulation_steps x devices = "
+        "{B} makes one update a step"),
+    "skyrl": Trainer(_skyrl, HYDRA, "a9564572e"),
+    "slime": Trainer(_slime, FLAG, "624b824a8"),
+    "trl": Trainer(
+        _trl, FLAG, "f2cd57710", "per_device_train_batch_size x processes x "
+        "gradient_accumulation_steps = {B} makes one update a step"),
+    "tunix": Trainer(_tunix, HYDRA, "c7d8950f"),
+    "verl": Trainer(_verl, HYDRA, "b178a3cd5"),
+}
+
+
+def options(trainer: str, run: Run) -> dict[str, object]:
+  """Option -> value of a run in another trainer; True may be a bare flag.
 
   Raises:
-    InputError: a schedule of n, or m < n, which these trainers do not have.
+    InputError: a schedule of n, m < n or an advantage that is not GRPO's, which
+      these trainers do not have.
   """
+  a, advantage = run.a, run.setting.advantage
   if a.schedule or a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no schedule of n and no "
                      "training on m of n rollouts; plan without --schedule and "
                      "--pods")
-  if trainer == "verl":
-    return {
-        "data.train_batch_size": a.Bp, "actor_rollout_ref.rollout.n": a.n,
-        # in problems: verl multiplies it by n
-        "actor_rollout_ref.actor.ppo_mini_batch_size": a.Bp,
-        "actor_rollout_ref.actor.optim.lr": f"{lr:.4g}",
-        "trainer.total_training_steps": a.M, "data.seed": seed}
-  if trainer == "nemo-rl":
-    return {
-        "grpo.num_prompts_per_step": a.Bp,
-        "grpo.num_generations_per_prompt": a.n,
-        "policy.train_global_batch_size": a.B,
-        "policy.optimizer.kwargs.lr": f"{lr:.4g}",
-        "grpo.max_num_steps": a.M, "grpo.seed": seed}
-  return {"num_generations": a.n, "generation_batch_size": a.B,
-          "learning_rate": f"{lr:.4g}",
-          "lr_scheduler_type": "constant_with_warmup", "max_steps": a.M,
-          "seed": seed}
+  if advantage not in NORMED:
+    raise InputError(f"--export={trainer}: recipe.loss.advantage={advantage!r} "
+                     f"is not written; expected one of {', '.join(NORMED)}")
+  return {name: value for name, value in TRAINERS[trainer].options(run).items()
+          if value is not None}  # None: lengths that are not known
 
 
-def text(trainer: str, a: Allocation, *, seed: int, lr: float) -> str:
-  """The options of a run as one line of a shell."""
-  dashes = "--" * (trainer == "trl")
-  line = " ".join(f"{dashes}{name}={value}" for name, value in options(
-      trainer, a, seed=seed, lr=lr).items())
-  if trainer == "trl":
-    line += (f"  # per_device_train_batch_size x processes x "
-             f"gradient_accumulation_steps = {a.B} makes one update a step")
-  return line
+def text(trainer: str, run: Run) -> str:
+  """The options of a run to paste, and what they cannot say as comments."""
+  kind, a = TRAINERS[trainer], run.a
+  notes = [kind.note.format(B=a.B, M=a.M, lr=run.lr)] if kind.note else []
+  if run.setting.response is None:
+    notes.append("no lengths: give --config, or --machine and the mean tokens")
+  separator = "\n" if kind.style == YAML else " \\\n"
+  lines = separator.join(
+      f"--{name}" if value is True and kind.style == FLAG
+      else kind.style.format(name, value)
+      for name, value in options(trainer, run).items())
+  return "\n".join([*(f"# {note}" for note in notes), lines])

@@ -103,7 +103,7 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
   S, T, rows = w.lengths.max_prompt, w.lengths.max_response, held.rows
   shards, tensor, paged = mesh.weight_shards, mesh.tensor, held.pool is not None
   heads, mlp, words = (x / tensor for x in (
-      shape.heads, shape.mlp, shape.head))
+      shape.heads, shape.active * shape.mlp, shape.head))
   kv_heads = min(tensor, shape.kv_heads)
   state = 4 * shape.params / shards
   kv = shape.kv_bytes_per_token(number) / kv_heads

@@ -11,7 +11,7 @@ from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, prices
+from isojax.planner import cost, export, prices, priors, rules
 from isojax.planner import pods as pods_lib
 from isojax.planner import request as request_lib
 from isojax.planner import schedule as schedule_lib
@@ -25,6 +25,7 @@ from isojax.planner.request import Request
 # A budget far beyond a law is divided: a sweep measures a law on the user's own
 # problems, and the final run is REACH times as long as its runs.
 REACH = 4
+FEWEST_EVALUATIONS = 3  # of a run, as launch.fit needs
 SWEEP_SEEDS = (0, 1)  # fewer do not separate noise from the effect of n
 BELOW, ABOVE = 3, 1  # powers of two around n* in that sweep
 
@@ -36,7 +37,22 @@ class Plan:
   rows: tuple[plan_file.Row, ...]  # one for each run
   said: text_lib.Said
   price: Price | None  # None: not priced
-  D: int | None  # training problems, if known
+  setting: export.Setting  # what all runs share, for other trainers
+
+  @property
+  def D(self) -> int | None:
+    """Training problems, if known."""
+    return self.setting.D
+
+  def export(self, trainer: str) -> list[str]:
+    """The options of each run for verl, TRL or another of export.TRAINERS.
+
+    Raises:
+      InputError: a schedule, m < n or an advantage that the trainer lacks.
+    """
+    return [export.text(trainer, export.Run(
+        row.allocation, row.seed, f"{row.lr:.4g}", self.setting))
+            for row in self.rows]
 
   def table(self, explain: bool = False) -> str:
     """What to do, then a line for each run, and warnings.
@@ -71,8 +87,12 @@ class Task:
   ask: Request
   law: Prior | Fitted | None
   price: Price | None
-  D: int | None
+  problems: request_lib.Problems
   B_max: int
+
+  @property
+  def D(self) -> int | None:
+    return self.problems.D
 
   @functools.cached_property
   def seeds(self) -> list[int]:
@@ -123,14 +143,30 @@ def make(ask: Request) -> Plan:
   price = prices.price_of(
       ask, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
-  task = Task(ask, law, price, about.D, cells.B_max or (
+  task = Task(ask, law, price, about, cells.B_max or (
       law.B_max if isinstance(law, Prior) else B_MAX))
   kind = swept if cells.sweep else scheduled if cells.schedule else advised
   rows, said = kind(task)
   rows, fewer = with_fitting_m(ask.config, rows)
   rows, rule = prices.with_rate(ask.config, rows)
   return Plan(tuple(rows), dataclasses.replace(
-      said, basis=(*said.basis, *fewer, *rule)), price, about.D)
+      said, basis=(*said.basis, *fewer, *rule)), price,
+              setting_of(task, about.stratum))
+
+
+def setting_of(task: Task, stratum: str | None) -> export.Setting:
+  """What all runs share: the config's, or a GRPO with KL on easy problems."""
+  config = task.ask.config
+  if config is not None:
+    loss, sampler = config.recipe.loss, config.sampler
+    return export.Setting(loss.advantage, loss.kl_coef,
+                          sampler.max_prompt_tokens, sampler.max_new_tokens,
+                          task.D)
+  easy = "easy" in (stratum, task.law and task.law.stratum)
+  lengths = task.price and task.price.workload.lengths
+  return export.Setting(
+      "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
+      lengths and lengths.max_response, task.D)
 
 
 def advised(task: Task):
@@ -157,6 +193,14 @@ def advised(task: Task):
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
     lead = (f"train on {share}: {proposal.basis}",)
     warnings += proposal.warnings
+  if task.D and (
+      isinstance(task.law, Prior) or task.law.whose != Fitted.whose):
+    lead += (priors.study_says(task.law.stratum, task.D, a.C, a.n),)
+  if ask.cells.rule:
+    step = lambda Bp, n: price.step(Bp, n).seconds
+    lead += (rules.compared(
+        task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
+        rule=ask.cells.rule, seconds=price and step),)
   # PODS's rule, unless the config names another.
   given = ask.config is not None and ask.config.recipe.loss.selection != "all"
   selection = None if a.m is None or given else "max_variance"
@@ -287,6 +331,8 @@ def swept(task: Task):
     warnings = (*warnings, "at (Bp, n) = " + ", ".join(map(str, few))
                 + f" C allows fewer than {FEWEST_M} updates, too few to show "
                 "what the policy can learn; raise --rollouts")
+  if ask.config:
+    warnings = (*warnings, *too_few_evaluations(ask.config.eval, pairs, C))
   recipe = ask.config and ask.config.recipe
   ahead = recipe and (recipe.updates.in_flight or recipe.filter.rounds > 1)
   rows, skipped = without_done(ask, plan_file.sweep(
@@ -298,6 +344,16 @@ def swept(task: Task):
            "because the learning rate is constant after warm-up"
            + ", but for the last steps of a smaller C: the recipe samples "
            "ahead" * bool(ahead), *skipped, task.rate))
+
+
+def too_few_evaluations(e, pairs, C: int):
+  """Yields which runs launch.fit would refuse; e is the config's section."""
+  few = [(Bp, n) for Bp, n in pairs
+         if prices.due(e, C // (Bp * n), Bp * n) < FEWEST_EVALUATIONS]
+  if few:
+    yield (f"at (Bp, n) = {', '.join(map(str, few))} a run has fewer than "
+           f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
+           f"--rollouts, or lower --config.eval.first={e.first}")
 
 
 def wanted_cells(task: Task):

@@ -102,15 +102,15 @@ def evaluations(config, count: int) -> Evaluations:
     raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
                      "expected at least 1")
 
-  def rollouts(M: int, B: int) -> int:
-    if M * B > 10_000 * e.first and e.growth < 1.01:  # counting takes long
-      due = min(M, M * B // e.first)
-    else:
-      due = len(evaluate.due_steps(evaluate.due_rollouts(
-          C=M * B, first=e.first, growth=e.growth), B))
-    return due * count * e.k
+  return Evaluations(lambda M, B: due(e, M, B) * count * e.k, e.k)
 
-  return Evaluations(rollouts, e.k)
+
+def due(e, M: int, B: int) -> int:
+  """The evaluations of M steps of B rollouts, the one before training too."""
+  if M * B > 10_000 * e.first and e.growth < 1.01:  # counting takes long
+    return min(M, M * B // e.first)
+  return len(evaluate.due_steps(evaluate.due_rollouts(
+      C=M * B, first=e.first, growth=e.growth), B))
 
 
 def of_config(config, shape, workload: Workload, machine: Machine, *,
@@ -149,7 +149,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
           f"a device of {machine.name}; increase it, or use a larger mesh")
     most = min(most, slots * G)
   return cost.fitting(Price(
-      shape, machine, mesh, workload, cost.CALIBRATED, rows=most, whole=whole,
+      shape, machine, mesh, workload, cost.calibrated(shape), rows=most,
+      whole=whole,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), refilled=True,
       evaluations=evaluations(config, validation), page=sampler.page,
@@ -174,7 +175,8 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   shape, train = the_shape(ask), measured_records(ask)
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
-    price = cost.packed(shape, workload, machine, efficiency=cost.CALIBRATED,
+    price = cost.packed(shape, workload, machine,
+                        efficiency=cost.calibrated(shape),
                         rows=rows or 64 * machine.chips)
   else:
     price = of_config(config, shape, workload, machine,

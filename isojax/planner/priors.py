@@ -80,6 +80,57 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
+# docs/study.md: (stratum, D) -> C/D -> the n with the most reward in (C/2, C]
+# and its 95 % interval, on training and on validation problems.
+STUDY_N = {
+    ("hard", 16): {
+        128: ((8, 2, 8), (32, 8, 128)), 512: ((8, 8, 8), (8, 8, 128)),
+        1024: ((8, 8, 8), (128, 2, 128)), 4096: ((8, 8, 8), (32, 2, 128))},
+    ("hard", 256): {
+        32: ((4, 4, 8), (4, 4, 8)), 128: ((4, 4, 8), (8, 4, 8)),
+        512: ((8, 4, 8), (32, 2, 32)), 2048: ((16, 4, 32), (64, 2, 128)),
+        8192: ((32, 4, 64), (32, 2, 128))},
+    ("hard", 2500): {
+        3: ((8, 2, 8), (8, 2, 32)), 13: ((8, 2, 8), (8, 2, 8)),
+        52: ((2, 2, 8), (8, 2, 8)), 210: ((2, 2, 8), (2, 2, 8))},
+    ("easy", 1000): {
+        16: ((4, 4, 4), (4, 4, 8)), 66: ((4, 4, 4), (8, 2, 16)),
+        262: ((4, 4, 4), (4, 2, 16)), 1049: ((4, 4, 4), (4, 2, 32))},
+}
+# The C/D of the best validation of each n; later it fell.
+STUDY_PEAK = {("hard", 256): {2: 512, 4: 256, 8: 256, 16: 256, 32: 512,
+                              64: 1024, 128: 2048}}
+NEAR = 2  # times C/D, at most, for a window of the study to be evidence
+
+
+def study_says(stratum: str, D: int, C: int, n: int) -> str:
+  """What the study measured near C/D, beside an n, in a sentence."""
+  near = lambda xs, x: min(xs, key=lambda y: abs(np.log(y / x)))
+  key = stratum, near([d for s, d in STUDY_N if s == stratum], D)
+  at = near(STUDY_N[key], C / D)
+  said = f"the study ({STUDY_MODEL}, docs/study.md)"
+  if not 1 / NEAR <= at * D / C <= NEAR:
+    return (f"{said} has no window near C/D = {C / D:,.0f} rollouts a problem "
+            f"(nearest, D = {key[1]:,}: {at:,})")
+  train, validation = STUDY_N[key][at]
+  side = lambda low, high: ("below" if n < low else "above" if n > high
+                            else "in")
+  out = (f"{said} at D = {key[1]:,}, C/D = {at:,}: best n = {train[0]} "
+         f"[{train[1]}, {train[2]}] on training problems, {validation[0]} "
+         f"[{validation[1]}, {validation[2]}] on validation; ")
+  if side(*train[1:]) == side(*validation[1:]) == "in":
+    out += f"n = {n} agrees"
+  else:
+    out += (f"n = {n} disagrees: it is {side(*train[1:])} the first interval, "
+            f"{side(*validation[1:])} the second")
+  if key in STUDY_PEAK:
+    tested = near(STUDY_PEAK[key], n)
+    if at > STUDY_PEAK[key][tested]:
+      out += (f"; validation was best at C/D = {STUDY_PEAK[key][tested]:,} for "
+              f"n = {tested} and fell later: stop by validation")
+  return out
+
+
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
 

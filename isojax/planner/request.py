@@ -10,7 +10,7 @@ import math
 import os
 
 from isojax import config_file, own_file
-from isojax.allocation import PAPER_BATCH, PAPER_LR
+from isojax.allocation import PAPER_BATCH, PAPER_LR, RULES
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
 from isojax.planner import fit_file, machines, priors
@@ -19,7 +19,7 @@ from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 
 CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
-           "dtype": tuple(sorted(BYTES))}
+           "dtype": tuple(sorted(BYTES)), "rule": tuple(RULES)}
 BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
           "B": (2, MOST_ROLLOUTS), "hours": (0, None),
           "device_hours": (0, None), "usd": (0, None),
@@ -62,6 +62,7 @@ class Cells:
   schedule: bool = False  # of n
   pods: bool = False  # propose m
   speedup: str | None = None  # with pods: file of launch.speedup
+  rule: str | None = None  # of n per problem; None: the same for all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,12 +263,14 @@ class Problems:
   stratum: str | None
   D: int | None
   validation: int  # problems
+  correct: tuple[int, ...] = ()  # of `samples`, each training problem
+  samples: int = 0
 
 
-def stratum_lines(path: str) -> list[tuple[str, float | None]]:
-  """(split, pass rate) of each problem in a file of launch.split.
+def stratum_lines(path: str) -> tuple[int, list[tuple[str, int]]]:
+  """(n, [(split, correct of n)]) of the problems in a file of launch.split.
 
-  The rate is None in a file without measured pass rates (n = 0).
+  n is 0 in a file without measured pass rates.
 
   Raises:
     InputError: not such a file, or impossible counts.
@@ -281,8 +284,8 @@ def stratum_lines(path: str) -> list[tuple[str, float | None]]:
     for number, row in enumerate(rows, 2):
       if n and not 0 <= row["correct"] <= n:
         raise ValueError(f"line {number}: {row['correct']!r} correct of {n!r}")
-      out.append((row["split"], row["correct"] / n if n else None))
-    return out
+      out.append((row["split"], row["correct"] if n else 0))
+    return n, out
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"{path}: expected a stratum file of launch.split "
                      f"({type(error).__name__}: {error})") from error
@@ -295,14 +298,13 @@ def problems(ask: Request) -> Problems:
   if path is None or about.problems is None and not os.path.exists(
       own_file.find(path)):
     return Problems(about.stratum, about.D, 300)  # the paper's validation
-  lines = stratum_lines(path)
-  rates = [rate for split, rate in lines if split == "train"]
+  n, lines = stratum_lines(path)
+  correct = tuple(c for split, c in lines if split == "train")
   stratum = about.stratum
-  if stratum is None and None not in rates and (
-      about.law is None and ask.law_is_asked):
-    stratum = priors.stratum_of(rates)
-  return Problems(stratum, about.D or len(rates), sum(
-      split == "validation" for split, _ in lines))
+  if stratum is None and n and about.law is None and ask.law_is_asked:
+    stratum = priors.stratum_of([c / n for c in correct])
+  return Problems(stratum, about.D or len(correct), sum(
+      split == "validation" for split, _ in lines), correct, n)
 
 
 def read_fit(path: str) -> Fitted:
@@ -370,9 +372,9 @@ def check_effect(ask: Request, law) -> None:
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
       "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep": cells.sweep and ("pods", "schedule"),
+      "with --sweep": cells.sweep and ("pods", "schedule", "rule"),
       "with --schedule, which keeps every rollout": cells.schedule and (
-          "pods",),
+          "pods", "rule"),
       "with --schedule or --sweep, which need --rollouts": (
           cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
       "with --schedule, which takes n from the law": cells.schedule and ("n",),

@@ -251,6 +251,9 @@ def priced(price: Price, rows: list[plan_file.Row],
          if chip.usd_source else "price not known")
   slots = min(price.rows, B)
   basis = CALIBRATED.format(*e.spread) if e.spread else e.basis
+  if e is cost.MIXTURE:
+    basis += (f"; a mixture of experts at 1 / {cost.MIXTURE_SLOWER:g} of them, "
+              "by 2 steps of NeMo-RL v0.6")
   held = "" if price.page is None else (
       f" ({price.pages:,} pages of {price.page} on each device)")
   runs = [prices.cost_of(price, row.allocation) for row in rows]

@@ -137,7 +137,7 @@ class SamplerSizes:
     """Bytes of a prompt that is prefilled, with one layer's activations."""
     s, S = self.shape, self.max_prompt
     return S * (self.kv + BYTES[self.dtype] * (
-        4 * s.width + 3 * s.mlp / self.tensor)
+        4 * s.width + 3 * s.active * s.mlp / self.tensor)
                 + 8 * s.heads / self.tensor * S * (not self.fused))
 
   @property

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from isojax.ledger import records
+from tests.models.test_shape import MOE
 from tests.planner.test_fit_file import FIT
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -93,6 +94,10 @@ REFUSED = (
      "--prompt_tokens=nan: expected a number from"),
     ([*EASY, *PRICED, "--usd_per_chip_hour=nan"], "--usd_per_chip_hour=nan"),
     ([*EASY, *PRICED, "--machine=v5e-1"], "v5e-1: the model does not fit"),
+    ([*EASY, *PRICED, "--machine=2xh100"], "it fits on 4xh100; the smallest "
+     "machine that fits is 2xh200; here it fits with LoRA (--config.model.lora."
+     "rank=16)"),
+    ([*EASY, "--rule=hit"], "--rule=hit needs the pass counts of at least Bp"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
      "torn.jsonl:1: this line was changed"),
@@ -187,4 +192,43 @@ def test_a_reader_that_goes_is_no_error(tmp_path):
 
 def test_options_of_another_trainer(tmp_path):
   _, out = planned(*EASY, "--export=verl", cwd=tmp_path)
-  assert "data.train_batch_size=32 actor_rollout_ref.rollout.n=" in out
+  assert ("# row 0 for verl\n# no lengths: give --config, or --machine and the "
+          "mean tokens\nalgorithm.adv_estimator=grpo \\\n") in out
+  _, out = planned(*EASY, *PRICED, "--export=trl", cwd=tmp_path)
+  assert "--max_completion_length 8000 \\\n" in out and "--beta 0.001" in out
+  _, out = planned("--rollouts=65536", "--config=configs/hard.py",
+                   "--export=slime", cwd=ROOT)
+  assert "--rollout-max-response-len 16 \\\n" in out and "kl" not in out
+
+
+def test_a_rule_is_compared_on_the_problems(tmp_path):
+  hard = f"{ROOT}/isojax/assets/countdown-tiny-hard.jsonl"
+  _, out = planned("--rollouts=65536", f"--problems={hard}", "--n=4",
+                   "--rule=hit", *PRICED, cwd=tmp_path)
+  assert "rules for 32 x 4 rollouts of a step, by the pass counts of 3000" in (
+      out)
+  assert "hit *" in out and "slowest  seconds\n" in out
+
+
+def test_a_mixture_of_experts_is_priced(tmp_path):
+  """Qwen3-30B-A3B: 30.5B parameters in memory, 3.3B in the FLOPs."""
+  (tmp_path / "config.json").write_text(json.dumps(MOE))
+  _, out = planned(*EASY, *PRICED, "--machine=16xh100", "--model=config.json",
+                   cwd=tmp_path)
+  assert "a mixture of experts at 1 / 1.94 of them" in out
+  # float32 parameters of a device with fsdp * tensor = 16: 4 * 30.5 / 16
+  assert "masters 7.63" in out or "masters 15.3" in out
+
+
+def test_a_sweep_says_that_it_cannot_be_fitted(tmp_path):
+  sweep = ["--sweep", "--config=configs/hard.py", "--Bp=32", "--n=4",
+           f"--out={tmp_path}/p.jsonl"]
+  few = "at (Bp, n) = (32, 4) a run has fewer than 3 evaluations"
+  assert few in launch(*sweep, "--rollouts=8192", cwd=ROOT)[1]
+  assert few not in launch(*sweep, "--rollouts=16384", cwd=ROOT)[1]
+
+
+def test_a_recipe_is_no_value(tmp_path):
+  code, _, err = launch("--config=configs/hard.py", "--config.recipe=dapo",
+                        *EASY[:1], cwd=ROOT)
+  assert code == 2 and err.endswith("such as --config=configs/dapo.py\n")

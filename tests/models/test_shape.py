@@ -25,6 +25,23 @@ def test_published_parameter_counts(parsed, params):
   assert shape_lib.model_shape(parsed, path="c").params == params
 
 
+MOE = config("qwen3_moe", 48, 2048, 32, 4, 6144, 151936, head_dim=128,
+             moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+             decoder_sparse_step=1, mlp_only_layers=[],
+             tie_word_embeddings=False)
+
+
+def test_a_mixture_of_experts_has_total_and_active_parameters():
+  """Qwen3-30B-A3B: 30.5B in all, 3.3B of them for a token (its model card)."""
+  shape = shape_lib.model_shape(MOE, path="c")
+  assert shape.params == 30_532_122_624
+  # 2 FLOPs a parameter; the embedding is looked up, not multiplied.
+  assert shape.forward_flops(0, head=True) / 2 == pytest.approx(
+      3.35e9 - shape.head, rel=0.01)
+  with pytest.raises(InputError, match="mlp_only_layers is not supported"):
+    shape_lib.model_shape(MOE | dict(mlp_only_layers=[0]), path="c")
+
+
 def test_cache_of_a_token():
   assert SEVEN_B.kv_bytes_per_token(2) == 2 * 28 * 4 * 128 * 2 == 57_344
 

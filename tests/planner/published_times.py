@@ -9,6 +9,7 @@ import dataclasses
 from isojax.models import shape as shape_lib
 from isojax.planner import cost, machines
 from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from tests.models.test_shape import MOE
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
               vocab_size=151936)
@@ -26,7 +27,8 @@ SHAPES = {name: shape_lib.model_shape(config, path=name)
         intermediate_size=9728, tie_word_embeddings=True),
     "Qwen3-32B": _QWEN3 | dict(
         num_hidden_layers=64, hidden_size=5120, num_attention_heads=64,
-        intermediate_size=25600, tie_word_embeddings=False)}.items()}
+        intermediate_size=25600, tie_word_embeddings=False),
+    "Qwen3-30B-A3B": MOE}.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,15 @@ PUBLISHED = (
            max_response=65_535, seconds=16 * 65_536 / 28_965.7, **_PRIME),
     Figure("Qwen3-0.6B", "h100", n=2, response_tokens=16_383,
            max_response=16_383, seconds=2 * 16_384 / 11_896.0, **_PRIME),
+)
+# The same document at 7ea279ab; their prompts are assumed.
+_NEMO6 = _NEMO4 | dict(source="NeMo-RL v0.6 GRPO, docs at 7ea279ab",
+                       prompt_tokens=110)
+MIXTURES = (
+    Figure("Qwen3-30B-A3B", "32xh100", response_tokens=3203, seconds=192,
+           **_NEMO6),
+    Figure("Qwen3-30B-A3B", "16xb200", response_tokens=3199, seconds=221,
+           **_NEMO6),
 )
 
 

@@ -1,34 +1,103 @@
-"""Plans in the option names of other export."""
+"""Plans in the option names of other trainers, by the projects' own examples.
+
+None of the trainers is installed, so the names cannot be checked against their
+config classes.
+"""
 
 import pytest
 
 from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
+from isojax.planner.export import Run, Setting, TRAINERS
 
-ROW = allocate(Bp=32, n=8, C=2560, M=10)
-
-
-def test_each_trainer_gets_its_own_names():
-  """One update of 32 problems x 8 rollouts a step, by the projects' docs."""
-  verl = export.options("verl", ROW, seed=3, lr=1e-6)
-  assert verl["data.train_batch_size"] == 32  # problems
-  assert verl["actor_rollout_ref.actor.ppo_mini_batch_size"] == 32
-  assert verl["actor_rollout_ref.rollout.n"] == 8
-  trl = export.options("trl", ROW, seed=3, lr=1e-6)
-  assert trl["generation_batch_size"] == 256  # rollouts
-  assert (trl["num_generations"], trl["max_steps"]) == (8, 10)
-  nemo = export.options("nemo-rl", ROW, seed=3, lr=1e-6)
-  assert nemo["policy.train_global_batch_size"] == 256  # rollouts
-  assert nemo["grpo.num_prompts_per_step"] == 32
-  assert export.text("trl", ROW, seed=3, lr=1e-6).startswith(
-      "--num_generations=8 --generation_batch_size=256 --learning_rate=1e-06 ")
+HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=100)
+EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
 
 
-@pytest.mark.parametrize("more", [
-    dict(m=4), dict(schedule=((0, 4), (1280, 8)))])
-def test_what_they_do_not_have_is_refused(more):
-  n = 4 if "schedule" in more else 8
-  with pytest.raises(InputError, match="no schedule of n and no training on m"):
-    export.options("verl", allocate(Bp=32, n=n, C=2560, M=None, **more),
-                     seed=0, lr=1e-6)
+def run(setting, **changes):
+  a = dict(Bp=32, n=8, C=2560, M=None) | changes  # 10 steps
+  return Run(allocate(**a), seed=3, lr="1e-06", setting=setting)
+
+
+# problems, n, updates of all rollouts, estimator, longest answer, steps
+OPTIONS = {
+    "areal": {"train_dataset.batch_size": 32, "gconfig.n_samples": 8,
+              "actor.ppo_n_minibatches": 1,
+              "actor.reward_norm.std_level": "group", "actor.kl_ctl": 0.0,
+              "gconfig.max_new_tokens": 512, "total_train_epochs": 4},
+    "nemo-rl": {"grpo.num_prompts_per_step": 32,
+                "grpo.num_generations_per_prompt": 8,
+                "policy.train_global_batch_size": 256,
+                "grpo.use_leave_one_out_baseline": False,
+                "policy.max_total_sequence_length": 576,
+                "grpo.max_num_steps": 10, "grpo.max_num_epochs": 4},
+    "openrlhf": {"rollout.batch_size": 32, "rollout.n_samples_per_prompt": 8,
+                 "train.batch_size": 256, "algo.kl.init_coef": 0.0,
+                 "algo.advantage.estimator": "group_norm",
+                 "data.max_len": 576, "train.num_episodes": 4},
+    "prime-rl": {"orchestrator.batch-size": 256, "orchestrator.group-size": 8,
+                 "seq-len": 576, "max-steps": 10},
+    "roll": {"rollout_batch_size": 32, "num_return_sequences_in_group": 8,
+             "adv_estimator": "grpo", "use_kl_loss": "false",
+             "response_length": 512, "max_steps": 10},
+    "skyrl": {"trainer.train_batch_size": 32,
+              "trainer.policy_mini_batch_size": 32,
+              "generator.n_samples_per_prompt": 8,
+              "trainer.algorithm.use_kl_loss": False,
+              "trainer.max_training_steps": 10, "trainer.epochs": 4},
+    "slime": {"rollout-batch-size": 32, "n-samples-per-prompt": 8,
+              "global-batch-size": 256, "advantage-estimator": "grpo",
+              "rollout-max-response-len": 512, "num-rollout": 10},
+    "trl": {"num_generations": 8, "generation_batch_size": 256,
+            "scale_rewards": "group", "beta": 0.0,
+            "max_completion_length": 512, "max_steps": 10},
+    "tunix": {"batch_size": 32, "rl_training_config.mini_batch_size": 32,
+              "grpo_config.num_generations": 8, "grpo_config.beta": 0.0,
+              "rollout_config.total_generation_steps": 512,
+              "num_train_epochs": 4},
+    "verl": {"data.train_batch_size": 32, "actor_rollout_ref.rollout.n": 8,
+             "actor_rollout_ref.actor.ppo_mini_batch_size": 32,
+             "algorithm.adv_estimator": "grpo",
+             "actor_rollout_ref.actor.use_kl_loss": False,
+             "data.max_response_length": 512,
+             "trainer.total_training_steps": 10, "trainer.total_epochs": 4}}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_each_trainer_gets_its_own_names(trainer):
+  """One update of 32 problems x 8 rollouts; 100 problems are 3 steps."""
+  values = export.options(trainer, run(HARD))
+  assert {k: values[k] for k in OPTIONS[trainer]} == OPTIONS[trainer]
+  # The rate and, but for two, the seed.
+  assert "1e-06" in export.text(trainer, run(HARD))
+  assert (3 in values.values()) == (trainer != "prime-rl")
+
+
+def test_kl_and_advantages_without_a_deviation():
+  """Dr. GRPO with KL; D is not known, so an epoch may be one step."""
+  verl = export.options("verl", run(EASY))
+  assert verl["algorithm.norm_adv_by_std_in_grpo"] is False
+  assert verl["actor_rollout_ref.actor.kl_loss_coef"] == 0.01
+  assert verl["trainer.total_epochs"] == 10
+  text = export.text("openrlhf", run(EASY))
+  assert text.startswith("# it has no limit of steps: stop it after 10\n"
+                         "--algo.advantage.estimator dr_grpo \\\n")
+  assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
+  assert "--disable-grpo-std-normalization \\\n" in export.text(
+      "slime", run(EASY))
+
+
+def test_lengths_that_are_not_known_are_left_out():
+  text = export.text("verl", run(Setting("group_norm", 0.0, None, None, None)))
+  assert text.startswith("# no lengths: give --config") and "length" not in (
+      text.partition("\n")[2])
+
+
+@pytest.mark.parametrize("setting, more, message", [
+    (HARD, dict(m=4), "no schedule of n and no training on m"),
+    (HARD, dict(n=4, schedule=((0, 4), (1280, 8))), "no schedule of n"),
+    (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
+def test_what_they_do_not_have_is_refused(setting, more, message):
+  with pytest.raises(InputError, match=message):
+    export.options("verl", run(setting, **more))

@@ -95,7 +95,8 @@ def test_what_one_acts_on_comes_first():
   assert lines[1].startswith("time and cost are not known: give --machine")
   assert lines[2].startswith("n* = 295.5, interval 168 to 486: published")
   assert lines[3].startswith("instead: n = 128 (M = 488); n = 512 (M = 122); ")
-  assert lines[5].split() == [
+  assert lines[4].startswith("the study (the embedded policy of isojax on ")
+  assert lines[6].split() == [
       "0", "32", "256", "244", "1,998,848", "2.83e-06", "1.3", "0"]
 
 

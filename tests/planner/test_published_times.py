@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from isojax.planner.cost import CALIBRATED
+from isojax.planner.cost import CALIBRATED, MIXTURE
 from tests.planner import published_times
-from tests.planner.published_times import PUBLISHED
+from tests.planner.published_times import MIXTURES, PUBLISHED
 
 
 def test_the_default_efficiency_is_calibrated_on_the_published_times():
@@ -16,6 +16,12 @@ def test_the_default_efficiency_is_calibrated_on_the_published_times():
   low, high = CALIBRATED.spread
   assert low == pytest.approx(min(ratios), abs=0.01)
   assert high == pytest.approx(max(ratios), abs=0.05)
+
+
+def test_mixtures_of_experts_have_a_calibration_of_their_own():
+  ratios = [published_times.ratio(f, MIXTURE) for f in MIXTURES]
+  assert math.sqrt(math.prod(ratios)) == pytest.approx(1.0, abs=0.03)
+  assert MIXTURE.spread[0] < min(ratios) < max(ratios) < MIXTURE.spread[1]
 
 
 def test_published_steps_are_predicted_within_a_third():
@@ -29,8 +35,9 @@ def test_published_steps_are_predicted_within_a_third():
 def test_lengths_agree_with_the_published_throughput():
   """Tokens/s/GPU * GPUs * seconds / rollouts is prompt + response."""
   per_gpu = {97.7: (1562, 16), 92.8: (1581, 16), 393: (540, 32),
-             376: (571, 32), 91.0: (3359, 8), 381: (1127, 16)}
-  for figure in PUBLISHED:
+             376: (571, 32), 91.0: (3359, 8), 381: (1127, 16), 192: (1102, 32),
+             221: (1910, 16)}
+  for figure in PUBLISHED + MIXTURES:
     if figure.scores:
       rate, gpus = per_gpu[figure.seconds]
       tokens = rate * gpus * figure.seconds / (figure.Bp * figure.n)

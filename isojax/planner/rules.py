@@ -1,0 +1,119 @@
+"""What each rule of `allocation.RULES` is expected to do on one's problems.
+
+Expectations in closed form under Beta(right + 1/2, wrong + 1/2), the posterior
+of each problem's pass counts, over steps of different problems. A prediction
+for the first steps: a run trusts these counts less as its policy moves.
+"""
+
+import math
+import statistics
+import typing
+
+import numpy as np
+
+from isojax.allocation import (
+  Bounds,
+  hits,
+  informative,
+  moments,
+  Posterior,
+  RULES,
+)
+from isojax.errors import InputError
+from isojax.format import aligned, rounded
+from isojax.planner.workload import SIGMA
+
+STEPS = 64  # that the means are over
+MATTERS = 0.05  # relative gain over uniform below which a rule is not worth it
+
+
+class Effect(typing.NamedTuple):
+  """Means over the steps."""
+
+  groups: float  # problems with rollouts
+  informative: float  # groups with right and wrong answers
+  hits: float  # groups with a right answer
+  variance: float  # of the gradient, times B: that of one rollout
+  slowest: float  # answer of a group, over the mean answer
+  seconds: float | None  # of a step
+
+
+def slowest_answer(n: int) -> float:
+  """E[longest of n answers] over the mean answer, of log-normal lengths."""
+  z = np.linspace(-8.0, 8.0, 2001)
+  normal = statistics.NormalDist()
+  cdf = np.array([normal.cdf(x) for x in z])
+  density = np.exp(-z**2 / 2) / math.sqrt(2 * math.pi)
+  return float(np.trapezoid(
+      n * density * cdf ** (n - 1) * np.exp(SIGMA * z - SIGMA**2 / 2), z))
+
+
+def effects(correct_D, samples: int, *, Bp: int, n: int,
+            seconds=None) -> dict[str, Effect]:
+  """The effect of each rule on steps of Bp problems with Bp * n rollouts.
+
+  Args:
+    correct_D: right answers of each problem.
+    samples: answers of each problem.
+    seconds: groups, mean n -> seconds of a step; None: not priced.
+  """
+  right_D = np.asarray(correct_D, float)
+  silent_D = np.isin(correct_D, (0, samples)).astype(int)
+  rng, B, bounds = np.random.default_rng(0), Bp * n, Bounds(2, max(64, 2 * n))
+  order = rng.permutation(len(right_D))
+  steps = [order[i:i + Bp] for i in range(0, len(order) - Bp + 1, Bp)][:STEPS]
+  slowest = np.array([0.0] + [
+      slowest_answer(i) for i in range(1, bounds.high + 1)])
+  out = {name: [] for name in RULES}
+  for step in steps:
+    p = Posterior(right_D[step] + 0.5, samples - right_D[step] + 0.5,
+                  silent_D[step], rng.uniform(size=Bp))
+    signal, hit = informative(p, bounds.high), hits(p, bounds.high)
+    variance = moments(p, 1, i=1, j=1)[0]
+    for name, rule in RULES.items():
+      n_P = rule(p, B, bounds)
+      i = np.flatnonzero(n_P)
+      n_i, K = n_P[i], len(i)
+      out[name].append(Effect(
+          K, signal[n_i, i].sum(), hit[n_i, i].sum(),
+          B / K**2 * (variance[i] / n_i).sum(), slowest[n_i].mean(),
+          math.nan if seconds is None else float(seconds(K, B / K))))
+  return {name: Effect(*np.mean(rows, axis=0)) for name, rows in out.items()}
+
+
+def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
+             seconds=None) -> str:
+  """The effects of all rules as a table, and whether one is worth it.
+
+  Raises:
+    InputError: no pass counts, or fewer problems than a step has.
+  """
+  if not samples or len(correct_D) < Bp:
+    raise InputError(
+        f"--rule={rule} needs the pass counts of at least Bp = {Bp} training "
+        "problems: --problems=FILE of launch.split")
+  found = effects(correct_D, samples, Bp=Bp, n=n, seconds=seconds)
+  lines = [["rule", "groups", "informative", "hits", "variance", "slowest",
+            "seconds"]]
+  lines += [[f"{name}{' *' * (name == rule)}", *(
+      f"{x:.1f}" for x in e[:3]), f"{e.variance:.3f}", f"{e.slowest:.2f}",
+      rounded(e.seconds)] for name, e in found.items()]
+  if seconds is None:
+    lines = [line[:-1] for line in lines]
+  one, base = found[rule], found["uniform"]
+  signal, noise = (one.informative / base.informative - 1,
+                   one.variance / base.variance - 1)
+  gain = max(e.informative / base.informative - 1 for e in found.values())
+  less = max(1 - e.variance / base.variance for e in found.values())
+  verdict = (
+      f"too uniform for a rule to matter: none has {MATTERS:.0%} more "
+      f"informative groups or less variance than uniform at n = {n}"
+      if max(gain, less) < MATTERS else
+      f"{rule}: {signal:+.1%} informative groups, {noise:+.1%} variance of the "
+      "gradient against uniform; whether it learns faster is not known from "
+      "this")
+  return "\n".join([
+      f"rules for {Bp} x {n} rollouts of a step, by the pass counts of "
+      f"{len(correct_D)} problems (expected groups; variance of the gradient a "
+      "rollout; slowest answer of a group in mean answers, for which in-flight "
+      "updates wait):", aligned(lines), verdict])
