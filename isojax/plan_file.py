@@ -24,6 +24,8 @@ class Row:
   lr: float  # after warm-up; the run computes it from its own anchor
   expected: dict | None  # of prices.expected; None: not priced
   selection: str | None = None  # rule that keeps alloc.m; None: the config's
+  rule: tuple[str, int, int] | None = None  # alloc.rule, n_low, n_high; None:
+  # the config's
 
   @property
   def config(self) -> dict:
@@ -38,6 +40,8 @@ FIELDS = ("id", "overrides", "C", "lr", "expected")
 def overrides(row: Row) -> dict:
   """The sections of a config that a row sets."""
   out = {"seed": row.seed, "alloc": section_of(row.allocation)}
+  if row.rule is not None:
+    out["alloc"] |= dict(zip(("rule", "n_low", "n_high"), row.rule, strict=True))
   if row.selection is not None:
     out["recipe"] = {"loss": {"selection": row.selection}}
   return out

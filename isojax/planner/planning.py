@@ -196,15 +196,18 @@ def advised(task: Task):
   if task.D and (
       isinstance(task.law, Prior) or task.law.whose != Fitted.whose):
     lead += (priors.study_says(task.law.stratum, task.D, a.C, a.n),)
+  rule = None
   if ask.cells.rule:
+    bounds = rules.bounds(ask.config, a.n)
+    rule = ask.cells.rule, *bounds
     step = lambda Bp, n: price.step(Bp, n).seconds
     lead += (rules.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
-        rule=ask.cells.rule, seconds=price and step),)
+        rule=ask.cells.rule, bounds=bounds, seconds=price and step),)
   # PODS's rule, unless the config names another.
   given = ask.config is not None and ask.config.recipe.loss.selection != "all"
   selection = None if a.m is None or given else "max_variance"
-  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection)
+  rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection, rule)
           for seed in task.seeds]
   near = () if pods else advice_lib.neighbours(q, a)
   return rows, text_lib.Said(

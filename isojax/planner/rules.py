@@ -48,18 +48,27 @@ def slowest_answer(n: int) -> float:
       n * density * cdf ** (n - 1) * np.exp(SIGMA * z - SIGMA**2 / 2), z))
 
 
-def effects(correct_D, samples: int, *, Bp: int, n: int,
+def bounds(config, n: int) -> Bounds:
+  """The n of a problem at least and at most: the config's, or wider if n is.
+  """
+  low, high = (2, 64) if config is None else (
+      config.alloc.n_low, config.alloc.n_high)
+  return Bounds(min(low, n), high if n <= high else 2 * n)
+
+
+def effects(correct_D, samples: int, *, Bp: int, n: int, bounds: Bounds,
             seconds=None) -> dict[str, Effect]:
   """The effect of each rule on steps of Bp problems with Bp * n rollouts.
 
   Args:
     correct_D: right answers of each problem.
     samples: answers of each problem.
+    bounds: of the n of a problem.
     seconds: groups, mean n -> seconds of a step; None: not priced.
   """
   right_D = np.asarray(correct_D, float)
   silent_D = np.isin(correct_D, (0, samples)).astype(int)
-  rng, B, bounds = np.random.default_rng(0), Bp * n, Bounds(2, max(64, 2 * n))
+  rng, B = np.random.default_rng(0), Bp * n
   order = rng.permutation(len(right_D))
   steps = [order[i:i + Bp] for i in range(0, len(order) - Bp + 1, Bp)][:STEPS]
   slowest = np.array([0.0] + [
@@ -82,7 +91,7 @@ def effects(correct_D, samples: int, *, Bp: int, n: int,
 
 
 def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
-             seconds=None) -> str:
+             bounds: Bounds, seconds=None) -> str:
   """The effects of all rules as a table, and whether one is worth it.
 
   Raises:
@@ -92,7 +101,8 @@ def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
     raise InputError(
         f"--rule={rule} needs the pass counts of at least Bp = {Bp} training "
         "problems: --problems=FILE of launch.split")
-  found = effects(correct_D, samples, Bp=Bp, n=n, seconds=seconds)
+  found = effects(correct_D, samples, Bp=Bp, n=n, bounds=bounds,
+                  seconds=seconds)
   lines = [["rule", "groups", "informative", "hits", "variance", "slowest",
             "seconds"]]
   lines += [[f"{name}{' *' * (name == rule)}", *(

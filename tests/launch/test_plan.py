@@ -203,8 +203,10 @@ def test_options_of_another_trainer(tmp_path):
 
 def test_a_rule_is_compared_on_the_problems(tmp_path):
   hard = f"{ROOT}/isojax/assets/countdown-tiny-hard.jsonl"
-  _, out = planned("--rollouts=65536", f"--problems={hard}", "--n=4",
-                   "--rule=hit", *PRICED, cwd=tmp_path)
+  (row,), out = planned("--rollouts=65536", f"--problems={hard}", "--n=4",
+                        "--rule=hit", *PRICED, cwd=tmp_path)
+  assert row["overrides"]["alloc"].items() >= dict(
+      n=4, rule="hit", n_low=2, n_high=64).items()
   assert "rules for 32 x 4 rollouts of a step, by the pass counts of 3000" in (
       out)
   assert "hit *" in out and "slowest  seconds\n" in out

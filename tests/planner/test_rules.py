@@ -6,9 +6,11 @@ import statistics
 import numpy as np
 import pytest
 
+from isojax.allocation import Bounds
 from isojax.errors import InputError
 from isojax.planner import rules
 
+BOUNDS = Bounds(2, 64)
 EVEN = [8] * 64  # of 16: every problem alike
 MIXED = [0] * 24 + [1] * 16 + [8] * 12 + [16] * 12
 
@@ -25,7 +27,7 @@ def test_slowest_answer_of_a_group():
 
 def test_effects_equal_a_simulation():
   """Pass rates from the posterior, then answers from the pass rates."""
-  found = rules.effects(MIXED, 16, Bp=64, n=8)
+  found = rules.effects(MIXED, 16, Bp=64, n=8, bounds=BOUNDS)
   rng, c = np.random.default_rng(0), np.array(MIXED)
   p = rng.beta(c + 0.5, 16 - c + 0.5, size=(20_000, 64))
   right = rng.binomial(8, p)
@@ -42,19 +44,23 @@ def test_effects_equal_a_simulation():
 
 
 def test_seconds_are_those_of_the_groups_that_are_sampled():
-  found = rules.effects(MIXED, 16, Bp=64, n=8, seconds=lambda K, n: K * n)
+  found = rules.effects(MIXED, 16, Bp=64, n=8, bounds=BOUNDS,
+                        seconds=lambda K, n: K * n)
   assert {e.seconds for e in found.values()} == {512.0}  # of B rollouts
 
 
 def test_a_uniform_stratum_is_said_to_be_one():
-  text = rules.compared(EVEN, 16, Bp=32, n=16, rule="knapsack")
+  text = rules.compared(EVEN, 16, Bp=32, n=16, bounds=BOUNDS,
+                        rule="knapsack")
   assert text.endswith("than uniform at n = 16") and "too uniform" in text
   assert "seconds" not in text
-  text = rules.compared(MIXED, 16, Bp=32, n=8, rule="knapsack")
+  text = rules.compared(MIXED, 16, Bp=32, n=8, bounds=BOUNDS,
+                        rule="knapsack")
   assert "too uniform" not in text and "knapsack *" in text
 
 
 @pytest.mark.parametrize("correct, samples", [(EVEN, 0), (EVEN[:8], 16)])
 def test_a_stratum_without_counts_is_refused(correct, samples):
   with pytest.raises(InputError, match="--rule=hit needs the pass counts"):
-    rules.compared(correct, samples, Bp=32, n=8, rule="hit")
+    rules.compared(correct, samples, Bp=32, n=8, bounds=BOUNDS,
+                   rule="hit")
