@@ -41,7 +41,8 @@ def overrides(row: Row) -> dict:
   """The sections of a config that a row sets."""
   out = {"seed": row.seed, "alloc": section_of(row.allocation)}
   if row.rule is not None:
-    out["alloc"] |= dict(zip(("rule", "n_low", "n_high"), row.rule, strict=True))
+    out["alloc"] |= dict(zip(("rule", "n_low", "n_high"), row.rule,
+                             strict=True))
   if row.selection is not None:
     out["recipe"] = {"loss": {"selection": row.selection}}
   return out
