@@ -78,7 +78,7 @@ def plan(
     rows[0].config the values for isojax.config(FILE, **plan.rows[0].config);
     rows[0].allocation has Bp, n, M and C; rows[0].expected the cost (seconds,
     device_hours, usd) or None; save("plan.jsonl") writes the file of
-    launch.sweep.
+    launch.sweep; export("verl") is each run in the options of another trainer.
 
   Raises:
     InputError: not one budget, an argument without effect or out of range, or

@@ -164,9 +164,6 @@ def read(path: str) -> decoder.ModelConfig:
   config = _whole_config(path, file)
   shape = shape_lib.model_shape(config, path=str(file))
   family = shape.family
-  if family.mixture:
-    raise InputError(f"{file}: a mixture of experts, which launch.plan prices "
-                     "and isojax does not train; expected a dense model")
   rope = config["rope_parameters"]
   ropes = [_rope(rope[kind] if kind in rope else rope, file)
            for kind in ("full_attention", "sliding_attention")]

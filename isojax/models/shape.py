@@ -18,7 +18,8 @@ class Family:
   qk_norm: bool  # RMSNorm of each query and key head
   gemma: bool  # norms after blocks, norm weights minus 1, scaled embedding,
   # caps of scores and logits, and a tied embedding by default
-  mixture: bool = False  # of experts in every layer: priced, not trained
+  mixture: bool = False  # of experts in every layer: priced, but not trained,
+  # because isojax.models.hf_config does not know the fields of experts
 
   @property
   def norms(self) -> int:
