@@ -64,6 +64,14 @@ def read(patterns: list[str], how: Reading, *, flag: str
     notes += told
   if refused and not rows:
     raise refused[0]
+  evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
+  if 0 < len(evaluated) < len(rows):  # a study has one set
+    kept = {row.where.rsplit(":", 1)[0] for row in evaluated}
+    notes += [f"left out: {path}: it has a {TRAINING} and no evaluations, as "
+              "other files have" for path in paths.values()
+              if path not in kept and any(r.where.startswith(f"{path}:")
+                                          for r in rows)]
+    rows = evaluated
   return rows, folded(notes, list(paths.values()))
 
 

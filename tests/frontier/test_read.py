@@ -223,6 +223,17 @@ def test_without_evaluations_the_training_reward_is_read():
         fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"})
 
 
+def test_a_run_without_evaluations_is_left_out_among_others(write):
+  paths = [write(lines(*({"step": i, "data": {name: i / 4}}
+                         for i in range(4))), f"{at}.jsonl")
+           for at, name in enumerate(("critic/score/mean", VAL))]
+  rows, notes = read.read(paths, fields.Reading(fixed=OURS), flag="files")
+  assert {row.where.rsplit("/", 1)[1][0] for row in rows} == {"1"}
+  assert any("0.jsonl: it has a training reward" in note for note in notes)
+  rows, _ = read.read(paths[:1], fields.Reading(fixed=OURS), flag="files")
+  assert len(rows) == 4
+
+
 def test_tinker_counts_its_episodes():
   path, columns = REAL / "tinker_metrics.jsonl", {"avg": "env/all/correct"}
   # the episodes of a step give Bp
