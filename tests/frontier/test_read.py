@@ -111,6 +111,11 @@ READ = [  # file, kind, flags, names, some of the rows, words of the notes
          (2, 12, "training reward", pytest.approx(1 / 3))], ["noisier"]),
     (REAL / "trl_trainer_state.json", "trl", dict(fixed={"Bp": 1, "n": 6}),
      "step D", [(249, 7473)], ["'rewards/correctness_reward_func', of"]),
+    # the episodes of a step give Bp
+    (REAL / "tinker_metrics.jsonl", "tinker", dict(fixed={"n": 4}),
+     "step rollouts Bp avg", [
+         (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)],
+     ["training reward 'env/all/correct'"]),
     # percent, after an aborted run with an evaluation at its step 1
     (REAL / "rasbt_tracking.csv", "table", dict(fixed={"Bp": 1, "n": 8}),
      "step avg", [(50, .462), (100, .434)], [
@@ -211,18 +216,6 @@ def test_trl_rollouts_follow_its_generations(options, rollouts):
 # ---- Files that others wrote
 
 
-def test_without_evaluations_the_training_reward_is_read():
-  path = REAL / "trl_trainer_state.json"
-  check(path, ["no Bp (problems per step), no n (rollouts per problem)"])
-  rows, notes = rows_of(path, fixed={"Bp": 1, "n": 6})
-  assert curve(rows, "step", "avg", "eval_set")[2] == (
-      2, pytest.approx(2 / 3), "training reward")
-  for words in ("training reward 'rewards/correctness_reward_func'", "noisier"):
-    assert any(words in note for note in notes), notes
-  check(path, ["a training reward from -0.09333 to 1.333", "--scale=avg=LOW"],
-        fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"})
-
-
 def test_a_run_without_evaluations_is_left_out_among_others(write):
   paths = [write(lines(*({"step": i, "data": {name: i / 4}}
                          for i in range(4))), f"{at}.jsonl")
@@ -232,18 +225,6 @@ def test_a_run_without_evaluations_is_left_out_among_others(write):
   assert any("0.jsonl: it has a training reward" in note for note in notes)
   rows, _ = read.read(paths[:1], fields.Reading(fixed=OURS), flag="files")
   assert len(rows) == 4
-
-
-def test_tinker_counts_its_episodes():
-  path, columns = REAL / "tinker_metrics.jsonl", {"avg": "env/all/correct"}
-  # the episodes of a step give Bp
-  check(path, ["no n (", "--fixed=n=8"])
-  assert rows_of(path, fixed={"n": 4})[0] == rows_of(
-      path, fixed={"n": 4}, columns=columns)[0]
-  rows, _ = rows_of(path, columns=columns, fixed={"n": 4})
-  assert curve(rows, "step", "rollouts", "Bp", "avg")[:3] == [
-      (0, 0, 100, .695), (1, 400, 100, .81), (2, 800, 100, .94)]
-  check(path, ["400 rollouts a step", "n=3"], columns=columns, fixed={"n": 3})
 
 
 # ---- verl
@@ -572,7 +553,9 @@ def test_tensorboard_events(tmp_path):
   path.write_bytes(path.read_bytes()[:-9])  # torn
   assert len(rows_of(path, fixed={"n": 4})[0]) == 3
   path.write_bytes(b"")
-  check(path, ["no scalars in the TensorBoard file"])
+  check(path, ["tfevents", "no scalars"])
+  path.write_bytes(bytes([3, *bytes(11), 255, 255, 255, *bytes(4)]))
+  check(path, ["damaged at byte 0"])
 
 
 def test_prime_rl_without_its_config(tmp_path):
@@ -715,6 +698,14 @@ def test_bad_texts_are_refused(write, content, how, words):
      ["does not match the path", "run's name such as 'grpo-n8'"]),
     (CHART, dict(columns={"avg": "val/acc"}, fixed={"Bp": 32}),
      ["no n (rollouts per problem)", "--from_path='n(?P<n>\\d+)'", "grpo-n8"]),
+    (REAL / "tinker_metrics.jsonl", {}, ["no n (", "--fixed=n=8"]),
+    (REAL / "tinker_metrics.jsonl", dict(fixed={"n": 3}),
+     ["400 rollouts a step", "n=3"]),
+    (REAL / "trl_trainer_state.json", {},
+     ["no Bp (problems per step), no n (rollouts per problem)"]),
+    (REAL / "trl_trainer_state.json", dict(
+        fixed={"Bp": 1, "n": 6}, columns={"avg": "reward"}),
+     ["a training reward from -0.09333 to 1.333", "--scale=avg=LOW"]),
     ("isojax/records.jsonl", dict(columns={"avg": "rewad"}),
      ["no column 'rewad' for avg; the file has reward"]),
 ])
@@ -730,10 +721,11 @@ def test_a_scale_is_a_range(low, high):
 
 
 @hypothesis.given(st.binary(max_size=200), st.sampled_from(
-    sorted(formats.FORMATS)), st.sampled_from(["csv", "jsonl", "log"]))
+    sorted(formats.FORMATS)), st.sampled_from(
+        ["csv", "jsonl", "log", "tfevents"]))
 def test_nonsense_is_an_input_error(tmp_path_factory, content, kind, suffix):
   path = tmp_path_factory.getbasetemp() / f"any.{suffix}"
-  path.write_bytes(HEADER.encode() + content)
+  path.write_bytes(HEADER.encode() * (suffix != "tfevents") + content)
   with contextlib.suppress(InputError):
     rows_of(path, kind)
 

@@ -70,10 +70,10 @@ def load(path: str, formats: list[Format]) -> Log:
     data = epath.Path(path).read_bytes()
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({reason(error)}); expected the "
-                     "path of a log or a table") from error
+                     "path of a log, a table or an event file") from error
   if "tfevents" in os.path.basename(path):
     return Log([(number, line) for number, line in enumerate(
-        events.lines(data), 1)], [])
+        events.lines(path, data), 1)], [])
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
     raise InputError(f"{path}: empty; expected one evaluation a line")
