@@ -21,6 +21,7 @@ from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
 from isojax.planner.request import Request
+from isojax.sampling import sizes
 
 # A budget far beyond a law is divided: a sweep measures a law on the user's own
 # problems, and the final run is REACH times as long as its runs.
@@ -213,7 +214,7 @@ def advised(task: Task):
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
           a, near, task.expected, functools.partial(
-              advice_lib.predict, task.law)), *lead), warnings,
+              advice_lib.predict, task.law), task.law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
 
 
@@ -274,7 +275,7 @@ def staged(task: Task, q: Question, answer: Advice, hours: float):
     return len(seeds) * sum(hours_at(*pair, C) for pair in pairs) + hours_at(
         last.Bp, last.n, last.C)
 
-  C = sweep_budget(hours, guess, all_hours)
+  C = sweep_budget(hours, all_hours)
   final = advise(REACH * C)
   rows = plan_file.sweep(pairs, C=C, seeds=seeds, cost=task.expected,
                          **task.anchor)
@@ -289,26 +290,19 @@ def sweep_n(n: int) -> tuple[int, ...]:
                for i in range(-BELOW, ABOVE + 1) if n * 2.0**i >= 2)
 
 
-def sweep_budget(hours: float, first: float, hours_of) -> int:
+def sweep_budget(hours: float, hours_of) -> int:
   """The C of a sweep's runs so that all runs fit into the hours.
 
   Args:
     hours: of the sweep and the final run, one after the other.
-    first: a guess of C.
     hours_of: C of the sweep's runs -> hours of all runs, the final one too.
 
   Returns:
     C with three digits, rounded down.
   """
-  low, high = 0.0, first
-  while hours_of(round(high)) <= hours:
-    low, high = high, 2 * high
-  for _ in range(40):
-    middle = (low + high) / 2
-    low, high = ((middle, high) if hours_of(round(middle)) <= hours
-                 else (low, middle))
-  digit = 10 ** max(0, len(str(int(low))) - 3)
-  return int(low) // digit * digit
+  C = sizes.largest(lambda C: hours_of(C) <= hours, cost.MOST_ROLLOUTS)
+  digit = 10 ** max(0, len(str(C)) - 3)
+  return C // digit * digit
 
 
 def scheduled(task: Task):

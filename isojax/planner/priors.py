@@ -64,6 +64,8 @@ BEST_AT_END = {
 }
 AT_END = (4e6, 6e6)  # rollouts
 PRIOR_MODEL = "Qwen2.5-7B-Instruct"
+# Points of reward between the best and the worst tested n (section 5).
+PRIOR_SPREAD = {"easy": 9.2, "hard": 3.1}
 PRIOR_D = {"easy": 6000, "hard": 5000}  # training problems
 # Distance of our refits of the published points from the printed parameters:
 # C0 within 0.1 decade, the ceiling within 0.5 log2.

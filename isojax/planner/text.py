@@ -7,9 +7,11 @@ from isojax import plan_file
 from isojax.allocation import Allocation
 from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, rounded
-from isojax.planner import cost, prices
+from isojax.planner import cost, prices, priors
 from isojax.planner.advice import Advice, Answer, Prediction, Question
 from isojax.planner.cost import Price
+from isojax.planner.fit_file import Fitted
+from isojax.planner.priors import Prior
 from isojax.planner.schedule import Schedule
 
 STAGES = ("prefill", "decode", "score", "update", "optimizer")
@@ -127,7 +129,7 @@ def reward(p: Prediction) -> str:
 
 
 def beside(a: Allocation, near: tuple[Allocation, ...], expected,
-           predict) -> tuple[str, ...]:
+           predict, law: Prior | Fitted) -> tuple[str, ...]:
   """What half and twice the n would cost at the same C, in a line."""
   out, own = [], expected(a)
   for other in near:
@@ -138,9 +140,13 @@ def beside(a: Allocation, near: tuple[Allocation, ...], expected,
         + (f", predicted reward {reward(p)}" if p else "") + ")")
   if not out:
     return ()
-  unknown = all(predict(other) is None for other in near)
-  return ("instead: " + "; ".join(out)
-          + "; what they cost in reward takes a fit of your own" * unknown,)
+  if all(predict(other) is None for other in near):
+    out.append(
+        "what they cost in reward takes a fit of your own" if isinstance(
+            law, Fitted) else "reward: in the paper "
+        f"{priors.PRIOR_SPREAD[law.stratum]:g} points lie between the best and "
+        "the worst of all n, so these cost less")
+  return ("instead: " + "; ".join(out),)
 
 
 def n_star(answer: Answer) -> str:
