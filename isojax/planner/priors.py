@@ -136,8 +136,12 @@ def study_says(stratum: str, D: int, C: int, n: int) -> str:
 STRATA = {"easy": (0.3, 0.6), "hard": (0.0, 0.0625)}  # avg@16 of the base
 
 
-def stratum_of(pass_rate_Q) -> str:
+def stratum_of(pass_rate_Q, *, mixed: bool = False) -> str:
   """Easy or hard, from the base policy's avg@16 on each problem.
+
+  Args:
+    pass_rate_Q: of each problem.
+    mixed: take the kind with more problems if most are of neither.
 
   Raises:
     InputError: most problems are of neither kind; there is no prior for them.
@@ -148,7 +152,7 @@ def stratum_of(pass_rate_Q) -> str:
   share = {name: float(np.mean((low - 1e-9 <= rate) & (rate <= high + 1e-9)))
            for name, (low, high) in STRATA.items()}
   best = max(share, key=share.get)
-  if share[best] <= 0.5:
+  if share[best] <= 0.5 and not mixed:
     raise InputError(
         "the problems are of mixed difficulty: " + ", ".join(
             f"{s:.0%} {name} (avg@16 in {STRATA[name]})"

@@ -302,7 +302,8 @@ def problems(ask: Request) -> Problems:
   correct = tuple(c for split, c in lines if split == "train")
   stratum = about.stratum
   if stratum is None and n and about.law is None and ask.law_is_asked:
-    stratum = priors.stratum_of([c / n for c in correct])
+    stratum = priors.stratum_of([c / n for c in correct],
+                                mixed=ask.cells.rule is not None)
   return Problems(stratum, about.D or len(correct), sum(
       split == "validation" for split, _ in lines), correct, n)
 

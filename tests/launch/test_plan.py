@@ -210,6 +210,12 @@ def test_a_rule_is_compared_on_the_problems(tmp_path):
   assert "rules for 32 x 4 rollouts of a step, by the pass counts of 3000" in (
       out)
   assert "hit *" in out and "slowest  seconds\n" in out
+  # A rule is of use on mixed problems, which have no law of their own.
+  mixed = f"--problems={ROOT}/isojax/assets/countdown-tiny-mixed.jsonl"
+  _, out = planned("--rollouts=65536", mixed, "--rule=hit", cwd=tmp_path)
+  assert "published prior (hard" in out and "of 1024 problems" in out
+  assert "of mixed difficulty" in launch("--rollouts=65536", mixed,
+                                         cwd=tmp_path)[2]
 
 
 def test_a_mixture_of_experts_is_priced(tmp_path):
