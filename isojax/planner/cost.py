@@ -58,13 +58,6 @@ class Efficiency:
   spread: tuple[float, float] | None = None  # (low, high): published times
   # over predicted ones; None: not known
 
-  def __post_init__(self):
-    for name, value in dataclasses.asdict(self).items():
-      if name == "step_seconds" and not value >= 0 or (
-          name not in ("step_seconds", "basis", "spread") and not value > 0):
-        raise InputError(f"efficiency.{name}={value}: expected a positive "
-                         "number (step_seconds may be 0)")
-
 
 # Level and spread are fitted to the published times of
 # tests/planner/published_times.py; the relative sizes are assumptions.

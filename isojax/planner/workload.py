@@ -143,10 +143,6 @@ class Workload:
   trained: np.ndarray | float = 1.0  # share of groups with a gradient, one for
   # each allocation or one for all; it grows with n; other groups are skipped
 
-  def __post_init__(self):
-    if not np.all((0 <= np.asarray(self.trained)) & (self.trained <= 1)):
-      raise InputError(f"trained share {self.trained}: expected in [0, 1]")
-
   def bytes(self, name: str) -> int:
     """Bytes of a number of the format with this name."""
     return BYTES[getattr(self.formats, name)]

@@ -338,11 +338,9 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("make", [
-    lambda: work(dtype="float16"), lambda: work(trained=1.5),
+    lambda: work(dtype="float16"),
     lambda: Formats(*["float32"] * 5, "int4"), lambda: Lengths(1, 9, 2, 8),
     lambda: Lengths(0, 2, 2, 8),
-    lambda: dataclasses.replace(CALIBRATED, slots=0.0),
-    lambda: dataclasses.replace(CALIBRATED, step_seconds=-1.0),
     *(lambda field=field, value=value: Recipe(**{field: value})
       for field, value in (("m", 0), ("epochs", 0), ("minibatches", 0),
                            ("rounds", 0.5), ("critic", "v")))])
