@@ -14,7 +14,7 @@ import time
 from absl import flags
 
 from isojax import cli
-from isojax.frontier import bootstrap, collapse, curves, result
+from isojax.frontier import bootstrap, collapse, curves, fit_json, report
 from isojax.frontier import study as study_lib
 from launch import record_flags
 
@@ -30,6 +30,9 @@ _AXIS = flags.DEFINE_string(
     "any column, or a field of --columns; updates: n*(M) at a fixed --B.")
 _BP = flags.DEFINE_integer("Bp", None, "Only runs with this Bp.")
 _B = flags.DEFINE_integer("B", None, "Only runs with this Bp * n.")
+_ONLY = flags.DEFINE_string(
+    "only", None, "Only runs with this name, which may have wildcards: "
+    "'*-qwen-*'.")
 _DEFAULT = bootstrap.DEFAULT
 _POINTS = flags.DEFINE_enum(
     "points", _DEFAULT.points.select, ["all", "records"], "Evaluations to fit: "
@@ -52,14 +55,6 @@ _DRAWS = flags.DEFINE_integer(
     "draws", _DEFAULT.draws, "Bootstrap draws.", lower_bound=100)
 
 
-def selected() -> study_lib.Selection:
-  """Which of the records form the study."""
-  return study_lib.Selection(
-      axis=_AXIS.value, metric=record_flags.METRIC.value,
-      at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
-      Bp=_BP.value, B=_B.value)
-
-
 def options() -> bootstrap.Options:
   """The options of the analysis from the flags."""
   return dataclasses.replace(
@@ -70,21 +65,24 @@ def options() -> bootstrap.Options:
 
 
 def main(argv) -> None:
-  result.need_matplotlib("launch.fit")
+  report.need_matplotlib("launch.fit")
   began = time.monotonic()
   named = argv[1:]  # the shell may have expanded --records=*.log to several
   if not named or flags.FLAGS["records"].present:
     named = [*_RECORDS.value, *named]
   rows, notes = record_flags.rows_of(named, axis=_AXIS.value, flag="records")
-  chosen = selected()
+  chosen = study_lib.Selection(
+      axis=_AXIS.value, metric=record_flags.METRIC.value,
+      at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
+      Bp=_BP.value, B=_B.value, only=_ONLY.value)
   study, more = study_lib.from_rows(rows, chosen)
   wanted = options()
   record_flags.writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
-  found = result.document(study, rows, chosen, wanted, notes=more + notes,
-                          path=path)
-  result.save(found, _OUT.value)
-  print(result.summary(found))
+  document = fit_json.of_rows(study, rows, chosen, wanted, notes=more + notes,
+                              path=path)
+  report.save(document, _OUT.value)
+  print(report.summary(document))
   print(f"wrote {path}, the figures and report.html in "
         f"{time.monotonic() - began:.1f} s")
 

@@ -7,7 +7,7 @@ from isojax import own_file
 from isojax.api import figures, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
-from isojax.frontier import comparison, result
+from isojax.frontier import comparison, report
 from isojax.frontier import read as read_lib
 
 _QUESTION = comparison.Question
@@ -30,7 +30,7 @@ class Speedup:
     Raises:
       InputError: matplotlib is not installed.
     """
-    result.need_matplotlib("plot")
+    report.need_matplotlib("plot")
     from isojax.frontier import plots  # needs matplotlib
     return figures.shown(plots.speedup(self.document))
 

@@ -10,7 +10,7 @@ from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
 from isojax.format import many, pair
-from isojax.frontier import bootstrap, curves, result
+from isojax.frontier import bootstrap, curves, fit_json, report
 from isojax.frontier import read as read_lib
 from isojax.frontier import study as study_lib
 from isojax.frontier.fields import Reading, Row, span
@@ -62,7 +62,8 @@ def read(files: Path | list | tuple, *,
          from_path: str | None = _READING.from_path,
          axis: str = _READING.axis, metric: str = "avg",
          at_k: int | None = None, eval_set: str | None = None,
-         Bp: int | None = None, B: int | None = None) -> Logs:
+         Bp: int | None = None, B: int | None = None,
+         only: str | None = None) -> Logs:
   """Reads the evaluations of runs: records of isojax, or other trainers' logs.
 
   Args:
@@ -81,6 +82,7 @@ def read(files: Path | list | tuple, *,
     metric: avg, best or worst; at_k: k of best@k and worst@k.
     eval_set: evaluation set, if the files have several.
     Bp, B: only runs with this Bp, or this Bp * n.
+    only: only runs with this name, which may have wildcards: "*-qwen-*".
 
   Returns:
     Logs. They print as a table of the runs with the readers' notes.
@@ -95,7 +97,7 @@ def read(files: Path | list | tuple, *,
       [own_file.find(os.fspath(path)) for path in paths], given,
       flag="files")
   chosen = study_lib.Selection(axis=axis, metric=metric, at_k=at_k,
-                               eval_set=eval_set, Bp=Bp, B=B)
+                               eval_set=eval_set, Bp=Bp, B=B, only=only)
   study, more = study_lib.from_rows(rows, chosen)
   notes = (*more, *notes)
   return Logs(study, notes, tuple(rows), chosen)
@@ -214,8 +216,8 @@ class Law:
     Raises:
       InputError: no such figure, no data for it, or matplotlib is missing.
     """
-    result.need_matplotlib("plot")
-    return figures.shown(result.figure(self.document, name))
+    report.need_matplotlib("plot")
+    return figures.shown(report.figure(self.document, name))
 
   @unchained
   def save(self, folder: Path) -> None:
@@ -224,10 +226,10 @@ class Law:
     Raises:
       InputError: the folder cannot be written, or matplotlib is missing.
     """
-    result.save(self.document, os.fspath(folder))
+    report.save(self.document, os.fspath(folder))
 
   def __repr__(self) -> str:
-    return result.summary(self.document)
+    return report.summary(self.document)
 
 
 @unchained
@@ -266,6 +268,6 @@ def fit(study, *, points: str = _OPTIONS.points.select,
   options = dataclasses.replace(
       _OPTIONS, form=form, draws=draws, points=curves.Points(
           select=points, ema=ema, min_C=min_C, bin_width=bin_width))
-  return Law(result.document(
+  return Law(fit_json.of_rows(
       study.study, list(study._rows), study._chosen, options,
       notes=list(study.notes), path="fit/fit.json"))

@@ -77,16 +77,17 @@ def _with_law(fit: Fit) -> Fit:
 def analyse(study: Study, options: Options) -> Fit:
   """Curves, frontier, law and verdict of one study.
 
-  The study of the result is without what `options.collapse` leaves out.
+  Runs that fall are fitted as `options.collapse` says.
   """
-  study, falls = collapse.applied(study, options.collapse)
+  measured = study
+  study, falls = collapse.applied(measured, options.collapse)
   curves = bootstrap.fit_curves(study, options)
   C_G = frontier_grid(study, options.grid, min_C=options.points.min_C)
   frontier = envelope_lib.envelope(curves, C_G)
   log2_n = np.log2([n for _, n in study.configurations])
   tied = len(study.tested) > 1 and bool(
       np.ptp([c(C_G)[0] for c in curves], axis=0).max() < laws.TIE)
-  fit = _with_law(Fit(study, options, curves, frontier,
+  fit = _with_law(Fit(study, measured, options, curves, frontier,
                       log2_n[frontier.best_DxG], tied, falls=falls))
   reasons, cautions = verdict.verdict(fit)
   return dataclasses.replace(fit, identified=not reasons, reasons=reasons,

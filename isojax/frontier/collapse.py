@@ -13,12 +13,11 @@ import math
 import numpy as np
 
 from isojax.format import compact, rate
-from isojax.frontier.study import FEWEST, Run, Study
+from isojax.frontier.study import FEWEST, Run, SCATTER, Study
 
 LIMIT = 3.0  # standard errors
 DIP = 5.0  # standard errors; any of many evaluations may be low by chance
 UNKNOWN = 0.05  # reward; least fall of runs without values per problem
-SCATTER = 5.0  # standard deviations of an evaluation, for such runs
 RULES = ("cut", "exclude", "keep")
 
 
@@ -34,23 +33,25 @@ class Fall:
   best_C: float
   last: float
   last_C: float
-  begins: int  # index of the first evaluation of the fall
   errors: float | None  # standard errors of the fall; None: not known
   done: str  # in words
-  C: tuple[float, ...]  # of the evaluations that are not fitted
-  reward: tuple[float, ...]
+  fitted: int  # evaluations, from the first on
 
   @property
   def what(self) -> str:
     """The fall in words, without what was done."""
     size = "" if self.errors is None or np.isinf(self.errors) else (
         f" ({self.errors:.1f} standard errors)")
-    return (f"run {self.run_id} (Bp {self.Bp}, n {self.n}, seed {self.seed}) "
-            f"falls from {rate(self.best)} at {compact(self.best_C)} to "
-            f"{rate(self.last)} at {compact(self.last_C)}{size}")
+    return (f"{_name(self)} falls from {rate(self.best)} at "
+            f"{compact(self.best_C)} to {rate(self.last)} at "
+            f"{compact(self.last_C)}{size}")
 
   def __str__(self) -> str:
     return f"{self.what}: {self.done}"
+
+
+def _name(run: Run | Fall) -> str:
+  return f"run {run.run_id} (Bp {run.Bp}, n {run.n}, seed {run.seed})"
 
 
 def errors_below(run: Run, best_E) -> np.ndarray | None:
@@ -75,22 +76,26 @@ def errors_below(run: Run, best_E) -> np.ndarray | None:
 def _below(run: Run, best_E, limit: float) -> np.ndarray:
   """Whether each evaluation is below another by more than a limit.
 
-  Without values per problem the limit is UNKNOWN or, for at least 10
-  evaluations, SCATTER standard deviations of an evaluation if that is more. The
-  best of many evaluations is 2 to 3 above the mean by chance.
+  Without values per problem the limit is UNKNOWN or SCATTER standard deviations
+  of an evaluation, if that is more; fewer than 10 evaluations tell no scatter,
+  but samples do. The best of many evaluations is 2 to 3 above the mean by
+  chance.
   """
   errors_E = errors_below(run, best_E)
   if errors_E is not None:
     return errors_E > limit
-  noise = UNKNOWN if len(run.reward_E) < 10 else max(
-      UNKNOWN, SCATTER * float(np.median(abs(np.diff(run.reward_E)))) / 0.954)
-  return run.reward_E[best_E] - run.reward_E > noise
+  known = len(run.reward_E) >= 10 or run.samples is not None
+  return run.reward_E[best_E] - run.reward_E > max(
+      UNKNOWN, SCATTER * run.noise * known)
 
 
-def fallen(run: Run) -> np.ndarray:
-  """Whether each evaluation falls."""
+def begins(run: Run) -> int | None:
+  """The first of the evaluations at the end that all fall, or None."""
   best = run.reward_E.argmax()
-  return (np.arange(len(run.reward_E)) > best) & _below(run, best, LIMIT)
+  fallen_E = (np.arange(len(run.reward_E)) > best) & _below(run, best, LIMIT)
+  if not fallen_E[-1]:
+    return None
+  return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
 
 
 def dip(run: Run) -> str | None:
@@ -105,18 +110,10 @@ def dip(run: Run) -> str | None:
   if lost_E[low] == 0.0:
     return None
   best = best_E[low]
-  return (f"run {run.run_id} (Bp {run.Bp}, n {run.n}, seed {run.seed}) dips "
-          f"from {rate(run.reward_E[best])} at {compact(run.C_E[best])} to "
-          f"{rate(run.reward_E[low])} at {compact(run.C_E[low])} and recovers: "
-          "a rising curve is fitted through the dip")
-
-
-def begins(run: Run) -> int | None:
-  """The first of the evaluations at the end that fall, or None."""
-  fallen_E = fallen(run)
-  if not fallen_E[-1]:
-    return None
-  return len(fallen_E) - int(fallen_E[::-1].argmin())  # the best does not fall
+  return (f"{_name(run)} dips from {rate(run.reward_E[best])} at "
+          f"{compact(run.C_E[best])} to {rate(run.reward_E[low])} at "
+          f"{compact(run.C_E[low])} and recovers: a rising curve is fitted "
+          "through the dip")
 
 
 def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
@@ -135,26 +132,21 @@ def applied(study: Study, rule: str) -> tuple[Study, tuple[Fall, ...]]:
     if E is None:
       kept.append(run)
       continue
-    best = int(run.reward_E.argmax())
+    best, count = int(run.reward_E.argmax()), len(run.C_E)
     errors = errors_below(run, best)
-    short = rule == "exclude" or (rule == "cut" and E < FEWEST)
-    done = ("it is fitted as it is, by a rising curve" if rule == "keep" else
-            "it is left out" if short else
-            f"it is fitted up to {compact(run.C_E[E - 1])}")
-    unfitted = slice(0 if short else E if rule == "cut" else len(run.C_E), None)
+    fitted = {"keep": count, "exclude": 0}.get(rule, E if E >= FEWEST else 0)
+    done = ("it is fitted as it is, by a rising curve" if fitted == count else
+            f"it is fitted up to {compact(run.C_E[E - 1])}" if fitted else
+            "it is left out")
     falls.append(Fall(
         run.run_id, run.Bp, run.n, run.seed, float(run.reward_E[best]),
-        float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]), E,
-        None if errors is None else float(errors[-1]), done,
-        tuple(run.C_E[unfitted].tolist()),
-        tuple(run.reward_E[unfitted].tolist())))
-    if rule == "keep":
-      kept.append(run)
-    elif not short:
-      kept.append(run.at(slice(E)))
+        float(run.C_E[best]), float(run.reward_E[-1]), float(run.C_E[-1]),
+        None if errors is None else float(errors[-1]), done, fitted))
+    if fitted:
+      kept.append(run.at(slice(fitted)))
   if not kept:
     return study, tuple(dataclasses.replace(
-        fall, C=(), reward=(),
+        fall, fitted=len(run.C_E),
         done="it is fitted as it is, because no run would be left")
-                        for fall in falls)
+                        for fall, run in zip(falls, study.runs, strict=True))
   return dataclasses.replace(study, runs=tuple(kept)), tuple(falls)

@@ -126,7 +126,8 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
   """
   grid = first_grid(form, float(x_E.max()))
   theta, b, s, sse = project(x_E, y_DxE, w_DxE, basis=FORMS[form], grid=grid,
-                             floor=b_min, ceiling=A_max, rounds=rounds)
+                             solve=lambda sums: solve(sums, b_min, A_max),
+                             rounds=rounds)
   hits = [name for name, hit in (
       ("A", b[0] + s[0] >= A_max - 1e-9), ("b", b[0] <= b_min + 1e-9),
       ("flat", s[0] <= 1e-9),
@@ -136,38 +137,52 @@ def fit(x_E, y_DxE, w_DxE, *, form: str, A_max: float, b_min: float,
                 int(np.sum(w_DxE[0] > 0)), tuple(hits))
 
 
-def _solve(sums, lo: float, hi: float):
-  """The best (b, s) and its error from the weighted sums, any shape.
+def ratio(a, b):
+  """a / b, or 0 where b is 0."""
+  return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
+                   where=np.abs(b) > 1e-300)
+
+
+def residual(sums, b, s):
+  """The weighted squared residuals of y = b + s g."""
+  w, g, gg, y, gy, yy = sums
+  return yy - 2 * (b * y + s * gy) + (
+      b * b * w + 2 * b * s * g + s * s * gg)
+
+
+def solve(sums, lo: float, hi: float):
+  """The best (b, s) with lo <= b, s >= 0 and b + s <= hi, and its residuals.
 
   It is the minimum of a convex quadratic over a triangle: inside or on an edge.
+
+  Args:
+    sums: the weighted sums of 1, g, g^2, y, g y and y^2, any shape.
   """
-  w, g, gg, y, gy, yy = sums
-  error = lambda b, s: yy - 2 * (b * y + s * gy) + (
-      b * b * w + 2 * b * s * g + s * s * gg)
-  ratio = lambda a, b: np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
-                                 where=np.abs(b) > 1e-12 * np.abs(w))
-  s = ratio(w * gy - g * y, w * gg - g * g)
+  w, g, gg, y, gy, _ = sums
+  part = lambda a, b: np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape),
+                                where=np.abs(b) > 1e-12 * np.abs(w))
+  s = part(w * gy - g * y, w * gg - g * g)
   b = (y - s * g) / w
   inside = (s > 0) & (b >= lo) & (b + s <= hi)
   flat = np.clip(y / w, lo, hi)
-  rise = np.clip(ratio(gy - lo * g, gg), 0, hi - lo)
-  fall = np.clip(ratio(hi * (w - g) - y + gy, w - 2 * g + gg), 0, hi - lo)
+  rise = np.clip(part(gy - lo * g, gg), 0, hi - lo)
+  fall = np.clip(part(hi * (w - g) - y + gy, w - 2 * g + gg), 0, hi - lo)
   edges = ((flat, np.zeros_like(flat)), (np.full_like(rise, lo), rise),
            (hi - fall, fall))
-  best = error(*edges[0])
+  best = residual(sums, *edges[0])
   b_edge, s_edge = edges[0]
   for b_other, s_other in edges[1:]:
-    other = error(b_other, s_other)
+    other = residual(sums, b_other, s_other)
     better = other < best
     best = np.where(better, other, best)
     b_edge = np.where(better, b_other, b_edge)
     s_edge = np.where(better, s_other, s_edge)
   return (np.where(inside, b, b_edge), np.where(inside, s, s_edge),
-          np.where(inside, error(b, s), best))
+          np.where(inside, residual(sums, b, s), best))
 
 
-def project(x_E, y_DxE, w_DxE, *, basis, grid, floor: float, ceiling: float,
-            rounds: int):
+def project(x_E, y_DxE, w_DxE, *, basis, grid, solve, rounds: int,
+            shrink: float = 3.0):
   """Fits of y = b + s g(x; theta), for D draws.
 
   Args:
@@ -177,9 +192,9 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, floor: float, ceiling: float,
     basis: (theta [..., P], x_E) -> g [..., E], rising from 0 to 1.
     grid: P increasing arrays, the first candidates for theta; their ends are
       the bounds of theta.
-    floor, ceiling: bounds b >= floor and b + s <= ceiling; s >= 0 always, so
-      every curve rises.
-    rounds: refinements, each by a factor of 3.
+    solve: (the weighted sums of `solve` above) -> (b, s, residuals).
+    rounds: refinements of the grid around the best theta.
+    shrink: the factor of each refinement.
 
   Returns:
     theta [D, P], b [D], s [D], sum of squared errors [D].
@@ -192,28 +207,24 @@ def project(x_E, y_DxE, w_DxE, *, basis, grid, floor: float, ceiling: float,
       -1, len(axes))
   g_JxE = basis(theta_JxP, x_E)
   wy = w_DxE * y_DxE
-  total = w_DxE.sum(1, keepdims=True), wy.sum(1, keepdims=True), (
+  w, y, yy = w_DxE.sum(1, keepdims=True), wy.sum(1, keepdims=True), (
       wy * y_DxE).sum(1, keepdims=True)
-
-  def solve(g, gg, gy):
-    w, y, yy = total
-    return _solve((w, g, gg, y, gy, yy), floor, ceiling)
-
-  b, s, error = solve(w_DxE @ g_JxE.T, w_DxE @ (g_JxE * g_JxE).T, wy @ g_JxE.T)
+  fits = solve((w, w_DxE @ g_JxE.T, w_DxE @ (g_JxE * g_JxE).T, y, wy @ g_JxE.T,
+                yy))
   pick = lambda values, at: np.take_along_axis(values, at[:, None], 1)[:, 0]
-  at = error.argmin(1)
-  theta, b, s, error = theta_JxP[at], *(pick(v, at) for v in (b, s, error))
+  at = fits[-1].argmin(1)
+  theta, b, s, error = theta_JxP[at], *(pick(v, at) for v in fits)
   offsets = np.array(list(itertools.product((-2, -1, 0, 1, 2),
                                             repeat=len(axes)))) / 3
   for _ in range(rounds):
     near = np.clip(theta[:, None] + offsets * step, low, high)  # [D, J, P]
     g = basis(near, x_E)  # [D, J, E]
-    b, s, error = solve(
-        np.einsum("dje,de->dj", g, w_DxE),
-        np.einsum("dje,dje,de->dj", g, g, w_DxE, optimize=True),
-        np.einsum("dje,de->dj", g, wy))
-    at = error.argmin(1)
+    fits = solve((
+        w, np.einsum("dje,de->dj", g, w_DxE),
+        np.einsum("dje,dje,de->dj", g, g, w_DxE, optimize=True), y,
+        np.einsum("dje,de->dj", g, wy), yy))
+    at = fits[-1].argmin(1)
     theta = np.take_along_axis(near, at[:, None, None], 1)[:, 0]
-    b, s, error = (pick(v, at) for v in (b, s, error))
-    step = step / 3
+    b, s, error = (pick(v, at) for v in fits)
+    step = step / shrink
   return theta, b, s, np.maximum(error, 0.0)

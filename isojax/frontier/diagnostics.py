@@ -23,6 +23,34 @@ def switches(fit: Fit) -> tuple[tuple[int, int, float], ...]:
                for i, j in zip(at, at[1:]) if n_of(i) != n_of(j))
 
 
+def lead(fit: Fit) -> dict | None:
+  """The best n at the largest resolved C and its lead over the next best n.
+
+  The lead is that of the curves, each as far as its data go, and its interval
+  that of the draws. `since` is the C from which on this n leads, or None if no
+  other n led before. None without a best n.
+  """
+  at = np.flatnonzero(fit.frontier.resolved_DxG[0])
+  if fit.tied or not len(at):
+    return None
+  C, cells = float(fit.frontier.C_G[at[-1]]), fit.study.configurations
+  best = int(fit.frontier.best_DxG[0, at[-1]])
+  Bp, n = cells[best]
+  reward_DxK = np.stack([c([min(C, c.C_hi)])[:, 0] for c in fit.curves], 1)
+  rivals = [i for i, cell in enumerate(cells)
+            if cell[1] != n and fit.curves[i].C_lo <= C]
+  row = {"C": C, "Bp": Bp, "n": n, "reward": float(reward_DxK[0, best]),
+         "rival": None, "lead": None, "lead_interval": None, "since": None}
+  if rivals:
+    lead_D = reward_DxK[:, best] - reward_DxK[:, rivals].max(1)
+    changes = switches(fit)
+    row |= {"rival": cells[rivals[int(reward_DxK[0, rivals].argmax())]][1],
+            "lead": float(lead_D[0]),
+            "lead_interval": bootstrap.percentiles(lead_D),
+            "since": changes[-1][2] if changes else None}
+  return row
+
+
 def variants(study: Study, base: Options) -> list[dict]:
   """The law with `base`, then with one open choice of the paper changed.
 
@@ -46,6 +74,8 @@ def variants(study: Study, base: Options) -> list[dict]:
       "grid of twice as many C": dataclasses.replace(base, grid=2 * base.grid),
   }
   rows = []
+  if len(study.tested) < 2:
+    return rows
   for name, options in choices.items():
     if rows and options == base:
       continue

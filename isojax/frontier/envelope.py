@@ -94,7 +94,7 @@ def fit_law(x_G, log2_n_DxG, w_DxG, *, low: float, high: float,
       x_G, log2_n_DxG, w_DxG, grid=grid, rounds=rounds,
       basis=lambda theta, x: laws.log2_n(
           x, L=1.0, k=np.exp(theta[..., 1:]), x0=theta[..., :1], b=0.0),
-      floor=low, ceiling=high)
+      solve=lambda sums: curves.solve(sums, low, high))
   near = lambda value, bound: abs(value - bound) < 1e-6
   hits = [name for name, hit in (
       ("floor", near(b[0], low)), ("ceiling", near(b[0] + L[0], high)),

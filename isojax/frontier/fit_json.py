@@ -13,14 +13,18 @@ from isojax import laws
 from isojax.errors import InputError
 from isojax.format import many
 from isojax.frontier import (
+  analysis,
   bootstrap,
   diagnostics,
   envelope,
   interference,
+  next_sweep,
   scalerl,
   verdict,
 )
-from isojax.frontier.study import Run, Study
+from isojax.frontier.fields import Row
+from isojax.frontier.formats import base
+from isojax.frontier.study import from_rows, Run, Selection, Study
 from isojax.frontier.verdict import Fit
 from isojax.laws import FixedBatch
 
@@ -48,24 +52,32 @@ def _band(value_DxG):
   return {"low": low, "high": high}
 
 
-def study_fields(study: Study) -> dict:
-  """The key `study`: what was run, with every evaluation."""
+def study_fields(fit: Fit) -> dict:
+  """The key `study`: what was run, with every evaluation.
+
+  `fitted` evaluations of a run, from the first on, are those of the curves.
+  """
+  study = fit.study
   Bps = sorted({Bp for Bp, _ in study.configurations})
+  key = lambda run: (run.run_id, run.Bp, run.n, run.seed)
+  fitted = {key(fall): fall.fitted for fall in fit.falls}
   return {
       "axis": study.axis, "metric": study.metric, "split": study.split,
       "eval_set": study.eval_set, "model": study.model, "D": study.D,
       "k": study.k, "per_problem": study.per_problem,
       "regime": ("fixed_B" if study.axis == "updates"
                  else "fixed_Bp" if len(Bps) == 1 else "joint"),
-      "Bp": Bps, "n": sorted({n for _, n in study.configurations}),
+      "Bp": Bps, "n": list(study.tested),
       "runs": [{"run_id": r.run_id, "seed": r.seed, "Bp": r.Bp, "n": r.n,
-                "where": r.where, "C": r.C_E, "reward": r.reward_E}
-               for r in study.runs]}
+                "where": r.where, "C": r.C_E, "reward": r.reward_E,
+                "fitted": fitted.get(key(r), len(r.C_E))}
+               for r in fit.measured.runs]}
 
 
 def curve_fields(fit: Fit) -> list[dict]:
   """One entry per configuration, tabulated on a common grid of C."""
-  C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * fit.frontier.C_G[-1], 80)
+  end = max(fit.frontier.C_G[-1], *(run.C_E[-1] for run in fit.measured.runs))
+  C_G = np.geomspace(fit.frontier.C_G[0], BEYOND * end, 80)
   out = []
   for (Bp, n), curve in zip(fit.study.configurations, fit.curves, strict=True):
     reward = curve(C_G)
@@ -142,106 +154,98 @@ def _runs(ids: list[str]) -> str:
 
 
 def scalerl_fields(study: Study, *, min_C: float,
-                   notes: list[str]) -> list[dict]:
-  """ScaleRL's law of each run, and that of its first half alone.
+                   notes: list[str]) -> tuple[list[dict], dict | None]:
+  """ScaleRL's law of each run and of its first half, and the runs compared.
 
-  Runs for which either cannot be fitted are named in `notes`; a run without a
-  law has no row, a first half without one is None.
+  Runs for which a law cannot be fitted are named in `notes`; a run without a
+  law has no row, a first half without one is None. The comparison is the
+  leave-one-out table: B of every run at the average A. It is None for fewer
+  than two runs with a law, or if a run stays below the average A.
   """
-  out, without = [], collections.defaultdict(list)
-  if late := [run.run_id for run in study.runs if run.C_E[0] > 0]:
-    notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
-                 "ScaleRL law is their first evaluation, and in the interval "
-                 "of A anything up to it")
+  rows, runs, without = [], {}, collections.defaultdict(list)
   for run in study.runs:
-    points = dict(R0=_R0(run), min_C=min_C)
+    points = scalerl.Points(run.C_E, run.reward_E, _R0(run), min_C)
     end = float(run.C_E[-1])
     try:
-      fit = scalerl.fit(run.C_E, run.reward_E, A_bounds=(0.0, 1.0), **points)
-      power = scalerl.fit_power_law(run.C_E, run.reward_E, min_C=min_C)
+      fit = scalerl.fit(points)
+      power = scalerl.fit_power_law(points)
+      if why := scalerl.empty(fit):
+        raise InputError(why)
     except InputError as error:
       without["no ScaleRL law", str(error)].append(run.run_id)
       continue
     try:
-      half = scalerl.extrapolate(run.C_E, run.reward_E, fit_below=end / 2,
-                                 **points)
+      half = scalerl.extrapolate(points, fit_below=end / 2)
     except InputError as error:
       half = None
       without["no ScaleRL law of the first half", str(error)].append(run.run_id)
     C = np.geomspace(fit.C_lo, BEYOND * end, 60)
-    out.append({
+    runs[run.Bp, run.n, run.run_id] = points
+    rows.append({
         "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
         **dataclasses.asdict(fit.law), "ssr": fit.ssr, "fit_below": fit.C_hi,
         "C": run.C_E, "reward": run.reward_E, "curve_C": C,
         "curve_reward": fit.law(C), "power_law_curve_reward": power.law(C),
         "power_law_A": power.law.A, "A_at_edge": "A" in fit.at_bound,
-        "A_interval": scalerl.A_interval(
-            run.C_E, run.reward_E, fit, measured=run.C_E[0] == 0, **points),
+        "A_interval": scalerl.A_interval(points, fit),
         "A_margin": scalerl.A_MARGIN,
         "half": half and {
             "A": half.fit.law.A, "mean_error": half.mean_error,
             "max_error": half.max_error, "within_margin": half.within_margin}})
+  if late := [row["run_id"] for row in rows if row["C"][0] > 0]:
+    notes.append(f"no evaluation before training for {_runs(late)}: R0 of the "
+                 "ScaleRL law is their first evaluation, and in the interval "
+                 "of A anything up to it")
   notes += [f"{what} for {_runs(ids)}: {why}"
             for (what, why), ids in without.items()]
-  return out
-
-
-def scalerl_matched(study: Study, hill: list[dict], *,
-                    min_C: float) -> dict | None:
-  """The leave-one-out table: B of every run at the average A.
-
-  It is None for fewer than two runs with a law, or if a run stays below the
-  average A.
-  """
-  fitted = {(row["Bp"], row["n"], row["run_id"]) for row in hill}
-  runs = {(r.Bp, r.n, r.run_id): r for r in study.runs
-          if (r.Bp, r.n, r.run_id) in fitted}
   try:
-    found = scalerl.matched(
-        {key: (r.C_E, r.reward_E, _R0(r)) for key, r in runs.items()},
-        min_C=min_C)
+    matched = scalerl.matched(runs)
   except InputError:  # one run, or a run that stays below the mean A
-    return None
+    return rows, None
   repeated = []
   for cell in study.configurations:
-    fits = [law for key, law in found.free.items() if key[:2] == cell]
+    fits = [law for key, law in matched.free.items() if key[:2] == cell]
     if len(fits) > 1:
       repeated.append({"Bp": cell[0], "n": cell[1],
                        **scalerl.error_margin(fits)})
-  return {"A": found.A, "spread": found.spread, "margin": scalerl.A_MARGIN,
-          "comparable": found.comparable, "repeated": repeated,
-          "rows": [{"Bp": key[0], "n": key[1], "run_id": key[2],
-                    "A": found.free[key].law.A, "B": found.free[key].law.B,
-                    "B_at_A": found.fixed[key].law.B,
-                    "C_mid_at_A": found.fixed[key].law.C_mid}
-                   for key in runs]}
+  return rows, {
+      "A": matched.A, "spread": matched.spread, "margin": scalerl.A_MARGIN,
+      "comparable": matched.comparable, "repeated": repeated,
+      "rows": [{"Bp": key[0], "n": key[1], "run_id": key[2],
+                "A": free.law.A, "B": free.law.B,
+                "B_at_A": matched.fixed[key].law.B,
+                "C_mid_at_A": matched.fixed[key].law.C_mid}
+               for key, free in matched.free.items()]}
 
 
-def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
-             matched: dict | None, next_plan: dict, notes: list[str]) -> dict:
+def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
+             notes: list[str] = (), with_scalerl: bool = True) -> dict:
   """The whole document.
 
   Args:
     fit: the analysis of the study's metric.
-    others: metric -> fit of the same runs, for the best n of each metric.
-    hill: the result of `scalerl_fields`.
-    matched: the result of `scalerl_matched`.
-    next_plan: the result of next_sweep.next_plan.
+    path: of fit.json, for the command that comes next.
+    others: fits of other metrics of the same runs, for their best n.
     notes: what the readers left out, and why.
+    with_scalerl: whether ScaleRL's law is fitted to each run.
   """
-  end = float(fit.frontier.C_G[-1])
-  ahead = [found for part in (2, 4)
-           if (found := diagnostics.extrapolation(fit, end / part))]
+  end, notes = float(fit.frontier.C_G[-1]), list(notes)
+  ahead = [row for part in (2, 4)
+           if (row := diagnostics.extrapolation(fit, end / part))]
   cautions = [*fit.cautions, *filter(None, (
-      diagnostics.unforeseen(fit, found) for found in ahead[:1]))]
+      diagnostics.unforeseen(fit, row) for row in ahead[:1]))]
   as_dicts = lambda items: [dataclasses.asdict(i) for i in items if i]
   study = fit.study
   frames = [interference.interference(r, study.k, frames=4, draws=100, seed=0)
             for r in study.runs] if study.per_problem and (
                 study.k and study.metric == "avg") else []
+  hill, matched = scalerl_fields(
+      study, min_C=fit.options.points.min_C, notes=notes) if with_scalerl else (
+          [], None)
   return _round({
-      "version": laws.FIT_VERSION, "study": study_fields(study),
+      "version": laws.FIT_VERSION, "study": study_fields(fit),
       "options": dataclasses.asdict(fit.options),
+      "best": diagnostics.lead(fit),
       "curves": curve_fields(fit), "frontier": frontier_fields(fit),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
@@ -250,8 +254,23 @@ def document(fit: Fit, *, others: dict[str, Fit], hill: list[dict],
       "variants": diagnostics.variants(study, fit.options),
       "extrapolation": ahead,
       "sensitivity": diagnostics.sensitivity(fit),
-      "best_n": [row for other in others.values()
-                 for row in diagnostics.best_n(other)],
+      "best_n": [row for other in (fit, *others)
+                 for row in diagnostics.best_n(other)] if others else [],
       "interference": as_dicts(frames), "scalerl": hill,
       "scalerl_matched": matched,
-      "next": next_plan, "notes": notes})
+      "next": next_sweep.next_plan(fit, path=path), "notes": notes})
+
+
+def of_rows(study: Study, rows: list[Row], chosen: Selection,
+            options: bootstrap.Options, *, notes: list[str],
+            path: str) -> dict:
+  """The document of a study, and of the other metrics in its rows."""
+  fit, others = analysis.analyse(study, options), []
+  for metric in base.METRICS:
+    try:
+      other, _ = from_rows(rows, dataclasses.replace(chosen, metric=metric))
+    except InputError:  # a log without this metric
+      continue
+    if other.metric != study.metric:
+      others.append(analysis.analyse(other, options))
+  return document(fit, others=tuple(others), notes=notes, path=path)

@@ -1,8 +1,9 @@
-"""Names of axes, metrics, runs and parameters, for console, report, figures."""
+"""What is said of a parsed fit.json in console, report and figures."""
 
 import bisect
 
-from isojax.format import compact, number, pair
+from isojax.format import compact, number, pair, rate, signed
+from isojax.frontier.fields import TRAINING
 
 SEEN = 0.5  # share of the rise to an asymptote that determines it
 
@@ -14,8 +15,37 @@ def axis_of(study: dict) -> tuple[str, str]:
 
 
 def metric_of(study: dict, metric: str) -> str:
-  """The name of a metric, such as best@4, or avg with the study's k."""
+  """The name of a metric: best@4, avg with its k, or the training reward."""
+  if study["eval_set"] == TRAINING:
+    return "training reward"
   return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric
+
+
+def headline(document: dict) -> str:
+  """The best n that was measured, its lead and since when, in one sentence."""
+  study, best = document["study"], document["best"]
+  symbol, unit = axis_of(study)
+  metric = metric_of(study, study["metric"])
+  if best is None:
+    return ("No n is best: " + (
+        "all curves are equal." if document["frontier"]["tied"] else
+        f"no C is known at which the runs can be compared by {metric}."))
+  at = f"at {symbol} = {compact(best['C'])} {unit}"
+  if best["rival"] is None:
+    ends = [run["reward"] for run in study["runs"]]
+    mean = lambda i: rate(sum(R[i] for R in ends) / len(ends))
+    last = max(run["C"][-1] for run in study["runs"])
+    return (f"Only n = {best['n']} was run, so no n is known to be best; "
+            f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
+            f"{compact(last)} {unit}, the last evaluation.")
+  low, high = best["lead_interval"]
+  return (f"Best n {at}: n = {best['n']}"
+          + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
+          + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
+          f"by {signed(best['lead'])} {pair((low, high), signed)}"
+          + (", which the noise does not resolve" if low <= 0 else "")
+          + (f"; it leads since {symbol} = {compact(best['since'])}."
+             if best["since"] else "; no other n led before."))
 
 
 def run_of(row: dict) -> str:

@@ -8,8 +8,11 @@ import numpy as np
 from isojax import laws
 from isojax.allocation import B_MAX, FEWEST_M
 from isojax.frontier import verdict
-from isojax.frontier.study import Study, UNKNOWN
+from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
+
+EXPORT = (" Add --export=nemo-rl or trl or verl to print the options of your "
+          "trainer.")
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:
@@ -24,22 +27,25 @@ def next_plan(fit: Fit, *, path: str) -> dict:
   study = fit.study
   if study.axis not in ("rollouts", "updates"):
     return {"text": f"The axis is {study.axis}, which launch.plan cannot use "
-            "here: use the largest n* of the table as a guide, or fit again "
-            "with --axis=rollouts.",
+            "here: use the best n above as a guide, or fit again with "
+            "--axis=rollouts.",
             "command": None}
   resolved = fit.frontier.C_G[fit.frontier.resolved_DxG[0]]
   end = float(resolved[-1] if len(resolved) else min(
       c.C_hi for c in fit.curves))
+  if fit.falls:  # the budget that was run, not the part that was fitted
+    end = max(end, min(max(run.C_E[-1] for run in fit.measured.runs_of(*cell))
+                       for cell in fit.measured.configurations))
   if study.axis == "updates":
     end *= np.prod(study.configurations[0])
-  if fit.identified:
-    return {
-        "text": "The law is identified. The next step uses twice the largest C "
-        "that was fitted, which is beyond the data: check how well the first "
-        "half of the data predicted the end.",
-        "command": f"python -m launch.plan --rollouts={round(2 * end)} "
-        f"--law={shlex.quote(path)}"}
-  return _sweep(fit, end, path)
+  if not fit.identified:
+    return _sweep(fit, end, path)
+  return {
+      "text": "The law is identified. The next step uses twice the largest C "
+      "that was run, which is beyond the data: check how well the first half "
+      "of the data predicted the end." + EXPORT * (not study.ours),
+      "command": f"python -m launch.plan --rollouts={round(2 * end)} "
+      f"--law={shlex.quote(path)}"}
 
 
 def _sweep(fit: Fit, C: float, path: str) -> dict:
@@ -88,23 +94,20 @@ def _sweep(fit: Fit, C: float, path: str) -> dict:
     C = least
     why.append(f"at least {FEWEST_M} updates of the largest batch")
   C = round(C)
-  runs, new = _planned(study, cells, C, seeds)
+  runs, new = _planned(fit.measured, cells, C, seeds)
   while cells and not new:  # every run exists, such as where B_max admits no
     seeds += 1  # larger n
-    runs, new = _planned(study, cells, C, seeds)
+    runs, new = _planned(fit.measured, cells, C, seeds)
     why.append(f"{seeds} seeds, because these runs exist")
   skip = f" --skip={shlex.quote(path)}" * (0 < len(new) < len(runs))
-  ours = study.model != UNKNOWN  # a record of isojax names its model
   return {
       "text": "The law is not identified. A sweep that could identify it: "
       + "; ".join(why) + f". It has {len(new)} runs and "
       f"{sum(new.values()):,} rollouts in all"
-      + ", without the runs that exist" * bool(skip) + ". " + (
-          "CONFIG is the config file of your runs." if ours else
-          "It also prints the options of your trainer with --export="
-          "nemo-rl or trl or verl."),
+      + ", without the runs that exist" * bool(skip) + "." + (
+          " CONFIG is the config file of your runs." if study.ours else EXPORT),
       "command": "python -m launch.plan --sweep "
-      f"{'--config=CONFIG ' * ours}--rollouts={C} {design} "
+      f"{'--config=CONFIG ' * study.ours}--rollouts={C} {design} "
       f"--seeds={_listed(range(seeds))}{skip}"}
 
 

@@ -19,6 +19,7 @@ from matplotlib.ticker import (
 import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
+from isojax.frontier.fields import TRAINING
 from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
 
@@ -77,6 +78,12 @@ def C_axis(ax, study: dict, *, log: bool = True, subs=(1, 2, 5)):
   ax.set_xlabel("{}, {}".format(*axis_of(study)))
 
 
+def reward_label(ax, study: dict):
+  """Names the vertical axis by the metric."""
+  ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}".removeprefix(
+      "reward, " * (study["eval_set"] == TRAINING)))
+
+
 def n_axis(ax, name: str, tested):
   """Makes axis `name` logarithmic with a tick at each tested value."""
   getattr(ax, f"set_{name}scale")("log")
@@ -123,14 +130,12 @@ def _draw_curves(ax, document, curves, *, points: bool):
   many = sum(len(run["C"]) for run in document["study"]["runs"]) > 600
   for run in document["study"]["runs"] if points else ():
     if (run["Bp"], run["n"]) in cells:
-      ax.scatter(*floats(run, "C", "reward"), s=9, lw=0, rasterized=True,
-                 alpha=0.25 if many else 0.6,
-                 color=colour_of(run["n"], tested),
-                 marker=marker_of(run["n"], tested))
-  for fall in document["falls"] if points else ():
-    if (fall["Bp"], fall["n"]) in cells:  # not fitted
-      ax.plot(*floats(fall, "C", "reward"), "x", ms=5, mew=1.2, lw=0,
-              color=colour_of(fall["n"], tested))
+      (C, R), E = floats(run, "C", "reward"), run["fitted"]
+      colour = colour_of(run["n"], tested)
+      ax.scatter(C[:E], R[:E], s=9, lw=0, rasterized=True, color=colour,
+                 marker=marker_of(run["n"], tested),
+                 alpha=0.25 if many else 0.6)
+      ax.plot(C[E:], R[E:], "x", ms=5, mew=1.2, lw=0, color=colour)
   for c in curves:
     (C, R), end = floats(c, "C", "reward"), c["C_hi"]
     R_end, seen = np.interp(end, C, R), C <= end
@@ -195,20 +200,20 @@ def _draw_envelope(ax, document, *, columns: float = 1):
     ax.text(-0.01, 1.045, "Bp×n", ha="right", fontsize=8, **at)
 
 
-def _reward_axes(figure, place, document, *, log: bool = True, subs=(1, 2, 5)):
+def _reward_axes(figure, place, document, *, subs=(1, 2, 5)):
   study, C = document["study"], document["frontier"]["C"]
-  ax, start = figure.add_subplot(place), C[0] if log else 0.0
-  C_axis(ax, study, log=log, subs=subs)
-  ax.set_xlim(start * 0.95 if log else -0.015 * C[-1],  # a point at 0 is whole
-              C[-1] * (1.3 if log else 1.15))
+  ax = figure.add_subplot(place)
+  C_axis(ax, study, subs=subs)
+  ax.set_xlim(C[0] * 0.95, max(1.3 * C[-1], *(
+      1.05 * run["C"][-1] for run in study["runs"])))
   seen = np.concatenate(floats(document["frontier"], "low", "high") + [
-      R[x >= start] for x, R in (
+      R[x >= C[0]] for x, R in (
           floats(run, "C", "reward") for run in study["runs"])])
   low, high = np.nanmin(seen), np.nanmax(seen)
   pad = (high - low) or 0.1
   ax.set_ylim(low - 0.03 * pad, high + 0.12 * pad)
   if not place.colspan.start:
-    ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+    reward_label(ax, study)
   return ax
 
 
@@ -233,17 +238,16 @@ def reward(document: dict) -> Figure:
   joint = study["regime"] == "joint"
   columns = (2 if len(study["Bp"]) in (2, 4) else 3) if joint else 1
   rows = -(-len(study["Bp"]) // columns) if joint else 0
-  figure = Figure((WIDTH, 8.4 + 3.2 * rows), layout="constrained")
-  grid = figure.add_gridspec(2 + rows, columns,
-                             height_ratios=[4.2] * 2 + [3.2] * rows)
-  for row, log in enumerate((True, False)):
-    ax = _reward_axes(figure, grid[row, :], document, log=log)
-    _draw_curves(ax, document, _shown(document), points=True)
-    _draw_envelope(ax, document)
-    if not joint:
-      _label_ends(ax, document, _shown(document), inches=3.4, columns=1)
+  figure = Figure((WIDTH, 4.6 + 3.2 * rows), layout="constrained")
+  grid = figure.add_gridspec(1 + rows, columns,
+                             height_ratios=[4.2] + [3.2] * rows)
+  ax = _reward_axes(figure, grid[0, :], document)
+  _draw_curves(ax, document, _shown(document), points=True)
+  _draw_envelope(ax, document)
+  if not joint:
+    _label_ends(ax, document, _shown(document), inches=3.4, columns=1)
   for i, Bp in enumerate(study["Bp"] if joint else ()):
-    ax = _reward_axes(figure, grid[2 + i // columns, i % columns], document,
+    ax = _reward_axes(figure, grid[1 + i // columns, i % columns], document,
                       subs=_few_powers(document))
     ax.set_title(f"Bp = {Bp}; grey: the envelope")
     ax.plot(frontier["C"], frontier["reward"], lw=5, color="0.85", zorder=0)
@@ -273,12 +277,10 @@ def law_column(document: dict) -> Figure:
   figure = Figure((COLUMN, 3.1), layout="constrained")
   ax = figure.subplots()
   _draw_law(ax, document, "n", lambda n: n)
-  if document["law"] is not None:
-    _draw_middle(ax, document)
   C_axis(ax, study, subs=_few_powers(document))
   ax.set_ylabel(f"n*({axis_of(study)[0]}), rollouts per problem")
   if not document["verdict"]["identified"]:
-    ax.set_title("the law is NOT identified")
+    ax.set_title("best n tested; no law is identified")
   ax.plot([], [], "o", color=GREY, label="best n tested")
   figure.legend(loc="outside lower left", ncols=2, fontsize=7)
   return figure
@@ -303,7 +305,7 @@ def _draw_middle(ax, document):
 
 
 def _draw_law(ax, document, key: str, of_n):
-  """Draws the points of the frontier (hollow: not resolved), law and band."""
+  """Draws the frontier (hollow: not resolved), and a law that is identified."""
   study, frontier, fitted = (document[k] for k in ("study", "frontier", "law"))
   for C, y, n, known, sure in zip(
       *(frontier[k] for k in ("C", key, "n", "resolved", "agreeing"))):
@@ -312,7 +314,7 @@ def _draw_law(ax, document, key: str, of_n):
             alpha=0.2 + 0.8 * sure, mec="white" if known else colour,
             mfc=colour if known else "white")
   ends = min(study[key]) / 2**0.7, max(study[key]) * 2**0.8
-  if fitted is not None:
+  if document["verdict"]["identified"]:
     C, n, low, high = floats(fitted, "C", "n", "low", "high")
     band = np.array([of_n(low), of_n(high)])
     cut = " (cut)" * bool(band.min() < ends[0] or band.max() > ends[1])
@@ -321,6 +323,8 @@ def _draw_law(ax, document, key: str, of_n):
                     label=f"95% band of the law{cut}")
     ax.plot(C, of_n(n), "k--", lw=1)
     ax.plot(C[seen], of_n(n)[seen], "k-", lw=1.6, label="law")
+    if key == "n":
+      _draw_middle(ax, document)
   C_axis(ax, study)
   n_axis(ax, "y", study[key])
   ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
@@ -330,19 +334,17 @@ def _draw_law(ax, document, key: str, of_n):
 @styled
 def law(document: dict) -> Figure:
   """n*(C) with the frontier; at a fixed batch also Bp*(M) = B / n*."""
-  study, fitted, frontier = (document[k] for k in ("study", "law", "frontier"))
+  study, frontier = document["study"], document["frontier"]
   tested, symbol = study["n"], axis_of(study)[0]
   two = study["regime"] == "fixed_B"
   figure = Figure((WIDTH, 7.2 if two else 4.6), layout="constrained")
   axes = figure.subplots(1 + two, 2, width_ratios=[1, 0.32], squeeze=False)
-  (ax, side), told = axes[0], ["no law was fitted"]
+  (ax, side), told = axes[0], ["no law is identified"]
   _draw_law(ax, document, "n", lambda n: n)
-  if fitted is not None:
-    _draw_middle(ax, document)
-    told = ["the law is identified" if document["verdict"]["identified"] else
-            "the law is NOT identified:\ndo not use it"]
-    told += [f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
-             for name, value, interval in parameters(document)]
+  if document["verdict"]["identified"]:
+    told = ["the law is identified"] + [
+        f"{name}\n   {value}  {interval}".replace(" (bound", "\n   (bound")
+        for name, value, interval in parameters(document)]
   ax.axhline(max(tested), color=GREY, lw=1)
   ax.annotate("largest n tested", (0, max(tested)), (4, 3), color="0.3",
               xycoords=("axes fraction", "data"), textcoords="offset points")
@@ -420,7 +422,7 @@ def sensitivity(document: dict) -> Figure:
   figure = Figure((WIDTH, 0.4 + 2.8 * len(lines)), layout="constrained")
   axes = figure.subplots(len(lines), columns, sharey=True, squeeze=False)
   for line, axes_line in zip(lines, axes):
-    axes_line[0].set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+    reward_label(axes_line[0], study)
     for ax in axes_line[len(line):]:
       ax.axis("off")
     for row, ax in zip(line, axes_line):
@@ -433,69 +435,46 @@ def sensitivity(document: dict) -> Figure:
 
 @styled
 def scalerl(document: dict) -> Figure:
-  """The ScaleRL fits, and their linearised form F(R) below.
-
-  Points that were not fitted are hollow, curves beyond them dashed. F / C_mid^B
-  is a line of slope B that is 1 at C_mid, in any unit of C.
-  """
+  """The ScaleRL fits: points that were not fitted are hollow, curves dashed."""
   study = document["study"]
-  figure = Figure((WIDTH, 8.0), layout="constrained")
-  top, bottom = figure.subplots(2, 1, height_ratios=[4, 3])
-  ends, margin = [], []
+  figure = Figure((WIDTH, 5.2), layout="constrained")
+  ax, margin = figure.subplots(), []
   for i, row in enumerate(chosen(document["scalerl"])):
     colour, mark = (f(row["n"], study["n"]) for f in (colour_of, marker_of))
-    C, R, C_G, R_G = floats(row, "C", "reward", "curve_C", "curve_reward")
+    C, R, C_G, R_G, power_law = floats(row, "C", "reward", "curve_C",
+                                       "curve_reward", "power_law_curve_reward")
     edge = C.max() if row["fit_below"] is None else row["fit_below"]
-    with np.errstate(divide="ignore", invalid="ignore"):
-      odds = (R - row["R0"]) / (row["A"] - R)
-      odds[~((row["R0"] < R) & (R < row["A"]))] = np.nan
-    line_G = (C_G / row["C_mid"]) ** row["B"]
-    ends += [line_G[0], line_G[-1]]
-    for ax, y, line in ((top, R, R_G), (bottom, odds, line_G)):
-      last = np.searchsorted(C_G, edge, side="right")
-      for fill, dash, part, part_G in (
-          (colour, "-", C <= edge, slice(last)),
-          ("white", "--", C > edge, slice(max(last - 1, 0), None))):
-        ax.plot(C[part], y[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
-                alpha=0.6)
-        ax.plot(C_G[part_G], line[part_G], dash, color=colour, lw=1.8)
-    if row["power_law_curve_reward"] is not None:
-      power_law, = floats(row, "power_law_curve_reward")
-      top.plot(C_G, power_law, ":", color=colour, lw=1.2)
+    last = np.searchsorted(C_G, edge, side="right")
+    for fill, dash, part, part_G in (
+        (colour, "-", C <= edge, slice(last)),
+        ("white", "--", C > edge, slice(max(last - 1, 0), None))):
+      ax.plot(C[part], R[part], mark, color=colour, mfc=fill, ms=3.5, mew=0.7,
+              alpha=0.6)
+      ax.plot(C_G[part_G], R_G[part_G], dash, color=colour, lw=1.8)
+    ax.plot(C_G, power_law, ":", color=colour, lw=1.2)
     margin.append((1.015 + 0.02 * i, row, mark, colour))
-    top.axhline(row["A"], alpha=0)  # the axis reaches every A
-    bottom.plot([], [], marker=mark, color=colour, label=(
+    ax.axhline(row["A"], alpha=0)  # the axis reaches every A
+    ax.plot([], [], marker=mark, color=colour, label=(
         f"{run_of(row)}: A = {row['A']:.3f}"
         f"{' (bound)' * row['A_at_edge']}, B = {row['B']:.2f}"))
-  low, high = top.get_ylim()
-  top.set_ylim(low, high)
+  low, high = ax.get_ylim()
+  ax.set_ylim(low, high)
   for x, row, mark, colour in margin:
-    at = dict(transform=top.get_yaxis_transform(), clip_on=False, color=colour)
-    top.plot(x, row["A"], mark, ms=5, **at)
+    at = dict(transform=ax.get_yaxis_transform(), clip_on=False, color=colour)
+    ax.plot(x, row["A"], mark, ms=5, **at)
     ends = np.clip(row["A_interval"], low, high)
-    top.plot([x, x], ends, lw=1.5, **at)
+    ax.plot([x, x], ends, lw=1.5, **at)
     for end, drawn, beyond in zip(row["A_interval"], ends,
                                   (CARETDOWN, CARETUP)):
       if end != drawn:  # the interval ends outside of the axis
-        top.plot(x, drawn, marker=beyond, ms=6, **at)
-  top.set_title(
+        ax.plot(x, drawn, marker=beyond, ms=6, **at)
+  ax.set_title(
       "right margin: asymptote A with its 95% interval (arrow: beyond the axis)"
       "\ndashed: beyond the fitted points; dotted: power law")
   figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # markers in the margin
-  top.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
-  bottom.set_yscale("log")
-  for set_formatter in (bottom.yaxis.set_major_formatter,
-                        bottom.yaxis.set_minor_formatter):
-    set_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-  least, most = max(min(ends) / 3, 1e-3), min(max(ends) * 3, 1e3)
-  bottom.set_ylim(least, most)
-  bottom.set_title(f"drawn from {least:.2g} to {number(most)}; near R0 and A "
-                   "it is mostly noise")
-  bottom.axhline(1, color=GREY, lw=0.6, ls=":")
-  bottom.set_ylabel("F(R) / C_mid^B = (R − R0) / (A − R)")
-  bottom.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-  for ax in (top, bottom):
-    C_axis(ax, study)
+  reward_label(ax, study)
+  ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+  C_axis(ax, study)
   return figure
 
 
@@ -540,7 +519,8 @@ def drawable(document: dict) -> list[str]:
   """The names of the figures that have data."""
   return [name for name in FIGURES
           if document["frontier" if name in OF_FRONTIER else name]
-          and not (name == "law" and document["frontier"]["tied"])]
+          and not (name == "law" and (document["frontier"]["tied"]
+                                      or len(document["study"]["n"]) < 2))]
 
 
 def save(document: dict, out: str) -> list[str]:

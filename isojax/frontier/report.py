@@ -1,18 +1,27 @@
-"""The report: fit.json as one HTML page, with its figures inside.
+"""A parsed fit.json in words: for the terminal, and as one HTML page.
 
-It shows what the document contains and fits nothing. The page is report.html, a
-jinja template that escapes every value.
+Nothing is fitted here. The page is report.html, a jinja template that escapes
+every value, with the figures inside.
 """
 
 import base64
+import importlib.util
+import json
+import os
 import pathlib
 
 import jinja2
 
 from isojax import format as words
-from isojax.format import compact, number, pair, rate
+from isojax.errors import InputError
+from isojax.format import compact, many, number, pair, rate
 from isojax.frontier import labels
+from isojax.frontier.fields import TRAINING
 from isojax.frontier.study import UNKNOWN
+from isojax.ledger import records
+
+FEW = 4  # runs that the summary lists
+NOTES = 8  # that it prints
 
 OPTIONS = {
     "select": "points fitted", "ema": "moving average, weight of the past",
@@ -27,35 +36,116 @@ FILTERS = {name: getattr(words, name) for name in (
         "metric_of": labels.metric_of, "run_of": labels.run_of}
 
 
+def need_matplotlib(what: str) -> None:
+  """Raises InputError if matplotlib is not installed."""
+  if not importlib.util.find_spec("matplotlib"):
+    raise InputError(f"{what} draws figures and needs the extra: "
+                     f"pip install -e '.[plot]'")
+
+
+def summary(document: dict) -> str:
+  """The best n, the verdict, the law and the next step, for the terminal."""
+  study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
+  symbol, unit = labels.axis_of(study)
+  runs = study["runs"] if len(study["runs"]) <= FEW else []
+  lines = [labels.headline(document),
+           "identified" if verdict["identified"] else "NOT identified:",
+           *(f"  - {reason}" for reason in verdict["reasons"]),
+           *(f"  caution: {caution}" for caution in verdict["cautions"])]
+  if verdict["identified"]:
+    lines.append("law: " + ", ".join(
+        f"{name.split(',')[0]} = {value} {interval}"
+        for name, value, interval in labels.parameters(document))
+        + "; n* goes from the floor to the ceiling, half of the doublings by "
+        f"{symbol}0, the faster the larger k; {symbol} in {unit}")
+  lines += [f"{many(len(study['runs']), 'run')}, n = "
+            f"{', '.join(map(str, study['n']))} at Bp = "
+            f"{', '.join(map(str, study['Bp']))}; "
+            f"{labels.metric_of(study, study['metric'])}"
+            + (f" on {study['eval_set']}" if study["eval_set"] not in (
+                UNKNOWN, TRAINING) else "") + f" against {study['axis']}",
+            *(curve_of(run, unit) for run in runs),
+            *(f"  note: {note}" for note in notes[:NOTES])]
+  if len(notes) > NOTES:
+    lines.append(f"  and {len(notes) - NOTES} more notes in the report")
+  lines.append("next: " + document["next"]["text"])
+  if document["next"]["command"]:
+    lines.append("  " + document["next"]["command"])
+  return "\n".join(lines)
+
+
+def curve_of(run: dict, unit: str) -> str:
+  """Where the evaluations of a run begin, culminate and end."""
+  C, rewards = run["C"], run["reward"]
+  best = max(range(len(rewards)), key=rewards.__getitem__)
+  ends = ", ".join(
+      f"{name} {rate(rewards[i])} at {compact(C[i])}"
+      for name, i in (("start", 0), ("best", best), ("final", -1)))
+  return f"  {run['run_id']}: {ends} {unit}"
+
+
+def figure(document: dict, name: str):
+  """One figure of the result.
+
+  Raises:
+    InputError: no such figure, or no data for it.
+  """
+  from isojax.frontier import plots  # needs matplotlib
+  drawable = plots.drawable(document)
+  if name not in drawable:
+    raise InputError(
+        f"name={name!r}: " + "this fit has no data for it; there are: " * (
+            name in plots.FIGURES) + "expected one of " * (
+                name not in plots.FIGURES) + ", ".join(drawable))
+  return plots.FIGURES[name](document)
+
+
+def save(document: dict, folder: str) -> list[str]:
+  """Writes fit.json, figures and report.html; returns the figures' paths.
+
+  Raises:
+    InputError: the folder cannot be written, or matplotlib is missing.
+  """
+  need_matplotlib("the report")
+  from isojax.frontier import plots  # needs matplotlib
+  try:
+    figures = plots.save(document, folder)
+    records.replace(os.path.join(folder, "report.html"),
+                    page(document, figures).encode(errors="replace"))
+    records.replace(os.path.join(folder, "fit.json"),
+                    json.dumps(document, allow_nan=False).encode())
+  except OSError as error:
+    raise InputError(f"--out={folder}: cannot be written ({error}); choose "
+                     "another folder") from error
+  return figures
+
+
 def title_of(study: dict) -> str:
   """The title of the page, of what is known."""
   named = [study[key] for key in ("model", "split", "eval_set")
-           if study[key] not in (None, "", UNKNOWN)]
+           if study[key] not in (None, "", UNKNOWN, TRAINING)]
   return "Rollouts per problem: " + ", ".join(
       [*named, labels.metric_of(study, study["metric"])])
 
 
 def frontier_table(document: dict, x: str) -> tuple[list, list]:
   """Heads and rows: grid points next to 1, 2, 5 per decade, and the end."""
-  f, law, study = document["frontier"], document["law"], document["study"]
+  f, study = document["frontier"], document["study"]
+  law = document["law"] if document["verdict"]["identified"] else None
   marks = [m * 10.0**e for e in range(60) for m in (1, 2, 5)]
   near = {min(range(len(f["C"])), key=lambda i: abs(f["C"][i] / m - 1))
           for m in marks if f["C"][0] <= m <= f["C"][-1]}
-  rows = []
-  for i in sorted(near | {len(f["C"]) - 1}):
-    row = [compact(f["C"][i]), f["Bp"][i], f["n"][i],
+  span = lambda row, i, text: pair((row["low"][i], row["high"][i]), text)
+  rows = [[compact(f["C"][i]), f["Bp"][i], f["n"][i],
            pair((f["n_low"][i], f["n_high"][i]), number),
-           rate(f["reward"][i]), pair((f["low"][i], f["high"][i]), rate)]
-    if law:
-      row += [number(law["n"][i]),
-              pair((law["low"][i], law["high"][i]), number)]
-    rows.append([*row, f"{f['agreeing'][i]:.0%}",
-                 "yes" if f["resolved"][i] else "no"])
-  heads = [x, "best Bp tested, problems", "best n tested, rollouts per problem",
-           "95%", f"reward, {labels.metric_of(study, study['metric'])}", "95%",
-           *(["n* of the law", "95%"] if law else []), "draws that agree",
-           "resolved"]
-  return heads, rows
+           rate(f["reward"][i]), span(f, i, rate),
+           *([number(law["n"][i]), span(law, i, number)] if law else []),
+           f"{f['agreeing'][i]:.0%}", "yes" if f["resolved"][i] else "no"]
+          for i in sorted(near | {len(f["C"]) - 1})]
+  return [x, "best Bp tested, problems", "best n tested, rollouts per problem",
+          "95%", labels.metric_of(study, study["metric"]), "95%",
+          *(["n* of the law", "95%"] if law else []), "draws that agree",
+          "resolved"], rows
 
 
 def curve_rows(document: dict, rising: list[bool]) -> list:
@@ -107,6 +197,8 @@ def page(document: dict, figures: list[str]) -> str:
   rising = [labels.still_rising(curve) for curve in document["curves"]]
   heads, rows = frontier_table(document, f"{symbol}, {unit}")
   options = document["options"]["points"] | document["options"]
+  varied = any(v["log10_C0"] is not None or v["switches"]
+               for v in document["variants"])
   environment = jinja2.Environment(
       autoescape=True, extensions=["jinja2.ext.do"], trim_blocks=True,
       lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -118,13 +210,14 @@ def page(document: dict, figures: list[str]) -> str:
       end=max(run["C"][-1] for run in study["runs"]),
       inside={path.stem: base64.b64encode(path.read_bytes()).decode()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
+      headline=labels.headline(document),
       parameters=labels.parameters(document) if document["law"] else [],
       frontier_heads=heads, frontier_rows=rows, rising=rising,
       switches=[(f"{a} → {b}", compact(C))
                 for a, b, C in document["switches"]],
       curve_rows=curve_rows(document, rising),
-      difference=difference(document) if document["variants"] else "",
-      variant_rows=variant_rows(document),
+      difference=difference(document) if varied else "",
+      variant_rows=variant_rows(document) if varied else [],
       B_at_A={(row["Bp"], row["n"], row["run_id"]): row["B_at_A"]
               for row in (matched["rows"] if matched else ())},
       options=[(OPTIONS[key].format(C=symbol), str(value).replace("_", " "))

@@ -5,24 +5,27 @@ R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B)        (arXiv 2510.13786, eq. 1)
 C is any cumulative compute: GPU-hours in the paper, rollouts elsewhere here.
 R0, the pass rate before training, is given and not fitted. `A_interval` is the
 uncertainty of A for one run; repeated runs differ by A_MARGIN as well. B is
-comparable only at the same A (`matched`). Suffixes: E evaluations, S grid of
-C_mid.
+comparable only at the same A (`matched`). The least squares are those of
+`curves.project`: given C_mid and B, the law is linear in R0 and A.
 """
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 import scipy.stats
 
 from isojax.errors import InputError
+from isojax.format import compact, rate
+from isojax.frontier import curves
 
 A_MARGIN = 0.02  # the paper's, from three runs that varied by +-0.015
 B_BOUNDS = (0.01, 20.0)  # far outside every published B (1.09 to 5.17)
+REACH = 1e3  # C_mid may lie by this factor outside the points
+SEEN = 10.0  # a law whose C_mid is by this factor beyond its data says nothing
 MIN_POINTS = 4  # one more than the law has free parameters
+ROUNDS = dict(rounds=30, shrink=1.5)  # of `curves.project`, down a long valley
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,20 +36,10 @@ class PowerLaw:
   log_D: float  # D overflows where C counts FLOPs
   B: float
 
-  @property
-  def D(self) -> float:
-    with np.errstate(over="ignore"):
-      return float(np.exp(self.log_D))
-
   def __call__(self, C):
     with np.errstate(over="ignore", divide="ignore"):  # at C = 0
       return self.A - np.exp(
           self.log_D - self.B * np.log(np.asarray(C, np.float64)))
-
-
-def hill(log_C, A, B, log_C_mid, R0):
-  """R at log C, by the law."""
-  return R0 + (A - R0) * scipy.special.expit(B * (log_C - log_C_mid))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +58,8 @@ class Hill:
   def __call__(self, C):
     with np.errstate(divide="ignore"):  # log 0 is -inf, and R(0) is R0
       log_C = np.log(np.asarray(C, np.float64))
-    return hill(log_C, self.A, self.B, np.log(self.C_mid), self.R0)
+    return self.R0 + (self.A - self.R0) * scipy.special.expit(
+        self.B * (log_C - math.log(self.C_mid)))
 
   def power_law(self) -> PowerLaw:
     """The limit for large C: D = (A - R0) * C_mid^B."""
@@ -73,15 +67,40 @@ class Hill:
                     + self.B * math.log(self.C_mid), self.B)
 
 
-def linearise(R, law: Hill):
-  """F(R) = C_mid^B / ((A - R0) / (R - R0) - 1); it is C^B on the law.
+@dataclasses.dataclass(frozen=True)
+class Points:
+  """The evaluations of one run, to fit."""
 
-  log F against log C is a line of slope B. NaN unless R0 < R < A.
-  """
-  R = np.asarray(R, np.float64)
-  gained = np.where((law.R0 < R) & (R < law.A), R - law.R0, np.nan)
-  with np.errstate(over="ignore"):
-    return np.exp(law.B * np.log(law.C_mid)) / ((law.A - law.R0) / gained - 1)
+  C_E: np.ndarray
+  R_E: np.ndarray  # pass rates
+  R0: float | None  # pass rate before training; None: that at C = 0
+  min_C: float = 0.0  # smallest compute that is fitted
+  # Whether R0 is an evaluation at C = 0. Otherwise it may be anything from 0 to
+  # the first reward.
+  measured: bool = True
+
+  def fitted(self) -> tuple[np.ndarray, np.ndarray, float]:
+    """(C, R, R0) to fit.
+
+    Raises:
+      InputError: too few points, or none above R0.
+    """
+    C, R = (np.asarray(v, np.float64) for v in (self.C_E, self.R_E))
+    if self.R0 is None and not (C[:1] == 0).any():
+      raise InputError("R0=None takes the pass rate at C = 0; no point is "
+                       "there, give R0")
+    R0 = float(R[0] if self.R0 is None else self.R0)
+    keep = (C >= self.min_C) & (C > 0)  # at C = 0 the law is R0 for any A, B
+    C, R = C[keep], R[keep]
+    if len(C) < MIN_POINTS:
+      raise InputError(f"{len(C)} points with C " + (
+          f">= {self.min_C:g}" if self.min_C else "> 0") +
+          f": expected at least {MIN_POINTS}; lower min_C or evaluate more "
+          "often")
+    if not 0 <= R0 < R.max():
+      raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
+                       f"rate, {R.max():g}")
+    return C, R, R0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,139 +115,53 @@ class Fit:
   at_bound: tuple[str, ...]  # parameters that stopped at a bound
 
 
-@dataclasses.dataclass(frozen=True)
-class GridFit(Fit):
-  """The best cell of a grid over A and C_mid, and the best cell for each A."""
-
-  profile: tuple[tuple[float, float, float, float], ...]  # A, C_mid, B, ssr
-
-
-def _points(C_E, R_E, *, R0, min_C):
-  """(C, R, R0) to fit; R0=None is the pass rate at C = 0.
-
-  Raises:
-    InputError: too few points, or none above R0.
-  """
-  C, R = np.asarray(C_E, np.float64), np.asarray(R_E, np.float64)
-  if R0 is None and not (C[:1] == 0).any():
-    raise InputError("R0=None takes the pass rate at C = 0; no point is there, "
-                     "give R0")
-  R0 = float(R[0] if R0 is None else R0)
-  keep = (C >= min_C) & (C > 0)  # at C = 0 the law is R0, whatever the rest is
-  C, R = C[keep], R[keep]
-  if len(C) < MIN_POINTS:
-    raise InputError(f"{len(C)} points with C " + (
-        f">= {min_C:g}" if min_C else "> 0") + ": expected at least "
-                     f"{MIN_POINTS}; lower min_C or evaluate more often")
-  if not 0 <= R0 < R.max():
-    raise InputError(f"{R0=:g}: expected at least 0 and below the best pass "
-                     f"rate, {R.max():g}")
-  return C, R, R0
+def _grid(C) -> tuple[np.ndarray, np.ndarray]:
+  """Candidates for (log C_mid, log B)."""
+  return (np.linspace(np.log(C[0] / REACH), np.log(C[-1] * REACH), 49),
+          np.linspace(*np.log(B_BOUNDS), 33))
 
 
-def _fit_B(x_SxE, y_E, amplitude):
-  """B >= 0 that fits y = amplitude * expit(B * x) best, and the ssr.
+def fit(points: Points, *, A: float | None = None) -> Fit:
+  """The least-squares fit of A, B and C_mid; a given A is fixed."""
+  C, R, R0 = points.fitted()
+  if A is not None and not R0 < A <= 1:
+    raise InputError(f"{A=:g}: expected above {R0=:g}, at most 1")
+  # A = R0 would leave the rest undetermined.
+  least, most = (1e-6 * (1 - R0), 1 - R0) if A is None else (A - R0, A - R0)
 
-  Levenberg-Marquardt from B = 1 for all S rows at once; both are [S].
-  """
-  def residual(B):  # and its derivative
-    s = scipy.special.expit(B[:, None] * x_SxE)
-    return amplitude * s - y_E, amplitude * s * (1 - s) * x_SxE
+  def solve(sums):
+    _, g, gg, _, gy, _ = sums
+    gain = np.clip(curves.ratio(gy - R0 * g, gg), least, most)
+    return R0 + 0 * gain, gain, curves.residual(sums, R0, gain)
 
-  B, damping = np.ones(len(x_SxE)), np.full(len(x_SxE), 1e-3)
-  r, J = residual(B)
-  ssr = (r**2).sum(axis=1)
-  for _ in range(60):
-    curvature = (J**2).sum(axis=1) * (1 + damping) + 1e-300  # 0 on a plateau
-    new = np.clip(B - (J * r).sum(axis=1) / curvature, 0, None)
-    new_r, new_J = residual(new)
-    new_ssr = (new_r**2).sum(axis=1)
-    better = new_ssr < ssr
-    B, ssr = np.where(better, new, B), np.where(better, new_ssr, ssr)
-    r, J = (np.where(better[:, None], *pair)
-            for pair in ((new_r, r), (new_J, J)))
-    damping = np.maximum(damping * np.where(better, 0.2, 5.0), 1e-6)
-  return B, ssr
-
-
-def fit_grid(C_E, R_E, *, R0, A_grid, C_mid_grid, min_C) -> GridFit:
-  """The fit by the published procedure: a grid, with B fitted per cell.
-
-  The cell (A, C_mid) with the smallest unweighted squared residuals is the
-  result. Values of A_grid up to R0 are skipped. at_bound names the grids on
-  whose edge the best cell lies. The paper fits A in 0.450:0.005:0.800 on C of
-  at least 1,500 GPU-hours. It states 100 values of C_mid in [100, 40000], but
-  prints values of [100, 4000].
-  """
-  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
-  A_grid, C_mid_grid = np.sort(A_grid), np.sort(C_mid_grid)
-  x_SxE = np.log(C) - np.log(C_mid_grid)[:, None]
-  profile = []
-  for A in A_grid[A_grid > R0]:
-    B, ssr = _fit_B(x_SxE, R - R0, A - R0)
-    i = np.argmin(ssr)
-    profile.append((float(A), float(C_mid_grid[i]), float(B[i]), float(ssr[i])))
-  A, C_mid, B, ssr = min(profile, key=lambda row: row[-1])
-  if B < B_BOUNDS[0]:
-    raise InputError(f"the pass rate does not rise with C (best {B=:g}): there "
-                     "is no such law to fit")
-  edges = (("A", A, A_grid), ("C_mid", C_mid, C_mid_grid))
-  edge = tuple(name for name, v, grid in edges if v in (grid[0], grid[-1]))
-  return GridFit(Hill(A, B, C_mid, R0), ssr, len(C), float(C[0]), float(C[-1]),
-                 edge, tuple(profile))
+  grid = _grid(C)
+  theta, _, gain, ssr = curves.project(
+      C, R[None], np.ones((1, len(R))), basis=curves.hill, grid=grid,
+      solve=solve, **ROUNDS)
+  near = lambda value, low, high: (
+      min(value - low, high - value) < 1e-4 * (high - low))
+  hits = tuple(name for name, hit in (
+      ("A", A is None and near(gain[0], 0, 1 - R0)),
+      ("B", near(math.exp(theta[0, 1]), *B_BOUNDS)),
+      ("C_mid", near(theta[0, 0], grid[0][0], grid[0][-1]))) if hit)
+  law = Hill(float(min(R0 + gain[0], 1.0)) if A is None else A,
+             math.exp(theta[0, 1]), math.exp(theta[0, 0]), R0)
+  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]), hits)
 
 
-def _least_squares(predict, C, R, *, names, bounds, starts):
-  """The best of several bounded fits, and the last fields of Fit.
-
-  A parameter of theta with equal bounds is fixed.
-  """
-  lower, upper = np.array(bounds, np.float64).T
-  free = lower < upper
-  theta, best = lower.copy(), None
-
-  def residual(part):
-    theta[free] = part
-    return predict(theta) - R
-
-  for start in itertools.product(*starts):
-    x0 = np.clip(start, lower, upper)[free]
-    done = scipy.optimize.least_squares(
-        residual, x0, bounds=(lower[free], upper[free]), x_scale="jac",
-        ftol=1e-12, xtol=1e-12, gtol=1e-12)
-    if best is None or done.cost < best.cost:
-      best = done
-  theta[free] = best.x
-  near = 1e-4 * (upper - lower)
-  hit = free & ((theta - lower < near) | (upper - theta < near))
-  at_bound = tuple(name for name, h in zip(names, hit, strict=True) if h)
-  return theta.tolist(), (float(2 * best.cost), len(C), float(C[0]),
-                          float(C[-1]), at_bound)
+def empty(fit: Fit) -> str | None:
+  """Why a fitted law says nothing about its run, or None."""
+  law, scatter = fit.law, math.sqrt(fit.ssr / fit.count)
+  if law.A - law.R0 < 2 * scatter:
+    return (f"its rise, from {rate(law.R0)} to {rate(law.A)}, is less than two "
+            "standard deviations of an evaluation")
+  if law.C_mid > SEEN * fit.C_hi:
+    return (f"half of its rise would be at {compact(law.C_mid)}, far beyond "
+            f"the data, which end at {compact(fit.C_hi)}")
+  return None
 
 
-def fit(C_E, R_E, *, R0, min_C, A_bounds) -> Fit:
-  """The bounded least-squares fit of A, B, C_mid, from several starts.
-
-  Args:
-    A_bounds: (0, 1) for a free A; two equal values fix A, to compare B.
-  """
-  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
-  low, high = max(A_bounds[0], R0), min(A_bounds[1], 1.0)
-  if not R0 < high or high < low:
-    raise InputError(f"{A_bounds=}: expected low <= high <= 1 above {R0=:g}")
-  low = max(low, R0 + 1e-6 * (high - R0))  # A = R0 leaves the rest undetermined
-  log_C = np.log(C)
-  reach = math.log(1e3)  # C_mid may lie this far outside the points
-  (A, B, log_C_mid), rest = _least_squares(
-      lambda t: hill(log_C, *t, R0), C, R, names=("A", "B", "C_mid"),
-      bounds=((low, high), B_BOUNDS, (log_C[0] - reach, log_C[-1] + reach)),
-      starts=((R.max(), (R.max() + high) / 2), (1.0, 3.0),
-              np.quantile(log_C, (0.1, 0.5, 0.9))))
-  return Fit(Hill(A, B, math.exp(log_C_mid), R0), *rest)
-
-
-def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
-               measured: bool) -> tuple[float, float]:
+def A_interval(points: Points, found: Fit) -> tuple[float, float]:
   """The 95 % profile-likelihood interval of A, for equal normal noise.
 
   It contains every A whose squared residuals, with B, C_mid and R0 refitted,
@@ -237,73 +170,70 @@ def A_interval(C_E, R_E, found: Fit, *, R0, min_C,
   for this run on these problems; see A_MARGIN for other runs.
 
   Args:
-    found: the result of `fit` on the same points with A in (0, 1).
-    measured: whether R0 is an evaluation at C = 0. Otherwise it may be anything
-      from 0 to the first reward.
+    points: of the run.
+    found: the result of `fit` on these points.
   """
-  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
-  log_C = np.log(C)
+  C, R, R0 = points.fitted()
   # Points and R0, less A, B, C_mid and R0.
-  freedom = len(C) + measured - 4
+  freedom = len(C) + points.measured - 4
   if freedom < 1:
     return 0.0, 1.0
-  reach = math.log(1e3)
-  lower = np.array([B_BOUNDS[0], log_C[0] - reach, 0.0])
-  upper = np.array([B_BOUNDS[1], log_C[-1] + reach,
-                    1.0 if measured else max(R[0], 1e-6)])  # above `lower`
+  x, y = np.append(C, 0.0), np.append(R, R0)
+  weight = np.append(np.ones(len(C)), float(points.measured))
+  most = 1.0 if points.measured else R[0]
 
-  def best(A, start):
-    """The smallest ssr at A and its (B, log C_mid, R0)."""
-    high = np.minimum(upper, [np.inf, np.inf, A])
-    done = scipy.optimize.least_squares(
-        lambda t: np.append(hill(log_C, A, *t) - R, measured * (t[2] - R0)),
-        np.clip(start, lower, high), bounds=(lower, high), x_scale="jac")
-    return 2 * done.cost, done.x
+  def profile(A_D):
+    """The least squared residuals at each A."""
+    A = A_D[:, None]
+
+    def solve(sums):
+      w, g, gg, y, gy, _ = sums
+      start = np.clip(curves.ratio(y - gy - A * (g - gg), w - 2 * g + gg), 0,
+                      np.minimum(most, A))
+      return start, A - start, curves.residual(sums, start, A - start)
+
+    rows = np.ones((len(A_D), 1))
+    return curves.project(x, rows * y, rows * weight, basis=curves.hill,
+                          grid=_grid(C), solve=solve, **ROUNDS)[-1]
 
   A = found.law.A
-  start = np.array([found.law.B, math.log(found.law.C_mid), found.law.R0])
-  least = (*best(A, start), A)  # the smallest ssr, its parameters and A
-  allowed = 1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom
+  A_G = np.union1d(np.linspace(min(1e-3, A), 1.0, 101), A)
+  ssr_G = profile(A_G)
+  best = int(ssr_G.argmin())
+  limit = ssr_G[best] * (
+      1 + scipy.stats.f.ppf(0.95, 1, freedom) / freedom) + 1e-12
 
-  def end(bound):
-    """The end of the interval between the estimate and the bound.
+  def end(A_G, ssr_G):
+    """The last A in a row, from the best on, within the limit."""
+    for _ in range(3):
+      out = np.flatnonzero(ssr_G > limit)
+      if not len(out):
+        break
+      A_G = np.linspace(A_G[out[0] - 1], A_G[out[0]], 15)
+      ssr_G = profile(A_G)
+    return float(A_G[-1])
 
-    The search doubles its step and starts each minimisation at the previous
-    solution: the one at the estimate does not lead to the minimum at a far A.
-    """
-    nonlocal least
-    _, at, begin = least
-    inside = begin
-    for share in 0.5 ** np.arange(10, -1, -1):
-      outside = begin + (bound - begin) * share
-      error, near = best(outside, at)
-      if error < least[0]:
-        least = error, near, outside
-      if error > allowed * least[0] + 1e-12:
-        most = allowed * least[0] + 1e-12
-        return scipy.optimize.brentq(
-            lambda a, at=at, most=most: best(a, at)[0] - most, inside, outside,
-            xtol=1e-5)
-      inside, at = outside, near
-    return bound
-
-  low, high = end(min(1e-3, A)), end(1.0)
-  return float(min(low, A)), float(max(high, A))
+  low = end(A_G[best::-1], ssr_G[best::-1])
+  return min(low, A), max(end(A_G[best:], ssr_G[best:]), A)
 
 
-def fit_power_law(C_E, R_E, *, min_C) -> Fit:
+def fit_power_law(points: Points) -> Fit:
   """The least-squares fit of A - D / C^B, A <= 1, for comparison.
 
   It overestimates A: the law has no midpoint, so it fits the lower half of a
   rise as a slow approach to A.
   """
-  C, R, _ = _points(C_E, R_E, R0=0.0, min_C=min_C)
-  log_C = np.log(C) - np.log(C[0])  # D is then the gap at the first point
-  (A, log_gap, B), rest = _least_squares(
-      lambda t: t[0] - np.exp(t[1] - t[2] * log_C), C, R, names=("A", "D", "B"),
-      bounds=((0.0, 1.0), (np.log(1e-6), np.log(10.0)), B_BOUNDS),
-      starts=((R.max(), 1.0), (np.log(R.max() - R.min() + 1e-3),), (0.3, 2.0)))
-  return Fit(PowerLaw(A, log_gap + B * math.log(C[0]), B), *rest)
+  C, R, _ = points.fitted()
+  # y = A - gap (C / C[0])^-B, of which 1 - (C / C[0])^-B rises.
+  theta, start, gap, ssr = curves.project(
+      np.log(C / C[0]), R[None], np.ones((1, len(R))),
+      basis=lambda theta, x: -np.expm1(-np.exp(theta) * x),
+      grid=(np.linspace(*np.log(B_BOUNDS), 97),), **ROUNDS,
+      solve=lambda sums: curves.solve(sums, -10.0, 1.0))
+  B = math.exp(theta[0, 0])
+  law = PowerLaw(float(start[0] + gap[0]), math.log(max(gap[0], 1e-12))
+                 + B * math.log(C[0]), B)
+  return Fit(law, float(ssr[0]), len(C), float(C[0]), float(C[-1]), ())
 
 
 def error_margin(fits: list[Fit]) -> dict:
@@ -324,23 +254,17 @@ class Matched:
   fixed: dict[str, Fit]  # refitted at the mean A
 
 
-def matched(runs, *, min_C) -> Matched:
-  """Every run refitted at the average A; B is comparable if A agrees.
-
-  Args:
-    runs: name -> (C_E, R_E, R0).
-  """
+def matched(runs: dict[str, Points]) -> Matched:
+  """Every run refitted at the average A; B is comparable if A agrees."""
   if len(runs) < 2:
     raise InputError(f"{len(runs)} runs: expected two or more to compare")
-  refit = lambda bounds: {
-      name: fit(C_E, R_E, R0=R0, min_C=min_C, A_bounds=bounds)
-      for name, (C_E, R_E, R0) in runs.items()}
-  free = refit((0.0, 1.0))
+  free = {name: fit(points) for name, points in runs.items()}
   A_R = [f.law.A for f in free.values()]
   A, spread = float(np.mean(A_R)), max(A_R) - min(A_R)
   # Two A at the bound 1 would agree without being known.
-  held = all("A" not in f.at_bound for f in free.values())
-  return Matched(A, spread, held and spread <= A_MARGIN, free, refit((A, A)))
+  known = all("A" not in f.at_bound for f in free.values())
+  return Matched(A, spread, known and spread <= A_MARGIN, free,
+                 {name: fit(points, A=A) for name, points in runs.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,15 +277,14 @@ class Forecast:
   within_margin: bool  # max_error <= A_MARGIN
 
 
-def extrapolate(C_E, R_E, *, R0, min_C, fit_below) -> Forecast:
+def extrapolate(points: Points, *, fit_below: float) -> Forecast:
   """A fit of min_C <= C <= fit_below and its errors on later points."""
-  C, R, R0 = _points(C_E, R_E, R0=R0, min_C=min_C)
+  C, R, R0 = points.fitted()
   seen = C > fit_below
   if not seen.any():
     raise InputError(f"{fit_below=:g}: no point lies beyond; the last is at "
                      f"C = {C[-1]:g}")
-  start = fit(C[~seen], R[~seen], R0=R0, min_C=min_C, A_bounds=(0.0, 1.0))
+  start = fit(Points(C[~seen], R[~seen], R0))
   error = start.law(C[seen]) - R[seen]
   worst = float(abs(error).max())
-  return Forecast(fit=start, mean_error=float(error.mean()), max_error=worst,
-                  within_margin=worst <= A_MARGIN)
+  return Forecast(start, float(error.mean()), worst, worst <= A_MARGIN)

@@ -6,18 +6,27 @@ studies.
 
 import collections
 import dataclasses
+import fnmatch
 import math
+import re
 
 import numpy as np
 
 from isojax import evaluate
 from isojax.errors import InputError
-from isojax.frontier.fields import Row
+from isojax.frontier.fields import LISTED, Row, TRAINING
 from isojax.frontier.formats.base import METRICS
 
 FEWEST = 3  # evaluations of a run that a curve needs
 UNKNOWN = "unknown"  # a set or model that the logs do not name
 D_ROUNDING = 1.05  # D that differ by less are equal: logs round their epochs
+APART = 0.25  # first rewards of equal runs differ by less
+SCATTER = 5.0  # standard deviations that one evaluation may be off by
+OURS = {"task", "trained_tokens", "device_seconds"}  # in records of isojax
+# Families and sizes of models in names of runs, such as Qwen2.5 and 7B.
+MODEL = re.compile(r"(?<![a-z])(?:qwen|llama|gemma|mistral|phi|deepseek|smollm|"
+                   r"olmo|gpt|glm|pythia)\d*(?:\.\d+)?|"
+                   r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])")
 MOST = 2**40  # largest count that is accepted
 MOST_C = 1e60  # largest compute that is accepted; its square must not overflow
 
@@ -36,6 +45,16 @@ class Run:
   reward_E: np.ndarray  # the mean of the metric over problems
   D: int | None  # training problems, if known
   where: str  # path of the file
+  samples: int | None = None  # behind each reward, if known
+
+  @property
+  def noise(self) -> float:
+    """Standard deviation of a reward: the scatter, at least the binomial's."""
+    sd = float(np.median(abs(np.diff(self.reward_E)))) / 0.954
+    if self.samples is None:
+      return sd
+    p = np.clip(self.reward_E.mean(), 1 / self.samples, 1 - 1 / self.samples)
+    return max(sd, math.sqrt(max(p * (1 - p), 0.0) / self.samples))
 
   def at(self, index_E):
     """The run with the evaluations of an index alone."""
@@ -57,6 +76,7 @@ class Study:
   model: str  # UNKNOWN in logs of other trainers
   k: int | None  # samples of each validation problem, if known
   per_problem: bool  # every run has value_ExQ, of the same problems
+  ours: bool = True  # records of isojax, not of another trainer
 
   @property
   def configurations(self) -> tuple[tuple[int, int], ...]:
@@ -102,6 +122,7 @@ class Selection:
   eval_set: str | None
   Bp: int | None  # only runs with this Bp
   B: int | None  # only runs with this Bp * n
+  only: str | None = None  # only runs with this name; may have wildcards
 
   def __post_init__(self):
     if self.metric not in METRICS:
@@ -203,7 +224,7 @@ def _training_problems(rows: list[Row]) -> int | None:
 
 def _run(run_id: str, rows: list[Row], s: Selection,
          notes: list[str]) -> Run | None:
-  """One run, or None if it is not selected or too short."""
+  """One run, which may be too short for a curve; None if not selected."""
   where = rows[0].where
   for name in ("Bp", "n"):
     values = sorted({_field(row, name) for row in rows})
@@ -216,17 +237,63 @@ def _run(run_id: str, rows: list[Row], s: Selection,
   if (s.Bp is not None and Bp != s.Bp) or (s.B is not None and Bp * n != s.B):
     return None
   kept = _kept(rows, s, notes)
-  if len(kept) < FEWEST:
-    notes.append(f"{where}: run {run_id} has {len(kept)} usable evaluations, a "
-                 f"curve needs {FEWEST}; it was left out")
-    return None
-  steps, C, rewards, values = zip(*kept)
+  steps, C, rewards, values = zip(*kept) if kept else ((),) * 4
   counted = all(v is not None for v in values) and (
       len({len(v) for v in values}) == 1)
   return Run(run_id=run_id, seed=rows[0].fields.get("seed"), Bp=Bp, n=n,
              D=_training_problems(rows), step_E=np.array(steps),
-             C_E=np.array(C), value_ExQ=np.stack(values) if counted else None,
-             reward_E=np.array(rewards), where=where.rsplit(":", 1)[0])
+             C_E=np.array(C),
+             value_ExQ=np.stack(values) if counted and kept else None,
+             reward_E=np.array(rewards), where=where.rsplit(":", 1)[0],
+             samples=Bp * n if rows[0].fields.get("eval_set") == TRAINING
+             else None)
+
+
+def _long_enough(runs: list[Run], notes: list[str]) -> list[Run]:
+  """The runs with a curve; InputError, which names all, if there is none."""
+  short = [run for run in runs if len(run.C_E) < FEWEST]
+  if runs and len(short) == len(runs):
+    named = ", ".join(f"{run.run_id} ({len(run.C_E)}, {run.where})"
+                      for run in runs[:LISTED])
+    raise InputError(
+        f"no usable run is left: a curve needs {FEWEST} usable evaluations, "
+        f"and there are {named}{', ...' * (len(runs) > LISTED)}; evaluate more "
+        "often (in isojax a smaller eval.first or eval.growth) or train longer"
+        + "".join(f". {note}" for note in notes[:1]))
+  notes += [f"{run.where}: run {run.run_id} has {len(run.C_E)} usable "
+            f"evaluations, a curve needs {FEWEST}; it was left out"
+            for run in short]
+  return [run for run in runs if len(run.C_E) >= FEWEST]
+
+
+def _check_models(runs: list[Run], model: str) -> None:
+  """Raises InputError if runs are of several models by names or starts.
+
+  Names count if the logs do not name the model. Runs of one configuration are
+  repetitions, so their first rewards differ by noise alone.
+  """
+  names = {run.run_id: frozenset(MODEL.findall(run.run_id.lower()))
+           for run in runs}
+  remedy = ("choose one with --only=NAME, which may have wildcards, or give "
+            "only its files")
+  if model == UNKNOWN and len(set(filter(None, names.values()))) > 1:
+    raise InputError(
+        "the names of the runs are of several models, "
+        f"{', '.join(list(names)[:LISTED])}: a study has one; {remedy}. If "
+        "they are one model, give it: --fixed=model=NAME")
+  cells = collections.defaultdict(list)
+  for run in runs:
+    cells[run.Bp, run.n].append(run)
+  for (Bp, n), equal in cells.items():
+    low = min(equal, key=lambda run: run.reward_E[0])
+    high = max(equal, key=lambda run: run.reward_E[0])
+    if high.reward_E[0] - low.reward_E[0] > max(
+        APART, SCATTER * max(run.noise for run in equal)):
+      raise InputError(
+          f"runs of Bp={Bp}, n={n} begin far apart, {low.run_id} at "
+          f"{low.reward_E[0]:.3f} and {high.run_id} at {high.reward_E[0]:.3f}: "
+          "they are no seeds of one configuration, as of several models; "
+          f"{remedy}")
 
 
 def _check_m(rows: list[Row]) -> None:
@@ -247,16 +314,20 @@ def _check_m(rows: list[Row]) -> None:
           "recipe, and compare recipes with launch.speedup")
 
 
-def _surely_equal(short: Run, long: Run) -> bool:
-  """Whether two runs have equal, changing values of every problem.
+def _one_run(short: Run, long: Run) -> bool:
+  """Whether two runs have the same evaluations, as far as the shorter goes.
 
-  The name of a config is part of a run's id, so one run may have two.
+  The name of a config is part of a run's id, so one run may have two ids. Then
+  the values of every problem must be equal, and change.
   """
-  if short.value_ExQ is None or long.value_ExQ is None:
+  E = len(short.C_E)
+  if not (np.array_equal(short.C_E, long.C_E[:E])
+          and np.array_equal(short.reward_E, long.reward_E[:E])):
     return False
-  return bool(np.array_equal(
-      short.value_ExQ, long.value_ExQ[:len(short.value_ExQ)])
-              and (short.value_ExQ != short.value_ExQ[0]).any())
+  value = short.value_ExQ
+  return short.run_id == long.run_id or value is not None and bool(
+      long.value_ExQ is not None and (value != value[0]).any()
+      and np.array_equal(value, long.value_ExQ[:E]))
 
 
 def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -264,16 +335,11 @@ def _without_copies(runs: list[Run], notes: list[str]) -> list[Run]:
   kept: dict[tuple, Run] = {}
   for run in runs:
     key = (run.Bp, run.n, run.run_id if run.seed is None else run.seed)
-    if key not in kept:
-      kept[key] = run
+    other = kept.setdefault(key, run)
+    if other is run:
       continue
-    other = kept[key]
     short, long = sorted((run, other), key=lambda r: len(r.C_E))
-    E = len(short.C_E)
-    equal = (np.array_equal(short.C_E, long.C_E[:E])
-             and np.array_equal(short.reward_E, long.reward_E[:E]))
-    if not equal or run.run_id != other.run_id and not _surely_equal(
-        short, long):
+    if not _one_run(short, long):
       raise InputError(
           f"{run.where} and {other.where}: two different runs of Bp={run.Bp}, "
           f"n={run.n}, seed={run.seed}; runs of one study differ in nothing "
@@ -296,6 +362,16 @@ def _of_set(rows: list[Row], eval_set: str) -> list[Row]:
   return [row for row in rows if str(row.fields.get("eval_set")) == eval_set]
 
 
+def _of_name(rows: list[Row], name: str) -> list[Row]:
+  """The rows of the runs of this name; InputError if there are none."""
+  names = dict.fromkeys(str(_field(row, "run_id")) for row in rows)
+  wanted = set(fnmatch.filter(names, name))
+  if not wanted:
+    raise InputError(f"--only={name}: no run has this name; there are: "
+                     f"{', '.join(list(names)[:LISTED])}")
+  return [row for row in rows if str(row.fields["run_id"]) in wanted]
+
+
 def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   """The study of these rows, and notes on what was left out.
 
@@ -305,6 +381,8 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
   if not rows:
     raise InputError("no evaluation in the records; check the file and "
                      "--format")
+  if s.only is not None:
+    rows = _of_name(rows, s.only)
   if s.eval_set is not None:
     rows = _of_set(rows, s.eval_set)
   eval_set = _common(rows, "eval_set", "--eval_set")
@@ -319,14 +397,14 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
     grouped[str(_field(row, "run_id")), row.where.rsplit(":", 1)[0]].append(row)
   notes: list[str] = []
   runs = [_run(run_id, each, s, notes) for (run_id, _), each in grouped.items()]
-  runs = _without_copies([r for r in runs if r is not None], notes)
+  runs = [run for run in runs if run is not None]
   if not runs:
     limits = " and ".join(f"{name}={value}" for name, value in (
         ("--Bp", s.Bp), ("--B", s.B)) if value is not None)
-    raise InputError("no usable run is left" + (
-        f": {notes[0]}" if notes else
-        f" with {limits}; there are (Bp, n) = " + ", ".join(
-            map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows})))))
+    raise InputError(f"no run with {limits}; there are (Bp, n) = " + ", ".join(
+        map(str, sorted({(r.fields["Bp"], r.fields["n"]) for r in rows}))))
+  runs = _without_copies(_long_enough(runs, notes), notes)
+  _check_models(runs, model)
   sizes = sorted({r.Bp * r.n for r in runs})
   if s.axis == "updates" and len(sizes) > 1:
     raise InputError(f"--axis=updates: runs of several sizes Bp * n = {sizes}; "
@@ -344,4 +422,5 @@ def from_rows(rows: list[Row], s: Selection) -> tuple[Study, list[str]]:
       metric=s.metric + (f"@{s.at_k or k}" if s.metric != "avg" else ""),
       split=split, eval_set=eval_set, model=model,
       k=stored.pop() if len(stored) == 1 else None,
-      per_problem=per_problem), notes
+      per_problem=per_problem,
+      ours=OURS <= rows[0].fields.keys()), notes

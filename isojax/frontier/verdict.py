@@ -25,7 +25,8 @@ UNSEEN = 0.05  # share of draws in which the largest n may lead at the end
 class Fit:
   """The analysis of a study; arrays have a row for the data, then the draws."""
 
-  study: Study
+  study: Study  # what is fitted
+  measured: Study  # also the parts of runs that `options.collapse` leaves out
   options: Options
   curves: list[Curves]
   frontier: Envelope

@@ -13,7 +13,7 @@ import numpy as np
 
 from isojax.errors import InputError
 from isojax.format import compact, pair, rate, signed
-from isojax.frontier import bootstrap, fit_json, next_sweep
+from isojax.frontier import bootstrap, fit_json
 from isojax.ledger import records
 from launch.study import arms, ledger, reanalysis, windows
 from launch.study.ledger import Ledger, LedgerRun
@@ -95,8 +95,7 @@ def document(one: Ledger) -> dict:
   """The fit of n*(C) to a part, as launch.fit stores it."""
   fit = reanalysis.law(one)
   return fit_json.document(
-      fit, others={}, hill=[], matched=None, notes=[],
-      next_plan=next_sweep.next_plan(fit, path=f"{one.part.name}-fit.json"))
+      fit, path=f"{one.part.name}-fit.json", with_scalerl=False)
 
 
 def verdict(text: str, hit: bool, e: dict) -> str:

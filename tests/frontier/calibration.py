@@ -122,9 +122,9 @@ def calibrate_scalerl(C_E, noise: float, *, studies: int, seed: int) -> dict:
   for i in range(studies):
     rng = np.random.default_rng(seed + i)
     R_E = SCALERL(C_E) + noise * rng.normal(size=len(C_E))
-    points = dict(R0=SCALERL.R0 + noise * rng.normal(), min_C=0.0)
-    fit = scalerl.fit(C_E, R_E, A_bounds=(0.0, 1.0), **points)
-    low, high = scalerl.A_interval(C_E, R_E, fit, measured=True, **points)
+    points = scalerl.Points(C_E, R_E, SCALERL.R0 + noise * rng.normal())
+    fit = scalerl.fit(points)
+    low, high = scalerl.A_interval(points, fit)
     rows.append((low <= SCALERL.A <= high, high - low,
                  abs(fit.law.A - SCALERL.A) <= scalerl.A_MARGIN))
   cover, width, margin = zip(*rows)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import analysis, bootstrap, collapse
+from isojax.frontier import (
+  analysis,
+  bootstrap,
+  collapse,
+  fit_json,
+  next_sweep,
+)
 from isojax.frontier.study import Run, Study
 
 QUICK = dataclasses.replace(bootstrap.DEFAULT, draws=20)
@@ -67,7 +73,7 @@ def test_what_is_fitted(rule, evaluations, done):
   assert lengths == {4: 3} | ({2: evaluations} if evaluations else {})
   assert done in str(fall) and "(Bp 32, n 2, seed 0)" in str(fall)
   assert "from 0.500 at 1k to 0.000 at 4k" in fall.what
-  assert len(fall.C) == 5 - (evaluations or 0)
+  assert fall.fitted == (evaluations or 0)
 
 
 def test_a_run_that_falls_at_once_is_left_out_and_the_last_one_is_kept():
@@ -100,6 +106,15 @@ def test_short_logs_without_counts_need_a_fall_of_five_points():
   assert collapse.begins(log(.508, .562, .540, .520)) is None
 
 
+def test_a_reward_of_six_samples_neither_dips_nor_falls():
+  reward = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0]) / 6
+  few = Run("r", 0, 1, 6, np.arange(12), np.arange(12.0), None, reward, None,
+            "a.jsonl", samples=6)
+  assert collapse.dip(few) is None and collapse.begins(few) is None
+  many = dataclasses.replace(few, samples=None)  # a validation set
+  assert collapse.begins(many) or collapse.dip(many)
+
+
 def test_an_analysis_says_it_and_does_not_fit_the_fall():
   rng = np.random.default_rng(1)
   mean = np.array([.1, .2, .3, .35, .38, .05, .02])
@@ -110,6 +125,15 @@ def test_an_analysis_says_it_and_does_not_fit_the_fall():
   wanted = study(*falling, steady)
   fit = analysis.analyse(wanted, QUICK)
   assert fit.curves[0].C_hi == 4000.0 and len(fit.falls) == 2
+  # "Final" is the last evaluation, and what is next rests on what was run.
+  runs = fit_json.study_fields(fit)["runs"]
+  assert [run["C"][-1] for run in runs] == [6000.0] * 3
+  assert [run["fitted"] for run in runs] == [5, 5, 7]
+  command = next_sweep.next_plan(fit, path="f")["command"]
+  kept_C = next_sweep.next_plan(analysis.analyse(
+      wanted, dataclasses.replace(QUICK, collapse="keep")), path="f")["command"]
+  C = lambda text: text.split("--rollouts=")[1].split()[0]
+  assert C(command) == C(kept_C)
   assert sum("run r2-" in text and "fitted up to 4k" in text
              for text in fit.cautions) == 2
   kept = analysis.analyse(wanted, dataclasses.replace(QUICK, collapse="keep"))

@@ -1,5 +1,7 @@
 """Variants, extrapolation, sensitivity, best n."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,24 @@ def test_the_switches_are_the_same_in_table_and_figure():
   assert len(told) == 2 and [C for *_, C in told] == drawn
   one, other = (fit.curves[i]([told[-1][2]])[0, 0] for i in (1, 2))
   assert one == pytest.approx(other, abs=1e-9)
+
+
+def test_the_lead_at_the_end_by_hand():
+  """A (1 - exp(-k C)) of the truth: 23 has 0.699 at 3e5, 7 has 0.600."""
+  study = studies.small_study(Q=4000, k=50)
+  fit = analysis.analyse(study, studies.QUICK)
+  best = diagnostics.lead(fit)
+  assert (best["n"], best["rival"], best["C"]) == (23, 7, pytest.approx(
+      3e5, rel=0.01))
+  assert best["reward"] == pytest.approx(0.699, abs=0.01)
+  low, high = best["lead_interval"]
+  assert low < best["lead"] < high
+  assert best["lead"] == pytest.approx(0.099, abs=0.01)
+  assert best["since"] == diagnostics.switches(fit)[-1][-1]
+  alone = analysis.analyse(dataclasses.replace(
+      study, runs=tuple(study.runs_of(5, 7))), studies.QUICK)
+  assert diagnostics.lead(alone)["rival"] is None
+  assert diagnostics.variants(alone.study, studies.QUICK) == []
 
 
 def test_sensitivity_and_best_n_of_known_curves():

@@ -1,22 +1,18 @@
 """fit.json: what it contains, and that the planner reads it."""
 
-import dataclasses
 import json
 
 import pytest
 
-from isojax.frontier import analysis, fit_json, next_sweep
+from isojax.frontier import analysis, fit_json
 from isojax.planner import fit_file
 from tests.frontier import studies, synthetic
 
 
 def test_the_document_is_json_and_the_planner_reads_it():
   fit = analysis.analyse(studies.identified_study(), studies.QUICK)
-  found = fit_json.document(
-      fit, others={"avg": fit}, notes=["a note"], matched=None,
-      hill=fit_json.scalerl_fields(
-          dataclasses.replace(fit.study, runs=fit.study.runs[:1]), min_C=0.0,
-          notes=[]), next_plan=next_sweep.next_plan(fit, path="fit.json"))
+  found = fit_json.document(fit, notes=["a note"], path="fit.json",
+                            with_scalerl=False)
   again = json.loads(json.dumps(found, allow_nan=False))
   law = fit_file.read_fit(again, path="fit.json")
   assert law.identified and len(law.draws) == 100
@@ -35,15 +31,16 @@ def short_run(E):
 
 def test_a_run_of_six_points_has_a_law_and_no_half():
   notes = []
-  row, = fit_json.scalerl_fields(short_run(6), min_C=0.0, notes=notes)
-  assert row["half"] is None and 0.4 < row["A"] <= 1.0
+  (row,), matched = fit_json.scalerl_fields(short_run(6), min_C=0.0,
+                                            notes=notes)
+  assert row["half"] is None and 0.4 < row["A"] <= 1.0 and matched is None
   note, = notes
   assert note.startswith(
       "no ScaleRL law of the first half for 1 run (n3-0): 3 points")
 
 
 def test_the_document_has_the_real_interval_and_the_margin():
-  row, = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
+  (row,), _ = fit_json.scalerl_fields(short_run(20), min_C=0.0, notes=[])
   low, high = row["A_interval"]
   assert low <= row["A"] <= high and row["A_margin"] == 0.02
   assert high - low != pytest.approx(0.04, abs=1e-6)

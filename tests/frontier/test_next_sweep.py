@@ -65,7 +65,7 @@ def test_runs_that_exist_are_not_proposed_again():
 def test_an_identified_law_goes_on_from_what_was_fitted():
   """A run that went on alone, 25 times as far, moves nothing."""
   fit = analysis.analyse(studies.identified_study(), studies.EXACT)
-  fit = dataclasses.replace(fit, identified=True)
+  fit = dataclasses.replace(fit, identified=True, falls=())
   far = dataclasses.replace(fit, frontier=dataclasses.replace(
       fit.frontier, C_G=fit.frontier.C_G * np.where(
           np.arange(60) < 50, 1, 25), resolved_DxG=fit.frontier.resolved_DxG
@@ -87,3 +87,15 @@ def test_a_sweep_whose_every_run_exists_gets_another_seed():
   assert "4 seeds, because these runs exist" in text
   assert "It has 2 runs" in text and "--skip" in next_sweep.next_plan(
       fit, path="f")["command"]
+
+
+@pytest.mark.parametrize("identified", [True, False])
+def test_foreign_logs_get_their_trainers_options_and_no_CONFIG(identified):
+  study = studies.small_study()
+  for ours in (True, False):
+    fit = analysis.analyse(dataclasses.replace(study, ours=ours), studies.EXACT)
+    found = next_sweep.next_plan(
+        dataclasses.replace(fit, identified=identified), path="f")
+    said = found["text"] + found["command"]
+    assert ("--export=" in said) == (not ours)
+    assert ("CONFIG" in said) == (ours and not identified)

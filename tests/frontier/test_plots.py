@@ -33,7 +33,8 @@ def test_every_regime_is_drawn(name, documents):
 
 
 def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
-  found = {**documents["fixed_Bp"], "law": None}
+  found = {**documents["fixed_Bp"], "law": None, "verdict": {
+      "identified": False, "reasons": [], "cautions": []}, "notes": []}
   for key in ("sensitivity", "interference", "scalerl"):
     found[key] = []
   paths = plots.save(found, str(tmp_path))
@@ -45,7 +46,7 @@ def test_no_data_no_figure_and_the_same_bytes_again(documents, tmp_path):
   assert [pathlib.Path(p).read_bytes()
           for p in plots.save(found, str(tmp_path))] == first
   told = page.Page(report.page(found, paths))
-  assert "No law was fitted" in told.text
+  assert "No law is drawn: it is not identified." in told.text
   assert "ScaleRL" not in told.text and "Sensitivity" not in told.text
 
 
@@ -59,11 +60,6 @@ def test_without_a_difference_no_n_is_drawn(tmp_path):
   assert not any("law." in path for path in paths)
   told = page.Page(report.page(zero, paths))
   assert "no n differs: avg is 0 throughout" in told.text
-
-
-def test_points_at_no_compute_are_whole(documents):
-  log, linear = plots.reward(documents["fixed_Bp"]).axes
-  assert linear.get_xlim()[0] < 0
 
 
 def test_the_ribbon_changes_where_the_curves_cross(documents):
@@ -142,7 +138,10 @@ def test_unresolved_points_are_hollow_and_dashed(documents):
 
 
 def test_the_second_panel_of_a_fixed_batch_is_B_over_n(documents):
-  figure = plots.law(documents["fixed_B"])
+  found = documents["fixed_B"]
+  assert not any(line.get_label() == "law" for line in plots.law(found).axes[
+      0].lines)  # not identified: only what was measured is drawn
+  figure = plots.law({**found, "verdict": {"identified": True}})
   (n_M, _), (Bp_M, _) = np.reshape(figure.axes, (2, 2))
   assert n_M.get_xlabel() == Bp_M.get_xlabel() == "M, updates"
   of_label = lambda ax: next(li for li in ax.lines if li.get_label() == "law")

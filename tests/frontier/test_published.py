@@ -15,6 +15,7 @@ Some numbers of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
 """
 
 import csv
+import dataclasses
 import json
 import math
 import pathlib
@@ -27,6 +28,7 @@ import scipy.optimize
 from isojax import allocation, evaluate, laws
 from isojax.frontier import curves, envelope, scalerl
 from isojax.planner import priors
+from tests.frontier import scalerl_grid
 
 PUBLISHED = pathlib.Path(__file__).parents[1] / "data/published"
 STRAIGHT = 0.1  # per million: k of a curve without visible curvature
@@ -225,16 +227,17 @@ def scalerl_values():
     value = float(r["value"])
     if r["quantity"] == "F_linearised":  # C^B for any A, C_mid and R0
       law = scalerl.Hill(A=0.605, B=float(r["B"]), C_mid=2542.0, R0=0.4)
-      here = float(scalerl.linearise(law(float(r["C"])), law))
+      here = scalerl_grid.linearised(
+          law(float(r["C"])), **dataclasses.asdict(law))
     else:
       law = scalerl.Hill(*(float(r[c]) for c in ("A", "B", "Cmid", "R0")))
-      here = (law.power_law().D if r["quantity"] == "power_law_D" else
-              float(law(float(r["C"]))))
+      here = float(np.exp(law.power_law().log_D) if r["quantity"] == (
+          "power_law_D") else law(float(r["C"])))
     yield Row(f"{r['run']}: {r['quantity']} {r['C']}", value, here,
               digits(value, 6))
 
 
-def law_rows(name, here: scalerl.Hill, mark, *, A, C_mid, B):
+def law_rows(name, here, mark, *, A, C_mid, B):
   """A, C_mid and B of a fit of ScaleRL's law."""
   for field, value, tolerance in (
       ("A", A, 0.02), ("C_mid", C_mid, 0.1 * C_mid), ("B", B, 0.3)):
@@ -247,13 +250,13 @@ def scalerl_fits():
   run = [[float(p[c]) for p in points] for c in ("C_gpu_hours", "pass_rate")]
   (expected,) = read("scalerl_fit_expected.json")
   R0, want = expected["R0"], expected["fit"]
-  C_mid_grid = np.linspace(100, 4000, 100)
-  grid = scalerl.fit_grid(*run, R0=R0, A_grid=np.arange(450, 801, 5) / 1000,
-                          C_mid_grid=C_mid_grid, min_C=0.0)
-  yield from law_rows("grid fit", grid.law, "recomputed", A=want["A"],
+  points = scalerl.Points(*map(np.array, run), R0)
+  profile = scalerl_grid.profile(*map(np.array, run), R0=R0)
+  grid = min(profile, key=lambda cell: cell.ssr)
+  yield from law_rows("grid fit", grid, "recomputed", A=want["A"],
                       C_mid=want["C_mid"], B=want["B"])
   yield Row("grid fit: ssr", want["ssr"], grid.ssr, digits(want["ssr"], 3))
-  cell = {round(A, 3): (C_mid, 1e4 * ssr) for A, C_mid, _, ssr in grid.profile}
+  cell = {round(A, 3): (C_mid, 1e4 * ssr) for A, C_mid, _, ssr in profile}
   for r in read("scalerl_profile.csv"):
     for field, here in zip(("C_mid", "ssr_1e4"), cell[float(r["A"])]):
       yield Row(f"profile at A = {r['A']}: {field}", float(r[field]), here,
@@ -262,19 +265,19 @@ def scalerl_fits():
   own = {r["study"]: r for r in published if r["run"] == "ScaleRL"}
   A, B, C_mid, R0_implied = (float(own["leave_one_out"][c])
                              for c in ("A", "B", "Cmid", "R0_implied"))
-  free = scalerl.fit(*run, R0=R0, min_C=0.0, A_bounds=(0.0, 1.0))
+  free = scalerl.fit(points)
   yield from law_rows("ScaleRL, least squares", free.law, "printed", A=A,
                       C_mid=C_mid, B=B)
   A_fixed = float(own["fixed_A"]["A"])
-  fixed = scalerl.fit(*run, R0=R0, min_C=0.0, A_bounds=(A_fixed, A_fixed))
+  fixed = scalerl.fit(points, A=A_fixed)
   yield Row(f"ScaleRL at A = {A_fixed}: B", float(own["fixed_A"]["B"]),
             fixed.law.B, 0.3, "printed")
   A_loo = [float(r["A"]) for r in published if r["study"] == "leave_one_out"]
   printed = {int(r["Cmid"]) for r in published
              if r["Cmid_mark"] == "printed" and float(r["Cmid"]) <= 4000}
   derived = (np.mean(A_loo), max(A_loo) - min(A_loo),
-             len(printed & set(np.floor(C_mid_grid).astype(int).tolist())),
-             scalerl.fit_power_law(*run, min_C=0.0).law.A,
+             len(printed & set(np.floor(scalerl_grid.C_MID).astype(int))),
+             scalerl.fit_power_law(points).law.A,
              scalerl.Hill(A, B, C_mid, R0_implied)(4000.0))
   for r, here in zip(read("scalerl_derived.csv"), derived, strict=True):
     yield Row(r["quantity"], float(r["value"]), float(here),

@@ -5,6 +5,7 @@ import re
 
 from isojax.format import number
 from isojax.frontier import labels, plots, report
+from isojax.frontier.fields import TRAINING
 from tests.frontier import page
 from tests.frontier.documents import HOSTILE
 
@@ -12,6 +13,8 @@ from tests.frontier.documents import HOSTILE
 def test_bounds_and_agreement_are_told(documents):
   found = copy.deepcopy(documents["fixed_Bp"])
   found["law"]["intervals"]["k"] = [0.5, 50.0]
+  assert "(bound: 0.5, 50)" not in page.Page(report.page(found, [])).text
+  found["verdict"]["identified"] = True
   text = page.Page(report.page(found, [])).text
   assert "[0.5, 50] (bound: 0.5, 50)" in text
   assert "draws that agree" in text and "no statement of significance" in text
@@ -57,6 +60,58 @@ def test_verdict_comes_first_and_says_why(name, documents):
   assert ("Not identified." in told.text) == (not identified)
   for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
     assert told.text.index(reason) < told.text.index("The law n*")
+  order = [told.text.index(part) for part in (
+      labels.headline(found), "dentified.", "Reward curves and the best n",
+      "The law n*")]
+  assert order == sorted(order)
+
+
+def test_the_summary_begins_with_the_best_n_and_then_the_verdict(documents):
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["best"] = {"C": 2e6, "Bp": 32, "n": 64, "reward": 0.651, "rival": 32,
+                   "lead": 0.0042, "lead_interval": [0.001, 0.0074],
+                   "since": 1.2e6}
+  first, second, *rest = report.summary(found).split("\n")
+  assert first == (
+      "Best n at C = 2M rollouts: n = 64, avg@4 0.651, ahead of n = 32 by "
+      "+0.004 [+0.001, +0.007]; it leads since C = 1.2M.")
+  assert second == "NOT identified:"
+  assert not any("floor =" in line for line in rest)  # nothing to be misused
+  found["best"].update(lead_interval=[-0.01, 0.02], since=None)
+  assert labels.headline(found).endswith(
+      "[-0.010, +0.020], which the noise does not resolve; no other n led "
+      "before.")
+  found["verdict"]["identified"] = True
+  assert "\nidentified\n" in (text := report.summary(found))
+  assert "floor = " in text
+
+
+def test_one_n_is_said_to_be_the_only_one(documents):
+  """The last evaluation counts, also where it is not fitted."""
+  found = copy.deepcopy(documents["fixed_Bp"])
+  found["study"].update(n=[8], eval_set=TRAINING, runs=[
+      {"run_id": "a", "Bp": 4, "n": 8, "seed": 0, "where": "a.csv", "fitted": 3,
+       "C": [0, 2048, 65_536, 131_072], "reward": [0.06, 0.25, 0.125, 0.05]}])
+  found["best"].update(n=8, rival=None)
+  text = report.summary(found)
+  assert text.startswith(
+      "Only n = 8 was run, so no n is known to be best; training reward went "
+      "from 0.060 to 0.050 at C = 0.131M rollouts, the last evaluation.\n")
+  assert ("\n  a: start 0.060 at 0, best 0.250 at 2.05k, final 0.050 at 0.131M "
+          "rollouts\n") in text
+  assert "training reward against rollouts" in text
+
+
+def test_parts_without_content_are_left_out(documents):
+  found = copy.deepcopy(documents["joint"])
+  heads = ("Other choices of the analysis", "ScaleRL", "The best n of each")
+  text = page.Page(report.page(found, [])).text
+  assert all(head in text for head in heads)
+  for row in found["variants"]:
+    row.update(log10_C0=None, ceiling=None, n_at_end=None, switches=[])
+  found.update(scalerl=[], best_n=found["best_n"][:1])
+  text = page.Page(report.page(found, [])).text
+  assert not any(head in text for head in heads)
 
 
 def test_identified_verdict_in_words(documents):

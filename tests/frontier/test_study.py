@@ -9,7 +9,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.frontier import analysis, bootstrap
 from isojax.frontier import study as study_lib
-from isojax.frontier.fields import Row
+from isojax.frontier.fields import Row, TRAINING
 
 WANTED = study_lib.Selection(axis="rollouts", metric="avg", at_k=None,
                          eval_set=None, Bp=None, B=None)
@@ -94,7 +94,7 @@ def test_what_is_left_out_is_said():
   found, notes = study_lib.from_rows(
       five + rows(n=3, steps=(0, 1), path="b.jsonl"), WANTED)
   assert found.configurations == ((2, 7),)
-  assert "b.jsonl:1: run r3-0 has 2 usable evaluations" in notes[0]
+  assert "b.jsonl: run r3-0 has 2 usable evaluations" in notes[0]
 
 
 def test_a_copy_is_dropped_and_the_longer_one_kept():
@@ -102,6 +102,36 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
       rows(steps=(0, 2, 4)) + rows(path="copy.jsonl"), WANTED)
   assert len(found.runs) == 1 and len(found.runs[0].C_E) == 4
   assert "a.jsonl: a copy of the run in copy.jsonl" in notes[0]
+
+
+def started(first, seed=0, **change):
+  """A run without counts that starts at `first` and rises a little."""
+  return [at(row, avg=first + 0.01 * i, correct=None, k=None)
+          for i, row in enumerate(rows(seed=seed, path=f"{seed}.jsonl",
+                                       **change))]
+
+
+def test_seeds_may_differ_by_noise_and_one_run_may_be_selected():
+  """0.2 apart; then far apart, of training batches of 14; then one of two."""
+  near = started(0.3) + started(0.5, 1)
+  assert len(study_lib.from_rows(near, WANTED)[0].runs) == 2
+  noisy = dict(eval_set=TRAINING)
+  few = started(0.3, **noisy) + started(0.7, 1, **noisy)
+  assert len(study_lib.from_rows(few, WANTED)[0].runs) == 2
+  apart = started(0.037) + started(0.784, 1)
+  one, _ = study_lib.from_rows(apart, dataclasses.replace(WANTED, only="*-1"))
+  assert [run.run_id for run in one.runs] == ["r7-1"]
+  with pytest.raises(InputError, match="--only=r9: no run.*: r7-0, r7-1"):
+    study_lib.from_rows(apart, dataclasses.replace(WANTED, only="r9"))
+
+
+@pytest.mark.parametrize("names", [
+    ("qwen-7b-seed0", "qwen-7b-seed1"), ("Qwen2.5-7B-n8", "qwen2.5_7b-n16"),
+    ("523c99aacabd", "bad410671142"), ("llama-8b", "baseline")])
+def test_names_of_one_model(names):
+  both = [row for i, name in enumerate(names) for row in rows(
+      run_id=name, n=7 + i, path=f"{i}.jsonl", model="unknown")]
+  assert len(study_lib.from_rows(both, WANTED)[0].runs) == 2
 
 
 @pytest.mark.parametrize("bad, message", [
@@ -115,7 +145,13 @@ def test_a_copy_is_dropped_and_the_longer_one_kept():
     (lambda: rows() + rows(run_id="other", path="b.jsonl", correct=[1, 0, 5]),
      "two different runs of Bp=2, n=7, seed=0"),
     (lambda: rows() + [at(rows()[0], n=9)], "run r7-0 has several n"),
-    (lambda: rows(steps=(0, 2)), "no usable run is left.*a.jsonl:1"),
+    (lambda: rows(steps=(0, 2)) + rows(n=3, steps=(0,), path="b.jsonl"),
+     r"needs 3.* r7-0 \(2, a.jsonl\), r3-0 \(1, b.jsonl\); evaluate more"),
+    (lambda: started(0.037) + started(0.784, 1),
+     "begin far apart, r7-0 at 0.037 and r7-1 at 0.784.*--only=NAME"),
+    (lambda: rows(run_id="qwen2.5-7b", model="unknown") + rows(
+        run_id="qwen2.5-1.5b", n=3, path="b.jsonl", model="unknown"),
+     "several models, qwen2.5-.*--only=NAME.*--fixed=model=NAME"),
 ])
 def test_refusals_say_where_and_what(bad, message):
   with pytest.raises(InputError, match=message):

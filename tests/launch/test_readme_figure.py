@@ -17,9 +17,7 @@ def test_figure_shows_every_run_and_every_leader(tmp_path):
       k=4, spread=2.0, run_sd=0.0, seed=3)
   fit = analysis.analyse(study, dataclasses.replace(
       bootstrap.DEFAULT, draws=30, grid=40))
-  found = fit_json.document(
-      fit, others={"avg": fit}, notes=[], hill=[], matched=None,
-      next_plan={"text": "", "command": ""})
+  found = fit_json.document(fit, path="fit.json", with_scalerl=False)
   left, right = readme_figure.draw(found).axes
   shown = [line for line in left.lines if len(line.get_xdata())]
   assert len(shown) == len(study.runs)

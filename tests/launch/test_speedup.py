@@ -128,7 +128,7 @@ def test_a_schedule_of_n_is_one_recipe(runs):
     (dict(records="pods*", axis="flops"), "no flops"),
     # fewer evaluations than a curve needs
     (dict(baseline="tiny*", records="pods*"),
-     "2 usable evaluations, a curve needs 3")])
+     "a curve needs 3 usable evaluations, and there are tiny0 (2, ")])
 def test_what_is_refused(runs, question, told):
   run(runs, "zero", 0, 4, None, [0.0, 0.0, 0.0])
   run(runs, "other", 0, 4, None, [0.1, 0.2, 0.3], model="q")
