@@ -7,7 +7,7 @@ from isojax.api import figures
 from isojax.api.configs import Path
 from isojax.errors import unchained
 from isojax.frontier import doctor as doctor_lib
-from isojax.frontier import result
+from isojax.frontier import report
 from isojax.frontier.fields import Reading
 
 
@@ -26,7 +26,7 @@ class Diagnosis(doctor_lib.Report):
     Raises:
       InputError: matplotlib is missing.
     """
-    result.need_matplotlib("plot")
+    report.need_matplotlib("plot")
     return figures.shown(super().plot())
 
 
