@@ -12,7 +12,8 @@ from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError
-from isojax.frontier import doctor, result
+from isojax.frontier import doctor
+from isojax.frontier.report import need_matplotlib
 from launch import record_flags
 
 for _name in ("format", "columns", "fixed"):
@@ -28,7 +29,7 @@ def main(argv) -> None:
   report = doctor.report(argv[1], record_flags.reading(), run=_RUN.value)
   print(report)
   if _OUT.value is not None:
-    result.need_matplotlib("launch.doctor --out")
+    need_matplotlib("launch.doctor --out")
     record_flags.writable(_OUT.value)
     print("wrote " + " and ".join(report.save(_OUT.value)))
 
