@@ -44,20 +44,6 @@ from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
 from isojax.types import Prompts, Rollouts
 
-_CONFIG = cli.define_config("configs/hard.py", required=False)
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of a run, instead of --config.")
-_STEP = flags.DEFINE_integer(
-    "step", None, "Step of its checkpoint; by default the newest.")
-_PROBLEMS = flags.DEFINE_integer(
-    "problems", 64, "Training problems, the first ones of the stratum.",
-    lower_bound=4)
-_ROLLOUTS = flags.DEFINE_integer(
-    "rollouts", 256, "Of each problem, a power of two; the largest group has "
-    "half of them.", lower_bound=4)
-_SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
-_OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
-
 SKETCH = 2**14  # numbers that stand for a gradient
 DRAWS = 1000  # bootstrap draws over problems
 
@@ -319,4 +305,17 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+  _CONFIG = cli.define_config("configs/hard.py", required=False)
+  _WORKDIR = flags.DEFINE_string(
+      "workdir", None, "Folder of a run, instead of --config.")
+  _STEP = flags.DEFINE_integer(
+      "step", None, "Step of its checkpoint; by default the newest.")
+  _PROBLEMS = flags.DEFINE_integer(
+      "problems", 64, "Training problems, the first ones of the stratum.",
+      lower_bound=4)
+  _ROLLOUTS = flags.DEFINE_integer(
+      "rollouts", 256, "Of each problem, a power of two; the largest group has "
+      "half of them.", lower_bound=4)
+  _SEED = flags.DEFINE_integer("seed", 0, "Of rollouts and projection.")
+  _OUT = flags.DEFINE_string("out", None, "Also write the estimates as JSON.")
   cli.run(main)
