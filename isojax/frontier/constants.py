@@ -128,7 +128,7 @@ def constants(file: LogFile, named: dict, beside: dict) -> tuple[dict, dict]:
   """
   form, known = file.form, file.form.known_options()
   prompts, in_batch, group, model = (
-      form.settings.get(name) for name in ("Bp", "batch", "n", "model"))
+      form.settings.get(name, name) for name in ("Bp", "batch", "n", "model"))
   given = {name: ("--fixed", value) for name, value in file.how.fixed.items()}
   given |= {name: ("--from_path", value) for name, value in named.items()}
   overridden = {option for field, names in (

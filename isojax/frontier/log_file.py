@@ -60,16 +60,6 @@ class LogFile:
       out.append((axis, axis))
     return out + [*columns.items()]
 
-  def first(self, field: str) -> str | None:
-    """The name of a field of training steps, or None if the file has none."""
-    return next(iter(self.all(field)), None)
-
-  def all(self, field: str) -> list[str]:
-    """The names that can be a field of training steps, preferred first."""
-    patterns = self.form.fields.get(field, "").split()
-    return [name for pattern in patterns for name in self.names
-            if re.fullmatch(pattern, name)]
-
 
 def open_log(path: str, how: Reading) -> LogFile:
   """The file with its format, in order, and without aborted runs."""

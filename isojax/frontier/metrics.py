@@ -78,7 +78,8 @@ def curves_of(file: LogFile, fixed: dict, *, sized: bool) -> list[Curve]:
 
 def rewards_of(file: LogFile) -> list[str]:
   """The names of training rewards that have values; accuracies come first."""
-  names = [name for name in file.all("reward") if file.form.is_reward(name)
+  names = [name for name in file.form.columns("reward", file.names)
+           if file.form.is_reward(name)
            and any(has(line, name) for _, line in file.table)]
   return sorted(names, key=lambda name: not re.search("acc|correct", name))
 

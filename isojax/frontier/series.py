@@ -64,8 +64,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     return Series(path, file.kind, kinds["train"], kinds["eval"],
                   {name: name for name in file.names}, beside | options,
                   file.form.settings, tuple(file.notes))
-  names = {field: name for field in file.form.fields
-           if (name := file.first(field))}
+  names = {field: found[0] for field in file.form.fields
+           if (found := file.form.columns(field, file.names))}
   names |= {field: name for field, name in file.places()
             if name in file.names and field not in METRICS}
   train = _train(file, lines, names, fields)
@@ -79,20 +79,19 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
 def _train(file: LogFile, lines, names: dict, fields: dict) -> list[dict]:
   """A dict for each step with a value of a training field."""
   steps = collections.defaultdict(dict)
+  counts = file.form.columns("zero_std_count", file.names)
   for order, (at, line) in enumerate(lines, 1):
     values = {field: _number(line[name]) for field, name in names.items()
               if field != "step" and has(line, name)}
     if not values.keys() & file.form.fields.keys():
       continue
     step = _step(file, at, line, order)
-    equal = [float(line[name]) for name in file.all("zero_std_count")
-             if has(line, name)]
+    equal = [float(line[name]) for name in counts if has(line, name)]
     if equal and "Bp" in fields:
       values["zero_std"] = sum(equal) / fields["Bp"]
     steps[step + file.form.before_update] |= values
-  counts = {"zero_std": 0.0} if any("zero_std" in v for v in steps.values()
-                                   ) and "zero_std_count" in names else {}
-  return [{"step": step} | fields | counts | steps[step]
+  none = {"zero_std": 0.0} if counts and "Bp" in fields else {}
+  return [{"step": step} | fields | none | steps[step]
           for step in sorted(steps)]
 
 

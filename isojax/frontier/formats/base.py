@@ -24,10 +24,10 @@ class Format:
   metrics: tuple[dict[str, str], ...]  # field -> pattern with set, who, k
   marks: str | None = None  # pattern of names that only this trainer writes
   # Field of a training record -> patterns of its names, separated by spaces,
-  # the preferred one first. Besides those of isojax.ledger.records: reward_std,
-  # reward_max, reward_min, zero_std (share of groups of equal rewards),
-  # zero_std_count (their sum over names), response_length_max, mismatch_kl (of
-  # sampler and trainer), loss, seconds.
+  # the preferred one first; `train/` may precede a name. Besides those of
+  # isojax.ledger.records: reward_std, reward_max, reward_min, zero_std (share
+  # of groups of equal rewards), zero_std_count (their sum over names),
+  # response_length_max, mismatch_kl (of sampler and trainer), loss, seconds.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set
@@ -71,10 +71,15 @@ class Format:
     return (*(self.settings[name] for name in SIZES if name in self.settings),
             *self.options)
 
+  def columns(self, field: str, names: list[str]) -> list[str]:
+    """The names that can be a field of training steps, preferred first."""
+    return [name for pattern in self.fields.get(field, "").split()
+            for name in names
+            if re.fullmatch(f"(?:train/)?(?:{pattern})", name)]
+
   def is_reward(self, name: str) -> bool:
     """Whether a name is a known trainer's reward of training rollouts."""
-    return self.marks is not None and any(re.fullmatch(pattern, name)
-               for pattern in self.fields.get("reward", "").split())
+    return self.marks is not None and bool(self.columns("reward", [name]))
 
 
 def count_from_zero(lines: list[dict]) -> str | None:

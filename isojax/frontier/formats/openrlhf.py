@@ -2,16 +2,6 @@
 
 from isojax.frontier.formats import base
 
-FIELDS = {
-    "reward": "rollout/reward_mean reward", "reward_std": "group_reward_std "
-    "rollout/reward_std", "kl": "kl", "entropy": "entropy_loss",
-    "clip_fraction": "ppo_clip_ratio actor_clip_ratio",
-    "loss": "policy_loss", "lr": "actor_lr", "grad_norm": "actor_grad_norm",
-    "response_length": "rollout/response_length_mean response_length",
-    "truncated": "rollout/truncated_rate response_clip_ratio truncated",
-    "logp_gap": "logprobs_diff", "mismatch_kl": "vllm_kl",
-    "seconds": "timing/step_total", "seconds_sample": "timing/generation",
-    "seconds_update": "timing/ppo_train"}
 
 def one_step(lines: list[dict]) -> None:
   """Names the step of W&B's and TensorBoard's lines alike, in place."""
@@ -30,9 +20,17 @@ FORMAT = base.Format(
     "reward_std|response_length_mean|truncated_rate|num_samples)|timing/(?:"
     r"make_experience|ppo_train|broadcast|generation|step_total))|"
     r"(?:eval/)?eval_.+_pass\d+",
-    fields={name: " ".join(f"(?:train/)?{pattern}"
-                           for pattern in patterns.split())
-            for name, patterns in FIELDS.items()},
+    fields={
+        "reward": "rollout/reward_mean reward", "kl": "kl",
+        "reward_std": "group_reward_std rollout/reward_std",
+        "entropy": "entropy_loss", "loss": "policy_loss", "lr": "actor_lr",
+        "clip_fraction": "ppo_clip_ratio actor_clip_ratio",
+        "grad_norm": "actor_grad_norm",
+        "response_length": "rollout/response_length_mean response_length",
+        "truncated": "rollout/truncated_rate response_clip_ratio truncated",
+        "logp_gap": "logprobs_diff", "mismatch_kl": "vllm_kl",
+        "seconds": "timing/step_total", "seconds_sample": "timing/generation",
+        "seconds_update": "timing/ppo_train"},
     settings={
         "Bp": "rollout.batch_size", "n": "rollout.n_samples_per_prompt",
         "model": "actor.model_name_or_path", "lr": "actor.adam.lr",

@@ -5,7 +5,7 @@ from isojax.frontier.formats import base
 FORMAT = base.Format(
     step=("step", "global_step", "train/global_step", "training/global_step",
           "trainer/global_step", "_step", "Step"),
-    fields={name: rf"(?i)(?:\w+[/_.])*?{pattern}(?:[/_.](?:avg|mean))?"
+    fields={name: rf"(?i:(?:\w+[/_.])*?{pattern}(?:[/_.](?:avg|mean))?)"
             for name, pattern in (
                 ("reward", "(?:avg_|mean_)?(?:rewards?|score)"),
                 ("reward_std", "reward_std"), ("entropy", "entropy"),

@@ -5,18 +5,6 @@ import re
 from isojax.errors import InputError
 from isojax.frontier.formats import base
 
-FIELDS = {
-    "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
-    "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
-    "entropy": "entropy", "kl": "kl", "loss": "loss",
-    "clip_fraction": "clip_ratio/region_mean clip_ratio",
-    "grad_norm": "grad_norm", "lr": "learning_rate",
-    "response_length": "completions/mean_length completion_length",
-    "response_length_max": "completions/max_length",
-    "truncated": "completions/clipped_ratio",
-    "logp_gap": "sampling/sampling_logp_difference/mean",
-    "seconds": "step_time"}
-
 
 def generated(step: int, B: int, options: dict) -> int:
   """C after `step` updates of TRL.
@@ -43,7 +31,7 @@ def prompts(head: str, options: dict) -> dict:
   if run and "generation_batch_size" in options:
     examples, epochs, steps = (int(x.replace(",", "")) for x in run.groups())
     if round(examples * epochs / steps) == options["generation_batch_size"]:
-      options["prompts_per_update"] = options.pop("generation_batch_size")
+      options["Bp"] = options.pop("generation_batch_size")
   return options
 
 
@@ -52,13 +40,21 @@ FORMAT = base.Format(
     metrics=({"avg": "eval[_/]reward"},),
     marks=r"eval[_/]rewards?(?:/.+)?|(?:train/)?(?:completions?[/_].+|"
     "frac_reward_zero_std|reward_std|rewards/(?!eval/|train/).+)",
-    fields={name: " ".join(f"(?:train/)?{pattern}"
-                           for pattern in patterns.split())
-            for name, patterns in FIELDS.items()},
+    fields={
+        "reward": r"reward rewards/(?!eval/|train/)[^/]+(?:/mean)?",
+        "reward_std": "reward_std", "zero_std": "frac_reward_zero_std",
+        "entropy": "entropy", "kl": "kl", "loss": "loss",
+        "clip_fraction": "clip_ratio/region_mean clip_ratio",
+        "grad_norm": "grad_norm", "lr": "learning_rate",
+        "response_length": "completions/mean_length completion_length",
+        "response_length_max": "completions/max_length",
+        "truncated": "completions/clipped_ratio",
+        "logp_gap": "sampling/sampling_logp_difference/mean",
+        "seconds": "step_time"},
     names=(("epoch", "epoch"), ("epoch", "train/epoch")),
     set_key="eval[_/](.+)_runtime",
     settings={
-        "Bp": "prompts_per_update", "batch": "generation_batch_size",
+        "batch": "generation_batch_size",
         "n": "num_generations", "lr": "learning_rate", "kl": "beta",
         "clip_low": "epsilon", "clip_high": "epsilon_high",
         "max_tokens": "max_completion_length",
@@ -66,7 +62,7 @@ FORMAT = base.Format(
         "epochs": "num_train_epochs", "minibatch": "num_iterations",
         "std": "scale_rewards"},
     resolve=prompts,
-    options=("num_generations_eval", "gradient_accumulation_steps",
+    options=("Bp", "num_generations_eval", "gradient_accumulation_steps",
              "steps_per_generation", "num_iterations", "logging_steps"),
     printed=(("generation_batch_size",
               r"Total (?:train )?batch size \([^)]*\) = (\d+)"),),
