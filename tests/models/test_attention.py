@@ -222,15 +222,20 @@ def test_what_jax_is_given_is_the_einsum():
   np.testing.assert_allclose(ours, plain, atol=1e-5)
 
 
-def test_cudnn_has_no_mask_for_prompts(monkeypatch):
+@pytest.fixture
+def lowered(monkeypatch):
+  """The text of a GPU's program; its cuDNN is asked for its version."""
   monkeypatch.setattr(
       "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
       lambda: 91300)
+  return lambda call, *args: jax.jit(call).trace(*args).lower(
+      lowering_platforms=("cuda",)).as_text()
+
+
+def test_cudnn_has_no_mask_for_prompts(lowered):
   q, k, v = operands(jnp.bfloat16)
-  attend = lambda seen, window=None: jax.jit(
-      attended("cudnn", seen, window=window)).trace(
-          q, k[..., :T], v[:, :, :T]).lower(
-              lowering_platforms=("cuda",)).as_text()
+  attend = lambda seen, window=None: lowered(
+      attended("cudnn", seen, window=window), q, k[..., :T], v[:, :, :T])
   ours = attend(Seen(0, None, None, None))
   assert "__cudnn$fmhaSoftmax(" in ours and "CAUSAL" in ours
   assert f"x{T + 1}x{T + 1}x" not in ours
@@ -240,18 +245,12 @@ def test_cudnn_has_no_mask_for_prompts(monkeypatch):
     assert "CAUSAL" not in windowed
 
 
-def test_cudnn_is_in_the_program_of_a_gpu(monkeypatch):
-  monkeypatch.setattr(
-      "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
-      lambda: 91300)  # which is asked of a library that only GPUs have
+def test_cudnn_is_in_the_program_of_a_gpu(lowered):
   mesh = mesh_lib.make_mesh(mesh_lib.MeshConfig(data=1, fsdp=2, tensor=2))
 
   def program(kernel):
-    total = lambda *qkv: jnp.sum(
-        attended(kernel, packed(), mesh=mesh)(*qkv))
-    return jax.jit(jax.grad(total, (0, 1, 2))).trace(
-        *operands(jnp.bfloat16)).lower(
-            lowering_platforms=("cuda",)).as_text()
+    total = lambda *qkv: jnp.sum(attended(kernel, packed(), mesh=mesh)(*qkv))
+    return lowered(jax.grad(total, (0, 1, 2)), *operands(jnp.bfloat16))
 
   ours, plain = program("cudnn"), program("einsum")
   # A row and half of the heads are a device's, lengths are even.

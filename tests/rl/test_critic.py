@@ -11,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.models import lora as lora_lib
-from isojax.rl import algorithm, packing
+from isojax.rl import algorithm
 from isojax.rl import critic as critic_lib
 from isojax.rl import optimizer as optimizer_lib
-from isojax.rl import update as update_lib
 from tests.conftest import make_model, put, TINY
 from tests.rl import test_reference_gradient as plain
 
@@ -25,7 +23,6 @@ NO_CRITIC = critic_lib.CriticConfig("none", lr=3e-4, coef=0.5, clip=None)
 
 Bp, n, T = plain.Bp, plain.n, plain.T
 COEF, CLIP = 0.7, 0.2
-NAMES = ("old_logp", "value")
 
 
 def make_columns():
@@ -77,9 +74,8 @@ def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,
   model = make_model(**axes)
   critic = optimizer_lib.Critic(
       critic_lib.CriticConfig(kind, 1e-3, COEF, clip), plain.GRADIENT)
-  prompts, rollouts, reward = plain.make_data()
+  _, rollouts, reward = plain.make_data()
   columns = algorithm.of_all(reward, rollouts, loss) | make_columns()
-  G = mesh_lib.blocks(model.mesh)
   wanted = optimizer_lib.abstract_state(model, plain.GRADIENT, lora, critic)
   trunk = valued["trunk"] if kind == "own" else None
   state = optimizer_lib.init_state(
@@ -92,38 +88,13 @@ def real(policy, valued, base, *, kind, clip, loss=plain.LOSS,
       jax.tree.map(lambda x: x.sharding, wanted))
   base = base and put(base, lora_lib.abstract_base(model, lora))
 
-  layouts = update_lib.layouts(
-      prompts, rollouts, np.ones(Bp * n, bool), n=n, G=G, cfg=loss)
-  place = lambda batch: update_lib.place(batch, model.mesh)
-  score = update_lib.make_score(model, loss, NAMES, lora, critic)
-  scored = {name: np.zeros((Bp * n, T)) for name in NAMES}
-  for layout in layouts:
-    batch = place(packing.batch(layout, prompts, rollouts, {}))
-    for name, value in score(
-        state, base, batch, np.float32(plain.TEMPERATURE)).items():
-      packing.collect(layout, value, scored[name])
-
-  batches = update_lib.assemble(
-      prompts, rollouts, columns, n=n, G=G, cfg=loss)
-  state, metrics = update_lib.make_update(
-      model, plain.GRADIENT, loss, lora, critic)(
-          state, base, [place(b) for b in batches],
-          np.float32(plain.TEMPERATURE))
+  scored = plain.scored_columns(
+      model, state, base, ("old_logp", "value"), loss, lora, critic)
+  state, metrics, count = plain.updated(
+      model, state, base, columns, loss, lora, critic)
   assert jax.tree.map(lambda x: x.sharding, state) == (
       jax.tree.map(lambda x: x.sharding, wanted))
-  return *jax.device_get((state, metrics)), scored, len(batches)
-
-
-def compare(got, wanted):
-  assert jax.tree.structure(got) == jax.tree.structure(wanted)
-
-  def close(path, a, b):
-    largest = np.abs(b).max()
-    assert largest > 1e-5, path  # else the comparison would prove nothing
-    np.testing.assert_allclose(a, b, rtol=0, atol=3e-5 * largest,
-                               err_msg=jax.tree_util.keystr(path))
-
-  jax.tree.map_with_path(close, got, wanted)
+  return state, metrics, scored, count
 
 
 def check(params, kind, *, microbatches, tokens, lora=lora_lib.FULL, clip=CLIP,
@@ -171,9 +142,9 @@ def check(params, kind, *, microbatches, tokens, lora=lora_lib.FULL, clip=CLIP,
   np.testing.assert_allclose(scored["value"][mask], values[mask], atol=2e-6)
   assert metrics["value_loss"] == pytest.approx(float(mean), rel=1e-5)
   assert metrics["finite"]
-  compare(state.critic.opt_state.trace, wanted[1])
+  plain.compare(state.critic.opt_state.trace, wanted[1], 1e-5)
   if kind == "shared":
-    compare(state.opt_state.trace, wanted[0])
+    plain.compare(state.opt_state.trace, wanted[0], 1e-5)
 
 
 def test_an_own_critic_on_four_devices_with_remat(params):

@@ -203,23 +203,43 @@ def moved(tree, seed, scale):
       x + scale * random.standard_normal(x.shape), np.float32), tree)
 
 
-def real(trained, base, ref, shape, loss, lora, scored, **axes):
-  """(gradient, metrics) of the package's update."""
-  model = make_model(shape, **axes)
-
-  prompts, rollouts, reward = make_data()
+def updated(model, state, held, columns, loss, lora=lora_lib.FULL, critic=None):
+  """(state, metrics, microbatches) of the package's update."""
+  prompts, rollouts, _ = make_data()
   batches = update_lib.assemble(
-      prompts, rollouts, algorithm.of_all(reward, rollouts, loss) | (
-          {"old_logp": OLD} if scored else {}), n=n,
-      G=mesh_lib.blocks(model.mesh), cfg=loss)
-  state = optimizer_lib.init_state(
-      model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
-      lora)
-  held = placed(ref if base is None else base, model)
-  state, metrics = update_lib.make_update(model, GRADIENT, loss, lora)(
+      prompts, rollouts, columns, n=n, G=mesh_lib.blocks(model.mesh), cfg=loss)
+  state, metrics = update_lib.make_update(model, GRADIENT, loss, lora, critic)(
       state, held, [update_lib.place(b, model.mesh) for b in batches],
       np.float32(TEMPERATURE))
-  return jax.device_get((state.opt_state.trace, metrics)), len(batches)
+  return state, jax.device_get(metrics), len(batches)
+
+
+def scored_columns(model, state, base, names, loss, lora=lora_lib.FULL,
+                   critic=None):
+  """Columns [B, T] that the package computes before an update."""
+  prompts, rollouts, _ = make_data()
+  score = update_lib.make_score(model, loss, names, lora, critic)
+  out = {name: np.zeros((Bp * n, T)) for name in names}
+  for layout in update_lib.layouts(
+      prompts, rollouts, np.ones(Bp * n, bool), n=n,
+      G=mesh_lib.blocks(model.mesh), cfg=loss):
+    batch = packing.batch(layout, prompts, rollouts, {})
+    for name, value in score(
+        state, base, update_lib.place(batch, model.mesh),
+        np.float32(TEMPERATURE)).items():
+      packing.collect(layout, value, out[name])
+  return out
+
+
+def compare(got, want, least):
+  """Every element; `least`: else the comparison would prove nothing."""
+  def close(path, a, b):
+    largest = np.abs(b).max()
+    assert largest > least, path
+    np.testing.assert_allclose(a, b, rtol=0, atol=3e-5 * largest,
+                               err_msg=jax.tree_util.keystr(path))
+
+  jax.tree.map_with_path(close, jax.device_get(got), want)
 
 
 def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
@@ -233,8 +253,15 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
     trained = moved(
         lora_lib.init(make_model(shape), lora, jax.random.key(0)), 9, 0.1)
     base = ref = policy
-  (got, metrics), count = real(
-      trained, base, ref, shape, loss, lora, scored, **axes or {})
+  model = make_model(shape, **axes or {})
+  _, rollouts, reward = make_data()
+  state = optimizer_lib.init_state(
+      model, GRADIENT, put(trained, lora_lib.abstract_trained(model, lora)),
+      lora)
+  state, metrics, count = updated(
+      model, state, placed(ref if base is None else base, model),
+      algorithm.of_all(reward, rollouts, loss) | (
+          {"old_logp": OLD} if scored else {}), loss, lora)
   assert count == microbatches
   with jax.enable_x64(True):
     trees = jax.tree.map(
@@ -243,13 +270,7 @@ def check(params, *, microbatches, shape=TINY, lora=lora_lib.FULL, axes=None,
     want, means = jax.device_get(
         jax.jit(jax.grad(total, has_aux=True))(*trees))
 
-  def compare(path, a, b):
-    largest = np.abs(b).max()
-    assert largest > 1e-4, path  # else the comparison would prove nothing
-    np.testing.assert_allclose(a, b, rtol=0, atol=3e-5 * largest,
-                               err_msg=jax.tree_util.keystr(path))
-
-  jax.tree.map_with_path(compare, got, want)
+  compare(state.opt_state.trace, want, 1e-4)
   for name, value in means.items():
     assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
 
@@ -286,16 +307,9 @@ def test_scored_log_probs_are_of_the_policy_and_of_the_base(params):
   """Else the KL in the reward would be 0, or of another policy."""
   model, (prompts, rollouts, _) = make_model(), make_data()
   policy, base = moved(params, 5, 0.0), moved(params, 7, 0.1)
-  score = update_lib.make_score(model, LOSS, ("old_logp", "ref_logp"))
-  got = {"old_logp": np.zeros((Bp * n, T)), "ref_logp": np.zeros((Bp * n, T))}
   state = optimizer_lib.init_state(model, GRADIENT, placed(policy, model))
-  for layout in update_lib.layouts(
-      prompts, rollouts, np.ones(Bp * n, bool), n=n, G=1, cfg=LOSS):
-    batch = packing.batch(layout, prompts, rollouts, {})
-    for name, value in score(
-        state, placed(base, model), update_lib.place(batch, model.mesh),
-        np.float32(TEMPERATURE)).items():
-      packing.collect(layout, value, got[name])
+  got = scored_columns(model, state, placed(base, model),
+                       ("old_logp", "ref_logp"), LOSS)
   mask = np.arange(T) < rollouts.len_R[:, None]
   plain = jax.jit(lambda params: answer_logp(params, prompts, rollouts, TINY))
   for name, weights in (("old_logp", policy), ("ref_logp", base)):

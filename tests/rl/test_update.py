@@ -125,7 +125,7 @@ ADAMW = optimizer_lib.make(optimizer_lib.OptimizerConfig(
 def after(params, *advantages, **options):
   """(state, metrics) after an update of AdamW with each of the advantages."""
   prompts, rollouts, _, weight = make_data()
-  model, cfg = make_model(), limited(PLAIN, 25)
+  model, cfg = make_model(), limited(PLAIN, 20)
   state = optimizer_lib.init_state(model, ADAMW, jax.tree.map(jnp.copy, params))
   for each in advantages:
     batches = assembled(cfg, rows=(prompts, rollouts, each, weight))
