@@ -7,7 +7,12 @@ import dataclasses
 
 from isojax.models import kernels
 from isojax.models.shape import ModelShape
-from isojax.planner.machines import Accelerator, Machine, Mesh
+from isojax.planner.machines import (
+  Accelerator,
+  GPU_SHARE_VARIABLE,
+  Machine,
+  Mesh,
+)
 from isojax.planner.workload import Workload
 from isojax.rl.sizes import head_chunk
 from isojax.sampling import sizes
@@ -161,6 +166,7 @@ class Memory:
   activations: float  # kept for the backward
   update_logits: float  # float32, and their gradient
   available: float  # of the chip, to jax
+  limit: str  # why that is less than the chip has; empty: it is all
 
   @property
   def total(self) -> float:
@@ -184,7 +190,7 @@ class Memory:
                  cache=self.cache,
                  logits=max(self.sample_logits, self.update_logits))
     return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
-            "that jax uses of a device (" + ", ".join(
+            f"that jax uses of a device{self.limit} (" + ", ".join(
                 f"{name} {value / 1e9:.3g}" for name, value in parts.items()
                 if value) + "; cache and update follow each other)")
 
@@ -214,4 +220,7 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
           lora * w.bytes("reduce") * shape.params / shards),
       gradients=4 * trained / shards,
       activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
-      available=machine.usable_bytes)
+      available=machine.usable_bytes,
+      limit="" if machine.accelerator.platform != "gpu" else (
+          f" of {machine.accelerator.hbm_bytes / 1e9:g} GB "
+          f"[{GPU_SHARE_VARIABLE}={machine.gpu_share:g}]"))
