@@ -425,6 +425,13 @@ TABLES = [  # name, content, flags, names, rows, words of the notes
          "train/rollout/num_samples": 8., "train/dynamic_filtering_pass_rate":
          50.}, {"eval/global_step": 1, "eval/eval_a_pass1": .5, "_step": 1}),
      dict(fixed={"n": 4}), "step rollouts Bp avg", [(1, 16, 2, .5)], []),
+    # prime-rl's console, whose orchestrator has no evaluation and no sizes
+    ("p.log", "12:00 INFO Starting, a\n" + "".join(
+        f"12:01 SUCCESS Step {i} | Time: 9.50s | Reward: {reward} | "
+        "Throughput: 12.5 tokens/s | Seq. Length: 212.5 tokens/sample\n"
+        for i, reward in enumerate((.25, .5, .75))), dict(fixed=OURS),
+     "step rollouts avg", [(0, 0, .25), (1, 256, .5), (2, 512, .75)],
+     ["training reward 'Reward'"]),
     # prime-rl's older totals have the step's own; steps count from 0
     ("p.jsonl", lines(
         *({"step": i, "progress/total_samples": 64 * i + 64,
@@ -594,8 +601,6 @@ BAD = [  # content, flags, words
     (b'{\n "cells": [],\n "nbformat": 4}', {}, ["a notebook"]),
     ("Loss, a: 1\n" + "== Validation Results:\n Accuracy: 0.5\n" * 9, {},
      ["the console of NeMo-RL; give the history of its W&B run"]),
-    ("head, a\n" + "12:01 SUCCESS Step 3 | Time: 9.5s | Reward: 0.5\n" * 9, {},
-     ["the console of prime-rl; give the metrics.jsonl"]),
     (HEADER + "4,8,1,0.5\n4,8\n4,8,2,0.5\n", {}, ["run.csv:3", "1 of 4"]),
     # a quote that is never closed swallows the rest
     (ONE + '"4,8,2,0.5' + "\n4,8,3,0.5" * 8, {}, ["run.csv:3", "9 of 11"]),

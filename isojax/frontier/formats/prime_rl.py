@@ -19,31 +19,30 @@ def sizes(config: dict) -> dict:
   return {"batch_size": batch, "group_size": groups.pop()}
 
 
-def older_totals(lines: list[dict]) -> None:
-  """Adds the newer counters of rollouts to a log before 0.3, in place.
+def count_from_one(lines: list[dict]) -> None:
+  """Makes logs before 0.3 and consoles count as newer logs do, in place.
 
-  Its total includes the step's own rollouts. Its first step is 0 or 1.
+  Their first step is 0 or 1, and a total has the step's own rollouts.
   """
-  before = None
-  for line in lines:
-    if "progress/total_samples" not in line:
-      continue
-    total = int(float(line["progress/total_samples"]))
-    if before is None:
-      after_step = float(line["step"]) > 0
-      before = 0
-    line["progress/total_rollouts"] = total if after_step else before
-    line["progress/rollouts"] = 0
-    before = total
+  trained = [line for line in lines
+             if {"progress/total_samples", "Time"} & line.keys()]
+  from_zero = any(float(line["step"]) == 0 for line in trained)
+  for line in trained:
+    line["step"] = int(float(line["step"])) + from_zero
+    if "progress/total_samples" in line:
+      line["progress/total_rollouts"] = line["progress/total_samples"]
+      line["progress/rollouts"] = 0
 
 
 def older_sizes(lines: list[dict]) -> dict:
   """The sizes of a step by the counters of such a log."""
   for line in lines:
-    if line.get("progress/total_problems"):
-      samples, problems = (round(float(line[f"progress/total_{name}"]))
+    total = "" if "progress/samples" in line else "total_" * (
+        line["step"] == 1)  # of the first step
+    if f"progress/{total}problems" in line:
+      samples, problems = (int(float(line[f"progress/{total}{name}"]))
                            for name in ("samples", "problems"))
-      return {} if samples % problems else {
+      return {} if not problems or samples % problems else {
           "batch_size": samples, "group_size": samples // problems}
   return {}
 
@@ -56,29 +55,36 @@ FORMAT = base.Format(
              {"avg": "eval/(?P<set>.+)/effective/(?P<who>[^/]+)/reward/mean"}),
     marks=r"progress/(?:total_)?(?:rollouts|samples|problems|tasks|tokens)|"
     r"progress/ckpt_step|eval/.+/(?:avg@\d+|policy_version)|"
-    r"batch/(?:solve_|effective_).+|(?:completion|decode)_len/mean",
+    r"batch/(?:solve_|effective_).+|(?:completion|decode)_len/mean|"
+    r"Seq\. Length|Grad\. Norm|(?:Max\. )?(?:Async|Off-Policy) Level",
     version="eval/{set}/policy_version",
     fields={
         "reward": "train/agg/effective/agent/reward/mean "
-                  "train/agg/all/agent/reward/mean reward/all/mean reward/mean",
+                  "train/agg/all/agent/reward/mean reward/all/mean reward/mean "
+                  "Reward",
         "all_wrong": "batch/solve_none(?:/all)? solve_none/all",
         "all_right": "batch/solve_all(?:/all)? solve_all/all",
-        "entropy": "entropy/(?:all/)?mean", "loss": "loss/(?:all/)?mean",
-        "mismatch_kl": "mismatch_kl/(?:all/)?mean",
-        "grad_norm": "optim/grad_norm", "lr": "optim/lr",
+        "entropy": "entropy/(?:all/)?mean Entropy",
+        "loss": "loss/(?:all/)?mean Loss", "lr": "optim/lr LR",
+        "mismatch_kl": r"mismatch_kl/(?:all/)?mean Mismatch\sKL",
+        "grad_norm": r"optim/grad_norm Grad\.\sNorm",
         "response_length": "(?:completion|decode)_len/(?:all/)?mean "
-                           "seq_len/(?:all/)?mean",
+                           r"seq_len/(?:all/)?mean Seq\.\sLength",
         "response_length_max": "(?:completion|decode)_len/(?:all/)?max",
-        "truncated": "is_truncated/(?:all/)?mean", "seconds": "time/step",
+        "truncated": "is_truncated/(?:all/)?mean",
+        "seconds": "time/step Time",
         "seconds_sample": "time/generate_completions"},
     settings={
         "batch": "batch_size", "n": "group_size",
         "lr": "trainer.optim.lr", "kl": "trainer.loss.kl_tau",
         "max_tokens": "sampling.max_tokens",
         "temperature": "sampling.temperature"},
-    amend=older_totals, logged=older_sizes,
+    amend=count_from_one, logged=older_sizes,
     configs=("configs/orchestrator.json", "configs/orchestrator.toml",
              "configs/rl.json", "configs/rl.toml"), config=sizes,
+    # its orchestrator, or its trainer: `Step 12 | Time: 9.50s | Reward: 0.5`
+    console=r"Step (?P<step>\d+) \| (?P<pairs>Time: .+)",
+    pair=r"(?P<name>[A-Z][\w.\- ]*): +(?P<value>-?[\d.]+(?:e-?\d+)?)",
     # The running total is logged before the step's own rollouts are added.
     total=("progress/total_rollouts", "progress/rollouts"),
     caveat="avg, best and worst are over the rollouts without an error, "

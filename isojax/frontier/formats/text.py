@@ -38,8 +38,6 @@ LOOKS = (
      "the trainer_state.json or metrics file that its run wrote"),
     (r"Validation Results|={3,} Step \d+/\d+", "the console of NeMo-RL",
      "the history of its W&B run as JSON lines or CSV"),
-    (r"(?m)Step \d+ \| Time: ", "the console of prime-rl",
-     "the metrics.jsonl of its run"),
     (r'\A\s*[{[]\s*\n', "a JSON document with no list of objects",
      "one JSON object a line, or a list of them"))
 
