@@ -48,21 +48,23 @@ def overrides(row: Row) -> dict:
   return out
 
 
-def row_id(values: dict) -> str:
-  """12 hex digits that depend on the content alone."""
-  text = json.dumps(values, sort_keys=True)
+def row_id(row: dict) -> str:
+  """12 hex digits that depend on all fields of a row but its id."""
+  text = json.dumps({name: value for name, value in row.items()
+                     if name != "id"}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def line(overrides: dict, *, C: int, lr: float, expected: dict | None) -> str:
+  """A line of plan.jsonl."""
+  row = {"overrides": overrides, "C": C, "lr": lr, "expected": expected}
+  return json.dumps({"id": row_id(row), **row}) + "\n"
 
 
 def text(rows: list[Row]) -> str:
   """The content of plan.jsonl."""
-  lines = []
-  for row in rows:
-    values = overrides(row)
-    lines.append(json.dumps({
-        "id": row_id(values), "overrides": values, "C": row.allocation.C,
-        "lr": row.lr, "expected": row.expected}) + "\n")
-  return "".join(lines)
+  return "".join(line(overrides(row), C=row.allocation.C, lr=row.lr,
+                      expected=row.expected) for row in rows)
 
 
 def read_lines(path: str) -> list[str]:
@@ -80,7 +82,7 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
 
   Raises:
     InputError: no such row, not a line of a plan, or an id that does not belong
-      to its overrides.
+      to the row.
   """
   if not 0 <= index < len(lines):
     raise InputError(f"--row={index}: {path} has {len(lines)} "
@@ -98,11 +100,11 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
   except ValueError as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error
-  this = row_id(row["overrides"])
+  this = row_id(row)
   if row["id"] != this:
     raise InputError(
-        f"{where}: its id {row['id']!r} is of other overrides, was it edited? "
-        f"The id of these is {this!r}: write that, or plan again")
+        f"{where}: its id {row['id']!r} is of another row, was it edited? "
+        f"The id of this one is {this!r}: write that, or plan again")
   return row
 
 

@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
 import typing
 
@@ -68,6 +69,8 @@ class Sampled(typing.NamedTuple):
   graded: grader_lib.Graded
   seconds_waited: float  # for verdicts, after the last rollout had ended
   put_back: int  # times that a rollout lost its slot, see sampling.cache
+  lost: int = 0  # rollouts without a verdict, which `judged` left out
+  lost_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,19 +184,49 @@ def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
       continue
     future, j = verdicts[name]
     part = future.result()
-    own.append([i, part.correct_B[j], part.formatted_B[j], part.vote_B[j]])
+    own.append([i, part.correct_B[j], part.formatted_B[j], part.judged_B[j],
+                part.vote_B[j]])
     if future not in seen:
       lost.extend(part.lost)
       part.lost.clear()
       seen.add(future)
   B = len(names)
-  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B, [])
+  graded = grader_lib.Graded(np.zeros(B), np.zeros(B), [""] * B,
+                             np.ones(B, bool), [])
   for theirs, lost_there in hosts.gather([own, lost]):
     graded.lost.extend(lost_there)
-    for i, correct, formatted, vote in theirs:
+    for i, correct, formatted, judged, vote in theirs:
       graded.correct_B[i], graded.formatted_B[i] = correct, formatted
-      graded.vote_B[i] = vote
+      graded.judged_B[i], graded.vote_B[i] = judged, vote
   return graded
+
+
+def judged(sampled: Sampled) -> Sampled:
+  """The rollouts that have a verdict.
+
+  Raises:
+    InputError: none has one.
+  """
+  graded = sampled.graded
+  judged_B = graded.judged_B
+  if judged_B.all():
+    return sampled
+  if not judged_B.any():
+    raise InputError(
+        f"task.grader: judged none of {len(judged_B)} rollouts, the first "
+        f"because: {graded.lost[0] if graded.lost else 'unknown'}; repair the "
+        "reward, or raise task.grader.seconds and step_seconds, and run the "
+        "same command again")
+  rollouts = jax.tree.map(lambda x: x[judged_B], sampled.rollouts)
+  owner_B = np.repeat(np.arange(len(sampled.n_P)), sampled.n_P)
+  return sampled._replace(
+      n_P=np.bincount(owner_B[judged_B], minlength=len(sampled.n_P)),
+      rollouts=rollouts, graded=grader_lib.Graded(
+          graded.correct_B[judged_B], graded.formatted_B[judged_B],
+          list(itertools.compress(graded.vote_B, judged_B)),
+          judged_B[judged_B], graded.lost),
+      lost=int((~judged_B).sum()), lost_tokens=int(
+          sampled.rollouts.len_R.sum() - rollouts.len_R.sum()))
 
 
 def sample_problems(setup: Setup, grader: Grading, params, problems,
@@ -258,7 +291,7 @@ def sample_step(setup: Setup, grader: Grading, params,
       section=e.sampler, stop=stop, advance=lambda count: None)
   index = handed.groups.problem_E
   return StepRollouts(
-      jax.tree.map(lambda x: x[index], setup.train), sampled,
+      jax.tree.map(lambda x: x[index], setup.train), judged(sampled),
       np.ones(len(index), bool), 1, handed.staleness(step), in_flight)
 
 
@@ -278,13 +311,15 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
            else rng.stream(e.seed, "rollout", step))
     prompts = jax.tree.map(lambda x, index=index: x[index], setup.train)
     problems = [setup.stratum.train[i] for i in index]
-    parts.append((prompts, profile.stage("sample", sample_problems)(
+    sampled = profile.stage("sample", sample_problems)(
         setup, grader, params, problems, prompts, n_P, key, e.sampler, stop,
         limits_B=limits(e, step=step, id_P=prompts.id_P, n_P=n_P),
         expected_P=strata_lib.expected_tokens(
-            setup.stratum, "train", problems))))
+            setup.stratum, "train", problems))
+    parts.append((prompts, judged(sampled)))
     informative_P = np.concatenate([informative_P, advantages.informative(
-        *algorithm.by_problem(parts[-1][1].graded.correct_B, n_P))])
+        *algorithm.by_problem(parts[-1][1].graded.correct_B,
+                              parts[-1][1].n_P))])
   prompts, sampled = zip(*parts, strict=True)
   return StepRollouts(
       joined(prompts), joined_rounds(sampled),
@@ -417,6 +452,7 @@ def joined_rounds(parts: tuple[Sampled, ...]) -> Sampled:
           np.concatenate([x.correct_B for x in graded]),
           np.concatenate([x.formatted_B for x in graded]),
           sum((x.vote_B for x in graded), []),
+          np.concatenate([x.judged_B for x in graded]),
           sum((x.lost for x in graded), [])),
-      sum(part.seconds_waited for part in parts),
-      sum(part.put_back for part in parts))
+      *(sum(getattr(part, name) for part in parts) for name in (
+          "seconds_waited", "put_back", "lost", "lost_tokens")))

@@ -18,6 +18,7 @@ from isojax.rl import algorithm, packing, rewards
 from isojax.rl import critic as critic_lib
 from isojax.rl import update as update_lib
 from isojax.state import divided, History, solved_D, State
+from isojax.tasks import grader as grader_lib
 from isojax.types import Prompts, Rollouts, TrainState
 
 
@@ -106,8 +107,12 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
       step=history.step, n=a.n_after(history.rollouts),
       left=a.C - history.rollouts, solved_D=solved_D(setup, history),
       stop=out.stop, divide=functools.partial(divided, setup, history))
-  for line in taken.sampled.graded.lost:
-    hosts.say(f"step {history.step + 1}: counted as wrong: {line}")
+  lost, graded = taken.sampled.lost, taken.sampled.graded
+  for line in grader_lib.shown(graded.lost):
+    hosts.say(f"step {history.step + 1}: not judged: {line}")
+  if lost:
+    hosts.say(f"step {history.step + 1}: {lost} rollouts without a verdict are "
+              "not trained on")
   return taken
 
 
@@ -251,12 +256,12 @@ def measured(prompts: Prompts, sampled: rollouts_lib.Sampled) -> dict:
       ((correct_PxN == reward) | ~mask_PxN).all(axis=1)[n_P > 0]))
   tokens = int(rollouts.len_R.sum())
   return {
-      "sampled": len(rollouts.len_R),
+      "sampled": len(rollouts.len_R) + sampled.lost,
       "prompt_tokens": int(prompts.len_P[n_P > 0].sum()),
-      "sampled_tokens": tokens,
+      "sampled_tokens": tokens + sampled.lost_tokens,
       "reward": float(graded.correct_B.mean()),
       "formatted": float(graded.formatted_B.mean()),
-      "lost": len(graded.lost),
+      "lost": sampled.lost,
       "all_wrong": share_of(0.0),
       "all_right": share_of(1.0),
       "entropy": (float(rollouts.entropy_R.sum())

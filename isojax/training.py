@@ -32,6 +32,7 @@ from isojax.components import Setup
 from isojax.ledger import checkpoint, records
 from isojax.sampling import flight
 from isojax.state import State
+from isojax.tasks import grader as grader_lib
 from isojax.tasks import strata as strata_lib
 
 
@@ -129,8 +130,8 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
       rng.stream(e.seed, "eval", step), e.eval, stop,
       expected_P=strata_lib.expected_tokens(
           setup.stratum, "validation", problems)).graded
-  for line in graded.lost:
-    hosts.say(f"evaluation: counted as wrong: {line}")
+  for line in grader_lib.shown(graded.lost):
+    hosts.say(f"evaluation: not judged, counted as wrong: {line}")
   return {"eval_set": f"{setup.stratum.header['stratum']}/validation",
           **evaluate.at_k(graded.correct_B.reshape(-1, k),
                           np.reshape(graded.vote_B, (-1, k)).tolist())}

@@ -199,7 +199,7 @@ def measure(setup: Setup, params, trained, base, *, P: int, N: int,
   e, problems = setup.e, setup.stratum.train[:P]
   prompts = jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
-    rollouts, graded, *_ = rollouts_lib.sample_problems(
+    _, rollouts, graded, *_ = rollouts_lib.sample_problems(
         setup, grader, params, problems, prompts, N, rng.stream(seed, "noise"),
         e.sampler, preemption.Stop())
   reward_PxN = rewards.shaped(

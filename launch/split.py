@@ -256,7 +256,7 @@ def measurement(cfg: Split, policy: components.BasePolicy, grade):
         temperature=cfg.sampler.temperature, top_p=cfg.sampler.top_p,
         ended=lambda items, _: advance(len(items.number_R)))
     graded = grade(problems, rewards.texts(policy.tokenizer, rollouts))
-    for line in graded.lost:
+    for line in grader_lib.shown(graded.lost):
       progress.say(f"counted as wrong: {line}")
     correct_P = (graded.correct_B.reshape(-1, n) == 1).sum(axis=1)
     tokens_P = rollouts.len_R.reshape(-1, n).mean(axis=1)

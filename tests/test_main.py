@@ -97,9 +97,7 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
      r"config.alloc \(there are")])
 def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
-  path.write_text(json.dumps(dict(
-      id=plan_file.row_id(overrides), overrides=overrides, C=9, lr=1.0,
-      expected=None)))
+  path.write_text(plan_file.line(overrides, C=9, lr=1.0, expected=None))
   with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
     main_lib.apply_row(small().lock(), str(path), 0)  # as --config gives it
 

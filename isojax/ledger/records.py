@@ -69,7 +69,9 @@ TRAIN = (
     # Steps between the drawing of a token and its training, over the sampled
     # tokens of this step; 0 without in-flight updates.
     "staleness_mean", "staleness_max",
-    "lost",  # distinct answers not judged in time, counted as wrong
+    # Rollouts whose answer the grader did not judge: charged to C, left out of
+    # their group and of the means below.
+    "lost",
     "all_wrong",  # fraction of groups with only reward 0
     "all_right",  # fraction of groups with only reward 1
     "entropy",  # nats, mean over drawn tokens, of the sampler
@@ -157,15 +159,17 @@ def text_of(kept: list[dict], chain: str = "") -> tuple[bytes, str]:
 
 def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
   """As `sound`, of the content of a ledger."""
-  *lines, _ = content.split(b"\n")  # b"" or a line that a kill has cut
+  *lines, last = content.split(b"\n")
   kept, chain = [], ""
-  for number, line in enumerate(lines, 1):
+  for number, line in enumerate([*lines, last], 1):
     try:
       record = json.loads(line)
       stored, chain = record.pop(CHAIN), _chained(record, chain)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
       stored = None
     if stored is None or stored != chain:
+      if number > len(lines):  # b"" or a line that a kill has cut
+        break
       return kept, (
           f"{path}:{number}: this line was changed, or lines before it were "
           "changed, added or removed: its checksum does not fit; expected the "
@@ -179,7 +183,8 @@ def _sound(path: str, content: bytes) -> tuple[list[dict], str | None]:
 def sound(path: str) -> tuple[list[dict], str | None]:
   """Returns the records before the first damaged line, and what is wrong there.
 
-  An incomplete last line is dropped, and a missing file has no records.
+  An incomplete last line is dropped; it may be without its newline. A missing
+  file has no records.
   Checksums are verified and removed.
   """
   try:

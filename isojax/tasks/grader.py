@@ -1,9 +1,12 @@
 """Grades responses: finds the answer in each text and has the task judge it.
 
 A task whose judge runs other people's code judges in processes with limits on
-wall clock and memory. A process that exceeds a limit is killed and replaced;
-its answer is lost, which is: wrong, and reported. Verdicts depend neither on
-the number of processes nor on the order of answers.
+wall clock and memory. A process that exceeds a limit is killed and replaced,
+with all that it started; its answer is judged once more, after the others. If
+that fails too, the answer is wrong: it is one that the judge cannot read. A
+reward of one's own may have failed itself, so its answer is lost: it has no
+verdict, and neither has an answer that step_seconds did not suffice for.
+Verdicts depend neither on the number of processes nor on the order of answers.
 """
 
 import collections
@@ -16,6 +19,7 @@ import json
 import os
 import pathlib
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -35,7 +39,9 @@ class Graded:
   correct_B: np.ndarray
   formatted_B: np.ndarray  # float64, 1.0 where an answer was found
   vote_B: list[str]  # what maj@k counts, "" is no vote
-  lost: list[str]  # a line for each distinct answer that was not judged
+  judged_B: np.ndarray  # bool, False without a verdict
+  # A line for each distinct answer that was not judged, or by a failure.
+  lost: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +49,8 @@ class GraderConfig:
   name: str  # of the task that judges, a key of tasks.base.TASKS
   answer: str  # where answers are: whole, boxed, hash or tags
   workers: int  # processes that judge; countdown needs none
-  seconds: float  # wall clock for one answer, which is wrong after it
-  step_seconds: float  # for all answers of a step; the rest is then wrong
+  seconds: float  # wall clock for one answer, of which there are two tries
+  step_seconds: float  # for all answers of a step; the rest is then lost
   # FILE.py:FUNCTION of a reward of one's own; "" for the other tasks.
   file: str = ""
 
@@ -72,6 +78,7 @@ class GraderConfig:
           "expected 0 < seconds <= step_seconds, both finite")
 
 
+SHOWN = 5  # lines about answers that were not judged, of a step
 START_SECONDS = 120.0  # for the first processes to import what they need
 
 
@@ -114,7 +121,8 @@ class Pool:
     process = self.workers[place].process
     self.workers[place] = None
     self.selector.unregister(process.stdout)
-    process.kill()
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)  # its session: what it started
     process.stdin.close()
     process.stdout.close()
     return process.wait()
@@ -172,11 +180,25 @@ class Pool:
     self.selector.close()
 
   def judge(self, jobs: list[list], seconds: float) -> list[dict]:
-    """{correct, vote} or {lost: why} for each job within `seconds`."""
+    """{correct, vote, failed: why}, or {lost: why}, for each job.
+
+    Args:
+      jobs: of the processes.
+      seconds: for all of them.
+    """
     cfg, end = self.cfg, time.monotonic() + seconds
     late = f"not judged within step_seconds={cfg.step_seconds}"
     replies = [{"lost": late}] * len(jobs)
-    waiting = collections.deque(range(len(jobs)))
+    waiting, tried = collections.deque(range(len(jobs))), set()
+
+    def fail(job: int, why: str) -> None:
+      """Tries a job once more, after the others."""
+      replies[job] = ({"lost": why} if base.TASKS[cfg.name].read else
+                      {"correct": False, "vote": "", "failed": why})
+      if job not in tried:
+        tried.add(job)
+        waiting.append(job)
+
     for place, worker in enumerate(self.workers):
       if worker is None:
         with contextlib.suppress(OSError):
@@ -193,11 +215,11 @@ class Pool:
         break
       until = min([end, *(worker.deadline for worker in at_work)])
       for place, message in self.receive(until - now):
-        self._take(place, message, replies)
+        self._take(place, message, replies, fail)
       now = min(time.monotonic(), end)
       for place, worker in enumerate(self.workers):
         if worker is not None and now >= worker.deadline:
-          replies[worker.job] = {"lost": f"took longer than {cfg.seconds} s"}
+          fail(worker.job, f"took longer than {cfg.seconds} s")
           self.replace(place)
     for place, worker in enumerate(self.workers):
       if worker is not None and worker.job is not None:
@@ -218,7 +240,8 @@ class Pool:
       worker.job = waiting.popleft()
       worker.deadline = time.monotonic() + self.cfg.seconds
 
-  def _take(self, place: int, message: dict | None, replies: list) -> None:
+  def _take(self, place: int, message: dict | None, replies: list,
+            fail) -> None:
     """Stores what a process wrote; replaces the process if it is no reply."""
     worker = self.workers[place]
     if message is not None and not worker.ready and "ready" in message:
@@ -230,9 +253,9 @@ class Pool:
       # One that cannot start now is started again in the next step.
       code = (self.replace if worker.ready else self.stop)(place)
       if worker.job is not None:
-        replies[worker.job] = {"lost": "used too much memory"
-                               if code == grader_process.OUT_OF_MEMORY else
-                               f"its process died, exit code {code}"}
+        fail(worker.job, "used too much memory"
+             if code == grader_process.OUT_OF_MEMORY else
+             f"its process died, exit code {code}")
 
 
 def with_reward(cfg: GraderConfig, source: dict) -> dict:
@@ -270,10 +293,15 @@ def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
   finally:
     pool.close()
   for answer, reply in zip(answers, replies, strict=True):
-    if "lost" in reply:
+    if why := _why(reply):
       raise InputError(
           f"task.grader.file={cfg.file}: tried on problem {problem.id} and the "
-          f"answer {answer!r:.60}: {reply['lost']}; correct the function")
+          f"answer {answer!r:.60}: {why}; correct the function")
+
+
+def _why(reply: dict) -> str | None:
+  """Why an answer was not judged as it should be."""
+  return next((reply[key] for key in ("lost", "failed") if key in reply), None)
 
 
 @contextlib.contextmanager
@@ -340,10 +368,19 @@ def _grade(cfg: GraderConfig, judge: Callable, problems: list[Problem],
   reply_of = dict(zip(short, replies, strict=True))
   wrong = {"correct": False, "vote": ""}
   reply_B = [reply_of.get(job, wrong) for job in job_B]
-  verdict_B = [wrong if "lost" in reply else reply for reply in reply_B]
+  judged_B = np.array(["lost" not in reply for reply in reply_B], bool)
+  verdict_B = [reply if judged else wrong
+               for reply, judged in zip(reply_B, judged_B, strict=True)]
   return Graded(
       correct_B=np.array([reply["correct"] for reply in verdict_B], np.float64),
       formatted_B=np.array([job is not None for job in job_B], np.float64),
-      vote_B=[reply["vote"] for reply in verdict_B],
-      lost=[f"problem {key}: {reply['lost']}: {answer.strip()[:60]!r}"
-            for (key, answer), reply in reply_of.items() if "lost" in reply])
+      vote_B=[reply["vote"] for reply in verdict_B], judged_B=judged_B,
+      lost=[f"problem {key}: {why}: {answer.strip()[:60]!r}"
+            for (key, answer), reply in reply_of.items()
+            if (why := _why(reply))])
+
+
+def shown(lost: list[str]) -> list[str]:
+  """The first lines of `Graded.lost`, which may have thousands."""
+  more = len(lost) - SHOWN
+  return lost[:SHOWN] + ([f"and {more} more answers"] if more > 0 else [])

@@ -4,10 +4,11 @@
 
 It reads one job a line and writes one reply a line, both JSON. Its first line
 says that it is ready, or why it is not. It ends with its input, so it outlives
-its parent by at most one job, which an alarm of the kernel limits. Imports no
-jax.
+its parent by at most one job, which an alarm of the kernel limits. What it has
+started ends with it. Imports no jax.
 """
 
+import ctypes
 import hashlib
 import json
 import logging
@@ -24,11 +25,13 @@ from isojax.tasks.problem import Problem
 MEMORY = 2 * 2**30  # bytes of address space; sympy itself takes 0.1 of them
 OUT_OF_MEMORY = 3  # exit code
 GRACE = 5.0  # seconds that the parent is given to kill first
+PR_SET_PDEATHSIG = 1  # of prctl
 MAX_VOTE = 500  # characters, so that a reply fits one atomic write to a pipe
 
 
 def _reply(judge, source: dict, job: list) -> dict:
-  """{correct, vote}, or {lost: why} if the judge raises."""
+  """{correct, vote, failed: why}; an answer on which the judge raises is wrong.
+  """
   random.seed(0)  # no verdict depends on what was judged before
   try:
     problem, answer = job
@@ -36,17 +39,37 @@ def _reply(judge, source: dict, job: list) -> dict:
   except MemoryError:
     os._exit(OUT_OF_MEMORY)  # what was cached so far may be incomplete
   except InputError as error:
-    return {"lost": str(error)[:MAX_VOTE]}
+    why = str(error)
   except Exception as error:  # any of the judge's
-    return {"lost": f"{type(error).__name__}: {error}"[:MAX_VOTE]}
+    why = f"{type(error).__name__}: {error}"
+  else:
+    why = None
+  if why is not None:
+    return {"correct": False, "vote": "", "failed": why[:MAX_VOTE]}
   if len(vote) > MAX_VOTE:
     vote = hashlib.sha256(vote.encode("utf-8", "surrogatepass")).hexdigest()
   return {"correct": correct if isinstance(correct, float)
           else bool(correct), "vote": vote}
 
 
+def _watch() -> None:
+  """Starts a process that kills this process' group when this process ends."""
+  if sys.platform != "linux" or os.getpgrp() != os.getpid():
+    return
+  judge, ended = os.getpid(), {signal.SIGUSR1}
+  signal.pthread_sigmask(signal.SIG_BLOCK, ended)
+  if os.fork() == 0:
+    os.closerange(0, 256)  # its pipes are seen to end when the judge does
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    if os.getppid() == judge:
+      signal.sigwait(ended)
+    os.killpg(0, signal.SIGKILL)
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, ended)
+
+
 def main(name: str, seconds: float, source: dict) -> None:
   """Judges until its input ends."""
+  _watch()
   # What libraries print or read must not touch the two pipes.
   jobs, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
   null = os.open(os.devnull, os.O_RDWR)

@@ -1,7 +1,8 @@
 """Strata: problems of one difficulty for one policy, their files and choice.
 
 A stratum file is JSON lines. Line 1 is a header: which stratum of which task,
-how it was made, by which policy, and the hash of the other lines. Each other
+how it was made, by which policy, and hashes of itself and of the other lines.
+Each other
 line is a problem with its split, its count of correct samples (null if none
 were drawn), and the mean tokens of these samples, if they were measured.
 
@@ -46,6 +47,13 @@ def digest(lines: list[str]) -> str:
   return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def sealed(header: dict) -> dict:
+  """A header with a hash of its other fields."""
+  rest = {name: value for name, value in header.items()
+          if name != "header_sha256"}
+  return rest | {"header_sha256": digest([json.dumps(rest, sort_keys=True)])}
+
+
 def write(path: str, header: dict, rows: list[dict]) -> None:
   """Writes rows of {split, id, question, answer, correct} under a header.
 
@@ -54,7 +62,7 @@ def write(path: str, header: dict, rows: list[dict]) -> None:
   lines = [json.dumps(row) for row in rows]
   counts = {split: sum(row["split"] == split for row in rows)
             for split in SPLITS}
-  head = header | counts | {"sha256": digest(lines)}
+  head = sealed(header | counts | {"sha256": digest(lines)})
   # Renamed when complete: several shards may find that they are the last.
   partial = pathlib.Path(f"{path}.{os.getpid()}.partial")
   partial.write_text(
@@ -76,6 +84,8 @@ def read(path: str) -> Stratum:
     head, *lines = text.removesuffix("\n").split("\n")
     where = f"{path}:1"
     header = json.loads(head)
+    if header != sealed(header):
+      raise InputError("the hash of the header is another one: it was edited")
     if header["sha256"] != digest(lines):
       raise InputError(f"the content hash is {digest(lines)[:12]}, expected "
                        f"{header['sha256'][:12]} of the header: the file was "

@@ -80,8 +80,7 @@ def plan(runs: list[Planned], config) -> str:
     with merged.unlocked():
       merged.update(values)
     optimizer, alloc = merged.recipe.optimizer, merged.alloc
-    lines.append(json.dumps({
-        "id": plan_file.row_id(values), "overrides": values, "C": alloc.C,
-        "lr": sqrt_lr(optimizer.base_lr, optimizer.base_batch,
-                      alloc.Bp * run.n), "expected": None}) + "\n")
+    lines.append(plan_file.line(
+        values, C=alloc.C, expected=None, lr=sqrt_lr(
+            optimizer.base_lr, optimizer.base_batch, alloc.Bp * run.n)))
   return "".join(lines)

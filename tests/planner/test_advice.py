@@ -275,9 +275,12 @@ def test_a_plan_goes_there_and_back():
   row = plan_file.read_row(lines, 3, path="p")
   assert row["overrides"] == {"seed": 4, "alloc": {"Bp": 3, "n": 7, "M": 4}}
   assert row["lr"] == rows[3].lr
-  edited = [lines[3].replace('"n": 7', '"n": 8')]
-  with pytest.raises(InputError, match="p:1: its id .* was it edited.*write"):
-    plan_file.read_row(edited, 0, path="p")
+  for old, new in (('"n": 7', '"n": 8'), ('"C": 84', '"C": 85'),
+                   ('"expected": null', '"expected": {}'),
+                   (f'"lr": {rows[3].lr}', '"lr": 0.5')):
+    assert old in lines[3]
+    with pytest.raises(InputError, match="p:1: its id .* was it edited.*write"):
+      plan_file.read_row([lines[3].replace(old, new)], 0, path="p")
   ids = [json.loads(line)["id"] for line in lines]
   assert len(set(ids)) == 4
   assert ids == [json.loads(x)["id"] for x in plan_file.text(rows).splitlines()]

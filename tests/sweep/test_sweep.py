@@ -59,15 +59,15 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   bad = []
   for overrides in ({"alloc": {"p": 3}}, {"seed": "x"},
                     {"alloc": {"Bp": 8, "n": 4, "C": 1}}):
-    bad.append(json.dumps(row | {"overrides": overrides,
-                                 "id": plan_file.row_id(overrides)}))
+    row["overrides"] = overrides
+    bad.append(json.dumps(row | {"id": plan_file.row_id(row)}))
   bad.append(json.dumps(row | {"id": "0123456789ab"}))
   runs, wrong = runs_of(
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
   assert [run.source for run in runs] == [f"{tmp_path}/plan.jsonl:6"]
   for number, (text, message) in enumerate(zip(wrong, (
       "config.alloc.p: no such key", "config.seed='x': Could not override",
-      "is less than the rollouts of one step", "is of other overrides",
+      "is less than the rollouts of one step", "is of another row",
       "not a row of a plan"), strict=True), 1):
     assert text.startswith(f"{tmp_path}/plan.jsonl:{number}: "), text
     assert message in text
@@ -299,8 +299,8 @@ def launch(*words, **more):
 def test_a_plan_is_run_with_a_bad_row_left_out(tmp_path):
   """A real run, and a row that no config can take."""
   good, bad = rows((4, 2), C=8, seeds=(5,)), {"alloc": {"nn": 3}}
-  (tmp_path / "plan.jsonl").write_text(good + json.dumps(
-      json.loads(good) | {"overrides": bad, "id": plan_file.row_id(bad)}))
+  (tmp_path / "plan.jsonl").write_text(
+      good + plan_file.line(bad, C=8, lr=1.0, expected=None))
   words = [f"--plan={tmp_path}/plan.jsonl", "--config=configs/hard.py",
            f"--root={tmp_path}/root", "--config.eval.k=1",
            "--config.sampler.slots=8",

@@ -104,6 +104,7 @@ def test_a_hanging_answer_is_wrong_and_its_worker_replaced():
     assert graded.vote_B == ["", "", "7", "6"]
     (told,) = graded.lost  # once: the two answers are one
     assert told.startswith("problem 8: took longer than 2.0 s: '((10^")
+    assert graded.judged_B.all()  # it is the answer's own doing
     assert not children() & first
   assert children() == before  # no zombies
 
@@ -116,7 +117,9 @@ def test_a_step_never_waits_longer():
     graded = grade(problems, texts)
     assert time.monotonic() - start < 30.0  # 40 answers would take 40
     assert len(graded.lost) == 40 and not graded.correct_B.any()
-    assert any("step_seconds=3.0" in line for line in graded.lost)
+    late = ["step_seconds=3.0" in line for line in graded.lost]
+    assert any(late) and graded.judged_B.tolist() == [not x for x in late]
+    assert grader.shown(graded.lost)[5:] == ["and 35 more answers"]
 
 
 def test_a_dead_worker_is_replaced():
@@ -175,7 +178,8 @@ def test_worker_protocol():
       '[[1, "", "7"], "7.0"]', '[[1, "", "7"], 7]')
   assert ready.startswith('{"ready": ') and code == 0
   assert right == '{"correct": true, "vote": "7"}'
-  assert lost.startswith('{"lost": "AttributeError')
+  assert lost.startswith(
+      '{"correct": false, "vote": "", "failed": "AttributeError')
 
 
 def test_worker_is_without_jax():

@@ -1,17 +1,22 @@
 """A reward of one's own: what it gets, what it may return, what goes wrong."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from configs import hard
 from isojax import components, evaluate
+from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
 from isojax.errors import InputError
 from isojax.frontier import read as rows_lib
 from isojax.frontier import study as study_lib
 from isojax.tasks import grader, python_reward
 from isojax.tasks.problem import Problem
-from tests import few
+from tests import few, short_runs
+from tests.tasks import test_grader
 
 PROBLEM = Problem(5, "3 8=24", "3*8")
 GRADED = """
@@ -66,6 +71,90 @@ def test_what_a_function_may_not_return(value):
                        "text": f"f = lambda q, a, p: {value}"}}
   with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
     python_reward.judge(PROBLEM, "x", source)
+
+
+FAILS = """
+import os, pathlib, signal, subprocess
+
+def score(question, answer, problem):
+  seen = pathlib.Path(__file__).parent / answer
+  first = not seen.exists()
+  seen.write_text("")
+  if answer == "stopped" or (answer == "once" and first):
+    os.kill(os.getpid(), signal.SIGSTOP)
+  if answer == "died":
+    os._exit(7)
+  if answer == "forks":
+    child = subprocess.Popen(["sleep", "600"])
+    seen.write_text(str(child.pid))
+  return answer != "wrong" and 1 / (answer != "raises")
+"""
+
+
+def test_a_reward_that_fails_is_tried_again_and_then_no_verdict(tmp_path):
+  cfg = config(tmp_path / "r.py", FAILS, answer="whole", seconds=1.0)
+  answers = ["stopped", "once", "died", "raises", "wrong", "right"]
+  with grader.opened(cfg, {}) as grade:
+    graded = grade([PROBLEM], answers)
+  assert graded.judged_B.tolist() == [False, True, False, True, True, True]
+  assert graded.correct_B.tolist() == [0, 1, 0, 0, 0, 1]
+  assert [line.split(": ")[1] for line in graded.lost] == [
+      "took longer than 1.0 s", "its process died, exit code 7",
+      f"{tmp_path}/r.py:15"]
+
+
+KILLED = r"""
+import os, signal, sys
+from tests.tasks import test_python_reward as tests
+from isojax.tasks import grader
+cfg = grader.GraderConfig("python", "whole", 1, 5.0, 60.0, f"{sys.argv[1]}:score")
+with grader.opened(cfg, {}) as grade:
+  grade([tests.PROBLEM], ["forks"])
+  os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_reward_starts_ends_with_the_run(tmp_path, killed):
+  path = tmp_path / "r.py"
+  cfg = config(path, FAILS, answer="whole")
+  if killed:
+    subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+  else:
+    with grader.opened(cfg, {}) as grade:
+      grade([PROBLEM], ["forks"])
+  assert test_grader.gone([int((tmp_path / "forks").read_text())])
+
+
+def test_rollouts_without_a_verdict_are_left_out_and_charged(tmp_path):
+  """About a third of the answers kill the reward's process."""
+  path = tmp_path / "r.py"
+  path.write_text("""
+import os, zlib
+
+def score(question, answer, problem):
+  code = zlib.crc32(answer.encode()) % 3 if answer != problem["answer"] else 1
+  return os._exit(7) if code == 0 and answer != "?" else max(code - 1, 0)
+""")
+  config = short_runs.config("in_flight")
+  config.alloc.C = 72
+  config.task.grader.update(name="python", file=f"{path}:score", workers=1)
+  train = [r for r in short_runs.train(config, tmp_path / "run").records
+           if r["kind"] == "train"]
+  assert [r["rollouts"] for r in train] == [24, 48, 72]
+  for r in train:
+    assert 0 < r["lost"] < 24
+    judged = 24 - r["lost"]
+    assert r["reward"] * judged == pytest.approx(round(r["reward"] * judged))
+    assert 0 < r["selected"] <= judged
+
+
+def test_a_step_without_a_verdict_ends_the_run(tmp_path):
+  none = rollouts_lib.Sampled(np.array([2]), None, grader.Graded(
+      np.zeros(2), np.ones(2), ["", ""], np.zeros(2, bool), ["problem 1: why"]),
+                              0.0, 0)
+  with pytest.raises(InputError, match="judged none of 2 .* problem 1: why"):
+    rollouts_lib.judged(none)
 
 
 @pytest.mark.parametrize("text, told", [

@@ -31,8 +31,8 @@ def test_mean_tokens_of_problems(tmp_path):
 def written(path, rows, header=HEADER) -> None:
   """A file whose hash is right, whatever its rows are."""
   lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-  path.write_text("\n".join([json.dumps(
-      header | {"sha256": strata_lib.digest(lines)}), *lines]) + "\n",
+  header = strata_lib.sealed(header | {"sha256": strata_lib.digest(lines)})
+  path.write_text("\n".join([json.dumps(header), *lines]) + "\n",
                   encoding="utf-8")
 
 
@@ -63,6 +63,11 @@ def test_a_wrong_row_is_named(tmp_path, change, found):
      ":1: not a stratum file"),
     (HEADER, ROWS, lambda text: text.replace("1+2+3", "3+2+1", 1),
      "the file was cut or edited"),
+    (HEADER, ROWS, lambda text: text.replace('"model_sha256": "0"',
+                                             '"model_sha256": "1"'),
+     ":1: the hash of the header is another one: it was edited"),
+    (HEADER, ROWS, lambda text: text.replace('"header_sha256"', '"hash"'),
+     ":1: the hash of the header"),
     (HEADER | {"task": "maths"}, ROWS, str,
      ":1: task='maths': expected one of countdown"),
     (HEADER, ROWS[:2], str, "the validation split is empty")])
