@@ -17,6 +17,7 @@ import typing
 from isojax.symptoms import (
   column,
   EARLY,
+  EVAL_FALL,
   Evaluation,
   History,
   standard_error,
@@ -30,7 +31,6 @@ ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 # Standard errors of the best 20 steps: the best and the worst of thousands of
 # windows differ by 6 by chance.
 SURE = 8.0
-EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
 BLOW_UP = 3.0  # multiple of its first entropy; the study stays below 1.1
 # Of a whole log.
@@ -282,7 +282,8 @@ RULES = (
          "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
          waste=lambda x: 0.0),
     Rule("flat", History, "reward",
-         lambda x: not x.learned and len(x.train) >= 2 * STEPS,
+         lambda x: not x.learned and len(x.train) >= 2 * STEPS and (
+             not x.gained),
          "the training reward did not rise: {x.told_change}",
          "if nothing above explains it, raise {o.lr}, or {o.Bp} for less "
          "noise, or take easier {o.problems}", "a 5 % test with power 80 %",

@@ -8,10 +8,12 @@ import dataclasses
 import functools
 import itertools
 import math
+import statistics
 
 STEPS = 20  # steps whose records are averaged
 # Fewer steps are enough to see that there is no signal, if they are long.
 EARLY, EARLY_ROLLOUTS = 5, 1000
+EVAL_FALL = 0.75  # fraction of its best evaluation that is left of a collapse
 EVAL_SURE = 4.0  # standard errors over problems of a fall of an evaluation
 # Standard errors by which the training reward of an overfit run rises. In the
 # study, evaluations that fall for a moment reach 3, overfit runs exceed 6.
@@ -330,12 +332,23 @@ class History:
 
   @property
   def surely_dropped(self) -> bool:
-    """By more than 4 deviations of successive evaluations."""
-    moves = sorted(abs(b["avg"] - a["avg"])
-                   for a, b in itertools.pairwise(self.avg))
-    return self.dropped and len(moves) >= EARLY - 1 and (
-        self.best["avg"] - self.avg[-1]["avg"]
-        > EVAL_SURE * 1.48 * moves[len(moves) // 2])
+    """By more than EVAL_SURE deviations of the moves about their median.
+
+    Or if the last three are below EVAL_FALL of the best.
+    """
+    moves = [b["avg"] - a["avg"] for a, b in itertools.pairwise(self.avg)]
+    if not self.dropped or len(moves) < EARLY - 1:
+      return False
+    if all(0 <= e["avg"] < EVAL_FALL * self.best["avg"] for e in self.avg[-3:]):
+      return True
+    noise = statistics.median(abs(m - statistics.median(moves)) for m in moves)
+    return self.best["avg"] - self.avg[-1]["avg"] > EVAL_SURE * 1.48 * noise
+
+  @property
+  def gained(self) -> bool:
+    """Whether the evaluation is well above the first one."""
+    return bool(self.avg) and self.avg[-1]["avg"] - self.avg[0]["avg"] > (
+        2 * DROP * abs(self.avg[0]["avg"]))
 
   @property
   def fell(self) -> str:
