@@ -382,12 +382,10 @@ def test_an_identified_law(law, tmp_path):
 
 def test_logs_of_another_trainer_and_why_there_is_no_law():
   path = "isojax/assets/logs/tinker_metrics.jsonl"
-  with pytest.raises(isojax.InputError, match=(
-      r"no evaluations; .* noisier one, of the training problems: "
-      r"--columns=avg=env/all/correct or")):
+  with pytest.raises(isojax.InputError, match=r"no n \(rollouts per problem\)"):
     isojax.read(path)
-  logs = isojax.read(path, fixed={"n": 8, "Bp": 4},
-                     columns={"avg": "env/all/correct"})
+  logs = isojax.read(path, fixed={"n": 8, "Bp": 4})
+  assert "noisier than an evaluation" in repr(logs)
   frame = logs.to_pandas()
   assert list(frame.columns) == ["run_id", "seed", "Bp", "n", "step", "C",
                                  "reward", "where"]

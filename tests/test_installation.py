@@ -89,7 +89,7 @@ def test_the_loop_from_another_folder(wheel):
   assert noted["config"]["model"]["path"] == "isojax/assets/countdown-tiny"
   done = wheel("-c", "import isojax; print(len(isojax.sample('runs/mine', "
                "'8 3 8 3=24:', n=4)), isojax.fit(isojax.read("
-               "'runs/*/records.jsonl')).identified)")
+               "'runs/*/records.jsonl'), draws=100).identified)")
   assert done.stdout == "4 False\n", done.stderr
 
 
