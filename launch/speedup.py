@@ -12,7 +12,8 @@ trainer; runs of one Bp, n and m form one recipe.
 from absl import flags
 
 from isojax import cli
-from isojax.frontier import comparison
+from isojax.frontier import speedup
+from isojax.frontier.study import Selection
 from launch import record_flags
 
 flags.adopt_module_key_flags(record_flags)
@@ -24,13 +25,13 @@ _RECORDS = flags.DEFINE_list(
     "records", None, "Files or patterns of the other runs, separated by "
     "commas; each is split into recipes by Bp, n and m.", required=True)
 _AXIS = flags.DEFINE_string(
-    "axis", comparison.Question.axis, "Compute: device_seconds, rollouts, "
+    "axis", "device_seconds", "Compute: device_seconds, rollouts, "
     "sampled_tokens, trained_tokens, updates, or any column.")
 _SHARE = flags.DEFINE_float(
-    "share", comparison.Question.share, "Threshold as a share of the "
+    "share", speedup.SHARE, "Threshold as a share of the "
     "baseline's highest mean reward.", lower_bound=0.01, upper_bound=1.0)
 _DRAWS = flags.DEFINE_integer(
-    "draws", comparison.Question.draws, "Bootstrap draws.", lower_bound=100)
+    "draws", speedup.Question.draws, "Bootstrap draws.", lower_bound=100)
 _OUT = flags.DEFINE_string(
     "out", None, "Folder for speedup.json and the figure; default: none.")
 
@@ -41,15 +42,15 @@ def read(patterns: list[str], flag: str):
 
 
 def main(_) -> None:
-  found = comparison.compared(comparison.Question(
+  document, text = speedup.compared(speedup.Question(
       baseline=tuple(_BASELINE.value), records=tuple(_RECORDS.value), read=read,
-      metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
-      eval_set=record_flags.EVAL_SET.value, axis=_AXIS.value,
-      share=_SHARE.value, draws=_DRAWS.value))
-  print(found.text)
+      share=_SHARE.value, draws=_DRAWS.value, selection=Selection(
+          metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
+          eval_set=record_flags.EVAL_SET.value, axis=_AXIS.value)))
+  print(text)
   if _OUT.value is not None:
     record_flags.writable(_OUT.value)
-    print("wrote " + comparison.save(found.document, _OUT.value))
+    print("wrote " + speedup.save(document, _OUT.value))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ from isojax import own_file
 from isojax.api import figures, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
-from isojax.frontier import comparison, report
 from isojax.frontier import read as read_lib
+from isojax.frontier import report
+from isojax.frontier import speedup as speedup_lib
+from isojax.frontier.study import Selection
 
-_QUESTION = comparison.Question
+_QUESTION = speedup_lib.Question
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Speedup:
     folder = os.fspath(folder)
     try:
       os.makedirs(folder, exist_ok=True)
-      comparison.save(self.document, folder)
+      speedup_lib.save(self.document, folder)
     except OSError as error:
       raise InputError(f"folder={folder}: cannot be written ({error}); choose "
                        "another") from error
@@ -61,7 +63,7 @@ def _paths(files) -> tuple[str, ...]:
 
 @unchained
 def speedup(baseline: Path | list | tuple,
-            records: Path | list | tuple, *, axis: str = _QUESTION.axis,
+            records: Path | list | tuple, *, axis: str = "device_seconds",
             share: float = _QUESTION.share, draws: int = _QUESTION.draws,
             metric: str = "avg", at_k: int | None = None,
             eval_set: str | None = None, format: str | None = None,
@@ -95,9 +97,8 @@ def speedup(baseline: Path | list | tuple,
     raise InputError(f"draws={draws}, share={share}: expected at least 100, "
                      "and a number from 0.01 to 1")
   reading = studies.reading(format, columns, fixed, scale, from_path, axis)
-  found = comparison.compared(_QUESTION(
+  return Speedup(*speedup_lib.compared(_QUESTION(
       baseline=_paths(baseline), records=_paths(records),
       read=lambda patterns, flag: read_lib.read(patterns, reading, flag=flag),
-      metric=metric, at_k=at_k, eval_set=eval_set, axis=axis, share=share,
-      draws=draws))
-  return Speedup(found.document, found.text)
+      selection=Selection(axis, metric, at_k, eval_set), share=share,
+      draws=draws)))

@@ -4,25 +4,29 @@ The threshold T is 0.99 times the highest mean reward of the baseline after the
 start. The time of a recipe is the first evaluation after the start at which its
 mean reward is at least T. The speed-up is the baseline's time over the other's
 (PODS, arXiv 2504.13818, scripts of its repository). "Time" stands for any
-compute axis. Intervals come from a bootstrap over runs.
+compute axis. Intervals come from a bootstrap over runs. `compared` does this
+for the runs of log files.
 """
 
+import collections
+from collections.abc import Callable
 import dataclasses
+import importlib.util
+import json
+import os
 
 import numpy as np
 
 from isojax.errors import InputError
-from isojax.frontier import bootstrap
-from isojax.frontier.study import Run
+from isojax.format import aligned, many, number, rate
+from isojax.frontier import bootstrap, collapse
+from isojax.frontier.fields import Row
+from isojax.frontier.study import from_rows, Run, Selection
+from isojax.ledger import records
 
 SHARE = 0.99  # of the baseline's highest mean: PODS's
 QUANTILES = (0.025, 0.5, 0.975)
-# How the runs of an arm share their points.
-POINTS = {
-    "axis": "all runs are evaluated at the same compute",
-    "steps": "means of runs at the same step, in reward and in compute",
-    "interpolated": "runs are evaluated at different steps: each run is "
-                    "interpolated linearly at the evaluations of all"}
+FEW = 5  # runs; of fewer, the interval is too narrow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,9 @@ class Arm:
   name: str
   x_SxE: np.ndarray  # compute, increasing along E
   reward_SxE: np.ndarray
-  points: str  # key of POINTS
+  # Where all runs have evaluations: at the same compute ("axis"), at the same
+  # step, with means of reward and compute ("steps"), or else "interpolated".
+  points: str
 
   @property
   def x_E(self) -> np.ndarray:
@@ -74,12 +80,6 @@ class Speedup:
     return "slower" if high < 1 else "not resolved"
 
 
-def _shared(keys: list[np.ndarray]) -> np.ndarray | None:
-  """The keys of the shortest run, or None if another lacks one."""
-  shortest = min(keys, key=len)
-  return shortest if all(np.isin(shortest, key).all() for key in keys) else None
-
-
 def arm(name: str, runs: list[Run]) -> Arm:
   """The runs of one recipe at common points.
 
@@ -92,8 +92,8 @@ def arm(name: str, runs: list[Run]) -> Arm:
   """
   for points, keys in (("axis", [r.C_E for r in runs]),  # noqa: B007
                        ("steps", [r.step_E for r in runs])):
-    at = _shared(keys)
-    if at is not None:
+    at = min(keys, key=len)
+    if all(np.isin(at, key).all() for key in keys):
       rows = [np.searchsorted(key, at) for key in keys]
       x_SxE = np.stack([r.C_E[i] for r, i in zip(runs, rows)])
       reward_SxE = np.stack([r.reward_E[i] for r, i in zip(runs, rows)])
@@ -183,3 +183,226 @@ def speedup(baseline: Arm, other: Arm, *, share: float, draws: int,
           if few else "no resample reaches the threshold"),
       highest=float(other.reward_E[other.x_E > 0].max()),
       end=float(other.x_E[-1]))
+
+
+# ---- Recipes in files
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+  """Which runs are compared, and how."""
+
+  baseline: tuple[str, ...]  # files or patterns of runs of one Bp, n and m
+  records: tuple[str, ...]  # of the others; each is split into recipes
+  read: Callable  # (patterns, flag) -> (rows, notes)
+  selection: Selection
+  share: float = SHARE  # of the baseline's highest mean reward
+  draws: int = 4000  # of the bootstrap
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+  """The runs of one Bp, n and m, or of one schedule of them."""
+
+  sizes: tuple[int, str]  # Bp, n/m
+  metric: str
+  eval_set: str
+  model: str
+  arm: Arm
+  files: set[str]
+
+
+def _sizes_of(rows: list[Row]) -> tuple[int, str]:
+  """(Bp, n/m) of a run; logs without m are of m = n.
+
+  A run with a schedule has several n; its rows get the first n and m, as the
+  study requires one of each.
+  """
+  fields = [row.fields for row in rows]
+  n = [f["n"] for f in fields]
+  m = [f["n"] if f.get("m") is None else f["m"] for f in fields]
+  for f in fields:
+    f["n"], f["m"] = n[0], m[0]
+  ranges = (f"{min(x)}..{max(x)}" if len(set(x)) > 1 else str(x[0])
+            for x in (n, m))
+  return fields[0]["Bp"], "/".join(ranges)
+
+
+def _by_sizes(q: Question, pattern: str, flag: str, notes: list[str]) -> dict:
+  """(Bp, n/m) -> its rows in the files of a pattern."""
+  rows, told = q.read([pattern], flag)
+  notes += told
+  runs, out = collections.defaultdict(list), collections.defaultdict(list)
+  for row in rows:
+    # records have steps and updates
+    row.fields["updates_made"] = row.fields.get("updates", row.fields["step"])
+    runs[row.fields["run_id"], row.where.rsplit(":", 1)[0]].append(row)
+  for run in runs.values():
+    out[_sizes_of(run)] += run
+  return out
+
+
+def _name(sizes: tuple[int, str]) -> str:
+  return "Bp={}, n/m={}".format(*sizes)
+
+
+def _files(rows: list[Row]) -> set[str]:
+  return {os.path.realpath(row.where.rsplit(":", 1)[0]) for row in rows}
+
+
+def _recipe(q: Question, name: str, sizes, rows: list[Row],
+            notes: list[str]) -> _Recipe:
+  """A recipe of its rows; InputError names it."""
+  selection = q.selection
+  if selection.axis == "updates":
+    selection = dataclasses.replace(selection, axis="updates_made")
+  try:
+    study, told = from_rows(rows, selection)
+  except InputError as error:
+    raise InputError(f"{name}: {error}") from error
+  notes += told + [
+      f"warning: {fall.what}" for fall in collapse.applied(study, "keep")[1]]
+  return _Recipe(sizes, study.metric, study.eval_set, study.model,
+                 arm(name, list(study.runs)), _files(rows))
+
+
+def _baseline(q: Question, notes: list[str]) -> _Recipe:
+  merged = collections.defaultdict(list)
+  for pattern in q.baseline:
+    for sizes, rows in _by_sizes(q, pattern, "baseline", notes).items():
+      merged[sizes] += rows
+  if len(merged) != 1:
+    raise InputError(
+        f"--baseline={','.join(q.baseline)}: runs of several recipes, "
+        f"{'; '.join(map(_name, sorted(merged)))}; expected one Bp, n and m: "
+        "give only its files")
+  (sizes, rows), = merged.items()
+  return _recipe(q, f"baseline {_name(sizes)}", sizes, rows, notes)
+
+
+def _others(q: Question, baseline: _Recipe, notes: list[str]) -> list[_Recipe]:
+  """Each recipe in the records but the baseline."""
+  groups = []
+  for pattern in q.records:
+    for sizes, rows in sorted(_by_sizes(q, pattern, "records", notes).items()):
+      if _files(rows) <= baseline.files:
+        notes.append(f"{_name(sizes)} of {pattern} is the baseline; left out")
+      else:
+        groups.append((sizes, pattern, rows))
+  if not groups:
+    raise InputError(f"--records={','.join(q.records)}: only the runs of "
+                     "--baseline; give the runs of another recipe")
+  known = [sizes for sizes, _, _ in groups]
+  out = [_recipe(q, _name(sizes) + f", {pattern}" * (known.count(sizes) > 1),
+                 sizes, rows, notes) for sizes, pattern, rows in groups]
+  for other in out:
+    for name in ("eval_set", "model", "metric"):
+      mine, theirs = getattr(other, name), getattr(baseline, name)
+      if mine != theirs:
+        raise InputError(
+            f"{other.arm.name}: {name} is {mine}, that of the baseline is "
+            f"{theirs}; expected the same: compare runs of one model by one "
+            "evaluation")
+  return out
+
+
+def _times(ratio: float) -> str:
+  return f"{ratio:.2f}x"
+
+
+def table(found: list[Speedup]) -> str:
+  """One line for each arm."""
+  lines = [["recipe", "runs", "reaches T at", "speed-up", "2.5%", "50%",
+            "97.5%", "never", "by the grid", "verdict"]]
+  for s in found:
+    lines.append([
+        s.name, str(s.runs), "never" if s.time is None else number(s.time),
+        "never" if s.ratio is None else _times(s.ratio),
+        *(map(_times, s.interval) if s.interval else "---"),
+        "-" if s.never is None else f"{s.never:.1%}",
+        "-" if s.between is None else f"{_times(s.between[0])} to " + (
+            "inf" if s.between[1] is None else _times(s.between[1])),
+        s.verdict])
+  return aligned(lines)
+
+
+def cautions(baseline: Arm, T: float, time: float,
+             found: list[Speedup]):
+  """Yields what limits the numbers of the table."""
+  if baseline.x_E[0] == 0 and baseline.reward_E[0] >= T:
+    yield ("the baseline's mean reward at the start is at or above T: the "
+           "baseline does not improve, so the speed-up says nothing")
+  for s in found:
+    if s.ratio is None:
+      yield (f"{s.name} never reaches T: its highest mean reward is "
+             f"{rate(s.highest)}, up to {number(s.end)}"
+             + (f"; it ends before the baseline reaches T, at {number(time)}"
+                if s.end < time else
+                f", so its speed-up is below {_times(time / s.end)}"))
+    elif s.never and s.never >= QUANTILES[0]:
+      yield (f"{s.name}: {s.never:.0%} of the resamples never reach T; the "
+             "percentiles are of the others, so the lower end is never")
+  for why in dict.fromkeys(s.no_interval for s in found if s.no_interval):
+    alike = [s.name for s in found if s.no_interval == why]
+    yield f"no interval, because {why}: {'; '.join(alike)}"
+  fewest = min([len(baseline.x_SxE), *(s.runs for s in found)])
+  if 1 < fewest < FEW:
+    yield (f"{many(fewest, 'run')} of a recipe: with fewer than {FEW} the "
+           "interval is too narrow")
+
+
+def _curve(arm_: Arm) -> dict:
+  return {"name": arm_.name, "points": arm_.points, "x": arm_.x_E.tolist(),
+          "reward": arm_.reward_E.tolist(), "x_of_runs": arm_.x_SxE.tolist(),
+          "reward_of_runs": arm_.reward_SxE.tolist()}
+
+
+def _row(recipe: _Recipe, found: Speedup) -> dict:
+  """A recipe in speedup.json; n and m are null if a schedule changes them."""
+  n, m = (int(x) if x.isdecimal() else None
+          for x in recipe.sizes[1].split("/"))
+  return {"Bp": recipe.sizes[0], "n": n, "m": m, **_curve(recipe.arm),
+          **dataclasses.asdict(found), "verdict": found.verdict}
+
+
+def save(found: dict, out: str) -> str:
+  """Writes speedup.json and the figure into a folder; returns what it wrote."""
+  path = os.path.join(out, "speedup.json")
+  records.replace(path, json.dumps(found, allow_nan=False).encode())
+  if not importlib.util.find_spec("matplotlib"):
+    return f"{path}; the figure needs pip install -e '.[plot]'"
+  from isojax.frontier import plots  # needs matplotlib
+  figures = plots.write(plots.speedup(found), out, "speedup")
+  return f"{path} and {', '.join(figures)}"
+
+
+def compared(q: Question) -> tuple[dict, str]:
+  """The speed-ups over the baseline: content of speedup.json, and its text.
+
+  Raises:
+    InputError: no such file, runs of several models or evaluations, or a
+      baseline of several recipes.
+  """
+  notes = []
+  base = _baseline(q, notes)
+  others = _others(q, base, notes)
+  T, time = baseline_time(base.arm, share=q.share)
+  found = [speedup(base.arm, other.arm, share=q.share, draws=q.draws, seed=0)
+           for other in others]
+  notes += [f"caution: {text}"
+            for text in cautions(base.arm, T, time, found)]
+  notes += [f"{recipe.arm.name}: runs are evaluated at different steps: each "
+            "run is interpolated linearly at the evaluations of all"
+            for recipe in (base, *others)
+            if recipe.arm.points == "interpolated"]
+  axis = q.selection.axis
+  unit = axis.replace("_", " ")
+  text = (f"T = {T:.4f}, {q.share:g} of the highest mean {base.metric} "
+          f"of {base.arm.name} ({many(len(base.arm.x_SxE), 'run')}), which "
+          f"reaches T at {number(time)} {unit}; times in {unit}")
+  document = {
+      "axis": axis, "metric": q.selection.metric, "share": q.share,
+      "threshold": T, "baseline": _curve(base.arm) | {"time": time},
+      "arms": list(map(_row, others, found)), "notes": notes}
+  return document, "\n".join(
+      [text, table(found), *(f"  {note}" for note in dict.fromkeys(notes))])

@@ -118,10 +118,10 @@ class Selection:
 
   axis: str
   metric: str  # avg, best or worst
-  at_k: int | None  # of best@k and worst@k; None: all stored samples
-  eval_set: str | None
-  Bp: int | None  # only runs with this Bp
-  B: int | None  # only runs with this Bp * n
+  at_k: int | None = None  # of best@k and worst@k; None: all stored samples
+  eval_set: str | None = None
+  Bp: int | None = None  # only runs with this Bp
+  B: int | None = None  # only runs with this Bp * n
   only: str | None = None  # only runs with this name; may have wildcards
 
   def __post_init__(self):

@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from isojax.errors import InputError
-from isojax.frontier import comparison, fields, read
+from isojax.frontier import fields, read, speedup
+from isojax.frontier.study import Selection
 from tests import command
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
@@ -86,10 +87,10 @@ def runs(tmp_path):
 def ask(folder, baseline="base*", records="*", axis="device_seconds"):
   """The comparison of the runs in a folder, without starting Python."""
   how = fields.Reading(axis=axis)
-  return comparison.compared(comparison.Question(
+  return speedup.compared(speedup.Question(
       baseline=(f"{folder}/{baseline}/records.jsonl",),
-      records=(f"{folder}/{records}/records.jsonl",), axis=axis, draws=100,
-      metric="avg", at_k=None, eval_set=None,
+      records=(f"{folder}/{records}/records.jsonl",), draws=100,
+      selection=Selection(axis, "avg"),
       read=lambda patterns, flag: read.read(patterns, how, flag=flag)))
 
 
@@ -97,7 +98,7 @@ def ask(folder, baseline="base*", records="*", axis="device_seconds"):
     ("device_seconds", "52.5", "3.00x"), ("rollouts", "160", "1.50x"),
     ("updates", "40", "3.00x")])
 def test_axes_of_records(runs, axis, time, ratio):
-  out = ask(runs, axis=axis).text
+  out = ask(runs, axis=axis)[1]
   line, = (line for line in out.splitlines() if "n/m=8/4 " in line)
   assert line.split()[2:5] == ["2", time, ratio], line
   assert line.split()[-1] == "faster"
@@ -111,9 +112,9 @@ def test_a_schedule_of_n_is_one_recipe(runs):
   *first, last = path.read_text().splitlines()
   path.write_text("\n".join(first) + "\n" + last.replace(
       '"n": 4', '"n": 8').replace('"m": 4', '"m": 8') + "\n")
-  found = ask(runs, records="grow*")
-  assert "n/m=4..8/4..8" in found.text
-  arm, = found.document["arms"]
+  document, text = ask(runs, records="grow*")
+  assert "n/m=4..8/4..8" in text
+  arm, = document["arms"]
   assert (arm["Bp"], arm["n"], arm["m"]) == (2, None, None)
 
 
