@@ -6,8 +6,8 @@ p (1 - p)^2. The paper takes p from the last epoch; here the utility is its mean
 under a Beta posterior of p, of the stratum's pass counts and of all rollouts so
 far, which fade by 1 % a step. Every step still costs exactly Bp n rollouts.
 
-Expect more informative groups (1 - all_wrong - all_right in the records, beside
-informative_expected), and a smaller gain in avg@8, if any: docs/allocation.md.
+Expect 2 % more informative groups (1 - all_wrong - all_right in the records,
+beside informative_expected); what avg@8 gains is not known: docs/allocation.md.
 
   python -m isojax.main --config=configs/knapsack.py
 """

@@ -3,6 +3,7 @@
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
+allocation, which has not been run, compares the rules of alloc.rule at equal C;
 and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses are in
 docs/study/registered.json and whose strata configs/split_study.py makes.
 docs/study/appendix.md has the rules that were fixed before the runs.
@@ -10,7 +11,7 @@ docs/study/appendix.md has the rules that were fixed before the runs.
 Parts with equal runs share them if they have the same --root.
 """
 
-from configs import easy, hard, scalerl
+from configs import easy, hard, mixed, scalerl
 
 # The setting of each stratum.
 # Sections and keys are those of configs/grpo.py.
@@ -25,7 +26,8 @@ HARD = dict(
                 loss=dict(microbatch_tokens=256)),  # n = 2 is a fifth faster
     eval=EVAL)
 EASY = dict(eval=EVAL)
-BASES = {"easy": easy, "scalerl": scalerl}  # of a part; else hard
+# Of a part; else hard.
+BASES = {"easy": easy, "scalerl": scalerl, "allocation": mixed}
 
 BP = 32  # problems per step
 N = (2, 4, 8, 16, 32, 64, 128)
@@ -37,7 +39,8 @@ C_EASY = 2**20
 C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
-         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512")
+         "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
+         "allocation")
 # The second edition: problems of a part; 1,200 validation problems are as dear
 # as 9,600 rollouts, so evaluations are few.
 STRATA = {"rate2500": 2500, "d16": 16, "d32": 32, "d64": 64, "d512": 512}
@@ -50,7 +53,7 @@ def get_config(part="hard"):
     raise ValueError(f"configs/study.py:{part}: expected one of {PARTS}")
   config = (BASES[part] if part in BASES else hard).get_config()
   config.name = "study"  # the same in all parts, so that they share runs
-  config.update(EASY if part == "easy" else HARD)
+  config.update(EASY if part in ("easy", "allocation") else HARD)
   config.alloc.Bp = BP
   config.checkpoint.update(
       every_steps=10**9, every_minutes=3.0, keep=1)  # a run takes minutes
@@ -184,5 +187,9 @@ def get_study(part):
           arm(f"base_lr = {rate:g}", FOUR, TWO,
               recipe=dict(optimizer=dict(base_lr=rate)))
           for rate in (1.5e-4, 0.75e-4)]),
+      "allocation": dict(C=2**17, arms=[
+          arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
+          for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
+                       "skip")]),
       **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
   }[part]

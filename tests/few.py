@@ -13,9 +13,10 @@ def _written(name: str, train: int, validation: int) -> str:
   whole = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   path = str(pathlib.Path(os.environ["ISOJAX_TEST_RUNS"],  # of conftest.py
                           f"{name}-{train}-{validation}.jsonl"))
-  strata_lib.write(path, {"stratum": name, "task": "countdown"}, [
+  n = whole.header["n"]
+  strata_lib.write(path, {"stratum": name, "task": "countdown", "n": n}, [
       {"split": split, "id": p.id, "question": p.question, "answer": p.answer,
-       "correct": 0}
+       "correct": whole.correct[split, p.id]}
       for split, most in (("train", train), ("validation", validation))
       for p in getattr(whole, split)[:most]])
   return path
@@ -29,6 +30,11 @@ def hard(train: int = 200, validation: int = 30) -> str:
 def easy(train: int = 200, validation: int = 30) -> str:
   """The path of a stratum of easy problems."""
   return _written("easy", train, validation)
+
+
+def mixed(train: int = 200, validation: int = 30) -> str:
+  """Returns the path of a stratum of problems of all pass rates."""
+  return _written("mixed", train, validation)
 
 
 def flags(tree: dict, prefix: str = "--config") -> list[str]:

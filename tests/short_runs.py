@@ -25,6 +25,14 @@ PLAIN = dict(alloc=dict(Bp=4, n=4, C=64), task=dict(stratum=few.easy()),
              sampler=dict(slots=16, expected_tokens=1.0),
              eval=dict(k=1, first=64), checkpoint=dict(every_steps=2),
              recipe=dict(optimizer=FAST))
+IN_FLIGHT = dict(
+    alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),
+    sampler=dict(slots=30, max_new_tokens=24),
+    checkpoint=dict(every_steps=2, keep=9), recipe=dict(
+        loss=dict(ratio_to="behavior", importance_cap=None,
+                  microbatch_tokens=4096),
+        filter=dict(solved_rate=0.15), optimizer=dict(base_lr=3e-3),
+        updates=dict(in_flight=2)))
 # Name -> config file, and what it changes.
 CASES = {
     "hard": ("hard", SMALL),
@@ -44,14 +52,14 @@ CASES = {
         checkpoint=dict(every_steps=2, keep=20),
         recipe=dict(filter=dict(rounds=3, solved_rate=0.5),
                     loss=dict(microbatch_tokens=1024)))),
-    "in_flight": ("hard", dict(
-        alloc=dict(Bp=4, n=6, C=144), eval=dict(k=1),
-        sampler=dict(slots=30, max_new_tokens=24),
-        checkpoint=dict(every_steps=2, keep=9), recipe=dict(
-            loss=dict(ratio_to="behavior", importance_cap=None,
-                      microbatch_tokens=4096),
-            filter=dict(solved_rate=0.15), optimizer=dict(base_lr=3e-3),
-            updates=dict(in_flight=2)))),
+    "knapsack": ("knapsack", SMALL | dict(task=dict(stratum=few.mixed()))),
+    "knapsack_in_flight": ("knapsack", IN_FLIGHT | dict(
+        task=dict(stratum=few.mixed()))),
+    # Two steps an epoch, so that problems are left out.
+    "skip": ("mixed", SMALL | dict(
+        alloc=dict(Bp=4, n=6, C=240, rule="skip", n_high=12),
+        task=dict(stratum=few.mixed(8, 10)))),
+    "in_flight": ("hard", IN_FLIGHT),
 }
 
 

@@ -40,6 +40,11 @@ CASES = {
         page=4, expected_tokens=1.0, memory_gib=0.00094))),
     "interrupted": ("easy", dict(sampler=dict(interrupt=dict(
         phrase="-1", unless="=", low=3, high=6)))),
+    "knapsack": ("knapsack", {}),
+    "knapsack_in_flight": ("knapsack", dict(recipe=IN_FLIGHT)),
+    # Half of each group is trained on.
+    "skip": ("mixed", dict(alloc=dict(rule="skip", n_high=32, m=4),
+                           recipe=dict(loss=dict(selection="random")))),
     "int8": ("easy", dict(sampler=dict(weights="int8"))),
     "float8_cache": ("easy", dict(sampler=dict(cache="float8"))),
 }
