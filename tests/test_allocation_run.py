@@ -103,8 +103,8 @@ def test_in_flight_a_step_is_charged_the_groups_that_it_hands_over():
   train = steps(short_runs.read(short_runs.finished("knapsack_in_flight")))
   sizes = [sum(n for _, n, _ in r["groups"]) for r in train]
   assert [r["rollouts"] for r in train] == np.cumsum(sizes).tolist()
-  assert train[-1]["rollouts"] == 144 and len(train) == 6
-  assert set(sizes) != {24} and max(r["staleness_max"] for r in train) > 0
+  assert train[-1]["rollouts"] == 384 and len(train) == 6
+  assert set(sizes) != {64} and max(r["staleness_max"] for r in train) > 0
 
 
 def test_a_problem_without_rollouts_is_in_no_mean():
