@@ -111,7 +111,8 @@ def test_a_problem_without_rollouts_is_in_no_mean():
   tokens = np.zeros((3, 4), np.int32)
   rollouts = Rollouts(tokens, np.array([4, 2, 1]), np.ones(3, bool),
                       np.zeros((3, 4), np.float32), np.ones(3, np.float32))
-  graded = Graded(np.array([1.0, 0.0, 1.0]), np.ones(3), [""] * 3, [])
+  graded = Graded(np.array([1.0, 0.0, 1.0]), np.ones(3), [""] * 3,
+                  np.ones(3, bool), [])
   fields = step_lib.measured(
       Prompts(np.zeros((3, 5)), np.array([5, 3, 2]), np.arange(3)),
       rollouts_lib.Sampled(np.array([2, 0, 1]), rollouts, graded, 0.0, 0))
