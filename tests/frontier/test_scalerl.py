@@ -32,20 +32,6 @@ LAWS = st.builds(
     C_mid=st.floats(1e2, 1e5), R0=st.floats(0.0, 0.4))
 
 
-@pytest.mark.parametrize("row", read("scalerl_expected_values.csv"), ids=str)
-def test_expected_values(row):
-  value = pytest.approx(float(row["value"]), rel=2e-6)
-  if row["quantity"] == "F_linearised":
-    law = scalerl.Hill(A=0.605, B=float(row["B"]), C_mid=2500.0, R0=0.4)
-    assert scalerl_grid.linearised(
-        law(float(row["C"])), **dataclasses.asdict(law)) == value
-    return
-  law = scalerl.Hill(*(float(row[c]) for c in ("A", "B", "Cmid", "R0")))
-  assert value == (np.exp(law.power_law().log_D)
-                   if row["quantity"] == "power_law_D"
-                   else float(law(float(row["C"]))))
-
-
 @given(LAWS, st.lists(st.floats(0.0, 1e9), min_size=2, max_size=9))
 def test_law_rises_from_R0_to_A_through_the_middle(law, C):
   R = law(np.sort(C))
