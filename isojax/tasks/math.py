@@ -44,7 +44,7 @@ _COMMAS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MAGNITUDES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9,
                "trillion": 12}
 _FORMS = [(re.compile(pattern), new) for pattern, new in (
-    (r"\\(?:left|right)(?![a-zA-Z])", ""), (r"\\[dt]frac", r"\\frac"),
+    (r"\\(?:left|right)(?:\s*\.|(?![a-zA-Z]))", ""), (r"\\[dt]frac", r"\\frac"),
     (r"\\[,!:;>]", " "), (r"\\quad|\\qquad", " "),
     (r"\\(?:text(?:bf|it|rm)|mathrm|mathbf|mbox)\b", r"\\text"),
     (r"\s*\\text\s*\{\s*percent\s*\}|\s*\bpercent$", r"\\%"),
@@ -98,7 +98,7 @@ _REFUSED = re.compile(
     r"|\^\s*(?:\w|\\[a-zA-Z]+)\s*\^"  # a tower without braces is no LaTeX
     r"|\^\s*\{[^{}]*\d\s*\^\s*\{?\s*\d"
     # Two numbers side by side are no product; two points are in no number.
-    r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\d\.\d*\.\d"
+    r"|(?<![_^\d.])(?<!\\frac)\d[\d.]* \d|\.\d*\.\d"
     # A number has no index, one sign, no arithmetic with infinity, and no
     # second number in its unit or behind it.
     r"|\d\s*_|^[+-]\s*[+-]|(?:[+-]\s*){3}"

@@ -7,6 +7,7 @@ import pytest
 from isojax.errors import InputError
 from isojax.tasks import math
 from isojax.tasks.problem import Problem
+from tests.tasks import hostile
 
 VERDICTS = [
     # gold, answer, the same?
@@ -217,6 +218,11 @@ def test_decided(gold, answer, want):
     ("What is the ratio?", "12:30", "2:5", True)])
 def test_the_question_decides(question, gold, answer, want):
   assert math.judge(Problem(0, question, gold), answer, {})[0] is want
+
+
+def test_no_hostile_answer_is_paid():
+  """math-verify alone pays 20 of these; tests/slow has 10^5."""
+  assert not hostile.paid(hostile.ours, 200, seed=1)
 
 
 def test_equal_votes_have_equal_verdicts():
