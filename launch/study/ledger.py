@@ -164,6 +164,8 @@ def read(path: str) -> Ledger:
     if head["kind"] != "study" or head["version"] != VERSION:
       raise ValueError(f"expected a header of version {VERSION}")
     part = arms.part_of(head["part"]["name"], head["part"])
+    if not {line["kind"] for line in lines} <= {"run", "eval", "updates"}:
+      raise ValueError("expected the runs of one study")
   except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
     raise InputError(f"--ledger={path}: not a ledger of launch.study "
                      f"({error}); make it again with --root") from error

@@ -83,6 +83,12 @@ def test_a_damaged_ledger_is_one_line(tmp_path):
     ledger.read(str(path))
 
 
+def test_two_ledgers_in_one_file_are_refused(tmp_path):
+  ledger.write(str(tmp_path / "x.gz"), 2 * ledgers.lines())
+  with pytest.raises(InputError, match="expected the runs of one study"):
+    ledger.read(str(tmp_path / "x.gz"))
+
+
 def test_windows_have_the_evaluations_above_their_beginning():
   run = ledgers.run((0.0, 1.0, 0.5), reward=(0.1, 0.2, 0.4))
   table = windows.table([run], [1000.0, 2000.0, 4000.0])
