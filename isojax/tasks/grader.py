@@ -199,12 +199,7 @@ class Pool:
         tried.add(job)
         waiting.append(job)
 
-    for place, worker in enumerate(self.workers):
-      if worker is None:
-        with contextlib.suppress(OSError):
-          self.start(place)
-      elif worker.job is not None:  # by a call that was interrupted
-        self.replace(place)
+    self._free()  # of a call that was interrupted
     while True:
       for place in range(cfg.workers):
         self._hand_out(place, jobs, waiting)
@@ -221,10 +216,17 @@ class Pool:
         if worker is not None and now >= worker.deadline:
           fail(worker.job, f"took longer than {cfg.seconds} s")
           self.replace(place)
-    for place, worker in enumerate(self.workers):
-      if worker is not None and worker.job is not None:
-        self.replace(place)
+    self._free()
     return replies
+
+  def _free(self) -> None:
+    """Replaces the processes that have a job, and starts those that ended."""
+    for place, worker in enumerate(self.workers):
+      if worker is None:
+        with contextlib.suppress(OSError):
+          self.start(place)
+      elif worker.job is not None:
+        self.replace(place)
 
   def _hand_out(self, place: int, jobs: list[list], waiting) -> None:
     """Gives the next job to a process that is ready and has none."""

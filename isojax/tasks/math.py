@@ -61,26 +61,27 @@ _REPLACED = [(re.compile(pattern), new) for pattern, new in (
     (r"\s+", " "), (r"(?<!\d) | (?!\d)", ""))]
 _MAGNITUDE = re.compile(
     r"^(-?[\d.,]+)\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|"
-    r"trillion)(?:\s+(?:\\text\s*\{\s*)?[a-zA-Z]+)?\s*\}?$")
+    r"trillion)(?:\s+(?:\\text\s*\{\s*)?([a-zA-Z]+))?\s*\}?$")
 # A value and its unit: 18 dollars, 5\text{ cm}^2.
 _MEASURED = re.compile(
     r"(.*[\d)}])(?:\s*\\text\s*\{([^{}\\]*)\}|\s*([a-zA-Z]{2}[a-zA-Z ./]*)"
     r"|\s+([a-zA-Z][a-zA-Z ./]*))"
     r"(?:\s*\^\s*(?:[23]|\{[23]\}))?", re.DOTALL)
 # Units of any problem, in the singular; others are in the question.
-UNITS = frozenset(
-    "a acre am c celsius cent centimeter centimetre cm cubic cup day deg degree "
-    "dm dollar euro f fahrenheit feet foot ft g gallon gram h hectare hour hr "
-    "hz in inch j kelvin kg kilogram kilometer kilometre km kmh kph l lb liter "
-    "litre m mg meter metre mi mile milliliter millimeter min minute ml mm month "
-    "mph n newton of ounce oz p people per person pint pm point pound quart rad "
-    "radian s sec second sq square unit volt w watt way week yard yd year".split())
+_UNITS = """
+a acre am c celsius cent centimeter centimetre cm cubic cup day deg degree dm
+dollar euro f fahrenheit feet foot ft g gallon gram h hectare hour hr hz in inch
+j kelvin kg kilogram kilometer kilometre km kmh kph l lb liter litre m mg meter
+metre mi mile milliliter millimeter min minute ml mm month mph n newton of ounce
+oz p people per person pint pm point pound quart rad radian s sec second sq
+square unit volt w watt way week yard yd year"""
 # Never units: they change the value.
-SCALES = frozenset("dozen double fifth fourth gross half halve hundred percent "
-                   "quarter score tenth third thousand million billion trillion "
-                   "times pair".split())
-# Units of which two different ones differ.
-SYMBOLS = frozenset("am pm cm mm km dm m ft in g kg mg l ml h min s".split())
+_SCALES = """
+dozen double fifth fourth gross half halve hundred percent quarter score tenth
+third thousand million billion trillion times pair"""
+_SYMBOLS = "am pm cm mm km dm m ft in g kg mg l ml h min s"
+UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
+SYMBOLS = frozenset(_SYMBOLS.split())  # two different ones differ
 _CLOCK = re.compile(r"(\d\d?):([0-5]\d)")
 _RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
 _LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
@@ -156,7 +157,8 @@ def _normalised(answer: str, words: frozenset[str]) -> tuple[str, str]:
   text = text.rstrip(".,;: ")
   text = _GROUPED.sub("", text)
   text = text.replace(",", "") if _COMMAS.fullmatch(text) else text
-  if scaled := _MAGNITUDE.match(text):
+  scaled = _MAGNITUDE.match(text)
+  if scaled and (not scaled[3] or _singular(scaled[3]) in UNITS | words):
     text = rf"{scaled[1]} \cdot 10^{{{_MAGNITUDES[scaled[2]]}}}"
   for pattern, new in _FORMS:
     text = pattern.sub(new, text)

@@ -1,4 +1,4 @@
-"""Answers that look right, or are given without the problem, in large numbers."""
+"""Many answers that look right, or are given without the problem."""
 
 import pytest
 

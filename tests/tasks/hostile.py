@@ -11,10 +11,12 @@ import sys
 
 from isojax.tasks import math
 
-WORDS = ("wrong nope dozen halves thirds pairs or maybe almost less more times "
-         "hundred million plus squared blue xyz").split()
-WRAPPERS = ("{}", "${}$", "$${}$$", r"\boxed{{{}}}", " {} ", r"\({}\)", "**{}**",
-            "{}.", r"\left.{}\right.")
+WORDS = ["wrong", "nope", "dozen", "halves", "thirds", "pairs", "or", "maybe",
+         "almost", "less", "more", "times", "hundred", "million", "plus",
+         "squared", "blue", "xyz"]
+WRAPPERS = (
+    "{}", "${}$", "$${}$$", r"\boxed{{{}}}", " {} ", r"\({}\)", "**{}**",
+    "{}.", r"\left.{}\right.")
 # gold -> wrong answers. a, b, c are different integers from 3 on, a < b < c; w
 # is a word. m is a number of minutes.
 PATTERNS = {
@@ -23,7 +25,8 @@ PATTERNS = {
         "{a} {b}", "{a} {w}", "{a}{w}", r"{a}\text{{ {w}}}", "not {a}",
         r"\neq {a}", "{a}_{b}", "{a}={b}", "{b}={a}", "x={b}", "{a}<{b}",
         "{a}+{b}", "{a}-{b}", r"{a}\%", "{a}!", "nan", r"\infty", r"{a}\ldots",
-        "{a}.{b}", "{a}:{m}", "[{a},{b}]", r"\{{{a},{b}\}}", r"{a}\text{{ or {b}}}",
+        "{a}.{b}", "{a}:{m}", "[{a},{b}]", r"\{{{a},{b}\}}",
+        r"{a}\text{{ or {b}}}",
         r"\pm {a}", "{a}^2", r"\sqrt{{{a}}}", "{a}e1", "{a}/{b}", "{a}{b}",
         "{a}|{b}", "{a};{b}", "{a} to {b}", "{a}x", r"\frac{{{a}}}{{1}}{b}.5",
         "{a}({b})", "--{a}", "({a},{a})", r"{a}\approx {b}", "0/0", "?", ""),
@@ -32,7 +35,8 @@ PATTERNS = {
         r"\frac{{{a}}}{{{b}}}{c}.5", r"\frac{{{a}}}{{{b}}}2.5",
         r"\frac{{{a}}}{{{b}}} {c}", r"\frac{{{a}}}{{{b}}} {w}",
         r"\frac{{{a}}}{{{b}}}\text{{ {w}}}", r"-\frac{{{a}}}{{{b}}}",
-        r"\frac{{{a}}}{{{b}}} \text{{ or }} {c}", "{a},{b}", r"{a}\frac{{{a}}}{{{b}}}"),
+        r"\frac{{{a}}}{{{b}}} \text{{ or }} {c}", "{a},{b}",
+        r"{a}\frac{{{a}}}{{{b}}}"),
     "({a},{b})": (
         "({b},{a})", r"\{{{a},{b}\}}", "[{a},{b}]", "{a},{b}", "({a},{b},{c})",
         "({a},{c})", "({a},{b}),({c},{a})", "({a},{b}]", "(-{a},{b})", "({a})",
@@ -42,7 +46,8 @@ PATTERNS = {
         "[{a},{b}]", "({a},{b}]", r"\{{{a},{c}\}}", r"\{{({a},{b})\}}", "{a}",
         r"\{{{a},{b}\}} {w}", r"\{{-{a},{b}\}}"),
     "x={a},y={b}": (
-        "x={b},y={a}", "y={a},x={b}", "({b},{a})", "{a},{b}", "x={a}", "{b},{a}",
+        "x={b},y={a}", "y={a},x={b}", "({b},{a})", "{a},{b}", "x={a}",
+        "{b},{a}",
         "x={a},y={b},z={c}", "x={a},y={c}", "x=-{a},y={b}", r"\{{{b},{a}\}}",
         "(y,x)=({a},{b})", "x={a},z={b}", "{a}"),
     "0": ("not 0", "{w}0", "0 nope", "{w}*0", "{a}", "0={a}", "x={a}", "0,{a}",

@@ -107,7 +107,8 @@ KILLED = r"""
 import os, signal, sys
 from tests.tasks import test_python_reward as tests
 from isojax.tasks import grader
-cfg = grader.GraderConfig("python", "whole", 1, 5.0, 60.0, f"{sys.argv[1]}:score")
+cfg = grader.GraderConfig("python", "whole", 1, 5.0, 60.0,
+                          f"{sys.argv[1]}:score")
 with grader.opened(cfg, {}) as grade:
   grade([tests.PROBLEM], ["forks"])
   os.kill(os.getpid(), signal.SIGKILL)
