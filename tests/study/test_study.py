@@ -235,7 +235,8 @@ def test_the_hypotheses_of_the_rate():
 
   part = arms.Part("rate2500", 2000, tuple(
       arms.Arm(name, (2, 8, 32, 128), (0, 1), {}) for name in "hq"))
-  many = arms.Part("many", 2000, (arms.Arm("", (2, 8, 32, 128), (0, 1, 2), {}),))
+  many = arms.Part("many", 2000, (
+      arms.Arm("", (2, 8, 32, 128), (0, 1, 2), {}),))
   found = reanalysis.rates(
       ledger.Ledger("x", "abc", part, tuple(
           runs(0.6, "h", (0, 1)) + runs(0.3, "q", (0, 1)))),
