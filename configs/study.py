@@ -190,6 +190,7 @@ def get_study(part):
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
           for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
-                       "skip")]),
+                       "skip")] + [
+              arm("uniform again", (8,), (4, 5, 6, 7))]),
       **{part: epochs(part) for part in ("d16", "d32", "d64", "d512")},
   }[part]

@@ -25,7 +25,8 @@ WINDOWS = 40  # ranges of C, equally spaced in log C
 DIGITS = 4  # significant, of the means of a window
 # Of a step; a window has their means.
 MEANS = ("reward", "all_wrong", "all_right", "entropy", "kl", "grad_norm",
-         "clip_fraction", "logp_gap", "response_length", "truncated", "lr")
+         "clip_fraction", "logp_gap", "response_length", "truncated", "lr",
+         "informative_expected")
 TOTALS = ("step", "rollouts", "prompt_tokens", "sampled_tokens",
           "trained_tokens", "scored_tokens", "updates", "device_seconds")
 SETTING = ("Bp", "m", "D", "k", "model", "task", "split", "eval_set")

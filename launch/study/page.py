@@ -74,6 +74,20 @@ def arms_table(one: Ledger) -> str:
        for row in reanalysis.compared(one)])
 
 
+def rules_table(one: Ledger) -> str:
+  """The rules of per-problem allocation against uniform n."""
+  return markdown(
+      ["rule", "seeds", "avg@8", "minus uniform", "detectable", "best@8",
+       "worst@8", "informative: expected", "measured", "tokens", "seconds"],
+      [[row["arm"], str(row["seeds"]), value(row["avg"]),
+        gain(row["gain"]) if row["gain"] else "-",
+        rate(row["seen"]) if row["gain"] else "-", value(row["best"]),
+        value(row["worst"]),
+        "-" if row["expected"] is None else rate(row["expected"]),
+        rate(row["measured"]), compact(row["tokens"]),
+        f"{row['seconds']:.0f}"] for row in reanalysis.rules(one)])
+
+
 def stratum(one: Ledger) -> str:
   """The table of a ledger in words: what is missing, windows or arms."""
   lines = [f"{one.part.name}: {len(one.runs)} runs, "

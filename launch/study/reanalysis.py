@@ -212,6 +212,36 @@ def compared(one: Ledger) -> list[dict]:
   return rows
 
 
+def rules(one: Ledger) -> list[dict]:
+  """The rules of per-problem allocation, at equal C.
+
+  Returns:
+    The rows of `compared`, with best@k and worst@k of the last evaluations;
+    the shares of informative groups that the posterior expected (None for
+    uniform) and that were measured, means over all steps; sampled tokens and
+    device-seconds of a run.
+  """
+  return [row | _spent(one.of_arm(row["arm"], row["n"]), float(one.part.C))
+          for row in compared(one)]
+
+
+def _spent(runs: list[LedgerRun], C: float) -> dict:
+  """What `rules` adds to a row of `compared`."""
+  weight_U = [u["steps"] for run in runs for u in run.updates]
+  over = lambda value: float(np.average(
+      [value(u) for run in runs for u in run.updates], weights=weight_U))
+  last = lambda metric: windows.estimate(windows.table(
+      runs, [C], of=f"{metric}:last").value_KxDxW[0, :, 0])
+  total = lambda name: float(np.mean([run.evals[-1][name] for run in runs]))
+  known = runs[0].updates[0]["informative_expected"] is not None
+  return {
+      "best": last("best"), "worst": last("worst"),
+      "expected": (over(lambda u: u["informative_expected"])
+                   if known else None),
+      "measured": over(lambda u: 1 - u["all_wrong"] - u["all_right"]),
+      "tokens": total("sampled_tokens"), "seconds": total("device_seconds")}
+
+
 def schedules(one: Ledger) -> dict:
   """Schedules of n against fixed n in (C / 2, C]."""
   C = [float(one.part.C)]

@@ -250,3 +250,29 @@ def test_the_hypotheses_of_the_rate():
   # At 0.2 nats: 0.2 + 0.8 of the way from half the level to the level, on a
   # line over log C.
   assert found["rate3"] == pytest.approx(0.2 * (1 + 0.8) / 2, abs=0.02)
+
+
+def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
+  """Updates are means of 5 steps: half of the groups have equal rewards."""
+  one = ledgers.of_arms(tmp_path / "x.gz", {"uniform": 0.0, "knapsack": 0.1})
+  change = {"uniform": {"informative_expected": None, "all_wrong": 0.4,
+                        "all_right": 0.1},
+            "knapsack": {"informative_expected": 0.7, "all_wrong": 0.2,
+                         "all_right": 0.1}}
+  runs = tuple(dataclasses.replace(
+      run, updates=tuple(u | change[run.head["arm"]] for u in run.updates),
+      evals=(*run.evals[:-1], run.evals[-1] | {
+          "sampled_tokens": 1000 + run.head["seed"], "device_seconds": 7.0}))
+               for run in one.runs)
+  one = dataclasses.replace(one, runs=runs)
+  uniform, knapsack = reanalysis.rules(one)
+  assert uniform["expected"] is None
+  assert uniform["measured"] == pytest.approx(0.5)
+  assert (knapsack["expected"], knapsack["measured"]) == pytest.approx(
+      (0.7, 0.7))
+  assert knapsack["tokens"] == 1001 and knapsack["seconds"] == 7.0
+  assert knapsack["gain"][0] == pytest.approx(0.1, abs=0.03)
+  assert knapsack["best"][0] >= knapsack["avg"][0] >= knapsack["worst"][0]
+  line = page.rules_table(one).splitlines()[2]
+  assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
+      line.replace("1k |", "1.00k |"))
