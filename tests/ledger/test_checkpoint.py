@@ -280,7 +280,7 @@ def main(argv):
       checkpoint.save(manager, step, TrainState(
           step=jnp.int32(step), opt_state=(), params={
               name: jax.random.normal(jax.random.fold_in(key, i), (256, 512))
-              for i, name in enumerate("abcd")}), "abc")
+              for i, name in enumerate(argv[2])}), "abc")
       print(step, flush=True)
 
 if __name__ == "__main__":
@@ -290,7 +290,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def saving(tmp_path_factory, monkeypatch):
-  """A command that saves to a folder until it is ended."""
+  """A command that saves arrays of these names until it is ended."""
   script = tmp_path_factory.mktemp("saving") / "saving.py"
   script.write_text(SAVING)
   monkeypatch.setenv("PYTHONPATH", os.getcwd())
@@ -300,7 +300,7 @@ def saving(tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_while_saving_leaves_whole_steps(seed, saving, tmp_path):
   store = str(tmp_path / "checkpoints")
-  with subprocess.Popen([*saving, store], stdout=subprocess.PIPE,
+  with subprocess.Popen([*saving, store, "abcd"], stdout=subprocess.PIPE,
                         text=True) as process:
     seen = int(process.stdout.readline())
     time.sleep(random.Random(seed).uniform(0.1, 0.6))
@@ -335,7 +335,7 @@ def test_a_full_disk_ends_the_process_with_one_line(saving, tmp_path, options):
       [*private, mount], capture_output=True).returncode:
     pytest.skip("needs a file system of its own")
   done = subprocess.run(
-      [*private, f"{mount} && exec {' '.join(saving)} {tmp_path}/disk/store"],
+      [*private, f"{mount} && exec {' '.join(saving)} {tmp_path}/disk/store a"],
       capture_output=True, text=True, timeout=60)
   assert done.returncode == 2, done.stderr
   (line,) = done.stderr.splitlines()
