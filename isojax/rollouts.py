@@ -184,8 +184,8 @@ def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
       continue
     future, j = verdicts[name]
     part = future.result()
-    own.append([i, part.correct_B[j], part.formatted_B[j], bool(part.judged_B[j]),
-                part.vote_B[j]])
+    own.append([i, part.correct_B[j], part.formatted_B[j],
+                bool(part.judged_B[j]), part.vote_B[j]])
     if future not in seen:
       lost.extend(part.lost)
       part.lost.clear()
