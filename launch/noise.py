@@ -199,9 +199,15 @@ def measure(setup: Setup, params, trained, base, *, P: int, N: int,
   e, problems = setup.e, setup.stratum.train[:P]
   prompts = jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
-    _, rollouts, graded, *_ = rollouts_lib.sample_problems(
+    sampled = rollouts_lib.sample_problems(
         setup, grader, params, problems, prompts, N, rng.stream(seed, "noise"),
         e.sampler, preemption.Stop())
+  rollouts, graded = sampled.rollouts, sampled.graded
+  if not graded.judged_B.all():
+    raise InputError(
+        f"task.grader: {(~graded.judged_B).sum()} of {P * N} rollouts have no "
+        f"verdict ({graded.lost[0]}); groups would differ in size: raise "
+        "task.grader.step_seconds, or take fewer --problems or --rollouts")
   reward_PxN = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef).reshape(P, N)
@@ -225,6 +231,9 @@ def table(estimates: list[Estimate], D: int) -> str:
   """A line for each n, and what follows."""
   n, (low, high) = best(estimates, D)
   top = next(x for x in estimates if x.n == n)
+  if top.signal_K(D)[0] <= 0:
+    return ("No n has a signal above its noise: take more --problems or "
+            "--rollouts.")
   lines = [["n", "groups with a signal", "own", "transfer", "signal", "noise",
             "critical batch", f"signal per rollout, n = {n} is 1"]]
   for x in estimates:
@@ -262,6 +271,11 @@ def check(setup: Setup) -> None:
         "launch.noise needs a recipe with one update a step, whose advantages "
         "follow from rewards alone: no critic, no advantage of tokens, no KL "
         "in the reward")
+  if e.recipe.loss.selection != "all" or not e.alloc.division.is_uniform:
+    raise InputError(
+        f"recipe.loss.selection={e.recipe.loss.selection!r}, alloc.rule="
+        f"{e.alloc.division.rule!r}: launch.noise trains on all rollouts of "
+        "groups of equal size; expected 'all' and 'uniform'")
 
 
 def opened(source) -> tuple[Setup, typing.Any]:

@@ -50,6 +50,13 @@ def test_the_best_n_has_the_most_signal_per_rollout():
       found, 10)
 
 
+def test_without_a_signal_no_n_is_named():
+  flat = lambda value: np.full(3, float(value))
+  found = [noise.Estimate(n, 1.0, flat(-1), flat(-0.1), flat(10))
+           for n in (2, 4)]
+  assert noise.table(found, 10).startswith("No n has a signal")
+
+
 def test_products_of_sketches_are_those_of_the_trees():
   keys = jax.random.split(jax.random.key(0), 4)
   one = {"a": jax.random.normal(keys[0], (300, 70)),
@@ -128,3 +135,5 @@ def test_the_command(tmp_path):
   wrong = command("launch.noise", *words[:3], "--rollouts=6")
   assert (wrong.returncode, wrong.stderr) == (
       2, "isojax: --rollouts=6: expected a power of two\n")
+  pods = command("launch.noise", "--config=configs/pods.py", *words[2:])
+  assert pods.returncode == 2 and "expected 'all'" in pods.stderr
