@@ -79,9 +79,16 @@ square unit volt w watt way week yard yd year"""
 _SCALES = """
 dozen double fifth fourth gross half halve hundred percent quarter score tenth
 third thousand million billion trillion times pair"""
-_SYMBOLS = "am pm cm mm km dm m ft in g kg mg l ml h min s"
+# Units of which two different ones differ, with their other names.
+_DISTINCT = """
+am; pm; dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;
+in inch; ft foot feet; yd yard; mi mile; g gram; kg kilogram; mg; lb pound;
+oz ounce; l liter litre; ml milliliter; s sec second; min minute; h hr hour; day;
+week wk; month; year yr; cent; dollar; euro"""
+_NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
+          for name in names.split()}
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
-SYMBOLS = frozenset(_SYMBOLS.split())  # two different ones differ
+DISTINCT = frozenset(_NAMES.values())
 _CLOCK = re.compile(r"(\d\d?):([0-5]\d)")
 _RATIO = re.compile(r"ratio|proportion|odds|scale", re.IGNORECASE)
 _LETTERS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}")
@@ -140,7 +147,8 @@ def measured(text: str, words: frozenset[str] = frozenset()
   named = [_singular(word) for word in re.findall(r"[a-zA-Z]+", unit)]
   if not named or not set(named) <= (UNITS | words) - SCALES:
     return text, ""
-  return match[1], "".join(named)
+  return match[1], "".join(
+      _NAMES[word] if word in _NAMES else word for word in named)
 
 
 def normalised(answer: str, words: frozenset[str] = frozenset()) -> str:
@@ -417,7 +425,7 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   words = known_words(question, gold)
   (gold, gold_unit), (answer, unit) = (
       _normalised(text, words) for text in (gold, answer))
-  if prose or gold_unit != unit and {gold_unit, unit} <= SYMBOLS:
+  if prose or gold_unit != unit and {gold_unit, unit} <= DISTINCT:
     return False
   if gold == answer:
     return bool(answer)

@@ -188,6 +188,9 @@ DECIDED = [  # gold, answer, the same?
     ("0", "not 0", False), ("0", "nope0", False), ("0", "wrong*0", False),
     ("0", "not=0", False), ("3", r"\not 3", False), ("0", "0 wrong", False),
     ("5 cm", "5 m", False), ("5 cm", "5 cm", True),
+    ("5 hours", "5 minutes", False), ("5 hours", "5 hrs", True),
+    ("5 cm", "5 inches", False), ("5 feet", "5 ft", True),
+    ("5 km", "5 miles", False), ("5 dollars", "5 cents", False),
     ("5 cm", r"5\text{ centimeters}", True), ("5 widgets", "5", True),
     # A time of day is no ratio.
     ("10:30", "1/3", False), ("10:30", "10:30", True), ("9:05", "09:05", True),
