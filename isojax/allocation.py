@@ -365,17 +365,19 @@ class Evidence:
   silent_D: np.ndarray  # see Posterior
 
   def after(self, groups) -> "Evidence":
-    """The evidence with one more step; groups are (id, n, right) of each."""
-    ids, n_P, right_P = zip(*(g for g in groups if g[1]), strict=True)
-    index = [self.place[i] for i in ids]
-    n_P, right_P = np.array(n_P), np.array(right_P)
+    """The evidence with one more step; groups are (id, n, right) of each.
+
+    A batch of in-flight groups can hold a problem twice, of two epochs.
+    """
     right_D, wrong_D = (x * self.forgetting
                         for x in (self.right_D, self.wrong_D))
-    right_D[index] += right_P
-    wrong_D[index] += n_P - right_P
     silent_D = self.silent_D.copy()
-    silent_D[index] = np.where((right_P == 0) | (right_P == n_P),
-                               silent_D[index] + 1, 0)
+    for i, n, right in groups:
+      if n:
+        d = self.place[i]
+        right_D[d] += right
+        wrong_D[d] += n - right
+        silent_D[d] = silent_D[d] + 1 if right in (0, n) else 0
     return dataclasses.replace(self, right_D=right_D, wrong_D=wrong_D,
                                silent_D=silent_D)
 
