@@ -208,8 +208,11 @@ class History:
   def spent(self) -> list[float]:
     """The rollouts of each line; 1 each where the log does not tell."""
     if all("rollouts" in line for line in self.train):
-      C = [0, *(line["rollouts"] for line in self.train)]
-      return [b - a for a, b in itertools.pairwise(C)]
+      C = [line["rollouts"] for line in self.train]
+      steps = [line["step"] for line in self.train]
+      late = len(C) > 1 and 2 * steps[0] > steps[1]  # the first are not logged
+      start = max(0, 2 * C[0] - C[1]) if late else 0
+      return [b - a for a, b in itertools.pairwise([start, *C])]
     if all({"Bp", "n"} <= line.keys() for line in self.train):
       return [line["Bp"] * line["n"] for line in self.train]
     return [1.0] * len(self.train)

@@ -305,6 +305,21 @@ def test_a_short_alarm_that_is_over_is_a_note():
   assert found.text.endswith("; it recovered")
 
 
+@pytest.mark.parametrize("C, spent", [
+    ((32, 64, 96), [32, 32, 32]),
+    ((96, 128, 160), [96, 32, 32]),  # sampled again in the first step
+])
+def test_a_step_is_charged_what_it_sampled(C, spent):
+  lines = tuple({"step": i, "rollouts": c} for i, c in enumerate(C, 1))
+  assert History(lines).spent == spent
+
+
+def test_steps_before_a_log_starts_are_not_charged_to_its_first():
+  late = tuple(line | {"step": 2000 + line["step"], "rollouts": 32 * (
+      2000 + line["step"])} for line in RISING)
+  assert History(late).spent == [32] * 40
+
+
 def test_few_steps_give_a_hint():
   found = diagnosis.findings(History(tuple(
       line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})

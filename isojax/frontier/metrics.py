@@ -6,7 +6,7 @@ import re
 from isojax.errors import InputError
 from isojax.frontier.constants import lacking
 from isojax.frontier.fields import nearest, TRAINING
-from isojax.frontier.formats.base import KNOWN, METRICS
+from isojax.frontier.formats.base import Format, KNOWN, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile
 
@@ -82,6 +82,14 @@ def rewards_of(file: LogFile) -> list[str]:
            if file.form.is_reward(name)
            and any(has(line, name) for _, line in file.table)]
   return sorted(names, key=lambda name: not re.search("acc|correct", name))
+
+
+def set_of(form: Format, line: dict) -> str | None:
+  """The eval_set in another name of the line, such as TRL's timing."""
+  for name in line if form.set_key else ():
+    if has(line, name) and (match := re.fullmatch(form.set_key, name)):
+      return match[1]
+  return None
 
 
 def _at_one_k(file: LogFile, by_field: dict, fixed: dict

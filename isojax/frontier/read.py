@@ -23,8 +23,14 @@ from isojax.frontier.fields import Reading, Row, TEXT, TRAINING, typed
 from isojax.frontier.formats.base import Format, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
-from isojax.frontier.metrics import ACCURACY, Curve, curves_of, rewards_of
-from isojax.frontier.spent import Spent
+from isojax.frontier.metrics import (
+  ACCURACY,
+  Curve,
+  curves_of,
+  rewards_of,
+  set_of,
+)
+from isojax.frontier.spent import Spent, step_of
 from isojax.ledger import bucket, records
 
 FEWEST = 3  # evaluations of a run that a curve needs
@@ -147,16 +153,15 @@ def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
       values |= {field: (line[name], name)
                  for field, name in (*places, *curve.source.items())
                  if has(line, name)}
-      if "step" not in values and "logged" in line and (
-          "logging_steps" in options):
-        values["step"] = line["logged"] * options["logging_steps"], "step"
+      if "step" not in values and (step := step_of(file, line, options)):
+        values["step"] = step
       counted = (file.step is None
                  and not ({*values} | {*constant}) & {"step", "rollouts"}
                  and file.how.axis not in ("rollouts", "updates"))
       if counted:  # the axis needs no step: evaluations are numbered
         values["step"] = len(rows), "step"
       row = _row(file, at, values, constant, {
-          "eval_set": curve.eval_set or _set_of(form, line),
+          "eval_set": curve.eval_set or set_of(form, line),
           "k": curve.k, "run_id": file.default_run}, named[run],
                  sized=spent.step_size is not None)
       if row is None:
@@ -166,19 +171,11 @@ def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
       for field, (low, high) in file.how.scale.items():
         if field in row.fields:
           row.fields[field] = (row.fields[field] - low) / (high - low)
-      if "rollouts" not in row.fields and not counted:
+      if not counted:
         row.fields["rollouts"] = spent.after(file.run(line), row.fields,
                                              options)
       rows.append(row)
   return rows
-
-
-def _set_of(form: Format, line: dict) -> str | None:
-  """The eval_set in another name of the line, such as TRL's timing."""
-  for name in line if form.set_key else ():
-    if has(line, name) and (match := re.fullmatch(form.set_key, name)):
-      return match[1]
-  return None
 
 
 def _row(file: LogFile, at: int, values: dict, fixed: dict, defaults: dict,

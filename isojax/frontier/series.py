@@ -11,11 +11,11 @@ from isojax.frontier.constants import (
   options_of,
 )
 from isojax.frontier.fields import Reading, typed
-from isojax.frontier.formats.base import METRICS
+from isojax.frontier.formats.base import KNOWN, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
-from isojax.frontier.metrics import curves_of
-from isojax.frontier.spent import Spent
+from isojax.frontier.metrics import curves_of, set_of
+from isojax.frontier.spent import Spent, step_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +52,19 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   if run is None and len(runs) > 1 or run is not None and run not in runs:
     raise InputError(f"{path}: expected one run; choose one of "
                      f"{', '.join(runs[:12])}")
-  named = in_names(file)
-  beside = options_of(file)
-  fields, options = constants(file, next(iter(named.values())), beside)
+  named, beside = in_names(file), options_of(file)
+  known = run if run is not None else next(iter(runs), None)
+  if not named.keys() & {None, known}:
+    raise InputError(f"{path}: --from_path does not match the run {known}")
+  fields, options = constants(
+      file, named[None if None in named else known], beside)
   spent = Spent(file)
   spent.complete(fields)
   lines = [line for line in file.table if run in (None, file.run(line[1]))]
   if file.kind == "isojax":
-    kinds = {kind: tuple(line for _, line in lines if line.get("kind") == kind)
+    kinds = {kind: tuple(
+        {name: _value(file, at, value, name) for name, value in line.items()}
+        for at, line in lines if line.get("kind") == kind)
              for kind in ("train", "eval")}
     return Series(path, file.kind, kinds["train"], kinds["eval"],
                   {name: name for name in file.names}, beside | options,
@@ -68,24 +73,28 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
            if (found := file.form.columns(field, file.names))}
   names |= {field: name for field, name in file.places()
             if name in file.names and field not in METRICS}
-  train = _train(file, lines, names, fields)
-  for line in train if {"Bp", "n"} <= fields.keys() else ():
-    line["rollouts"] = spent.after(run, line, options)
+  train = _train(file, lines, names, fields, options)
+  for line in train:
+    if {"Bp", "n"} <= line.keys():
+      line["rollouts"] = spent.after(known, line, options)
   return Series(path, file.kind, tuple(train),
-                _evals(file, lines, fields, spent), names, beside | options,
+                _evals(file, lines, fields, options, spent), names,
+                beside | options,
                 file.form.settings, tuple(file.notes))
 
 
-def _train(file: LogFile, lines, names: dict, fields: dict) -> list[dict]:
+def _train(file: LogFile, lines, names: dict, fields: dict, options: dict
+           ) -> list[dict]:
   """A dict for each step with a value of a training field."""
   steps = collections.defaultdict(dict)
   counts = file.form.columns("zero_std_count", file.names)
   for order, (at, line) in enumerate(lines, 1):
-    values = {field: _number(line[name]) for field, name in names.items()
+    values = {field: _value(file, at, line[name], field, name)
+              for field, name in names.items()
               if field != "step" and has(line, name)}
     if not values.keys() & file.form.fields.keys():
       continue
-    step = _step(file, at, line, order)
+    step = _step(file, at, line, order, options)
     equal = [float(line[name]) for name in counts if has(line, name)]
     if equal and "Bp" in fields:
       values["zero_std"] = sum(equal) / fields["Bp"]
@@ -95,7 +104,7 @@ def _train(file: LogFile, lines, names: dict, fields: dict) -> list[dict]:
           for step in sorted(steps)]
 
 
-def _evals(file: LogFile, lines, fields: dict, spent: Spent
+def _evals(file: LogFile, lines, fields: dict, options: dict, spent: Spent
            ) -> tuple[dict, ...]:
   """A dict for each evaluation of each set."""
   try:
@@ -103,24 +112,30 @@ def _evals(file: LogFile, lines, fields: dict, spent: Spent
   except InputError:  # a log without evaluations, and without rewards
     return ()
   return tuple(
-      {"step": _step(file, at, line, order), "eval_set": curve.eval_set,
+      {"step": _step(file, at, line, order, options),
+       "eval_set": curve.eval_set or set_of(file.form, line),
        "k": curve.k} | values
       for order, (at, line) in enumerate(lines, 1)
       for curve in curves if not curve.train
-      if (values := {field: _number(line[name]) for field, name
-                     in curve.source.items()
+      if (values := {field: _value(file, at, line[name], field, name)
+                     for field, name in curve.source.items()
                      if field in METRICS and has(line, name)}))
 
 
-def _step(file: LogFile, at: int, line: dict, order: int) -> int:
+def _step(file: LogFile, at: int, line: dict, order: int, options: dict
+          ) -> int:
   """The step of a line; its number if the file has none."""
-  if not (file.step and has(line, file.step)):
-    return int(line.get("logged", order))
-  return typed(f"{file.path}:{at}", line[file.step], "step", file.step)
+  step, name = step_of(file, line, options) or (
+      line.get("logged", order), "step")
+  return typed(f"{file.path}:{at}", step, "step", name)
 
 
-def _number(value):
-  """A number if it is one; W&B writes NaN as text."""
+def _value(file: LogFile, at: int, value, field: str, name: str | None = None):
+  """A value as in records; W&B writes NaN as text, and CSV numbers."""
+  if value is None or value == "":
+    return None
+  if field in KNOWN:
+    return typed(f"{file.path}:{at}", value, field, name)
   try:
     return float(value)
   except (TypeError, ValueError):

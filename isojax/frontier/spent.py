@@ -12,6 +12,15 @@ from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile
 
 
+def step_of(file: LogFile, line: dict, options: dict) -> tuple | None:
+  """The step of a line and its name; TRL's printed dicts are counted."""
+  if file.step and has(line, file.step):
+    return line[file.step], file.step
+  if "logged" in line and "logging_steps" in options:
+    return line["logged"] * options["logging_steps"], "step"
+  return None
+
+
 class Spent:
   """The rollouts that the runs of a file had sampled after some updates.
 
@@ -59,7 +68,9 @@ class Spent:
             f"multiple of n={fields['n']}; expected another n")
 
   def after(self, run: str | None, fields: dict, options: dict) -> int:
-    """C of a row; a step without a count is Bp * n."""
+    """C of a row, unless it has it; a step without a count is Bp * n."""
+    if "rollouts" in fields:
+      return fields["rollouts"]
     form, updates = self.file.form, fields["step"]
     Bp, n = fields["Bp"], fields["n"]
     if updates in self.totals:

@@ -1,5 +1,7 @@
 """One run of any trainer is read step by step, under the names of records."""
 
+import csv
+import json
 import pathlib
 
 import pytest
@@ -81,6 +83,64 @@ def test_constants_of_a_reading_are_used():
   log = series.read(path, Reading(fixed={"Bp": 2, "n": 4}))
   assert [line["rollouts"] for line in log.train] == [8, 16, 24, 32, 40]
   assert log.settings["n"] == "actor_rollout_ref.rollout.n"
+
+
+def lines(*rows):
+  return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+DAPO = [{"run_id": run, "step": i, "critic/score/mean": .5,
+         "train/num_gen_batches": 3} for run in "ab" for i in range(1, 11)]
+
+
+@pytest.mark.parametrize("log, how, run, last", [
+    # three batches of 8 problems a step
+    (lines(*DAPO[:10]), dict(fixed={"Bp": 8, "n": 4}), None,
+     dict(step=10, rollouts=960)),
+    (lines(*DAPO), dict(fixed={"Bp": 8, "n": 4}), "b", dict(rollouts=960)),
+    # a logged C, and sizes in columns
+    (lines({"step": 1, "reward": .5, "rollouts": 100}),
+     dict(fixed={"Bp": 8, "n": 4}), None, dict(rollouts=100, n=4)),
+    (lines({"step": 3, "reward": .5, "Bp": 8, "n": 4}), {}, None,
+     dict(rollouts=96)),
+    # each run has the n of its name
+    (lines(*({"run_id": f"n{n}", "step": 2, "reward": .5} for n in (2, 16))),
+     dict(fixed={"Bp": 4}, from_path=r"n(?P<n>\d+)"), "n16",
+     dict(n=16, rollouts=128)),
+    # TRL's printed dicts have no step
+    ("{'loss': 0.0, 'reward': 0.5, 'reward_std': 0.2}\n" * 3,
+     dict(fixed={"logging_steps": 10, "Bp": 8, "n": 4}), None,
+     dict(step=30, rollouts=960)),
+])
+def test_steps_and_rollouts_are_those_of_a_study(log, how, run, last, tmp_path):
+  path = tmp_path / "run.log"
+  path.write_text(log)
+  train = series.read(str(path), Reading(**how), run=run).train
+  assert {field: train[-1][field] for field in last} == last
+
+
+def test_the_evaluations_of_two_sets_are_not_mixed(tmp_path):
+  path = tmp_path / "trainer_state.json"
+  path.write_text(json.dumps({"log_history": [
+      {"step": 5, "eval_reward": .25, "eval_math_runtime": 2.},
+      {"step": 5, "eval_reward": .75, "eval_code_runtime": 2.}]}))
+  log = series.read(str(path), Reading(fixed={"Bp": 8, "n": 4}))
+  assert [(e["eval_set"], e["avg"]) for e in log.evals] == [
+      ("math", .25), ("code", .75)]
+
+
+def test_records_as_csv_are_the_records(tmp_path):
+  source = LOGS / "isojax/records.jsonl"
+  rows = [json.loads(line) for line in source.read_text().splitlines()]
+  with open(tmp_path / "records.csv", "w", newline="") as out:
+    writer = csv.DictWriter(out, {name: 0 for row in rows for name in row})
+    writer.writeheader()
+    writer.writerows(rows)
+  found, expected = series.read(out.name), series.read(str(source))
+  for one, other in zip(found.train + found.evals,
+                        expected.train + expected.evals, strict=True):
+    assert {name: one[name] for name in other} == other
+  assert str(found.train[-1]["n"]) == "8"
 
 
 def test_settings_are_words_of_the_contract():
