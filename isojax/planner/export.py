@@ -6,6 +6,7 @@ were read in the repositories at the commits of TRAINERS.
 """
 
 import dataclasses
+import operator
 import typing
 
 from isojax.allocation import Allocation
@@ -13,6 +14,32 @@ from isojax.errors import InputError
 
 NORMED = {"group_norm": True, "centered": False}  # advantages: divide by std?
 EASY_KL = 1e-3  # in the loss, without a config: verl's default
+# recipe.loss.aggregation -> the same mean by its name there. verl's mode for
+# constant_length has divided by different lengths, so it is not written.
+AGGREGATIONS = {
+    "trl": {"token_mean": "dapo", "sample_mean": "grpo"},
+    "verl": {"token_mean": "token-mean", "sample_mean": "seq-mean-token-mean",
+             "sample_sum": "seq-mean-token-sum"}}
+# The recipe that the options make. A config's other value is named in a
+# comment: nothing here writes it.
+PLAIN = {
+    "loss.policy_loss": "ppo_clip", "loss.ratio": "token",
+    "loss.ratio_to": "old", "loss.zero_variance": "off",
+    "loss.importance_cap": None, "loss.kl_in": "loss", "loss.kl_estimator":
+    "k3", "loss.entropy_coef": 0.0, "updates.epochs": 1,
+    "updates.minibatches": 1, "updates.in_flight": 0, "reward.wrong": 0.0,
+    "reward.overlong": "off", "filter.rounds": 1, "filter.solved_rate": None,
+    "optimizer.warmup_steps": 10}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+  """What only some trainers get of a config."""
+
+  clip_low: float
+  clip_high: float
+  aggregation: str
+  temperature: float  # of training rollouts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +51,19 @@ class Setting:
   prompt: int | None  # most tokens; None: not known
   response: int | None
   D: int | None  # training problems
+  rule: str = "uniform"  # of allocation.RULES
+  loss: Loss | None = None  # None: without a config
+  beside: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
+
+
+def beside(recipe) -> tuple[str, ...]:
+  """The keys of a config's recipe that no options here carry."""
+  values = {name: operator.attrgetter(name)(recipe) for name in PLAIN}
+  if not recipe.loss.kl_coef:
+    values |= {name: PLAIN[name] for name in ("loss.kl_in",
+                                              "loss.kl_estimator")}
+  return tuple(f"recipe.{name}={value!r}" for name, value in values.items()
+               if value != PLAIN[name])
 
 
 class Run(typing.NamedTuple):
@@ -42,6 +82,15 @@ class Run(typing.NamedTuple):
   def std(self) -> bool:
     return NORMED[self.setting.advantage]
 
+  def of_loss(self, trainer: str, *, low: str, high: str, aggregation: str,
+              temperature: str) -> dict:
+    """The loss and the temperature of a config, by the trainer's names."""
+    loss = self.setting.loss
+    return {} if loss is None else {
+        low: loss.clip_low, high: loss.clip_high,
+        aggregation: AGGREGATIONS[trainer].get(loss.aggregation),
+        temperature: loss.temperature}
+
 
 def _verl(r: Run) -> dict:
   actor = "actor_rollout_ref.actor."
@@ -56,6 +105,10 @@ def _verl(r: Run) -> dict:
       "data.max_response_length": r.setting.response,
       actor + "use_kl_loss": bool(r.setting.kl),
       actor + "kl_loss_coef": r.setting.kl,
+      **r.of_loss("verl", low=actor + "clip_ratio_low",
+                  high=actor + "clip_ratio_high",
+                  aggregation=actor + "loss_agg_mode",
+                  temperature="actor_rollout_ref.rollout.temperature"),
       actor + "optim.lr": r.lr, actor + "optim.lr_warmup_steps": 10,
       "trainer.total_training_steps": r.a.M,
       "trainer.total_epochs": r.epochs, "data.seed": r.seed}
@@ -66,6 +119,8 @@ def _trl(r: Run) -> dict:
       "num_generations": r.a.n, "generation_batch_size": r.a.B,
       "num_iterations": 1,
       "scale_rewards": "group" if r.std else "none", "beta": r.setting.kl,
+      **r.of_loss("trl", low="epsilon", high="epsilon_high",
+                  aggregation="loss_type", temperature="temperature"),
       "max_completion_length": r.setting.response, "learning_rate": r.lr,
       "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 10,
       "max_steps": r.a.M, "seed": r.seed}
@@ -225,19 +280,35 @@ def options(trainer: str, run: Run) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
   Raises:
-    InputError: a schedule of n, m < n or an advantage that is not GRPO's, which
-      these trainers do not have.
+    InputError: a schedule of n, m < n, a rule or an advantage that is not
+      GRPO's, which these trainers do not have.
   """
   a, advantage = run.a, run.setting.advantage
   if a.schedule or a.m not in (None, a.n):
     raise InputError(f"--export={trainer}: it has no schedule of n and no "
                      "training on m of n rollouts; plan without --schedule and "
                      "--pods")
+  if run.setting.rule != "uniform":
+    raise InputError(f"--export={trainer}: it has no rule={run.setting.rule}; "
+                     "plan without one, or divide the rollouts in the trainer "
+                     "by isojax.allocate (docs/allocation.md)")
   if advantage not in NORMED:
     raise InputError(f"--export={trainer}: recipe.loss.advantage={advantage!r} "
                      f"is not written; expected one of {', '.join(NORMED)}")
   return {name: value for name, value in TRAINERS[trainer].options(run).items()
           if value is not None}  # None: lengths that are not known
+
+
+def not_carried(trainer: str, setting: Setting) -> list[str]:
+  """KEY=VALUE of the config that the options leave to the trainer."""
+  loss, known = setting.loss, AGGREGATIONS.get(trainer, {})
+  if loss is None:
+    return []
+  return [*(() if loss.aggregation in known else (
+      f"recipe.loss.aggregation={loss.aggregation!r}",)), *(() if known else (
+          f"recipe.loss.clip_low={loss.clip_low}",
+          f"recipe.loss.clip_high={loss.clip_high}",
+          f"sampler.temperature={loss.temperature}")), *setting.beside]
 
 
 def text(trainer: str, run: Run) -> str:
@@ -246,6 +317,9 @@ def text(trainer: str, run: Run) -> str:
   notes = [kind.note.format(B=a.B, M=a.M, lr=run.lr)] if kind.note else []
   if run.setting.response is None:
     notes.append("no lengths: give --config, or --machine and the mean tokens")
+  left = not_carried(trainer, run.setting)
+  if left:
+    notes.append(f"not carried: {', '.join(left)}")
   separator = "\n" if kind.style == YAML else " \\\n"
   lines = separator.join(
       f"--{name}" if value is True and kind.style == FLAG

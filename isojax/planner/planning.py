@@ -49,7 +49,8 @@ class Plan:
     """The options of each run for verl, TRL or another of export.TRAINERS.
 
     Raises:
-      InputError: a schedule, m < n or an advantage that the trainer lacks.
+      InputError: a schedule, m < n, a rule or an advantage that the trainer
+        lacks.
     """
     return [export.text(trainer, export.Run(
         row.allocation, row.seed, f"{row.lr:.4g}", self.setting))
@@ -157,17 +158,20 @@ def make(ask: Request) -> Plan:
 
 def setting_of(task: Task, stratum: str | None) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config = task.ask.config
+  config, rule = task.ask.config, task.ask.cells.rule
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
-    return export.Setting(loss.advantage, loss.kl_coef,
-                          sampler.max_prompt_tokens, sampler.max_new_tokens,
-                          task.D)
+    return export.Setting(
+        loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
+        sampler.max_prompt_tokens, sampler.max_new_tokens, task.D,
+        rule or config.alloc.rule, export.Loss(
+            loss.clip_low, loss.clip_high, loss.aggregation,
+            sampler.temperature), export.beside(config.recipe))
   easy = "easy" in (stratum, task.law and task.law.stratum)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, task.D)
+      lengths and lengths.max_response, task.D, rule or "uniform")
 
 
 def advised(task: Task):

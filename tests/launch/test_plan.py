@@ -99,6 +99,8 @@ REFUSED = (
     ([*EASY, *PRICED, "--machine=2xh100"], "it fits on 4xh100; the smallest "
      "machine that fits is 2xh200; here it fits with LoRA (--config.model.lora."
      "rank=16)"),
+    ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
+     "no rule=knapsack; plan without one"),
     ([*EASY, "--rule=hit"], "--rule=hit needs the pass counts of at least Bp"),
     ([*EASY, *PRICED, "--measured=."], "--measured=.: no such file"),
     ([*EASY, *PRICED, "--measured=torn.jsonl"],
@@ -201,6 +203,10 @@ def test_options_of_another_trainer(tmp_path):
   _, out = planned("--rollouts=65536", "--config=configs/hard.py",
                    "--export=slime", cwd=ROOT)
   assert "--rollout-max-response-len 16 \\\n" in out and "kl" not in out
+  _, out = planned("--rollouts=65536", "--config=configs/dapo.py",
+                   "--export=verl", cwd=ROOT)
+  assert "actor.clip_ratio_high=0.28 \\\n" in out
+  assert "# not carried: recipe.updates.minibatches=4, " in out
 
 
 def test_a_rule_is_compared_on_the_problems(tmp_path):

@@ -4,8 +4,11 @@ None of the trainers is installed, so the names cannot be checked against their
 config classes.
 """
 
+import dataclasses
+
 import pytest
 
+from configs import dapo, dr_grpo, hard, ppo
 from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
@@ -13,6 +16,9 @@ from isojax.planner.export import Run, Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
+DAPO = dataclasses.replace(
+    HARD, loss=export.Loss(0.2, 0.28, "sample_mean", 0.6),
+    beside=("recipe.updates.minibatches=4",))
 
 
 def run(setting, **changes):
@@ -88,6 +94,43 @@ def test_kl_and_advantages_without_a_deviation():
       "slime", run(EASY))
 
 
+def test_the_loss_of_a_config_where_its_names_are_known():
+  verl = export.options("verl", run(DAPO))
+  actor = "actor_rollout_ref.actor."
+  assert (verl[actor + "clip_ratio_low"], verl[actor + "clip_ratio_high"],
+          verl[actor + "loss_agg_mode"]) == (0.2, 0.28, "seq-mean-token-mean")
+  assert verl["actor_rollout_ref.rollout.temperature"] == 0.6
+  trl = export.options("trl", run(DAPO))
+  assert (trl["epsilon"], trl["epsilon_high"], trl["loss_type"],
+          trl["temperature"]) == (0.2, 0.28, "grpo", 0.6)
+  assert "# not carried: recipe.updates.minibatches=4\n" in export.text(
+      "trl", run(DAPO))
+  assert ("# not carried: recipe.loss.aggregation='sample_mean', recipe.loss."
+          "clip_low=0.2, recipe.loss.clip_high=0.28, sampler.temperature=0.6, "
+          "recipe.updates.minibatches=4\n") in export.text("slime", run(DAPO))
+  constant = dataclasses.replace(
+      DAPO, loss=dataclasses.replace(DAPO.loss, aggregation="constant_length"))
+  text = export.text("verl", run(constant))
+  assert "carried: recipe.loss.aggregation='constant_length', " in text
+  assert "loss_agg_mode" not in text
+
+
+@pytest.mark.parametrize("config, changed, names", [
+    (hard, {}, ["loss.importance_cap=2.0"]),
+    (dapo, {}, ["updates.minibatches=4", "reward.overlong='all'",
+                "filter.rounds=3"]),
+    (dr_grpo, dict(kl_coef=0.1, kl_in="reward", kl_estimator="k1"),
+     ["loss.importance_cap=2.0", "loss.kl_in='reward'",
+      "loss.kl_estimator='k1'"]),
+    (ppo, dict(policy_loss="cispo", constants={"cap": 5.0}),
+     ["loss.policy_loss='cispo'", "loss.importance_cap=2.0", "updates.epochs=2",
+      "updates.minibatches=2"])])
+def test_what_of_a_recipe_is_not_carried(config, changed, names):
+  recipe = config.get_config().recipe
+  recipe.loss.update(changed)
+  assert export.beside(recipe) == tuple(f"recipe.{name}" for name in names)
+
+
 def test_lengths_that_are_not_known_are_left_out():
   text = export.text("verl", run(Setting("group_norm", 0.0, None, None, None)))
   assert text.startswith("# no lengths: give --config") and "length" not in (
@@ -96,6 +139,8 @@ def test_lengths_that_are_not_known_are_left_out():
 
 @pytest.mark.parametrize("setting, more, message", [
     (HARD, dict(m=4), "no schedule of n and no training on m"),
+    (dataclasses.replace(HARD, rule="knapsack"), {},
+     r"rule=knapsack; .* by isojax.allocate \(docs/allocation.md\)"),
     (HARD, dict(n=4, schedule=((0, 4), (1280, 8))), "no schedule of n"),
     (Setting("gae", 0.0, 64, 512, None), {}, "recipe.loss.advantage='gae'")])
 def test_what_they_do_not_have_is_refused(setting, more, message):
