@@ -112,7 +112,7 @@ RULES = (
     Rule("signal", Steps, _SIGNAL, lambda x: x.without_signal, _NO_SIGNAL,
          _EASIER, _ZERO),
     Rule("signal", Steps, "dead truncated reward",
-         lambda x: x.dead and x.truncated >= CLIPPED,
+         lambda x: x.dead and x.grouped and x.truncated >= CLIPPED,
          "no group had two different rewards (mean {x.reward:.3g}), and "
          "{x.truncated:.0%} of the answers are cut off",
          "raise {o.max_tokens} first", _ZERO),

@@ -14,10 +14,9 @@ from isojax import cli
 from isojax.errors import InputError
 from isojax.frontier import doctor
 from isojax.frontier.report import need_matplotlib
-from launch import record_flags
+from launch import log_flags
 
-for _name in ("format", "columns", "fixed"):
-  flags.declare_key_flag(_name)  # of record_flags
+flags.adopt_module_key_flags(log_flags)
 _OUT = flags.DEFINE_string(
     "out", None, "Folder for doctor.html and its picture; default: none.")
 _RUN = flags.DEFINE_string("run", None, "The run, if the file has several.")
@@ -26,11 +25,12 @@ _RUN = flags.DEFINE_string("run", None, "The run, if the file has several.")
 def main(argv) -> None:
   if len(argv) != 2:
     raise InputError("expected one log: python -m launch.doctor LOG")
-  report = doctor.report(argv[1], record_flags.reading(), run=_RUN.value)
+  report = doctor.report(argv[1], log_flags.reading(), run=_RUN.value,
+                         eval_set=log_flags.EVAL_SET.value)
   print(report)
   if _OUT.value is not None:
     need_matplotlib("launch.doctor --out")
-    record_flags.writable(_OUT.value)
+    log_flags.writable(_OUT.value)
     print("wrote " + " and ".join(report.save(_OUT.value)))
 
 

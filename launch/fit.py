@@ -16,7 +16,7 @@ from absl import flags
 from isojax import cli
 from isojax.frontier import bootstrap, collapse, curves, fit_json, report
 from isojax.frontier import study as study_lib
-from launch import record_flags
+from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
 
@@ -73,11 +73,11 @@ def main(argv) -> None:
   rows, notes = record_flags.rows_of(named, axis=_AXIS.value, flag="records")
   chosen = study_lib.Selection(
       axis=_AXIS.value, metric=record_flags.METRIC.value,
-      at_k=record_flags.AT_K.value, eval_set=record_flags.EVAL_SET.value,
+      at_k=record_flags.AT_K.value, eval_set=log_flags.EVAL_SET.value,
       Bp=_BP.value, B=_B.value, only=_ONLY.value)
   study, more = study_lib.from_rows(rows, chosen)
   wanted = options()
-  record_flags.writable(_OUT.value)
+  log_flags.writable(_OUT.value)
   path = os.path.join(_OUT.value, "fit.json")
   document = fit_json.of_rows(study, rows, chosen, wanted, notes=more + notes,
                               path=path)

@@ -14,7 +14,7 @@ from absl import flags
 from isojax import cli
 from isojax.frontier import speedup
 from isojax.frontier.study import Selection
-from launch import record_flags
+from launch import log_flags, record_flags
 
 flags.adopt_module_key_flags(record_flags)
 
@@ -46,10 +46,10 @@ def main(_) -> None:
       baseline=tuple(_BASELINE.value), records=tuple(_RECORDS.value), read=read,
       share=_SHARE.value, draws=_DRAWS.value, selection=Selection(
           metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
-          eval_set=record_flags.EVAL_SET.value, axis=_AXIS.value)))
+          eval_set=log_flags.EVAL_SET.value, axis=_AXIS.value)))
   print(text)
   if _OUT.value is not None:
-    record_flags.writable(_OUT.value)
+    log_flags.writable(_OUT.value)
     print("wrote " + speedup.save(document, _OUT.value))
 
 

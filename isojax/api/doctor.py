@@ -31,21 +31,25 @@ class Diagnosis(doctor_lib.Report):
 
 
 @unchained
-def doctor(log: Path, *, run: str | None = None, format: str | None = None,
-           columns: dict | None = None, fixed: dict | None = None) -> Diagnosis:
+def doctor(log: Path, *, run: str | None = None, eval_set: str | None = None,
+           format: str | None = None, columns: dict | None = None,
+           fixed: dict | None = None) -> Diagnosis:
   """Says what is wrong with one run, from its log.
 
   Args:
     log: path of records of isojax, or of the log of another trainer.
     run: its name, if the file has several.
+    eval_set: its evaluations, if it has several sets; default: the one with
+      the most.
     format, columns, fixed: as in isojax.read; a known trainer needs none.
 
   Returns:
     A Diagnosis. It prints as the screen of launch.doctor.
 
   Raises:
-    InputError: the log cannot be read, or has several runs.
+    InputError: the log cannot be read, has several runs or no such set.
   """
   how = Reading(kind=format, columns=columns or {}, fixed=fixed or {})
-  return Diagnosis(doctor_lib.report(
-      own_file.find(os.fspath(log)), how, run=run).log)
+  found = doctor_lib.report(own_file.find(os.fspath(log)), how, run=run,
+                            eval_set=eval_set)
+  return Diagnosis(found.log, eval_set)

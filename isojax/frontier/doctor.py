@@ -15,6 +15,7 @@ import jinja2
 
 from isojax import diagnosis
 from isojax.diagnosis import COSTLY, Finding, WRONG
+from isojax.errors import InputError
 from isojax.format import compact, many
 from isojax.frontier import series
 from isojax.frontier.fields import Reading
@@ -23,6 +24,8 @@ from isojax.symptoms import column, EARLY, History
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
+# Estimators of isojax and of other trainers that compare no group.
+UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
 
 
 def prepared(line: dict) -> dict:
@@ -50,11 +53,28 @@ def prepared(line: dict) -> dict:
   return line | more
 
 
-def history(log: Series) -> History:
-  """The run of a log, as the rules see it."""
+def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
+  """Whether groups of equal rewards have the advantage 0.
+
+  Where the estimator is unknown, steps of such groups alone tell it: they have
+  no gradient then.
+  """
+  if estimator is not None:
+    return estimator not in UNGROUPED
+  dead = [line for line in train if line.get("dead")]
+  return not any(norm > 0 for norm in column(dead, "grad_norm"))
+
+
+def history(log: Series, eval_set: str | None = None) -> History:
+  """The run of a log, as the rules see it.
+
+  Args:
+    log: of the run.
+    eval_set: the set of its evaluations; None: the one with the most.
+  """
   train = tuple(prepared(line) for line in log.train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
-  chosen = max(sets, key=sets.get, default=None)
+  chosen = eval_set or max(sets, key=sets.get, default=None)
   known = train[-1] if train else {}
   low = [*column(train, "reward_min"), *column(train, "reward")]
   high = [*column(train, "reward_max"), *column(train, "reward")]
@@ -64,7 +84,8 @@ def history(log: Series) -> History:
       n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
-      binary=bool(low) and min(low) >= 0 and max(high) <= 1)
+      binary=bool(low) and min(low) >= 0 and max(high) <= 1,
+      grouped=compares(train, option("estimator")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +93,11 @@ class Report:
   """What is wrong with a run. It prints as one screen."""
 
   log: Series = dataclasses.field(repr=False)
+  eval_set: str | None = None  # see history
 
   @functools.cached_property
   def run(self) -> History:
-    return history(self.log)
+    return history(self.log, self.eval_set)
 
   @functools.cached_property
   def findings(self) -> list[Finding]:
@@ -187,15 +209,22 @@ def evidence(f: Finding) -> str:
       f", {f.cost:.0%} of the run" if f.cost >= 0.005 else "") + f"; {f.sure}")
 
 
-def report(path: str, how: Reading, *, run: str | None = None) -> Report:
+def report(path: str, how: Reading, *, run: str | None = None,
+           eval_set: str | None = None) -> Report:
   """What is wrong with the run of a log.
 
   Args:
     path: of the log.
     how: it is read.
     run: the name of the run, if the file has several.
+    eval_set: the set of its evaluations, if the log has several.
 
   Raises:
-    InputError: the log cannot be read, or has several runs.
+    InputError: the log cannot be read, has several runs or no such set.
   """
-  return Report(series.read(path, how, run=run))
+  log = series.read(path, how, run=run)
+  sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
+  if eval_set is not None and eval_set not in sets:
+    raise InputError(f"--eval_set={eval_set}: not in {path}; there are: "
+                     + ", ".join(sets))
+  return Report(log, eval_set)

@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import json
+import pathlib
 
 from isojax.errors import InputError
 from isojax.frontier.constants import (
@@ -67,7 +69,8 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
         for at, line in lines if line.get("kind") == kind)
              for kind in ("train", "eval")}
     return Series(path, file.kind, kinds["train"], kinds["eval"],
-                  {name: name for name in file.names}, beside | options,
+                  {name: name for name in file.names},
+                  _estimator(path) | beside | options,
                   file.form.settings, tuple(file.notes))
   names = {field: found[0] for field in file.form.fields
            if (found := file.form.columns(field, file.names))}
@@ -81,6 +84,16 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
                 _evals(file, lines, fields, options, spent), names,
                 beside | options,
                 file.form.settings, tuple(file.notes))
+
+
+def _estimator(path: str) -> dict:
+  """The advantage of a run of isojax, if its config.json is there."""
+  try:
+    text = pathlib.Path(path).with_name("config.json").read_text("utf-8")
+    loss = json.loads(text)["config"]["recipe"]["loss"]
+    return {"recipe.loss.advantage": loss["advantage"]}
+  except (OSError, ValueError, KeyError, TypeError):
+    return {}
 
 
 def _train(file: LogFile, lines, names: dict, fields: dict, options: dict

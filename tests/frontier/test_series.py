@@ -146,7 +146,7 @@ def test_records_as_csv_are_the_records(tmp_path):
 def test_settings_are_words_of_the_contract():
   known = {"Bp", "batch", "n", "model", "lr", "kl", "clip_low", "clip_high",
            "entropy", "max_tokens", "max_prompt", "temperature", "epochs",
-           "minibatch", "filter", "std"}
+           "minibatch", "filter", "std", "estimator"}
   for kind, form in formats.FORMATS.items():
     assert form.settings.keys() <= known, kind
     assert not form.marks or form.settings and form.fields, kind

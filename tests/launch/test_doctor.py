@@ -184,6 +184,37 @@ def test_doubling_n_doubles_the_rollouts_of_a_step(tmp_path):
     assert f"n = {n}, Bp = 256" in fact and C in fact
 
 
+@pytest.mark.parametrize("advantage, norm, expected", [
+    ("gae", 0.1, []), ("group_norm", 0.1, ["signal"]), (None, 0.1, []),
+    (None, 0.0, ["signal"]), ("reinforce_pp", 0.1, [])])
+@pytest.mark.parametrize("cut", [0.0, 0.9])
+def test_groups_of_equal_rewards_matter_where_they_are_compared(
+    advantage, norm, expected, cut, tmp_path):
+  """A quarter of the groups is all wrong, the others are all right."""
+  path = tmp_path / "records.jsonl"
+  path.write_text("".join(json.dumps(
+      {"kind": "train", "run_id": "a", "Bp": 8, "n": 4, "step": i,
+       "rollouts": 32 * i, "reward": 0.75, "all_wrong": 0.25,
+       "all_right": 0.75, "truncated": cut, "grad_norm": norm,
+       "formatted": 1.0, "chain": 0}) + "\n" for i in range(1, 31)))
+  if advantage:
+    (tmp_path / "config.json").write_text(json.dumps(
+        {"config": {"recipe": {"loss": {"advantage": advantage}}}}))
+  found = [f.name for f in isojax.doctor(path).findings]
+  assert [name for name in found if name == "signal"] == expected
+
+
+def test_the_set_of_evaluations_is_chosen(tmp_path):
+  path = tmp_path / "trainer_state.json"
+  path.write_text(json.dumps({"log_history": [
+      {"step": i, "eval_reward": value, f"eval_{name}_runtime": 2.}
+      for i in (5, 10) for name, value in (("math", .25), ("code", .75))]}))
+  run = isojax.doctor(path, eval_set="code").run
+  assert [e["avg"] for e in run.evals] == [.75, .75]
+  with pytest.raises(InputError, match="there are: math, code"):
+    isojax.doctor(path, eval_set="maths")
+
+
 # ---- Healthy runs
 
 

@@ -35,7 +35,8 @@ class Format:
 
   # What one changes -> the option for it: Bp or batch (Bp * n), n, lr, kl,
   # clip_low, clip_high, entropy, max_tokens, max_prompt, temperature, epochs,
-  # minibatch, filter (of groups without signal), std (advantages), model.
+  # minibatch, filter (of groups without signal), std (of advantages),
+  # estimator (of advantages), model.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
   # Where options are: patterns of printed text besides `option=12`, the lines,

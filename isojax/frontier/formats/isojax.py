@@ -18,6 +18,7 @@ FORMAT = base.Format(
         "epochs": "recipe.updates.epochs", "filter": "recipe.filter.rounds",
         "minibatch": "recipe.updates.minibatches",
         "std": "recipe.loss.advantage",
+        "estimator": "recipe.loss.advantage",
         "max_prompt": "sampler.max_prompt_tokens",
         "max_tokens": "sampler.max_new_tokens",
         "temperature": "sampler.temperature"},

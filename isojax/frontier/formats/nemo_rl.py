@@ -30,6 +30,7 @@ FORMAT = base.Format(
         "minibatch": "policy.train_global_batch_size",
         "epochs": "grpo.max_num_epochs",
         "filter": "grpo.use_dynamic_sampling",
-        "std": "grpo.normalize_rewards"},
+        "std": "grpo.normalize_rewards",
+        "estimator": "grpo.adv_estimator.name"},
     options=("grpo.batch_multiplier",),
     sampled=(("train/dynamic_sampling_num_gen_batches", base.BATCHES),))

@@ -40,7 +40,8 @@ FORMAT = base.Format(
         "temperature": "rollout.temperature", "minibatch": "train.batch_size",
         "epochs": "train.num_episodes",
         "filter": "algo.dynamic_filtering_enable",
-        "std": "algo.advantage.estimator"},
+        "std": "algo.advantage.estimator",
+        "estimator": "algo.advantage.estimator"},
     amend=one_step,
     console=r"[Gg]lobal[ _]step (?P<step>\d+)(?:: |, eval_metrics: )"
     r"(?P<values>\{[^{}]*\})",

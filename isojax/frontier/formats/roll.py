@@ -33,7 +33,8 @@ FORMAT = base.Format(
         "clip_high": "pg_clip_high", "entropy": "entropy_loss_coef",
         "max_tokens": "response_length", "max_prompt": "prompt_length",
         "temperature": "actor_infer.generating_args.temperature",
-        "epochs": "ppo_epochs", "filter": "use_additional_prompts"},
+        "epochs": "ppo_epochs", "filter": "use_additional_prompts",
+        "estimator": "adv_estimator"},
     console=r'metrics_tag: \{"step": (?P<step>\d+), "metrics": '
     r"(?P<values>\{[^{}]*\})",
     sampled=(("system/batch_size", base.ROLLOUTS),), before_update=True)

@@ -55,7 +55,8 @@ FORMAT = base.Format(
         "minibatch": "trainer.policy_mini_batch_size",
         "epochs": "trainer.epochs",
         "filter": "trainer.algorithm.dynamic_sampling.type",
-        "std": "trainer.algorithm.grpo_norm_by_std"},
+        "std": "trainer.algorithm.grpo_norm_by_std",
+        "estimator": "trainer.algorithm.advantage_estimator"},
     logged=sizes, amend=without_rounded,
     console=r"Step (?P<step>\d+): *\n(?P<values>\{[^{}]*\})",
     sampled=(("generate/batch_num_seq", base.ROLLOUTS),))

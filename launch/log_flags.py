@@ -1,0 +1,56 @@
+"""The flags that say how the log of a run is read, and the folder of --out."""
+
+import os
+import tempfile
+
+from absl import flags
+
+from isojax import cli
+from isojax.errors import InputError, reason
+from isojax.frontier import formats
+from isojax.frontier.fields import Reading
+
+EVAL_SET = flags.DEFINE_string(
+    "eval_set", None, "Evaluation set, if the files have several.")
+_FORMAT = flags.DEFINE_enum(
+    "format", None, sorted(formats.FORMATS), "Trainer that wrote the files; "
+    "table: any CSV, JSON lines or W&B export, with --columns. Default: what "
+    "the names in each file tell; the output says what was found.")
+_COLUMNS = flags.DEFINE_list(
+    "columns", [], "Column of a field: avg=val/acc,step=global_step.")
+_FIXED = flags.DEFINE_list(
+    "fixed", [], "Values of fields that the files do not have: Bp=32,n=8.")
+_FROM_PATH = flags.DEFINE_string(
+    "from_path", None, "Regular expression whose named groups are fields, "
+    "matched with the path of a file or, if a file has several runs, with "
+    "their names: 'n(?P<n>\\d+)-s(?P<seed>\\d+)'.")
+
+
+def value_of(text: str):
+  """An int if the text is one, else the text."""
+  return int(text) if text.isdecimal() else text
+
+
+def reading(axis: str = Reading.axis, scale: dict | None = None) -> Reading:
+  """How the flags say that a log is read.
+
+  Args:
+    axis: the compute.
+    scale: as in Reading.
+  """
+  return Reading(
+      kind=_FORMAT.value, columns=cli.pairs("columns", _COLUMNS.value),
+      fixed={name: value_of(value)
+             for name, value in cli.pairs("fixed", _FIXED.value).items()},
+      scale=scale or {}, axis=axis, from_path=_FROM_PATH.value)
+
+
+def writable(folder: str) -> None:
+  """Creates the folder of --out; InputError if it cannot be written."""
+  try:
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    raise InputError(f"--out={folder}: cannot be written ({reason(error)}); "
+                     "choose another folder") from error
