@@ -130,8 +130,10 @@ class Report:
     run, log = self.run, self.log
     known = [f"{name} = {value:,}" for name, value in (
         ("n", run.n), ("Bp", run.Bp), ("minibatch", run.minibatch)) if value]
-    rollouts = (f", {compact(sum(run.spent))} rollouts" if run.n and run.Bp
-                else "; n or problems a step are not in the log")
+    lacks = [name for name, value in (("n", run.n), ("Bp", run.Bp))
+             if not value]
+    rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
+                else f", {compact(sum(run.spent))} rollouts")
     lines = [f"{log.path}: {log.trainer}, {many(len(run.train), 'step')}"
              + "".join(f", {text}" for text in known) + rollouts]
     if reward := column(run.train, "reward"):
@@ -173,8 +175,8 @@ class Report:
                 wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),
                 wrap(f.advice, "   -> ", "      ")]
     if len(self.findings) > LISTED:
-      lines.append(f"and {many(len(self.findings) - LISTED, 'note')}, on the "
-                   "page of --out")
+      more = many(len(self.findings) - LISTED, "more finding")
+      lines.append(f"and {more}, on the page of --out")
     lines += [wrap(text, "", "  ") for text in (self.unchecked,
                                                 *self.notes[:2]) if text]
     return "\n".join(lines)

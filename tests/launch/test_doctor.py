@@ -215,6 +215,13 @@ def test_the_set_of_evaluations_is_chosen(tmp_path):
     isojax.doctor(path, eval_set="maths")
 
 
+def test_what_the_flags_give_is_not_told_to_lack(tmp_path):
+  path = tmp_path / "train.log"
+  path.write_text(verl(1, norm=0.1))
+  assert isojax.doctor(path, fixed={"n": 8}).facts[0].endswith(
+      "n = 8; not in the log: Bp")
+
+
 # ---- Healthy runs
 
 

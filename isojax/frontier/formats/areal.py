@@ -30,13 +30,8 @@ FORMAT = base.Format(
     settings={
         "Bp": "train_dataset.batch_size", "n": "gconfig.n_samples",
         "model": "actor.path", "lr": "actor.optimizer.lr",
-        "kl": "actor.kl_ctl", "clip_low": "actor.eps_clip",
-        "clip_high": "actor.eps_clip_higher",
-        "max_tokens": "gconfig.max_new_tokens",
-        "temperature": "gconfig.temperature",
-        "minibatch": "actor.ppo_n_minibatches", "epochs": "total_train_epochs",
-        "filter": "dynamic_filter_fn",
-        "std": "actor.adv_norm.std_level"},
+        "kl": "actor.kl_ctl", "max_tokens": "gconfig.max_new_tokens",
+        "filter": "dynamic_filter_fn", "std": "actor.reward_norm.std_level"},
     console=r"Train step (?P<step>\d+)/\d+ done\."
     r"(?P<pairs>(?:(?!Train step)[^╘])*)",
     pair=r"│ *(?P<name>[^\s│]+) *│ *(?P<value>[^\s│]+)",

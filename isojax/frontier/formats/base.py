@@ -33,10 +33,10 @@ class Format:
   set_key: str | None = None  # pattern of a name that contains the eval_set
   version: str | None = None  # name of the updates of the evaluated policy
 
-  # What one changes -> the option for it: Bp or batch (Bp * n), n, lr, kl,
-  # clip_low, clip_high, entropy, max_tokens, max_prompt, temperature, epochs,
-  # minibatch, filter (of groups without signal), std (of advantages),
-  # estimator (of advantages), model.
+  # What one changes -> the option for it: Bp or batch (Bp * n), n, model,
+  # estimator (of advantages), minibatch (problems of an update), and those that
+  # a diagnosis names: lr, kl, entropy, max_tokens, filter (of groups without
+  # signal), std (of advantages), and others of diagnosis.WORDS.
   settings: dict[str, str] = dataclasses.field(default_factory=dict)
   options: tuple[str, ...] = ()  # further whole numbers that --fixed may have
   # Where options are: patterns of printed text besides `option=12`, the lines,

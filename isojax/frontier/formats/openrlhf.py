@@ -34,11 +34,8 @@ FORMAT = base.Format(
     settings={
         "Bp": "rollout.batch_size", "n": "rollout.n_samples_per_prompt",
         "model": "actor.model_name_or_path", "lr": "actor.adam.lr",
-        "kl": "algo.kl.init_coef", "clip_low": "actor.eps_clip_low_high",
-        "clip_high": "actor.eps_clip_low_high", "entropy": "actor.entropy_coef",
-        "max_tokens": "rollout.max_new_tokens", "max_prompt": "data.max_len",
-        "temperature": "rollout.temperature", "minibatch": "train.batch_size",
-        "epochs": "train.num_episodes",
+        "kl": "algo.kl.init_coef", "entropy": "actor.entropy_coef",
+        "max_tokens": "rollout.max_new_tokens",
         "filter": "algo.dynamic_filtering_enable",
         "std": "algo.advantage.estimator",
         "estimator": "algo.advantage.estimator"},

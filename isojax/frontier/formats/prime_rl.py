@@ -75,10 +75,8 @@ FORMAT = base.Format(
         "seconds": "time/step Time",
         "seconds_sample": "time/generate_completions"},
     settings={
-        "batch": "batch_size", "n": "group_size",
-        "lr": "trainer.optim.lr", "kl": "trainer.loss.kl_tau",
-        "max_tokens": "sampling.max_tokens",
-        "temperature": "sampling.temperature"},
+        "batch": "batch_size", "n": "group_size", "lr": "trainer.optim.lr",
+        "kl": "trainer.loss.kl_tau", "max_tokens": "sampling.max_tokens"},
     amend=count_from_one, logged=older_sizes,
     configs=("configs/orchestrator.json", "configs/orchestrator.toml",
              "configs/rl.json", "configs/rl.toml"), config=sizes,

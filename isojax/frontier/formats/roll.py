@@ -27,13 +27,9 @@ FORMAT = base.Format(
         "seconds_update": "time/step_train"},
     settings={
         "Bp": "rollout_batch_size", "n": "num_return_sequences_in_group",
-        "model": "pretrain",
-        "lr": "actor_train.training_args.learning_rate",
-        "kl": "kl_loss_coef", "clip_low": "pg_clip_low",
-        "clip_high": "pg_clip_high", "entropy": "entropy_loss_coef",
-        "max_tokens": "response_length", "max_prompt": "prompt_length",
-        "temperature": "actor_infer.generating_args.temperature",
-        "epochs": "ppo_epochs", "filter": "use_additional_prompts",
+        "model": "pretrain", "lr": "actor_train.training_args.learning_rate",
+        "kl": "kl_loss_coef", "entropy": "entropy_loss_coef",
+        "max_tokens": "response_length", "filter": "use_additional_prompts",
         "estimator": "adv_estimator"},
     console=r'metrics_tag: \{"step": (?P<step>\d+), "metrics": '
     r"(?P<values>\{[^{}]*\})",

@@ -53,11 +53,8 @@ FORMAT = base.Format(
     settings={
         "Bp": "rollout_batch_size", "n": "n_samples_per_prompt",
         "model": "hf_checkpoint", "lr": "lr", "kl": "kl_loss_coef",
-        "clip_low": "eps_clip", "clip_high": "eps_clip_high",
         "entropy": "entropy_coef", "max_tokens": "rollout_max_response_len",
-        "max_prompt": "rollout_max_prompt_len",
-        "temperature": "rollout_temperature", "minibatch": "global_batch_size",
-        "epochs": "num_epoch", "filter": "dynamic_sampling_filter_path",
+        "filter": "dynamic_sampling_filter_path",
         "std": "disable_grpo_std_normalization"},
     console=r"\b(?:rollout|perf|step|eval) (?P<step>\d+): "
     r"(?P<values>\{[^{}]*\})",

@@ -45,9 +45,7 @@ FORMAT = base.Format(
     settings={
         "Bp": "groups_per_batch", "n": "group_size", "model": "model_name",
         "lr": "learning_rate", "kl": "kl_penalty_coef",
-        "max_tokens": "max_tokens", "temperature": "temperature",
-        "minibatch": "num_substeps",
-        "filter": "remove_constant_reward_groups"},
+        "max_tokens": "max_tokens", "filter": "remove_constant_reward_groups"},
     options=("remove_constant_reward_groups",),
     configs=("config.json",), config=sizes,
     sampled=(("env/all/total_episodes", base.ROLLOUTS),), before_update=True)

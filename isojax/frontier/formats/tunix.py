@@ -15,9 +15,7 @@ FORMAT = base.Format(
         "lr": "actor/train/learning_rate"},
     settings={
         "Bp": "batch_size", "n": "num_generations", "kl": "beta",
-        "clip_low": "epsilon", "clip_high": "epsilon",
-        "max_tokens": "max_tokens_to_generate", "temperature": "temperature",
-        "epochs": "num_iterations", "lr": "learning_rate"},
+        "max_tokens": "max_tokens_to_generate", "lr": "learning_rate"},
     sampled_by_n=True,
     caveat="avg is Tunix's reward, the sum of its reward functions; one alone: "
     "--columns=avg=rewards/eval/NAME.")
