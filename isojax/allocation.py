@@ -5,6 +5,7 @@ of a step among its problems instead, by what is known of their pass rates.
 """
 
 import dataclasses
+import functools
 import math
 import typing
 
@@ -348,6 +349,13 @@ class Posterior(typing.NamedTuple):
   uniform_P: np.ndarray  # float64 in [0, 1), a random number of this step
 
 
+def posterior(right_P, wrong_P, *, mean_P, strength: float, silent_P,
+              uniform_P) -> Posterior:
+  """After these rollouts, of a prior worth `strength` rollouts of mean_P."""
+  return Posterior(right_P + strength * mean_P,
+                   wrong_P + strength * (1 - mean_P), silent_P, uniform_P)
+
+
 @dataclasses.dataclass(frozen=True)
 class Evidence:
   """What the graded rollouts of a run say of its D training problems.
@@ -357,8 +365,8 @@ class Evidence:
   """
 
   place: dict  # id of a problem -> its index in [D]
-  a_D: np.ndarray  # of the prior, from the stratum's pass counts
-  b_D: np.ndarray
+  mean_D: np.ndarray  # of the prior, from the stratum's pass counts
+  strength: float  # of the prior
   forgetting: float
   right_D: np.ndarray  # discounted rollouts since then
   wrong_D: np.ndarray
@@ -383,9 +391,10 @@ class Evidence:
 
   def posterior(self, index, uniform_P) -> Posterior:
     """Of the problems with these indices."""
-    return Posterior((self.a_D + self.right_D)[index],
-                     (self.b_D + self.wrong_D)[index], self.silent_D[index],
-                     uniform_P)
+    return posterior(
+        self.right_D[index], self.wrong_D[index], mean_P=self.mean_D[index],
+        strength=self.strength, silent_P=self.silent_D[index],
+        uniform_P=uniform_P)
 
   def informative(self, groups) -> float:
     """Expected share of groups with right and wrong answers, of (id, n, _).
@@ -407,9 +416,8 @@ def evidence(id_D, correct_D, n: int, division: Division) -> Evidence:
   mean_D = (np.asarray(correct_D, np.float64) + 0.5) / (n + 1)
   zeros_D = np.zeros(len(mean_D))
   return Evidence(
-      {int(i): d for d, i in enumerate(id_D)},
-      division.prior_strength * mean_D, division.prior_strength * (1 - mean_D),
-      division.forgetting, zeros_D, zeros_D, zeros_D)
+      {int(i): d for d, i in enumerate(id_D)}, mean_D,
+      division.prior_strength, division.forgetting, zeros_D, zeros_D, zeros_D)
 
 
 class Bounds(typing.NamedTuple):
@@ -498,21 +506,6 @@ def uniform(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   return B // P + (np.arange(P) < B % P)
 
 
-def knapsack(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
-  """Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL)."""
-  return greedy(knapsack_utility, p, B, bounds)
-
-
-def variance(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
-  """Smallest variance of the summed gradient (VIP): n ~ sqrt(p (1-p))."""
-  return greedy(variance_utility, p, B, bounds)
-
-
-def hit(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
-  """Most problems with a right answer (HORA, arXiv 2605.07114)."""
-  return greedy(hits, p, B, bounds)
-
-
 def inverse(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
   """n in proportion to 1 / E[p], within the bounds (sGPO, arXiv 2606.08854)."""
   weight_P = (p.a_P + p.b_P) / p.a_P
@@ -553,5 +546,14 @@ def skip(p: Posterior, B: int, bounds: Bounds) -> np.ndarray:
 
 
 # A rule of one's own: alloc.rule=FILE.py:FUNCTION.
-RULES = {"uniform": uniform, "knapsack": knapsack, "variance": variance,
-         "hit": hit, "inverse": inverse, "skip": skip}
+RULES = {
+    "uniform": uniform,
+    # Largest chance of a gradient, weighted by p (1-p)^2 (Knapsack RL).
+    "knapsack": functools.partial(greedy, knapsack_utility),
+    # Smallest variance of the summed gradient (VIP): n ~ sqrt(p (1-p)).
+    "variance": functools.partial(greedy, variance_utility),
+    # Most problems with a right answer (HORA, arXiv 2605.07114).
+    "hit": functools.partial(greedy, hits),
+    "inverse": inverse,
+    "skip": skip,
+}

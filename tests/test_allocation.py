@@ -203,10 +203,10 @@ def test_rules_by_hand():
   # problem 1/12, 1/36, 1/72, of the second 3/40, 1/40, 1/80.
   p = allocation.Posterior(np.array([1.0, 1.0]), np.array([1.0, 3.0]), half,
                            half)
-  assert allocation.variance(p, 5, bounds).tolist() == [3, 2]
+  assert allocation.RULES["variance"](p, 5, bounds).tolist() == [3, 2]
   # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
   # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
-  assert allocation.hit(p, 7, bounds).tolist() == [3, 4]
+  assert allocation.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
   # 1 / E[p] is 2 and 4.
   assert allocation.inverse(p, 6, bounds).tolist() == [2, 4]
   assert allocation.inverse(p, 12, bounds).tolist() == [4, 8]

@@ -120,7 +120,7 @@ def test_a_problem_without_rollouts_is_in_no_mean():
   assert fields["prompt_tokens"] == 7 and fields["sampled"] == 3
   known = allocation.evidence([7, 8, 9], [0, 0, 16], 16, Division("hit"))
   # One rollout has no other to differ from; Beta(2, 2): 1 - 2 * 3/10.
-  known = dataclasses.replace(known, a_D=np.full(3, 2.0), b_D=np.full(3, 2.0))
+  known = dataclasses.replace(known, mean_D=np.full(3, 0.5))
   assert known.informative([[7, 2, 0], [8, 0, 0], [9, 1, 0]]) == (
       pytest.approx((1 - 2 * 3 / 10) / 2))
 
@@ -132,8 +132,9 @@ def test_evidence_by_hand():
   """Prior of 4 rollouts at (c + 1/2) / 17; the first visit fades to 1/4."""
   division = Division("knapsack", prior_strength=4.0, forgetting=0.5)
   known = allocation.evidence([30, 10, 20], [0, 16, 8], 16, division)
-  np.testing.assert_allclose(known.a_D, [2 / 17, 66 / 17, 2])
-  np.testing.assert_allclose(known.a_D + known.b_D, 4)
+  first = known.posterior(np.arange(3), np.zeros(3))
+  np.testing.assert_allclose(first.a_P, [2 / 17, 66 / 17, 2])
+  np.testing.assert_allclose(first.a_P + first.b_P, 4)
   for groups in ([[10, 4, 4], [30, 6, 0]], [[20, 2, 1], [10, 0, 0]],
                  [[10, 8, 8], [20, 3, 0]]):
     known = known.after(groups)
@@ -147,7 +148,7 @@ def test_evidence_by_hand():
   np.testing.assert_allclose(twice.wrong_D, [0.75, 3, 1.75 + 3])
   assert twice.silent_D.tolist() == [1, 4, 0]
   nothing = allocation.evidence([1], [0], 0, division)
-  assert nothing.a_D == nothing.b_D == 2  # not measured: 1/2
+  assert nothing.mean_D == 0.5  # not measured
 
 
 # --- What is trained on ---

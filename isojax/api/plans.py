@@ -102,7 +102,8 @@ def plan(
 
 @unchained
 def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
-             low: int = 2, high: int = 64, strength: float = 2.0,
+             low: int = allocation.Division.n_low,
+             high: int = allocation.Division.n_high, strength: float = 2.0,
              seed: int = 0) -> np.ndarray:
   """Rollouts of each problem of the next step, by a rule of allocation.RULES.
 
@@ -142,9 +143,8 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
   allocation.check_bounds(budget, len(correct_P), bounds)
   mean = (correct_P.sum() + 1) / (sampled_P.sum() + 2)
   silent_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
-  return allocation.RULES[rule](allocation.Posterior(
-      correct_P + mean * strength,
-      sampled_P - correct_P + (1 - mean) * strength,
-      silent_P.astype(int),
-      np.random.default_rng(seed).uniform(size=len(correct_P))),
+  return allocation.RULES[rule](allocation.posterior(
+      correct_P, sampled_P - correct_P, mean_P=mean, strength=strength,
+      silent_P=silent_P.astype(int),
+      uniform_P=np.random.default_rng(seed).uniform(size=len(correct_P))),
       budget, bounds)

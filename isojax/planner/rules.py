@@ -1,10 +1,13 @@
 """What each rule of `allocation.RULES` is expected to do on one's problems.
 
-Expectations in closed form under Beta(right + 1/2, wrong + 1/2), the posterior
-of each problem's pass counts, over steps of different problems. A prediction
-for the first steps: a run trusts these counts less as its policy moves.
+A rule divides by what a run knows before its first step: these counts, trusted
+as far as alloc.prior_strength says, and no silent visit. What that gives is an
+expectation in closed form under Beta(right + 1/2, wrong + 1/2), the posterior
+of each problem's pass counts, over steps of different problems: a prediction
+for the first steps. `skip` is uniform there.
 """
 
+import dataclasses
 import math
 import statistics
 import typing
@@ -13,10 +16,11 @@ import numpy as np
 
 from isojax.allocation import (
   Bounds,
+  Division,
+  evidence,
   hits,
   informative,
   moments,
-  Posterior,
   RULES,
 )
 from isojax.errors import InputError
@@ -48,39 +52,42 @@ def slowest_answer(n: int) -> float:
       n * density * cdf ** (n - 1) * np.exp(SIGMA * z - SIGMA**2 / 2), z))
 
 
-def bounds(config, n: int) -> Bounds:
-  """The n of a problem at least and at most: the config's, or wider if n is.
-  """
-  low, high = (2, 64) if config is None else (
-      config.alloc.n_low, config.alloc.n_high)
-  return Bounds(min(low, n), high if n <= high else 2 * n)
+def division(config, n: int) -> Division:
+  """The config's, with wider bounds if n is outside of them."""
+  alloc = Division if config is None else config.alloc
+  return Division(
+      n_low=min(alloc.n_low, n),
+      n_high=alloc.n_high if n <= alloc.n_high else 2 * n,
+      prior_strength=alloc.prior_strength)
 
 
-def effects(correct_D, samples: int, *, Bp: int, n: int, bounds: Bounds,
+def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
             seconds=None) -> dict[str, Effect]:
   """The effect of each rule on steps of Bp problems with Bp * n rollouts.
 
   Args:
     correct_D: right answers of each problem.
     samples: answers of each problem.
-    bounds: of the n of a problem.
+    division: the bounds of n, and how far a run trusts the counts.
     seconds: groups, mean n -> seconds of a step; None: not priced.
   """
-  right_D = np.asarray(correct_D, float)
-  silent_D = np.isin(correct_D, (0, samples)).astype(int)
-  rng, B = np.random.default_rng(0), Bp * n
-  order = rng.permutation(len(right_D))
+  D, rng, B = len(correct_D), np.random.default_rng(0), Bp * n
+  known = evidence(range(D), correct_D, samples, division)
+  # Of all the counts: Beta(right + 1/2, wrong + 1/2).
+  sharp = dataclasses.replace(known, strength=samples + 1)
+  bounds = Bounds(division.n_low, division.n_high)
+  order = rng.permutation(D)
   steps = [order[i:i + Bp] for i in range(0, len(order) - Bp + 1, Bp)][:STEPS]
   slowest = np.array([0.0] + [
       slowest_answer(i) for i in range(1, bounds.high + 1)])
   out = {name: [] for name in RULES}
   for step in steps:
-    p = Posterior(right_D[step] + 0.5, samples - right_D[step] + 0.5,
-                  silent_D[step], rng.uniform(size=Bp))
+    uniform_P = rng.uniform(size=Bp)
+    p = sharp.posterior(step, uniform_P)
     signal, hit = informative(p, bounds.high), hits(p, bounds.high)
     variance = moments(p, 1, i=1, j=1)[0]
     for name, rule in RULES.items():
-      n_P = rule(p, B, bounds)
+      n_P = rule(known.posterior(step, uniform_P), B, bounds)
       i = np.flatnonzero(n_P)
       n_i, K = n_P[i], len(i)
       out[name].append(Effect(
@@ -91,7 +98,7 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, bounds: Bounds,
 
 
 def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
-             bounds: Bounds, seconds=None) -> str:
+             division: Division, seconds=None) -> str:
   """The effects of all rules as a table, and whether one is worth it.
 
   Raises:
@@ -101,7 +108,7 @@ def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
     raise InputError(
         f"--rule={rule} needs the pass counts of at least Bp = {Bp} training "
         "problems: --problems=FILE of launch.split")
-  found = effects(correct_D, samples, Bp=Bp, n=n, bounds=bounds,
+  found = effects(correct_D, samples, Bp=Bp, n=n, division=division,
                   seconds=seconds)
   lines = [["rule", "groups", "informative", "hits", "variance", "slowest",
             "seconds"]]

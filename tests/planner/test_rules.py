@@ -5,12 +5,13 @@ import statistics
 
 import numpy as np
 import pytest
+from scipy import special
 
-from isojax.allocation import Bounds
+from isojax.allocation import Bounds, Division, Posterior, RULES
 from isojax.errors import InputError
 from isojax.planner import rules
 
-BOUNDS = Bounds(2, 64)
+DIVISION = Division()
 EVEN = [8] * 64  # of 16: every problem alike
 MIXED = [0] * 24 + [1] * 16 + [8] * 12 + [16] * 12
 
@@ -27,7 +28,7 @@ def test_slowest_answer_of_a_group():
 
 def test_effects_equal_a_simulation():
   """Pass rates from the posterior, then answers from the pass rates."""
-  found = rules.effects(MIXED, 16, Bp=64, n=8, bounds=BOUNDS)
+  found = rules.effects(MIXED, 16, Bp=64, n=8, division=DIVISION)
   rng, c = np.random.default_rng(0), np.array(MIXED)
   p = rng.beta(c + 0.5, 16 - c + 0.5, size=(20_000, 64))
   right = rng.binomial(8, p)
@@ -40,21 +41,34 @@ def test_effects_equal_a_simulation():
   assert uniform.variance == pytest.approx((p * (1 - p)).mean(), rel=0.01)
   assert found["variance"].variance == min(e.variance for e in found.values())
   assert found["hit"].hits == max(e.hits for e in found.values())
-  assert found["skip"].groups < 64  # 36 problems were all right or all wrong
+  assert found["skip"][:5] == uniform[:5]  # a run begins without a silent visit
+
+
+def test_a_rule_divides_by_what_a_run_knows_at_its_first_step():
+  """Of 0 of 16 the run's prior, worth 4 rollouts, is Beta(2/17, 66/17)."""
+  found = rules.effects(MIXED, 16, Bp=64, n=8, division=DIVISION)
+  mean_P = (np.array(MIXED) + 0.5) / 17
+  n_P = RULES["knapsack"](Posterior(4 * mean_P, 4 - 4 * mean_P, None, None),
+                          512, Bounds(2, 64))
+  a, b = np.array(MIXED) + 0.5, 16.5 - np.array(MIXED)
+  alike = lambda a, b: np.exp(special.betaln(a + n_P, b)
+                              - special.betaln(a, b))
+  assert found["knapsack"].informative == pytest.approx(
+      (1 - alike(a, b) - alike(b, a)).sum())
 
 
 def test_seconds_are_those_of_the_groups_that_are_sampled():
-  found = rules.effects(MIXED, 16, Bp=64, n=8, bounds=BOUNDS,
+  found = rules.effects(MIXED, 16, Bp=64, n=8, division=DIVISION,
                         seconds=lambda K, n: K * n)
   assert {e.seconds for e in found.values()} == {512.0}  # of B rollouts
 
 
 def test_a_uniform_stratum_is_said_to_be_one():
-  text = rules.compared(EVEN, 16, Bp=32, n=16, bounds=BOUNDS,
+  text = rules.compared(EVEN, 16, Bp=32, n=16, division=DIVISION,
                         rule="knapsack")
   assert text.endswith("than uniform at n = 16") and "too uniform" in text
   assert "seconds" not in text
-  text = rules.compared(MIXED, 16, Bp=32, n=8, bounds=BOUNDS,
+  text = rules.compared(MIXED, 16, Bp=32, n=8, division=DIVISION,
                         rule="knapsack")
   assert "too uniform" not in text and "knapsack *" in text
 
@@ -62,5 +76,5 @@ def test_a_uniform_stratum_is_said_to_be_one():
 @pytest.mark.parametrize("correct, samples", [(EVEN, 0), (EVEN[:8], 16)])
 def test_a_stratum_without_counts_is_refused(correct, samples):
   with pytest.raises(InputError, match="--rule=hit needs the pass counts"):
-    rules.compared(correct, samples, Bp=32, n=8, bounds=BOUNDS,
+    rules.compared(correct, samples, Bp=32, n=8, division=DIVISION,
                    rule="hit")
