@@ -212,6 +212,8 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "registered": plans, "hypotheses": markdown(
           ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
            "b2: height", "c: power of the peak"], registered(plans, L)),
+      "rules_table": rules_table(L["allocation"]),
+      "rules": {row["arm"]: row for row in reanalysis.rules(L["allocation"])},
       "noise_table": noise_table(read_json(docs, "registered-noise.json")),
       "epochs": {part: reanalysis.epochs(L[part]) for part in epochs},
       "parts": L,
