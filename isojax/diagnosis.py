@@ -368,9 +368,9 @@ class Watcher:
     self._window.append(line)
     x = dataclasses.replace(self._before, lines=tuple(self._window))
     if x.full:
-      if x.first_entropy is None:
+      if x.first_entropy is None and "entropy" in x.fields:
         x = dataclasses.replace(x, first_entropy=x.entropy)
-      if x.reward > x.best:
+      if "reward" in x.fields and x.reward > x.best:
         x = dataclasses.replace(x, best=x.reward, best_error=standard_error(
             [line["reward"] for line in x.lines]))
     self._before = x

@@ -79,7 +79,9 @@ class Steps:
   floor: float = 0.0  # the lowest reward, where that is below 0
 
   def __getattr__(self, name: str):
-    """The mean of a field of the records."""
+    """The mean of a field of the records; NaN if all are null."""
+    if not any(name in line for line in self.lines):
+      raise AttributeError(name)
     values = column(self.lines, name)
     return mean(values) if values else math.nan
 

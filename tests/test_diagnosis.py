@@ -320,6 +320,13 @@ def test_steps_before_a_log_starts_are_not_charged_to_its_first():
   assert History(late).spent == [32] * 40
 
 
+def test_a_name_that_no_record_has_is_no_number():
+  steps = symptoms.Steps((LINE,), True)
+  assert steps.entropy == 1.0
+  with pytest.raises(AttributeError, match="entropie"):
+    steps.entropie  # noqa: B018
+
+
 def test_few_steps_give_a_hint():
   found = diagnosis.findings(History(tuple(
       line | {"dead": True, "truncated": 1.0} for line in RISING[:2])), {})
