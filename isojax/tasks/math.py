@@ -83,8 +83,8 @@ third thousand million billion trillion times pair"""
 _DISTINCT = """
 am; pm; dm; mm; cm centimeter centimetre; km kilometer kilometre; m meter metre;
 in inch; ft foot feet; yd yard; mi mile; g gram; kg kilogram; mg; lb pound;
-oz ounce; l liter litre; ml milliliter; s sec second; min minute; h hr hour; day;
-week wk; month; year yr; cent; dollar; euro"""
+oz ounce; l liter litre; ml milliliter; s sec second; min minute; h hr hour;
+day; week wk; month; year yr; cent; dollar; euro"""
 _NAMES = {name: names.split()[0] for names in _DISTINCT.split(";")
           for name in names.split()}
 UNITS, SCALES = frozenset(_UNITS.split()), frozenset(_SCALES.split())
