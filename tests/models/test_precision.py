@@ -71,8 +71,7 @@ def updating(cfg, adapters=lora.FULL):
     ({"precision": "default"}, {DEFAULT}, {DEFAULT}),
     # A float32 head alone: a prefill has no product of two float32 operands.
     (FLOAT32_HEAD, {EXACT}, set()), (FLOAT32_HEAD | INT8, {EXACT}, set()),
-    ({"head_dtype": "float32", "precision": "high"}, {EXACT, HIGH}, {HIGH})],
-                         ids=str)
+    ({"head_dtype": "float32", "precision": "high"}, {EXACT, HIGH}, {HIGH})])
 def test_products_of_the_sampler(changes, decode, prefill):
   programs = sampling(dataclasses.replace(CONFIG, **changes))
   assert {name: set(float32(jaxpr)) for name, jaxpr in programs.items()} == {
@@ -85,7 +84,7 @@ def test_products_of_the_sampler(changes, decode, prefill):
     # it adapters have.
     (HALF, lora.FULL, set()), (HALF, LORA, {EXACT}),
     # EXACT is a product with ones and zeros.
-    ({"precision": "high"}, LORA, {HIGH, EXACT})], ids=str)
+    ({"precision": "high"}, LORA, {HIGH, EXACT})])
 def test_products_of_the_update(changes, adapters, want):
   """Forward and backward, and the reference of KL."""
   assert want == set(float32(updating(
