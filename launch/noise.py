@@ -104,12 +104,10 @@ def sketch(tree, seed: int):
   return out
 
 
-def make_gradient(setup: Setup, trained, base, seed: int):
-  """gradient(batches) -> (sketch [K], squared norm), of the run's loss."""
-  e, mesh = setup.e, setup.model.mesh
-  start, accumulate, _ = update_lib.make_update(
-      setup.model, components.make_optimizer(e)[0], e.recipe.loss,
-      e.model.lora).programs
+def make_gradient(setup: Setup, trained, seed: int):
+  """gradient(batches) -> (sketch [K], squared norm), by the run's update."""
+  mesh = setup.model.mesh
+  start, accumulate, _ = setup.learner.update.programs
   reduced = jax.jit(
       lambda tree: (sketch(tree, seed), sum(
           jnp.vdot(x, x) for x in jax.tree.leaves(tree))),
@@ -118,8 +116,10 @@ def make_gradient(setup: Setup, trained, base, seed: int):
   def gradient(batches):
     carry = start()
     for batch in batches:
-      carry = accumulate((trained, None), base, carry, update_lib.place(
-          batch, mesh), np.float32(e.sampler.temperature))
+      carry = accumulate(
+          (trained, None), setup.learner.base, carry,
+          update_lib.place(batch, mesh),
+          np.float32(setup.e.sampler.temperature))
     return jax.device_get(reduced(carry[0]))
 
   return gradient
@@ -184,14 +184,13 @@ def estimate(g: Gradients, weight_KxP, groups: int) -> Estimate:
                   weight_KxP @ g.square_P / count_K)
 
 
-def measure(setup: Setup, params, trained, base, *, P: int, N: int,
+def measure(setup: Setup, trained, *, P: int, N: int,
             seed: int) -> list[Estimate]:
   """Signal and noise of groups of 2, 4, ..., N / 2 rollouts.
 
   Args:
-    setup: without a learner.
-    params: to sample from.
-    trained, base: what the gradient is of; see components.Learner.base.
+    setup: with a learner.
+    trained: parameters, or adapters, that the gradient is of.
     P: problems.
     N: rollouts of each, a power of two; groups have at most half of them.
     seed: of rollouts, projection and bootstrap.
@@ -200,8 +199,9 @@ def measure(setup: Setup, params, trained, base, *, P: int, N: int,
   prompts = jax.tree.map(lambda x: x[:P], setup.train)
   with rollouts_lib.grading(setup) as grader:
     sampled = rollouts_lib.sample_problems(
-        setup, grader, params, problems, prompts, N, rng.stream(seed, "noise"),
-        e.sampler, preemption.Stop())
+        setup, grader, components.merged(setup, setup.learner.base, trained),
+        problems, prompts, N, rng.stream(seed, "noise"), e.sampler,
+        preemption.Stop())
   rollouts, graded = sampled.rollouts, sampled.graded
   if not graded.judged_B.all():
     raise InputError(
@@ -211,7 +211,7 @@ def measure(setup: Setup, params, trained, base, *, P: int, N: int,
   reward_PxN = rewards.shaped(
       graded.correct_B, graded.formatted_B, rollouts.len_R, e.recipe.reward,
       format_coef=e.task.format_coef).reshape(P, N)
-  gradient = make_gradient(setup, trained, base, seed)
+  gradient = make_gradient(setup, trained, seed)
   weight_KxP = bootstrap.weights(P, P, DRAWS, np.random.default_rng(seed))
   sizes = [2**i for i in range(1, N.bit_length() - 1)]
   with progress.track(P * (N - 2), "gradients", "groups") as advance:
@@ -283,7 +283,8 @@ def opened(source) -> tuple[Setup, typing.Any]:
   config = configs.config(source)
   setup = components.prepare(config)
   check(setup)
-  tx, _ = components.make_optimizer(setup.e)
+  setup = components.with_learner(setup)
+  tx = setup.learner.tx
   if _WORKDIR.value is None:
     return setup, components.first_state(setup, tx).params
   setup, *_ = state_lib.as_stored(setup, config.to_dict(), source, run_id=None,
@@ -299,12 +300,8 @@ def main(_) -> None:
   if (_WORKDIR.value is None) == (_CONFIG.value is None):
     raise InputError("expected --workdir, a run, or --config")
   setup, trained = opened(_WORKDIR.value or _CONFIG.value)
-  frozen = components.frozen_base(setup)
-  params = components.merged(setup, frozen, trained)
-  base = (components.base_params(setup) if setup.e.recipe.loss.kl_coef
-          else frozen)
   estimates, D = measure(
-      setup, params, trained, base, P=_PROBLEMS.value, N=_ROLLOUTS.value,
+      setup, trained, P=_PROBLEMS.value, N=_ROLLOUTS.value,
       seed=_SEED.value), len(setup.train.len_P)
   print(table(estimates, D))
   if _OUT.value is not None:

@@ -77,7 +77,7 @@ def graded():
   config.task.stratum = few.easy()
   config.update(alloc=dict(Bp=3, n=8), sampler=dict(slots=24))
   config.recipe.loss.advantage = "centered"
-  setup = components.prepare(config)
+  setup = components.with_learner(components.prepare(config))
   params = components.base_params(setup)
   prompts = jax.tree.map(lambda x: x[:3], setup.train)
   rollouts = engine.sample_all(setup.sampler, params, prompts, 8,
@@ -90,7 +90,7 @@ def graded():
 def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
   setup, params, data = graded
   found = noise.group_gradients(
-      setup, data, 8, noise.make_gradient(setup, params, None, 0),
+      setup, data, 8, noise.make_gradient(setup, params, 0),
       lambda count: None)
   # The step in one update.
   loss, mesh = setup.e.recipe.loss, setup.model.mesh
@@ -115,7 +115,7 @@ def test_groups_of_half_the_size_have_their_own_advantages(graded):
   reward_PxN[0, 1:4] = 1.0
   found = noise.group_gradients(
       setup, data._replace(reward_PxN=reward_PxN), 2,
-      noise.make_gradient(setup, params, None, 0), lambda count: None)
+      noise.make_gradient(setup, params, 0), lambda count: None)
   assert found.informative == 1 / 12  # of three problems with four groups each
   assert np.any(found.mean_PxK[0]) and not np.any(found.mean_PxK[1:])
   # One of four groups has a gradient: its square is 4 times the mean, and the
