@@ -62,8 +62,8 @@ def windows_table(runs: list[LedgerRun], ends) -> str:
       f"n = {n}" for n in both[0].ns)], lines)
 
 
-def arms_table(one: Ledger) -> str:
-  """Each arm in (C / 2, C], and its difference to the first arm at its n."""
+def arms_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.compared."""
   return markdown(
       ["arm", "Bp", "n", "seeds", "rate", "avg@8", "difference", "detectable",
        "lowest after its best"],
@@ -71,11 +71,11 @@ def arms_table(one: Ledger) -> str:
         str(row["seeds"]), f"×{row['rate']:.2f}", value(row["avg"]),
         gain(row["gain"]) if row["gain"] else "-",
         rate(row["seen"]) if row["gain"] else "-", rate(row["lowest"])]
-       for row in reanalysis.compared(one)])
+       for row in rows])
 
 
-def rules_table(one: Ledger) -> str:
-  """The rules of per-problem allocation against uniform n."""
+def rules_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.rules."""
   return markdown(
       ["rule", "seeds", "avg@8", "minus uniform", "detectable", "best@8",
        "worst@8", "informative: expected", "measured", "tokens", "seconds"],
@@ -85,7 +85,7 @@ def rules_table(one: Ledger) -> str:
         value(row["worst"]),
         "-" if row["expected"] is None else rate(row["expected"]),
         rate(row["measured"]), compact(row["tokens"]),
-        f"{row['seconds']:.0f}"] for row in reanalysis.rules(one)])
+        f"{row['seconds']:.0f}"] for row in rows])
 
 
 def stratum(one: Ledger) -> str:
@@ -100,7 +100,7 @@ def stratum(one: Ledger) -> str:
     raise InputError(f"{one.path}: no run has an evaluation; expected at least "
                      "one. Start the runs, or read their logs in --root")
   if len({arm.name for arm in one.part.arms}) > 1:
-    return "\n".join([*lines, arms_table(one)])
+    return "\n".join([*lines, arms_table(reanalysis.compared(one))])
   ends = windows.ends_of(one.of_arm(), one.part.C, 12)
   return "\n".join([*lines, windows_table(one.of_arm(), ends)])
 
@@ -140,12 +140,16 @@ def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
           f"{e['c']:.2f}", inside(e["c"], "c"), e)]
 
 
-def registered(one: dict, ledgers: dict[str, Ledger]) -> list[list[str]]:
-  """The table of the registered hypotheses of the epoch law so far."""
+def registered(one: dict, epochs: dict[str, dict]) -> list[list[str]]:
+  """The table of the registered hypotheses of the epoch law so far.
+
+  Args:
+    one: registered.json.
+    epochs: part -> reanalysis.epochs, of those that have run.
+  """
   of = {h["id"]: h for h in one["hypotheses"]}
-  return [epoch_line(reanalysis.epochs(ledgers[part]), of,
-                     len(ledgers[part].part.arms[0].seeds))
-          if part in ledgers and reanalysis.whole_seeds(ledgers[part]) else
+  return [epoch_line(epochs[part], of, len(one["parts"][part]["seeds"]))
+          if part in epochs else
           [f"{one['parts'][part]['D']}", "not run", "", "", "", ""]
           for part in EPOCHS]
 
@@ -179,8 +183,11 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   five = windows.pooled(L["hard"], L["schedule"])
   said = {part: read_json(docs, f"{part}-prediction.json")
           for part in ("hard", "easy")}
-  epochs = [part for part in EPOCHS
-            if part in L and reanalysis.whole_seeds(L[part])]
+  epochs = {part: reanalysis.epochs(L[part]) for part in EPOCHS
+            if part in L and reanalysis.whole_seeds(L[part])}
+  compared = {part: reanalysis.compared(L[part])
+              for part in ("pods", "scalerl", "rate", "setting")}
+  rules = reanalysis.rules(L["allocation"])
   plans = read_json(docs, "registered.json")
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
@@ -193,12 +200,10 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           reanalysis.prediction(L[part], said[part], 2.0**log2_C)
           for part, log2_C in (("easy", 20), ("hard", 20), ("hard", 21))],
       "interference": reanalysis.interferences(L["hard"], 2.0**21),
-      "compared": {part: {(row["arm"], row["n"]): row
-                          for row in reanalysis.compared(L[part])}
-                   for part in ("pods", "scalerl", "rate", "setting")},
+      "compared": {part: {(row["arm"], row["n"]): row for row in rows}
+                   for part, rows in compared.items()},
       "schedules": reanalysis.schedules(L["schedule"]),
-      "arms": {part: arms_table(L[part]) for part in (
-          "pods", "scalerl", "rate", "setting")},
+      "arms": {part: arms_table(rows) for part, rows in compared.items()},
       "tables": {
           "hard": windows_table(five, reanalysis.ENDS[1::2]),
           "many": windows_table(L["many"].of_arm(), reanalysis.ENDS[1:8:2]),
@@ -211,18 +216,16 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
           for row in reanalysis.compared(L["regimes"])]),
       "registered": plans, "hypotheses": markdown(
           ["D", "state", "a: C/D where 32 passes 8", "b1: spread of heights",
-           "b2: height", "c: power of the peak"], registered(plans, L)),
-      "rules_table": rules_table(L["allocation"]),
-      "rules": {row["arm"]: row for row in reanalysis.rules(L["allocation"])},
+           "b2: height", "c: power of the peak"], registered(plans, epochs)),
+      "rules_table": rules_table(rules),
+      "rules": {row["arm"]: row for row in rules},
       "noise_table": noise_table(read_json(docs, "registered-noise.json")),
-      "epochs": {part: reanalysis.epochs(L[part]) for part in epochs},
-      "parts": L,
+      "epochs": epochs, "parts": L,
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
-          for row in reanalysis.compared(L[part])),
-      "detectable": sorted(
-          row["seen"] for part in ("pods", "scalerl", "rate", "setting")
-          for row in reanalysis.compared(L[part]) if row["seen"]),
+          for row in compared[part]),
+      "detectable": sorted(row["seen"] for rows in compared.values()
+                           for row in rows if row["seen"]),
       "rollouts": sum(r.head["reached"] for one in L.values()
                       for r in one.runs)}
 
