@@ -14,12 +14,12 @@ import typing
 from ml_collections import config_dict, config_flags
 
 from isojax import own_file
-from isojax.allocation import allocate, Allocation, Pieces
+from isojax.allocation import Allocation, of_section, Pieces
 from isojax.errors import InputError
 
 FREE = ("constants",)  # sections of a config whose keys its values decide
 RUN = ("model", "task", "alloc", "sampler", "recipe", "eval", "mesh")
-SOURCES = {Allocation: allocate}  # a section that is not its own constructor
+SOURCES = {Allocation: of_section}  # a section that is not its own constructor
 
 
 def shipped(path: str) -> str:

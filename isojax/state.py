@@ -14,7 +14,7 @@ import typing
 from etils import epath
 import numpy as np
 
-from isojax import allocation, components, hosts, rng
+from isojax import components, division, hosts, rng
 from isojax import rollouts as rollouts_lib
 from isojax.components import Setup
 from isojax.errors import InputError
@@ -35,7 +35,7 @@ class History:
       default_factory=lambda: dict.fromkeys(records.TOTALS, 0))
   evaluated: int | None = None  # rollouts at the last evaluation
   solved: frozenset[int] = frozenset()  # ids of problems not sampled again
-  evidence: allocation.Evidence | None = None  # None: uniform n needs none
+  evidence: division.Evidence | None = None  # None: uniform n needs none
 
   def after(self, record: dict) -> "History":
     """The history with one more record."""
@@ -52,13 +52,13 @@ def history_of(kept: list[dict], evidence=None) -> History:
   return functools.reduce(History.after, kept, History(evidence=evidence))
 
 
-def first_evidence(setup: Setup) -> allocation.Evidence | None:
+def first_evidence(setup: Setup) -> division.Evidence | None:
   """What is known of the training problems at step 0, for a rule."""
   if setup.e.alloc.division.is_uniform:
     return None
   correct_D, n = strata_lib.counts(setup.stratum)
-  return allocation.evidence(setup.train.id_P, correct_D, n,
-                             setup.e.alloc.division)
+  return division.evidence(setup.train.id_P, correct_D, n,
+                           setup.e.alloc.division)
 
 
 def divided(setup: Setup, history: History, index, step: int,

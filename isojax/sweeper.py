@@ -93,7 +93,7 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   config_file.override(config, row["overrides"], where)
   values = config.to_dict()
   try:
-    alloc = of_section(values["alloc"])
+    alloc = of_section(**values["alloc"])
   except (InputError, TypeError) as error:
     raise InputError(f"{where}: {error}") from error
   name = workdir.run_id(experiment.identity(json.loads(json.dumps(values))))

@@ -1,35 +1,11 @@
 """C = Bp * n * M in exact integers, never more than the budget."""
 
-import csv
-import pathlib
-
 from hypothesis import given
 from hypothesis import strategies as st
-import numpy as np
 import pytest
-from scipy import special
 
-import isojax
-from isojax import allocation
-from isojax.allocation import (
-  allocate,
-  Allocation,
-  of_section,
-  section_of,
-  sqrt_lr,
-)
+from isojax.allocation import allocate, Allocation, of_section, section_of
 from isojax.errors import InputError
-
-ROWS = list(csv.DictReader(
-    (pathlib.Path(__file__).parent
-     / "data/published/planner_cases.csv").open()))
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_published_cases(row):
-  a = allocate(Bp=int(row["Bp"]), n=int(row["n"]), M=None, C=int(row["C"]))
-  assert (a.M, a.B, a.C) == tuple(int(row[c]) for c in ("M", "B", "C_used"))
-  assert sqrt_lr(1e-6, 1024, a.B) == pytest.approx(float(row["lr"]), rel=1e-6)
 
 
 @given(st.integers(1, 10**12), st.integers(1, 4096), st.integers(1, 4096))
@@ -115,130 +91,13 @@ def test_refusals_of_m_and_schedule(kwargs, message):
 
 def test_a_stored_section_and_back():
   """JSON has lists."""
-  a = of_section({"Bp": 8, "n": 4, "M": None, "C": 1000, "m": 2,
-                  "schedule": [list(piece) for piece in STEPS]})
+  rule = dict(rule="uniform", n_low=1, n_high=1, prior_strength=1.0,
+              forgetting=1.0, objective="problems")
+  a = of_section(Bp=8, n=4, M=None, C=1000, m=2,
+                 schedule=[list(piece) for piece in STEPS], **rule)
   assert a == Allocation(8, 4, 12, 2, STEPS)
   assert section_of(a) == {
       "Bp": 8, "n": 4, "M": 12, "m": 2, "schedule": STEPS}
-  plain = of_section({"Bp": 8, "n": 4, "M": 3, "C": 1, "m": None,
-                      "schedule": []})
+  plain = of_section(Bp=8, n=4, M=3, C=1, m=None, schedule=[], **rule)
   assert plain == Allocation(8, 4, 3) and plain.m_of(4) == 4
   assert section_of(plain) == {"Bp": 8, "n": 4, "M": 3}
-
-
-# --- n of each problem ---
-
-
-def posteriors(seed: int, P: int) -> allocation.Posterior:
-  random = np.random.default_rng(seed)
-  return allocation.Posterior(
-      random.uniform(0.3, 20, P), random.uniform(0.3, 20, P),
-      random.integers(0, 5, P), random.uniform(size=P))
-
-
-def best(utility_NxP, B: int, low: int, high: int) -> float:
-  """The largest summed utility of B rollouts, by dynamic programming."""
-  best_B = np.full(B + 1, -np.inf)
-  best_B[0] = 0.0
-  for utility_N in utility_NxP.T:
-    further_B = np.full(B + 1, -np.inf)
-    for n in range(low, min(high, B) + 1):
-      further_B[n:] = np.maximum(further_B[n:],
-                                 best_B[:B + 1 - n] + utility_N[n])
-    best_B = further_B
-  return best_B[B]
-
-
-@pytest.mark.parametrize("rule, utility", [
-    ("knapsack", allocation.knapsack_utility),
-    ("variance", allocation.variance_utility), ("hit", allocation.hits)])
-def test_greedy_finds_what_dynamic_programming_finds(rule, utility):
-  random = np.random.default_rng(1)
-  for seed in range(1000):
-    P, low = int(random.integers(2, 7)), int(random.integers(1, 4))
-    high = low + int(random.integers(1, 8))
-    B = int(random.integers(P * low, P * high + 1))
-    p = posteriors(seed, P)
-    n_P = allocation.RULES[rule](p, B, allocation.Bounds(low, high))
-    table_NxP = utility(p, high)
-    assert table_NxP[n_P, np.arange(P)].sum() >= (
-        best(table_NxP, B, low, high) - 1e-12)
-
-
-@pytest.mark.parametrize("rule", allocation.RULES)
-def test_rules_spend_exactly_the_budget_within_the_bounds(rule):
-  random = np.random.default_rng(2)
-  for seed in range(300):
-    P, low = int(random.integers(1, 40)), int(random.integers(1, 5))
-    high = low + int(random.integers(0, 30))
-    B = int(random.integers(P * low, P * high + 1))
-    n_P = allocation.RULES[rule](posteriors(seed, P), B,
-                                 allocation.Bounds(low, high))
-    assert n_P.sum() == B and n_P.shape == (P,)
-    sampled = n_P[n_P > 0] if rule == "skip" else n_P
-    assert sampled.max() <= high and (rule == "skip" or sampled.min() >= low)
-
-
-def test_expectations_equal_numerical_integration():
-  p, high = posteriors(3, 20), 64
-  expected = {
-      allocation.informative: lambda x, n: 1 - x**n - (1 - x)**n,
-      allocation.hits: lambda x, n: 1 - (1 - x)**n,
-      allocation.knapsack_utility:
-          lambda x, n: (1 - x**n - (1 - x)**n) * x * (1 - x)**2,
-      allocation.variance_utility: lambda x, n: -x * (1 - x) / n}
-  for i, (a, b) in enumerate(zip(p.a_P, p.b_P, strict=True)):
-    # Gauss-Jacobi: exact for polynomials up to degree 119.
-    node, weight = special.roots_jacobi(60, b - 1, a - 1)
-    x, weight = (node + 1) / 2, weight / weight.sum()
-    for function, value in expected.items():
-      for n in range(1, high + 1):
-        np.testing.assert_allclose(function(p, high)[n, i],
-                                   weight @ value(x, n), rtol=0, atol=1e-9)
-
-
-def test_rules_by_hand():
-  bounds, half = allocation.Bounds(1, 8), np.full(2, 0.0)
-  # E[p (1-p)] of Beta(1, 1) is 1/6, of Beta(1, 3) 3/20: gains of the first
-  # problem 1/12, 1/36, 1/72, of the second 3/40, 1/40, 1/80.
-  p = allocation.Posterior(np.array([1.0, 1.0]), np.array([1.0, 3.0]), half,
-                           half)
-  assert allocation.RULES["variance"](p, 5, bounds).tolist() == [3, 2]
-  # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
-  # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
-  assert allocation.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
-  # 1 / E[p] is 2 and 4.
-  assert allocation.inverse(p, 6, bounds).tolist() == [2, 4]
-  assert allocation.inverse(p, 12, bounds).tolist() == [4, 8]
-  # E[(1-p^2-(1-p)^2) p (1-p)^2] = 2 E[p^2 (1-p)^3] = 2 * 2! 3! / 6! = 1/30 and,
-  # for Beta(1, 3), 2 * B(3, 6) / B(1, 3) = 2 * 3 / 168 = 1/28.
-  np.testing.assert_allclose(allocation.knapsack_utility(p, 2)[2],
-                             [1 / 30, 1 / 28])
-  assert allocation.uniform(p, 7, bounds).tolist() == [4, 3]
-
-
-def test_skip_leaves_silent_problems_out_but_never_for_ever():
-  p = allocation.Posterior(
-      np.ones(4), np.ones(4), np.array([0, 1, 2, 3]),
-      np.array([0.9, 0.49, 0.26, 0.12]))  # 0.5^z is 1, 0.5, 0.25, 0.125
-  bounds = allocation.Bounds(2, 8)
-  assert allocation.skip(p, 12, bounds).tolist() == [4, 4, 0, 4]
-  # 30 rollouts need four problems of at most 8.
-  assert allocation.skip(p, 30, bounds).tolist() == [8, 8, 7, 7]
-
-
-def test_a_problem_without_a_right_answer_keeps_a_value():
-  n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
-  assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
-
-
-@pytest.mark.parametrize("arguments, said", [
-    (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
-    (dict(rule="best"), "expected one of uniform, knapsack"),
-    (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
-    (dict(sampled=[2]), "a count of each problem"),
-    (dict(strength=0), "expected > 0")])
-def test_what_allocate_refuses(arguments, said):
-  with pytest.raises(InputError, match=said):
-    isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
-                    | arguments)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from configs import dapo, hard, mixed, pods, scalerl
-from isojax import allocation, components, experiment, state
+from isojax import allocation, components, division, experiment, state
 from isojax import rollouts as rollouts_lib
 from isojax import step as step_lib
-from isojax.allocation import Division, RULES
+from isojax.division import RULES
 from isojax.errors import InputError
 from isojax.rl import algorithm, packing
 from isojax.tasks import prompts as prompts_lib
@@ -23,6 +23,8 @@ from isojax.types import Prompts, Rollouts
 from tests import few, short_runs
 from tests.short_runs import steps
 
+HIT = division.Division("hit", n_low=2, n_high=64, prior_strength=4.0,
+                        forgetting=0.99, objective="problems")
 SETUP = {}  # recipe and stratum -> its setup
 
 
@@ -34,8 +36,8 @@ def setup_of(recipe, stratum: str, rule: str) -> components.Setup:
     SETUP[name] = components.prepare(config)
   setup = SETUP[name]
   # Of hard.py with 8 rollouts a problem to pods.py with 64.
-  alloc = dataclasses.replace(setup.e.alloc, division=Division(
-      rule, n_low=2, n_high=2 * setup.e.alloc.n))
+  alloc = dataclasses.replace(setup.e.alloc, division=dataclasses.replace(
+      HIT, rule=rule, n_high=2 * setup.e.alloc.n))
   return dataclasses.replace(setup, e=dataclasses.replace(
       setup.e, alloc=alloc))
 
@@ -51,7 +53,7 @@ def test_each_step_of_the_data_order_costs_B(recipe, stratum):
   def check(rule, seed):
     setup, chance = setup_of(recipe, stratum(), rule), np.random.default_rng(
         seed)
-    a, division = setup.e.alloc, setup.e.alloc.division
+    a, n_high = setup.e.alloc, setup.e.alloc.division.n_high
     history = state.History(evidence=state.first_evidence(setup))
     solved_D = chance.random(len(setup.train.id_P)) < 0.1
     for step in range(5):
@@ -61,7 +63,7 @@ def test_each_step_of_the_data_order_costs_B(recipe, stratum):
       assert n_P.sum() == a.Bp * a.n == a.B
       sampled = n_P[n_P > 0]
       assert sampled.min() >= (2 if rule != "uniform" else a.n)
-      assert sampled.max() <= division.n_high
+      assert sampled.max() <= n_high
       assert (sampled.size == a.Bp) or rule == "skip"
       right = chance.binomial(n_P, chance.random(len(n_P)) ** 2)
       line = {"kind": "train", "step": step + 1, "rollouts": a.B * (step + 1),
@@ -118,7 +120,7 @@ def test_a_problem_without_rollouts_is_in_no_mean():
       rollouts_lib.Sampled(np.array([2, 0, 1]), rollouts, graded, 0.0, 0))
   assert (fields["all_wrong"], fields["all_right"]) == (0.0, 0.5)
   assert fields["prompt_tokens"] == 7 and fields["sampled"] == 3
-  known = allocation.evidence([7, 8, 9], [0, 0, 16], 16, Division("hit"))
+  known = division.evidence([7, 8, 9], [0, 0, 16], 16, HIT)
   # One rollout has no other to differ from; Beta(2, 2): 1 - 2 * 3/10.
   known = dataclasses.replace(known, mean_D=np.full(3, 0.5))
   assert known.informative([[7, 2, 0], [8, 0, 0], [9, 1, 0]]) == (
@@ -130,8 +132,8 @@ def test_a_problem_without_rollouts_is_in_no_mean():
 
 def test_evidence_by_hand():
   """Prior of 4 rollouts at (c + 1/2) / 17; the first visit fades to 1/4."""
-  division = Division("knapsack", prior_strength=4.0, forgetting=0.5)
-  known = allocation.evidence([30, 10, 20], [0, 16, 8], 16, division)
+  half = dataclasses.replace(HIT, forgetting=0.5)
+  known = division.evidence([30, 10, 20], [0, 16, 8], 16, half)
   first = known.posterior(np.arange(3), np.zeros(3))
   np.testing.assert_allclose(first.a_P, [2 / 17, 66 / 17, 2])
   np.testing.assert_allclose(first.a_P + first.b_P, 4)
@@ -147,7 +149,7 @@ def test_evidence_by_hand():
   np.testing.assert_allclose(twice.right_D, [0, 4.5 + 2, 0.25 + 5])
   np.testing.assert_allclose(twice.wrong_D, [0.75, 3, 1.75 + 3])
   assert twice.silent_D.tolist() == [1, 4, 0]
-  nothing = allocation.evidence([1], [0], 0, division)
+  nothing = division.evidence([1], [0], 0, half)
   assert nothing.mean_D == 0.5  # not measured
 
 
@@ -156,7 +158,7 @@ def test_evidence_by_hand():
 
 def test_pods_keeps_a_share_of_each_group():
   """A quarter, rounded up, of all rollouts; two at least, to compare."""
-  a = allocation.Allocation(4, 16, 9, m=4, division=Division("hit"))
+  a = allocation.Allocation(4, 16, 9, m=4, division=HIT)
   n_P = np.array([2, 9, 20, 0, 33])
   m_P = a.m_of_each(n_P, 16)
   assert m_P.tolist() == [2, 3, 5, 0, 9]
@@ -203,8 +205,8 @@ P_P = np.array([0.03, 0.1, 0.3, 0.5, 0.9])
 
 
 def divided(rule: str) -> np.ndarray:
-  p = allocation.Posterior(8 * P_P, 8 * (1 - P_P), np.zeros(5), np.zeros(5))
-  n_P = RULES[rule](p, 30, allocation.Bounds(2, 12))
+  p = division.Posterior(8 * P_P, 8 * (1 - P_P), np.zeros(5), np.zeros(5))
+  n_P = RULES[rule](p, 30, division.Bounds(2, 12))
   assert n_P.sum() == 30 and (len(set(n_P)) > 1) == (
       rule not in ("uniform", "skip"))
   return n_P
@@ -297,8 +299,9 @@ def short(p, B, bounds):
 def broken(p, B, bounds):
   return p.c_P
 """)
-  p = allocation.Posterior(*np.ones((4, 3)))
-  own = lambda name: Division(f"{path}:{name}", n_high=20).n_of(p, 12)
+  p = division.Posterior(*np.ones((4, 3)))
+  own = lambda name: dataclasses.replace(
+      HIT, rule=f"{path}:{name}", n_high=20).n_of(p, 12)
   assert own("first").tolist() == [8, 2, 2]
   for name, said in (("short", "whose sum is 12"), ("broken", "rules.py:10: A"),
                      ("none", "has no function 'none'")):

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from isojax import allocation
+from isojax import division
 from isojax.api import configs, studies
 from isojax.api.configs import Path
 from isojax.errors import InputError, unchained
@@ -62,7 +62,7 @@ def plan(
     pods: propose m, the rollouts of a problem to train on; speedup: file of
       launch.speedup, its evidence.
     schedule: plan an n that follows the law while C is spent.
-    rule: of allocation.RULES: compare all on the pass counts of `problems`.
+    rule: of division.RULES: compare all on the pass counts of `problems`.
     config: as isojax.config takes it: gives model, lengths, learning rate.
     machine: such as v5p-64, 8xh100 or cpu-2core; prices the runs.
     usd_per_chip_hour: None: the list price.
@@ -102,10 +102,9 @@ def plan(
 
 @unchained
 def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
-             low: int = allocation.Division.n_low,
-             high: int = allocation.Division.n_high, strength: float = 2.0,
+             low: int = 2, high: int = 64, strength: float = 2.0,
              seed: int = 0) -> np.ndarray:
-  """Rollouts of each problem of the next step, by a rule of allocation.RULES.
+  """Rollouts of each problem of the next step, by a rule of division.RULES.
 
   Any trainer can call it with its own counts. The pass rate of a problem with c
   of s right has the posterior Beta(c + p strength, s - c + (1 - p) strength),
@@ -134,17 +133,23 @@ def allocate(correct, sampled, budget: int, *, rule: str = "knapsack",
       (0 <= correct_P) & (correct_P <= sampled_P)):
     raise InputError("correct and sampled: expected a count of each problem, "
                      "with 0 <= correct <= sampled")
-  if rule not in allocation.RULES:
-    raise InputError(f"rule={rule!r}: expected one of "
-                     f"{', '.join(allocation.RULES)}")
-  if strength <= 0:
-    raise InputError(f"strength={strength}: expected > 0")
-  bounds = allocation.Bounds(low, high)
-  allocation.check_bounds(budget, len(correct_P), bounds)
+  P = len(correct_P)
+  for wrong, message in (
+      (rule not in division.RULES,
+       f"rule={rule!r}: expected one of {', '.join(division.RULES)}"),
+      (strength <= 0, f"strength={strength}: expected > 0"),
+      (not 1 <= low <= high, f"n between {low} and {high}: expected 1 <= low "
+       "<= high"),
+      (not P * low <= budget <= P * high,
+       f"{budget} rollouts for {P} problems: with {low} to {high} rollouts "
+       f"each, expected {P * low} to {P * high}; change the budget, low or "
+       "high")):
+    if wrong:
+      raise InputError(message)
   mean = (correct_P.sum() + 1) / (sampled_P.sum() + 2)
   silent_P = (sampled_P > 0) & ((correct_P == 0) | (correct_P == sampled_P))
-  return allocation.RULES[rule](allocation.posterior(
+  return division.RULES[rule](division.posterior(
       correct_P, sampled_P - correct_P, mean_P=mean, strength=strength,
       silent_P=silent_P.astype(int),
-      uniform_P=np.random.default_rng(seed).uniform(size=len(correct_P))),
-      budget, bounds)
+      uniform_P=np.random.default_rng(seed).uniform(size=P)),
+      budget, division.Bounds(low, high))

@@ -51,7 +51,7 @@ class Setting:
   prompt: int | None  # most tokens; None: not known
   response: int | None
   D: int | None  # training problems
-  rule: str = "uniform"  # of allocation.RULES
+  rule: str = "uniform"  # of division.RULES
   loss: Loss | None = None  # None: without a config
   beside: tuple[str, ...] = ()  # KEY=VALUE of a config that is not PLAIN
 

@@ -203,12 +203,12 @@ def advised(task: Task):
     lead += (priors.study_says(task.law.stratum, task.D, a.C, a.n),)
   rule = None
   if ask.cells.rule:
-    division = rules.division(ask.config, a.n)
-    rule = ask.cells.rule, division.n_low, division.n_high
+    division = rules.division(ask.config, ask.cells.rule, a.n)
+    rule = division.rule, division.n_low, division.n_high
     step = lambda Bp, n: price.step(Bp, n).seconds
     lead += (rules.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
-        rule=ask.cells.rule, division=division, seconds=price and step),)
+        division=division, seconds=price and step),)
   # PODS's rule, unless the config names another.
   given = ask.config is not None and ask.config.recipe.loss.selection != "all"
   selection = None if a.m is None or given else "max_variance"

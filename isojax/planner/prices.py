@@ -211,7 +211,7 @@ def cost_of(price: Price, a) -> Cost:
     price = price.with_recipe(m=a.m)
   if not a.schedule:
     return price.run(a.Bp, a.n, a.M)
-  *first, last = a.steps_by_piece
+  *first, last = a.steps_by_piece(a.M)
   # The evaluations of the whole run are priced with its last piece.
   e, bare = price.evaluations, price.replace(evaluations=None)
   total = (price if e is None else price.replace(evaluations=Evaluations(

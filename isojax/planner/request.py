@@ -10,7 +10,8 @@ import math
 import os
 
 from isojax import config_file, own_file
-from isojax.allocation import PAPER_BATCH, PAPER_LR, RULES
+from isojax.allocation import PAPER_BATCH, PAPER_LR
+from isojax.division import RULES
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
 from isojax.planner import fit_file, machines, priors

@@ -1,4 +1,4 @@
-"""What each rule of `allocation.RULES` is expected to do on one's problems.
+"""What each rule of `division.RULES` is expected to do on one's problems.
 
 A rule divides by what a run knows before its first step: these counts, trusted
 as far as alloc.prior_strength says, and no silent visit. What that gives is an
@@ -14,7 +14,8 @@ import typing
 
 import numpy as np
 
-from isojax.allocation import (
+from isojax import config_file
+from isojax.division import (
   Bounds,
   Division,
   evidence,
@@ -52,13 +53,13 @@ def slowest_answer(n: int) -> float:
       n * density * cdf ** (n - 1) * np.exp(SIGMA * z - SIGMA**2 / 2), z))
 
 
-def division(config, n: int) -> Division:
-  """The config's, with wider bounds if n is outside of them."""
-  alloc = Division if config is None else config.alloc
+def division(config, rule: str, n: int) -> Division:
+  """The config's with this rule, and wider bounds if n is outside of them."""
+  alloc = (config or config_file.read_config("configs/grpo.py")).alloc
   return Division(
-      n_low=min(alloc.n_low, n),
-      n_high=alloc.n_high if n <= alloc.n_high else 2 * n,
-      prior_strength=alloc.prior_strength)
+      rule, min(alloc.n_low, n),
+      alloc.n_high if n <= alloc.n_high else 2 * n, alloc.prior_strength,
+      alloc.forgetting, alloc.objective)
 
 
 def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
@@ -68,7 +69,7 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
   Args:
     correct_D: right answers of each problem.
     samples: answers of each problem.
-    division: the bounds of n, and how far a run trusts the counts.
+    division: the bounds of n, and how far a run trusts the counts; any rule.
     seconds: groups, mean n -> seconds of a step; None: not priced.
   """
   D, rng, B = len(correct_D), np.random.default_rng(0), Bp * n
@@ -97,13 +98,14 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
   return {name: Effect(*np.mean(rows, axis=0)) for name, rows in out.items()}
 
 
-def compared(correct_D, samples: int, *, Bp: int, n: int, rule: str,
-             division: Division, seconds=None) -> str:
+def compared(correct_D, samples: int, *, Bp: int, n: int, division: Division,
+             seconds=None) -> str:
   """The effects of all rules as a table, and whether one is worth it.
 
   Raises:
     InputError: no pass counts, or fewer problems than a step has.
   """
+  rule = division.rule
   if not samples or len(correct_D) < Bp:
     raise InputError(
         f"--rule={rule} needs the pass counts of at least Bp = {Bp} training "

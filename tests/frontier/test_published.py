@@ -16,6 +16,7 @@ Some numbers of the IsoCompute Playbook (arXiv 2603.12151) and ScaleRL
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -25,12 +26,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from isojax import allocation, evaluate, laws
+from isojax import allocation, evaluate, laws, plan_file
 from isojax.frontier import curves, envelope, scalerl
 from isojax.planner import priors
 from tests.frontier import scalerl_grid
 
 PUBLISHED = pathlib.Path(__file__).parents[1] / "data/published"
+# The playbook's sweep (section 4).
+PAPER_BP, PAPER_N = (32, 64, 128, 256, 512, 1024), [2**i for i in range(3, 12)]
 STRAIGHT = 0.1  # per million: k of a curve without visible curvature
 
 
@@ -142,8 +145,8 @@ def planner():
               lr(int(r["B"])),
               digits(float(r["lr"]), 3), r["mark"])
   for r in read("isocompute_max_n.csv"):
-    cells = allocation.cells(allocation.PAPER_BP, allocation.PAPER_N,
-                             B_max=int(r["B_max"]))
+    cells, _ = plan_file.kept_cells(itertools.product(PAPER_BP, PAPER_N),
+                                    B=None, B_max=int(r["B_max"]), D=None)
     what, here = "pairs (Bp, n)", len(cells)
     if r["Bp"] != "all":
       what = f"max n at Bp = {r['Bp']}"

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from isojax import laws, plan_file
-from isojax.allocation import (
-  admitted,
-  Allocation,
-  cells,
-  nearest_power,
-  PAPER_BP,
-  PAPER_N,
-)
+from isojax.allocation import admitted, Allocation, nearest_power
 from isojax.errors import InputError
 from isojax.planner import advice, fit_file, priors
 
@@ -41,11 +34,6 @@ def ask(**change):
 
 
 # Grids
-
-
-def test_the_papers_grids():
-  assert len(cells(PAPER_BP, PAPER_N, B_max=65_536)) == 39
-  assert len(cells(PAPER_BP, PAPER_N, B_max=16_384)) == 27
 
 
 @pytest.mark.parametrize("value, expected", [

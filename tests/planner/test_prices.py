@@ -77,7 +77,7 @@ def test_an_allocation_costs_what_its_pieces_cost():
   # 1000 rollouts are 32 steps of 32, then 8 steps of 64.
   a = Allocation(8, 4, 40, schedule=((0, 4), (1000, 8)))
   cost = prices.cost_of(price, a)
-  assert a.steps_by_piece == ((4, 32), (8, 8)) and a.C == 1536
+  assert a.steps_by_piece(a.M) == ((4, 32), (8, 8)) and a.C == 1536
   assert cost.seconds == pytest.approx(
       price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
   assert (cost.rollouts, cost.tokens) == (1536, 1536 * 200)

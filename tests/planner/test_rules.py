@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from isojax.allocation import Bounds, Division, Posterior, RULES
+from isojax.division import Bounds, Posterior, RULES
 from isojax.errors import InputError
 from isojax.planner import rules
 
-DIVISION = Division()
+DIVISION = rules.division(None, "knapsack", 8)
 EVEN = [8] * 64  # of 16: every problem alike
 MIXED = [0] * 24 + [1] * 16 + [8] * 12 + [16] * 12
 
@@ -64,17 +64,14 @@ def test_seconds_are_those_of_the_groups_that_are_sampled():
 
 
 def test_a_uniform_stratum_is_said_to_be_one():
-  text = rules.compared(EVEN, 16, Bp=32, n=16, division=DIVISION,
-                        rule="knapsack")
+  text = rules.compared(EVEN, 16, Bp=32, n=16, division=DIVISION)
   assert text.endswith("than uniform at n = 16") and "too uniform" in text
   assert "seconds" not in text
-  text = rules.compared(MIXED, 16, Bp=32, n=8, division=DIVISION,
-                        rule="knapsack")
+  text = rules.compared(MIXED, 16, Bp=32, n=8, division=DIVISION)
   assert "too uniform" not in text and "knapsack *" in text
 
 
 @pytest.mark.parametrize("correct, samples", [(EVEN, 0), (EVEN[:8], 16)])
 def test_a_stratum_without_counts_is_refused(correct, samples):
-  with pytest.raises(InputError, match="--rule=hit needs the pass counts"):
-    rules.compared(correct, samples, Bp=32, n=8, division=DIVISION,
-                   rule="hit")
+  with pytest.raises(InputError, match="--rule=knapsack needs the pass"):
+    rules.compared(correct, samples, Bp=32, n=8, division=DIVISION)

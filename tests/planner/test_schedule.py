@@ -37,10 +37,10 @@ def test_pieces_of_a_law_by_hand():
   assert not any("extrapolated" in text for text in found.warnings)
   a = allocate(Bp=Bp, n=4, M=None, C=ASK.C, schedule=found.pieces)
   assert ASK.C - 16 * 64 < a.C <= ASK.C
-  assert [n for n, _ in a.steps_by_piece] == [4, 8, 16, 32, 64]
+  assert [n for n, _ in a.steps_by_piece(a.M)] == [4, 8, 16, 32, 64]
   # 40,815 rollouts are 637.7 steps of 64; the next piece begins with the 639th.
-  assert a.steps_by_piece[0] == (4, 638)
-  assert sum(Bp * n * steps for n, steps in a.steps_by_piece) == a.C
+  assert a.steps_by_piece(a.M)[0] == (4, 638)
+  assert sum(Bp * n * steps for n, steps in a.steps_by_piece(a.M)) == a.C
 
 
 def test_a_smaller_budget_has_the_first_pieces():

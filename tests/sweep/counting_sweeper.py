@@ -5,16 +5,15 @@ import pathlib
 import sys
 
 from isojax import cli, sweeper
-from isojax.allocation import of_section
+from isojax.allocation import allocate
 
 root, count, *steps = sys.argv[1:]
 PROGRAM = pathlib.Path(__file__).with_name("counting_run.py")
 sweeper.POLL = 0.05
 CONFIG = {"recipe": {"updates": {"in_flight": 0}}}
 runs = [sweeper.Run(os.path.join(root, f"run{i}"), f"plan.jsonl:{i + 1}",
-                    CONFIG, of_section({
-                        "Bp": 1, "n": 2, "C": max(2 * int(n), 2),
-                        "M": None, "m": None, "schedule": ()}))
+                    CONFIG, allocate(Bp=1, n=2, M=None,
+                                     C=max(2 * int(n), 2)))
         for i, n in enumerate(steps)]
 stopped = sweeper.sweep(
     runs, [sweeper.Worker({}, ())] * int(count), tries=2,

@@ -1,0 +1,124 @@
+"""n of each problem: rules, their solver and their expectations."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+import isojax
+from isojax import division
+from isojax.errors import InputError
+
+
+def posteriors(seed: int, P: int) -> division.Posterior:
+  random = np.random.default_rng(seed)
+  return division.Posterior(
+      random.uniform(0.3, 20, P), random.uniform(0.3, 20, P),
+      random.integers(0, 5, P), random.uniform(size=P))
+
+
+def best(utility_NxP, B: int, low: int, high: int) -> float:
+  """The largest summed utility of B rollouts, by dynamic programming."""
+  best_B = np.full(B + 1, -np.inf)
+  best_B[0] = 0.0
+  for utility_N in utility_NxP.T:
+    further_B = np.full(B + 1, -np.inf)
+    for n in range(low, min(high, B) + 1):
+      further_B[n:] = np.maximum(further_B[n:],
+                                 best_B[:B + 1 - n] + utility_N[n])
+    best_B = further_B
+  return best_B[B]
+
+
+@pytest.mark.parametrize("rule, utility", [
+    ("knapsack", division.knapsack_utility),
+    ("variance", division.variance_utility), ("hit", division.hits)])
+def test_greedy_finds_what_dynamic_programming_finds(rule, utility):
+  random = np.random.default_rng(1)
+  for seed in range(1000):
+    P, low = int(random.integers(2, 7)), int(random.integers(1, 4))
+    high = low + int(random.integers(1, 8))
+    B = int(random.integers(P * low, P * high + 1))
+    p = posteriors(seed, P)
+    n_P = division.RULES[rule](p, B, division.Bounds(low, high))
+    table_NxP = utility(p, high)
+    assert table_NxP[n_P, np.arange(P)].sum() >= (
+        best(table_NxP, B, low, high) - 1e-12)
+
+
+@pytest.mark.parametrize("rule", division.RULES)
+def test_rules_spend_exactly_the_budget_within_the_bounds(rule):
+  random = np.random.default_rng(2)
+  for seed in range(300):
+    P, low = int(random.integers(1, 40)), int(random.integers(1, 5))
+    high = low + int(random.integers(0, 30))
+    B = int(random.integers(P * low, P * high + 1))
+    n_P = division.RULES[rule](posteriors(seed, P), B,
+                                 division.Bounds(low, high))
+    assert n_P.sum() == B and n_P.shape == (P,)
+    sampled = n_P[n_P > 0] if rule == "skip" else n_P
+    assert sampled.max() <= high and (rule == "skip" or sampled.min() >= low)
+
+
+def test_expectations_equal_numerical_integration():
+  p, high = posteriors(3, 20), 64
+  expected = {
+      division.informative: lambda x, n: 1 - x**n - (1 - x)**n,
+      division.hits: lambda x, n: 1 - (1 - x)**n,
+      division.knapsack_utility:
+          lambda x, n: (1 - x**n - (1 - x)**n) * x * (1 - x)**2,
+      division.variance_utility: lambda x, n: -x * (1 - x) / n}
+  for i, (a, b) in enumerate(zip(p.a_P, p.b_P, strict=True)):
+    # Gauss-Jacobi: exact for polynomials up to degree 119.
+    node, weight = special.roots_jacobi(60, b - 1, a - 1)
+    x, weight = (node + 1) / 2, weight / weight.sum()
+    for function, value in expected.items():
+      for n in range(1, high + 1):
+        np.testing.assert_allclose(function(p, high)[n, i],
+                                   weight @ value(x, n), rtol=0, atol=1e-9)
+
+
+def test_rules_by_hand():
+  bounds, half = division.Bounds(1, 8), np.full(2, 0.0)
+  # E[p (1-p)] of Beta(1, 1) is 1/6, of Beta(1, 3) 3/20: gains of the first
+  # problem 1/12, 1/36, 1/72, of the second 3/40, 1/40, 1/80.
+  p = division.Posterior(np.array([1.0, 1.0]), np.array([1.0, 3.0]), half,
+                           half)
+  assert division.RULES["variance"](p, 5, bounds).tolist() == [3, 2]
+  # 1 - E[(1-p)^n]: gains 1/6, 1/12, 1/20, ...; of Beta(1, 3), where
+  # E[(1-p)^n] = 3 / (3 + n): 3/20, 1/10, 1/14, 3/56.
+  assert division.RULES["hit"](p, 7, bounds).tolist() == [3, 4]
+  # 1 / E[p] is 2 and 4.
+  assert division.inverse(p, 6, bounds).tolist() == [2, 4]
+  assert division.inverse(p, 12, bounds).tolist() == [4, 8]
+  # E[(1-p^2-(1-p)^2) p (1-p)^2] = 2 E[p^2 (1-p)^3] = 2 * 2! 3! / 6! = 1/30 and,
+  # for Beta(1, 3), 2 * B(3, 6) / B(1, 3) = 2 * 3 / 168 = 1/28.
+  np.testing.assert_allclose(division.knapsack_utility(p, 2)[2],
+                             [1 / 30, 1 / 28])
+  assert division.uniform(p, 7, bounds).tolist() == [4, 3]
+
+
+def test_skip_leaves_silent_problems_out_but_never_for_ever():
+  p = division.Posterior(
+      np.ones(4), np.ones(4), np.array([0, 1, 2, 3]),
+      np.array([0.9, 0.49, 0.26, 0.12]))  # 0.5^z is 1, 0.5, 0.25, 0.125
+  bounds = division.Bounds(2, 8)
+  assert division.skip(p, 12, bounds).tolist() == [4, 4, 0, 4]
+  # 30 rollouts need four problems of at most 8.
+  assert division.skip(p, 30, bounds).tolist() == [8, 8, 7, 7]
+
+
+def test_a_problem_without_a_right_answer_keeps_a_value():
+  n_P = isojax.allocate([0, 8, 16], [16, 16, 16], 48)
+  assert n_P.sum() == 48 and n_P[0] > n_P[2] >= 2
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (dict(budget=3), "expected 4 to 128"), (dict(budget=129), "4 to 128"),
+    (dict(rule="best"), "expected one of uniform, knapsack"),
+    (dict(low=0), "1 <= low <= high"), (dict(correct=[3, 1]), "<= sampled"),
+    (dict(sampled=[2]), "a count of each problem"),
+    (dict(strength=0), "expected > 0")])
+def test_what_allocate_refuses(arguments, said):
+  with pytest.raises(InputError, match=said):
+    isojax.allocate(**dict(correct=[1, 1], sampled=[2, 2], budget=16)
+                    | arguments)
