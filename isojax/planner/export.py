@@ -1,8 +1,7 @@
 """Writes a run in the option names of other trainers.
 
-Each function returns the options that make a GRPO run with one update a step,
-as isojax's is by default, whatever the trainer's own defaults are. The names
-were read in the repositories at the commits of TRAINERS.
+The options of TRAINERS make a GRPO run with one update a step, as isojax's is
+by default, whatever the trainer's own defaults are.
 """
 
 import dataclasses
@@ -78,202 +77,138 @@ class Run(typing.NamedTuple):
     D = self.setting.D
     return self.a.M if D is None else -(-self.a.M // max(1, D // self.a.Bp))
 
-  @property
-  def std(self) -> bool:
-    return NORMED[self.setting.advantage]
-
-  def of_loss(self, trainer: str, *, low: str, high: str, aggregation: str,
-              temperature: str) -> dict:
-    """The loss and the temperature of a config, by the trainer's names."""
-    loss = self.setting.loss
-    return {} if loss is None else {
-        low: loss.clip_low, high: loss.clip_high,
-        aggregation: AGGREGATIONS[trainer].get(loss.aggregation),
-        temperature: loss.temperature}
-
-
-def _verl(r: Run) -> dict:
-  actor = "actor_rollout_ref.actor."
-  return {
-      "algorithm.adv_estimator": "grpo",  # the default is gae
-      "algorithm.norm_adv_by_std_in_grpo": r.std,
-      "algorithm.use_kl_in_reward": False,
-      "data.train_batch_size": r.a.Bp, "actor_rollout_ref.rollout.n": r.a.n,
-      # In problems: verl multiplies it by n.
-      actor + "ppo_mini_batch_size": r.a.Bp, actor + "ppo_epochs": 1,
-      "data.max_prompt_length": r.setting.prompt,
-      "data.max_response_length": r.setting.response,
-      actor + "use_kl_loss": bool(r.setting.kl),
-      actor + "kl_loss_coef": r.setting.kl,
-      **r.of_loss("verl", low=actor + "clip_ratio_low",
-                  high=actor + "clip_ratio_high",
-                  aggregation=actor + "loss_agg_mode",
-                  temperature="actor_rollout_ref.rollout.temperature"),
-      actor + "optim.lr": r.lr, actor + "optim.lr_warmup_steps": 10,
-      "trainer.total_training_steps": r.a.M,
-      "trainer.total_epochs": r.epochs, "data.seed": r.seed}
-
-
-def _trl(r: Run) -> dict:
-  return {
-      "num_generations": r.a.n, "generation_batch_size": r.a.B,
-      "num_iterations": 1,
-      "scale_rewards": "group" if r.std else "none", "beta": r.setting.kl,
-      **r.of_loss("trl", low="epsilon", high="epsilon_high",
-                  aggregation="loss_type", temperature="temperature"),
-      "max_completion_length": r.setting.response, "learning_rate": r.lr,
-      "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 10,
-      "max_steps": r.a.M, "seed": r.seed}
-
-
-def _nemo_rl(r: Run) -> dict:
-  s = r.setting
-  return {
-      "grpo.adv_estimator.name": "grpo", "grpo.normalize_rewards": r.std,
-      "grpo.use_leave_one_out_baseline": False,
-      "grpo.num_prompts_per_step": r.a.Bp,
-      "grpo.num_generations_per_prompt": r.a.n,
-      "policy.train_global_batch_size": r.a.B,
-      "policy.max_total_sequence_length": s.prompt and s.prompt + s.response,
-      "policy.generation.max_new_tokens": s.response,
-      "loss_fn.reference_policy_kl_penalty": s.kl,
-      "policy.optimizer.kwargs.lr": r.lr,
-      "grpo.max_num_steps": r.a.M, "grpo.max_num_epochs": r.epochs,
-      "grpo.seed": r.seed}
-
-
-def _skyrl(r: Run) -> dict:
-  algorithm = "trainer.algorithm."
-  return {
-      algorithm + "advantage_estimator": "grpo",
-      algorithm + "grpo_norm_by_std": r.std,
-      # Both in problems.
-      "trainer.train_batch_size": r.a.Bp,
-      "trainer.policy_mini_batch_size": r.a.Bp,
-      "trainer.update_epochs_per_batch": 1,
-      "generator.n_samples_per_prompt": r.a.n,
-      "trainer.max_prompt_length": r.setting.prompt,
-      "generator.sampling_params.max_generate_length": r.setting.response,
-      algorithm + "use_kl_loss": bool(r.setting.kl),
-      algorithm + "kl_loss_coef": r.setting.kl,
-      "trainer.policy.optimizer_config.lr": r.lr,
-      "trainer.policy.optimizer_config.num_warmup_steps": 10,
-      "trainer.max_training_steps": r.a.M, "trainer.epochs": r.epochs,
-      "trainer.seed": r.seed}
-
-
-def _areal(r: Run) -> dict:
-  return {
-      "actor.reward_norm.mean_level": "group",
-      "actor.reward_norm.std_level": "group" if r.std else "null",
-      "actor.reward_norm.group_size": r.a.n, "actor.adv_norm": "null",
-      "train_dataset.batch_size": r.a.Bp, "gconfig.n_samples": r.a.n,
-      "actor.ppo_n_minibatches": 1, "rollout.max_head_offpolicyness": 0,
-      "train_dataset.max_length": r.setting.prompt,
-      "gconfig.max_new_tokens": r.setting.response,
-      "actor.kl_ctl": r.setting.kl,  # in the reward
-      "actor.optimizer.lr": r.lr,
-      "actor.optimizer.lr_scheduler_type": "constant",
-      "total_train_steps": r.a.M, "total_train_epochs": r.epochs,
-      "seed": r.seed}
-
-
-def _openrlhf(r: Run) -> dict:
-  s = r.setting
-  return {
-      "algo.advantage.estimator": "group_norm" if r.std else "dr_grpo",
-      "rollout.batch_size": r.a.Bp, "rollout.n_samples_per_prompt": r.a.n,
-      "train.batch_size": r.a.B, "train.max_epochs": 1,
-      "data.max_len": s.prompt and s.prompt + s.response,
-      "rollout.max_new_tokens": s.response,
-      "algo.kl.init_coef": s.kl,
-      **({"algo.kl.use_loss": True, "algo.kl.estimator": "k3"} if s.kl else {}),
-      "actor.adam.lr": r.lr, "actor.lr_scheduler": "constant_with_warmup",
-      "train.num_episodes": r.epochs, "train.seed": r.seed}
-
-
-def _slime(r: Run) -> dict:
-  return {
-      "advantage-estimator": "grpo",
-      **({} if r.std else {"disable-grpo-std-normalization": True}),
-      "rollout-batch-size": r.a.Bp, "n-samples-per-prompt": r.a.n,
-      "global-batch-size": r.a.B,
-      "rollout-max-prompt-len": r.setting.prompt,
-      "rollout-max-response-len": r.setting.response,
-      **({"use-kl-loss": True, "kl-loss-coef": r.setting.kl,
-          "kl-loss-type": "low_var_kl"} if r.setting.kl else {}),
-      "lr": r.lr, "lr-decay-style": "constant", "lr-warmup-iters": 10,
-      "num-rollout": r.a.M, "seed": r.seed, "rollout-seed": r.seed}
-
-
-def _roll(r: Run) -> dict:
-  return {
-      # "grpo" always divides by the deviation of the group.
-      "adv_estimator": "grpo" if r.std else "reinforce",
-      "norm_mean_type": "group", "norm_std_type": "group" if r.std else "null",
-      "whiten_advantages": "false", "rollout_batch_size": r.a.Bp,
-      "num_return_sequences_in_group": r.a.n, "ppo_epochs": 1,
-      "prompt_length": r.setting.prompt, "response_length": r.setting.response,
-      "use_kl_loss": str(bool(r.setting.kl)).lower(),
-      "kl_loss_coef": r.setting.kl, "add_token_level_kl": "false",
-      "max_steps": r.a.M, "seed": r.seed}
-
-
-def _prime_rl(r: Run) -> dict:
-  s = r.setting
-  return {
-      "orchestrator.algo.type": "grpo", "orchestrator.batch-size": r.a.B,
-      "orchestrator.group-size": r.a.n,
-      "seq-len": s.prompt and s.prompt + s.response,
-      "orchestrator.train.sampling.max-completion-tokens": s.response,
-      "trainer.optim.lr": r.lr, "trainer.scheduler.type": "constant",
-      "max-steps": r.a.M}
-
-
-def _tunix(r: Run) -> dict:
-  optimizer = "rl_training_config.actor_optimizer_config."
-  return {
-      "batch_size": r.a.Bp, "rl_training_config.mini_batch_size": r.a.Bp,
-      "grpo_config.num_generations": r.a.n, "grpo_config.num_iterations": 1,
-      "grpo_config.beta": r.setting.kl,
-      "rollout_config.max_prompt_length": r.setting.prompt,
-      "rollout_config.total_generation_steps": r.setting.response,
-      optimizer + "schedule_type": "constant_schedule",
-      optimizer + "value": r.lr,
-      "rl_training_config.max_steps": r.a.M, "num_train_epochs": r.epochs,
-      "model_config.rng_seed": r.seed}
-
 
 class Trainer(typing.NamedTuple):
-  options: typing.Callable[[Run], dict]
+  """How a trainer names what a run sets."""
+
   style: str  # of an option that has a value
   commit: str  # at which the names were read
+  options: str  # NAME=VALUE, or NAME={FIELD} with a field of `values`
+  # The values of {std}: advantages divided by the group's deviation, or not.
+  std: tuple[object, object] = (True, False)
+  with_kl: str = ""  # options beside, if there is a KL
   note: str = ""  # what options cannot say, with {B}, {M} and {lr}
 
 
 HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
 TRAINERS = {
-    "areal": Trainer(_areal, HYDRA, "4aef98d8d", "its KL is in the reward"),
-    "nemo-rl": Trainer(_nemo_rl, HYDRA, "7ea279abf"),
-    "openrlhf": Trainer(
-        _openrlhf, FLAG, "3c3be623", "it has no limit of steps: stop it after "
-        "{M}"),
-    "prime-rl": Trainer(
-        _prime_rl, FLAG, "559b44772", "its advantage is not divided by the "
-        "group's deviation, and it has no KL to the base policy and no seed"),
-    "roll": Trainer(
-        _roll, YAML, "8eb27cc2", "in actor_train.training_args: learning_rate: "
-        "{lr}, lr_scheduler_type: constant_with_warmup, warmup_steps: 10; "
+    "areal": Trainer(HYDRA, "4aef98d8d", """
+        actor.reward_norm.mean_level=group actor.reward_norm.std_level={std}
+        actor.reward_norm.group_size={n} actor.adv_norm=null
+        train_dataset.batch_size={Bp} gconfig.n_samples={n}
+        actor.ppo_n_minibatches=1 rollout.max_head_offpolicyness=0
+        train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
+        actor.kl_ctl={kl} actor.optimizer.lr={lr}
+        actor.optimizer.lr_scheduler_type=constant total_train_steps={M}
+        total_train_epochs={epochs} seed={seed}""",
+        std=("group", "null"), note="its KL is in the reward"),
+    "nemo-rl": Trainer(HYDRA, "7ea279abf", """
+        grpo.adv_estimator.name=grpo grpo.normalize_rewards={std}
+        grpo.use_leave_one_out_baseline=False grpo.num_prompts_per_step={Bp}
+        grpo.num_generations_per_prompt={n} policy.train_global_batch_size={B}
+        policy.max_total_sequence_length={total}
+        policy.generation.max_new_tokens={response}
+        loss_fn.reference_policy_kl_penalty={kl} policy.optimizer.kwargs.lr={lr}
+        grpo.max_num_steps={M} grpo.max_num_epochs={epochs} grpo.seed={seed}"""
+        ),
+    "openrlhf": Trainer(FLAG, "3c3be623", """
+        algo.advantage.estimator={std} rollout.batch_size={Bp}
+        rollout.n_samples_per_prompt={n} train.batch_size={B} train.max_epochs=1
+        data.max_len={total} rollout.max_new_tokens={response}
+        algo.kl.init_coef={kl} {with_kl} actor.adam.lr={lr}
+        actor.lr_scheduler=constant_with_warmup train.num_episodes={epochs}
+        train.seed={seed}""", std=("group_norm", "dr_grpo"),
+        with_kl="algo.kl.use_loss={on} algo.kl.estimator=k3",
+        note="it has no limit of steps: stop it after {M}"),
+    "prime-rl": Trainer(FLAG, "559b44772", """
+        orchestrator.algo.type=grpo orchestrator.batch-size={B}
+        orchestrator.group-size={n} seq-len={total}
+        orchestrator.train.sampling.max-completion-tokens={response}
+        trainer.optim.lr={lr} trainer.scheduler.type=constant max-steps={M}""",
+        note="its advantage is not divided by the group's deviation, and it "
+        "has no KL to the base policy and no seed"),
+    # Its "grpo" always divides by the deviation of the group.
+    "roll": Trainer(YAML, "8eb27cc2", """
+        adv_estimator={estimator} norm_mean_type=group norm_std_type={std}
+        whiten_advantages=false rollout_batch_size={Bp}
+        num_return_sequences_in_group={n} ppo_epochs=1 prompt_length={prompt}
+        response_length={response} use_kl_loss={use_kl} kl_loss_coef={kl}
+        add_token_level_kl=false max_steps={M} seed={seed}""",
+        std=("group", "null"),
+        note="in actor_train.training_args: learning_rate: {lr}, "
+        "lr_scheduler_type: constant_with_warmup, warmup_steps: 10; "
         "per_device_train_batch_size x gradient_accumulation_steps x devices = "
         "{B} makes one update a step"),
-    "skyrl": Trainer(_skyrl, HYDRA, "a9564572e"),
-    "slime": Trainer(_slime, FLAG, "624b824a8"),
-    "trl": Trainer(
-        _trl, FLAG, "f2cd57710", "per_device_train_batch_size x processes x "
+    "skyrl": Trainer(HYDRA, "a9564572e", """
+        trainer.algorithm.advantage_estimator=grpo
+        trainer.algorithm.grpo_norm_by_std={std} trainer.train_batch_size={Bp}
+        trainer.policy_mini_batch_size={Bp} trainer.update_epochs_per_batch=1
+        generator.n_samples_per_prompt={n} trainer.max_prompt_length={prompt}
+        generator.sampling_params.max_generate_length={response}
+        trainer.algorithm.use_kl_loss={use_kl}
+        trainer.algorithm.kl_loss_coef={kl}
+        trainer.policy.optimizer_config.lr={lr}
+        trainer.policy.optimizer_config.num_warmup_steps=10
+        trainer.max_training_steps={M} trainer.epochs={epochs}
+        trainer.seed={seed}"""),
+    "slime": Trainer(FLAG, "624b824a8", """
+        advantage-estimator=grpo disable-grpo-std-normalization={std}
+        rollout-batch-size={Bp} n-samples-per-prompt={n} global-batch-size={B}
+        rollout-max-prompt-len={prompt} rollout-max-response-len={response}
+        {with_kl} lr={lr} lr-decay-style=constant lr-warmup-iters=10
+        num-rollout={M} seed={seed} rollout-seed={seed}""", std=(None, True),
+        with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl"),
+    "trl": Trainer(FLAG, "f2cd57710", """
+        num_generations={n} generation_batch_size={B} num_iterations=1
+        scale_rewards={std} beta={kl} epsilon={clip_low}
+        epsilon_high={clip_high} loss_type={aggregation}
+        temperature={temperature} max_completion_length={response}
+        learning_rate={lr} lr_scheduler_type=constant_with_warmup
+        warmup_steps=10 max_steps={M} seed={seed}""", std=("group", "none"),
+        note="per_device_train_batch_size x processes x "
         "gradient_accumulation_steps = {B} makes one update a step"),
-    "tunix": Trainer(_tunix, HYDRA, "c7d8950f"),
-    "verl": Trainer(_verl, HYDRA, "b178a3cd5"),
+    "tunix": Trainer(HYDRA, "c7d8950f", """
+        batch_size={Bp} rl_training_config.mini_batch_size={Bp}
+        grpo_config.num_generations={n} grpo_config.num_iterations=1
+        grpo_config.beta={kl} rollout_config.max_prompt_length={prompt}
+        rollout_config.total_generation_steps={response}
+      rl_training_config.actor_optimizer_config.schedule_type=constant_schedule
+        rl_training_config.actor_optimizer_config.value={lr}
+        rl_training_config.max_steps={M} num_train_epochs={epochs}
+        model_config.rng_seed={seed}"""),
+    # Its estimator is gae by default; it multiplies ppo_mini_batch_size by n.
+    "verl": Trainer(HYDRA, "b178a3cd5", """
+        algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo={std}
+        algorithm.use_kl_in_reward=False data.train_batch_size={Bp}
+        actor_rollout_ref.rollout.n={n}
+        actor_rollout_ref.actor.ppo_mini_batch_size={Bp}
+        actor_rollout_ref.actor.ppo_epochs=1 data.max_prompt_length={prompt}
+        data.max_response_length={response}
+        actor_rollout_ref.actor.use_kl_loss={use_kl}
+        actor_rollout_ref.actor.kl_loss_coef={kl}
+        actor_rollout_ref.actor.clip_ratio_low={clip_low}
+        actor_rollout_ref.actor.clip_ratio_high={clip_high}
+        actor_rollout_ref.actor.loss_agg_mode={aggregation}
+        actor_rollout_ref.rollout.temperature={temperature}
+        actor_rollout_ref.actor.optim.lr={lr}
+        actor_rollout_ref.actor.optim.lr_warmup_steps=10
+        trainer.total_training_steps={M} trainer.total_epochs={epochs}
+        data.seed={seed}"""),
 }
+
+
+def values(trainer: str, run: Run) -> dict[str, object]:
+  """What the fields in a trainer's options stand for; None: not known."""
+  a, s, divided = run.a, run.setting, NORMED[run.setting.advantage]
+  loss = {} if s.loss is None else dataclasses.asdict(s.loss)
+  loss["aggregation"] = AGGREGATIONS.get(trainer, {}).get(
+      loss.get("aggregation"))
+  return dict.fromkeys(f.name for f in dataclasses.fields(Loss)) | loss | dict(
+      Bp=a.Bp, n=a.n, B=a.B, M=a.M, lr=run.lr, seed=run.seed,
+      epochs=run.epochs, prompt=s.prompt, response=s.response,
+      total=s.prompt and s.prompt + s.response, kl=s.kl, on=True,
+      use_kl=bool(s.kl), std=TRAINERS[trainer].std[not divided],
+      estimator="grpo" if divided else "reinforce")
 
 
 def options(trainer: str, run: Run) -> dict[str, object]:
@@ -295,8 +230,12 @@ def options(trainer: str, run: Run) -> dict[str, object]:
   if advantage not in NORMED:
     raise InputError(f"--export={trainer}: recipe.loss.advantage={advantage!r} "
                      f"is not written; expected one of {', '.join(NORMED)}")
-  return {name: value for name, value in TRAINERS[trainer].options(run).items()
-          if value is not None}  # None: lengths that are not known
+  kind, known = TRAINERS[trainer], values(trainer, run)
+  pairs = kind.options.replace(
+      "{with_kl}", kind.with_kl if run.setting.kl else "").split()
+  every = {name: known[value[1:-1]] if value.startswith("{") else value
+           for name, value in (pair.split("=") for pair in pairs)}
+  return {name: value for name, value in every.items() if value is not None}
 
 
 def not_carried(trainer: str, setting: Setting) -> list[str]:
@@ -320,9 +259,9 @@ def text(trainer: str, run: Run) -> str:
   left = not_carried(trainer, run.setting)
   if left:
     notes.append(f"not carried: {', '.join(left)}")
-  separator = "\n" if kind.style == YAML else " \\\n"
-  lines = separator.join(
+  yaml = kind.style == YAML
+  lines = ("\n" if yaml else " \\\n").join(
       f"--{name}" if value is True and kind.style == FLAG
-      else kind.style.format(name, value)
+      else kind.style.format(name, str(value).lower() if yaml else value)
       for name, value in options(trainer, run).items())
   return "\n".join([*(f"# {note}" for note in notes), lines])
