@@ -154,6 +154,26 @@ def registered(one: dict, epochs: dict[str, dict]) -> list[list[str]]:
           for part in EPOCHS]
 
 
+def judged(one: dict, measured: dict[str, list]) -> str:
+  """The table of registered hypotheses that one part decides alone.
+
+  Args:
+    one: what was registered.
+    measured: id -> estimates, each of which must be in the range.
+  """
+  lines = []
+  for h in one["hypotheses"]:
+    if h["id"] not in measured:
+      continue
+    low, high = h["range"]
+    hit = all(low <= x <= high for x, _ in measured[h["id"]])
+    lines.append([h["id"], h["says"], h["measure"], " and ".join(
+        f"{x:g}" if ends is None and x >= 1 else
+        signed(x) if ends is None else gain((x, ends))
+        for x, ends in measured[h["id"]]), "hit" if hit else "miss"])
+  return markdown(["", "registered", "measure", "value", ""], lines)
+
+
 def noise_table(said: dict) -> str:
   """The signal per rollout of each n at the checkpoints of a run."""
   measured, (part,) = said["measured"], said["parts"].values()
@@ -178,6 +198,11 @@ def read_json(docs: str, name: str) -> dict:
     return json.load(file)
 
 
+def whole(L: dict[str, Ledger], part: str) -> bool:
+  """Whether all runs of a part have ended."""
+  return part in L and not L[part].missing
+
+
 def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   """All that the templates name."""
   five = windows.pooled(L["hard"], L["schedule"])
@@ -189,6 +214,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
               for part in ("pods", "scalerl", "rate", "setting")}
   rules = reanalysis.rules(L["allocation"])
   plans = read_json(docs, "registered.json")
+  noise = read_json(docs, "registered-noise.json")
+  rates = (reanalysis.rates(L["rate2500"], L["many"])
+           if whole(L, "rate2500") else None)
   return {
       "training": reanalysis.training(L["hard"], L["schedule"]),
       "validation": reanalysis.validation(L["hard"], L["schedule"]),
@@ -219,7 +247,10 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
            "b2: height", "c: power of the peak"], registered(plans, epochs)),
       "rules_table": rules_table(rules),
       "rules": {row["arm"]: row for row in rules},
-      "noise_table": noise_table(read_json(docs, "registered-noise.json")),
+      "noise_table": noise_table(noise),
+      "noise_verdicts": (judged(noise, reanalysis.noise(L["d64"]))
+                         if whole(L, "d64") else None),
+      "rates": rates, "rate_verdicts": rates and judged(plans, rates),
       "epochs": epochs, "parts": L,
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
@@ -237,7 +268,7 @@ def figure_rows(L: dict[str, Ledger]) -> list[tuple[str, dict, dict]]:
             ("256 problems", windows.pooled(L["hard"], L["schedule"]), E)]
   strata += [(f"{L[part].runs[0].head['D']} problems", L[part].of_arm(),
               windows.ends_of(L[part].of_arm(), L[part].part.C, 6))
-             for part in EPOCHS if part in L and not L[part].missing]
+             for part in EPOCHS if whole(L, part)]
   strata.append(("1,000 easy problems", L["easy"].of_arm(), E[:9]))
   return [(name, *(reanalysis.regret(runs, of, ends)
                    for of in ("reward", "avg"))) for name, runs, ends in strata]

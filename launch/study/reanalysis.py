@@ -336,12 +336,26 @@ def rates(one: Ledger, many: Ledger) -> dict:
   equal = [entropy(runs) for runs in shared[:2]]
   nats = ENTROPIES.index(0.2)
   return {
-      "rate1": windows.estimate(at[1].mean((2, 8), [C])
-                                - at[0].mean((2, 8), [C])),
-      "rate2": windows.estimate(full[1].of(128)[:, 0] - full[0].of(128)[:, 0]),
-      "rate3": float(np.mean([equal[1][n][nats] - equal[0][n][nats]
-                              for n in (8, 32)])),
+      "rate1": [windows.estimate(at[1].mean((2, 8), [C])
+                                 - at[0].mean((2, 8), [C]))],
+      "rate2": [windows.estimate(full[1].of(128)[:, 0]
+                                 - full[0].of(128)[:, 0])],
+      "rate3": [(float(np.mean([equal[1][n][nats] - equal[0][n][nats]
+                                for n in (8, 32)])), None)],
       "means": [windows.estimate(t.mean((2, 8, 32), [C])) for t in at]}
+
+
+def noise(one: Ledger) -> dict[str, list]:
+  """The hypotheses of registered-noise.json: id -> estimates."""
+  runs = whole_seeds(one)
+  early, middle, late = 2.0**13, 2.0**16, 2.0**18
+  table = windows.table(runs, [early, middle, late], of="reward")
+  best = [(float(best_of(table, i)), None) for i in (0, 1)]
+  behind_DxW = table.of(8) - table.of(128)
+  end_D = np.abs(table.of(8) - table.of(32))[:, 2]
+  return {"noise1": best,
+          "noise2": [windows.estimate(behind_DxW[:, 1] - behind_DxW[:, 2])],
+          "noise3": [windows.estimate(end_D)]}
 
 
 def law(one: Ledger, options=windows.OPTIONS):

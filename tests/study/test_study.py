@@ -243,13 +243,13 @@ def test_the_hypotheses_of_the_rate():
       ledger.Ledger("y", "abc", many, tuple(
           # The third seed, which the rate's part does not have, is far off.
           runs(0.4, "", (0, 1)) + runs(0.9, "", (2,)))))
-  assert found["rate1"][0] == pytest.approx(0.2, abs=0.02)
-  assert found["rate2"][0] == pytest.approx(-0.3, abs=0.02)
+  assert found["rate1"][0][0] == pytest.approx(0.2, abs=0.02)
+  assert found["rate2"][0][0] == pytest.approx(-0.3, abs=0.02)
   assert [value for value, _ in found["means"]] == pytest.approx(
       [0.4, 0.6, 0.3], abs=0.02)
   # At 0.2 nats: 0.2 + 0.8 of the way from half the level to the level, on a
   # line over log C.
-  assert found["rate3"] == pytest.approx(0.2 * (1 + 0.8) / 2, abs=0.02)
+  assert found["rate3"][0][0] == pytest.approx(0.2 * (1 + 0.8) / 2, abs=0.02)
 
 
 def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
@@ -276,3 +276,27 @@ def test_rules_are_compared_by_what_they_cost_and_found(tmp_path):
   line = page.rules_table([uniform, knapsack]).splitlines()[2]
   assert line.startswith("| uniform | 3 |") and "| 0.500 | 1.00k | 7 |" in (
       line.replace("1k |", "1.00k |"))
+
+
+def test_what_gradients_predict_is_judged():
+  at = (2**13, 2**16, 2**18)
+  reward = {2: (.1, .3, .8), 8: (.2, .5, .9), 32: (.1, .45, .89),
+            128: (.05, .2, .8)}
+  part = arms.Part("d64", 2**18, (arms.Arm("", tuple(reward), (2, 3), {}),))
+  runs = [dataclasses.replace(
+      run, head=run.head | {"reached": 2**18},
+      updates=tuple(u | {"rollouts": C} for u, C in zip(run.updates, at)))
+          for n, values in reward.items() for seed in (2, 3)
+          for run in [ledgers.run((.1,), n=n, seed=seed, reward=values)]]
+  found = reanalysis.noise(ledger.Ledger("x", "abc", part, tuple(runs)))
+  assert [x for x, _ in found["noise1"]] == [8, 8]
+  assert found["noise2"][0][0] == pytest.approx(0.3 - 0.1)
+  assert found["noise3"][0][0] == pytest.approx(0.01)
+  said = {"hypotheses": [
+      {"id": name, "says": "s", "measure": "m", "range": ends}
+      for name, ends in (("noise1", [8, 8]), ("noise2", [0.3, 1.0]),
+                         ("noise3", [0.0, 0.02]), ("other", [0, 1]))]}
+  *_, one, two, three = page.judged(said, found).splitlines()
+  assert one == "| noise1 | s | m | 8 and 8 | hit |"
+  assert two.endswith("+0.200 [+0.200, +0.200] | miss |")
+  assert three.endswith("| hit |")
