@@ -24,11 +24,12 @@ from tests.conftest import make_model
 
 # As libtpu writes it, shortened.
 HLO = """\
-  ROOT %all-gather.1 = bf16[8,16]{1,0:T(8,128)(2,1)} all-gather(%p)
-  %all-reduce.9 = (f32[4]{0:T(128)S(1)}, f32[]{:T(128)}) all-reduce(%a, %b)
-  %start.1 = (bf16[3,5]{1,0}, u32[]{:S(2)}) collective-permute-start(%c)
+  ROOT %all-gather.1 = bf16[8,16]{1,0:T(8,128)} all-gather(%p), channel_id=6
+  %all-gather.2 = bf16[8,16]{1,0:T(8,128)S(1)} all-gather(%p), channel_id=6
+  %all-reduce.9 = (f32[4]{0:T(128)S(1)}) all-reduce(%a, %b), channel_id=1
+  %start.1 = (bf16[3,5]{1,0}) collective-permute-start(%c), channel_id=2
   %done.1 = bf16[3,5]{1,0} collective-permute-done(%start.1)
-  %all-reduce.7 = bf16[6,8]{1,0:T(8,128)(2,1)} all-reduce(%input), to_apply=%add
+  %all-reduce.7 = bf16[6,8]{1,0} all-reduce(%i), channel_id=3, to_apply=%add
   ROOT %copy.1 = bf16[8,2]{1,0} copy(%p)
 """
 
