@@ -9,7 +9,8 @@ from tests.golden import runs
 # About 16 steps, and checkpoints between which the kills happen.
 LONGER = dict(alloc=dict(C=1024), eval=dict(first=600))
 # Those that would have fewer steps.
-SIZES = {"pods": dict(alloc=dict(C=2048)), "dapo": dict(alloc=dict(C=2048)),
+LARGER = dict(alloc=dict(C=2048))
+SIZES = {"pods": LARGER, "dapo": LARGER, "knapsack_refill": LARGER,
          "schedule": dict(alloc=dict(schedule=((0, 4), (512, 8))))}
 KILLS = 3
 
