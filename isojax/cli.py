@@ -11,7 +11,7 @@ import threading
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from isojax import config_file
+from isojax import config_file, plan_file
 from isojax.errors import InputError, OutOfReachError
 
 BAD_INPUT = 2  # exit code of every InputError but OutOfReachError
@@ -104,11 +104,21 @@ def given() -> dict:
   return config_flags.get_override_values(flags.FLAGS["config"])
 
 
-def check_given(values: dict, where: str) -> None:
-  """InputError if the command line sets a field that `values` sets otherwise.
+def apply_row(config, lines: list[str], index: int, path: str) -> float:
+  """Sets the values of a plan's row in a config; returns its learning rate.
+
+  Args:
+    config: to be changed.
+    lines, index, path: as for plan_file.read_row.
+
+  Raises:
+    InputError: no such row, a key that the config does not have, or a field
+      that the command line sets otherwise; it begins with PATH:LINE.
   """
+  row = plan_file.read_row(lines, index, path=path)
+  where = f"{path}:{index + 1}"
   for name, value in given().items():
-    theirs = values
+    theirs = row["overrides"]
     for key in name.split("."):
       theirs = theirs[key] if isinstance(theirs, dict) and key in theirs else (
           None)
@@ -116,23 +126,17 @@ def check_given(values: dict, where: str) -> None:
       raise InputError(
           f"{where}: the row sets {name} to {theirs!r}, the command line to "
           f"{value!r}; leave out --config.{name}, or make another plan")
-
-
-def _last_line(error: Exception) -> str:
-  return str(error).strip().splitlines()[-1].strip()
+  config_file.override(config, row["overrides"], where)
+  return row["lr"]
 
 
 def _with_shipped_config(argv: list[str]) -> list[str]:
   """The arguments with the path at which the config file is found."""
-  out = []
-  for before, word in itertools.pairwise(["", *argv]):
-    name, equals, path = word.partition("=")
-    if before == "--config":
-      word = config_file.shipped(word)
-    elif name == "--config" and equals:
-      word = f"--config={config_file.shipped(path)}"
-    out.append(word)
-  return out
+  name = "--config="
+  return [config_file.shipped(word) if before == "--config" else
+          name + config_file.shipped(word.removeprefix(name))
+          if word.startswith(name) else word
+          for before, word in itertools.pairwise(["", *argv])]
 
 
 def _parse(argv: list[str], *, words: bool) -> list[str]:
@@ -152,7 +156,8 @@ def _parse(argv: list[str], *, words: bool) -> list[str]:
     # ml_collections puts a traceback of the config's code into the message.
     place = re.findall(r'File "(.+)", line (\d+)', str(error))
     at = f"{os.path.relpath(place[-1][0])}:{place[-1][1]}: " if place else ""
-    raise InputError(f"{at}{_last_line(error)}") from None
+    last = str(error).strip().splitlines()[-1].strip()
+    raise InputError(f"{at}{last}") from None
   except (AttributeError, KeyError, OSError):  # OSError: no such file
     config = config_file.read_config(config_path(argv))  # or its own error
     for name in [word.lstrip("-").partition("=")[0] for word in argv]:

@@ -21,14 +21,13 @@ from isojax import (
   cli,
   compilation,
   components,
-  config_file,
   hosts,
   monitor,
+  plan_file,
   progress,
   rollouts,
   training,
 )
-from isojax import plan_file as plan_file_lib
 from isojax import state as state_lib
 from isojax.components import Setup
 from isojax.errors import InputError
@@ -108,24 +107,13 @@ def evaluate_only(setup: Setup, folder: str) -> int:
   return 0
 
 
-def apply_row(config, path: str, row: int | None) -> float:
-  """Sets the values of a plan's row in the config; returns its learning rate.
-
-  Raises:
-    InputError: no such file or row, or a key that the config does not have.
-  """
-  if row is None:
-    raise InputError(f"--plan={path} needs --row; the first row is --row=0")
-  found = plan_file_lib.read_row(plan_file_lib.read_lines(path), row, path=path)
-  cli.check_given(found["overrides"], f"{path}:{row + 1}")
-  config_file.override(config, found["overrides"], f"{path}:{row + 1}")
-  return found["lr"]
-
-
 def check_flags() -> None:
   """Raises InputError for flags that do not go together."""
   if _ROW.value is not None and _PLAN.value is None:
     raise InputError(f"--row={_ROW.value} needs --plan=FILE")
+  if _PLAN.value is not None and _ROW.value is None:
+    raise InputError(f"--plan={_PLAN.value} needs --row; the first row is "
+                     "--row=0")
   if _PROFILE.value is not None and _MODE.value == "eval":
     raise InputError("--profile traces steps of training; leave it out, or "
                      "give --mode=train")
@@ -143,7 +131,8 @@ def prepared() -> Setup:
   check_flags()
   lr = None
   if _PLAN.value is not None:
-    lr = apply_row(_CONFIG.value, _PLAN.value, _ROW.value)
+    lr = cli.apply_row(_CONFIG.value, plan_file.read_lines(_PLAN.value),
+                       _ROW.value, _PLAN.value)
   if note := compilation.keep_programs():
     progress.say(note)
   setup = components.prepare(_CONFIG.value)

@@ -150,7 +150,11 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
       temperature=section.temperature, top_p=section.top_p, ended=ended)
   names = named(handed.items)
   begun = time.perf_counter()
-  wait({verdicts[name][0] for name in names if ours(name)}, stop)
+  futures = {verdicts[name][0] for name in names if ours(name)}
+  while not stop.asked and concurrent.futures.wait(
+      futures, timeout=WAIT).not_done:
+    pass
+  stop.check()
   sampled = Sampled(handed.groups.n_E, handed.rollouts,
                     verdicts_of(names, verdicts),
                     time.perf_counter() - begun, handed.put_back)
@@ -162,14 +166,6 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
 def named(items: flight_lib.Items) -> list[tuple[int, int]]:
   return list(zip(items.position_R.tolist(), items.number_R.tolist(),
                   strict=True))
-
-
-def wait(futures, stop: Stop) -> None:
-  """Waits for verdicts; raises Stopped if a process was asked to stop."""
-  while not stop.asked and concurrent.futures.wait(
-      futures, timeout=WAIT).not_done:
-    pass
-  stop.check()
 
 
 def verdicts_of(names: list, verdicts: dict) -> grader_lib.Graded:
@@ -254,15 +250,9 @@ def sample_problems(setup: Setup, grader: Grading, params, problems,
   return sampled
 
 
-def even(index, step: int, n: int) -> np.ndarray:
-  """The rollouts of each problem of a step: n."""
-  del step
-  return np.full(len(index), n)
-
-
 def sample_step(setup: Setup, grader: Grading, params,
                 in_flight: InFlight | None, *, step: int, n: int, left: int,
-                solved_D, stop: Stop, divide=even) -> StepRollouts:
+                solved_D, stop: Stop, divide) -> StepRollouts:
   """Samples and grades the rollouts of a step.
 
   Args:
@@ -275,7 +265,7 @@ def sample_step(setup: Setup, grader: Grading, params,
     left: rollouts that the budget allows; at least one round.
     solved_D: bool, problems that do not begin while others are left.
     stop: see `graded_batch`.
-    divide: the rollouts of each problem, see `even`; their mean is n.
+    divide: (problems, step, n) -> rollouts of each problem, n in the mean.
 
   Raises:
     Stopped: a process of the run was asked to stop.
@@ -327,7 +317,7 @@ def _rounds(setup: Setup, grader: Grading, params, *, step: int, n: int,
       len(parts), (0.0, 0), None)
 
 
-def run_source(setup: Setup, solved_D, divide=even) -> flight_lib.Source:
+def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
   """The training problems of a run, in its data order.
 
   Those of a step and their n are chosen when the first of them begins, among
@@ -420,13 +410,6 @@ def kept_groups(informative_P, *, Bp: int, rounds: int) -> np.ndarray:
   return informative_P & (np.cumsum(informative_P) <= Bp)
 
 
-def of_groups(tree, kept_P, n):
-  """The rows [B, ...] of groups that are kept, in a tree of arrays."""
-  if np.all(kept_P):
-    return tree
-  return jax.tree.map(lambda x: x[np.repeat(kept_P, n)], tree)
-
-
 def newly_solved(right_P, n_P, id_P, *, rate: float | None
                  ) -> list[int] | None:
   """The problems whose pass rate reached the rate; None if it is None."""
@@ -438,8 +421,7 @@ def newly_solved(right_P, n_P, id_P, *, rate: float | None
 
 def joined(parts):
   """Trees of host arrays as one, along the first axis."""
-  return parts[0] if len(parts) == 1 else jax.tree.map(
-      lambda *x: np.concatenate(x), *parts)
+  return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 def joined_rounds(parts: tuple[Sampled, ...]) -> Sampled:

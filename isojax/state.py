@@ -65,7 +65,7 @@ def divided(setup: Setup, history: History, index, step: int,
             n: int) -> np.ndarray:
   """The rollouts of each of these problems in a step of n in the mean."""
   if history.evidence is None:
-    return rollouts_lib.even(index, step, n)
+    return np.full(len(index), n)
   # The counter's word separates this stream from the others, see isojax.rng.
   uniform_P = rng.uniforms(setup.e.seed, step, setup.train.id_P[index], 1,
                            word=5)[:, 0]
@@ -168,15 +168,25 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
       history_of(kept, first_evidence(setup))), kept
 
 
+def trained_params(setup: Setup, folder: str, step: int | None = None):
+  """(step, what was trained) of a checkpoint, of the newest without a step.
+
+  Raises:
+    InputError: there is none, or it is damaged.
+  """
+  tx, _ = components.make_optimizer(setup.e)
+  return checkpoint.restore_params(
+      os.path.join(folder, CHECKPOINTS), step,
+      components.abstract_state(setup, tx).params, setup.run_id)
+
+
 def newest_policy(setup: Setup, folder: str):
   """(step, parameters) of the newest checkpoint; of the base policy if none."""
   store = os.path.join(folder, CHECKPOINTS)
   if not checkpoint.steps(store):
     hosts.say(f"{store} holds no checkpoint: this is the base policy")
     return 0, components.base_params(setup)
-  tx, _ = components.make_optimizer(setup.e)
-  step, trained = checkpoint.restore_params(
-      store, None, components.abstract_state(setup, tx).params, setup.run_id)
+  step, trained = trained_params(setup, folder)
   return step, components.merged(setup, components.frozen_base(setup), trained)
 
 

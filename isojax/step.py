@@ -78,7 +78,9 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   out.monitor.texts(batch.prompts, batch.rollouts, batch.groups,
                     columns["advantage"], step + 1)
   seconds = laps.seconds | {"score": waited}
-  right_P = right(taken.sampled)
+  # The right rollouts of each problem, or their summed reward.
+  right_P = algorithm.by_problem(
+      taken.sampled.graded.correct_B, taken.sampled.n_P)[0].sum(axis=1)
   return State(train, taken.in_flight, state.history), {
       **measured(taken.prompts, taken.sampled),
       "shaped_reward": reward,
@@ -116,12 +118,6 @@ def sample(setup: Setup, state: State, out) -> rollouts_lib.StepRollouts:
   return taken
 
 
-def right(sampled: rollouts_lib.Sampled) -> np.ndarray:
-  """The right rollouts of each problem, or their summed reward: [P]."""
-  correct_PxN, _ = algorithm.by_problem(sampled.graded.correct_B, sampled.n_P)
-  return correct_PxN.sum(axis=1)
-
-
 def division(history: History, taken: rollouts_lib.StepRollouts,
              right_P) -> dict:
   """The fields of a record that say how rollouts were divided."""
@@ -152,13 +148,14 @@ def selected(setup: Setup, taken: rollouts_lib.StepRollouts, step: int,
   kept_P, n_P = taken.kept_P, taken.sampled.n_P
   reward_PxN, mask_PxN = (
       x[kept_P] for x in algorithm.by_problem(shaped_B, n_P))
-  prompts = rollouts_lib.of_groups(taken.prompts, kept_P, 1)
+  kept_B = np.repeat(kept_P, n_P)
+  prompts = jax.tree.map(lambda x: x[kept_P], taken.prompts)
   groups = algorithm.keep(
       reward_PxN, mask_PxN,
       rng.uniforms(e.seed, step, prompts.id_P, mask_PxN.shape[1]),
       e.alloc.m_of_each(n_P[kept_P], n), e.recipe.loss)
   return float(shaped_B.mean()), Batch(
-      prompts, rollouts_lib.of_groups(rollouts, kept_P, n_P), groups, n)
+      prompts, jax.tree.map(lambda x: x[kept_B], rollouts), groups, n)
 
 
 class Scored(typing.NamedTuple):

@@ -87,10 +87,8 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   """Applies a row of a plan to a config; InputError begins with PLAN:LINE."""
   from isojax import experiment  # loads jax
   where = f"{path}:{index + 1}"
-  row = plan_file.read_row(lines, index, path=path)
   config = copy.deepcopy(config)
-  cli.check_given(row["overrides"], where)
-  config_file.override(config, row["overrides"], where)
+  cli.apply_row(config, lines, index, path)
   values = config.to_dict()
   try:
     alloc = of_section(**values["alloc"])
@@ -243,11 +241,6 @@ def workers_here(count: int | None, per_run: int) -> list[Worker]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     ids = visible.split(",") if visible and platform == "gpu" else ids
   return split_devices(platform, ids, count, per_run)
-
-
-def devices_of_mesh(config) -> int:
-  """Devices of a run."""
-  return config.mesh.data * config.mesh.fsdp * config.mesh.tensor
 
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int

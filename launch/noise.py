@@ -23,7 +23,6 @@ It says what one step at this policy learns, not where training ends.
 """
 
 import json
-import os
 import typing
 
 from absl import flags
@@ -39,7 +38,7 @@ from isojax.api import configs
 from isojax.components import Setup
 from isojax.errors import InputError
 from isojax.frontier import bootstrap
-from isojax.ledger import checkpoint, records
+from isojax.ledger import records
 from isojax.rl import advantages, algorithm, rewards
 from isojax.rl import update as update_lib
 from isojax.types import Prompts, Rollouts
@@ -284,14 +283,11 @@ def opened(source) -> tuple[Setup, typing.Any]:
   setup = components.prepare(config)
   check(setup)
   setup = components.with_learner(setup)
-  tx = setup.learner.tx
   if _WORKDIR.value is None:
-    return setup, components.first_state(setup, tx).params
+    return setup, components.first_state(setup, setup.learner.tx).params
   setup, *_ = state_lib.as_stored(setup, config.to_dict(), source, run_id=None,
                                   evaluate=True)
-  step, trained = checkpoint.restore_params(
-      os.path.join(source, state_lib.CHECKPOINTS), _STEP.value,
-      components.abstract_state(setup, tx).params, setup.run_id)
+  step, trained = state_lib.trained_params(setup, source, _STEP.value)
   progress.say(f"{source}: step {step}")
   return setup, trained
 

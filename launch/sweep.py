@@ -8,6 +8,7 @@ again. Several of these commands on one file system share the work; elsewhere,
 give each --shard=I/N. Ctrl-C saves all runs and ends the sweep.
 """
 
+import math
 import os
 import sys
 
@@ -78,7 +79,7 @@ def main(_) -> int:
     return cli.BAD_INPUT if wrong else 0
   runs = sweeper.of_shard(runs, _SHARD.value)
   if runs and not _STATUS.value:
-    per_run = _DEVICES.value or sweeper.devices_of_mesh(_CONFIG.value)
+    per_run = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
                      _TRIES.value):
       progress.say("stopped by a signal; the same command resumes the sweep")

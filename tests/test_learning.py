@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from configs import easy, hard
-from isojax import components, rng
-from isojax.ledger import checkpoint
+from isojax import components, rng, state
 from isojax.sampling import engine
 from isojax.tasks import prompts as prompts_lib
 from tests import short_runs
@@ -60,10 +59,7 @@ def test_recorded_kl_is_the_divergence_from_the_base_policy(learned):
   assert train[0]["kl"] == pytest.approx(0.0, abs=1e-9)  # is the base policy
 
   e = context.e
-  tx, _ = components.make_optimizer(e)
-  policy = checkpoint.restore_params(
-      str(folder / "checkpoints"), M - 1,
-      components.abstract_state(context, tx).params, context.run_id)[1]
+  policy = state.trained_params(context, str(folder), M - 1)[1]
   index = prompts_lib.indices_at(
       seed=e.seed, step=M - 1, Bp=e.alloc.Bp, D=len(context.stratum.train))
   prompts = jax.tree.map(lambda x: x[index], context.train)

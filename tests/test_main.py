@@ -60,18 +60,19 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
                     base_batch=1, cost=lambda a: None)
   path.write_text(plan_file.text(rows) + '{"torn')
   config = small()
-  assert main_lib.apply_row(config, str(path), 3) == rows[3].lr
+  apply = lambda config, row: cli.apply_row(
+      config, plan_file.read_lines(str(path)), row, str(path))
+  assert apply(config, 3) == rows[3].lr
   e = experiment.load(config)
   assert (e.seed, e.alloc) == (11, rows[3].allocation)
-  for row, message in ((None, "--row=0"), (9, "has 5 rows"),
-                       (4, "plan.jsonl:5: not a row")):
+  for row, message in ((9, "has 5 rows"), (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
-      main_lib.apply_row(small(), str(path), row)
+      apply(small(), row)
   with pytest.raises(InputError, match="launch.plan"):
-    main_lib.apply_row(small(), str(tmp_path / "none"), 0)
+    plan_file.read_lines(str(tmp_path / "none"))
   path.write_bytes(b"\xff\xfe")
   with pytest.raises(InputError, match="cannot be read"):
-    main_lib.apply_row(small(), str(path), 0)
+    plan_file.read_lines(str(path))
 
 
 def test_a_row_of_another_anchor_is_told(tmp_path):
@@ -99,7 +100,8 @@ def test_rows_that_no_config_can_take(tmp_path, overrides, message):
   path = tmp_path / "plan.jsonl"
   path.write_text(plan_file.line(overrides, C=9, lr=1.0, expected=None))
   with pytest.raises(InputError, match=f"plan.jsonl:1: .*{message}"):
-    main_lib.apply_row(small().lock(), str(path), 0)  # as --config gives it
+    cli.apply_row(small().lock(), plan_file.read_lines(str(path)), 0,
+                  str(path))  # locked, as --config gives it
 
 
 def test_what_a_run_writes(calm):

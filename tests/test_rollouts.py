@@ -24,6 +24,10 @@ def of_flight():
   return components.prepare(short_runs.config("in_flight"))
 
 
+def even(index, step, n):
+  return np.full(len(index), n)
+
+
 def order(*solved, step=5, D=11, Bp=3):
   return prompts_lib.order_at(
       seed=7, step=step, Bp=Bp, solved_D=np.isin(np.arange(D), solved)).tolist()
@@ -88,7 +92,7 @@ def test_a_step_samples_unsolved_problems_until_enough_groups_differ():
   with rollouts_lib.grading(context) as grader:
     sample = lambda solved_D, left: rollouts_lib.sample_step(
         context, grader, params, None, step=1, n=4, left=left,
-        solved_D=solved_D, stop=stop)
+        solved_D=solved_D, stop=stop, divide=even)
     got, short = sample(solved_D, 1000), sample(solved_D, 31)
     # 7 unsolved problems: no second round.
     most = sample(np.arange(short_runs.D) > 6, 1000)
@@ -114,7 +118,8 @@ def test_the_problems_of_a_step_are_those_of_its_order_that_are_not_solved(
     of_flight):
   context = of_flight
   n, solved_D = 6, np.zeros(len(context.stratum.train), bool)
-  groups = lambda step: rollouts_lib.run_source(context, solved_D).groups(step)
+  groups = lambda step: rollouts_lib.run_source(
+      context, solved_D, even).groups(step)
   before = groups(2)
   assert before.position_E.tolist() == [8, 9, 10, 11]
   assert before.n_E.tolist() == [n] * 4
@@ -138,7 +143,7 @@ def test_verdicts_are_those_of_the_rollouts(of_flight):
       got = rollouts_lib.sample_step(
           context, grader._replace(grade=counted), params, in_flight, step=step,
           n=n, left=1000, solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=preemption.Stop())
+          stop=preemption.Stop(), divide=even)
       in_flight = got.in_flight
       problems = {p.id: p for p in context.stratum.train}
       alone = grader.grade(
@@ -230,7 +235,7 @@ def test_measured_problems_start_with_the_longest(context, params):
       return rollouts_lib.sample_step(
           changed, grader, params, None, step=0, n=4, left=10**6,
           solved_D=np.zeros(len(context.stratum.train), bool),
-          stop=preemption.Stop())
+          stop=preemption.Stop(), divide=even)
 
   plain, first = step({}), list(prefilled)
   expected = {("train", p.id): 5.0 + p.id % 7 for p in context.stratum.train}

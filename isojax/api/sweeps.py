@@ -4,6 +4,7 @@ isojax.sweeper starts them.
 """
 
 import dataclasses
+import math
 import os
 
 from isojax import progress as progress_lib
@@ -83,7 +84,7 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   if wrong:
     raise InputError("; ".join(wrong))
   with progress_lib.printed(progress):
-    per_run = sweeper.devices_of_mesh(config)
+    per_run = math.prod(config.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(workers, per_run), tries):
       raise KeyboardInterrupt(f"{root} is saved; call isojax.run_sweep again "
                               "with the same arguments to resume")

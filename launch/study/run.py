@@ -1,6 +1,7 @@
 """Runs a part of the study and collects the records of its runs in a ledger."""
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def sweep(config, root: str, workers: int | None) -> str:
   os.makedirs(root, exist_ok=True)
   records.replace(plan, arms.plan(arms.planned(part), config).encode())
   if sweeper.sweep(planned_runs(config, root), sweeper.workers_here(
-      workers, sweeper.devices_of_mesh(config)), tries=3):
+      workers, math.prod(config.mesh.values())), tries=3):
     sys.exit(cli.PREEMPTED)
   return collect(config, root)
 
