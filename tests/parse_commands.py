@@ -1,11 +1,8 @@
 """Parses command lines with the flags of their modules, and runs none of them.
 
-  python -m tests.parse_commands FILE
-
-FILE contains a JSON list of [module, argument, ...]. Prints for each the line
-that the command would write to stderr, or an empty line if it parses. The
-package is imported once; each command line is parsed in a process forked from
-there, because flags are global.
+`parsed` starts python -m tests.parse_commands, which imports the package once
+and parses each command line in a process forked from there, because flags are
+global.
 """
 
 import importlib
@@ -18,9 +15,23 @@ import sys
 import tempfile
 
 import isojax
+from tests import command
 
 # Modules that define flags, or import a command that does.
 DEFINES_FLAGS = ("isojax.main", "isojax.api.problem_sets")
+
+
+def parsed(lines: list[list[str]]) -> list[str]:
+  """What each [module, argument, ...] would write to stderr, as one line.
+
+  Empty if it parses; with the exit code at the end if it does not.
+  """
+  with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    json.dump(lines, file)
+    file.flush()
+    done = command.run("tests.parse_commands", file.name)
+  assert done.returncode == 0, done.stderr
+  return done.stdout.split("\n")[:-1]
 
 
 def _parse(words: list[str], stderr: int) -> None:

@@ -1,8 +1,5 @@
 """Compilation is counted once, and apart from the work."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -74,32 +71,32 @@ def test_other_threads_do_not_stop_the_clock():
   assert count.seconds == 0 and count.news() is None
 
 
-KEEP = """
-import jax
-from isojax import compilation
-count = compilation.Count()
-print(compilation.keep_programs())
-jax.jit(lambda x: x + 1)(1)
-print(count.programs > 0, count.seconds > 0, count.read)
-print(jax.config.jax_compilation_cache_dir,
-      jax.config.jax_enable_compilation_cache)
-"""
-
-
 @pytest.mark.parametrize("environment, note, kept", [
-    (dict(JAX_COMPILATION_CACHE_DIR=""), "None", " False"),
-    (dict(XDG_CACHE_HOME="{}/x"), "None", "{}/x/isojax/jax True"),
-    (dict(XDG_CACHE_HOME="{}/file"), "compiled programs are not cached: ",
-     "None True")])
-def test_programs_are_kept_unless_told_otherwise(tmp_path, environment, note,
-                                                 kept):
-  (tmp_path / "file").write_text("")
-  inherited = {k: v for k, v in os.environ.items()
-               if k != "JAX_COMPILATION_CACHE_DIR"}
-  done = subprocess.run(
-      [sys.executable, "-c", KEEP], capture_output=True, text=True, check=True,
-      timeout=60, env=inherited | {
-          k: v.format(tmp_path) for k, v in environment.items()})
-  lines = done.stdout.splitlines()
-  assert lines[0].startswith(note) and lines[1] == "True True 0"
-  assert lines[2] == kept.format(tmp_path)
+    (dict(JAX_COMPILATION_CACHE_DIR=""), None, (None, False)),
+    (dict(XDG_CACHE_HOME="x"), None, ("x/isojax/jax", True)),
+    (dict(XDG_CACHE_HOME="file"), "compiled programs are not cached: ",
+     (None, True))])
+def test_programs_are_kept_unless_told_otherwise(
+    tmp_path, monkeypatch, environment, note, kept):
+  """Given the configuration of jax without its own variables."""
+  settings = {"jax_compilation_cache_dir": None,
+              "jax_enable_compilation_cache": True,
+              "jax_persistent_cache_min_compile_time_secs": 1.0}
+  before = {name: getattr(jax.config, name) for name in settings}
+  (tmp_path / "file").touch()
+  monkeypatch.chdir(tmp_path)
+  for name in ("JAX_COMPILATION_CACHE_DIR",
+               "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
+    monkeypatch.delenv(name)
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  try:
+    for name, value in settings.items():
+      jax.config.update(name, value)
+    said = compilation.keep_programs()
+    assert said is None if note is None else said.startswith(note)
+    assert tuple(getattr(jax.config, name) for name in settings) == (
+        *kept, compilation.SMALL)
+  finally:
+    for name, value in before.items():
+      jax.config.update(name, value)

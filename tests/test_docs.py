@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import json
 import pathlib
 import re
 import shlex
@@ -13,7 +12,7 @@ import pytest
 from configs import grpo, pretrain_tiny, split_gym, split_math, split_tiny
 import isojax
 from isojax.planner.cost import CALIBRATED
-from tests import command
+from tests import parse_commands
 from tests.planner import published_times
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -134,7 +133,7 @@ def test_links_and_anchors_resolve(page):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks after imports")
-def test_command_lines_parse(tmp_path):
+def test_command_lines_parse():
   where, lines = [], []
   for page in PAGES:
     for words in command_lines(page.read_text("utf-8")):
@@ -147,12 +146,9 @@ def test_command_lines_parse(tmp_path):
   plain = [words for words in lines if not takes_flags(words[0])
            and not words[0].startswith("tests.")]
   assert all(len(words) == 1 for words in plain), plain
-  parsed = [words for words in lines if takes_flags(words[0])]
+  said = parse_commands.parsed(
+      [words for words in lines if takes_flags(words[0])])
   where = [w for w, words in zip(where, lines) if takes_flags(words[0])]
-  (tmp_path / "lines.json").write_text(json.dumps(parsed), "utf-8")
-  done = command.run("tests.parse_commands", tmp_path / "lines.json")
-  assert done.returncode == 0, done.stderr
-  said = done.stdout.split("\n")[:-1]
   wrong = [f"{w}: {message}" for w, message in zip(where, said, strict=True)
            if message and "No module named 'torch'" not in message]
   assert not wrong, "\n".join(wrong)
@@ -213,17 +209,7 @@ def test_prices_in_the_results_are_those_of_the_planner():
   assert table[1].strip() == "\n".join(rows)
 
 
-# The checks find what they are for.
-
-
-def test_a_wrong_command_line_is_found(tmp_path):
-  lines = [["launch.plan", "--rolouts=5"],
-           ["isojax.main", "--config=configs/hard.py", "--config.alloc.p=4"],
-           ["isojax.main", "--config=configs/hard.py", "--config.alloc.n=4"]]
-  (tmp_path / "lines.json").write_text(json.dumps(lines), "utf-8")
-  done = command.run("tests.parse_commands", tmp_path / "lines.json")
-  first, second, third = done.stdout.split("\n")[:-1]
-  assert "rolouts" in first and "config.alloc.p" in second and not third
+# The check of command lines is checked in tests/test_cli.py.
 
 
 def test_wrong_keys_and_anchors_are_found():

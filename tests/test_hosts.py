@@ -98,11 +98,11 @@ def test_a_folder_that_only_process_0_sees(tmp_path):
 # --- two processes ------------------------------------------------------------
 
 WORKER = """
-import json, pathlib, shutil, sys
+import json, pathlib, shutil, sys, time
 import jax, jax.numpy as jnp
 import numpy as np
 from isojax.ledger import checkpoint
-from isojax import hosts
+from isojax import hosts, preemption
 from isojax import mesh as mesh_lib
 from isojax.errors import InputError
 from isojax.types import TrainState
@@ -159,6 +159,20 @@ step, found, _ = checkpoint.restore_newest(str(store), jax.tree.map(
 out["restored"] = [step, [float(x.data[0] % 2000) for x in
                           found.params["a"].addressable_shards]]
 out["left"] = checkpoint.steps(str(store))
+
+preemption.EVERY = 0.5
+stop, begun, checks = preemption.Stop(), time.monotonic(), []
+check, stop.check = stop.check, lambda: (checks.append(1), check())
+for polls in range(100_000):
+  if i == 1 and time.monotonic() - begun > 2:
+    stop.ask()
+  try:
+    stop.poll()
+  except preemption.Stopped:
+    break
+  time.sleep(0.001 * (1 + i))  # one is slower
+out["polls"], out["seconds"] = polls, time.monotonic() - begun
+out["checks"] = len(checks)
 print(json.dumps(out), flush=True)
 with hosts.shared_fate() as further:
   further.set()
@@ -199,6 +213,10 @@ def test_two_processes_gather_agree_and_end_together(tmp_path):
   assert zero.pop("number") == [0, 2, True]
   assert one.pop("number") == [1, 2, False]
   assert (zero.pop("rows"), one.pop("rows")) == ([[0, 1, 2]], [[3, 4, 5]])
+  # A signal to one stops both after the same poll, within about EVERY; they
+  # do not exchange it at every poll.
+  assert 2 < zero.pop("seconds") < 8 and one.pop("seconds")
+  assert zero["checks"] < 40 < zero["polls"]
   assert zero == one
   assert zero["gathered"] == [["", None, 0], ["ä", None, 1]]
   assert zero["long"] == [0, 2999]

@@ -14,9 +14,15 @@ from isojax import own_file
 from tests.conftest import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[1]
-SMALL = ["--config.alloc.C=32", "--config.alloc.Bp=2", "--config.alloc.n=4",
-         "--config.eval.k=1", "--config.eval.first=16",
-         "--config.eval.growth=1.0", "--config.sampler.slots=64"]
+LOOP = """
+import isojax
+config = isojax.config(
+    "mine.py", alloc={"C": 32, "Bp": 2, "n": 4}, sampler={"slots": 64},
+    eval={"k": 1, "first": 16, "growth": 1.0})
+run = isojax.train(config, "runs/mine", progress=False)
+print(len(run.sample("8 3 8 3=24:", n=4)),
+      isojax.fit(isojax.read("runs/*/records.jsonl"), draws=100).identified)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +87,11 @@ def test_the_loop_from_another_folder(wheel):
       "from configs import hard\n\ndef get_config():\n"
       "  config = hard.get_config()\n  config.name = 'mine'\n"
       "  return config\n")
-  done = wheel("-m", "isojax.main", "--config=mine.py", *SMALL,
-               "--workdir=runs/mine")
-  assert done.returncode == 0, done.stderr
+  done = wheel("-c", LOOP)
+  assert done.stdout.endswith("4 False\n"), done.stderr
   noted = json.loads((wheel.folder / "runs/mine/config.json").read_text())
   # What is stored does not depend on where isojax is installed.
   assert noted["config"]["model"]["path"] == "isojax/assets/countdown-tiny"
-  done = wheel("-c", "import isojax; print(len(isojax.sample('runs/mine', "
-               "'8 3 8 3=24:', n=4)), isojax.fit(isojax.read("
-               "'runs/*/records.jsonl'), draws=100).identified)")
-  assert done.stdout == "4 False\n", done.stderr
 
 
 def test_what_is_shipped_is_found_after_the_users_own(tmp_path, monkeypatch):

@@ -87,7 +87,9 @@ def test_a_row_of_another_anchor_is_told(tmp_path):
       env=ALONE)
   assert "has lr 5e-07, made with another anchor; this run uses 0.00015" in (
       done.stderr)
-  assert "no run's folder" in done.stderr and done.returncode == 2
+  # An InputError is one line, and leaves nothing.
+  assert done.stderr.splitlines()[-1].endswith("choose another one")
+  assert done.returncode == 2 and os.listdir(tmp_path / "other") == ["file"]
 
 
 @pytest.mark.parametrize("overrides, message", [
@@ -244,7 +246,7 @@ def test_records_and_checkpoints_belong_together(copy):
   assert ledger.read_bytes() == before
 
 
-@pytest.mark.parametrize("left", [0, 5, 8])  # 5: up to step 3, between saves
+@pytest.mark.parametrize("left", [0, 5])  # 5: up to step 3, between saves
 def test_a_cut_ledger_resumes_from_what_it_reaches(calm, copy, left):
   """Damage is refused with a command; after that, the same bits."""
   path = copy / "records.jsonl"
@@ -266,21 +268,6 @@ def test_the_records_of_another_run_are_refused(copy):
   (copy / "records.jsonl").write_bytes(records.text_of(other)[0])
   with pytest.raises(InputError, match="the records of run beef, expected"):
     run(small(), copy)
-
-
-def test_damaged_newest_checkpoint_ends_in_the_same_records(calm, copy):
-  shutil.rmtree(copy / "checkpoints/5/state")
-  assert records.comparable(run(small(), copy)) == records.comparable(calm[1])
-  assert (copy / "checkpoints-damaged-5").is_dir()
-
-
-def test_goes_on_on_another_mesh(calm, copy):
-  kept = calm[1]
-  shutil.rmtree(copy / "checkpoints/5")  # back to step 4
-  got = run(small(mesh=dict(fsdp=2, tensor=2)), copy)
-  assert got[:-2] == kept[:-2]
-  assert got[-1]["correct"] == kept[-1]["correct"]
-  assert got[-2]["grad_norm"] == pytest.approx(kept[-2]["grad_norm"], rel=1e-3)
 
 
 def test_a_finished_run_is_extended_to_a_larger_budget(calm, copy, tmp_path):
@@ -447,15 +434,3 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
   same = lambda kept: [[r[f] for f in fields] for r in steps(kept)][:3]
   np.testing.assert_allclose(
       same(records.read(str(ledger))), same(calm[1]), rtol=1e-4)
-
-
-@pytest.mark.parametrize("more, message", [
-    (["--config.alloc.n=1"], "use n >= 2"),
-    (["--config.mesh.data=4"], "needs 4 devices, but 1 cpu"),
-    (["--config.model.path=isojax"], "config.json is missing"),
-    (["--workdir=/proc/isojax"], "cannot be written")])
-def test_errors_are_one_line_and_leave_nothing(tmp_path, more, message):
-  folder = tmp_path / "w"
-  done = command_lib.run(*command(folder, *more)[2:], env=ALONE)
-  assert done.returncode != 0 and message in done.stderr
-  assert not folder.exists() and "Traceback" not in done.stderr
