@@ -30,7 +30,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from isojax import cli, components, format, preemption, progress, rng
+from isojax import (
+  cli,
+  components,
+  experiment,
+  format,
+  preemption,
+  progress,
+  rng,
+)
 from isojax import mesh as mesh_lib
 from isojax import rollouts as rollouts_lib
 from isojax import state as state_lib
@@ -255,14 +263,12 @@ def table(estimates: list[Estimate], D: int) -> str:
           + (", which is not resolved from 0." if transfer[0] <= 0 else "."))])
 
 
-def check(setup: Setup) -> None:
-  """InputError for what cannot be measured."""
-  e, N = setup.e, _ROLLOUTS.value
+def check(e: experiment.Experiment, *, P: int, N: int, D: int) -> None:
+  """InputError for what cannot be measured; P and N as for `measure`."""
   if N & (N - 1):
     raise InputError(f"--rollouts={N}: expected a power of two")
-  if _PROBLEMS.value > len(setup.train.len_P):
-    raise InputError(f"--problems={_PROBLEMS.value}: the stratum has "
-                     f"{len(setup.train.len_P)} training problems")
+  if P > D:
+    raise InputError(f"--problems={P}: the stratum has {D} training problems")
   if algorithm.scored_columns(e.recipe.loss, e.recipe.updates, e.recipe.critic
                               ) or (e.recipe.loss.advantage
                                     in advantages.TOKEN_ADVANTAGES):
@@ -281,7 +287,7 @@ def opened(source) -> tuple[Setup, typing.Any]:
   """The setup and the trained parameters of a config or a workdir."""
   config = configs.config(source)
   setup = components.prepare(config)
-  check(setup)
+  check(setup.e, P=_PROBLEMS.value, N=_ROLLOUTS.value, D=len(setup.train.len_P))
   setup = components.with_learner(setup)
   if _WORKDIR.value is None:
     return setup, components.first_state(setup, setup.learner.tx).params

@@ -51,7 +51,7 @@ def test_flags_that_do_not_go_together(flags):
 WAITING = """
 import sys
 from isojax import hosts
-hosts.MEET = 3
+hosts.MEET = 1
 hosts.initialize(sys.argv[1], 2, int(sys.argv[2]))
 """
 
@@ -68,9 +68,9 @@ def test_processes_that_wait_in_vain_say_so():
     said = process.communicate(timeout=100)[1]
     assert process.returncode == cli.BAD_INPUT, said
     first, last = said.splitlines()
-    assert first.endswith("this run, at most 3 s")
+    assert first.endswith("this run, at most 1 s")
     assert last.startswith("isojax: 127.0.0.1:") and (
-        "waited 3 s" in last and "start the same command on every host" in last)
+        "waited 1 s" in last and "start the same command on every host" in last)
 
 
 def test_one_process_agrees_with_itself(monkeypatch):

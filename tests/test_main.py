@@ -411,11 +411,8 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
         '"kind": "train"') < 3:
       assert process.poll() is None
       time.sleep(0.05)
-    second = command_lib.run(*long[2:], env=ALONE)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
-  assert second.returncode == cli.BAD_INPUT
-  assert f"in use by process {process.pid}" in second.stderr
   assert process.returncode == cli.PREEMPTED, said
   step = records.read(str(ledger))[-1]["step"]
   assert f"stopped by a signal at step {step}, which is saved" in said
@@ -423,12 +420,6 @@ def test_sigterm_saves_and_the_same_command_goes_on(calm, tmp_path):
   mode = command_lib.run(*long[2:], "--mode=eval", env=ALONE)
   assert mode.returncode == 0 and f"eval at step {step}," in mode.stdout
   assert records.read(str(tmp_path / "eval.jsonl"))[0]["step"] == step
-  # Another allocation is another run: refused, nothing overwritten.
-  before = ledger.read_bytes()
-  other = command_lib.run(*command(tmp_path)[2:], env=ALONE)
-  assert other.returncode == cli.BAD_INPUT
-  assert "alloc.C: 120 in this config, 24000 in the workdir" in other.stderr
-  assert ledger.read_bytes() == before
   # The first steps are those of the shorter run: C is not part of a draw.
   fields = ("step", "reward", "grad_norm", "sampled_tokens")
   same = lambda kept: [[r[f] for f in fields] for r in steps(kept)][:3]

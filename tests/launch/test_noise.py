@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from isojax import components, config_file, rng
+from isojax import components, config_file, experiment, rng
 from isojax import mesh as mesh_lib
+from isojax.errors import InputError
 from isojax.rl import algorithm
 from isojax.rl import update as update_lib
 from isojax.sampling import engine
@@ -94,8 +95,7 @@ def test_the_mean_of_the_group_gradients_is_the_gradient_of_the_step(graded):
       lambda count: None)
   # The step in one update.
   loss, mesh = setup.e.recipe.loss, setup.model.mesh
-  start, accumulate, _ = update_lib.make_update(
-      setup.model, components.make_optimizer(setup.e)[0], loss).programs
+  start, accumulate, _ = setup.learner.update.programs
   carry = start()
   for batch in update_lib.assemble(
       data.prompts, data.rollouts, algorithm.of_all(
@@ -126,14 +126,20 @@ def test_groups_of_half_the_size_have_their_own_advantages(graded):
 
 def test_the_command(tmp_path):
   out = tmp_path / "noise.json"
-  words = ["--config=configs/hard.py", f"--config.task.stratum={few.easy()}",
-           "--problems=6", "--rollouts=8"]
-  done = command("launch.noise", *words, f"--out={out}")
+  done = command(
+      "launch.noise", "--config=configs/hard.py", "--problems=6",
+      f"--config.task.stratum={few.easy()}", "--rollouts=8", f"--out={out}")
   assert done.returncode == 0, done.stderr
   assert "signal per rollout" in done.stdout
   assert [x["n"] for x in json.loads(out.read_text())["estimates"]] == [2, 4]
-  wrong = command("launch.noise", *words[:3], "--rollouts=6")
-  assert (wrong.returncode, wrong.stderr) == (
-      2, "isojax: --rollouts=6: expected a power of two\n")
-  pods = command("launch.noise", "--config=configs/pods.py", *words[2:])
-  assert pods.returncode == 2 and "expected 'all'" in pods.stderr
+
+
+@pytest.mark.parametrize("name, sizes, message", [
+    ("hard", dict(N=6), "^--rollouts=6: expected a power of two$"),
+    ("hard", dict(P=101), "^--problems=101: the stratum has 100 training"),
+    ("ppo", {}, "a recipe with one update a step"),
+    ("pods", {}, "expected 'all'")])
+def test_what_cannot_be_measured_is_refused(name, sizes, message):
+  e = experiment.load(config_file.read_config(f"configs/{name}.py"))
+  with pytest.raises(InputError, match=message):
+    noise.check(e, **dict(P=6, N=8, D=100) | sizes)

@@ -149,25 +149,6 @@ def test_comparable_drops_time_alone():
   assert got["reward"] == 0.5
 
 
-def test_the_names_that_others_rely_on():
-  """Literal, from the specification of the ledger."""
-  common = [
-      "kind", "run_id", "seed", "model", "task", "split", "Bp", "n", "m",
-      "D", "step", "rollouts", "prompt_tokens", "sampled_tokens",
-      "trained_tokens", "epoch", "scored_tokens", "updates",
-      "skipped_updates", "device_seconds", "unix_time", "alarms"]
-  train = [
-      "lr", "reward", "all_wrong", "all_right", "entropy", "kl",
-      "grad_norm", "clip_fraction", "logp_gap", "response_length",
-      "truncated", "interrupted", "seconds_sample", "seconds_score",
-      "seconds_update"]
-  evaluation = [
-      "eval_set", "k", "avg", "best", "worst", "maj", "avg_se", "best_se",
-      "worst_se", "maj_se", "correct"]
-  assert set(common + train) <= records.FIELDS["train"]
-  assert set(common + evaluation) == records.FIELDS["eval"]
-
-
 def test_processes_may_replace_a_file_at_once(tmp_path):
   """Sweepers that start together write the same files of a new root."""
   path = str(tmp_path / "file")
