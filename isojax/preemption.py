@@ -75,16 +75,12 @@ class Stop:
       self.check()
 
 
-@contextlib.contextmanager
 def on_signals():
   """Yields a Stop that the first SIGTERM or SIGINT sets; the second one kills.
   """
-  with _set_by((signal.SIGTERM, signal.SIGINT), lambda _: signal.SIG_DFL
-               ) as stop:
-    yield stop
+  return _set_by((signal.SIGTERM, signal.SIGINT), lambda _: signal.SIG_DFL)
 
 
-@contextlib.contextmanager
 def on_interrupt():
   """Yields a Stop that the first SIGINT sets; the second one interrupts.
 
@@ -92,8 +88,7 @@ def on_interrupt():
   the main thread, which alone gets signals, nothing sets the Stop.
   """
   main = threading.current_thread() is threading.main_thread()
-  with _set_by((signal.SIGINT,) if main else (), signal.getsignal) as stop:
-    yield stop
+  return _set_by((signal.SIGINT,) if main else (), signal.getsignal)
 
 
 @contextlib.contextmanager

@@ -239,14 +239,13 @@ def sample_problems(setup: Setup, grader: Grading, params, problems,
     others: see `graded_batch`.
   """
   P = len(problems)
-  nothing = InFlight(flight_lib.nothing(setup.sampler.made_by), {})
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
                       "rollouts", on=hosts.first()) as advance:
     _, sampled, _ = graded_batch(
-        setup, grader, params, problems, nothing, engine.one_step(
-            prompts, n, key, limits_B=limits_B, expected_P=expected_P),
-        flight_lib.Rule(P, 0), version=0, section=section, stop=stop,
-        advance=advance)
+        setup, grader, params, problems, opened(None, setup.sampler),
+        engine.one_step(prompts, n, key, limits_B=limits_B,
+                        expected_P=expected_P), flight_lib.Rule(P, 0),
+        version=0, section=section, stop=stop, advance=advance)
   return sampled
 
 

@@ -245,11 +245,10 @@ def claimed(setup: Setup, config: dict, folder: str, *, run_id: str | None,
   if shorter:
     hosts.say(f"{folder} holds this run with alloc.C="
               f"{shorter.config['alloc']['C']}: it is extended")
-  claim = workdir.claim(
-      folder, config | {"alloc": config["alloc"] | {"C": setup.e.alloc.C}},
-      setup.run_id, setup.model_sha256,
-      identity=workdir.run_id(setup.identity),
-      shorter=shorter and shorter.identity)
+  claim = workdir.claim(folder, workdir.Stored(
+      setup.run_id, workdir.run_id(setup.identity), setup.model_sha256,
+      config | {"alloc": config["alloc"] | {"C": setup.e.alloc.C}}),
+                        shorter and shorter.identity)
   with contextlib.ExitStack() as stack:
     hosts.run_on_all_hosts(lambda: hosts.first() and stack.enter_context(claim))
     hosts.run_on_all_hosts(lambda: workdir.check_shared(folder, setup.run_id))

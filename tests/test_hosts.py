@@ -89,7 +89,8 @@ def test_one_process_agrees_with_itself(monkeypatch):
 def test_a_folder_that_only_process_0_sees(tmp_path):
   with pytest.raises(InputError, match="that all hosts share"):
     workdir.check_shared(str(tmp_path / "none"), "abc")
-  with workdir.claim(str(tmp_path / "a"), {}, "abc", "0"):
+  with workdir.claim(
+      str(tmp_path / "a"), workdir.Stored("abc", "abc", "0", {})):
     workdir.check_shared(str(tmp_path / "a"), "abc")
     with pytest.raises(InputError, match="that all hosts share"):
       workdir.check_shared(str(tmp_path / "a"), "abd")

@@ -64,7 +64,7 @@ def test_a_row_of_a_plan_sets_seed_and_allocation(tmp_path):
       config, plan_file.read_lines(str(path)), row, str(path))
   assert apply(config, 3) == rows[3].lr
   e = experiment.load(config)
-  assert (e.seed, e.alloc) == (11, rows[3].allocation)
+  assert (e.seed, e.alloc.Bp, e.alloc.n, e.alloc.M) == (11, 7, 2, 7)
   for row, message in ((9, "has 5 rows"), (4, "plan.jsonl:5: not a row")):
     with pytest.raises(InputError, match=message):
       apply(small(), row)

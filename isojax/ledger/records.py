@@ -124,14 +124,9 @@ def phases(record: dict) -> list[float]:
 
 def _check(record: dict) -> None:
   """Raises InputError unless a record has its kind's fields, all finite."""
-  if "kind" not in record or record["kind"] not in FIELDS:
-    raise InputError(f"record: expected a field kind, one of {sorted(FIELDS)}")
-  wanted = FIELDS[record["kind"]]
-  if record.keys() != wanted:
-    raise InputError(
-        f"record of kind {record['kind']}: unknown fields "
-        f"{sorted(record.keys() - wanted)}, missing fields "
-        f"{sorted(wanted - record.keys())}")
+  if differ := record.keys() ^ FIELDS[record["kind"]]:
+    raise InputError(f"record of kind {record['kind']}: unknown or missing "
+                     f"fields {sorted(differ)}")
   for name, value in record.items():
     if isinstance(value, float) and not math.isfinite(value):
       raise InputError(f"record field {name}={value}: expected a finite number")

@@ -111,25 +111,20 @@ def check_shared(folder: str, this_id: str) -> None:
 
 
 @contextlib.contextmanager
-def claim(folder: str, config: dict, this_id: str, model_sha256: str, *,
-          identity: str | None = None, shorter: str | None = None):
+def claim(folder: str, here: Stored, shorter: str | None = None):
   """Locks a folder for one run, and writes or checks its config.json.
 
   The kernel releases the lock of a killed process.
 
   Args:
     folder: of the run; a missing one is made.
-    config: of the run.
-    this_id: the run id.
-    model_sha256: of the base policy's weights.
-    identity: hash of all inputs of the results, if it is not the run id.
+    here: the run.
     shorter: the identity of a run in the folder that this run extends.
 
   Raises:
     InputError: the folder cannot be written, is held by another process, or
       belongs to another run; it was not changed.
   """
-  here = Stored(this_id, identity or this_id, model_sha256, config)
   with contextlib.ExitStack() as stack:
     try:
       with bucket.asking(folder, InputError):

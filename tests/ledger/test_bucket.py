@@ -133,7 +133,7 @@ def test_errors_of_a_bucket_are_one_line():
 def test_a_bucket_that_is_not_there_or_refuses(bucket, name):
   del bucket  # its server is asked
   with (pytest.raises(InputError, match=f"gs://{name}/a.*storage.objectAdmin"),
-        workdir.claim(f"gs://{name}/a", {}, "x", "abc")):
+        workdir.claim(f"gs://{name}/a", workdir.Stored("x", "x", "abc", {}))):
     pass
 
 
@@ -177,8 +177,8 @@ def test_a_damaged_checkpoint_is_moved_aside(folder):
 def test_a_workdir_in_a_bucket(folder):
   """As tests/ledger/test_workdir.py has it of a local one."""
   bucket_lib.check(folder, "workdir")
-  claimed = lambda config: workdir.claim(
-      folder, config, workdir.run_id(config), "abc")
+  claimed = lambda config: workdir.claim(folder, workdir.Stored(
+      *[workdir.run_id(config)] * 2, "abc", config))
   config, other = {"seed": 1, "a": {"n": 4}}, {"seed": 1, "a": {"n": 8}}
   epath.Path(f"{folder}/thesis.tex").write_text("x")
   with (pytest.raises(InputError, match="contains thesis.tex but no config"),

@@ -117,10 +117,8 @@ def test_cut_keeps_up_to_a_step(path):
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda r: r.update(rewards=1), r"unknown fields \['rewards'\]"),
+    (lambda r: r.update(rewards=1), r"fields \['rewards'\]"),
     (lambda r: r.pop("reward"), r"missing fields \['reward'\]"),
-    (lambda r: r.clear(), r"one of \['eval', 'train'\]"),
-    (lambda r: r.update(kind="trian"), r"one of \['eval', 'train'\]"),
     (lambda r: r.update(reward=float("nan")), "reward"),
     (lambda r: r.update(reward=float("inf")), "reward")])
 def test_fields_are_a_contract(path, change, message):

@@ -14,9 +14,14 @@ CONFIG = {"seed": 1, "alloc": {"Bp": 2, "n": 4}}
 OTHER = {"seed": 1, "alloc": {"Bp": 2, "n": 8}}
 
 
+def run(config=CONFIG, **more):
+  name = workdir.run_id(config)
+  return workdir.Stored(**dict(
+      run_id=name, identity=name, model_sha256="abc", config=config) | more)
+
+
 def claim(folder, config=CONFIG, **more):
-  with workdir.claim(str(folder), config, **dict(
-      this_id=workdir.run_id(config), model_sha256="abc") | more):
+  with workdir.claim(str(folder), run(config, **more)):
     pass
 
 
@@ -45,16 +50,14 @@ def test_another_config_or_other_files_are_refused_and_named(tmp_path):
   claim(tmp_path)
   before = (tmp_path / "config.json").read_bytes()
   refused("n: 8 in this config, 4 in ", tmp_path, OTHER)
-  refused("the files of the model, the stratum", tmp_path, this_id="another",
-          model_sha256="abd")
+  refused("the files of the model, the stratum", tmp_path, run_id="another",
+          identity="another", model_sha256="abd")
   assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_a_second_process_is_refused_and_the_first_named(tmp_path):
   hold = ("import sys, time\nfrom isojax.ledger import workdir\n"
-          f"config = {CONFIG!r}\n"
-          f"with workdir.claim({str(tmp_path)!r}, config, "
-          "workdir.run_id(config), 'abc'):\n"
+          f"with workdir.claim({str(tmp_path)!r}, workdir.{run()!r}):\n"
           "  print('held', flush=True)\n  time.sleep(60)\n")
   with subprocess.Popen([sys.executable, "-c", hold],
                         stdout=subprocess.PIPE) as other:
@@ -83,7 +86,8 @@ def test_no_room_for_the_lock_is_a_message(tmp_path):
   """A process that may not write a byte, in place of a full disk."""
   code = ("import resource\nfrom isojax.ledger import workdir\n"
           "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-          f"with workdir.claim({str(tmp_path)!r}, {{}}, 'x', 'abc'):\n  pass\n")
+          f"with workdir.claim({str(tmp_path)!r}, workdir.{run()!r}):\n"
+          "  pass\n")
   done = subprocess.run([sys.executable, "-c", code], capture_output=True,
                         text=True)
   last = done.stderr.splitlines()[-1]
@@ -105,8 +109,8 @@ def test_killed_before_the_config_was_renamed(tmp_path):
 
 def test_a_name_is_not_what_decides(tmp_path):
   """A sweep names its runs; what decides is compared nevertheless."""
-  claim(tmp_path, this_id="swept", identity="one")
-  claim(tmp_path, this_id="swept", identity="one")
+  claim(tmp_path, run_id="swept", identity="one")
+  claim(tmp_path, run_id="swept", identity="one")
   assert workdir.read_config(str(tmp_path)).run_id == "swept"
-  refused("holds run swept with other values", tmp_path, this_id="swept",
+  refused("holds run swept with other values", tmp_path, run_id="swept",
           identity="two")

@@ -21,7 +21,8 @@ signal.signal(signal.SIGINT, lambda *_: stopping.append(True))
 if steps <= 0:
   sys.stderr.write("isojax: no steps at all\n")
   sys.exit(-steps or 1)
-with workdir.claim(folder, {"id": folder}, folder, ""), open(
+this = workdir.Stored(folder, folder, "", {"id": folder})
+with workdir.claim(folder, this), open(
     os.path.join(folder, "records.jsonl"), "a+", encoding="utf-8") as file:
   file.seek(0)
   for step in range(len(file.readlines()), steps):
