@@ -69,6 +69,7 @@ setuptools.setup(
         "plot": ["matplotlib>=3.9"],  # figures and report of launch.fit
         "tb": ["tensorboardX>=2.6.2"],  # summaries without TensorFlow
         "wandb": ["wandb>=0.19"],  # log.wandb
+        "trackio": ["trackio>=0.43"],  # log.wandb=trackio:PROJECT
         # The range again, or a resolver takes the newest libtpu and an old jax.
         "tpu": [f"jax[tpu]{JAX}"],
         "cuda12": [f"jax[cuda12]{JAX}"],

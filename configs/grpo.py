@@ -181,7 +181,8 @@ def get_config():
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
-          wandb="",  # project of Weights & Biases; needs isojax[wandb]
+          # Project of Weights & Biases, or trackio:PROJECT, on this machine;
+          wandb="",  # needs isojax[wandb] or isojax[trackio]
           samples=2,  # rollouts of each step, whose text goes to samples.jsonl
       ),
       mesh=dict(

@@ -22,6 +22,8 @@ from isojax.sampling.engine import SamplerConfig
 from isojax.tasks.grader import GraderConfig
 from isojax.tasks.prompts import PromptConfig
 
+TRACKIO = "trackio:"  # begins the name of a project in trackio
+
 
 def _refuse(*checks: tuple[bool, str]) -> None:
   """InputError with the message of the first check that is wrong."""
@@ -87,14 +89,15 @@ class LogSection:
   every_seconds: float  # between progress lines where there is no terminal
   tensorboard: bool  # also write summaries; needs isojax[tb]
   samples: int  # rollouts of each step whose text goes to samples.jsonl
-  wandb: str  # project of Weights & Biases; "": off; needs isojax[wandb]
+  wandb: str  # project of W&B, or trackio:PROJECT; "": off; needs the extra
 
   def __post_init__(self):
     lacks = lambda library: not importlib.util.find_spec(library)
+    library = "trackio" if self.wandb.startswith(TRACKIO) else "wandb"
     _refuse(
         (self.samples < 0, f"log.samples={self.samples}: expected at least 0"),
-        (self.wandb and lacks("wandb"), f"log.wandb={self.wandb!r} needs the "
-         "extra: pip install -e '.[wandb]'"),
+        (self.wandb and lacks(library), f"log.wandb={self.wandb!r} needs the "
+         f"extra: pip install -e '.[{library}]'"),
         (self.tensorboard and lacks("tensorboardX"), "log.tensorboard needs "
          "the extra: pip install -e '.[tb]'; or set it to False"))
 

@@ -59,8 +59,9 @@ def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
       if e.log.tensorboard:
         writers.append(tensorboard(folder, step))
       if e.log.wandb:
-        writers.append(wandb(folder, e.log.wandb, setup.run_id,
-                             setup.identity))
+        local = e.log.wandb.startswith(experiment.TRACKIO)
+        writers.append((trackio if local else wandb)(
+            folder, e.log.wandb, setup.run_id, setup.identity))
     yield Monitor(
         diagnosis.Watcher(kept, grouped=experiment.compares(e.recipe.loss)),
         progress.reporter(
@@ -295,3 +296,17 @@ def wandb(folder: str, project: str, run_id: str, config: dict):
     yield lambda record: run.log(
         curves(record) | {"rollouts": record["rollouts"]},
         step=record["rollouts"])
+
+
+@contextlib.contextmanager
+def trackio(folder: str, project: str, run_id: str, config: dict):
+  """As `wandb`, in trackio's database on this machine."""
+  del folder
+  import trackio as library  # optional dependency
+
+  run = library.init(project=project.removeprefix(experiment.TRACKIO),
+                     name=run_id, resume="allow", config=config, embed=False)
+  try:
+    yield lambda record: run.log(curves(record), step=record["rollouts"])
+  finally:
+    run.finish()

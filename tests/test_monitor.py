@@ -147,6 +147,17 @@ def test_a_resumed_run_is_the_same_wandb_run(wandb, tmp_path):
   assert texts and all(b"train/sampled_tokens" in text for text in texts)
 
 
+def test_a_resumed_run_is_the_same_trackio_run(tmp_path, monkeypatch):
+  monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+  library = pytest.importorskip("trackio.sqlite_storage")
+  for step in (2, 4):
+    with monitor.trackio("", "trackio:project", "abc", {"lr": 1}) as add:
+      add(RECORD | {"step": step, "rollouts": 24 * step})
+  found = library.SQLiteStorage.get_logs("project", "abc")
+  assert [(x["step"], x["train/reward"]) for x in found] == [
+      (48, 0.5), (96, 0.5)]
+
+
 def test_wandb_without_a_key_says_what_to_do(wandb, tmp_path, monkeypatch):
   monkeypatch.setenv("WANDB_MODE", "online")
   with (pytest.raises(InputError, match="set WANDB_MODE=offline"),
