@@ -107,13 +107,9 @@ def given() -> dict:
 def apply_row(config, lines: list[str], index: int, path: str) -> float:
   """Sets the values of a plan's row in a config; returns its learning rate.
 
-  Args:
-    config: to be changed.
-    lines, index, path: as for plan_file.read_row.
-
   Raises:
-    InputError: no such row, a key that the config does not have, or a field
-      that the command line sets otherwise; it begins with PATH:LINE.
+    InputError: as plan_file.read_row, a key that the config does not have, or a
+      field that the command line sets otherwise; it begins with PATH:LINE.
   """
   row = plan_file.read_row(lines, index, path=path)
   where = f"{path}:{index + 1}"
@@ -192,11 +188,8 @@ def _leave_waiting_threads(code: int) -> None:
 def run(main, *, words: bool = False) -> None:
   """Parses the flags and exits with the code of main(words).
 
-  An InputError is one line with an exit code of its own.
-
-  Args:
-    main: of a command.
-    words: whether the command takes words that are no flags.
+  An InputError is one line with an exit code of its own. Words that are no
+  flags are refused unless `words` is set.
   """
   def parsed(argv):
     try:

@@ -211,11 +211,8 @@ def _notes(e: experiment_lib.Experiment, config, header: dict, model: str,
            reward: str | None) -> tuple[str, ...]:
   """Notes on a budget that is not spent, and on pass rates of others.
 
-  Args:
-    e, config: of the run.
-    header: of its stratum.
-    model: hash of the policy's weights.
-    reward: hash of the file of task.grader.file; None without one.
+  `model` and `reward` are hashes, of the policy's weights and of the file of
+  task.grader.file.
   """
   a, notes = e.alloc, ()
   if (e.recipe.filter.rounds == 1 and not a.schedule and config.alloc.M is None

@@ -261,12 +261,8 @@ def _check_ddof(e: Experiment) -> None:
 
 
 def check(e: Experiment, *, problems: int, max_positions: int) -> None:
-  """Refuses what could not run, before anything is compiled or written.
-
-  Args:
-    e: the experiment.
-    problems: D, training problems in the stratum.
-    max_positions: longest sequence of the model, tokens.
+  """Refuses what could not run with D = `problems` training problems and a
+  model of sequences of at most `max_positions` tokens.
   """
   a, loss, updates, sampler = (
       e.alloc, e.recipe.loss, e.recipe.updates, e.sampler)

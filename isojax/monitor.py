@@ -43,13 +43,9 @@ class Monitor(typing.NamedTuple):
 
 @contextlib.contextmanager
 def opened(setup: Setup, folder: str, kept: list[dict], *, active: bool):
-  """Yields the Monitor of a run.
+  """Yields the Monitor of a run whose records so far are `kept`.
 
-  Args:
-    setup: of the run.
-    folder: the workdir.
-    kept: the records so far.
-    active: whether there will be more; else no writer leaves an empty file.
+  Unless there will be more (`active`), no writer leaves an empty file.
   """
   e = setup.e
   step, rollouts = (kept[-1]["step"], kept[-1]["rollouts"]) if kept else (0, 0)
@@ -167,16 +163,9 @@ def chosen_texts(groups: Groups, count: int) -> tuple[int, np.ndarray]:
 def text_lines(tokenizer, prompts: Prompts, rollouts: Rollouts,
                groups: Groups, advantage: np.ndarray, *, step: int,
                count: int) -> list[dict]:
-  """The lines of samples.jsonl of one step.
+  """The lines of samples.jsonl of one step, at most `count`.
 
-  Args:
-    tokenizer: of the policy.
-    prompts: of the problems, [Bp, ...].
-    rollouts: problem-major, [B, ...].
-    groups: the rewards.
-    advantage: [B], or [B, T] of tokens, whose mean is stored.
-    step: updates made after this step.
-    count: lines.
+  The advantage is [B], or [B, T] of tokens, whose mean is stored.
   """
   problem, index = chosen_texts(groups, count)
   reward_B = groups.reward_PxN[groups.mask_PxN]
@@ -197,14 +186,9 @@ def texts_writer(folder: str, tokenizer, *, start: int, count: int):
   """A function (prompts, rollouts, groups, advantage, step) that stores texts.
 
   Each line of samples.jsonl has step, problem, prompt, response, reward and
-  advantage. A resumed run replaces the lines of the steps that it repeats. If
-  the file cannot be written, the function says so and the run goes on without.
-
-  Args:
-    folder: the workdir; nothing is stored in a bucket.
-    tokenizer: of the policy.
-    start: step at which the run starts or resumes.
-    count: rollouts of each step; 0: none.
+  advantage, of `count` rollouts of a step; nothing is stored in a bucket. A run
+  that resumes from step `start` replaces the lines of the steps that it
+  repeats. If the file cannot be written, it says so and goes on without.
   """
   path, shown = os.path.join(folder, "samples.jsonl"), -EVERY
   working = bool(count) and hosts.first()

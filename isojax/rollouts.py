@@ -107,11 +107,8 @@ def graded_batch(setup: Setup, grader: Grading, params, problems,
   by one process; all processes get all verdicts.
 
   Args:
-    setup: of the run.
-    grader: of the problems.
-    params: of the policy.
     problems: of the source's prompts.
-    before: of the last batch.
+    before: what the last batch has left.
     source, rule, version: see engine.next_batch.
     section: of the config, with temperature and top_p.
     stop: checked after each chunk, and while waiting for verdicts.
@@ -230,13 +227,8 @@ def sample_problems(setup: Setup, grader: Grading, params, problems,
                     limits_B=None, expected_P=None) -> Sampled:
   """Samples and grades n rollouts of each problem: a round, or an evaluation.
 
-  Args:
-    problems: of the prompts.
-    prompts: host arrays.
-    n: rollouts of a problem, one number or one for each problem.
-    key: the random stream.
-    limits_B, expected_P: see engine.one_step.
-    others: see `graded_batch`.
+  n is one number, or one for each problem. For limits_B and expected_P see
+  engine.one_step, for the others `graded_batch`.
   """
   P = len(problems)
   with progress.track(int(np.broadcast_to(n, P).sum()), "sampling",
@@ -255,15 +247,10 @@ def sample_step(setup: Setup, grader: Grading, params,
   """Samples and grades the rollouts of a step.
 
   Args:
-    setup: of the run.
-    grader: of its problems.
-    params: of the policy.
     in_flight: of the previous step; None without in-flight updates.
-    step: steps made.
     n: rollouts of a problem, in the mean.
     left: rollouts that the budget allows; at least one round.
     solved_D: bool, problems that do not begin while others are left.
-    stop: see `graded_batch`.
     divide: (problems, step, n) -> rollouts of each problem, n in the mean.
 
   Raises:
@@ -351,11 +338,7 @@ def run_source(setup: Setup, solved_D, divide) -> flight_lib.Source:
 
 
 def opened(saved: np.ndarray | None, sampler: engine.Sampler) -> InFlight:
-  """What is in flight in a new run, or in a checkpoint.
-
-  Args:
-    saved: of the checkpoint, see flight.to_bytes; None: a new run.
-    sampler: of the run.
+  """What is in flight in a checkpoint, see flight.to_bytes; None: a new run.
 
   Raises:
     InputError: the sampler had another size.
@@ -386,13 +369,10 @@ def limits(e: experiment.Experiment, *, step: int, id_P,
 
 def most_rounds(*, rounds: int, Bp: int, B: int, left: int,
                 unsolved: int) -> int:
-  """The most rounds of a step; at least one.
+  """The most rounds of a step of Bp problems and B rollouts; at least one.
 
-  Args:
-    rounds: of the config.
-    Bp, B: problems and rollouts of a round.
-    left: rollouts that the budget allows.
-    unsolved: problems that are not solved; only the first round takes others.
+  `left` rollouts are allowed by the budget, and `unsolved` problems are not
+  solved; only the first round takes others.
   """
   return max(1, min(rounds, left // B, unsolved // Bp))
 

@@ -98,11 +98,8 @@ def record_fields(setup: Setup, kind: str, history: History, *,
                   n: int | None = None) -> dict:
   """The fields that both kinds of records have, but for the alarms.
 
-  Args:
-    setup: of the run.
-    kind: train or eval.
-    history: with the step that the record is about.
-    n: rollouts per problem of that step; None: of the next one.
+  The history has the step that the record is about; n is of that step, or None
+  for that of the next one.
   """
   e, D = setup.e, len(setup.stratum.train)
   n = e.alloc.n_after(history.rollouts) if n is None else n
@@ -119,12 +116,8 @@ def restored(setup: Setup, written, folder: str) -> tuple[State, list[dict]]:
   """The state at the newest checkpoint that the records reach, and its records.
 
   Without any the run starts at step 0. Later records are removed from the
-  ledger; the run computes them again, with the same values.
-
-  Args:
-    setup: with a learner.
-    written: the ledger, opened; None but on process 0.
-    folder: the workdir.
+  ledger, `written` on process 0; the run computes them again, with the same
+  values.
 
   Raises:
     InputError: ledger and checkpoints do not match.
@@ -209,8 +202,6 @@ def as_stored(setup: Setup, config: dict, folder: str, *, run_id: str | None,
   """Setup and config under the run id of a workdir, and the run it extends.
 
   Args:
-    setup, config: of the run.
-    folder: the workdir.
     run_id: of a new workdir; None: the hash of what decides the results.
     evaluate: the section `eval` may differ from that of the training run.
   """

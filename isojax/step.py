@@ -54,12 +54,8 @@ def train_step(setup: Setup, state: State, out) -> tuple[State, dict]:
   """Makes one step; returns the new state and the fields of its record.
 
   The record is not in the new state's history yet. The old state is donated to
-  the first update; until then a stop leaves it as it was.
-
-  Args:
-    setup: of the run, with a learner.
-    state: after the last step.
-    out: training.Out: the clock, the grader, the stop and the monitor.
+  the first update; until then a stop leaves it as it was. `out` is a
+  training.Out: the clock, the grader, the stop and the monitor.
   """
   recipe, step = setup.e.recipe, state.history.step
   laps, compiling = Laps(out.compiled), out.compiled.seconds
@@ -133,13 +129,8 @@ def division(history: History, taken: rollouts_lib.StepRollouts,
 
 def selected(setup: Setup, taken: rollouts_lib.StepRollouts, step: int,
              n: int) -> tuple[float, Batch]:
-  """The mean reward with its shaping, and the groups with what is kept of each.
-
-  Args:
-    setup: of the run.
-    taken: of the step.
-    step: steps made.
-    n: rollouts of a problem in the mean.
+  """The mean reward with its shaping, and the groups with what is kept of each,
+  of a step of n rollouts a problem in the mean.
   """
   e, graded, rollouts = setup.e, taken.sampled.graded, taken.sampled.rollouts
   shaped_B = rewards.shaped(

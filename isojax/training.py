@@ -65,8 +65,7 @@ def train(setup: Setup, folder: str, *, trace: str | None = None,
   """Runs or resumes the experiment in a claimed workdir.
 
   Args:
-    setup: of the run.
-    folder: the workdir.
+    setup, folder: see state.claimed.
     trace: the folder of --profile.
     signals: makes the context manager of a Stop.
   """
@@ -139,12 +138,7 @@ def evaluation(setup: Setup, grader: rollouts_lib.Grading, params,
 
 def stepped(setup: Setup, state: State, after: State, out: Out,
             fields: dict) -> State:
-  """Records a step; returns its state with the record.
-
-  Args:
-    state, after: before and after the step.
-    fields: of step.train_step.
-  """
+  """Records a step from `state` to `after`; returns that with the record."""
   del fields["loss"]  # carries no information on-policy: only its gradient does
   e, before = setup.e, state.history
   n = e.alloc.n_after(before.rollouts)
@@ -251,8 +245,6 @@ def diverged(setup: Setup, state: State, out: Out, fields: dict) -> str:
 @contextlib.contextmanager
 def opened(setup: Setup, folder: str, trace: str | None, signals):
   """Yields the Setup with its learner, the State to resume from, and the Out.
-
-  Arguments are those of `train`.
   """
   e, store = setup.e, os.path.join(folder, state_lib.CHECKPOINTS)
   compiled = compilation.Count()

@@ -140,7 +140,6 @@ def group_gradients(setup: Setup, graded: Graded, n: int, gradient,
   the gradient of the step.
 
   Args:
-    setup: names the loss.
     graded: rollouts of each problem, a multiple of n.
     n: rollouts of a group.
     gradient: of `make_gradient`.
@@ -196,7 +195,6 @@ def measure(setup: Setup, trained, *, P: int, N: int,
   """Signal and noise of groups of 2, 4, ..., N / 2 rollouts.
 
   Args:
-    setup: with a learner.
     trained: parameters, or adapters, that the gradient is of.
     P: problems.
     N: rollouts of each, a power of two; groups have at most half of them.

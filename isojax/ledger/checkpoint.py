@@ -83,11 +83,9 @@ def _clear(store: str, reached: list[int], beyond: list[int],
   run was killed: that is completed.
 
   Args:
-    store: the folder of `open_manager`.
     reached: the steps up to the last record.
     beyond: the later ones.
     damaged: step -> reason, of the newest ones of `reached`.
-    keep: of `open_manager`.
   """
   for step in beyond:
     logging.warning("the records do not reach the checkpoint of step %d: moved "
@@ -170,12 +168,7 @@ def save(manager: ocp.CheckpointManager, step: int, state: TrainState,
          run_id: str, host: np.ndarray | None = None) -> None:
   """Starts to save a state; raises errors of the previous save.
 
-  Args:
-    manager: of `open_manager`.
-    step: of the state.
-    state: sharded.
-    run_id: of the run.
-    host: uint8 [N], saved beside the state, equal on all processes; or None.
+  `host`, uint8 [N] and equal on all processes, is saved beside it.
 
   Raises:
     InputError: a write failed, for example on a full disk.
@@ -342,9 +335,7 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
   reach, is logged and moved beside the store.
 
   Args:
-    store: the folder of `open_manager`.
     abstract: shapes, dtypes and shardings of the result, on any mesh.
-    run_id: of the run that saved it.
     reach: the last recorded step.
     keep: of `open_manager`.
     host: whether the run saves a `host`.
@@ -372,13 +363,9 @@ def restore_newest(store: str, abstract: TrainState, run_id: str, *,
 
 
 def restore_params(store: str, step: int | None, abstract, run_id: str):
-  """Returns (step, params) without reading the optimizer state.
+  """(step, params) of a step, or of the newest, without the optimizer state.
 
-  Args:
-    store: the folder of `open_manager`.
-    step: the step to read; None: the newest.
-    abstract: shapes, dtypes and shardings of TrainState.params.
-    run_id: of the run that saved it.
+  `abstract` has shapes, dtypes and shardings of TrainState.params.
 
   Raises:
     InputError: the step is absent, of another run or model, or damaged.
