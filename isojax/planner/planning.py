@@ -6,7 +6,15 @@ import math
 import os
 
 from isojax import plan_file
-from isojax.allocation import allocate, Allocation, B_MAX, FEWEST_M, sqrt_lr
+from isojax.allocation import (
+  allocate,
+  Allocation,
+  B_MAX,
+  FEWEST_M,
+  PAPER_BATCH,
+  PAPER_LR,
+  sqrt_lr,
+)
 from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
@@ -87,22 +95,17 @@ class Task:
   """A request with all that was read for it."""
 
   ask: Request
-  law: Prior | Fitted | None
+  about: Question  # its C is 0 if hours are given; Bp and n are those given
   price: Price | None
   problems: request_lib.Problems
-  B_max: int
-
-  @property
-  def D(self) -> int | None:
-    return self.problems.D
 
   @functools.cached_property
   def seeds(self) -> list[int]:
     return request_lib.whole(self.ask, "seeds", 0)
 
-  @functools.cached_property
+  @property
   def anchor(self) -> dict:
-    return request_lib.anchors(self.ask.config)
+    return dict(base_lr=self.about.base_lr, base_batch=self.about.base_batch)
 
   @property
   def rate(self) -> str:
@@ -110,25 +113,34 @@ class Task:
     whose = "--config" if self.ask.config else (
         "the paper; isojax.main uses those of its own config: give it with "
         "--config")
-    return (f"lr = {self.anchor['base_lr']:g} * sqrt(Bp * n / "
-            f"{self.anchor['base_batch']}): base_lr and base_batch of {whose}")
-
-  def question(self, *, Bp, n) -> Question:
-    """Its C is 0 if hours are given."""
-    p, law = self.ask.policy, self.law
-    prompt, response = p.prompt_tokens, p.response_tokens
-    if self.price:
-      lengths = self.price.workload.lengths
-      prompt, response = lengths.prompt, lengths.response
-    tokens = response if response is None or law.unit == "sampled_tokens" else (
-        response + (prompt or 0))
-    return Question(
-        C=request_lib.rollouts(self.ask) or 0, law=law,
-        metric=self.ask.evidence.metric, D=self.D, B_max=self.B_max, Bp=Bp, n=n,
-        model=self.ask.model, tokens_per_rollout=tokens, **self.anchor)
+    return (f"lr = {self.about.base_lr:g} * sqrt(Bp * n / "
+            f"{self.about.base_batch}): base_lr and base_batch of {whose}")
 
   def expected(self, a: Allocation) -> dict | None:
     return prices.expected(self.price, a)
+
+
+def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
+  """What the request asks of a law; sweeps may have none."""
+  cells, config = ask.cells, ask.config
+  lengths = price.workload.lengths if price else None
+  prompt, response = (
+      (lengths.prompt, lengths.response) if lengths else
+      (ask.policy.prompt_tokens, ask.policy.response_tokens))
+  if response is not None and law and law.unit != "sampled_tokens":
+    response += prompt or 0
+  few = lambda name, least: (
+      None if cells.sweep and len(getattr(cells, name)) > 1
+      else request_lib.one(ask, name, least))
+  optimizer = config and config.recipe.optimizer
+  return Question(
+      C=request_lib.rollouts(ask) or 0, law=law, metric=ask.evidence.metric,
+      model=ask.model, D=D, B_max=cells.B_max or (
+          law.B_max if isinstance(law, Prior) else B_MAX),
+      Bp=few("Bp", 1), n=None if cells.sweep else few("n", 2),
+      base_lr=optimizer.base_lr if config else PAPER_LR,
+      base_batch=optimizer.base_batch if config else PAPER_BATCH,
+      tokens_per_rollout=response)
 
 
 def make(ask: Request) -> Plan:
@@ -145,8 +157,7 @@ def make(ask: Request) -> Plan:
   price = prices.price_of(
       ask, easy="easy" in (about.stratum, law and law.stratum),
       validation=about.validation)
-  task = Task(ask, law, price, about, cells.B_max or (
-      law.B_max if isinstance(law, Prior) else B_MAX))
+  task = Task(ask, question(ask, law, price, about.D), price, about)
   kind = swept if cells.sweep else scheduled if cells.schedule else advised
   rows, said = kind(task)
   rows, fewer = with_fitting_m(ask.config, rows)
@@ -163,23 +174,22 @@ def setting_of(task: Task, stratum: str | None) -> export.Setting:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
         loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
-        sampler.max_prompt_tokens, sampler.max_new_tokens, task.D,
+        sampler.max_prompt_tokens, sampler.max_new_tokens, task.about.D,
         rule or config.alloc.rule, export.Loss(
             loss.clip_low, loss.clip_high, loss.aggregation,
             sampler.temperature), export.beside(config.recipe))
-  easy = "easy" in (stratum, task.law and task.law.stratum)
+  law = task.about.law
+  easy = "easy" in (stratum, law and law.stratum)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, task.D, rule or "uniform")
+      lengths and lengths.max_response, task.about.D, rule or "uniform")
 
 
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
-  ask, price, pods = task.ask, task.price, task.ask.cells.pods
-  q = task.question(Bp=request_lib.one(ask, "Bp", 1),
-                    n=request_lib.one(ask, "n", 2))
-  own = own_arms(ask)
+  ask, q, price, pods = task.ask, task.about, task.price, task.ask.cells.pods
+  law, own = q.law, own_arms(ask)
   if q.C:
     answer = advice_lib.advise(q)
   else:
@@ -189,7 +199,7 @@ def advised(task: Task):
         q, hours, lambda Bp, n: cost.budget_for(
             hours, Bp, n, priced_at(n).run),
         lambda Bp, n: float(priced_at(n).run(Bp, n, 1).hours))
-    divided = staged(task, q, answer, hours)
+    divided = staged(task, answer, hours)
     if divided:
       return divided
   a, lead, warnings = answer.allocation, (), answer.warnings
@@ -198,9 +208,8 @@ def advised(task: Task):
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
     lead = (f"train on {share}: {proposal.basis}",)
     warnings += proposal.warnings
-  if task.D and (
-      isinstance(task.law, Prior) or task.law.whose != Fitted.whose):
-    lead += (priors.study_says(task.law.stratum, task.D, a.C, a.n),)
+  if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
+    lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
   rule = None
   if ask.cells.rule:
     division = rules.division(ask.config, ask.cells.rule, a.n)
@@ -217,8 +226,7 @@ def advised(task: Task):
   near = () if pods else advice_lib.neighbours(q, a)
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
-          a, near, task.expected, functools.partial(
-              advice_lib.predict, task.law), task.law), *lead), warnings,
+          a, near, task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
 
 
@@ -255,13 +263,13 @@ def down_sampled(task: Task, a: Allocation,
   return dataclasses.replace(a, m=m), proposal
 
 
-def staged(task: Task, q: Question, answer: Advice, hours: float):
+def staged(task: Task, answer: Advice, hours: float):
   """(rows of a sweep, words on it and on the final run), or None.
 
   None: one run of these hours is near enough to the data of the law, or the
   request leaves no choice of n.
   """
-  cells, a = task.ask.cells, answer.allocation
+  cells, q, a = task.ask.cells, task.about, answer.allocation
   if cells.n or cells.pods or q.fixed or q.from_table or (
       answer.answer.x <= REACH * answer.answer.seen[1]):
     return None
@@ -311,10 +319,10 @@ def sweep_budget(hours: float, hours_of) -> int:
 
 def scheduled(task: Task):
   """(rows of the plan with a schedule of n, its words)."""
-  q = task.question(Bp=request_lib.one(task.ask, "Bp", 1), n=None)
+  q = task.about
   Bp, s = schedule_lib.follow(q)
   a = allocate(Bp=Bp, n=s.pieces[0][1], M=None, C=q.C, schedule=s.pieces)
-  lr = sqrt_lr(task.anchor["base_lr"], task.anchor["base_batch"], a.B)
+  lr = sqrt_lr(B=a.B, **task.anchor)
   rows = [plan_file.Row(a, seed, lr, task.expected(a)) for seed in task.seeds]
   return rows, text_lib.Said(
       (text_lib.pieces(s), f"at the end {text_lib.n_star(s.end)}"), s.warnings,
@@ -324,9 +332,9 @@ def scheduled(task: Task):
 
 def swept(task: Task):
   """(rows of the plan, its words)."""
-  ask, C, seeds = task.ask, request_lib.rollouts(task.ask), task.seeds
-  pairs, lead, warnings = wanted_cells(
-      dataclasses.replace(task, B_max=min(task.B_max, C)))
+  ask, C, seeds = task.ask, task.about.C, task.seeds
+  pairs, lead, warnings = wanted_cells(ask, dataclasses.replace(
+      task.about, B_max=min(task.about.B_max, C)))
   few = [pair for pair in pairs if C // math.prod(pair) < FEWEST_M]
   if few:
     warnings = (*warnings, "at (Bp, n) = " + ", ".join(map(str, few))
@@ -357,12 +365,11 @@ def too_few_evaluations(e, pairs, C: int):
            f"--rollouts, or lower --config.eval.first={e.first}")
 
 
-def wanted_cells(task: Task):
+def wanted_cells(ask: Request, q: Question):
   """(cells of a sweep, words, warnings)."""
-  ask, B = task.ask, task.ask.cells.B
-  lead, warnings = (), ()
-  if task.law is not None:
-    pairs, lead, warnings = law_cells(task)
+  B, lead, warnings = ask.cells.B, (), ()
+  if q.law is not None:
+    pairs, lead, warnings = law_cells(ask, q)
   else:
     Bps = request_lib.whole(ask, "Bp", 1) if ask.cells.Bp else []
     if not Bps or bool(ask.cells.n) == bool(B):
@@ -370,17 +377,14 @@ def wanted_cells(task: Task):
                        "--Bp=32 --n=8,32,128,512, or a law to take n from")
     pairs = [(Bp, B / Bp) for Bp in Bps] if B else [
         (Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
-  kept, why = plan_file.kept_cells(pairs, B=B, B_max=task.B_max, D=task.D)
+  kept, why = plan_file.kept_cells(pairs, B=B, B_max=q.B_max, D=q.D)
   if not kept:
     raise InputError("nothing is left of the sweep: " + "; ".join(why))
   return kept, (*lead, *why), warnings
 
 
-def law_cells(task: Task):
+def law_cells(ask: Request, q: Question):
   """(cells, words, warnings) of a sweep at the advised n, half and twice it."""
-  ask = task.ask
-  q = task.question(n=None, Bp=request_lib.one(ask, "Bp", 1) if len(
-      ask.cells.Bp) == 1 else None)
   answer = advice_lib.advise(q)
   near = (answer.allocation, *advice_lib.neighbours(q, answer.allocation))
   pairs = sorted((a.n, a.Bp) for a in near)

@@ -10,7 +10,6 @@ import math
 import os
 
 from isojax import config_file, own_file
-from isojax.allocation import PAPER_BATCH, PAPER_LR
 from isojax.division import RULES
 from isojax.errors import InputError
 from isojax.models.shape import BYTES
@@ -352,14 +351,6 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
     raise InputError(f"--law={name} is of {law.stratum} problems, yours are "
                      f"{stratum}")
   return law
-
-
-def anchors(config) -> dict:
-  """The learning rate's anchor: of the config, or the paper's."""
-  if config is None:
-    return dict(base_lr=PAPER_LR, base_batch=PAPER_BATCH)
-  optimizer = config.recipe.optimizer
-  return dict(base_lr=optimizer.base_lr, base_batch=optimizer.base_batch)
 
 
 def check_effect(ask: Request, law) -> None:

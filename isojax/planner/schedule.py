@@ -73,9 +73,6 @@ def _first(q: Question) -> int:
         "--schedule needs a law of n*(C) at a free batch; this is "
         + ("a table of the best n at the largest C" if q.from_table else
            "one of n against Bp at a fixed Bp * n"))
-  if q.n:
-    raise InputError(f"--n={q.n}: no effect with --schedule, which takes n "
-                     "from the law; leave it out")
   seen = law.C_seen
   if isinstance(law, Fitted) and not law.identified:
     ranges = law.measured_ranges()

@@ -8,7 +8,13 @@ from isojax.allocation import Allocation
 from isojax.errors import InputError
 from isojax.format import aligned, duration, many, number, rounded
 from isojax.planner import cost, prices, priors
-from isojax.planner.advice import Advice, Answer, Prediction, Question
+from isojax.planner.advice import (
+  Advice,
+  Answer,
+  predict,
+  Prediction,
+  Question,
+)
 from isojax.planner.cost import Price
 from isojax.planner.fit_file import Fitted
 from isojax.planner.priors import Prior
@@ -129,18 +135,18 @@ def reward(p: Prediction) -> str:
 
 
 def beside(a: Allocation, near: tuple[Allocation, ...], expected,
-           predict, law: Prior | Fitted) -> tuple[str, ...]:
+           law: Prior | Fitted) -> tuple[str, ...]:
   """What half and twice the n would cost at the same C, in a line."""
   out, own = [], expected(a)
   for other in near:
-    e, p = expected(other), predict(other)
+    e, p = expected(other), predict(law, other)
     out.append(
         f"n = {other.n} (M = {other.M:,}"
         + (f", {e['seconds'] / own['seconds']:.2f} times the time" if e else "")
         + (f", predicted reward {reward(p)}" if p else "") + ")")
   if not out:
     return ()
-  if all(predict(other) is None for other in near):
+  if all(predict(law, other) is None for other in near):
     out.append(
         "what they cost in reward takes a fit of your own" if isinstance(
             law, Fitted) else "reward: in the paper "
