@@ -5,17 +5,14 @@ The stages of a step follow each other. Each takes, in seconds per chip,
   max(FLOPs / (peak * fraction), bytes / (bandwidth * fraction))
     + link bytes / (link bandwidth * fraction).
 
-(Bp, n, M) may be numpy arrays; everything broadcasts. Not included:
-compilation, checkpoints, networks slower than the links, and overlap of links
-with compute. Sliding windows (Gemma) are priced as full attention, which is
-too high.
+Not included: compilation, checkpoints, networks slower than the links, and
+overlap of links with compute. Sliding windows (Gemma) are priced as full
+attention, which is too high.
 """
 
 from collections.abc import Callable
 import dataclasses
 import math
-
-import numpy as np
 
 from isojax.errors import InputError
 from isojax.models.shape import ModelShape
@@ -87,9 +84,9 @@ PEAK = Efficiency(*[1.0] * 7, step_seconds=0.0, basis="peak")
 class Stage:
   """One stage on all chips together."""
 
-  flops: np.ndarray | float
-  bytes: np.ndarray | float  # through HBM
-  seconds: np.ndarray | float  # of wall time
+  flops: float
+  bytes: float  # through HBM
+  seconds: float  # of wall time
 
   def __mul__(self, times):
     return Stage(self.flops * times, self.bytes * times, self.seconds * times)
@@ -101,16 +98,14 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-  """The cost of one step or of a run; scalars or arrays."""
+  """The cost of one step or of a run."""
 
   prefill: Stage  # of prompts, once per problem
   decode: Stage
   score: Stage  # forwards: of the reference with KL, of scored columns
   update: Stage  # forward and backward, of an own critic as well
   optimizer: Stage
-  overhead: np.ndarray | float  # seconds
-  rollouts: np.ndarray | float  # sampled for training
-  tokens: np.ndarray | float  # sampled for training
+  overhead: float  # seconds
   chips: int
   usd_per_hour: float | None  # of one chip
 
@@ -121,27 +116,17 @@ class Cost:
   def __mul__(self, times):
     """The cost of so many steps."""
     return Cost(*(stage * times for stage in self.stages),
-                self.overhead * times, self.rollouts * times,
-                self.tokens * times, self.chips, self.usd_per_hour)
+                self.overhead * times, self.chips, self.usd_per_hour)
 
   def __add__(self, other):
     """The cost of one after the other on the same machine."""
     return Cost(
         *(a + b for a, b in zip(self.stages, other.stages, strict=True)),
-        self.overhead + other.overhead, self.rollouts + other.rollouts,
-        self.tokens + other.tokens, self.chips, self.usd_per_hour)
+        self.overhead + other.overhead, self.chips, self.usd_per_hour)
 
   @property
   def seconds(self):
     return sum(stage.seconds for stage in self.stages) + self.overhead
-
-  @property
-  def flops(self):
-    return sum(stage.flops for stage in self.stages)
-
-  @property
-  def bytes(self):
-    return sum(stage.bytes for stage in self.stages)
 
   @property
   def hours(self):
@@ -190,8 +175,7 @@ class Price:
   def run(self, Bp, n, M) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations.
 
-    A step takes recipe.rounds of them, one without refill. Without evaluations
-    the arguments may be arrays.
+    A step takes recipe.rounds of them, one without refill.
     """
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
     count = self.evaluations and self.evaluations.rollouts(M, Bp * n)
@@ -213,11 +197,9 @@ class Price:
     prefill = prefill * recipe.rounds
     if recipe.in_flight:
       prefill += self._prefilled_again(Bp * n)
-    rollouts = Bp * n * recipe.rounds
     return Cost(
         prefill, decode * recipe.rounds, *self.training(Bp, recipe.trained(n)),
-        self.efficiency.step_seconds, rollouts,
-        rollouts * self.workload.lengths.response, self.machine.chips,
+        self.efficiency.step_seconds, self.machine.chips,
         self.machine.accelerator.usd_per_hour)
 
   def sampling(self, Bp, n) -> tuple[Stage, Stage]:
@@ -242,7 +224,7 @@ class Price:
         Bp * S * shape.forward_flops(prompt_context, head=False),
         Bp * S * kv + weights * mesh.row_shards, Bp * S * reduced + gathered,
         e.prefill_flops, e.decode_bandwidth)
-    rows = np.minimum(self.rows, Bp * n)
+    rows = min(self.rows, Bp * n)
     # Decoding until the longest rollout ends keeps mean / max of the slots.
     kept = max(e.slots, one.response / one.max_response,
                w.recipe.in_flight * IN_FLIGHT_SLOTS)
@@ -267,7 +249,7 @@ class Price:
     """
     S, _, prompt_context, _ = self.workload.computed
     half = self.workload.lengths.response / 2
-    flops = np.minimum(self.rows, B) * (
+    flops = min(self.rows, B) * (
         S * self.shape.forward_flops(prompt_context, head=False)
         + half * self.shape.forward_flops(S + half / 2, head=False))
     return self._stage(flops, 0, 0, self.efficiency.prefill_flops,
@@ -290,15 +272,17 @@ class Price:
     recipe, number, reduce = w.recipe, w.bytes("compute"), w.bytes("reduce")
     S, T, prompt_context, _ = w.computed
     if w.padded:
-      T = np.minimum(T, w.lengths.response + T / (2 * m))
+      T = min(T, w.lengths.response + T / (2 * m))
     # One forward pass over the trained rollouts.
     prompts, answers = w.trained * (Bp * S), w.trained * (Bp * m * T)
     layers = (prompts * shape.forward_flops(prompt_context, head=False)
               + answers * shape.forward_flops(w.update_context, head=False))
     head = answers * (2.0 * shape.head)
     slower = self._slower(head, w.formats.head)
-    # Floats: products with integer arrays would overflow.
-    params, microbatches = float(shape.params), self.microbatches(Bp, m)
+    params = shape.params
+    # Of one pass over the trained rollouts.
+    microbatches = recipe.minibatches * math.ceil(
+        Bp * m / recipe.minibatches / self.micro_rows)
     # The critic's too, as if it had the policy's head.
     hbm = microbatches * mesh.row_shards * (
         params * number + shape.head * (w.bytes("head") - number))
@@ -314,8 +298,8 @@ class Price:
         (layers + head) * logp + layers * recipe.valued, hbm * forwards,
         (reduced + gathered * number) * forwards, e.score_flops,
         e.update_bandwidth, slower=slower * logp)
-    trained = params if w.lora_rank is None else float(
-        shape.lora_params(w.lora_rank))
+    trained = params if w.lora_rank is None else shape.lora_params(
+        w.lora_rank)
     times, models = 4 if w.remat else 3, 1 + recipe.own_critic
     gradients = 2 * reduce * trained * (mesh.data - 1)  # ring over data
     update = self._stage(
@@ -331,11 +315,6 @@ class Price:
         10 * trained * mesh.data, 28 * trained * mesh.data, 0, e.update_flops,
         e.update_bandwidth) * (recipe.updates * models)
     return score, update, optimizer
-
-  def microbatches(self, Bp, m):
-    """Microbatches of one pass over the trained rollouts, m of a problem."""
-    minibatches = self.workload.recipe.minibatches
-    return minibatches * np.ceil(Bp * m / minibatches / self.micro_rows)
 
   def _slower(self, flops, head: str):
     """The FLOPs of a float32 head that only take time, in the compute dtype."""
@@ -353,8 +332,8 @@ class Price:
     """
     chip, chips = self.machine.accelerator, self.machine.chips
     peak = chip.peak(self.workload.formats.compute)
-    seconds = np.maximum((flops + slower) / (chips * peak * compute),
-                         hbm / (chips * chip.hbm_bandwidth * bandwidth))
+    seconds = max((flops + slower) / (chips * peak * compute),
+                  hbm / (chips * chip.hbm_bandwidth * bandwidth))
     if chips > 1:
       if chip.link_bandwidth is None:
         raise InputError(f"{self.machine.name}: {chip.name} has no published "

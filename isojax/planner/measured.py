@@ -7,7 +7,7 @@ from isojax.errors import InputError
 from isojax.models import shape as shape_lib
 from isojax.planner.cost import CALIBRATED, Cost, Efficiency, PEAK, Price
 from isojax.planner.machines import Machine, Mesh
-from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 
 SECONDS = ("seconds_sample", "seconds_update", "seconds_score", "seconds_logp")
 COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
@@ -85,7 +85,7 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
     path: of the records.
   """
   typical = lambda name: statistics.median(r[name] for r in train)
-  prefill, decode, *update = (float(stage.seconds) for stage in ideal.stages)
+  prefill, decode, *update = (stage.seconds for stage in ideal.stages)
   # Forward passes before the updates are priced with them.
   return _two_fractions(
       (prefill + decode) / typical("seconds_sample"),
@@ -106,7 +106,7 @@ def bench_fraction(row: dict, w: Workload, machine: Machine, *,
   seen = dataclasses.replace(
       w, recipe=Recipe(), trained=1.0, lengths=Lengths(
           row["prompt_tokens"], statistics.mean(row["tokens"]) / B,
-          row["prompt_tokens"], row["new_tokens"]), formats=formats(
+          row["prompt_tokens"], row["new_tokens"]), formats=Formats(
               w.formats.compute, weights=row["weights"], cache=row["cache"],
               sampled_head=w.formats.sampled_head, head=w.formats.head))
   ideal = Price(
@@ -117,8 +117,8 @@ def bench_fraction(row: dict, w: Workload, machine: Machine, *,
           row["Bp"], row["n"])
   stages = ((ideal.prefill, ideal.decode) if row["what"] == "sample" else
             (ideal.update, ideal.optimizer))
-  return float(sum(stage.seconds for stage in stages)
-               ) / statistics.median(row["seconds"])
+  return sum(stage.seconds for stage in stages) / statistics.median(
+      row["seconds"])
 
 
 def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,

@@ -198,7 +198,7 @@ def advised(task: Task):
     answer = advice_lib.for_hours(
         q, hours, lambda Bp, n: cost.budget_for(
             hours, Bp, n, priced_at(n).run),
-        lambda Bp, n: float(priced_at(n).run(Bp, n, 1).hours))
+        lambda Bp, n: priced_at(n).run(Bp, n, 1).hours)
     divided = staged(task, answer, hours)
     if divided:
       return divided
@@ -253,8 +253,7 @@ def down_sampled(task: Task, a: Allocation,
   """
   step_ratio = None
   if task.price is not None:
-    step = lambda m: float(
-        task.price.with_recipe(m=m).step(a.Bp, a.n).seconds)
+    step = lambda m: task.price.with_recipe(m=m).step(a.Bp, a.n).seconds
     step_ratio = lambda m: step(a.n) / step(m)
   proposal = pods_lib.propose(a.n, own=own, step_ratio=step_ratio)
   m = proposal.m
@@ -279,8 +278,8 @@ def staged(task: Task, answer: Advice, hours: float):
   pairs, moved = plan_file.kept_cells(
       [(a.Bp, n) for n in sweep_n(advise(guess).allocation.n)],
       B=None, B_max=q.B_max, D=q.D)
-  hours_at = lambda Bp, n, C: float(
-      task.price.run(Bp, n, max(1, C // (Bp * n))).hours)
+  hours_at = lambda Bp, n, C: task.price.run(
+      Bp, n, max(1, C // (Bp * n))).hours
 
   def all_hours(C: int) -> float:
     last = advise(REACH * max(C, 2)).allocation

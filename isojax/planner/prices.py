@@ -12,7 +12,7 @@ from isojax.planner import cost, measured, memory
 from isojax.planner.cost import Cost, Evaluations, Price
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
-from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from isojax.sampling.sizes import SamplerSizes
 
 
@@ -79,7 +79,7 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        formats(p.dtype), Recipe(kl=kl))
+        Formats(p.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention, dtype=loss.dtype,
@@ -87,7 +87,7 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
   return Workload(
       Lengths(prompt, response, sampler.max_prompt_tokens,
               sampler.max_new_tokens),
-      formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
+      Formats(sampler.dtype, weights=sampler.weights, cache=sampler.cache,
               sampled_head=sampler.head_dtype, head=loss.head_dtype,
               reduce=loss.reduce_dtype),
       the_recipe(config, train), padded=True, remat=loss.remat, fused=fused,
@@ -226,11 +226,9 @@ def expected(price: Price | None, a) -> dict | None:
   if price is None:
     return None
   c, spread = cost_of(price, a), price.efficiency.spread
-  seconds = float(c.seconds)
-  return {"seconds": seconds,
-          "seconds_range": spread and [end * seconds for end in spread],
-          "device_hours": float(c.device_hours),
-          "usd": None if c.usd is None else float(c.usd),
+  return {"seconds": c.seconds,
+          "seconds_range": spread and [end * c.seconds for end in spread],
+          "device_hours": c.device_hours, "usd": c.usd,
           "machine": price.machine.name, "basis": price.efficiency.basis}
 
 

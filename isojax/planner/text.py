@@ -231,7 +231,7 @@ def limits(price: Price, a: Allocation) -> tuple[str, ...]:
   if not price.evaluations or price.page is not None:
     return ()  # not of a config, or only pages fit
   out, own = [], price.run(a.Bp, a.n, a.M).seconds
-  times = lambda other: float(own / other.run(a.Bp, a.n, a.M).seconds)
+  times = lambda other: own / other.run(a.Bp, a.n, a.M).seconds
   more = price.with_rows(a.B)
   if more.rows > price.rows and times(more) >= 1.2:
     out.append(
@@ -269,9 +269,9 @@ def priced(price: Price, rows: list[plan_file.Row],
   held = "" if price.page is None else (
       f" ({price.pages:,} pages of {price.page} on each device)")
   runs = [prices.cost_of(price, row.allocation) for row in rows]
-  seconds = {name: sum(float(getattr(run, name).seconds) for run in runs)
+  seconds = {name: sum(getattr(run, name).seconds for run in runs)
              for name in STAGES}
-  seconds["overhead"] = sum(float(run.overhead) for run in runs)
+  seconds["overhead"] = sum(run.overhead for run in runs)
   total = sum(seconds.values())
   trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
                       / w.recipe.minibatches)
@@ -325,7 +325,7 @@ def choices(price: Price, Bp: int, n: int) -> tuple[str, ...]:
       (f"the {f.head} head of the update", f.head != f.compute,
        lambda: of_format("head")),
       ("in-flight sampling", r.in_flight, lambda: plain(in_flight=False))):
-    change = float(own / without().step(Bp, n).seconds - 1) if chosen else 0.0
+    change = own / without().step(Bp, n).seconds - 1 if chosen else 0.0
     if abs(change) >= FEW:
       out.append(f"recipe: {what} {'saves' if change < 0 else 'adds'} "
                  f"{abs(change):.0%} of the step")

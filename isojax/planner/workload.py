@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
-
 from isojax.errors import InputError
 from isojax.models import kernels
 from isojax.models.shape import BYTES
@@ -39,26 +37,21 @@ class Formats:
   """Number formats, keys of BYTES."""
 
   compute: str
-  weights: str  # while sampling
-  cache: str  # of keys and values
-  sampled_head: str  # while sampling
-  head: str  # in the update
-  reduce: str  # of gradients across devices
+  weights: str | None = None  # while sampling; None: compute
+  cache: str | None = None  # of keys and values; None: compute
+  sampled_head: str | None = None  # while sampling; None: weights
+  head: str | None = None  # in the update; None: compute
+  reduce: str = "float32"  # of gradients across devices
 
   def __post_init__(self):
+    for name in ("weights", "cache", "head", "sampled_head"):
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, self.weights if name == "sampled_head"
+                           else self.compute)
     for name, value in dataclasses.asdict(self).items():
       if value not in BYTES:
         raise InputError(f"format of {name} {value!r}: expected one of "
                          f"{', '.join(BYTES)}")
-
-
-def formats(compute: str, *, weights: str | None = None,
-            cache: str | None = None, sampled_head: str | None = None,
-            head: str | None = None, reduce: str = "float32") -> Formats:
-  """Formats in which None means: as the weights, or as what is computed in."""
-  weights = weights or compute
-  return Formats(compute, weights, cache or compute, sampled_head or weights,
-                 head or compute, reduce)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +110,8 @@ class Recipe:
     return self.old_logp + self.ref_logp + self.valued
 
   def trained(self, n):
-    """Rollouts of a problem that are trained on; n may be an array."""
-    return n if self.m is None else np.minimum(self.m, n)
+    """Rollouts of a problem that are trained on."""
+    return n if self.m is None else min(self.m, n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +133,8 @@ class Workload:
   skips: bool = False  # and computes no blocks of other answers; where padded
   lora_rank: int | None = None  # of adapters on all matrices of a layer; None:
   # all weights are trained
-  trained: np.ndarray | float = 1.0  # share of groups with a gradient, one for
-  # each allocation or one for all; it grows with n; other groups are skipped
+  trained: float = 1.0  # share of groups with a gradient, which grows with n;
+  # other groups are skipped
 
   def bytes(self, name: str) -> int:
     """Bytes of a number of the format with this name."""
@@ -157,7 +150,7 @@ class Workload:
     if not self.padded:
       return (one.prompt, one.response, one.prompt / 2,
               one.prompt + one.response / 2)
-    S, T = float(one.max_prompt), float(one.max_response)
+    S, T = one.max_prompt, one.max_response
     return S, T, S, S + T
 
   @property

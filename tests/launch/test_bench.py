@@ -14,7 +14,7 @@ from isojax.models import shape as shape_lib
 from isojax.planner import measured
 from isojax.planner.cost import CALIBRATED
 from isojax.planner.machines import Accelerator, Machine
-from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from launch.bench import cases, run
 from tests import command
 from tests.conftest import ONE_DEVICE
@@ -81,7 +81,7 @@ DOCUMENT = {"rows": [
 MACHINE = Machine("m", Accelerator(
     name="a", bfloat16=1e3, float32=1e4, hbm_bytes=1e9, hbm_bandwidth=1e9,
     source="made"), 4)
-WORKLOAD = Workload(Lengths(300, 1500, 1024, 8192), formats("float32"))
+WORKLOAD = Workload(Lengths(300, 1500, 1024, 8192), Formats("float32"))
 
 
 def test_a_bench_becomes_fractions_of_the_planner_s_peaks():
@@ -111,7 +111,7 @@ def test_rows_are_of_the_priced_weights_and_cache():
   rows[-1] = rows[-1] | {"seconds": [1e9]}
   found = measured.bench_efficiency(
       {"rows": rows}, SHAPE, dataclasses.replace(
-          WORKLOAD, formats=formats("float32", **kept)), slow,
+          WORKLOAD, formats=Formats("float32", **kept)), slow,
       path="b")
   # 6 rows, 4 tokens each, which attend to 7; keys and values of a token are 2
   # layers * 2 * 1 head * 4 = 16 numbers.

@@ -6,7 +6,7 @@ import pathlib
 from isojax.models import shape as shape_lib
 from isojax.planner import cost
 from isojax.planner.machines import Accelerator, Machine, machine, Mesh
-from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 # One layer, 34 matrix parameters in it: q, k, v, o are 2 x 2, three mlp 2 x 3.
@@ -43,7 +43,7 @@ THREE_B = shape_lib.model_shape(config(
 
 def work(lengths=LONG, dtype="bfloat16", kept=(), recipe=(), **more):
   """A workload; `kept` are formats, `recipe` the fields of a Recipe."""
-  return Workload(lengths, formats(dtype, **dict(kept)), Recipe(**dict(recipe)),
+  return Workload(lengths, Formats(dtype, **dict(kept)), Recipe(**dict(recipe)),
                   **more)
 
 

@@ -8,7 +8,7 @@ import dataclasses
 
 from isojax.models import shape as shape_lib
 from isojax.planner import cost, machines
-from isojax.planner.workload import formats, Lengths, Recipe, Workload
+from isojax.planner.workload import Formats, Lengths, Recipe, Workload
 from tests.models.test_shape import MOE
 
 _QWEN3 = dict(model_type="qwen3", num_key_value_heads=8, head_dim=128,
@@ -97,7 +97,7 @@ def predicted(figure: Figure, efficiency: cost.Efficiency) -> float:
       max(1, 4 * round(figure.prompt_tokens)), figure.max_response)
   price = cost.packed(
       SHAPES[figure.model], Workload(
-          lengths, formats("bfloat16"), Recipe(kl=True)), machine,
+          lengths, Formats("bfloat16"), Recipe(kl=True)), machine,
       rows=64 * machine.chips, efficiency=efficiency)
   run = price.run(figure.Bp, figure.n, 1)
   update = run.update.seconds + run.optimizer.seconds

@@ -68,6 +68,7 @@ def test_two_million_easy_rollouts_by_hand():
   low, high = a.answer.interval
   assert low < 295.5 < high and not a.answer.beyond
   assert "published prior" in a.answer.basis and a.prediction is None
+  assert ask(D=60_000).warnings == ()
 
 
 @given(st.integers(64, 10**9), st.sampled_from(sorted(priors.PRIORS)),
@@ -81,11 +82,6 @@ def test_never_more_than_the_budget(C, name, B_max):
   assert a.C <= C and a.B <= B_max and a.n >= 2
 
 
-@given(st.integers(10**4, 10**8))
-def test_n_grows_with_the_budget(C):
-  assert ask(C=C).answer.n <= ask(C=2 * C).answer.n
-
-
 def test_the_users_fit_comes_with_its_interval_and_cautions():
   a = ask(C=100_000, law=FITTED, model="m")
   assert a.answer.n == pytest.approx(16.0)  # at C0, halfway
@@ -97,12 +93,6 @@ def test_the_users_fit_comes_with_its_interval_and_cautions():
   assert "your own fit, fit.json" in a.answer.basis
   assert "k is weak" in a.warnings
   assert any("wider than the step" in w for w in a.warnings)
-
-
-def test_a_law_that_is_not_identified_gives_no_advice():
-  poor = dataclasses.replace(FITTED, identified=False, reasons=("too few n",))
-  with pytest.raises(InputError, match="fit.json.*not identified.*too few n"):
-    ask(law=poor)
 
 
 @pytest.mark.parametrize("change, warning", [
@@ -123,10 +113,6 @@ def test_a_law_that_is_not_identified_gives_no_advice():
     (dict(law=FITTED, metric="best"), "the fit is of avg")])
 def test_warnings(change, warning):
   assert any(warning in w for w in ask(**change).warnings), ask(**change)
-
-
-def test_no_warning_without_a_reason():
-  assert ask(C=2_000_000, D=60_000).warnings == ()
 
 
 @pytest.mark.parametrize("stratum, metric, Bp, n", [
@@ -184,12 +170,6 @@ def test_neighbours_are_of_the_same_budget_and_admitted():
   assert near() == [(32, 128, 488), (32, 512, 122)]
   assert near(B_max=8192) == [(32, 128, 488)]
   assert advice.neighbours(QUESTION, Allocation(32, 2, 1)) == ()
-
-
-def test_priors_are_of_the_spec():
-  fixed = priors.PRIORS["q2-easy"]
-  assert (fixed.max_n, fixed.B_max) == (1024, 8192)
-  assert priors.PRIORS["q1-hard"].B_max == 16_384
 
 
 def test_a_small_budget_gets_a_small_group_or_an_error():
@@ -335,8 +315,7 @@ def unidentified(**change):
                 best(1e5, 24, True), best(4e5, 64, False))) | change)
 
 
-@pytest.mark.parametrize("C, n", [(10_000, 8), (15_000, 8), (20_000, 24),
-                                  (100_000, 24)])
+@pytest.mark.parametrize("C, n", [(15_000, 8), (20_000, 24)])
 def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
   a = ask(C=C, law=unidentified(), model="m")
   assert (a.allocation.Bp, a.allocation.n) == (16, n)
@@ -348,18 +327,11 @@ def test_a_law_that_is_not_identified_answers_with_its_frontier(C, n):
   assert "k is weak" in a.warnings
 
 
-@pytest.mark.parametrize("C", [2000, 9999, 100_001, 10**6])
-def test_the_frontier_is_no_answer_where_it_is_not_resolved(C):
-  with pytest.raises(InputError, match="not identified .too few n.*known only "
-                     "from 10,000 to 100,000 rollouts, not at "):
-    ask(C=C, law=unidentified())
-
-
-def test_one_tested_n_is_not_the_best_of_several():
-  with pytest.raises(InputError, match="not identified .too few n.; run what"):
-    ask(C=50_000, law=unidentified(n=(8,)))
-
-
-def test_a_frontier_whose_n_does_not_fit_is_rounded_and_says_so():
-  a = ask(C=100_000, law=unidentified(), model="m", B_max=100)
-  assert a.allocation.B <= 100
+@pytest.mark.parametrize("C, change, message", [
+    (9999, {}, "known only from 10,000 to 100,000 rollouts, not "
+     "at 9,999"),
+    (100_001, {}, "known only from 10,000 to 100,000 rollouts"),
+    (50_000, dict(n=(8,)), "; run what")])  # one n is not the best of several
+def test_the_frontier_is_no_answer_where_it_is_not_resolved(C, change, message):
+  with pytest.raises(InputError, match=f"not identified .too few n.*{message}"):
+    ask(C=C, law=unidentified(**change))

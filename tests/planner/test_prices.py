@@ -67,7 +67,6 @@ def test_rounds_are_measured_or_the_most():
   price = examples.packed()
   # C pays for 6 rounds: 6 steps, or 3 of two rounds each.
   one, two = price.run(8, 4, 6), price.with_recipe(rounds=2.0).run(8, 4, 6)
-  assert two.rollouts == one.rollouts == 192
   assert two.decode.seconds == pytest.approx(one.decode.seconds)
   assert two.update.seconds == pytest.approx(one.update.seconds / 2)
 
@@ -80,7 +79,6 @@ def test_an_allocation_costs_what_its_pieces_cost():
   assert a.steps_by_piece(a.M) == ((4, 32), (8, 8)) and a.C == 1536
   assert cost.seconds == pytest.approx(
       price.run(8, 4, 32).seconds + price.run(8, 8, 8).seconds)
-  assert (cost.rollouts, cost.tokens) == (1536, 1536 * 200)
   kept = prices.cost_of(price, Allocation(8, 4, 40, m=2))
   assert kept.seconds == price.with_recipe(m=2).run(8, 4, 40).seconds
   assert kept.seconds < price.run(8, 4, 40).seconds

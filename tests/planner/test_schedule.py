@@ -105,7 +105,6 @@ def test_laws_without_a_path_along_a_run_are_refused():
   for change, message in (
       (dict(law=priors.PRIORS["q2-easy"]), "at a fixed Bp"),
       (dict(law=priors.PRIORS["q1-easy"], metric="best"), "a table of the"),
-      (dict(n=8), "--n=8: no effect"),
       (dict(C=20), "at least 2 . Bp = 32"),
       (dict(law=priors.PRIORS["q1-easy-tokens"]), "--response_tokens")):
     with pytest.raises(InputError, match=message):
