@@ -217,14 +217,15 @@ def advise(q: Question) -> Advice:
   ns = _ns_of_fixed(q) if q.fixed else None
   answer = ask(q)
   first_Bp = q.Bp or answer.measured_Bp or wanted_Bp(q)
-  if ns:
-    n = q.n or min(ns, key=lambda n: abs(math.log(n / answer.n)))
-  elif answer.measured_Bp and not q.n and (
-      answer.n <= min(_most_n(q), q.C // first_Bp)):
+  most = min(_most_n(q), q.C // first_Bp)
+  if q.n:
+    n = q.n
+  elif ns:
+    n = min(ns, key=lambda n: abs(math.log(n / answer.n)))
+  elif answer.measured_Bp and answer.n <= most:
     n = int(answer.n)
   else:
-    n = q.n or nearest_power(answer.n, low=2, high=max(
-        2, min(_most_n(q), q.C // first_Bp)))
+    n = nearest_power(answer.n, low=2, high=max(2, most))
   Bp, n, changes = _cell(q, n, first_Bp)
   allocation = allocate(Bp=Bp, n=n, M=None, C=q.C)
   return Advice(
@@ -258,10 +259,8 @@ def predict(law: Prior | Fitted, allocation: Allocation) -> Prediction | None:
 
 
 def _of_budget(q: Question, Bp: int, n: int, budget_at) -> Advice | None:
-  """The advice for the budget at (Bp, n); None without a step.
-
-  A measured frontier has its own Bp, at which the hours pay for another budget.
-  """
+  """The advice for the budget at (Bp, n); None without a step."""
+  # A measured frontier has its own Bp, at which the hours pay for another C.
   for _ in range(3):
     C = budget_at(Bp, n)
     if not C:
@@ -284,9 +283,6 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
     hours: of wall time.
     budget_at: (Bp, n) -> C that fits into the hours, 0 for less than one step.
     step_hours: (Bp, n) -> hours of one step.
-
-  Raises:
-    InputError: the hours are less than one step.
   """
   most = _most_n(q)
   ns = [q.n] if q.n else [2**i for i in range(1, 13) if 2**i <= most]
@@ -319,16 +315,16 @@ def for_hours(q: Question, hours: float, budget_at, step_hours) -> Advice:
 
 def contradicted(law: Fitted, Bp: int | None, n: float,
                  x: float) -> tuple[str, str] | None:
-  """How the measured curves contradict an n, and what follows them.
+  """How the measured curves contradict an n: (sentence, flags of launch.plan).
+
+  None if no curve does. The curve of the nearest tested n stands for n; curves
+  are read up to their data.
 
   Args:
     law: the fit with its curves.
     Bp: problems per step; None: the best tested one.
-    n: rollouts per problem; the curve of the nearest tested n stands for it.
-    x: the compute, in the unit of the curves; curves are read up to their data.
-
-  Returns:
-    (sentence, flags of launch.plan), or None if no curve contradicts.
+    n: rollouts per problem.
+    x: the compute, in the unit of the curves.
   """
   begun = [c for c in law.curves if c.C_lo <= x]
   same_Bp = [c for c in begun if Bp in (None, c.Bp)]

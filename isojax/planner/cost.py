@@ -326,9 +326,8 @@ class Price:
   def _stage(self, flops, hbm, link, compute, bandwidth, slower=0.0) -> Stage:
     """A stage whose FLOPs and bytes are spread evenly over the chips.
 
-    Args:
-      compute, bandwidth: fractions of the peaks.
-      slower: FLOPs that only take time, see `_slower`.
+    compute and bandwidth are fractions of the peaks, slower those FLOPs that
+    only take time.
     """
     chip, chips = self.machine.accelerator, self.machine.chips
     peak = chip.peak(self.workload.formats.compute)
@@ -391,38 +390,29 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
     InputError: no mesh fits with one row per shard.
   """
   workload = dataclasses.replace(workload, padded=False, remat=True)
-  smallest = [
-      Price(shape, machine, mesh, workload, efficiency, rows=mesh.row_shards,
-            micro_rows=mesh.row_shards, whole=whole)
-      for mesh in machine.meshes(shape.heads)
-      for whole in (False, True)[:1 + (mesh.fsdp > 1)]]
-  needed = [price.memory(price.rows, price.rows) for price in smallest]
-  found = [price.with_micro_rows().with_rows(rows)
-           for price, memory in zip(smallest, needed, strict=True)
-           if memory.fits]
-  if not found:
-    def fits(w, larger):
-      return any(Price(shape, larger, mesh, w, PEAK, rows=mesh.row_shards,
-                       micro_rows=mesh.row_shards, whole=False).memory(
-                           mesh.row_shards, mesh.row_shards).fits
-                 for mesh in larger.meshes(shape.heads))
 
-    least, mesh = min(((memory, price.mesh) for price, memory in zip(
-        smallest, needed, strict=True)), key=lambda x: x[0].total)
+  def smallest(workload, machine):  # one row per shard, on each mesh
+    prices = (Price(shape, machine, mesh, workload, efficiency,
+                    rows=mesh.row_shards, micro_rows=mesh.row_shards,
+                    whole=whole)
+              for mesh in machine.meshes(shape.heads)
+              for whole in (False, True)[:1 + (mesh.fsdp > 1)])
+    return [(price, price.memory(price.rows, price.rows)) for price in prices]
+
+  found = [price.with_micro_rows().with_rows(rows)
+           for price, memory in smallest(workload, machine) if memory.fits]
+  if not found:
+    price, least = min(smallest(workload, machine), key=lambda x: x[1].total)
+    fits = lambda *other: any(memory.fits for _, memory in smallest(*other))
     raise InputError(
         f"{machine.name}: the model does not fit, however it is sharded; at "
-        f"mesh data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor} with one "
-        f"row per shard: {least.text}; {remedies(workload, machine, fits)}")
+        f"mesh {price.mesh.text} with one row per shard: {least.text}; "
+        f"{remedies(workload, machine, fits)}")
   return min(found, key=lambda price: price.run(*STEP, 1).seconds)
 
 
 def remedies(workload: Workload, machine: Machine, fits) -> str:
-  """What would make a model fit, by trying it.
-
-  Args:
-    workload, machine: that do not fit.
-    fits: workload, machine -> whether they do.
-  """
+  """What would make a model fit; fits is (workload, machine) -> bool."""
   chip, f = machine.accelerator, workload.formats
   gpu = chip.platform == "gpu"
   others = [dataclasses.replace(machine, name=f"{count}x{name}",
@@ -484,9 +474,7 @@ def fitting(price: Price) -> Price:
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
   """The largest C of whole steps that fit into the hours, or 0.
 
-  Args:
-    hours: of wall time.
-    run: (Bp, n, M) -> Cost with evaluations; grows with M.
+  run is (Bp, n, M) -> Cost with evaluations.
   """
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:

@@ -83,15 +83,10 @@ class Fitted:
 
   def measured_ranges(self) -> list[tuple[float, float]]:
     """The ranges of C in which the best of several n is resolved."""
-    out = []
-    if len(self.n) < 2:
-      return out
-    for known, points in itertools.groupby(self.frontier,
-                                           lambda best: best.resolved):
-      C = [best.C for best in points]
-      if known and len(C) > 1:
-        out.append((C[0], C[-1]))
-    return out
+    groups = [(resolved, [best.C for best in points]) for resolved, points in
+              itertools.groupby(self.frontier, lambda best: best.resolved)]
+    return [(C[0], C[-1]) for resolved, C in groups
+            if resolved and len(C) > 1 and len(self.n) > 1]
 
   def best_measured(self, C: float) -> Best | None:
     """The best configuration near C, or None where not resolved."""
@@ -109,8 +104,10 @@ KINDS = {
     "text": lambda v: type(v) is str,
     "text or null": lambda v: v is None or type(v) is str,
     "number or null": lambda v: v is None or type(v) in (int, float),
-    "object": lambda v: type(v) is dict}
-NUMBER, COUNT, FLAG, TEXT, NAME, SHARE, OBJECT = KINDS
+    "object": lambda v: type(v) is dict,
+    "list of 4 numbers": lambda v: type(v) is list and len(v) == 4 and all(
+        map(KINDS[NUMBER], v))}
+NUMBER, COUNT, FLAG, TEXT, NAME, SHARE, OBJECT, DRAW = KINDS
 LAWS = {"sigmoid": (Sigmoid, ("L", "k", "log10_C0", "b")),
         "fixed_batch": (FixedBatch, ("L", "k", "M0", "b"))}
 MOST_LOG2 = 64  # of n
@@ -154,11 +151,7 @@ def _law(r: _Reader):
     r.refuse(f"law.kind = {kind!r}")
   make, names = LAWS[kind]
   B = [r.get(COUNT, "law", "B")] if make is FixedBatch else []
-  draws = r.tree["law"]["draws"] if "draws" in r.tree["law"] else None
-  if not isinstance(draws, list) or len(draws) < 2 or not all(
-      isinstance(d, list) and len(d) == 4 and all(map(KINDS[NUMBER], d))
-      for d in draws):
-    r.refuse("law.draws is missing or no list of at least 2 lists of 4 numbers")
+  draws = r.get([DRAW], "law", "draws", least=2)
   best = [r.get(NUMBER, "law", name) for name in names]
   for name, value in zip(names, best, strict=True):
     if name in "Lb" and abs(value) > MOST_LOG2 or name == "k" and value < 0:

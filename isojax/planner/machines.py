@@ -170,6 +170,10 @@ class Mesh:
   tensor: int
 
   @property
+  def text(self) -> str:
+    return f"data={self.data} fsdp={self.fsdp} tensor={self.tensor}"
+
+  @property
   def devices(self) -> int:
     return self.data * self.fsdp * self.tensor
 

@@ -4,6 +4,7 @@ Checked against compiled programs: tests/planner/test_memory.py, COMPILED.
 """
 
 import dataclasses
+import math
 
 from isojax.models import kernels
 from isojax.models.shape import ModelShape
@@ -35,17 +36,6 @@ class Held:
   whole: bool  # weights are gathered over fsdp while sampling
   pool: int | None = None  # positions of pages; None: slots have the longest
   # length
-
-
-def score_bytes(context: int, fused: bool) -> int:
-  """Bytes per head and token of scores and softmax in a backward.
-
-  Args:
-    context: tokens attended to.
-    fused: whether a kernel computes attention without storing scores.
-  """
-  whole = 2 * 4 * context
-  return min(KERNEL, whole) if fused else whole
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
@@ -126,7 +116,8 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
       number * 2 * mlp,
       number * attended + (4 + number) * heads * S * (not w.fused))
   token = number * (4 * shape.width + attended + 3 * mlp)
-  scores = heads * score_bytes(S + T, w.fused)
+  # Scores and softmax, unless a kernel computes attention without storing them.
+  scores = heads * min(KERNEL if w.fused else math.inf, 2 * 4 * (S + T))
   kept = number * shape.width if w.remat else token + scores
   matrices = shape.layers * shape.layer_matmul / shards
   return Programs(

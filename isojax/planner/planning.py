@@ -122,7 +122,7 @@ class Task:
 
 def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
   """What the request asks of a law; sweeps may have none."""
-  cells, config = ask.cells, ask.config
+  cells, config, rollouts = ask.cells, ask.config, ask.budget.rollouts
   lengths = price.workload.lengths if price else None
   prompt, response = (
       (lengths.prompt, lengths.response) if lengths else
@@ -134,7 +134,8 @@ def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
       else request_lib.one(ask, name, least))
   optimizer = config and config.recipe.optimizer
   return Question(
-      C=request_lib.rollouts(ask) or 0, law=law, metric=ask.evidence.metric,
+      C=0 if rollouts is None else request_lib.whole_number(
+          "rollouts", rollouts, 2), law=law, metric=ask.evidence.metric,
       model=ask.model, D=D, B_max=cells.B_max or (
           law.B_max if isinstance(law, Prior) else B_MAX),
       Bp=few("Bp", 1), n=None if cells.sweep else few("n", 2),

@@ -138,11 +138,9 @@ def request(*, config=None, given=(), **values) -> Request:
 
 
 def check_complete(ask: Request, stratum: str | None) -> None:
-  """Raises InputError that names every input that a plan lacks, and no budget.
+  """Raises InputError that names every input that a plan lacks.
 
-  Args:
-    ask: the request.
-    stratum: of the problems, None if neither file nor request tells it.
+  stratum is None if neither a file nor the request tells it.
   """
   b, cells, policy = ask.budget, ask.cells, ask.policy
   budgets = [name for name, value in vars(b).items() if value is not None]
@@ -219,11 +217,6 @@ def whole_number(flag: str, item, least: int, before=()) -> int:
   if near in [float(x) for x in before]:
     raise InputError(f"--{flag}: {item} is given twice")
   return near
-
-
-def rollouts(ask: Request) -> int | None:
-  given = ask.budget.rollouts
-  return None if given is None else whole_number("rollouts", given, 2)
 
 
 def whole(ask: Request, name: str, least: int) -> list[int]:
@@ -314,19 +307,6 @@ def read_fit(path: str) -> Fitted:
                            path=path)
 
 
-def read_study(name: str) -> Fitted:
-  """A law of docs/study.md; InputError if it was not measured yet."""
-  path = priors.STUDIES[name]
-  if not os.path.exists(own_file.find(path)):
-    raise InputError(
-        f"--law={name}: {path} does not exist, the study has not measured it; "
-        f"expected a fit that launch.study writes; take one of "
-        f"{', '.join(priors.PRIORS)}")
-  return dataclasses.replace(
-      read_fit(path), path=f"{name} (docs/study.md)", whose="the study's",
-      stratum=name.removeprefix("study-"))
-
-
 def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   """The law that is asked, or the prior of the stratum.
 
@@ -341,7 +321,9 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   elif name in priors.PRIORS:
     law = priors.PRIORS[name]
   elif name in priors.STUDIES:
-    law = read_study(name)
+    law = dataclasses.replace(
+        read_fit(priors.STUDIES[name]), path=f"{name} (docs/study.md)",
+        whose="the study's", stratum=name.removeprefix("study-"))
   elif os.path.exists(name):
     law = read_fit(name)
   else:

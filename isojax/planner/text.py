@@ -39,11 +39,7 @@ class Said:
 
 
 def whole(plan, explain: bool) -> str:
-  """The text of a `planning.Plan`.
-
-  Args:
-    explain: also what the answer and the prices rest on.
-  """
+  """The text of a `planning.Plan`, with its basis to explain."""
   rows, price, said = list(plan.rows), plan.price, plan.said
   warnings, basis = said.warnings, said.basis
   if price:
@@ -131,7 +127,7 @@ def table(rows: list[plan_file.Row], D: int | None) -> str:
 
 def reward(p: Prediction) -> str:
   return f"{p.reward:.4f} [{p.low:.4f}, {p.high:.4f}]" + (
-      ", beyond the data of its curve" if p.beyond else "")
+      ", beyond the data of its curve" * p.beyond)
 
 
 def beside(a: Allocation, near: tuple[Allocation, ...], expected,
@@ -185,8 +181,7 @@ def _why_n(q: Question, a: Advice) -> str:
 
 
 def explained(q: Question, a: Advice) -> tuple[str, ...]:
-  """What the allocation rests on; C of the question is 0 if hours were given.
-  """
+  """What the allocation rests on."""
   unspent = q.C - a.allocation.C
   return (
       _why_n(q, a) + "; M is rounded down" + (
@@ -198,13 +193,9 @@ def explained(q: Question, a: Advice) -> tuple[str, ...]:
 
 def staged(one: Advice, last: Allocation, expected: dict | None,
            rows: list[plan_file.Row]) -> tuple[str, ...]:
-  """Why a budget is divided, and what follows the sweep.
+  """Why a budget is divided into a sweep of `rows` and a final run `last`.
 
-  Args:
-    one: the advice for one run of the whole budget.
-    last: the final run, by the law that is known now.
-    expected: its costs.
-    rows: of the sweep.
+  `one` is the advice for one run of the whole budget.
   """
   x, end, C = one.answer.x, one.answer.seen[1], rows[0].allocation.C
   time, ends, device_hours, usd = costs(expected)
@@ -276,11 +267,11 @@ def priced(price: Price, rows: list[plan_file.Row],
   trained = math.ceil(largest.Bp * w.recipe.trained(largest.n_max)
                       / w.recipe.minibatches)
   return (
-      f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh data="
-      f"{mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {slots:,} rows "
-      f"decoded at once{held}; microbatches of at most {price.micro_rows:,} "
-      "rollouts" + ("" if of_config else ", packed, forward twice, fused "
-                    "attention and chunked head, assumed without --config")
+      f"priced on {m.name}: {many(m.chips, 'chip')}, {usd}; mesh "
+      f"{mesh.text}; {slots:,} rows decoded at once{held}; microbatches of at "
+      f"most {price.micro_rows:,} rollouts" + (
+          "" if of_config else ", packed, forward twice, fused attention and "
+          "chunked head, assumed without --config")
       + f"; prompts of {number(w.lengths.prompt)} and responses of "
       f"{number(w.lengths.response)} tokens; "
       f"{'with' if w.recipe.kl else 'without'} KL to the base policy",
