@@ -161,11 +161,10 @@ def make(ask: Request) -> Plan:
   task = Task(ask, question(ask, law, price, about.D), price, about)
   kind = swept if cells.sweep else scheduled if cells.schedule else advised
   rows, said = kind(task)
-  rows, fewer = with_fitting_m(ask.config, rows)
-  rows, rule = prices.with_rate(ask.config, rows)
+  rows, words = by_config(ask.config, rows)
   return Plan(tuple(rows), dataclasses.replace(
-      said, basis=(*said.basis, *fewer, *rule)), price,
-              setting_of(task, about.stratum))
+      said, basis=(*said.basis, *words)), price, setting_of(
+          task, about.stratum))
 
 
 def setting_of(task: Task, stratum: str | None) -> export.Setting:
@@ -190,7 +189,10 @@ def setting_of(task: Task, stratum: str | None) -> export.Setting:
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
   ask, q, price, pods = task.ask, task.about, task.price, task.ask.cells.pods
-  law, own = q.law, own_arms(ask)
+  law, own = q.law, ask.cells.speedup and pods_lib.read_own(
+      request_lib.load_json(
+          ask.cells.speedup, "speedup.json of launch.speedup"),
+      path=ask.cells.speedup)
   if q.C:
     answer = advice_lib.advise(q)
   else:
@@ -229,13 +231,6 @@ def advised(task: Task):
       (text_lib.n_star(answer.answer), *text_lib.beside(
           a, near, task.expected, law), *lead), warnings,
       (*text_lib.explained(q, answer), task.rate))
-
-
-def own_arms(ask: Request) -> list[pods_lib.Own] | None:
-  """The arms of --speedup, or None without it."""
-  path = ask.cells.speedup
-  return None if path is None else pods_lib.read_own(
-      request_lib.load_json(path, "speedup.json of launch.speedup"), path=path)
 
 
 def with_m(price: Price, own, n: int) -> Price:
@@ -303,14 +298,11 @@ def sweep_n(n: int) -> tuple[int, ...]:
 
 
 def sweep_budget(hours: float, hours_of) -> int:
-  """The C of a sweep's runs so that all runs fit into the hours.
+  """The C of a sweep's runs, in three digits, so that all runs fit.
 
   Args:
     hours: of the sweep and the final run, one after the other.
     hours_of: C of the sweep's runs -> hours of all runs, the final one too.
-
-  Returns:
-    C with three digits, rounded down.
   """
   C = sizes.largest(lambda C: hours_of(C) <= hours, cost.MOST_ROLLOUTS)
   digit = 10 ** max(0, len(str(C)) - 3)
@@ -340,9 +332,15 @@ def swept(task: Task):
     warnings = (*warnings, "at (Bp, n) = " + ", ".join(map(str, few))
                 + f" C allows fewer than {FEWEST_M} updates, too few to show "
                 "what the policy can learn; raise --rollouts")
-  if ask.config:
-    warnings = (*warnings, *too_few_evaluations(ask.config.eval, pairs, C))
-  recipe = ask.config and ask.config.recipe
+  config = ask.config
+  e, recipe = config and config.eval, config and config.recipe
+  unread = [pair for pair in pairs if e and prices.due(
+      e, C // math.prod(pair), math.prod(pair)) < FEWEST_EVALUATIONS]
+  if unread:
+    warnings = (
+        *warnings, f"at (Bp, n) = {', '.join(map(str, unread))} a run has "
+        f"fewer than {FEWEST_EVALUATIONS} evaluations, which launch.fit needs: "
+        f"raise --rollouts, or lower --config.eval.first={e.first}")
   ahead = recipe and (recipe.updates.in_flight or recipe.filter.rounds > 1)
   rows, skipped = without_done(ask, plan_file.sweep(
       pairs, C=C, seeds=seeds, cost=task.expected, **task.anchor))
@@ -353,16 +351,6 @@ def swept(task: Task):
            "because the learning rate is constant after warm-up"
            + ", but for the last steps of a smaller C: the recipe samples "
            "ahead" * bool(ahead), *skipped, task.rate))
-
-
-def too_few_evaluations(e, pairs, C: int):
-  """Yields which runs launch.fit would refuse; e is the config's section."""
-  few = [(Bp, n) for Bp, n in pairs
-         if prices.due(e, C // (Bp * n), Bp * n) < FEWEST_EVALUATIONS]
-  if few:
-    yield (f"at (Bp, n) = {', '.join(map(str, few))} a run has fewer than "
-           f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
-           f"--rollouts, or lower --config.eval.first={e.first}")
 
 
 def wanted_cells(ask: Request, q: Question):
@@ -418,15 +406,25 @@ def without_done(ask: Request, rows: list[plan_file.Row]):
                 "budget",) * bool(done)
 
 
-def with_fitting_m(config, rows: list[plan_file.Row]):
-  """(rows with the m of the config, at most n, words)."""
-  if config is None or config.alloc.m is None:
+def by_config(config, rows: list[plan_file.Row]):
+  """(rows with the m of the config, at most n, and its rate, words)."""
+  if config is None:
     return rows, ()
-  m = config.alloc.m
-  out = [row if row.allocation.m is not None else dataclasses.replace(
-      row, allocation=dataclasses.replace(
-          row.allocation, m=min(m, row.allocation.n_min))) for row in rows]
-  fewer = sorted({row.allocation.n_min for row in rows
-                  if row.allocation.m is None and row.allocation.n_min < m})
-  return out, (f"alloc.m={m} of --config is more than n = "
-               f"{', '.join(map(str, fewer))}: there m = n",) * bool(fewer)
+  m, batch = config.alloc.m, config.recipe.optimizer.batch
+  minibatches = config.recipe.updates.minibatches if batch == "update" else 1
+  out, words, fewer = [], (), set()
+  for row in rows:
+    a, lr = row.allocation, row.lr
+    if m is not None and a.m is None:
+      fewer |= {a.n_min} if a.n_min < m else set()
+      a = dataclasses.replace(a, m=min(m, a.n_min))
+    if batch != "sampled":  # which rollouts of a step the square root counts
+      lr *= math.sqrt(a.m_of(a.n) / a.n / minibatches)
+    out.append(dataclasses.replace(row, allocation=a, lr=lr))
+  if fewer:
+    words += (f"alloc.m={m} of --config is more than n = "
+              f"{', '.join(map(str, sorted(fewer)))}: there m = n",)
+  if batch != "sampled":
+    words += (f"recipe.optimizer.batch={batch}: lr counts Bp * m"
+              + " / minibatches" * (batch == "update") + " instead of Bp * n",)
+  return out, words

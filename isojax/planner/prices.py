@@ -1,10 +1,9 @@
 """Prices the runs of a plan: machine, model, lengths, measured speed."""
 
-import dataclasses
 import math
 import os
 
-from isojax import evaluate, plan_file
+from isojax import evaluate
 from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.models import shape as shape_lib
@@ -125,9 +124,6 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
     shape, workload, machine: of the price.
     most: slots of the machine.
     validation: problems of an evaluation.
-
-  Raises:
-    InputError: no slot is admitted, or the memory is too small.
   """
   mesh, sampler, f = (Mesh(**config.mesh.to_dict()), config.sampler,
                       workload.formats)
@@ -162,8 +158,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
 
   Args:
     ask: the request.
-    easy: whether the problems are easy: then the recipe has KL. A config has
-      its own.
+    easy: whether the recipe has KL, without a config.
     validation: problems of an evaluation, which a config has.
 
   Raises:
@@ -230,24 +225,3 @@ def expected(price: Price | None, a) -> dict | None:
           "seconds_range": spread and [end * c.seconds for end in spread],
           "device_hours": c.device_hours, "usd": c.usd,
           "machine": price.machine.name, "basis": price.efficiency.basis}
-
-
-def with_rate(config, rows: list[plan_file.Row]):
-  """(rows with the rate of the config's rule, words).
-
-  recipe.optimizer.batch says which rollouts of a step the square root counts.
-  """
-  if config is None or config.recipe.optimizer.batch == "sampled":
-    return rows, []
-  rule, minibatches = config.recipe.optimizer.batch, 1
-  if rule == "update":
-    minibatches = config.recipe.updates.minibatches
-
-  def lr(row):
-    a = row.allocation
-    m = min(a.n, a.m or config.alloc.m or a.n)
-    return row.lr * math.sqrt(m / a.n / minibatches)
-
-  return [dataclasses.replace(row, lr=lr(row)) for row in rows], [
-      f"recipe.optimizer.batch={rule}: lr counts Bp * m"
-      + " / minibatches" * (rule == "update") + " instead of Bp * n"]

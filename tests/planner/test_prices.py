@@ -7,7 +7,7 @@ import pytest
 from configs import hard
 from isojax import experiment, plan_file
 from isojax.allocation import Allocation
-from isojax.planner import prices
+from isojax.planner import planning, prices
 from isojax.planner.workload import Recipe
 from isojax.rl import algorithm
 from tests.planner import examples
@@ -48,7 +48,7 @@ def test_the_rate_of_a_plan_is_that_of_the_run():
     e = experiment.load(config)
     row = plan_file.Row(Allocation(4, 8, 3), 0, e.recipe.optimizer.base_lr * (
         4 * 8 / e.recipe.optimizer.base_batch) ** 0.5, None)
-    (row,), _ = prices.with_rate(config, [row])
+    (row,), _ = planning.by_config(config, [row])
     assert row.lr == pytest.approx(e.lr)
 
 
