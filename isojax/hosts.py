@@ -6,7 +6,6 @@ clock) is gathered before anything depends on it. With one process nothing here
 costs time.
 """
 
-import collections
 import contextlib
 import hashlib
 import importlib.metadata
@@ -47,9 +46,8 @@ _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS",
 def scheduler(environ: dict, *, tpu: bool) -> str | None:
   """What has started this process as one of several; None: nothing.
 
-  Args:
-    environ: os.environ, after jax was imported.
-    tpu: whether jax may use the TPUs of this machine.
+  `environ` is os.environ after jax was imported; `tpu` says whether jax may use
+  the TPUs of this machine.
   """
   has = lambda *names: all(name in environ for name in names)
   if has(*_SLURM) and int(environ["SLURM_NTASKS"]) > 1:
@@ -85,8 +83,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
     process_id: of this process, from 0.
 
   Raises:
-    InputError: the flags do not go together, the processes cannot connect, or
-      they have different numbers of devices.
+    InputError: the flags do not go together, or the processes cannot connect.
   """
   given, found = (coordinator, num_processes, process_id), None
   if given == ("none", None, None):
@@ -125,13 +122,7 @@ def initialize(coordinator: str | None, num_processes: int | None,
     late.cancel()
   # jax has installed its own SIGTERM handler, which would only note it.
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
-  held = collections.Counter(x.process_index for x in jax.devices())
-  if len(set(held.values())) > 1:  # every process sees this
-    raise InputError(
-        "the processes of this run have different numbers of devices, "
-        + ", ".join(f"process {i} has {n}" for i, n in sorted(held.items()))
-        + "; give each the same")
-  say(f"one run of {len(held)} processes, {sum(held.values())} devices")
+  say(f"one run of {count()} processes, {jax.device_count()} devices")
 
 
 class EverywhereError(InputError):
@@ -272,8 +263,9 @@ def shared_fate():
           "checkpoint\n")
     else:
       code_, text = 1, f"{name()}:\n{traceback.format_exc()}"
-    # Others with the same error may print it first.
-    _end(code_, text, after=1.0 if first() and code_ != cli.PEER_LOST else 0.0)
+    if first() and code_ != cli.PEER_LOST:
+      time.sleep(1.0)  # others with the same error may print it first
+    _end(code_, text)
 
 
 def _say_last(text: str) -> None:
@@ -283,8 +275,7 @@ def _say_last(text: str) -> None:
   sys.stderr.flush()
 
 
-def _end(code_: int, text: str, after: float = 0.0) -> None:
+def _end(code_: int, text: str) -> None:
   """Ends this process at once."""
   _say_last(text)
-  time.sleep(after)
   os._exit(code_)

@@ -14,13 +14,9 @@ def reporter(*, step: int, steps: int | None, rollouts: int, C: int,
   """A function (step, rollouts, reward) that shows the progress.
 
   On a terminal it shows a bar; otherwise it prints a line every
-  `every_seconds`. Rate and ETA leave out the first step, which compiles.
-
-  Args:
-    step, rollouts: at the start of this process.
-    steps, C: steps and rollouts of the run; steps is None if the rollouts of a
-      step are not known before it.
-    every_seconds: between two lines.
+  `every_seconds`. Rate and ETA leave out the first step, which compiles. The
+  run begins at `step` and `rollouts`, and has C rollouts in `steps`, or in an
+  unknown number of steps (None).
   """
   began = last = time.monotonic()
   start, first = rollouts, step + 1
@@ -63,13 +59,8 @@ def track(total: int, what: str, unit: str, *, on: bool = True):
 
   Nothing is shown for the first QUIET seconds. After that, a terminal shows a
   bar with rate and ETA; otherwise a line is printed every QUIET seconds. The
-  rate leaves out the first units, before which programs compile.
-
-  Args:
-    total: units of the task.
-    what: name of the task.
-    unit: of its progress, in the plural.
-    on: whether to show anything; False on all hosts but the first.
+  rate leaves out the first units, before which programs compile. `on` is False
+  on all hosts but the first, which shows it.
   """
   if not on:
     yield lambda count: None

@@ -251,7 +251,6 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
     platform: cpu, gpu or tpu.
     ids: of the accelerators, or of the cores of a CPU.
     count: workers; None: as many as there are devices for, one on a CPU.
-    per_run: accelerators of a run.
 
   Raises:
     InputError: there are too few devices.
@@ -317,7 +316,7 @@ class Process:
   """A run of this sweeper, whose log is locked as long as it goes on."""
 
   def __init__(self, run: Run, log, worker: Worker, command: list[str]):
-    self.run, self._log, self.asked = run, log, False
+    self.run, self._log, self._asked = run, log, False
     self._mark(f"{run.source} on {socket.gethostname()}")
     with open(run.log, "ab") as output:  # without the lock of `log`
       self.popen = subprocess.Popen(
@@ -336,6 +335,13 @@ class Process:
     self._mark(f"exit code {self.popen.returncode}")
     self._log.close()
     return self.popen.returncode
+
+  def ask(self) -> None:
+    """Asks the run to save and end."""
+    if not self._asked:
+      # Not SIGTERM, which a scheduler may have sent to all: the second kills.
+      self.popen.send_signal(signal.SIGINT)
+      self._asked = True
 
   def kill(self) -> None:
     with contextlib.suppress(ProcessLookupError):
@@ -365,13 +371,7 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
   """Starts every run that is neither complete nor locked, until none is left.
 
   Waits for runs that another process holds. A run that fails is started again
-  after the others, `tries` times in all.
-
-  Args:
-    runs: of one root.
-    workers: one for each run at once.
-    tries: of a run that fails.
-    command: Run -> the command that does it.
+  after the others, `tries` times in all. Each worker does one run at once.
 
   Returns:
     Whether a signal stopped the sweep; its runs have saved.
@@ -395,7 +395,8 @@ def sweep(runs: list[Run], workers: list[Worker], tries: int,
           if _is_over(process, failures, tries):
             left.remove(process.run)
       if signals:
-        _ask(active)
+        for process in active.values():
+          process.ask()
       else:
         _fill(left, active, workers, failures, command)
       if time.monotonic() >= due:
@@ -425,15 +426,6 @@ def _is_over(process: Process, failures, tries: int) -> bool:
     progress.say(f"{run.name} ({run.source}): exit code {code}: "
                  f"{last_error(run)[1]}")
   return code in (0, *FINAL) or failures[run.name] >= tries
-
-
-def _ask(active: dict[int, Process]) -> None:
-  """Asks every run once to save and end."""
-  for process in active.values():
-    if not process.asked:
-      # Not SIGTERM, which a scheduler may have sent to all: the second kills.
-      process.popen.send_signal(signal.SIGINT)
-      process.asked = True
 
 
 def _fill(left: list[Run], active: dict[int, Process], workers: list[Worker],

@@ -8,7 +8,7 @@ from isojax.tasks import strata as strata_lib
 
 
 @functools.cache
-def _written(name: str, train: int, validation: int) -> str:
+def _written(name: str, train: int = 200, validation: int = 30) -> str:
   """The path of a stratum with the first problems of another one."""
   whole = strata_lib.read(f"isojax/assets/countdown-tiny-{name}.jsonl")
   path = str(pathlib.Path(os.environ["ISOJAX_TEST_RUNS"],  # of conftest.py
@@ -22,19 +22,8 @@ def _written(name: str, train: int, validation: int) -> str:
   return path
 
 
-def hard(train: int = 200, validation: int = 30) -> str:
-  """The path of a stratum of hard problems."""
-  return _written("hard", train, validation)
-
-
-def easy(train: int = 200, validation: int = 30) -> str:
-  """The path of a stratum of easy problems."""
-  return _written("easy", train, validation)
-
-
-def mixed(train: int = 200, validation: int = 30) -> str:
-  """Returns the path of a stratum of problems of all pass rates."""
-  return _written("mixed", train, validation)
+hard, easy, mixed = (
+    functools.partial(_written, name) for name in ("hard", "easy", "mixed"))
 
 
 def flags(tree: dict, prefix: str = "--config") -> list[str]:
