@@ -82,12 +82,21 @@ def prior_interval(prior: Prior, C: float) -> tuple[float, float]:
   return float(2.0**low), float(2.0**high)
 
 
-# docs/study.md: (stratum, D) -> C/D -> the n with the most reward in (C/2, C]
-# and its 95 % interval, on training and on validation problems.
+# docs/study.md and its appendix: (stratum, D) -> C/D -> the n with the most
+# reward in (C/2, C] and its 95 % interval, on training and on validation
+# problems.
 STUDY_N = {
     ("hard", 16): {
-        128: ((8, 2, 8), (32, 8, 128)), 512: ((8, 8, 8), (8, 8, 128)),
+        128: ((8, 2, 8), (32, 2, 128)), 512: ((8, 8, 8), (8, 8, 128)),
         1024: ((8, 8, 8), (128, 2, 128)), 4096: ((8, 8, 8), (32, 2, 128))},
+    ("hard", 32): {
+        128: ((2, 2, 2), (8, 2, 128)), 512: ((8, 2, 8), (8, 2, 128)),
+        1024: ((8, 2, 8), (8, 2, 128)), 2048: ((8, 8, 8), (8, 2, 128)),
+        4096: ((32, 8, 32), (2, 2, 128))},
+    ("hard", 64): {
+        128: ((8, 2, 8), (8, 2, 32)), 512: ((8, 2, 8), (8, 2, 32)),
+        1024: ((8, 8, 8), (128, 8, 128)), 2048: ((8, 2, 32), (8, 2, 128)),
+        4096: ((32, 8, 32), (8, 2, 128))},
     ("hard", 256): {
         32: ((4, 4, 8), (4, 4, 8)), 128: ((4, 4, 8), (8, 4, 8)),
         512: ((8, 4, 8), (32, 2, 32)), 2048: ((16, 4, 32), (64, 2, 128)),

@@ -6,6 +6,7 @@ come from the ledgers; only rounded numbers in advice are typed.
 
 import json
 import os
+import re
 import textwrap
 
 import jinja2
@@ -112,6 +113,13 @@ def document(one: Ledger) -> dict:
       fit, path=f"{one.part.name}-fit.json", with_scalerl=False)
 
 
+def crossing(estimate) -> str:
+  """A C/D and its interval; one that was not reached is "none"."""
+  at, *ends = ("none" if x in (None, np.inf) else f"{x:,.0f}"
+               for x in (estimate[0], *estimate[1]))
+  return at if at == "none" else f"{at} [{ends[0]}, {ends[1]}]"
+
+
 def verdict(text: str, hit: bool, e: dict) -> str:
   """A measured value with hit or miss, once all runs have ended."""
   return f"{text} so far" if e["missing"] else (
@@ -127,11 +135,11 @@ def epoch_line(e: dict, of: dict, seeds: int) -> list[str]:
     seeds: that are planned.
   """
   inside = lambda x, name: of[name]["range"][0] <= x <= of[name]["range"][1]
-  D, line, (low, high) = str(e["D"]), of["b2"]["line"]["at"], e["a_draws"]
+  D, line = str(e["D"]), of["b2"]["line"]["at"]
   return [
       D, f"{e['seeds']} of {seeds} seeds",
-      verdict("none", False, e) if e["a"] is None else verdict(
-          f"{e['a']:,.0f} [{low:,.0f}, {high:,.0f}]", inside(e["a"], "a"), e),
+      verdict(crossing(e["a"]), e["a"][0] is not None
+              and inside(e["a"][0], "a"), e),
       verdict(rate(e["b1"]), e["b1"] < of["b1"]["range"][1], e),
       "-" if D not in line else verdict(
           f"{rate(e['b2'])} against {rate(line[D])}",
@@ -252,6 +260,7 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
                          if whole(L, "d64") else None),
       "rates": rates, "rate_verdicts": rates and judged(plans, rates),
       "epochs": epochs, "parts": L,
+      "passes": reanalysis.passes(five, 2.0**20),
       "resolved": lambda part: sum(
           bool(row["gain"]) and windows.resolved(row["gain"])
           for row in compared[part]),
@@ -262,13 +271,15 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
 
 
 def figure_rows(L: dict[str, Ledger]) -> list[tuple[str, dict, dict]]:
-  """The rows of the figure, by D."""
+  """The rows of the figure: hard problems, the most first; easy ones."""
   E = reanalysis.ENDS
-  strata = [("2,500 problems", L["many"].of_arm(), E[:8]),
-            ("256 problems", windows.pooled(L["hard"], L["schedule"]), E)]
-  strata += [(f"{L[part].runs[0].head['D']} problems", L[part].of_arm(),
-              windows.ends_of(L[part].of_arm(), L[part].part.C, 6))
-             for part in EPOCHS if whole(L, part)]
+  hard = [(L["many"].of_arm(), E[:8]),
+          (windows.pooled(L["hard"], L["schedule"]), E)]
+  hard += [(runs, windows.ends_of(runs, L[part].part.C, 6))
+           for part in EPOCHS if whole(L, part) for runs in [L[part].of_arm()]]
+  hard.sort(key=lambda row: -row[0][0].head["D"])
+  strata = [(f"{runs[0].head['D']:,} problems", runs, ends)
+            for runs, ends in hard]
   strata.append(("1,000 easy problems", L["easy"].of_arm(), E[:9]))
   return [(name, *(reanalysis.regret(runs, of, ends)
                    for of in ("reward", "avg"))) for name, runs, ends in strata]
@@ -280,8 +291,9 @@ def render(name: str, values: dict) -> str:
       undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
       keep_trailing_newline=True)
   env.filters |= {"value": value, "gain": gain, "factor": factor, "rate": rate,
-                  "compact": compact}
-  blocks = env.get_template(name).render(values).split("\n\n")
+                  "compact": compact, "crossing": crossing}
+  text = re.sub(r"\n{3,}", "\n\n", env.get_template(name).render(values))
+  blocks = text.split("\n\n")
   return "\n\n".join(map(refilled, blocks))
 
 

@@ -288,25 +288,34 @@ def whole_seeds(one: Ledger) -> list[LedgerRun]:
   return [run for run in one.of_arm() if run.head["seed"] not in late]
 
 
-def epochs(one: Ledger) -> dict:
-  """The hypotheses a, b and c of registered.json, for a part of one D."""
-  runs, C = whole_seeds(one), float(one.part.C)
+def passes(runs: list[LedgerRun], C: float) -> tuple:
+  """The C/D from which on n = 32 learns the training problems better than 8.
+
+  Returns:
+    The value up to C and its 95 % interval; None and inf: not by C.
+  """
   D = runs[0].head["D"]
   ends = [C / 2 ** (j / 4) for j in range(17)][::-1]
   reward = windows.table(runs, ends, of="reward")
+  at_D = [windows.crossing(a, b, ends)
+          for a, b in zip(reward.of(32), reward.of(8), strict=True)]
+  return (at_D[0] and at_D[0] / D, tuple(np.quantile(
+      [(x or np.inf) / D for x in at_D[1:]], bootstrap.QUANTILES,
+      method="nearest").tolist()))
+
+
+def epochs(one: Ledger) -> dict:
+  """The hypotheses a, b and c of registered.json, for a part of one D."""
+  runs, C = whole_seeds(one), float(one.part.C)
   heights, shared = height(runs, None), height(runs, 300)
   peaks = [C for _, C in heights.values()]
   value = [v for v, _ in heights.values()]
-  cross = windows.crossing(reward.of(32)[0], reward.of(8)[0], ends)
-  drawn = [windows.crossing(a, b, ends) for a, b in zip(
-      reward.of(32)[1:], reward.of(8)[1:], strict=True)]
-  return {"D": D, "seeds": len({r.head["seed"] for r in runs}),
-          "missing": len(one.missing), "a": cross and cross / D,
-          "a_draws": np.quantile([(x or 2 * C) / D for x in drawn],
-                                 bootstrap.QUANTILES).tolist(),
+  return {"D": runs[0].head["D"], "seeds": len({r.head["seed"] for r in runs}),
+          "missing": len(one.missing), "a": passes(runs, C),
           "heights": heights, "b1": max(value) - min(value),
           "b2": float(np.mean([v for v, _ in shared.values()])),
-          "c": float(np.polyfit(np.log2(list(heights)), np.log2(peaks), 1)[0])
+          "c": round(float(np.polyfit(
+              np.log2(list(heights)), np.log2(peaks), 1)[0]), 9)
           if min(peaks) > 0 else None,  # None: some n never beat the base
           "base": float(np.mean([r.value_ExQ[0, :300].mean() for r in runs])),
           "base_all": float(np.mean([r.value_ExQ[0].mean() for r in runs]))}

@@ -216,9 +216,13 @@ def test_the_hypotheses_of_the_epoch_law(tmp_path):
       for n, each in levels.items() for seed in (0, 1))
   part = arms.Part("d16", 32_000, (arms.Arm("", (2, 8, 32, 128), (0, 1), {}),))
   e = reanalysis.epochs(ledger.Ledger("x", "abc", part, runs))
-  assert e["a"] == 500.0 and e["D"] == 16 and e["missing"] == 0  # 8,000 / 16
+  assert e["a"] == (500.0, (500.0, 500.0))  # 8,000 / 16
+  assert e["D"] == 16 and e["missing"] == 0
   assert e["b1"] < 0.02 and e["b2"] == pytest.approx(0.5, abs=0.03)
   assert e["c"] == pytest.approx(0.5)  # a factor of 2 for 4 times the n
+  assert page.crossing(e["a"]) == "500 [500, 500]"
+  assert page.crossing((500.0, (400.0, np.inf))) == "500 [400, none]"
+  assert page.crossing((None, (np.inf, np.inf))) == "none"
 
 
 def test_the_hypotheses_of_the_rate():
