@@ -92,13 +92,8 @@ REFUSED = (
      "--model is a local folder that holds at least this file"),
     ([*EASY, *PRICED[:2], "--prompt_tokens=nan", "--response_tokens=2"],
      "--prompt_tokens=nan: expected a number from"),
-    ([*EASY, *PRICED, "--usd_per_chip_hour=nan"], "--usd_per_chip_hour=nan"),
-    ([*EASY, *PRICED, "--machine=v5e-1"], "v5e-1: the model does not fit"),
     ([*EASY, *PRICED, "--machine=2xh100"], "of the 60 GB that jax uses of a "
      "device of 80 GB [XLA_PYTHON_CLIENT_MEM_FRACTION=0.75] (masters 15.2, "),
-    ([*EASY, *PRICED, "--machine=2xh100"], "it fits on 4xh100; the smallest "
-     "machine that fits is 2xh200; here it fits with LoRA (--config.model.lora."
-     "rank=16)"),
     ([*EASY, f"--config={ROOT}/configs/knapsack.py", "--export=verl"],
      "no rule=knapsack; plan without one"),
     ([*EASY, "--rule=hit"], "--rule=hit needs the pass counts of at least Bp"),
