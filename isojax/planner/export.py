@@ -65,7 +65,7 @@ def beside(recipe) -> tuple[str, ...]:
                if value != PLAIN[name])
 
 
-class Run(typing.NamedTuple):
+class PlannedRun(typing.NamedTuple):
   a: Allocation
   seed: int
   lr: str
@@ -197,7 +197,7 @@ TRAINERS = {
 }
 
 
-def values(trainer: str, run: Run) -> dict[str, object]:
+def values(trainer: str, run: PlannedRun) -> dict[str, object]:
   """What the fields in a trainer's options stand for; None: not known."""
   a, s, divided = run.a, run.setting, NORMED[run.setting.advantage]
   loss = {} if s.loss is None else dataclasses.asdict(s.loss)
@@ -211,7 +211,7 @@ def values(trainer: str, run: Run) -> dict[str, object]:
       estimator="grpo" if divided else "reinforce")
 
 
-def options(trainer: str, run: Run) -> dict[str, object]:
+def options(trainer: str, run: PlannedRun) -> dict[str, object]:
   """Option -> value of a run in another trainer; True may be a bare flag.
 
   Raises:
@@ -250,7 +250,7 @@ def not_carried(trainer: str, setting: Setting) -> list[str]:
           f"sampler.temperature={loss.temperature}")), *setting.beside]
 
 
-def text(trainer: str, run: Run) -> str:
+def text(trainer: str, run: PlannedRun) -> str:
   """The options of a run to paste, and what they cannot say as comments."""
   kind, a = TRAINERS[trainer], run.a
   notes = [kind.note.format(B=a.B, M=a.M, lr=run.lr)] if kind.note else []

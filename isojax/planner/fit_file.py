@@ -44,7 +44,7 @@ class Best:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class StudyRun:
   """A run of the study."""
 
   Bp: int
@@ -73,7 +73,7 @@ class Fitted:
   cautions: tuple[str, ...]
   path: str
   frontier: tuple[Best, ...] = ()  # in order of C
-  runs: tuple[Run, ...] = ()
+  runs: tuple[StudyRun, ...] = ()
   whose: str = "your"  # fit; or the study's
 
   def interval(self, C: float) -> tuple[float, float]:
@@ -218,7 +218,8 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
       reasons=tuple(r.get([TEXT], "verdict", "reasons")),
       cautions=tuple(r.get([TEXT], "verdict", "cautions")), path=path,
       frontier=_frontier(r), runs=tuple(
-          Run(run.get(COUNT, "Bp"), run.get(COUNT, "n"),
+          StudyRun(
+              run.get(COUNT, "Bp"), run.get(COUNT, "n"),
               run.get(SHARE, "seed"), run.get([NUMBER], "C", least=1)[-1])
           for run in r.inside("study", "runs")) if "runs" in fit["study"]
       else ())

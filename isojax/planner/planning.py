@@ -19,7 +19,7 @@ from isojax.errors import InputError
 from isojax.format import many
 from isojax.ledger import records
 from isojax.planner import advice as advice_lib
-from isojax.planner import cost, export, prices, priors, rules
+from isojax.planner import cost, effects, export, prices, priors
 from isojax.planner import pods as pods_lib
 from isojax.planner import request as request_lib
 from isojax.planner import schedule as schedule_lib
@@ -60,7 +60,7 @@ class Plan:
       InputError: a schedule, m < n, a rule or an advantage that the trainer
         lacks.
     """
-    return [export.text(trainer, export.Run(
+    return [export.text(trainer, export.PlannedRun(
         row.allocation, row.seed, f"{row.lr:.4g}", self.setting))
             for row in self.rows]
 
@@ -215,10 +215,10 @@ def advised(task: Task):
     lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
   rule = None
   if ask.cells.rule:
-    division = rules.division(ask.config, ask.cells.rule, a.n)
+    division = effects.division(ask.config, ask.cells.rule, a.n)
     rule = division.rule, division.n_low, division.n_high
     step = lambda Bp, n: price.step(Bp, n).seconds
-    lead += (rules.compared(
+    lead += (effects.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
         division=division, seconds=price and step),)
   # PODS's rule, unless the config names another.

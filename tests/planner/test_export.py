@@ -12,7 +12,7 @@ from configs import dapo, dr_grpo, hard, ppo
 from isojax.allocation import allocate
 from isojax.errors import InputError
 from isojax.planner import export
-from isojax.planner.export import Run, Setting, TRAINERS
+from isojax.planner.export import PlannedRun, Setting, TRAINERS
 
 HARD = Setting("group_norm", 0.0, prompt=64, response=512, D=90)
 EASY = Setting("centered", 0.01, prompt=64, response=512, D=None)
@@ -23,7 +23,7 @@ DAPO = dataclasses.replace(
 
 def run(setting, **changes):
   a = dict(Bp=32, n=8, C=2560, M=None) | changes  # 10 steps
-  return Run(allocate(**a), seed=3, lr="1e-06", setting=setting)
+  return PlannedRun(allocate(**a), seed=3, lr="1e-06", setting=setting)
 
 
 VERL = """\
