@@ -141,31 +141,29 @@ def programs(shape: ModelShape, w: Workload, mesh: Mesh,
                 + w.remat * rows * T * (token + scores)))
 
 
+PARTS = ("masters", "moments", "copy", "reference", "critic", "gradients",
+         "activations", "cache", "logits")
+
+
 @dataclasses.dataclass(frozen=True)
 class Memory:
-  """Bytes on each device, while sampling and in the update that follows."""
+  """Bytes on each device by PARTS: while sampling, then in the update.
 
-  masters: float  # float32 parameters
-  moments: float  # Adam's two, float32
-  reference: float  # float32 parameters of the base policy, with KL
-  critic: float  # an own critic's parameters and moments, float32
-  copy: float  # of the parameters in the compute dtype, while sampling
-  cache: float  # keys and values, while sampling
-  sample_logits: float  # float32, one position of every row
-  update_copy: float  # of the parameters in the compute dtype, in the update
-  gradients: float  # float32, in the update
-  activations: float  # kept for the backward
-  update_logits: float  # float32, and their gradient
+  Copies are of the parameters in the compute dtype; everything else but the
+  cache is float32.
+  """
+
+  always: dict[str, float]  # masters, Adam's moments, reference, an own critic
+  sampling: dict[str, float]  # with the logits of one position of every row
+  update: dict[str, float]  # with logits and their gradient
   available: float  # of the chip, to jax
   limit: str  # why that is less than the chip has; empty: it is all
 
   @property
   def total(self) -> float:
     """The peak: the larger of the two phases and what always stays."""
-    return (self.masters + self.moments + self.reference + self.critic
-            + max(self.copy + self.cache + self.sample_logits,
-                  self.update_copy + self.gradients + self.activations
-                  + self.update_logits))
+    return sum(self.always.values()) + max(
+        sum(self.sampling.values()), sum(self.update.values()))
 
   @property
   def fits(self) -> bool:
@@ -174,12 +172,8 @@ class Memory:
   @property
   def text(self) -> str:
     """Every part in GB, as a sentence."""
-    parts = dict(masters=self.masters, moments=self.moments,
-                 copy=max(self.copy, self.update_copy),
-                 reference=self.reference, critic=self.critic,
-                 gradients=self.gradients, activations=self.activations,
-                 cache=self.cache,
-                 logits=max(self.sample_logits, self.update_logits))
+    parts = {name: max(phase.get(name, 0.0) for phase in (
+        self.always, self.sampling, self.update)) for name in PARTS}
     return (f"{self.total / 1e9:.3g} GB of the {self.available / 1e9:.3g} GB "
             f"that jax uses of a device{self.limit} (" + ", ".join(
                 f"{name} {value / 1e9:.3g}" for name, value in parts.items()
@@ -198,19 +192,21 @@ def memory(shape: ModelShape, w: Workload, machine: Machine, mesh: Mesh,
   trained = shape.lora_params(w.lora_rank) if lora else shape.params
   copy = lora * w.bytes("compute") * shape.params / shards
   return Memory(
-      masters=4 * trained / shards, moments=8 * trained / shards,
-      reference=p.reference * (not lora),
-      # Its gradients follow the policy's, which have those of the head too.
-      critic=w.recipe.own_critic * 12 / shards * (
-          trained + shape.width - shape.head * (not shape.tied and not lora)),
-      copy=p.weights + copy, cache=p.cache + p.window,
-      # With the whole cache: temporaries of decoding, or the old part of a
+      always=dict(
+          masters=4 * trained / shards, moments=8 * trained / shards,
+          reference=p.reference * (not lora),
+          # Its gradients follow the policy's, which have those of the head too.
+          critic=w.recipe.own_critic * 12 / shards * (
+              trained + shape.width - shape.head * (
+                  not shape.tied and not lora))),
+      # Beside the whole cache: temporaries of decoding, or the old part of a
       # growth.
-      sample_logits=max(p.drawing, SHORTER * p.part),
-      update_copy=p.copy + copy + (
-          lora * w.bytes("reduce") * shape.params / shards),
-      gradients=4 * trained / shards,
-      activations=p.kept + max(0.0, p.backward - p.head), update_logits=p.head,
+      sampling=dict(copy=p.weights + copy, cache=p.cache + p.window,
+                    logits=max(p.drawing, SHORTER * p.part)),
+      update=dict(
+          copy=p.copy + copy + lora * w.bytes("reduce") * shape.params / shards,
+          gradients=4 * trained / shards,
+          activations=p.kept + max(0.0, p.backward - p.head), logits=p.head),
       available=machine.usable_bytes,
       limit="" if machine.accelerator.platform != "gpu" else (
           f" of {machine.accelerator.hbm_bytes / 1e9:g} GB "

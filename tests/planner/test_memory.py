@@ -14,15 +14,16 @@ from tests.planner.examples import ONE, qwen, SEVEN_B, SHORT, TOY, toy, work
 
 def test_adam_of_seven_billion_on_eight_chips():
   m = seven_b(lengths=Lengths(300, 1500, 1024, 2048))
-  assert m.masters == m.gradients == 7_615_616_512 * 4 / 8
-  assert m.moments == 7_615_616_512
-  assert m.copy == 7_615_616_512 * 2 / 8
-  assert m.reference == 0
-  assert m.cache == (8 * (1024 + 2048) + 1024) * 57_344  # and a prompt
+  assert m.always["masters"] == m.update["gradients"] == 7_615_616_512 * 4 / 8
+  assert m.always["moments"] == 7_615_616_512
+  assert m.sampling["copy"] == 7_615_616_512 * 2 / 8
+  assert m.always["reference"] == 0
+  # And a prompt.
+  assert m.sampling["cache"] == (8 * (1024 + 2048) + 1024) * 57_344
   # Eight arrays for a draw; float32 scores and softmax of 28 heads.
-  assert m.sample_logits == 8 * (8 * 152_064 * 4 + 8 * 28 * 3072)
-  sampling = m.masters + m.moments + m.copy + m.cache + m.sample_logits
-  assert m.total >= sampling and m.fits == (m.total <= 0.75 * 80e9)
+  assert m.sampling["logits"] == 8 * (8 * 152_064 * 4 + 8 * 28 * 3072)
+  sampling = sum((m.always | m.sampling).values())
+  assert m.total >= sampling > 0 and m.fits == (m.total <= 0.75 * 80e9)
 
 
 def seven_b(mesh=(1, 8, 1), slots=8, whole=False, name="8xh100", **more):
@@ -33,18 +34,19 @@ def seven_b(mesh=(1, 8, 1), slots=8, whole=False, name="8xh100", **more):
 def test_what_makes_memory_larger_or_smaller():
   plain = seven_b()
   remat = seven_b(remat=True)
-  assert remat.activations < plain.activations / 10
-  assert seven_b(slots=17).cache - plain.cache == (
+  assert remat.update["activations"] < plain.update["activations"] / 10
+  assert seven_b(slots=17).sampling["cache"] - plain.sampling["cache"] == (
       9 * 5120 + 2 * 1024) * 57_344  # 3 prompts are prefilled, not one
-  assert seven_b((8, 1, 1)).masters == 8 * plain.masters
+  assert seven_b((8, 1, 1)).always["masters"] == 8 * plain.always["masters"]
   # Four key heads on eight chips: each is held twice.
-  assert seven_b((1, 1, 8)).cache == plain.cache / 4
-  assert seven_b(recipe=dict(kl=True)).reference == plain.masters
-  lora = seven_b(lora_rank=16)
-  assert lora.copy == 2 * plain.copy
+  assert seven_b((1, 1, 8)).sampling["cache"] == plain.sampling["cache"] / 4
+  kl = seven_b(recipe=dict(kl=True))
+  assert kl.always["reference"] == plain.always["masters"]
+  lora, copy = seven_b(lora_rank=16), plain.sampling["copy"]
+  assert lora.sampling["copy"] == 2 * copy
   # Base weights, and float32 gradients of whole matrices.
-  assert lora.update_copy == plain.update_copy + 3 * plain.copy
-  assert lora.moments < plain.moments / 100
+  assert lora.update["copy"] == plain.update["copy"] + 3 * copy
+  assert lora.always["moments"] < plain.always["moments"] / 100
   one = seven_b((1, 1, 1), slots=1, name="h100")
   assert one.total > 16 * 7.6e9 > 80e9 and not one.fits
 
@@ -52,10 +54,10 @@ def test_what_makes_memory_larger_or_smaller():
 def test_a_padded_workload_is_priced_by_the_programs():
   padded = dict(padded=True, remat=True, slots=1)
   small, large = (seven_b(whole=whole, **padded) for whole in (False, True))
-  assert large.copy == 8 * small.copy
-  assert small.update_copy == large.update_copy < large.copy
-  kept = seven_b(slots=1, padded=True)
-  assert kept.activations > 5 * small.activations  # all layers, with scores
+  assert large.sampling["copy"] == 8 * small.sampling["copy"]
+  assert small.update["copy"] == large.update["copy"] < large.sampling["copy"]
+  kept = seven_b(slots=1, padded=True)  # all layers, with scores
+  assert kept.update["activations"] > 5 * small.update["activations"]
 
 
 def test_an_own_critic_needs_memory():
@@ -64,10 +66,10 @@ def test_an_own_critic_needs_memory():
 
   # 50 parameters and a value vector of 2, with two moments each; no head.
   assert size(critic="own").total - size().total == pytest.approx(12 * 52)
-  assert size(dataclasses.replace(TOY, tied=False), critic="own").critic == (
-      12 * 52)
+  untied = size(dataclasses.replace(TOY, tied=False), critic="own")
+  assert untied.always["critic"] == 12 * 52
   assert size(critic="shared").total == size().total
-  assert size(ref_logp=True).reference == 4 * 50
+  assert size(ref_logp=True).always["reference"] == 4 * 50
   assert "critic" in size(critic="own").text and "critic" not in size().text
 
 
