@@ -70,7 +70,7 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
     correct_D: right answers of each problem.
     samples: answers of each problem.
     division: the bounds of n, and how far a run trusts the counts; any rule.
-    seconds: groups, mean n -> seconds of a step; None: not priced.
+    seconds: of a step, whatever the rule; None: not priced.
   """
   D, rng, B = len(correct_D), np.random.default_rng(0), Bp * n
   known = evidence(range(D), correct_D, samples, division)
@@ -89,12 +89,11 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
     variance = moments(p, 1, i=1, j=1)[0]
     for name, rule in RULES.items():
       n_P = rule(known.posterior(step, uniform_P), B, bounds)
-      i = np.flatnonzero(n_P)
-      n_i, K = n_P[i], len(i)
+      # All above 0: before a silent visit no rule skips a problem.
       out[name].append(Effect(
-          K, signal[n_i, i].sum(), hit[n_i, i].sum(),
-          B / K**2 * (variance[i] / n_i).sum(), slowest[n_i].mean(),
-          math.nan if seconds is None else float(seconds(K, B / K))))
+          Bp, signal[n_P, np.arange(Bp)].sum(), hit[n_P, np.arange(Bp)].sum(),
+          n / Bp * (variance / n_P).sum(), slowest[n_P].mean(),
+          math.nan if seconds is None else seconds))
   return {name: Effect(*np.mean(rows, axis=0)) for name, rows in out.items()}
 
 

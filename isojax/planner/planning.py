@@ -217,10 +217,10 @@ def advised(task: Task):
   if ask.cells.rule:
     division = effects.division(ask.config, ask.cells.rule, a.n)
     rule = division.rule, division.n_low, division.n_high
-    step = lambda Bp, n: price.step(Bp, n).seconds
     lead += (effects.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
-        division=division, seconds=price and step),)
+        division=division,
+        seconds=price and price.step(a.Bp, a.n).seconds),)
   # PODS's rule, unless the config names another.
   given = ask.config is not None and ask.config.recipe.loss.selection != "all"
   selection = None if a.m is None or given else "max_variance"

@@ -57,12 +57,6 @@ def test_a_rule_divides_by_what_a_run_knows_at_its_first_step():
       (1 - alike(a, b) - alike(b, a)).sum())
 
 
-def test_seconds_are_those_of_the_groups_that_are_sampled():
-  found = effects.effects(MIXED, 16, Bp=64, n=8, division=DIVISION,
-                        seconds=lambda K, n: K * n)
-  assert {e.seconds for e in found.values()} == {512.0}  # of B rollouts
-
-
 def test_a_uniform_stratum_is_said_to_be_one():
   text = effects.compared(EVEN, 16, Bp=32, n=16, division=DIVISION)
   assert text.endswith("than uniform at n = 16") and "too uniform" in text
