@@ -3,9 +3,12 @@
 import fcntl
 import functools
 import importlib
+import json
 import os
 import pathlib
 import typing
+
+from ml_collections import config_dict
 
 from isojax import components, experiment, state, training
 from isojax.ledger import records
@@ -82,9 +85,17 @@ class Trained(typing.NamedTuple):
   records: list[dict]
 
 
+@functools.cache
+def _prepared(text: str) -> components.Setup:
+  return components.prepare(config_dict.ConfigDict(json.loads(text)))
+
+
 def train(config, folder) -> Trained:
-  """Trains in this process, as isojax.main does."""
-  setup = components.prepare(config)
+  """Trains in this process, as isojax.main does.
+
+  Runs of one config share what the sampler has compiled.
+  """
+  setup = _prepared(config.to_json())
   with state.claimed(setup, config.to_dict(), str(folder), run_id=None,
                      evaluate=False) as setup:
     end = training.train(setup, str(folder))
