@@ -222,30 +222,23 @@ def _not_logged_twice(record) -> bool:
 logging.get_absl_logger().addFilter(_not_logged_twice)
 
 
-def _leaves(tree) -> dict:
-  """(shape, dtype) of each leaf by name; empty containers have none."""
+def _leaves(tree) -> dict[str, str]:
+  """dtype[shape] of each leaf by name; empty containers have none."""
   return {jax.tree_util.keystr(path, simple=True, separator="."):
-          (tuple(x.shape), jnp.dtype(x.dtype).name)
+          f"{jnp.dtype(x.dtype).name}{list(x.shape)}"
           for path, x in jax.tree.leaves_with_path(tree)}
 
 
 def _check_fits(folder: str, found: dict, wanted: dict) -> None:
   """Raises InputError for another model or optimizer; orbax would cast."""
-  differ = sorted(name for name in found.keys() | wanted.keys()
-                  if name not in found or name not in wanted
-                  or found[name] != wanted[name])
-  if not differ:
-    return
-  name = differ[0]
-  def say(leaves):
-    return (f"{leaves[name][1]}{list(leaves[name][0])}" if name in leaves
-            else "absent")
-
-  raise InputError(
-      f"{folder}: saved with another model or optimizer: {name} is "
-      f"{say(found)} in the checkpoint, {say(wanted)} in this run "
-      f"({len(differ)} leaves differ); nothing was changed: give the model of "
-      "that run, or choose another --workdir")
+  if differ := sorted({name for name, _ in found.items() ^ wanted.items()}):
+    here, there = (leaves[differ[0]] if differ[0] in leaves else "absent"
+                   for leaves in (wanted, found))
+    raise InputError(
+        f"{folder}: saved with another model or optimizer: {differ[0]} is "
+        f"{there} in the checkpoint, {here} in this run ({len(differ)} leaves "
+        "differ); nothing was changed: give the model of that run, or choose "
+        "another --workdir")
 
 
 def _read(store: str, step: int, wanted: TrainState, run_id: str,

@@ -82,12 +82,9 @@ def read_config(folder: str) -> Stored:
                      "the folder of a run") from error
   except InputError:
     raise
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({reason(error)}); expected a "
-                     "file") from error
-  except (ValueError, TypeError, RecursionError) as error:
-    raise InputError(f"{path}: damaged ({error}); restore it or choose another "
-                     "--workdir") from error
+  except (OSError, ValueError, TypeError, RecursionError) as error:
+    raise InputError(f"{path}: damaged ({reason(error)}); restore it or choose "
+                     "another --workdir") from error
 
 
 def held(folder: str) -> bool:
