@@ -114,7 +114,7 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
                      + ": check the file")
   if file.kind == "isojax":
     _from_training(file, rows, curves)
-    if records.CHAIN in file.names and (damage := records.sound(path)[1]):
+    if "kind" in file.names and (damage := records.sound(path)[1]):
       file.notes.append(f"{damage}; its values are used as they are: restore "
                         "the file if you did not change it")
     return rows, file.notes

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import pathlib
+import re
 import shutil
 
 import hypothesis
@@ -169,7 +170,7 @@ def test_our_records_pass_as_they_are():
   assert [row.fields for row in rows] == [
       line for line in written if line["kind"] == "eval"]
   assert [row.where.rsplit(":", 1)[1] for row in rows] == ["1", "4", "6"]
-  assert notes == []
+  assert len(notes) == 1 and ":1: " in notes[0]  # no line has a checksum
 
 
 def test_names_that_anybody_writes_are_of_no_trainer():
@@ -747,7 +748,9 @@ def test_records_that_were_changed_are_told(write, tmp_path):
   whole = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
   for content, line in ((whole[:2] + whole[3:], 3),  # one is lost
                         ([*whole[:3], whole[3].replace(
-                            '"step": 2', '"step": 7'), *whole[4:]], 4)):
+                            '"step": 2', '"step": 7'), *whole[4:]], 4),
+                        ([re.sub(', "chain": .*}', "}", line)
+                          for line in whole], 1)):
     assert content != whole
     rows, notes = rows_of(write("".join(content), "changed.jsonl"))
     assert len(rows) == 3
@@ -779,8 +782,7 @@ def test_training_rewards_of_our_records_are_of_the_policy_before(write):
       (0, 0, 0, 0, 0, .25, 8, 64), (1, 32, 640, 1.5, .0625, .5, 8, 64),
       (2, 128, 2560, 3., .125, .75, 16, 64)]
   assert {row.fields["eval_set"] for row in rows} == {"training reward"}
-  (note,) = notes
-  assert "training reward" in note
+  assert "training reward" in notes[0]
   rows, _ = rows_of(path, columns={"avg": "shaped_reward"})
   assert curve(rows, "rollouts", "avg") == [(0, .125), (32, .375), (128, .625)]
 
