@@ -164,7 +164,8 @@ def scalerl_fields(study: Study, *, min_C: float,
   """
   rows, runs, without = [], {}, collections.defaultdict(list)
   for run in study.runs:
-    points = scalerl.Points(run.C_E, run.reward_E, _R0(run), min_C)
+    points = scalerl.Points(run.C_E, run.reward_E, _R0(run), min_C,
+                            measured=run.C_E[0] == 0)
     end = float(run.C_E[-1])
     try:
       fit = scalerl.fit(points)

@@ -1,10 +1,11 @@
 """fit.json: what it contains, and that the planner reads it."""
 
+import dataclasses
 import json
 
 import pytest
 
-from isojax.frontier import analysis, fit_json
+from isojax.frontier import analysis, fit_json, scalerl
 from isojax.planner import fit_file
 from tests.frontier import studies, synthetic
 
@@ -44,6 +45,18 @@ def test_the_document_has_the_real_interval_and_the_margin():
   low, high = row["A_interval"]
   assert low <= row["A"] <= high and row["A_margin"] == 0.02
   assert high - low != pytest.approx(0.04, abs=1e-6)
+
+
+def test_a_first_reward_after_training_began_is_no_measured_R0():
+  """The interval of A then allows any R0 up to it, so it is wider."""
+  study = short_run(20)
+  begun = dataclasses.replace(study, runs=tuple(
+      run.at(slice(3, None)) for run in study.runs))
+  (row,), _ = fit_json.scalerl_fields(begun, min_C=0.0, notes=[])
+  run, = begun.runs
+  points = scalerl.Points(run.C_E, run.reward_E, run.reward_E[0])
+  low, high = scalerl.A_interval(points, scalerl.fit(points))
+  assert row["A_interval"][1] - row["A_interval"][0] > high - low
 
 
 def test_the_best_n_of_each_C_has_an_interval():
