@@ -35,6 +35,9 @@ class Row:
 
 MOST_LR = 10.0  # of a row; no optimizer here learns with more
 FIELDS = ("id", "overrides", "C", "lr", "expected")
+# Whose options planner.export writes.
+TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
+            "slime", "trl", "tunix", "verl")
 
 
 def overrides(row: Row) -> dict:

@@ -5,14 +5,14 @@ import shlex
 
 import numpy as np
 
-from isojax import laws
+from isojax import laws, plan_file
 from isojax.allocation import B_MAX, FEWEST_M
 from isojax.frontier import verdict
 from isojax.frontier.study import Study
 from isojax.frontier.verdict import Fit
 
-EXPORT = (" Add --export=nemo-rl or trl or verl to print the options of your "
-          "trainer.")
+EXPORT = (f" Add --export=NAME to print the options of your trainer: "
+          f"{', '.join(plan_file.TRAINERS)}.")
 
 
 def next_plan(fit: Fit, *, path: str) -> dict:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from isojax.frontier import analysis, next_sweep
+from isojax.planner import export
 from tests.frontier import studies, synthetic
 
 
@@ -98,4 +99,5 @@ def test_foreign_logs_get_their_trainers_options_and_no_CONFIG(identified):
         dataclasses.replace(fit, identified=identified), path="f")
     said = found["text"] + found["command"]
     assert ("--export=" in said) == (not ours)
+    assert all(name in said for name in export.TRAINERS) == (not ours)
     assert ("CONFIG" in said) == (ours and not identified)
