@@ -51,9 +51,9 @@ def overrides(row: Row) -> dict:
   return out
 
 
-def row_id(row: dict) -> str:
-  """12 hex digits that depend on all fields of a row but its id."""
-  text = json.dumps({name: value for name, value in row.items()
+def content_id(document: dict) -> str:
+  """12 hex digits that depend on all of a row or fit.json but its id."""
+  text = json.dumps({name: value for name, value in document.items()
                      if name != "id"}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -61,7 +61,7 @@ def row_id(row: dict) -> str:
 def line(overrides: dict, *, C: int, lr: float, expected: dict | None) -> str:
   """A line of plan.jsonl."""
   row = {"overrides": overrides, "C": C, "lr": lr, "expected": expected}
-  return json.dumps({"id": row_id(row), **row}) + "\n"
+  return json.dumps({"id": content_id(row), **row}) + "\n"
 
 
 def text(rows: list[Row]) -> str:
@@ -103,7 +103,7 @@ def read_row(lines: list[str], index: int, *, path: str) -> dict:
   except ValueError as error:
     raise InputError(f"{where}: not a row of a plan ({error}); make it with "
                      "python -m launch.plan") from error
-  this = row_id(row)
+  this = content_id(row)
   if row["id"] != this:
     raise InputError(
         f"{where}: its id {row['id']!r} is of another row, was it edited? "

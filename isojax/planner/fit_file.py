@@ -7,7 +7,7 @@ import reprlib
 
 import numpy as np
 
-from isojax import laws
+from isojax import laws, plan_file
 from isojax.errors import InputError
 from isojax.laws import FixedBatch, Sigmoid
 
@@ -191,7 +191,8 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
   """The law and the curves in a parsed fit.json.
 
   Raises:
-    InputError: another kind or version of file; names the key.
+    InputError: another kind or version of file, or an id that does not belong
+      to the content; names the key.
   """
   r = _Reader(fit, path)
   if r.get(COUNT, "version") != laws.FIT_VERSION:
@@ -206,7 +207,7 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
     law, draws, C_seen = _law(r)
     if isinstance(law, FixedBatch) != (unit == "updates"):
       r.refuse(f"study.axis = {unit!r}, which does not go with law.kind")
-  return Fitted(
+  fitted = Fitted(
       law=law, draws=draws, unit=unit, C_seen=C_seen,
       curves=tuple(map(_curve, r.inside("curves"))),
       metric=r.get(TEXT, "study", "metric"),
@@ -223,3 +224,6 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
               run.get(SHARE, "seed"), run.get([NUMBER], "C", least=1)[-1])
           for run in r.inside("study", "runs")) if "runs" in fit["study"]
       else ())
+  if "id" in fit and fit["id"] != plan_file.content_id(fit):  # not in documents
+    r.refuse("its id is of another content, was it edited?")  # of other tools
+  return fitted

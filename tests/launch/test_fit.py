@@ -59,6 +59,12 @@ def test_from_foreign_logs_to_advice(tmp_path):
   assert row["overrides"]["alloc"]["n"] in (16, 32, 64)  # the truth is 28
   assert row["C"] <= 1_000_000 and "your own fit" in out
   assert "predicted reward" in out
+  fit = json.loads((tmp_path / "out/fit.json").read_text())
+  fit["law"]["log10_C0"] += 0.01
+  (tmp_path / "edited.json").write_text(json.dumps(fit))
+  code, out, err = launch("launch.plan", "--rollouts=1e6", "--law=edited.json",
+                          cwd=tmp_path)
+  assert code == 2 and "edited.json" in err and "its id is of another" in err
 
 
 def test_fields_come_from_the_names_of_the_files(tmp_path):

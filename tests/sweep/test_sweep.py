@@ -60,7 +60,7 @@ def test_bad_rows_are_named_and_the_others_stay(tmp_path):
   for overrides in ({"alloc": {"p": 3}}, {"seed": "x"},
                     {"alloc": {"Bp": 8, "n": 4, "C": 1}}):
     row["overrides"] = overrides
-    bad.append(json.dumps(row | {"id": plan_file.row_id(row)}))
+    bad.append(json.dumps(row | {"id": plan_file.content_id(row)}))
   bad.append(json.dumps(row | {"id": "0123456789ab"}))
   runs, wrong = runs_of(
       tmp_path, "\n".join([*bad, '{"torn', good.strip(), good]))
