@@ -293,6 +293,18 @@ RULES = (
          "run longer, or raise {o.Bp}, before you judge it",
          "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
 )
+# A rule -> what it checks, for people.
+CHECKS = {
+    "signal": "steps without a signal", "cut": "answers cut off",
+    "collapse": "collapse", "entropy": "entropy collapse",
+    "blow_up": "entropy explosion", "overfit": "overfitting",
+    "gradient": "zero or infinite gradients", "advantage": "zero advantages",
+    "scale": "scale of the reward", "kl": "KL from the reference",
+    "mismatch": "sampler against trainer", "past_best": "falling evaluations",
+    "groups": "groups without a signal", "minibatch": "size of the minibatch",
+    "divide": "groups torn by the batch", "stragglers": "stragglers",
+    "schedule": "end of the learning rate", "epochs": "rollouts per problem",
+    "flat": "a reward that does not rise", "few": "too few steps"}
 # A rule -> those that are part of its message, in this order.
 HIDES = {"collapse": ("signal", "past_best", "flat"),
          "signal": ("cut", "entropy", "groups", "flat", "few"),

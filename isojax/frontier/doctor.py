@@ -24,8 +24,17 @@ from isojax.symptoms import column, EARLY, History
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
+# What only matters if the advantages are of rewards.
+REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
+           "all_right", "zero_std"}
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
+
+
+def from_teacher(train: tuple[dict, ...]) -> bool:
+  """Whether a run learns from a teacher alone: all its rewards are equal."""
+  return bool(column(train, "teacher_kl")) and len(
+      set(column(train, "reward"))) <= 1
 
 
 def prepared(line: dict) -> dict:
@@ -72,7 +81,11 @@ def history(log: Series, eval_set: str | None = None) -> History:
     log: of the run.
     eval_set: the set of its evaluations; None: the one with the most.
   """
-  train = tuple(prepared(line) for line in log.train)
+  train = log.train
+  if from_teacher(train):
+    train = [{name: value for name, value in line.items()
+              if name not in REWARDS} for line in train]
+  train = tuple(prepared(line) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
   known = train[-1] if train else {}
@@ -136,6 +149,9 @@ class Report:
                 else f", {compact(sum(run.spent))} rollouts")
     lines = [f"{log.path}: {log.trainer}, {many(len(run.train), 'step')}"
              + "".join(f", {text}" for text in known) + rollouts]
+    if from_teacher(log.train):
+      lines.append("it learns from a teacher: no advantage is of rewards, so "
+                   "no check of rewards is made")
     if reward := column(run.train, "reward"):
       end = reward[-max(1, len(reward) // 4):]
       lines.append(
@@ -161,7 +177,7 @@ class Report:
   @property
   def unchecked(self) -> str:
     """The checks that the log has no fields for."""
-    lacks = diagnosis.unchecked(self.run)
+    lacks = [diagnosis.CHECKS[name] for name in diagnosis.unchecked(self.run)]
     return "not checked, as the log lacks fields: " + ", ".join(
         lacks) if lacks else ""
 

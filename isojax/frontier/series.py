@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import math
 import pathlib
 
 from isojax.errors import InputError
@@ -13,12 +14,13 @@ from isojax.frontier.constants import (
   options_of,
 )
 from isojax.frontier.fields import Reading, typed
-from isojax.frontier.formats.base import KNOWN, METRICS
+from isojax.frontier.formats.base import KNOWN, METRICS, ROLLOUTS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import curves_of, set_of
 from isojax.frontier.spent import Spent, step_of
 
+SHARES = 12  # of groups, between 0 and 1, that tell their size
 
 @dataclasses.dataclass(frozen=True)
 class Series:
@@ -77,6 +79,13 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   names |= {field: name for field, name in file.places()
             if name in file.names and field not in METRICS}
   train = _train(file, lines, names, fields, options)
+  if "n" not in fields.keys() | names.keys() and (
+      n := _group_size(train, spent.counts[known])):
+    fields["n"] = n
+    spent.complete(fields)
+    file.notes.append(f"{path}: n = {n} and Bp = {fields['Bp']} are from the "
+                      "rollouts and the shares of groups of each step.")
+    train = [fields | line for line in train]
   for line in train:
     if {"Bp", "n"} <= line.keys():
       line["rollouts"] = spent.after(known, line, options)
@@ -84,6 +93,27 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
                 _evals(file, lines, fields, options, spent), names,
                 beside | options,
                 file.form.settings, tuple(file.notes))
+
+
+def _group_size(train: list[dict], counts: dict) -> int | None:
+  """The largest n at which the shares of groups are whole numbers of groups.
+
+  With few shares between 0 and 1, a multiple of n may fit by chance: None.
+
+  Args:
+    train: steps with all_wrong and all_right.
+    counts: step -> the rollouts of the step, by their unit.
+  """
+  steps = [(round(counts[line["step"]][ROLLOUTS]), line[name])
+           for line in train for name in ("all_wrong", "all_right")
+           if ROLLOUTS in counts.get(line["step"], {})
+           and 0 < line.get(name, 0) < 1]
+  if len(steps) < SHARES:
+    return None
+  size = math.gcd(*(rollouts for rollouts, _ in steps))
+  return next((n for n in range(size, 1, -1) if size % n == 0 and all(
+      abs(share * rollouts / n - round(share * rollouts / n)) < 1e-3
+      for rollouts, share in steps)), None)
 
 
 def _estimator(path: str) -> dict:

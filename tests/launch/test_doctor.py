@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import isojax
+from isojax import diagnosis
 from isojax.errors import InputError
 from isojax.frontier import doctor
 from isojax.frontier.series import Series
@@ -312,6 +313,43 @@ def test_the_real_log_that_collapsed(tmp_path):
   assert [ax.get_title(loc="left") for ax in axes] == [
       "training reward", "entropy, nats a token", "response length, tokens",
       "evaluation"]
+
+
+def tinker(path, steps):
+  path.write_text("".join(json.dumps(
+      {"step": i, "env/all/total_episodes": 400} | {
+          f"env/all/{name}": value for name, value in step.items()} | more)
+      + "\n" for i, (step, more) in enumerate(steps)))
+  return path
+
+
+def test_n_follows_from_the_groups_of_each_step(tmp_path):
+  report = isojax.doctor(real("tinker_arithmetic_metrics.jsonl", tmp_path))
+  assert (report.run.n, report.run.Bp) == (4, 100)
+  assert "40k rollouts" in report.facts[0]
+  assert any("n = 4 and Bp = 100 are from" in note for note in report.notes)
+  few = tinker(tmp_path / "few.jsonl", [
+      ({"correct": .5, "by_group/frac_all_good": .5,
+        "by_group/frac_all_bad": 0.0}, {})] * 5)
+  assert isojax.doctor(few).run.n is None
+
+
+def test_a_run_that_learns_from_a_teacher_is_not_judged_by_rewards(tmp_path):
+  """The on-policy distillation of tinker-cookbook: every reward is 0."""
+  silent = {"reward/total": 0.0, "by_group/frac_all_good": 0.0,
+            "by_group/frac_all_bad": 1.0}
+  report = isojax.doctor(tinker(tmp_path / "metrics.jsonl", [
+      (silent, {"teacher_kl": .5 / (i + 1)}) for i in range(30)]))
+  assert report.findings == [] and "learns from a teacher" in report.facts[1]
+  assert "without a training reward" in report.verdict
+  report = isojax.doctor(tinker(tmp_path / "silent.jsonl", [(silent, {})] * 30))
+  assert [f.name for f in report.serious] == ["signal"]
+
+
+def test_the_checks_that_a_log_does_not_allow_are_named_in_words(tmp_path):
+  report = isojax.doctor(real("tinker_arithmetic_metrics.jsonl", tmp_path))
+  assert "answers cut off" in report.unchecked and "_" not in report.unchecked
+  assert diagnosis.CHECKS.keys() == {rule.name for rule in diagnosis.RULES}
 
 
 def test_the_command_answers_without_jax():

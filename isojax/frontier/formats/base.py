@@ -27,7 +27,8 @@ class Format:
   # the preferred one first; `train/` may precede a name. Besides those of
   # isojax.ledger.records: reward_std, reward_max, reward_min, zero_std (share
   # of groups of equal rewards), zero_std_count (their sum over names),
-  # response_length_max, mismatch_kl (of sampler and trainer), loss, seconds.
+  # response_length_max, mismatch_kl (of sampler and trainer), teacher_kl
+  # (of distillation), loss, seconds.
   fields: dict[str, str] = dataclasses.field(default_factory=dict)
   names: tuple[tuple[str, str], ...] = ()  # (field, its name), constant ones
   set_key: str | None = None  # pattern of a name that contains the eval_set

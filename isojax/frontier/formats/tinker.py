@@ -38,6 +38,7 @@ FORMAT = base.Format(
         "all_wrong": "env/all/by_group/frac_all_bad",
         "all_right": "env/all/by_group/frac_all_good",
         "entropy": "optim/entropy", "kl": "kl_policy_base",
+        "teacher_kl": "teacher_kl",
         "mismatch_kl": "optim/kl_sample_train_v1", "lr": "optim/lr",
         "response_length": "env/all/ac_tokens_per_turn",
         "seconds": "time/total", "seconds_sample": "time/sampling",
