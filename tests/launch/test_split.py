@@ -7,8 +7,6 @@ import os
 import pathlib
 import shlex
 import shutil
-import subprocess
-import sys
 
 import hypothesis
 from hypothesis import strategies as st
@@ -340,9 +338,7 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
   """Two shards write what one process writes."""
   for name in ("one", "two"):
     (tmp_path / name).mkdir()
-  done = subprocess.run(  # from nothing, as a user's
-      [sys.executable, "-m", "launch.split", local_set,
-       f"--config.out={tmp_path}/one/s"], capture_output=True, text=True)
+  done = run(local_set, f"--config.out={tmp_path}/one/s")
   assert done.returncode == 0, done.stderr
   assert "1 of 100 prompts are longer than sampler.max_prompt_tokens=15" in (
       done.stdout)
@@ -352,9 +348,7 @@ def test_from_a_file_to_strata(local_set, tmp_path, capsys):
   for shard in (1, 0):
     split_lib.split(config, shard=shard, shards=2, command="")
     assert ("are left to the others" in capsys.readouterr().out) == (shard == 1)
-  one, two = ({path.stem: path.read_text().splitlines()[1:]
-               for path in (tmp_path / name).glob("s-*.jsonl")
-               if "counts" not in path.stem} for name in ("one", "two"))
+  one, two = (strata_of(tmp_path / name) for name in ("one", "two"))
   assert one == two and set(one) == {"s-easy", "s-hard", "s-extreme", "s-half"}
   header = strata_lib.read(f"{tmp_path}/one/s-half.jsonl").header
   assert (header["n"], header["model"]) == (16, TINY)

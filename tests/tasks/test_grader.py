@@ -77,10 +77,10 @@ def test_problem_major_and_formats_apart_from_rewards():
 
 
 def test_one_and_two_workers_agree():
-  pairs = [(gold, answer) for gold, answer, _ in VERDICTS if gold]
+  some = [row for row in VERDICTS if row[0]][::4]  # test_math.py has all
   problems = [Problem(i, "How many percent?", gold)
-              for i, (gold, _) in enumerate(pairs)]
-  answers = [answer for _, answer in pairs]
+              for i, (gold, *_) in enumerate(some)]
+  answers = [answer for _, answer, _ in some]
   graded = []
   for workers in (1, 2):
     with grader.opened(config(answer="whole", workers=workers, seconds=60.0),
@@ -89,21 +89,21 @@ def test_one_and_two_workers_agree():
   one, two = graded
   assert not one.lost and not two.lost
   assert one.correct_B.tolist() == two.correct_B.tolist() == [
-      float(want) for gold, _, want in VERDICTS if gold]
+      float(want) for *_, want in some]
   assert one.vote_B == two.vote_B
 
 
 def test_a_hanging_answer_is_wrong_and_its_worker_replaced():
   problems = [Problem(8, "", "7"), Problem(9, "", "7")]
   before = children()
-  with grader.opened(config(workers=1, seconds=2.0), {}) as grade:
+  with grader.opened(config(workers=1, seconds=1.0), {}) as grade:
     first = children() - before
     graded = grade(problems, [HANGS, HANGS, r"\boxed{7}", r"\boxed{6}"])
     assert graded.correct_B.tolist() == [0, 0, 1, 0]
     assert graded.formatted_B.tolist() == [1, 1, 1, 1]
     assert graded.vote_B == ["", "", "7", "6"]
     (told,) = graded.lost  # once: the two answers are one
-    assert told.startswith("problem 8: took longer than 2.0 s: '((10^")
+    assert told.startswith("problem 8: took longer than 1.0 s: '((10^")
     assert graded.judged_B.all()  # it is the answer's own doing
     assert not children() & first
   assert children() == before  # no zombies
@@ -146,11 +146,11 @@ ORPHANS = r"""
 import os, pathlib, signal, sys, threading
 from isojax.tasks import grader
 from isojax.tasks.problem import Problem
-cfg = grader.GraderConfig("math", "whole", 2, 3.0, 300.0)
+cfg = grader.GraderConfig("math", "whole", 2, 0.5, 300.0)
 with grader.opened(cfg, {}) as grade:
   print(*(pid for task in pathlib.Path("/proc/self/task").glob("*/children")
           for pid in task.read_text().split()), flush=True)
-  threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+  threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
   grade([Problem(0, "", "7")], ["((10^{9999})^{9999})^{9999}"])
 """
 
@@ -180,14 +180,6 @@ def test_worker_protocol():
   assert right == '{"correct": true, "vote": "7"}'
   assert lost.startswith(
       '{"correct": false, "vote": "", "failed": "AttributeError')
-
-
-def test_worker_is_without_jax():
-  code = ("import sys, isojax.tasks.grader_process; "
-          "print(*{'jax', 'flax', 'numpy', 'sympy'} & sys.modules.keys())")
-  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True,
-                        capture_output=True, check=True)
-  assert done.stdout.strip() == ""
 
 
 def test_a_missing_library_is_named_before_a_run(tmp_path, monkeypatch):

@@ -55,22 +55,18 @@ def test_a_function_grades_answers(tmp_path):
   assert "r.py: score returned 1.125; expected a number in [0, 1]" in lost
 
 
-@pytest.mark.parametrize("value, want", [
-    ("True", 1.0), ("False", 0.0), ("1", 1.0), ("0.3", 0.3),
-    ("__import__('fractions').Fraction(1, 4)", 0.25)])
-def test_what_a_function_may_return(value, want):
-  source = {"reward": {"path": "r.py", "function": "f",
-                       "text": f"f = lambda q, a, p: {value}"}}
-  assert python_reward.judge(PROBLEM, " x ", source) == (want, "x")
+def test_what_a_function_may_return():
+  def judge(value):
+    return python_reward.judge(PROBLEM, " x ", {"reward": {
+        "path": "r.py", "function": "f", "text": f"f = lambda *_: {value}"}})
 
-
-@pytest.mark.parametrize("value", [
-    "None", "float('nan')", "-0.1", "2", "'1'", "[1.0]", "1j"])
-def test_what_a_function_may_not_return(value):
-  source = {"reward": {"path": "r.py", "function": "f",
-                       "text": f"f = lambda q, a, p: {value}"}}
-  with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
-    python_reward.judge(PROBLEM, "x", source)
+  for value, want in (
+      ("True", 1.0), ("False", 0.0), ("1", 1.0), ("0.3", 0.3),
+      ("__import__('fractions').Fraction(1, 4)", 0.25)):
+    assert judge(value) == (want, "x")
+  for value in ("None", "float('nan')", "-0.1", "2", "'1'", "[1.0]", "1j"):
+    with pytest.raises(InputError, match=r"r.py: f returned .* in \[0, 1\]"):
+      judge(value)
 
 
 FAILS = """
@@ -128,21 +124,22 @@ def test_what_a_reward_starts_ends_with_the_run(tmp_path, killed):
 
 
 def test_rollouts_without_a_verdict_are_left_out_and_charged(tmp_path):
-  """About a third of the answers kill the reward's process."""
+  """About an eighth of the answers kill the reward's process, which is slow."""
   path = tmp_path / "r.py"
   path.write_text("""
 import os, zlib
 
 def score(question, answer, problem):
-  code = zlib.crc32(answer.encode()) % 3 if answer != problem["answer"] else 1
-  return os._exit(7) if code == 0 and answer != "?" else max(code - 1, 0)
+  code = zlib.crc32(answer.encode()) % 8 if answer != problem["answer"] else 1
+  return os._exit(7) if code == 0 and answer != "?" else code % 2
 """)
   config = short_runs.config("in_flight")
-  config.alloc.C = 72
+  config.alloc.C = 48
+  config.task.stratum = few.hard(200, 4)
   config.task.grader.update(name="python", file=f"{path}:score", workers=1)
   train = [r for r in short_runs.train(config, tmp_path / "run").records
            if r["kind"] == "train"]
-  assert [r["rollouts"] for r in train] == [24, 48, 72]
+  assert [r["rollouts"] for r in train] == [24, 48]
   for r in train:
     assert 0 < r["lost"] < 24
     judged = 24 - r["lost"]
@@ -176,16 +173,6 @@ def test_mistakes_are_told_before_a_run(tmp_path, text, told):
     grader.probe(cfg, {"kind": "files"}, PROBLEM)
 
 
-def test_a_missing_file_is_told():
-  with pytest.raises(InputError, match="file=no/r.py:f: cannot be read"):
-    python_reward.read("no/r.py:f")
-
-
-def test_a_sound_function_passes_the_probe(tmp_path):
-  cfg = config(tmp_path / "r.py", GRADED)
-  assert grader.probe(cfg, {"kind": "files"}, PROBLEM) is None
-
-
 @pytest.mark.parametrize("fields, told", [
     ({"file": ""}, "file goes with name='python'"),
     ({"name": "countdown"}, "file goes with name='python'")])
@@ -194,9 +181,12 @@ def test_name_and_file_go_together(tmp_path, fields, told):
     config(tmp_path / "r.py", GRADED, **fields)
 
 
-@pytest.mark.parametrize("file", ["r.py", ":score", "r.py:", "r.py:a b"])
-def test_a_file_names_its_function(file):
-  with pytest.raises(InputError, match="expected FILE.py:FUNCTION"):
+@pytest.mark.parametrize("file, told", [
+    ("no/r.py:f", "file=no/r.py:f: cannot be read"), *(
+        (file, "expected FILE.py:FUNCTION")
+        for file in ("r.py", ":score", "r.py:", "r.py:a b"))])
+def test_a_file_is_there_and_names_its_function(file, told):
+  with pytest.raises(InputError, match=told):
     python_reward.read(file)
 
 
