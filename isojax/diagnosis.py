@@ -12,6 +12,7 @@ import bisect
 import collections
 import dataclasses
 import math
+import types
 import typing
 
 from isojax.symptoms import (
@@ -311,14 +312,7 @@ HIDES = {"collapse": ("signal", "past_best", "flat"),
          "overfit": ("past_best",)}
 
 
-class Options(dict):
-  """What one changes -> the option that a message names."""
-
-  def __getattr__(self, name: str) -> str:
-    return self[name]
-
-
-OURS = Options(WORDS | OPTIONS)
+OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 
 def rules_of(x) -> dict[str, Rule]:
@@ -328,11 +322,17 @@ def rules_of(x) -> dict[str, Rule]:
     if (isinstance(x, rule.about) and rule.name not in found
         and x.fields.issuperset(rule.needs.split()) and rule.condition(x)):
       found[rule.name] = rule
+  found = without_hidden(found)
+  if {"overfit", "collapse"} <= found.keys():  # overfitting is the cause
+    found["collapse"] = found["overfit"]
+  return found
+
+
+def without_hidden(found: dict) -> dict:
+  """Without the names that are part of another one's message."""
   for name, hidden in HIDES.items():
     if name in found:
       found = {key: found[key] for key in found if key not in hidden}
-  if {"overfit", "collapse"} <= found.keys():  # overfitting is the cause
-    found["collapse"] = found["overfit"]
   return found
 
 
@@ -355,7 +355,7 @@ class Watcher:
   def __call__(self, line: dict) -> list[str]:
     """The new warnings of a record."""
     kind = line["kind"]
-    x, found = self.judged(line)
+    x, found = self.check(line)
     new = dict.fromkeys(
         f"{rule.text}; {rule.advice}".format(x=x, o=OURS)
         for name, rule in found.items() if name not in self._on[kind])
@@ -370,7 +370,7 @@ class Watcher:
     """The names of the alarms that are on."""
     return sorted(self._on["train"] | self._on["eval"])
 
-  def judged(self, line: dict) -> tuple:
+  def check(self, line: dict) -> tuple:
     """Steps or Evaluation up to a record, or None, and the rules that hold."""
     x = (self._steps(line) if line["kind"] == "train"
          else self._evaluation(line))
@@ -428,15 +428,13 @@ def findings(run: History, options: dict) -> list[Finding]:
   for name, rule in rules_of(run).items():
     held.setdefault(name, (
         rule, run, dict.fromkeys(everything, rule.waste(run))))
-  for name, hidden in HIDES.items():
-    if name in held:
-      held = {key: held[key] for key in held if key not in hidden}
-  o = Options(WORDS | options)
+  held = without_hidden(held)
+  o = types.SimpleNamespace(**(WORDS | options))
   return sorted((_finding(run, *row, o) for row in held.values() if row[2]),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
-def _finding(run: History, rule: Rule, x, wasted: dict, o: Options) -> Finding:
+def _finding(run: History, rule: Rule, x, wasted: dict, o) -> Finding:
   """A rule that held, with its numbers.
 
   Args:
@@ -467,17 +465,17 @@ def _alarms(run: History):
            for i, line in enumerate(run.train)]
   lines += [(line["step"], math.inf, line | {"kind": "eval"})
             for line in run.evals if {"correct", "k"} <= line.keys()]
-  judged = False
+  checked = False
   for step, at, line in sorted(lines, key=lambda row: row[:2]):
-    x, found = watch.judged(line)
+    x, found = watch.check(line)
     if isinstance(x, Steps):
-      judged, about = True, range(at - len(x.lines) + 1, at + 1)
+      checked, about = True, range(at - len(x.lines) + 1, at + 1)
     elif x:
       about = range(bisect.bisect_right(steps, x.best["step"]),
                     bisect.bisect_right(steps, step))
     for rule in found.values():
       yield rule, x, about
-  if not judged and steps:  # too few steps for an alarm, not for a hint
+  if not checked and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)
     for rule in rules_of(x).values():
       yield rule, x, range(len(steps))

@@ -270,15 +270,15 @@ class History:
   def groups(self) -> str:
     """Where `silent` is from, and what other n would give."""
     known = self.binary and self.n and self.n > 1
-    told = ("measured" if "zero_std" in self.fields else
+    basis = ("measured" if "zero_std" in self.fields else
             "at least: computed from the pass rate and n as if all problems "
             "were equally hard" if known else
             "at least: whole steps without any signal")
     if not known:
-      return told
+      return basis
     p = min(max(self.mean_reward, 1e-9), 1 - 1e-9)
     spread = spread_of(self.n, p, self.silent)
-    return "; ".join([told, *(
+    return "; ".join([basis, *(
         f"{silent_share(m, p, spread):.0%} at n = {m}"
         for m in (self.n // 2, 2 * self.n) if m > 1)])
 

@@ -61,13 +61,13 @@ def read(patterns: list[str], how: Reading, *, flag: str
       paths.setdefault(os.path.realpath(path), path)
   for path in paths.values():
     try:
-      more, told = read_file(path, how)
+      more, file_notes = read_file(path, how)
     except InputError as error:
       refused.append(error)
       notes.append(f"left out: {error}")
       continue
     rows += more
-    notes += told
+    notes += file_notes
   if refused and not rows:
     raise refused[0]
   evaluated = [r for r in rows if r.fields.get("eval_set") != TRAINING]
@@ -392,7 +392,7 @@ def _caveats(file: LogFile, rows: list[Row], curves: list[Curve], fixed: dict,
   steps = sorted({row.fields["step"] for row in rows})
   gaps = [later - step for step, later in itertools.pairwise(steps)]
   verl = any(row.fields.keys() & {"best", "worst"} for row in rows)
-  return [note for told, note in (
+  return [note for holds, note in (
       (not curves[0].train and (verl if file.kind == "verl"
                                 else "avg" not in places), form.caveat),
       (len(runs) > 1 and fixed.keys() & {"Bp", "n", "seed"},
@@ -414,4 +414,4 @@ def _caveats(file: LogFile, rows: list[Row], curves: list[Curve], fixed: dict,
       (file.step in ("_step", "Step") and (
           file.kind == "table" or min(gaps, default=1) > 1),
        "step is W&B's _step, which counts log calls in some trainers; check "
-       "it, or give --columns=step=NAME.")) if told and note]
+       "it, or give --columns=step=NAME.")) if holds and note]
