@@ -80,7 +80,7 @@ def test_the_update_is_not_small(whole):
 
 
 @pytest.mark.parametrize("tokens, axes", [
-    (1, {}), (25, {}), (25, {"data": 2, "fsdp": 2})], ids=str)
+    (1, {}), (25, {"data": 2, "fsdp": 2})], ids=str)
 def test_microbatches_and_devices_change_nothing(params, whole, tokens, axes):
   """Microbatches of one row, and of two."""
   assert_same(step(params, cfg=limited(LOSS, tokens), **axes), whole)
@@ -368,7 +368,7 @@ def plain_logp_and_entropy(hidden, weight, tokens, cfg, temperature):
 
 
 @pytest.mark.parametrize("cfg, axes", [
-    (RICH, {}), (dataclasses.replace(RICH, V=24), {"tensor": 4}),
+    (dataclasses.replace(RICH, V=24), {"tensor": 4}),
     (TINY, {"data": 2, "fsdp": 2})], ids=str)
 def test_chunked_head_is_the_whole_one(cfg, axes, monkeypatch):
   """Value and gradients; 13 positions in chunks of 3, the last one padded."""
