@@ -205,16 +205,6 @@ def _tokenizer_config(meta: dict) -> dict:
   }
 
 
-def _files(meta: dict) -> dict[str, dict]:
-  """The content of each JSON file of the folder."""
-  ids = ("bos_token_id", "eos_token_id", "pad_token_id")
-  config = _config(meta)
-  return {"config.json": config,
-          "generation_config.json": {key: config[key] for key in ids},
-          "tokenizer.json": _tokenizer(meta),
-          "tokenizer_config.json": _tokenizer_config(meta)}
-
-
 def _halves_apart(rows: np.ndarray, heads: int) -> np.ndarray:
   """The rows of queries or keys in the order of Hugging Face."""
   pairs = rows.reshape(heads, -1, 2, rows.shape[1])
@@ -242,7 +232,14 @@ def _tensor(tensor, meta: dict) -> np.ndarray:
 def write(folder: pathlib.Path, reader) -> None:
   """Writes all files of the checkpoint into an existing folder."""
   meta = metadata(reader)
-  for name, values in _files(meta).items():
+  config = _config(meta)
+  for name, values in {
+      "config.json": config,
+      "generation_config.json": {
+          key: config[key]
+          for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
+      "tokenizer.json": _tokenizer(meta),
+      "tokenizer_config.json": _tokenizer_config(meta)}.items():
     text = json.dumps(values, indent=1, ensure_ascii=False)
     (folder / name).write_bytes(f"{text}\n".encode())
   tensors = sorted(reader.tensors, key=lambda t: _stored_name(t.name))

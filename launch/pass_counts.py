@@ -37,11 +37,6 @@ def key(split: str, p: Problem) -> str:
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def is_of(key_: str, shard: int, shards: int) -> bool:
-  """Whether this shard measures a problem."""
-  return int(key_, 16) % shards == shard
-
-
 def path_of(out: str, shard: int, shards: int) -> str:
   return f"{out}-counts-{shard}-of-{shards}.jsonl"
 
@@ -117,7 +112,8 @@ def completed(out: str, header: dict, by_key: dict, n: int, again: list[int],
     InputError: a file was measured with another header.
   """
   path, measure = path_of(out, shard, shards), None
-  mine = {key_: at for key_, at in by_key.items() if is_of(key_, shard, shards)}
+  mine = {key_: at for key_, at in by_key.items()
+          if int(key_, 16) % shards == shard}
   counts = read(out, header)
   for samples, keys in missing(mine, counts, n, again):
     if not keys:

@@ -84,8 +84,9 @@ def _pairs(rows: Rows, question: str, answer: str, extract: str,
   for where, row in rows:
     total += 1
     asked = _text(_value(row, question, where), question, where)
-    answers = _answers(_value(row, answer, where), answer, where)
-    found = {answer_extraction.extract(text, extract) for text in answers}
+    value = _value(row, answer, where)
+    found = {answer_extraction.extract(_text(x, answer, where), extract)
+             for x in (value if isinstance(value, list) else [value])}
     found = {text.strip() for text in found if text}
     if len(found) > 1:
       several.append(where)
@@ -125,12 +126,6 @@ def _value(row: dict, path: str, where: str):
           "column, write it as in 'prompt.0.content'; there are: "
           f"{', '.join(row)}") from error
   return value
-
-
-def _answers(value, path: str, where: str) -> list[str]:
-  """The texts of one answer, or of a list of them."""
-  return [_text(each, path, where)
-          for each in (value if isinstance(value, list) else [value])]
 
 
 def _text(value, path: str, where: str) -> str:

@@ -150,6 +150,10 @@ class Pool:
   def open(self) -> None:
     """Waits until all processes are ready; InputError if one cannot start."""
     end = time.monotonic() + START_SECONDS
+    needs = base.TASKS[self.cfg.name].needs
+    remedy = ("; is what it needs installed? "
+              f"pip install -e '.[{needs[1]}]'" if needs else
+              f"; correct grader.file={self.cfg.file}" if self.cfg.file else "")
     for place in range(self.cfg.workers):
       self.start(place)
     while not all(worker.ready for worker in self.workers):
@@ -161,16 +165,8 @@ class Pool:
               f"exit code {self.stop(place)}")
           raise InputError(
               f"grader.name={self.cfg.name!r}: the process that judges does "
-              f"not start ({why})" + self._remedy())
+              f"not start ({why}){remedy}")
         self.workers[place].ready = True
-
-  def _remedy(self) -> str:
-    """What to do if a process does not start."""
-    if self.cfg.file:
-      return f"; correct grader.file={self.cfg.file}"
-    needs = base.TASKS[self.cfg.name].needs
-    return ("; is what it needs installed? "
-            f"pip install -e '.[{needs[1]}]'" if needs else "")
 
   def close(self) -> None:
     """Kills all processes."""
@@ -286,8 +282,7 @@ def probe(cfg: GraderConfig, source: dict, problem: Problem) -> None:
   if base.TASKS[cfg.name].read is None:
     return
   answers = (problem.answer, "?")
-  pool = Pool(dataclasses.replace(cfg, workers=1),
-                                with_reward(cfg, source))
+  pool = Pool(dataclasses.replace(cfg, workers=1), with_reward(cfg, source))
   try:
     pool.open()
     replies = _judge_in_pool(pool, [(problem, answer) for answer in answers],

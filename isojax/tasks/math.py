@@ -151,13 +151,12 @@ def measured(text: str, words: frozenset[str] = frozenset()
       _NAMES[word] if word in _NAMES else word for word in named)
 
 
-def normalised(answer: str, words: frozenset[str] = frozenset()) -> str:
-  """An answer without space, dollars, wrappers, units and other forms."""
-  return _normalised(answer, words)[0]
+def normalised(answer: str, words: frozenset[str] = frozenset()
+               ) -> tuple[str, str]:
+  """An answer without space, dollars, wrappers and other forms, and its unit.
 
-
-def _normalised(answer: str, words: frozenset[str]) -> tuple[str, str]:
-  """As `normalised`, and the unit of `measured`."""
+  Value, unit and `words` are those of `measured`.
+  """
   text = answer.translate(_UNICODE).replace(r"\$", "").replace("$", "").strip()
   for pattern in _WRAPPED:
     inner = pattern.fullmatch(text)
@@ -424,7 +423,7 @@ def same(gold: str, answer: str, *, question: str) -> bool:
   prose = _NEGATED.search(answer) and not _NEGATED.search(gold)
   words = known_words(question, gold)
   (gold, gold_unit), (answer, unit) = (
-      _normalised(text, words) for text in (gold, answer))
+      normalised(text, words) for text in (gold, answer))
   if prose or gold_unit != unit and {gold_unit, unit} <= DISTINCT:
     return False
   if gold == answer:
@@ -493,7 +492,7 @@ def vote(answer: str, words: frozenset[str] = frozenset()) -> str:
   """
   if len(answer) > MAX_CHARACTERS:
     return ""
-  text = normalised(answer, words)
+  text, _ = normalised(answer, words)
   named = _NAMED.fullmatch(text)
   if named and not word(named[1]):
     text = named[1]
@@ -527,7 +526,7 @@ def check(problem: Problem) -> None:
         f"answer={problem.answer!r:.40} has {len(problem.answer)} characters, "
         f"expected at most {MAX_CHARACTERS}; if it is a whole "
         "solution, keep its final answer")
-  if not normalised(problem.answer):
+  if not normalised(problem.answer)[0]:
     raise InputError(f"answer={problem.answer!r}: expected an answer to "
                      "compare with")
 

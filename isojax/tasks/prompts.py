@@ -67,16 +67,6 @@ def digest(tokenizer, cfg: PromptConfig) -> str:
   return hashlib.sha256(str(ids).encode()).hexdigest()
 
 
-def _check_special(special: list[str], problem: Problem, text: str) -> None:
-  """InputError if a question holds one of the tokenizer's special tokens."""
-  for token in special:
-    if token in text:
-      raise InputError(
-          f"problem {problem.id}: the question {text!r:.60} holds {token!r}, "
-          "which the tokenizer reads as a special token and not as text; "
-          "remove it from the question, or drop the problem")
-
-
 def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
            S: int, V: int,
            question: Callable[[Problem], str] = base.question_of,
@@ -102,7 +92,11 @@ def encode(tokenizer, problems: list[Problem], cfg: PromptConfig, *,
   questions = list(map(question, problems))
   special = list(filter(None, tokenizer.all_special_tokens))
   for problem, text in zip(problems, questions, strict=True):
-    _check_special(special, problem, text)
+    if held := [token for token in special if token in text]:
+      raise InputError(
+          f"problem {problem.id}: the question {text!r:.60} holds {held[0]!r}, "
+          "which the tokenizer reads as a special token and not as text; "
+          "remove it from the question, or drop the problem")
   ids = token_ids(tokenizer, questions, cfg) if problems else []
   fits = [(p, x) for p, x in zip(problems, ids, strict=True) if len(x) <= S]
   if problems and not fits:

@@ -2,9 +2,8 @@
 
 A stratum file is JSON lines. Line 1 is a header: which stratum of which task,
 how it was made, by which policy, and hashes of itself and of the other lines.
-Each other
-line is a problem with its split, its count of correct samples (null if none
-were drawn), and the mean tokens of these samples, if they were measured.
+Each other line is a problem with its split, its count of correct samples (null
+if none were drawn) and, if they were measured, the mean tokens of the samples.
 
 launch.split measures problems and makes the files: strata by pass rate, and
 mixtures of strata.
