@@ -13,6 +13,7 @@ from absl import flags
 
 from isojax import cli
 from isojax.errors import InputError
+from isojax.frontier import report
 
 _FIT = flags.DEFINE_string("fit", "fit/fit.json", "Document of launch.fit.")
 _OUT = flags.DEFINE_string("out", "docs/figures/loop",
@@ -55,13 +56,10 @@ def draw(document: dict):
 
 
 def main(_) -> None:
-  try:
-    import matplotlib
+  report.need_matplotlib("launch.readme_figure")
+  import matplotlib
 
-    from isojax.frontier import plots
-  except ImportError as error:
-    raise InputError("launch.readme_figure draws and needs the extra: pip "
-                     "install -e '.[plot]'") from error
+  from isojax.frontier import plots
   try:
     with open(_FIT.value, encoding="utf-8") as file:
       document = json.load(file)

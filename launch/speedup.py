@@ -36,14 +36,11 @@ _OUT = flags.DEFINE_string(
     "out", None, "Folder for speedup.json and the figure; default: none.")
 
 
-def read(patterns: list[str], flag: str):
-  """(rows, notes) of files, read as the flags say."""
-  return record_flags.rows_of(patterns, axis=_AXIS.value, flag=flag)
-
-
 def main(_) -> None:
   document, text = speedup.compared(speedup.Question(
-      baseline=tuple(_BASELINE.value), records=tuple(_RECORDS.value), read=read,
+      baseline=tuple(_BASELINE.value), records=tuple(_RECORDS.value),
+      read=lambda patterns, flag: record_flags.rows_of(
+          patterns, axis=_AXIS.value, flag=flag),
       share=_SHARE.value, draws=_DRAWS.value, selection=Selection(
           metric=record_flags.METRIC.value, at_k=record_flags.AT_K.value,
           eval_set=log_flags.EVAL_SET.value, axis=_AXIS.value)))

@@ -235,7 +235,6 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
            if (row := diagnostics.extrapolation(fit, end / part))]
   cautions = [*fit.cautions, *filter(None, (
       diagnostics.unforeseen(fit, row) for row in ahead[:1]))]
-  as_dicts = lambda items: [dataclasses.asdict(i) for i in items if i]
   study = fit.study
   frames = [interference.interference(r, study.k, frames=4, draws=100, seed=0)
             for r in study.runs] if study.per_problem and (
@@ -251,13 +250,13 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "switches": diagnostics.switches(fit), "law": law_fields(fit),
       "verdict": {"identified": fit.identified, "reasons": list(fit.reasons),
                   "cautions": cautions},
-      "falls": as_dicts(fit.falls),
+      "falls": list(map(dataclasses.asdict, fit.falls)),
       "variants": diagnostics.variants(study, fit.options),
       "extrapolation": ahead,
       "sensitivity": diagnostics.sensitivity(fit),
       "best_n": [row for other in (fit, *others)
                  for row in diagnostics.best_n(other)] if others else [],
-      "interference": as_dicts(frames), "scalerl": hill,
+      "interference": list(filter(None, frames)), "scalerl": hill,
       "scalerl_matched": matched,
       "next": next_sweep.next_plan(fit, path=path), "notes": notes})
 

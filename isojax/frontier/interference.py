@@ -1,7 +1,5 @@
 """Interference: does training raise some problems at the cost of others?"""
 
-import dataclasses
-
 import numpy as np
 from scipy import optimize, stats
 
@@ -46,29 +44,14 @@ def uniform_progress(mean0: float, rho0: float, mean: float) -> float:
   return float(np.var(shifted(by)) / (mean * (1 - mean)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Interference:
-  """How the progress of one run is distributed over the validation problems.
-
-  score = rho - rho of uniform progress to the same mean. Above 0, problems that
-  were ahead gained more (rich get richer); about 0, progress was uniform.
-  """
-
-  run_id: str
-  seed: int | None
-  Bp: int
-  n: int
-  C: tuple[float, ...]  # of the frames
-  mean: tuple[float, ...]
-  histograms: tuple[tuple[int, ...], ...]
-  rho: tuple[float, ...]
-  score: float  # at the last frame
-  score_interval: tuple[float, float]  # 95 %, over problems
-
-
 def interference(run: Run, k: int, *, frames: int, draws: int,
-                 seed: int) -> Interference | None:
-  """The interference of a run.
+                 seed: int) -> dict | None:
+  """How the progress of a run is distributed over the validation problems.
+
+  A row of fit.json: C, mean, histogram and rho of each frame, and the score at
+  the last one with its 95 % interval over problems. score = rho - rho of
+  uniform progress to the same mean. Above 0, problems that were ahead gained
+  more (rich get richer); about 0, progress was uniform.
 
   None without counts of correct samples, or if the pass rate is 0 or 1 at the
   start or the end.
@@ -94,9 +77,9 @@ def interference(run: Run, k: int, *, frames: int, draws: int,
   rng = np.random.default_rng(seed)
   drawn = [score(rng.integers(0, Q, Q)) for _ in range(draws)]
   low, high = np.nanquantile(drawn, QUANTILES)
-  return Interference(
-      run.run_id, run.seed, run.Bp, run.n, tuple(run.C_E[at].tolist()),
-      tuple((correct[at].mean(1) / k).tolist()),
-      tuple(histogram(correct[i], k) for i in at),
-      tuple(polarisation(correct[i], k) for i in at),
-      score(np.arange(Q)), (float(low), float(high)))
+  return {
+      "run_id": run.run_id, "seed": run.seed, "Bp": run.Bp, "n": run.n,
+      "C": run.C_E[at], "mean": correct[at].mean(1) / k,
+      "histograms": [histogram(correct[i], k) for i in at],
+      "rho": [polarisation(correct[i], k) for i in at],
+      "score": score(np.arange(Q)), "score_interval": (low, high)}

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN, CARETUP
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import (
-  FixedLocator,
   FuncFormatter,
   LogLocator,
   NullFormatter,
@@ -82,15 +81,6 @@ def reward_label(ax, study: dict):
   """Names the vertical axis by the metric."""
   ax.set_ylabel(f"reward, {metric_of(study, study['metric'])}".removeprefix(
       "reward, " * (study["eval_set"] == TRAINING)))
-
-
-def n_axis(ax, name: str, tested):
-  """Makes axis `name` logarithmic with a tick at each tested value."""
-  getattr(ax, f"set_{name}scale")("log")
-  axis = getattr(ax, f"{name}axis")
-  axis.set_major_locator(FixedLocator(sorted(tested)))
-  axis.set_minor_locator(FixedLocator([]))
-  axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
 
 
 # ---- The frontier: reward against C, and the law n*(C)
@@ -326,7 +316,9 @@ def _draw_law(ax, document, key: str, of_n):
     if key == "n":
       _draw_middle(ax, document)
   C_axis(ax, study)
-  n_axis(ax, "y", study[key])
+  ax.set_yscale("log")
+  ax.set_yticks(sorted(study[key]), map(str, sorted(study[key])))
+  ax.set_yticks([], minor=True)
   ax.set_xlim(frontier["C"][0] / 1.1, frontier["C"][-1] * 1.1)
   ax.set_ylim(*ends)
 
