@@ -23,10 +23,8 @@ def lift(run, by):
 def joint():
   """Two Bp, the second a little better; the large n ended early."""
   one = study(C_max=3_000_000)
-  keep = lambda r: dataclasses.replace(
-      r, step_E=r.step_E[:9], C_E=r.C_E[:9], reward_E=r.reward_E[:9],
-      value_ExQ=r.value_ExQ[:9])
-  runs = tuple(keep(r) if r.n > 32 else r for r in one.runs if r.n < 256)
+  runs = tuple(r.at(slice(9)) if r.n > 32 else r
+               for r in one.runs if r.n < 256)
   return dataclasses.replace(one, runs=runs + tuple(
       dataclasses.replace(lift(r, 0.01), Bp=64, run_id="64-" + r.run_id)
       for r in runs))

@@ -55,9 +55,7 @@ def test_a_configuration_without_an_evaluation_yet_may_lead(first, min_C):
   study = synthetic.study(synthetic.saturating(), C_max=6e6, evaluations=60,
                           seeds=1, Q=0, k=16, spread=0.5, run_sd=0.0, seed=0)
   study = dataclasses.replace(study, runs=tuple(
-      dataclasses.replace(r, step_E=r.step_E[i:], C_E=r.C_E[i:],
-                          reward_E=r.reward_E[i:], value_ExQ=r.value_ExQ[i:])
-      for i, r in zip(first, study.runs, strict=True)))
+      r.at(slice(i, None)) for i, r in zip(first, study.runs, strict=True)))
   fit = analysis.analyse(study, dataclasses.replace(
       studies.EXACT, points=dataclasses.replace(
           studies.EXACT.points, min_C=min_C)))

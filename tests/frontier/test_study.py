@@ -185,16 +185,13 @@ def test_the_selection_is_checked():
     dataclasses.replace(WANTED, metric="maj")
 
 
-def test_D_is_read_where_a_ledger_has_it():
-  # 2 * step / epoch would give 11.
-  found, _ = study_lib.from_rows(rows(D=13), WANTED)
-  assert found.D == 13
-
-
-@pytest.mark.parametrize("epoch", [5e-324, math.inf, -1.0, 0.0])
-def test_an_absurd_epoch_tells_no_D(epoch):
-  found, _ = study_lib.from_rows(rows(epoch=epoch), WANTED)
-  assert found.D is None
+@pytest.mark.parametrize("change, D", [
+    (dict(D=13), 13),  # 2 * step / epoch would give 11
+    # epoch counts D // Bp steps: 93 steps of 32 make one of 3,000 problems.
+    (dict(steps=(0, 93, 186), Bp=32, D=3000, epoch=2.0), 3000),
+    *((dict(epoch=epoch), None) for epoch in (5e-324, math.inf, -1.0, 0.0))])
+def test_D_is_that_of_the_records_or_follows_from_a_sane_epoch(change, D):
+  assert study_lib.from_rows(rows(**change), WANTED)[0].D == D
 
 
 def test_D_is_that_of_each_run():
@@ -231,10 +228,3 @@ def test_one_run_under_two_names_of_its_config_is_one_run():
     with pytest.raises(InputError, match="two different runs"):
       study_lib.from_rows(rows(**change) + rows(
           run_id="other", path="b.jsonl", **change), WANTED)
-
-
-def test_D_is_that_of_the_records():
-  """epoch counts D // Bp steps: 93 steps of 32 make one of 3,000 problems."""
-  found, _ = study_lib.from_rows(
-      rows(steps=(0, 93, 186), Bp=32, D=3000, epoch=2.0), WANTED)
-  assert found.D == 3000

@@ -14,10 +14,7 @@ def test_points_that_are_not_resolved_are_told_by_their_cause():
   study = studies.small_study(Q=4000, k=50)
   keep = {3: slice(3, None), 7: slice(0, None), 23: slice(0, 12)}
   study = dataclasses.replace(study, runs=tuple(
-      dataclasses.replace(r, step_E=r.step_E[keep[r.n]], C_E=r.C_E[keep[r.n]],
-                          reward_E=r.reward_E[keep[r.n]],
-                          value_ExQ=r.value_ExQ[keep[r.n]])
-      for r in study.runs))
+      r.at(keep[r.n]) for r in study.runs))
   fit = analysis.analyse(study, studies.EXACT)
   early, late = fit.frontier.early_DxG[0], ~fit.frontier.resolved_DxG[0]
   assert early.any() and (late & ~early).any()
