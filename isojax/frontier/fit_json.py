@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from isojax import laws
+from isojax import laws, plan_file
 from isojax.errors import InputError
 from isojax.format import many
 from isojax.frontier import (
@@ -242,7 +242,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
   hill, matched = scalerl_fields(
       study, min_C=fit.options.points.min_C, notes=notes) if with_scalerl else (
           [], None)
-  return _round({
+  content = _round({
       "version": laws.FIT_VERSION, "study": study_fields(fit),
       "options": dataclasses.asdict(fit.options),
       "best": diagnostics.lead(fit),
@@ -259,6 +259,7 @@ def document(fit: Fit, *, path: str, others: tuple[Fit, ...] = (),
       "interference": list(filter(None, frames)), "scalerl": hill,
       "scalerl_matched": matched,
       "next": next_sweep.next_plan(fit, path=path), "notes": notes})
+  return content | {"id": plan_file.content_id(content)}
 
 
 def of_rows(study: Study, rows: list[Row], chosen: Selection,

@@ -13,7 +13,6 @@ import pathlib
 import jinja2
 
 from isojax import format as words
-from isojax import plan_file
 from isojax.errors import InputError
 from isojax.format import compact, many, number, pair, rate
 from isojax.frontier import labels
@@ -114,9 +113,7 @@ def save(document: dict, folder: str) -> list[str]:
     records.replace(os.path.join(folder, "report.html"),
                     page(document, figures).encode(errors="replace"))
     records.replace(os.path.join(folder, "fit.json"),
-                    json.dumps(document | {
-                        "id": plan_file.content_id(document)},
-                        allow_nan=False).encode())
+                    json.dumps(document, allow_nan=False).encode())
   except OSError as error:
     raise InputError(f"--out={folder}: cannot be written ({error}); choose "
                      "another folder") from error

@@ -224,6 +224,6 @@ def read_fit(fit: dict, *, path: str) -> Fitted:
               run.get(SHARE, "seed"), run.get([NUMBER], "C", least=1)[-1])
           for run in r.inside("study", "runs")) if "runs" in fit["study"]
       else ())
-  if "id" in fit and fit["id"] != plan_file.content_id(fit):  # not in documents
-    r.refuse("its id is of another content, was it edited?")  # of other tools
+  if r.get(TEXT, "id") != plan_file.content_id(fit):
+    r.refuse("its id is of another content, was it edited?")
   return fitted

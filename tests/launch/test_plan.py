@@ -10,7 +10,7 @@ import pytest
 
 from isojax.ledger import records
 from tests.models.test_shape import MOE
-from tests.planner.test_fit_file import FIT
+from tests.planner.test_fit_file import FIT, signed
 
 ROOT = pathlib.Path(__file__).parents[2]
 ENV = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -126,7 +126,7 @@ REFUSED = (
 def test_questions_that_have_no_answer(tmp_path):
   (tmp_path / "torn.jsonl").write_bytes(b"\xff\n")
   (tmp_path / "few.jsonl").write_bytes(records.text_of([{"kind": "train"}])[0])
-  (tmp_path / "fit.json").write_text(json.dumps(FIT))
+  (tmp_path / "fit.json").write_text(json.dumps(signed(FIT)))
   for name, n, correct in (("zero", 0, 0), ("over", 16, 17)):
     (tmp_path / f"{name}.jsonl").write_text(
         f'{{"n": {n}}}\n{{"split": "train", "correct": {correct}}}\n')

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from isojax import laws
+from isojax import laws, plan_file
 from isojax.errors import InputError
 from isojax.planner import fit_file
 
@@ -20,8 +20,16 @@ FIT = {
                 "reward": [0.1, 0.3], "low": [0.0, 0.2], "high": [0.2, 0.4]}]}
 
 
+def signed(fit):
+  return fit | {"id": plan_file.content_id(fit)}
+
+
+def read(fit, path):
+  return fit_file.read_fit(signed(fit), path=path)
+
+
 def test_a_fit_is_read():
-  law = fit_file.read_fit(FIT, path="fit.json")
+  law = read(FIT, path="fit.json")
   assert law.law == laws.Sigmoid(4.0, 5, 5.0, 2.0) and len(law.draws) == 2
   assert law.curves[0].C_lo == 5e4 and law.n == (4, 8, 16)
   assert law.C_seen == (1e4, 4e5) and law.identified
@@ -58,10 +66,10 @@ def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
   node[keys[-1]] = value
   with pytest.raises(InputError, match=rf"^at/fit.json: .*{keys[-1]}.*"
                      "again with python -m launch.fit"):
-    fit_file.read_fit(fit, path="at/fit.json")
+    read(fit, path="at/fit.json")
   del node[keys[-1]]
   with pytest.raises(InputError, match=rf"at/fit.json: .*{keys[-1]}.* missing"):
-    fit_file.read_fit(fit, path="at/fit.json")
+    read(fit, path="at/fit.json")
 
 
 def test_a_fit_without_a_law_is_read_with_its_frontier():
@@ -71,18 +79,19 @@ def test_a_fit_without_a_law_is_read_with_its_frontier():
       "C": [1e4, 2e4, 4e4], "Bp": [16, 16, 16], "n": [4, 8, 8], "tied": False,
       "resolved": [True, True, False], "agreeing": [1.0, 0.9, None],
       "n_low": [None] * 3, "n_high": [None] * 3}
-  read = fit_file.read_fit(fit, path="fit.json")
-  assert read.law is None and not read.identified
-  assert read.measured_ranges() == [(1e4, 2e4)]
-  assert read.best_measured(1.9e4) == fit_file.Best(2e4, 16, 8, None, 0.9, True)
-  assert read.best_measured(3e4) is None
+  fitted = read(fit, path="fit.json")
+  assert fitted.law is None and not fitted.identified
+  assert fitted.measured_ranges() == [(1e4, 2e4)]
+  assert fitted.best_measured(1.9e4) == fit_file.Best(
+      2e4, 16, 8, None, 0.9, True)
+  assert fitted.best_measured(3e4) is None
   fit["frontier"] |= {"n_low": [4, 4, 4], "n_high": [8, 16, 16]}
-  assert fit_file.read_fit(fit, path="f").best_measured(2e4).interval == (4, 16)
+  assert read(fit, path="f").best_measured(2e4).interval == (4, 16)
   fit["frontier"]["tied"] = True
-  assert fit_file.read_fit(fit, path="fit.json").frontier == ()
+  assert read(fit, path="fit.json").frontier == ()
   fit["frontier"] = {"C": [1.0, 2.0], "tied": False}
   with pytest.raises(InputError, match="fit.json: .*frontier.Bp is missing"):
-    fit_file.read_fit(fit, path="fit.json")
+    read(fit, path="fit.json")
 
 
 def test_a_fixed_batch_needs_its_batch():
@@ -90,9 +99,9 @@ def test_a_fixed_batch_needs_its_batch():
   fit["study"]["axis"] = "updates"
   fit["law"] |= {"kind": "fixed_batch", "M0": 90.0}
   with pytest.raises(InputError, match="law.B is missing"):
-    fit_file.read_fit(fit, path="fit.json")
+    read(fit, path="fit.json")
   fit["law"]["B"] = 60
-  assert fit_file.read_fit(fit, path="fit.json").law == laws.FixedBatch(
+  assert read(fit, path="fit.json").law == laws.FixedBatch(
       60, 4.0, 5, 90.0, 2.0)
 
 

@@ -1,16 +1,17 @@
 """Plans: rows, what is said about them, and what they cost."""
 
 import copy
+import json
 
 import pytest
 
 from configs import hard
 from configs import pods as pods_config
 from isojax.errors import InputError
-from isojax.planner import fit_file, planning
+from isojax.planner import planning
 from isojax.planner.request import request
 from tests.planner.examples import DATA
-from tests.planner.test_fit_file import FIT
+from tests.planner.test_fit_file import FIT, read, signed
 
 MODEL = str(DATA / "qwen2.5-7b")
 PRICED = dict(machine="v5p-64", model=MODEL, prompt_tokens=200.0,
@@ -25,7 +26,7 @@ def ask(config=None, **values):
 def law(**study):
   fit = copy.deepcopy(FIT)
   fit["study"] |= study
-  return fit_file.read_fit(fit, path="fit.json")
+  return read(fit, path="fit.json")
 
 
 def cells(plan):
@@ -190,8 +191,7 @@ def test_a_sweep_leaves_out_the_runs_that_exist(tmp_path):
   fit["study"]["runs"] = [run(4, 0, 65_536), run(4, 1, 1024),
                           run(8, None, 65_536)]
   path = tmp_path / "fit.json"
-  path.write_text(repr(fit).replace("'", '"').replace("None", "null").replace(
-      "True", "true"))
+  path.write_text(json.dumps(signed(fit)))
   swept = dict(sweep=True, rollouts=65536, Bp=(16,), skip=str(path))
   plan = ask(n=(4, 8), seeds=(0, 1), **swept)
   assert [(row.allocation.n, row.seed) for row in plan.rows] == [
