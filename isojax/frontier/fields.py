@@ -57,7 +57,7 @@ def span(name: str, low: float, high: float, given: str) -> tuple[float, float]:
 
 def typed(where: str, value, field: str, column: str | None = None,
           axis: str | None = None):
-  """The value as the field's type; unknown fields stay as they are.
+  """The value as the field's type; an unknown field is a number if it can be.
 
   `where` and `column`, its name in the file, are for messages; `axis` is the
   field that is the compute.
@@ -80,7 +80,10 @@ def typed(where: str, value, field: str, column: str | None = None,
     return number(where, name, value, least=int(field in POSITIVE))
   if field == axis or field in KNOWN - {"alarms"}:
     return number(where, name, value)
-  return value
+  try:  # W&B writes NaN as text, and CSV numbers
+    return float(value)
+  except (TypeError, ValueError):
+    return value
 
 
 def number(where: str, name: str, value, least: int | None = None):

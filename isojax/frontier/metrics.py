@@ -4,11 +4,11 @@ import dataclasses
 import re
 
 from isojax.errors import InputError
-from isojax.frontier.constants import lacking
-from isojax.frontier.fields import nearest, TRAINING
-from isojax.frontier.formats.base import Format, KNOWN, METRICS
+from isojax.frontier.fields import nearest, TRAINING, typed
+from isojax.frontier.formats.base import KNOWN, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile
+from isojax.frontier.runs import lacking, Runs
 
 ACCURACY = re.compile(
     r"%|acc|avg@|correct|mean@|pass|percent|pct|solve|^avg$", re.IGNORECASE)
@@ -23,25 +23,21 @@ NO_RATE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """The names of the evaluations of one set in the file."""
+  """The names of the evaluations of one set, or of the training steps."""
 
   eval_set: str | None
   k: int | None
   source: dict  # field -> name in the file
-  train: bool = False  # rewards of the training rollouts, not evaluations
+  train: bool = False  # of training steps, not of evaluations
 
 
-def curves_of(file: LogFile, fixed: dict, *, sized: bool) -> list[Curve]:
+def curves_of(log: Runs) -> list[Curve]:
   """The sets of evaluations in the file; else its training reward.
-
-  Args:
-    file: the log.
-    fixed: constants of its runs.
-    sized: the log counts the rollouts of a step.
 
   Raises:
     InputError: no metric is known, and the caller names none.
   """
+  file, (fixed, _) = log.file, next(iter(log.constants.values()))
   form, columns = file.form, file.how.columns
   chosen = {field: name for field, name in columns.items() if field in METRICS}
   if chosen and all(map(form.is_reward, chosen.values())):
@@ -64,7 +60,7 @@ def curves_of(file: LogFile, fixed: dict, *, sized: bool) -> list[Curve]:
   if not sets and (rewards := rewards_of(file)):
     return [Curve(TRAINING, None, {"avg": rewards[0]}, True)]
   if not sets:
-    raise InputError(_no_metric(file, fixed, sized))
+    raise InputError(_no_metric(file, fixed, log.step_size is not None))
   curves = []
   for (name, who), ranks in sets.items():
     k, source = _at_one_k(file, ranks[min(ranks)], fixed)
@@ -84,12 +80,33 @@ def rewards_of(file: LogFile) -> list[str]:
   return sorted(names, key=lambda name: not re.search("acc|correct", name))
 
 
-def set_of(form: Format, line: dict) -> str | None:
-  """The eval_set in another name of the line, such as TRL's timing."""
-  for name in line if form.set_key else ():
-    if has(line, name) and (match := re.fullmatch(form.set_key, name)):
-      return match[1]
-  return None
+def walk(log: Runs, curves: list[Curve]):
+  """Yields each line with a value of a curve, in order, for each such curve.
+
+  As (file:line, run, the number that counts as its step if it has none, its
+  eval_set and k, its other fields). Constants are not among the fields.
+  """
+  file = log.file
+  for order, (at, line) in enumerate(log.lines, 1):
+    run, where = file.run(line), f"{file.path}:{at}"
+    _, options = log.of(run)
+    for curve in curves:
+      if line.get("kind") == ("eval" if curve.train else "train") or not any(
+          has(line, name) for field, name in curve.source.items()
+          if field != "step"):
+        continue
+      names = (*file.places(), *curve.source.items())
+      fields = {field: typed(where, line[name], field, name, file.how.axis)
+                for field, name in names if has(line, name)}
+      if "logged" in line and "logging_steps" in options:
+        fields.setdefault("step", line["logged"] * options["logging_steps"])
+      which = {"eval_set": curve.eval_set or next(
+          (match[1] for name in line if file.form.set_key and has(line, name)
+           and (match := re.fullmatch(file.form.set_key, name))), None),
+               "k": curve.k}
+      yield (where, run, line.get("logged", order),
+             {name: part for name, part in which.items() if part is not None},
+             fields)
 
 
 def _at_one_k(file: LogFile, by_field: dict, fixed: dict

@@ -11,15 +11,7 @@ import os
 import re
 
 from isojax.errors import InputError
-from isojax.frontier.constants import (
-  check_flags,
-  constants,
-  in_names,
-  lacking,
-  NEEDED,
-  options_of,
-)
-from isojax.frontier.fields import Reading, Row, TEXT, TRAINING, typed
+from isojax.frontier.fields import Reading, Row, TEXT, TRAINING
 from isojax.frontier.formats.base import Format, METRICS
 from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
@@ -28,9 +20,9 @@ from isojax.frontier.metrics import (
   Curve,
   curves_of,
   rewards_of,
-  set_of,
+  walk,
 )
-from isojax.frontier.spent import Spent, step_of
+from isojax.frontier.runs import lacking, NEEDED, Runs
 from isojax.ledger import bucket, records
 
 FEWEST = 3  # evaluations of a run that a curve needs
@@ -95,17 +87,9 @@ def folded(notes: list[str], paths: list[str]) -> list[str]:
 
 def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
   """The rows of one file, and notes on what was skipped or assumed."""
-  file = open_log(path, how)
-  check_flags(file)
-  named, beside = in_names(file), options_of(file)
-  known = {run: constants(file, fields, beside)
-           for run, fields in named.items()}
-  spent = Spent(file)
-  for fields, _ in known.values():
-    spent.complete(fields)
-  fields, options = next(iter(known.values()))
-  curves = curves_of(file, fields, sized=spent.step_size is not None)
-  rows = _rows(file, curves, known, spent, named)
+  log = Runs(open_log(path, how))
+  file, curves = log.file, curves_of(log)
+  rows = _rows(log, curves)
   if not rows:
     texts = {name: value for name, value in how.fixed.items() if name in TEXT}
     raise InputError(f"{path}: no line has a value of "
@@ -120,12 +104,11 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
     return rows, file.notes
   _from_percent(file, rows, curves)
   _from_training(file, rows, curves)
-  if not file.runs and "run_id" not in how.fixed.keys() | named[None].keys():
+  if not file.runs and "run_id" not in log.of(None)[0]:
     _name_runs(rows)
   if file.step is None and "step" not in how.fixed:
     _join_endpoints(file, rows)
-  file.notes.extend(_caveats(
-      file, rows, curves, fields if None in known else {}, options, spent))
+  file.notes.extend(_caveats(log, rows, curves))
   rows = _once(rows, file)
   _check_enough(file, rows, curves)
   return rows, file.notes
@@ -134,80 +117,47 @@ def read_file(path: str, how: Reading) -> tuple[list[Row], list[str]]:
 # ---- Rows
 
 
-def _rows(file: LogFile, curves: list[Curve], known: dict, spent: Spent,
-          named: dict) -> list[Row]:
-  """A row for each line and set that has a metric."""
-  rows, places, previous = [], file.places(), {}
-  form, train = file.form, curves[0].train
-  for at, line in file.table:
-    run = None if None in known else file.run(line)
-    if run not in known or not train and line.get("kind") == "train":
-      continue
-    constant, options = known[run]
-    for curve in curves:
-      if not any(field in METRICS and has(line, name)
-                 for field, name in curve.source.items()):
-        continue
-      values = {name: (value, name) for name, value in line.items()
-                } if file.kind == "isojax" else {}
-      values |= {field: (line[name], name)
-                 for field, name in (*places, *curve.source.items())
-                 if has(line, name)}
-      if "step" not in values and (step := step_of(file, line, options)):
-        values["step"] = step
-      counted = (file.step is None
-                 and not ({*values} | {*constant}) & {"step", "rollouts"}
-                 and file.how.axis not in ("rollouts", "updates"))
-      if counted:  # the axis needs no step: evaluations are numbered
-        values["step"] = len(rows), "step"
-      row = _row(file, at, values, constant, {
-          "eval_set": curve.eval_set or set_of(form, line),
-          "k": curve.k, "run_id": file.default_run}, named[run],
-                 sized=spent.step_size is not None)
-      if row is None:
-        continue
-      if train:
-        _to_sampler(row.fields, form, previous, file.run(line))
-      for field, (low, high) in file.how.scale.items():
-        if field in row.fields:
-          row.fields[field] = (row.fields[field] - low) / (high - low)
-      if not counted:
-        row.fields["rollouts"] = spent.after(file.run(line), row.fields,
-                                             options)
-      rows.append(row)
-  return rows
+def _rows(log: Runs, curves: list[Curve]) -> list[Row]:
+  """A row for each line and set that has a metric.
 
-
-def _row(file: LogFile, at: int, values: dict, fixed: dict, defaults: dict,
-         named: dict, *, sized: bool) -> Row | None:
-  """One row from the values of a line and the constants.
-
-  A line with another text than a constant, such as its model, has no row. All
-  fields that lack are named at once. With `sized`, n gives Bp.
+  A line with another text than a constant, such as its model, has no row.
   """
-  where = f"{file.path}:{at}"
-  fields = {field: typed(where, value, field, column, axis=file.how.axis)
-            for field, (value, column) in values.items()
-            if value is not None and value != ""}
-  for name, value in fixed.items():
-    if fields.setdefault(name, value) == value:
+  rows, previous, file, how = [], {}, log.file, log.file.how
+  for where, run, _, which, values in walk(log, curves):
+    constant, _ = log.of(run)
+    counted = (file.step is None
+               and not (values | constant).keys() & {"step", "rollouts"}
+               and how.axis not in ("rollouts", "updates"))
+    if counted:  # the axis needs no step: evaluations are numbered
+      values["step"] = len(rows)
+    differs = next((name for name, value in constant.items()
+                    if values.get(name, value) != value), None)
+    if differs in TEXT:
       continue
-    if name in TEXT:
-      return None
-    flag = "--from_path" if name in named else "--fixed"
-    raise InputError(f"{where}: {name} is {fields[name]} in the file and "
-                     f"{value} in {flag}: leave it out of {flag}")
-  fields = {name: value for name, value in defaults.items()
-            if value is not None} | fields
-  if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
-    fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
-                                                     * fields["n"]))
-  absent = [name for name in NEEDED if name not in fields]
-  if {"Bp", "n"} <= {*absent} and sized:
-    absent.remove("Bp")  # follows from n and the rollouts of a step
-  if absent:
-    raise InputError(f"{where}: {lacking(file.form, absent, fields['run_id'])}")
-  return Row(where, fields)
+    if differs:
+      flag = "--fixed" if differs in how.fixed else "--from_path"
+      raise InputError(
+          f"{where}: {differs} is {values[differs]} in the file and "
+          f"{constant[differs]} in {flag}: leave it out of {flag}")
+    fields = {"run_id": file.default_run} | which | constant | values
+    if {"rollouts", "Bp", "n"} <= fields.keys():  # a table of equal C
+      fields.setdefault("step", fields["rollouts"] // (fields["Bp"]
+                                                       * fields["n"]))
+    absent = [name for name in NEEDED if name not in fields]
+    if {"Bp", "n"} <= {*absent} and log.step_size is not None:
+      absent.remove("Bp")  # follows from n and the rollouts of a step
+    if absent:
+      raise InputError(f"{where}: "
+                       + lacking(file.form, absent, fields["run_id"]))
+    if curves[0].train:
+      _to_sampler(fields, file.form, previous, run)
+    for field, (low, high) in how.scale.items():
+      if field in fields:
+        fields[field] = (fields[field] - low) / (high - low)
+    if not counted:
+      fields["rollouts"] = log.after(run, fields)
+    rows.append(Row(where, fields))
+  return rows
 
 
 def _to_sampler(fields: dict, form: Format, previous: dict, run) -> None:
@@ -383,10 +333,11 @@ def _check_enough(file: LogFile, rows: list[Row], curves: list[Curve]) -> None:
                      + ", ".join(more[:3]))
 
 
-def _caveats(file: LogFile, rows: list[Row], curves: list[Curve], fixed: dict,
-             options: dict, spent: Spent) -> list[str]:
+def _caveats(log: Runs, rows: list[Row], curves: list[Curve]) -> list[str]:
   """Notes on how far the numbers of this format can be trusted."""
-  form, places = file.form, dict(file.places())
+  file, form, places = log.file, log.file.form, dict(log.file.places())
+  fields, options = next(iter(log.constants.values()))
+  fixed = fields if None in log.constants else {}
   runs = {row.fields["run_id"] for row in rows}
   counted = "rollouts" not in places
   steps = sorted({row.fields["step"] for row in rows})
@@ -402,10 +353,10 @@ def _caveats(file: LogFile, rows: list[Row], curves: list[Curve], fixed: dict,
        "rollouts are step * Bp * n, which is right if steps_per_generation * "
        "num_iterations = gradient_accumulation_steps; else give all three with "
        "--fixed."),
-      (counted and form.total and not spent.totals,
+      (counted and form.total and not log.totals,
        f"rollouts are step * Bp * n, as the file has no {form.total[:1]}: "
        "cancelled and stale ones are not counted."),
-      (counted and spent.discarded,
+      (counted and log.discarded,
        f"{file.path}: C includes the rollouts that the trainer sampled and "
        "discarded, as its log counts them."),
       ("remove_constant_reward_groups" in options,

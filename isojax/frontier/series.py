@@ -7,18 +7,11 @@ import math
 import pathlib
 
 from isojax.errors import InputError
-from isojax.frontier.constants import (
-  check_flags,
-  constants,
-  in_names,
-  options_of,
-)
-from isojax.frontier.fields import Reading, typed
-from isojax.frontier.formats.base import KNOWN, METRICS, ROLLOUTS
-from isojax.frontier.formats.text import has
+from isojax.frontier.fields import Reading
+from isojax.frontier.formats.base import METRICS, ROLLOUTS
 from isojax.frontier.log_file import LogFile, open_log
-from isojax.frontier.metrics import curves_of, set_of
-from isojax.frontier.spent import Spent, step_of
+from isojax.frontier.metrics import Curve, curves_of, walk
+from isojax.frontier.runs import Runs
 
 SHARES = 12  # of groups, between 0 and 1, that tell their size
 
@@ -51,48 +44,31 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     InputError: the file cannot be read, or has several runs.
   """
   file = open_log(path, how or Reading())
-  check_flags(file)
-  runs = file.runs
+  form, runs = file.form, file.runs
   if run is None and len(runs) > 1 or run is not None and run not in runs:
     raise InputError(f"{path}: expected one run; choose one of "
                      f"{', '.join(runs[:12])}")
-  named, beside = in_names(file), options_of(file)
-  known = run if run is not None else next(iter(runs), None)
-  if not named.keys() & {None, known}:
-    raise InputError(f"{path}: --from_path does not match the run {known}")
-  fields, options = constants(
-      file, named[None if None in named else known], beside)
-  spent = Spent(file)
-  spent.complete(fields)
-  lines = [line for line in file.table if run in (None, file.run(line[1]))]
-  if file.kind == "isojax":
-    kinds = {kind: tuple(
-        {name: _value(file, at, value, name) for name, value in line.items()}
-        for at, line in lines if line.get("kind") == kind)
-             for kind in ("train", "eval")}
-    return Series(path, file.kind, kinds["train"], kinds["eval"],
-                  {name: name for name in file.names},
-                  _estimator(path) | beside | options,
-                  file.form.settings, tuple(file.notes))
-  names = {field: found[0] for field in file.form.fields
-           if (found := file.form.columns(field, file.names))}
+  log = Runs(file, run)
+  run = next(iter(runs), None) if run is None else run
+  fields, options = log.of(run)
+  names = {field: found[0] for field in form.fields
+           if (found := form.columns(field, file.names))}
   names |= {field: name for field, name in file.places()
             if name in file.names and field not in METRICS}
-  train = _train(file, lines, names, fields, options)
+  train = _train(log, names, fields)
   if "n" not in fields.keys() | names.keys() and (
-      n := _group_size(train, spent.counts[known])):
+      n := _group_size(train, log.counts[run])):
     fields["n"] = n
-    spent.complete(fields)
+    log.complete(fields)
     file.notes.append(f"{path}: n = {n} and Bp = {fields['Bp']} are from the "
                       "rollouts and the shares of groups of each step.")
     train = [fields | line for line in train]
   for line in train:
     if {"Bp", "n"} <= line.keys():
-      line["rollouts"] = spent.after(known, line, options)
-  return Series(path, file.kind, tuple(train),
-                _evals(file, lines, fields, options, spent), names,
-                beside | options,
-                file.form.settings, tuple(file.notes))
+      line["rollouts"] = log.after(run, line)
+  return Series(path, file.kind, tuple(train), _evals(log), names,
+                _estimator(file) | log.beside | options, form.settings,
+                tuple(file.notes))
 
 
 def _group_size(train: list[dict], counts: dict) -> int | None:
@@ -116,70 +92,45 @@ def _group_size(train: list[dict], counts: dict) -> int | None:
       for rollouts, share in steps)), None)
 
 
-def _estimator(path: str) -> dict:
+def _estimator(file: LogFile) -> dict:
   """The advantage of a run of isojax, if its config.json is there."""
+  if file.kind != "isojax":
+    return {}
   try:
-    text = pathlib.Path(path).with_name("config.json").read_text("utf-8")
+    text = pathlib.Path(file.path).with_name("config.json").read_text("utf-8")
     loss = json.loads(text)["config"]["recipe"]["loss"]
     return {"recipe.loss.advantage": loss["advantage"]}
   except (OSError, ValueError, KeyError, TypeError):
     return {}
 
 
-def _train(file: LogFile, lines, names: dict, fields: dict, options: dict
-           ) -> list[dict]:
+def _train(log: Runs, names: dict, constant: dict) -> list[dict]:
   """A dict for each step with a value of a training field."""
-  steps = collections.defaultdict(dict)
-  counts = file.form.columns("zero_std_count", file.names)
-  for order, (at, line) in enumerate(lines, 1):
-    values = {field: _value(file, at, line[name], field, name)
-              for field, name in names.items()
-              if field != "step" and has(line, name)}
-    if not values.keys() & file.form.fields.keys():
-      continue
-    step = _step(file, at, line, order, options)
-    equal = [float(line[name]) for name in counts if has(line, name)]
-    if equal and "Bp" in fields:
-      values["zero_std"] = sum(equal) / fields["Bp"]
-    steps[step + file.form.before_update] |= values
-  none = {"zero_std": 0.0} if counts and "Bp" in fields else {}
-  return [{"step": step} | fields | none | steps[step]
+  steps, form = collections.defaultdict(dict), log.file.form
+  counts = form.columns("zero_std_count", log.file.names)
+  source = {field: name for field, name in names.items()
+            if field in form.fields} | {name: name for name in counts}
+  for _, _, order, _, line in walk(log, [Curve(None, None, source, True)]):
+    step = line.pop("step", order) + form.before_update
+    equal = [line.pop(name) for name in counts if name in line]
+    if equal and "Bp" in constant:
+      line["zero_std"] = sum(equal) / constant["Bp"]
+    steps[step] |= {field: value for field, value in line.items()
+                    if field not in METRICS}
+  none = {"zero_std": 0.0} if counts and "Bp" in constant else {}
+  return [{"step": step} | constant | none | steps[step]
           for step in sorted(steps)]
 
 
-def _evals(file: LogFile, lines, fields: dict, options: dict, spent: Spent
-           ) -> tuple[dict, ...]:
+def _evals(log: Runs) -> tuple[dict, ...]:
   """A dict for each evaluation of each set."""
   try:
-    curves = curves_of(file, fields, sized=spent.step_size is not None)
+    curves = [curve for curve in curves_of(log) if not curve.train]
   except InputError:  # a log without evaluations, and without rewards
     return ()
+  ours = log.file.kind == "isojax"
   return tuple(
-      {"step": _step(file, at, line, order, options),
-       "eval_set": curve.eval_set or set_of(file.form, line),
-       "k": curve.k} | values
-      for order, (at, line) in enumerate(lines, 1)
-      for curve in curves if not curve.train
-      if (values := {field: _value(file, at, line[name], field, name)
-                     for field, name in curve.source.items()
-                     if field in METRICS and has(line, name)}))
-
-
-def _step(file: LogFile, at: int, line: dict, order: int, options: dict
-          ) -> int:
-  """The step of a line; its number if the file has none."""
-  step, name = step_of(file, line, options) or (
-      line.get("logged", order), "step")
-  return typed(f"{file.path}:{at}", step, "step", name)
-
-
-def _value(file: LogFile, at: int, value, field: str, name: str | None = None):
-  """A value as in records; W&B writes NaN as text, and CSV numbers."""
-  if value is None or value == "":
-    return None
-  if field in KNOWN:
-    return typed(f"{file.path}:{at}", value, field, name)
-  try:
-    return float(value)
-  except (TypeError, ValueError):
-    return value
+      {"step": order} | which | {
+          field: value for field, value in line.items()
+          if ours or field == "step" or field in METRICS}
+      for _, _, order, which, line in walk(log, curves))

@@ -49,7 +49,7 @@ REAL = ROOT / "isojax/assets/logs"
     (REAL / "rasbt_tracking.csv", "table", 13, 10, dict(
         step=500, reward=.125, response_length=762.25)),
     ("isojax/records.jsonl", "isojax", 3, 3, dict(
-        step=3, Bp=4, n=8, rollouts=96, all_wrong=.5, kl=None)),
+        step=3, Bp=4, n=8, rollouts=96, all_wrong=.5)),
 ])
 def test_runs_are_read_without_flags(name, trainer, train, evals, last):
   log = series.read(str(LOGS / name))
@@ -69,6 +69,12 @@ def test_a_table_that_is_cut_has_the_values_before(tmp_path):
 def test_rates_that_a_console_rounds_to_zero_are_unknown():
   log = series.read(str(LOGS / "skyrl/console.log"))
   assert all("lr" not in line for line in log.train)
+
+
+def test_evaluations_have_the_step_of_their_policy():
+  log = series.read(str(LOGS / "prime-rl/metrics.jsonl"))
+  assert [(e["eval_set"], e["step"]) for e in log.evals] == [
+      ("math", 0), ("aime", 0), ("math", 2), ("math", 4), ("aime", 3)]
 
 
 def test_a_file_of_several_runs_needs_one():

@@ -1,9 +1,11 @@
-"""What is constant during a run: n, Bp and the options of the trainer.
+"""The runs of a log: their n and Bp, the trainer's options, and C.
 
-They are from the flags, the run's name, the trainer's output or a config file
-beside the log.
+What is constant is from the flags, the run's name, the trainer's output or a
+config file beside the log; C is from the rollouts that the log counts.
 """
 
+import bisect
+import collections
 import itertools
 import json
 import os
@@ -13,12 +15,129 @@ import tomllib
 from isojax.errors import InputError
 from isojax.frontier.fields import nearest, number, typed
 from isojax.frontier.formats import text
-from isojax.frontier.formats.base import Format, KNOWN, METRICS
+from isojax.frontier.formats.base import (
+  BATCHES,
+  DISCARDED,
+  Format,
+  KNOWN,
+  METRICS,
+  PASSED,
+  ROLLOUTS,
+)
+from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import groups, LogFile
 
 NEEDED = {"Bp": "problems per step", "n": "rollouts per problem",
           "step": "updates made"}
 EXAMPLES = {"Bp": 32, "n": 8, "step": 100}  # of messages
+
+
+class Runs:
+  """The constants and the rollouts of the runs of a file.
+
+  A trainer that samples again, or discards groups, spends more than Bp * n
+  rollouts a step. Where its log counts them, they are charged to C.
+  """
+
+  def __init__(self, file: LogFile, only: str | None = None):
+    """Reads them; `only` is the one run that is wanted."""
+    check_flags(file)
+    named, beside = in_names(file), options_of(file)
+    if only is not None and None not in named:
+      if only not in named:
+        raise InputError(f"{file.path}: --from_path does not match the run "
+                         f"{only}")
+      named = {only: named[only]}
+    self.file, self.named, self.beside, self.sums = file, named, beside, {}
+    self.constants = {run: constants(file, fields, beside)
+                      for run, fields in named.items()}
+    self.lines = [(at, line) for at, line in file.table
+                  if only in (None, file.run(line))
+                  and not {None, file.run(line)}.isdisjoint(named)]
+    self.totals = {}  # step -> C
+    self.counts = collections.defaultdict(dict)  # run -> update -> unit
+    self._count()
+    # The commonest number of rollouts of a step, if it was logged.
+    sizes = [round(units[ROLLOUTS]) for counts in self.counts.values()
+             for units in counts.values() if ROLLOUTS in units]
+    self.step_size = max(sizes, key=sizes.count, default=None)
+    for fields, _ in self.constants.values():
+      self.complete(fields)
+
+  @property
+  def discarded(self) -> bool:
+    """Whether the log counts more than Bp * n rollouts a step."""
+    return any(units.keys() - {ROLLOUTS} for counts in self.counts.values()
+               for units in counts.values())
+
+  def of(self, run: str | None) -> tuple[dict, dict]:
+    """The constant fields and the options of a run."""
+    return self.constants[None if None in self.constants else run]
+
+  def _count(self) -> None:
+    """Sets what the lines count."""
+    file, form, step = self.file, self.file.form, self.file.step
+    for at, line in file.table if step else ():
+      if not has(line, step):
+        continue
+      where = f"{file.path}:{at}"
+      counts = {unit: sum(values) for pattern, unit in form.sampled
+                if (values := [number(where, name, line[name]) for name in line
+                               if re.fullmatch(pattern, name)
+                               and has(line, name)])}
+      total = form.total and all(has(line, name) for name in form.total)
+      if not (counts or total):
+        continue
+      update = typed(where, line[step], "step", step)
+      if total:
+        self.totals[update] = sum(
+            typed(where, line[name], "rollouts", name) for name in form.total)
+      self.counts[file.run(line)].setdefault(
+          update + form.before_update, {}).update(counts)
+
+  def complete(self, fields: dict) -> None:
+    """Adds Bp where the rollouts of a step and n tell it."""
+    if self.step_size and "n" in fields and "Bp" not in fields:
+      fields["Bp"], rest = divmod(self.step_size, fields["n"])
+      if rest:
+        raise InputError(
+            f"{self.file.path}: {self.step_size} rollouts a step are not a "
+            f"multiple of n={fields['n']}; expected another n")
+
+  def after(self, run: str | None, fields: dict) -> int:
+    """C of a row, unless it has it; a step without a count is Bp * n."""
+    if "rollouts" in fields:
+      return fields["rollouts"]
+    updates, Bp, n = (fields[name] for name in ("step", "Bp", "n"))
+    _, options = self.of(run)
+    if updates in self.totals:
+      return self.totals[updates]
+    if generated := self.file.form.generated:
+      return generated(updates, Bp * n, options)
+    if (run, Bp, n) not in self.sums:
+      counts = ({} if "remove_constant_reward_groups" in options
+                else self.counts.get(run, {}))
+      known = sorted(u for u in counts if u > 0)
+      self.sums[run, Bp, n] = known, [0, *itertools.accumulate(
+          self._of_step(counts[u], options, Bp, n) for u in known)]
+    known, sums = self.sums[run, Bp, n]
+    counted = bisect.bisect_right(known, updates)
+    return sums[counted] + (updates - counted) * Bp * n
+
+  def _of_step(self, units: dict, options: dict, Bp: int, n: int) -> int:
+    """The rollouts of one step from what the trainer counted in it."""
+    if DISCARDED in units:
+      return round(Bp + units[DISCARDED]) * n
+    if ROLLOUTS in units:
+      return round(units[ROLLOUTS] * 100 / units.get(PASSED, 100))
+    if BATCHES not in units:
+      return Bp * n
+    batch = Bp
+    for name in self.file.form.options:  # gen_batch_size, or a factor of Bp
+      if name in options:
+        batch = (Bp * options[name] if name.endswith("multiplier")
+                 else options[name])
+    return round(units[BATCHES] * batch) * n
 
 
 def check_flags(file: LogFile) -> None:
