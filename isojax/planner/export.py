@@ -1,7 +1,8 @@
 """Writes a run in the option names of other trainers.
 
 The options of TRAINERS make a GRPO run with one update a step, as isojax's is
-by default, whatever the trainer's own defaults are.
+by default, whatever the trainer's own defaults are. They were checked against
+the trainers' code, each at its Trainer's `checked`: docs/planning.md says how.
 """
 
 import dataclasses
@@ -82,7 +83,7 @@ class Trainer(typing.NamedTuple):
   """How a trainer names what a run sets."""
 
   style: str  # of an option that has a value
-  commit: str  # at which the names were read
+  checked: str  # release or commit that the options were checked against
   options: str  # NAME=VALUE, or NAME={FIELD} with a field of `values`
   # The values of {std}: advantages divided by the group's deviation, or not.
   std: tuple[object, object] = (True, False)
@@ -92,14 +93,16 @@ class Trainer(typing.NamedTuple):
 
 HYDRA, FLAG, YAML = "{}={}", "--{} {}", "{}: {}"
 TRAINERS = {
-    "areal": Trainer(HYDRA, "4aef98d8d", """
+    # Hydra refuses a key that the config file lacks, as AReaL's examples lack
+    # total_train_steps, unless it is written with ++.
+    "areal": Trainer(HYDRA, "1.0.4", """
         actor.reward_norm.mean_level=group actor.reward_norm.std_level={std}
         actor.reward_norm.group_size={n} actor.adv_norm=null
         train_dataset.batch_size={Bp} gconfig.n_samples={n}
         actor.ppo_n_minibatches=1 rollout.max_head_offpolicyness=0
-        train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
+        ++train_dataset.max_length={prompt} gconfig.max_new_tokens={response}
         actor.kl_ctl={kl} actor.optimizer.lr={lr}
-        actor.optimizer.lr_scheduler_type=constant total_train_steps={M}
+        actor.optimizer.lr_scheduler_type=constant ++total_train_steps={M}
         total_train_epochs={epochs} seed={seed}""",
         std=("group", "null"), note="its KL is in the reward"),
     "nemo-rl": Trainer(HYDRA, "7ea279abf", """
@@ -109,9 +112,10 @@ TRAINERS = {
         policy.max_total_sequence_length={total}
         policy.generation.max_new_tokens={response}
         loss_fn.reference_policy_kl_penalty={kl} policy.optimizer.kwargs.lr={lr}
-        grpo.max_num_steps={M} grpo.max_num_epochs={epochs} grpo.seed={seed}"""
-        ),
-    "openrlhf": Trainer(FLAG, "3c3be623", """
+        grpo.max_num_steps={M} grpo.max_num_epochs={epochs} grpo.seed={seed}""",
+        note="with Megatron, policy.optimizer.kwargs.lr is "
+        "policy.megatron_cfg.optimizer.lr"),
+    "openrlhf": Trainer(FLAG, "0.11.2", """
         algo.advantage.estimator={std} rollout.batch_size={Bp}
         rollout.n_samples_per_prompt={n} train.batch_size={B} train.max_epochs=1
         data.max_len={total} rollout.max_new_tokens={response}
@@ -139,7 +143,7 @@ TRAINERS = {
         "lr_scheduler_type: constant_with_warmup, warmup_steps: 10; "
         "per_device_train_batch_size x gradient_accumulation_steps x devices = "
         "{B} makes one update a step"),
-    "skyrl": Trainer(HYDRA, "a9564572e", """
+    "skyrl": Trainer(HYDRA, "0.3.0", """
         trainer.algorithm.advantage_estimator=grpo
         trainer.algorithm.grpo_norm_by_std={std} trainer.train_batch_size={Bp}
         trainer.policy_mini_batch_size={Bp} trainer.update_epochs_per_batch=1
@@ -158,7 +162,7 @@ TRAINERS = {
         {with_kl} lr={lr} lr-decay-style=constant lr-warmup-iters=10
         num-rollout={M} seed={seed} rollout-seed={seed}""", std=(None, True),
         with_kl="use-kl-loss={on} kl-loss-coef={kl} kl-loss-type=low_var_kl"),
-    "trl": Trainer(FLAG, "f2cd57710", """
+    "trl": Trainer(FLAG, "1.16.0", """
         num_generations={n} generation_batch_size={B} num_iterations=1
         scale_rewards={std} beta={kl} epsilon={clip_low}
         epsilon_high={clip_high} loss_type={aggregation}
@@ -167,7 +171,7 @@ TRAINERS = {
         warmup_steps=10 max_steps={M} seed={seed}""", std=("group", "none"),
         note="per_device_train_batch_size x processes x "
         "gradient_accumulation_steps = {B} makes one update a step"),
-    "tunix": Trainer(HYDRA, "c7d8950f", """
+    "tunix": Trainer(HYDRA, "0.1.7", """
         batch_size={Bp} rl_training_config.mini_batch_size={Bp}
         grpo_config.num_generations={n} grpo_config.num_iterations=1
         grpo_config.beta={kl} rollout_config.max_prompt_length={prompt}
@@ -175,9 +179,10 @@ TRAINERS = {
       rl_training_config.actor_optimizer_config.schedule_type=constant_schedule
         rl_training_config.actor_optimizer_config.value={lr}
         rl_training_config.max_steps={M} num_train_epochs={epochs}
-        model_config.rng_seed={seed}"""),
+        model_config.rng_seed={seed}""",
+        note="its advantage is always divided by the group's deviation"),
     # Its estimator is gae by default; it multiplies ppo_mini_batch_size by n.
-    "verl": Trainer(HYDRA, "b178a3cd5", """
+    "verl": Trainer(HYDRA, "0.9.1", """
         algorithm.adv_estimator=grpo algorithm.norm_adv_by_std_in_grpo={std}
         algorithm.use_kl_in_reward=False data.train_batch_size={Bp}
         actor_rollout_ref.rollout.n={n}

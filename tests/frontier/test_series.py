@@ -157,6 +157,15 @@ def test_settings_are_read_by_something():
     assert not form.marks or form.settings and form.fields, kind
 
 
+def test_options_that_a_trainer_does_not_have_are_not_advised():
+  """As read in the sources that docs/planning.md names."""
+  prime, roll = (formats.FORMATS[name].settings for name in (
+      "prime-rl", "roll"))
+  assert "kl" not in prime and prime["max_tokens"] == (
+      "orchestrator.train.sampling.max_completion_tokens")
+  assert roll["filter"] == "rewards.NAME.query_filter_config.type"
+
+
 def test_printed_settings_are_options(tmp_path):
   path = tmp_path / "run.log"
   path.write_text(

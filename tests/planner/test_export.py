@@ -1,7 +1,7 @@
 """Plans in the option names of other trainers, by the projects' own examples.
 
-None of the trainers is installed, so the names cannot be checked against their
-config classes.
+None of the trainers is installed: docs/planning.md says how their names were
+checked.
 """
 
 import dataclasses
@@ -74,6 +74,17 @@ def test_kl_and_advantages_without_a_deviation():
   assert "--algo.kl.use_loss \\\n--algo.kl.estimator k3 \\\n" in text
   assert "--disable-grpo-std-normalization \\\n" in export.text(
       "slime", run(EASY))
+
+
+def test_what_their_config_files_and_commands_refuse():
+  """AReaL's examples lack total_train_steps, NeMo-RL's Megatron kwargs."""
+  areal = export.text("areal", run(HARD))
+  assert "\n++total_train_steps=10 \\\n" in areal
+  assert "\n++train_dataset.max_length=64 \\\n" in areal
+  assert export.text("nemo-rl", run(HARD)).startswith(
+      "# with Megatron, policy.optimizer.kwargs.lr is policy.megatron_cfg.")
+  assert export.text("tunix", run(EASY)).startswith(
+      "# its advantage is always divided by the group's deviation\n")
 
 
 def test_the_loss_of_a_config_where_its_names_are_known():

@@ -74,9 +74,9 @@ FORMAT = base.Format(
         "truncated": "is_truncated/(?:all/)?mean",
         "seconds": "time/step Time",
         "seconds_sample": "time/generate_completions"},
-    settings={
+    settings={  # no KL: trainer.loss.kl_tau pulls to the sampler, not the base
         "batch": "batch_size", "n": "group_size", "lr": "trainer.optim.lr",
-        "kl": "trainer.loss.kl_tau", "max_tokens": "sampling.max_tokens"},
+        "max_tokens": "orchestrator.train.sampling.max_completion_tokens"},
     amend=count_from_one, logged=older_sizes,
     configs=("configs/orchestrator.json", "configs/orchestrator.toml",
              "configs/rl.json", "configs/rl.toml"), config=sizes,

@@ -29,7 +29,8 @@ FORMAT = base.Format(
         "Bp": "rollout_batch_size", "n": "num_return_sequences_in_group",
         "model": "pretrain", "lr": "actor_train.training_args.learning_rate",
         "kl": "kl_loss_coef", "entropy": "entropy_loss_coef",
-        "max_tokens": "response_length", "filter": "use_additional_prompts",
+        "max_tokens": "response_length",
+        "filter": "rewards.NAME.query_filter_config.type",
         "estimator": "adv_estimator"},
     console=r'metrics_tag: \{"step": (?P<step>\d+), "metrics": '
     r"(?P<values>\{[^{}]*\})",
