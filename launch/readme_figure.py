@@ -25,7 +25,7 @@ def draw(document: dict):
   from matplotlib.figure import Figure  # the extra `plot`
 
   from isojax.frontier import plots
-  from isojax.frontier.labels import metric_of
+  from isojax.frontier.report import metric_of
   study, frontier = document["study"], document["frontier"]
   look = lambda n: dict(color=plots.colour_of(n, study["n"]),
                         marker=plots.marker_of(n, study["n"]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from isojax.format import compact, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
-from isojax.frontier.labels import axis_of, metric_of, of_x0, parameters, run_of
+from isojax.frontier.report import axis_of, metric_of, of_x0, parameters, run_of
 from isojax.symptoms import column, History
 
 WIDTH = 8.0  # inches, of a page of the report

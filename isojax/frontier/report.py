@@ -1,10 +1,11 @@
-"""A parsed fit.json in words: for the terminal, and as one HTML page.
+"""A parsed fit.json in words: for figures, the terminal and one HTML page.
 
 Nothing is fitted here. The page is report.html, a jinja template that escapes
 every value, with the figures inside.
 """
 
 import base64
+import bisect
 import importlib.util
 import json
 import os
@@ -14,8 +15,7 @@ import jinja2
 
 from isojax import format as words
 from isojax.errors import InputError
-from isojax.format import compact, many, number, pair, rate
-from isojax.frontier import labels
+from isojax.format import compact, many, number, pair, rate, signed
 from isojax.frontier.fields import TRAINING
 from isojax.frontier.study import UNKNOWN
 from isojax.ledger import records
@@ -31,9 +31,96 @@ OPTIONS = {
     "seed": "seed of the bootstrap", "grid": "grid points on the frontier",
     "rounds": "refinements of each fit",
     "collapse": "runs whose reward falls: cut at the fall, exclude, or keep"}
+SEEN = 0.5  # share of the rise to an asymptote that determines it
+
+
+def axis_of(study: dict) -> tuple[str, str]:
+  """(symbol, unit) of the compute axis."""
+  return ("M" if study["axis"] == "updates" else "C",
+          study["axis"].replace("_", " "))
+
+
+def metric_of(study: dict, metric: str) -> str:
+  """The name of a metric: best@4, avg with its k, or the training reward."""
+  if study["eval_set"] == TRAINING:
+    return "training reward"
+  return f"avg@{study['k']}" if metric == "avg" and study["k"] else metric
+
+
+def headline(document: dict) -> str:
+  """The best n that was measured, its lead and since when, in one sentence."""
+  study, best = document["study"], document["best"]
+  symbol, unit = axis_of(study)
+  metric = metric_of(study, study["metric"])
+  if best is None:
+    return ("No n is best: " + (
+        "all curves are equal." if document["frontier"]["tied"] else
+        f"no C is known at which the runs can be compared by {metric}."))
+  at = f"at {symbol} = {compact(best['C'])} {unit}"
+  if best["rival"] is None:
+    ends = [run["reward"] for run in study["runs"]]
+    mean = lambda i: rate(sum(R[i] for R in ends) / len(ends))
+    last = max(run["C"][-1] for run in study["runs"])
+    return (f"Only n = {best['n']} was run, so no n is known to be best; "
+            f"{metric} went from {mean(0)} to {mean(-1)} at {symbol} = "
+            f"{compact(last)} {unit}, the last evaluation.")
+  low, high = best["lead_interval"]
+  return (f"Best n {at}: n = {best['n']}"
+          + f" with Bp = {best['Bp']}" * (len(study["Bp"]) > 1)
+          + f", {metric} {rate(best['reward'])}, ahead of n = {best['rival']} "
+          f"by {signed(best['lead'])} {pair((low, high), signed)}"
+          + (", which the noise does not resolve" if low <= 0 else "")
+          + (f"; it leads since {symbol} = {compact(best['since'])}."
+             if best["since"] else "; no other n led before."))
+
+
+def run_of(row: dict) -> str:
+  """Bp, n and seed of a run; its name if the seed is not known."""
+  return f"Bp {row['Bp']}, n {row['n']}, " + (
+      f"{row['run_id']:.24}" if row["seed"] is None else f"seed {row['seed']}")
+
+
+def still_rising(curve: dict) -> bool:
+  """Whether the data end before half of the rise to the asymptote A.
+
+  A is then an extrapolation of a nearly straight curve. A curve without values
+  (null) is not called rising.
+  """
+  if None in (curve["A"], curve["b"]):
+    return False
+  end = curve["reward"][bisect.bisect_right(curve["C"], curve["C_hi"]) - 1]
+  rise = curve["A"] - curve["b"]
+  return rise > 0 and end - curve["b"] < SEEN * rise
+
+
+def of_x0(study: dict, x0: float | None) -> float | None:
+  """The midpoint of the law, stored as log10 C or M, as compute."""
+  return x0 if x0 is None or study["axis"] == "updates" else 10.0**x0
+
+
+def parameters(document: dict) -> list[tuple[str, str, str]]:
+  """(name with unit, value, 95 % interval) of the law's parameters."""
+  law, study = document["law"], document["study"]
+  (symbol, unit), known = axis_of(study), law["intervals"]
+  x0 = law["M0" if law["kind"] == "fixed_batch" else "log10_C0"]
+  floor, ceiling = 2 ** law["b"], 2 ** (law["b"] + law["L"])
+  ends = [end for end, bound in zip(known["k"], law["k_bounds"])
+          if abs(end / bound - 1) < 1e-3]
+  return [
+      (f"{symbol}0, {unit}", compact(of_x0(study, x0)),
+       pair([of_x0(study, x) for x in known["x0"]], compact)),
+      ("floor, rollouts per problem", number(floor),
+       pair(known["floor"], number)),
+      ("ceiling, rollouts per problem", number(ceiling),
+       pair(known["ceiling"], number)),
+      ("k, per " + ("update" if symbol == "M" else "decade"), number(law["k"]),
+       pair(known["k"], number) + (
+           f" (bound: {', '.join(map(number, ends))})" if ends else ""))]
+
+
 FILTERS = {name: getattr(words, name) for name in (
     "compact", "number", "rate", "signed", "pair", "many")} | {
-        "metric_of": labels.metric_of, "run_of": labels.run_of}
+        "metric_of": metric_of, "run_of": run_of}
 
 
 def need_matplotlib(what: str) -> None:
@@ -46,22 +133,22 @@ def need_matplotlib(what: str) -> None:
 def summary(document: dict) -> str:
   """The best n, the verdict, the law and the next step, for the terminal."""
   study, verdict, notes = (document[k] for k in ("study", "verdict", "notes"))
-  symbol, unit = labels.axis_of(study)
+  symbol, unit = axis_of(study)
   runs = study["runs"] if len(study["runs"]) <= FEW else []
-  lines = [labels.headline(document),
+  lines = [headline(document),
            "identified" if verdict["identified"] else "NOT identified:",
            *(f"  - {reason}" for reason in verdict["reasons"]),
            *(f"  caution: {caution}" for caution in verdict["cautions"])]
   if verdict["identified"]:
     lines.append("law: " + ", ".join(
         f"{name.split(',')[0]} = {value} {interval}"
-        for name, value, interval in labels.parameters(document))
+        for name, value, interval in parameters(document))
         + "; n* goes from the floor to the ceiling, half of the doublings by "
         f"{symbol}0, the faster the larger k; {symbol} in {unit}")
   lines += [f"{many(len(study['runs']), 'run')}, n = "
             f"{', '.join(map(str, study['n']))} at Bp = "
             f"{', '.join(map(str, study['Bp']))}; "
-            f"{labels.metric_of(study, study['metric'])}"
+            f"{metric_of(study, study['metric'])}"
             + (f" on {study['eval_set']}" if study["eval_set"] not in (
                 UNKNOWN, TRAINING) else "") + f" against {study['axis']}",
             *(curve_of(run, unit) for run in runs),
@@ -125,7 +212,7 @@ def title_of(study: dict) -> str:
   named = [study[key] for key in ("model", "split", "eval_set")
            if study[key] not in (None, "", UNKNOWN, TRAINING)]
   return "Rollouts per problem: " + ", ".join(
-      [*named, labels.metric_of(study, study["metric"])])
+      [*named, metric_of(study, study["metric"])])
 
 
 def frontier_table(document: dict, x: str) -> tuple[list, list]:
@@ -143,7 +230,7 @@ def frontier_table(document: dict, x: str) -> tuple[list, list]:
            f"{f['agreeing'][i]:.0%}", "yes" if f["resolved"][i] else "no"]
           for i in sorted(near | {len(f["C"]) - 1})]
   return [x, "best Bp tested, problems", "best n tested, rollouts per problem",
-          "95%", labels.metric_of(study, study["metric"]), "95%",
+          "95%", metric_of(study, study["metric"]), "95%",
           *(["n* of the law", "95%"] if law else []), "draws that agree",
           "resolved"], rows
 
@@ -159,12 +246,12 @@ def curve_rows(document: dict, rising: list[bool]) -> list:
 
 def difference(document: dict) -> str:
   """How all points and record-breaking points compare, as sentences."""
-  study, (symbol, unit) = document["study"], labels.axis_of(document["study"])
+  study, (symbol, unit) = document["study"], axis_of(document["study"])
   first, *others = document["variants"]
   told = []
   for v in [first, *(v for v in others if v["name"].startswith(
       ("all points", "record")))]:
-    middle = compact(labels.of_x0(study, v["log10_C0"]))
+    middle = compact(of_x0(study, v["log10_C0"]))
     told.append(f"{v['name'].capitalize()}: " + (
         "no law can be fitted" if v["log10_C0"] is None else
         f"{symbol}0 = {middle} {unit}, n* at the end = {number(v['n_at_end'])}")
@@ -180,7 +267,7 @@ def variant_rows(document: dict) -> list:
   leads = lambda moves: ", ".join([str(moves[0][0])] + [
       f"{n} from {compact(C)}" for _, n, C in moves]) if moves else "one n"
   return [(v["name"],
-           compact(labels.of_x0(document["study"], v["log10_C0"])),
+           compact(of_x0(document["study"], v["log10_C0"])),
            number(v["ceiling"]), number(v["n_at_end"]), leads(v["switches"]))
           for v in document["variants"]]
 
@@ -193,8 +280,8 @@ def page(document: dict, figures: list[str]) -> str:
     figures: paths that plots.save returned; the SVG ones are embedded.
   """
   study, matched = document["study"], document["scalerl_matched"]
-  symbol, unit = labels.axis_of(study)
-  rising = [labels.still_rising(curve) for curve in document["curves"]]
+  symbol, unit = axis_of(study)
+  rising = [still_rising(curve) for curve in document["curves"]]
   heads, rows = frontier_table(document, f"{symbol}, {unit}")
   options = document["options"]["points"] | document["options"]
   varied = any(v["log10_C0"] is not None or v["switches"]
@@ -210,8 +297,8 @@ def page(document: dict, figures: list[str]) -> str:
       end=max(run["C"][-1] for run in study["runs"]),
       inside={path.stem: base64.b64encode(path.read_bytes()).decode()
               for path in map(pathlib.Path, figures) if path.suffix == ".svg"},
-      headline=labels.headline(document),
-      parameters=labels.parameters(document) if document["law"] else [],
+      headline=headline(document),
+      parameters=parameters(document) if document["law"] else [],
       frontier_heads=heads, frontier_rows=rows, rising=rising,
       switches=[(f"{a} → {b}", compact(C))
                 for a, b, C in document["switches"]],

@@ -48,7 +48,7 @@ class Runs:
         raise InputError(f"{file.path}: --from_path does not match the run "
                          f"{only}")
       named = {only: named[only]}
-    self.file, self.named, self.beside, self.sums = file, named, beside, {}
+    self.file, self.beside, self.sums = file, beside, {}
     self.constants = {run: constants(file, fields, beside)
                       for run, fields in named.items()}
     self.lines = [(at, line) for at, line in file.table

@@ -4,7 +4,7 @@ import copy
 import re
 
 from isojax.format import number
-from isojax.frontier import labels, plots, report
+from isojax.frontier import plots, report
 from isojax.frontier.fields import TRAINING
 from tests.frontier import page
 from tests.frontier.documents import HOSTILE
@@ -61,7 +61,7 @@ def test_verdict_comes_first_and_says_why(name, documents):
   for reason in found["verdict"]["reasons"] + found["verdict"]["cautions"]:
     assert told.text.index(reason) < told.text.index("The law n*")
   order = [told.text.index(part) for part in (
-      labels.headline(found), "dentified.", "Reward curves and the best n",
+      report.headline(found), "dentified.", "Reward curves and the best n",
       "The law n*")]
   assert order == sorted(order)
 
@@ -78,7 +78,7 @@ def test_the_summary_begins_with_the_best_n_and_then_the_verdict(documents):
   assert second == "NOT identified:"
   assert not any("floor =" in line for line in rest)  # nothing to be misused
   found["best"].update(lead_interval=[-0.01, 0.02], since=None)
-  assert labels.headline(found).endswith(
+  assert report.headline(found).endswith(
       "[-0.010, +0.020], which the noise does not resolve; no other n led "
       "before.")
   found["verdict"]["identified"] = True
@@ -135,11 +135,11 @@ def test_a_curve_that_still_rises_has_no_asymptote(documents):
   curve = found["curves"][0]
   curve.update(A=0.9, A_interval=[0.5, 0.963], b=0.1, C=[10, 20, 30],
                reward=[0.2, 0.3, 0.8], C_hi=25, C_lo=0)
-  assert labels.still_rising(curve)
+  assert report.still_rising(curve)
   text = page.Page(report.page(found, [])).text
   assert "still rising" in text and "0.963" not in text
   curve["reward"][1] = 0.6  # five eighths
-  assert not labels.still_rising(curve)
+  assert not report.still_rising(curve)
   assert "0.963" in page.Page(report.page(found, [])).text
 
 
