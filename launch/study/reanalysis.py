@@ -179,7 +179,7 @@ def interferences(one: Ledger, C: float) -> dict[int, float]:
   scores = {}
   for run in study.runs:
     found = interference.interference(run, study.k, frames=2, draws=2, seed=0)
-    scores.setdefault(run.n, []).append(found.score)
+    scores.setdefault(run.n, []).append(found["score"])
   return {n: float(np.mean(values)) for n, values in scores.items()}
 
 
@@ -351,7 +351,9 @@ def rates(one: Ledger, many: Ledger) -> dict:
                                  - full[0].of(128)[:, 0])],
       "rate3": [(float(np.mean([equal[1][n][nats] - equal[0][n][nats]
                                 for n in (8, 32)])), None)],
-      "means": [windows.estimate(t.mean((2, 8, 32), [C])) for t in at]}
+      "means": [windows.estimate(t.mean((2, 8, 32), [C])) for t in at],
+      "gain": windows.estimate(at[1].mean((2, 8, 32), [C])
+                               - at[0].mean((2, 8, 32), [C]))}
 
 
 def noise(one: Ledger) -> dict[str, list]:
