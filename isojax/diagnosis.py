@@ -33,7 +33,7 @@ ENOUGH = 50  # correct rollouts behind the best reward; fewer may be chance
 # windows differ by 6 by chance.
 SURE = 8.0
 FLAT = 0.02  # fraction of its first entropy that a collapsed policy has left
-BLOW_UP = 3.0  # multiple of its first entropy; the study stays below 1.1
+BLOW_UP = 3.0  # multiple of its smallest entropy; the study stays below 1.1
 # Of a whole log.
 KL_FAR = 1.0  # nats a token from the reference
 MISMATCH = 0.1  # nats a token between sampler and trainer
@@ -55,6 +55,7 @@ OPTIONS = {"n": "alloc.n", "max_tokens": "sampler.max_new_tokens",
 WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
          "max_tokens": "the limit of response tokens",
          "lr": "the learning rate", "kl": "the coefficient of the KL",
+         "earlier": "an earlier checkpoint is better",
          "entropy": "the coefficient of the entropy",
          "Bp": "the problems per step", "problems": "problems",
          "minibatch": "the minibatch",
@@ -77,17 +78,18 @@ class Rule(typing.NamedTuple):
   sure: str = "sure"
   # The share of the rollouts, while it is on, that taught nothing.
   waste: typing.Callable = lambda x: 1.0
+  since: typing.Callable = lambda x: -math.inf  # of a History: the step before
 
 
 _SIGNAL = "all_wrong all_right grad_norm"
 _NO_SIGNAL = "no group had a right and a wrong rollout, so {x.why}"
 _EASIER = "take easier {o.problems} or a better base policy, or raise {o.n}"
 _ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
-_EARLIER = ("an earlier checkpoint is better. In another run, lower {o.lr}, or "
-            "set {o.kl} above 0")
+_EARLIER = "{o.earlier}. In another run, lower {o.lr}, or set {o.kl} above 0"
 _MISMATCH = ("correct the ratio (truncated importance sampling), sample in the "
              "precision of the trainer, or lower {o.stale}")
-_COLLAPSED = "training may have collapsed"
+_EQUAL = ("{x.silent:.0%} of the groups have equal rewards and teach nothing"
+          "{x.silent_rise} ({x.groups})")
 _FELL = ("avg fell from {x.best[avg]:.3f} at step {x.best[step]} to "
          "{x.line[avg]:.3f}")
 
@@ -129,8 +131,8 @@ RULES = (
         x.reward - x.floor < FALL * (x.best - x.floor)
         and (x.best - x.floor) * x.rollouts >= ENOUGH
         and x.best - x.reward > SURE * x.best_error),
-         "the reward fell from {x.best:.3f} to {x.reward:.3f}: " + _COLLAPSED,
-         _EARLIER),
+         "the reward, a mean of 20 steps, fell from {x.best:.3f} to "
+         "{x.reward:.3f}: training collapsed", _EARLIER),
     Rule("entropy", Steps, "entropy reward", lambda x: x.full and (
         x.entropy < FLAT * x.first_entropy and x.reward <= SOLVED),
          "the entropy fell from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
@@ -139,8 +141,9 @@ RULES = (
          "lower {o.lr}, or set {o.entropy} above 0"),
     # The KL has no such rule: it begins at 0 and rises in sound runs.
     Rule("blow_up", Steps, "entropy",
-         lambda x: x.full and x.entropy > BLOW_UP * x.first_entropy,
-         "the entropy rose from {x.first_entropy:.3g} to {x.entropy:.3g} nats "
+         lambda x: x.full and x.entropy > max(
+             BLOW_UP * x.least_entropy, x.first_entropy),
+         "the entropy rose from {x.least_entropy:.3g} to {x.entropy:.3g} nats "
          "a token: the policy draws tokens nearly at random",
          "in another run, lower {o.lr} or {o.entropy}, or set {o.kl} above 0"),
     # A policy whose evaluation dips between two good ones has no such rise.
@@ -148,19 +151,19 @@ RULES = (
          lambda x: x.surely_below and x.surely_risen,
          _FELL + " while the training reward rose from {x.low:.3f} to "
          "{x.high:.3f}: the run overfits its training problems",
-         "an earlier checkpoint is better. In another run, take more training "
-         "{o.problems}, lower {o.M}, or set {o.kl} above 0"),
+         "{o.earlier}. In another run, take more training {o.problems}, lower "
+         "{o.M}, or set {o.kl} above 0"),
     # Sees a collapse in the first steps, before there is a best reward.
     Rule("collapse", Evaluation, "correct",
          lambda x: x.line["avg"] < EVAL_FALL * x.best["avg"] and x.surely_below,
-         f"{_FELL}: {_COLLAPSED}", _EARLIER),
+         f"{_FELL}: training collapsed", _EARLIER),
     # ---- Of a whole log
     Rule("gradient", History, "grad_norm",
          lambda x: x.broken and x.broken[-1] == x.train[-1]["step"],
          "gradient, loss, entropy or KL are not finite in {x.failed}, up to "
          "the end", "go back to an earlier checkpoint and lower {o.lr}; do "
          "not train on tokens that were inserted instead of sampled",
-         "AgentR1/Agent-R1#30", waste=lambda x: x.share_from(x.broken[0] - 1)),
+         "AgentR1/Agent-R1#30", since=lambda x: x.broken[0] - 1),
     Rule("gradient", History, "grad_norm", lambda x: x.broken,
          "gradient, loss, entropy or KL are not finite in {x.failed}",
          "check that the trainer skips such updates; lower {o.lr}",
@@ -176,6 +179,12 @@ RULES = (
          < x.mean_reward_max - x.mean_reward_min,
          "every advantage is 0, although rewards differ: responses are not "
          "compared within their group",
+         "check that {o.n} is above 1 and that the responses of a problem have "
+         "the same group id", "Awesome-ML-SYS-Tutorial#106"),
+    Rule("advantage", History, "advantage_std reward",
+         lambda x: x.max_advantage_std < TINY and (
+             0 < x.change_error < math.inf),
+         "every advantage is 0, although the reward changes",
          "check that {o.n} is above 1 and that the responses of a problem have "
          "the same group id", "Awesome-ML-SYS-Tutorial#106"),
     Rule("advantage", History, "n", lambda x: x.n == 1,
@@ -212,35 +221,32 @@ RULES = (
          "use the checkpoint of step {x.best[step]:g}. In another run, take "
          "more {o.problems}, lower {o.M}, or set {o.kl} above 0",
          "greyhaven-ai/autocontext#1076", sure="likely",
-         waste=lambda x: x.share_from(x.best["step"])),
+         since=lambda x: x.best["step"]),
     Rule("overfit", History, "reward avg",
          lambda x: x.dropped and x.learned and "correct" not in x.fields,
          "{x.fell} while the training reward rose; this may be noise",
          "evaluate more often, on more problems; {o.kl} above 0 holds the "
          "policy near its start", "greyhaven-ai/autocontext#1076",
-         NOTE, waste=lambda x: x.share_from(x.best["step"])),
+         NOTE, since=lambda x: x.best["step"]),
     Rule("past_best", History, "avg", lambda x: x.surely_dropped, "{x.fell}",
          "use the checkpoint of step {x.best[step]:g}, and stop there next "
          "time; or lower {o.lr}, or set {o.kl} above 0", level=COSTLY,
-         sure="likely", waste=lambda x: x.share_from(x.best["step"])),
+         sure="likely", since=lambda x: x.best["step"]),
     Rule("groups", History, "reward",
          lambda x: (x.silent or 0) >= CLIPPED and x.binary
          and x.last_reward > SOLVED,
          "the problems are solved (reward {x.last_reward:.3g}): "
-         "{x.silent:.0%} of the groups have equal rewards",
+         "{x.silent:.0%} of the groups have equal rewards{x.silent_rise}",
          "take harder {o.problems}, or stop", _ZERO, COSTLY,
          waste=lambda x: x.silent),
     Rule("groups", History, "reward", lambda x: (x.silent or 0) >= CLIPPED,
-         "{x.silent:.0%} of the groups have equal rewards and teach nothing "
-         "({x.groups})", "raise {o.n}, take {o.problems} of a pass rate nearer "
-         "to 0.5, or use {o.filter}",
-         "p^n + (1 - p)^n; jsboige/CoursIA#10603", COSTLY,
+         _EQUAL, "raise {o.n}, take {o.problems} of a pass rate nearer to 0.5, "
+         "or use {o.filter}", _ZERO, COSTLY,
          waste=lambda x: x.silent),
     Rule("groups", History, "reward",
          lambda x: (x.silent or 0) >= CLIPPED / 5,
-         "{x.silent:.0%} of the groups have equal rewards and teach nothing "
-         "({x.groups})", "usual; a larger n ({o.n}) has fewer of them",
-         "p^n + (1 - p)^n", NOTE, waste=lambda x: x.silent),
+         _EQUAL, "usual; a larger n ({o.n}) has fewer of them", _ZERO, NOTE,
+         waste=lambda x: x.silent),
     Rule("cut", History, "truncated",
          lambda x: x.last_truncated >= CLIPPED / 5,
          "{x.last_truncated:.0%} of the rollouts are cut off at the end",
@@ -273,7 +279,8 @@ RULES = (
     Rule("schedule", History, "lr", lambda x: x.lr_left < 0.01,
          "the learning rate has ended at {x.lr_left:.1%} of its largest value",
          "a longer run needs a constant rate, or a schedule of its length",
-         "modelscope/ms-swift#3136", NOTE, waste=lambda x: 0.0),
+         "modelscope/ms-swift#3136", NOTE, waste=lambda x: 0.0,
+         since=lambda x: x.lr_ended),
     Rule("epochs", History, "epoch n",
          lambda x: x.repeats >= REPEATED,
          "each training problem has had {x.repeats:,.0f} rollouts",
@@ -281,16 +288,22 @@ RULES = (
          "may be memory; more {o.problems} help more than more updates",
          "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
          waste=lambda x: 0.0),
-    Rule("flat", History, "reward",
-         lambda x: not x.learned and len(x.train) >= 2 * STEPS and (
-             not x.gained),
-         "the training reward did not rise: {x.told_change}",
+    Rule("flat", History, "reward entropy",
+         lambda x: x.flat and x.entropy_rise > 2,
+         "the training reward {x.told_change}; the entropy is "
+         "{x.entropy_rise:.1f} times its smallest",
+         "if nothing above explains it, raise {o.Bp} for less noise, or take "
+         "easier {o.problems}; a larger {o.lr} raises the entropy further",
+         "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
+    Rule("flat", History, "reward", lambda x: x.flat,
+         "the training reward {x.told_change}",
          "if nothing above explains it, raise {o.lr}, or {o.Bp} for less "
          "noise, or take easier {o.problems}", "a 5 % test with power 80 %",
          NOTE, waste=lambda x: 0.0),
     Rule("few", History, "reward", lambda x: (
         not x.learned and EARLY <= len(x.train) < 2 * STEPS),
-         "too short to tell whether it learns: {x.told_change}",
+         "too short to tell whether it learns: the training reward "
+         "{x.told_change}",
          "run longer, or raise {o.Bp}, before you judge it",
          "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
 )
@@ -307,7 +320,7 @@ CHECKS = {
     "schedule": "end of the learning rate", "epochs": "rollouts per problem",
     "flat": "a reward that does not rise", "few": "too few steps"}
 # A rule -> those that are part of its message, in this order.
-HIDES = {"collapse": ("signal", "past_best", "flat"),
+HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
          "signal": ("cut", "entropy", "groups", "flat", "few"),
          "overfit": ("past_best",)}
 
@@ -380,8 +393,11 @@ class Watcher:
     self._window.append(line)
     x = dataclasses.replace(self._before, lines=tuple(self._window))
     if x.full:
-      if x.first_entropy is None and "entropy" in x.fields:
-        x = dataclasses.replace(x, first_entropy=x.entropy)
+      if "entropy" in x.fields:
+        x = dataclasses.replace(
+            x, first_entropy=x.entropy if x.first_entropy is None
+            else x.first_entropy,
+            least_entropy=min(x.least_entropy, x.entropy))
       if "reward" in x.fields and x.reward > x.best:
         x = dataclasses.replace(x, best=x.reward, best_error=standard_error(
             [line["reward"] for line in x.lines]))
@@ -424,12 +440,16 @@ def findings(run: History, options: dict) -> list[Finding]:
   for rule, x, steps in _alarms(run):
     wasted = held[rule.name][2] if rule.name in held else {}
     held[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
-  everything = range(len(run.train))
   for name, rule in rules_of(run).items():
-    held.setdefault(name, (
-        rule, run, dict.fromkeys(everything, rule.waste(run))))
+    since = rule.since(run)
+    held.setdefault(name, (rule, run, dict.fromkeys(
+        (i for i, line in enumerate(run.train) if line["step"] > since),
+        rule.waste(run))))
   held = without_hidden(held)
+  if "collapse" in held and isinstance(held["collapse"][1], Evaluation):
+    held.pop("past_best", None)  # it is the same fall
   o = types.SimpleNamespace(**(WORDS | options))
+  o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
   return sorted((_finding(run, *row, o) for row in held.values() if row[2]),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
@@ -482,11 +502,11 @@ def _alarms(run: History):
 
 
 def unchecked(run: History) -> dict[str, str]:
-  """The rules that lack fields in a log: name -> the fields of the first."""
+  """The rules that lack fields in a log: name -> a field that allows one."""
   out = {}
   for rule in RULES:
     if rule.about is not Evaluation:
       out.setdefault(rule.name, []).append(
           sorted(set(rule.needs.split()) - run.fields))
-  return {name: ", ".join(lacks[0]) for name, lacks in out.items()
-          if all(lacks)}
+  return {name: "reward_std" if fields[0] == "dead" else fields[0]
+          for name, lacks in out.items() if (fields := min(lacks, key=len))}

@@ -76,6 +76,7 @@ class Steps:
   best: float = 0.0  # the largest mean reward of STEPS steps
   best_error: float = 0.0  # its standard error
   first_entropy: float | None = None  # of the first STEPS steps; None: fewer
+  least_entropy: float = math.inf  # of any STEPS steps
   floor: float = 0.0  # the lowest reward, where that is below 0
 
   def __getattr__(self, name: str):
@@ -184,6 +185,7 @@ class History:
   Bp: int | None = None
   minibatch: int | None = None  # problems of an update
   batch: int | None = None  # rollouts of an update
+  filtered: bool = False  # whether groups of equal rewards are sampled again
   binary: bool = False  # whether a reward is 0 or 1, as far as the log tells
   grouped: bool = True  # see Steps
 
@@ -219,12 +221,6 @@ class History:
       return [line["Bp"] * line["n"] for line in self.train]
     return [1.0] * len(self.train)
 
-  def share_from(self, step) -> float:
-    """The share of the rollouts that were sampled after a step."""
-    after = [r for r, line in zip(self.spent, self.train, strict=True)
-             if line["step"] > step]
-    return sum(after) / sum(self.spent)
-
   # ---- The training reward from the first to the last quarter
 
   @property
@@ -249,29 +245,76 @@ class History:
     return self.change > 2 * self.change_error
 
   @property
+  def flat(self) -> bool:
+    """Whether a long run has neither a better reward nor evaluation."""
+    return not self.learned and len(self.train) >= 2 * STEPS and (
+        not self.gained)
+
+  @property
   def told_change(self) -> str:
-    return (f"{self.change:+.3g} from its first to its last quarter, ± "
-            f"{self.change_error:.2g}; the smallest change that "
-            f"{len(self.train)} such steps can show is "
+    if not self.change_error:
+      return f"is {self.mean_reward:.3g} in all {len(self.train)} steps"
+    change = (f"rose by {self.change:.3g} ± {self.change_error:.2g}, which is "
+              "not resolved," if self.change > 0 else
+              f"did not rise: {self.change:+.3g} ± {self.change_error:.2g}")
+    return (f"{change} from its first to its last quarter; the smallest change "
+            f"that {len(self.train)} such steps can show is "
             f"{SHOWN * self.change_error:.2g}")
+
+  @property
+  def peak(self) -> str:
+    """The step that was best, in words; empty if the log does not tell."""
+    if self.avg:
+      return f"that of the best evaluation at step {self.best['step']:g}"
+    rewards = self._windows("reward")
+    if len(rewards) < 2:
+      return ""
+    lines = [line for line in self.train if column([line], "reward")]
+    best = lines[STEPS - 1 + rewards.index(max(rewards))]
+    return f"such as step {best['step']:g} with the best reward"
+
+  def _windows(self, field: str) -> list[float]:
+    """The means of each STEPS steps in a row, of all if there are fewer."""
+    values = column(self.train, field)
+    return [mean(values[i:i + STEPS])
+            for i in range(max(1, len(values) - STEPS + 1))] if values else []
+
+  @property
+  def entropy_rise(self) -> float:
+    """The entropy at the end as a multiple of its smallest."""
+    entropy = self._windows("entropy")
+    return entropy[-1] / min(entropy) if min(entropy) > 0 else 1.0
 
   # ---- Groups without a signal
 
   @functools.cached_property
   def silent(self) -> float | None:
-    """The measured share of groups of equal reward, else the computed one."""
+    """The measured share of groups of equal reward, else the computed one.
+
+    Of the mean of several steps, as the pass rate of a few groups scatters and
+    silent_share is convex in it. A filter has left no such groups.
+    """
     if measured := column(self.train, "zero_std"):
       return mean(measured)
-    if self.binary and self.n and (reward := column(self.train, "reward")):
-      return mean([silent_share(self.n, p) for p in reward])
+    if self.binary and self.n and "reward" in self.fields and not self.filtered:
+      return mean([silent_share(self.n, p) for p in self._windows("reward")])
     return mean(column(self.train, "dead")) if "dead" in self.fields else None
+
+  @property
+  def silent_rise(self) -> str:
+    """The measured share at both ends, if they differ by half of the groups."""
+    share = column(self.train, "zero_std")
+    size = max(1, len(share) // 4)
+    first, last = mean(share[:size] or [0]), mean(share[-size:] or [0])
+    return (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
+            if abs(last - first) >= 0.5 else "")
 
   @property
   def groups(self) -> str:
     """Where `silent` is from, and what other n would give."""
-    known = self.binary and self.n and self.n > 1
+    known = self.binary and self.n and self.n > 1 and not self.filtered
     basis = ("measured" if "zero_std" in self.fields else
-            "at least: computed from the pass rate and n as if all problems "
+            "at least: p^n + (1 - p)^n of the pass rate p, as if all problems "
             "were equally hard" if known else
             "at least: whole steps without any signal")
     if not known:
@@ -315,6 +358,13 @@ class History:
     """The last learning rate as a fraction of the largest."""
     lr = column(self.train, "lr")
     return lr[-1] / max(lr) if lr and max(lr) > 0 else 1.0
+
+  @property
+  def lr_ended(self) -> float:
+    """The last step whose learning rate is not at its end."""
+    high = self.max_lr
+    return max(line["step"] for line in self.train
+               if column([line], "lr") and line["lr"] >= 0.01 * high)
 
   @property
   def repeats(self) -> float:

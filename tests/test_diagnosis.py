@@ -70,6 +70,20 @@ def test_a_collapse_names_both_rewards():
   assert said((40, {"reward": 0.05}), (40, {"reward": 0.01})) == []
 
 
+def test_a_fall_of_the_evaluation_is_told_beside_the_collapse():
+  """The reward falls at step 40, the evaluation is best at step 20."""
+  lines = tuple({"step": i, "reward": 0.2 if i > 40 else 0.9}
+                for i in range(81))
+  told = {f.name: f for f in diagnosis.findings(History(
+      lines, tuple({"step": 20 * i, "avg": avg} for i, avg in enumerate(
+          (.5, .6, .3, .3, .3)))), {})}
+  assert {"collapse", "past_best"} <= told.keys()
+  assert "best evaluation at step 20" in told["collapse"].advice
+  assert told["past_best"].steps == (21, 80)
+  (alone,) = diagnosis.findings(History(lines), {})
+  assert "a mean of 20 steps" in alone.text and "step 19" in alone.advice
+
+
 def test_vanished_entropy_matters_while_answers_are_wrong():
   (text,) = said((20, {}), (60, {"entropy": 0.001}))
   assert "entropy fell from 1 to" in text
@@ -192,6 +206,11 @@ def test_an_entropy_that_blows_up():
   (text,) = said((20, {}), (60, {"entropy": 3.1}))
   assert "in the last 20 steps, the entropy rose from 1 to 3.1 nats" in text
   assert "recipe.loss.entropy_coef" in text
+  # it is compared with its smallest mean, and must exceed its first
+  sinking = (20, {}), (20, {"entropy": 0.2})
+  assert said(*sinking, (60, {"entropy": 0.9})) == []
+  (text,) = said(*sinking, (60, {"entropy": 1.1}))
+  assert "rose from 0.2 to 1.01 nats" in text  # 2 of 20 steps at 0.2
   watch = diagnosis.Watcher([LINE] * 20 + [LINE | {"entropy": 4.0}] * 20,
                          grouped=True)
   assert watch.on == ["blow_up"]
@@ -222,6 +241,9 @@ OF_LOGS = {
     "advantage": (
         run({"advantage_max": 0.0, "reward_min": 0.0, "reward_max": 1.0}),
         run({"advantage_max": 0.0, "reward_min": 1.0, "reward_max": 1.0})),
+    "advantage, deviation": (
+        run({"advantage_std": 0.0}),
+        run({"advantage_std": 0.0, "reward": 0.5})),
     "advantage, n": (run(n=1), run(n=2)),
     "scale": (run({"reward_std": 9e-4}), run({"reward_std": 2e-3})),
     "kl": (run(last={"kl": 1.1}), run(last={"kl": 0.9})),
@@ -284,6 +306,41 @@ def test_the_share_of_groups_without_a_signal():
   assert "raise num_generations" in found.advice and found.cost > 0.7
 
 
+def test_a_share_that_changes_is_told_at_both_ends():
+  told = diagnosis.findings(run({"zero_std": 0.25}, last={"zero_std": 1.0}), {})
+  assert "25% in the first quarter and 100% in the last" in told[0].text
+
+
+def test_no_share_is_computed_of_groups_that_a_filter_left():
+  lines = tuple({"step": i, "reward": 0.2} for i in range(40))
+  silent = lambda **filtered: History(lines, n=2, binary=True, **filtered).silent
+  assert silent() == pytest.approx(0.68) and silent(filtered=True) is None
+
+
+@pytest.mark.parametrize("reward, entropy, words, advice", [
+    (lambda i: 0.3 + 1e-3 * i + 0.1 * (-1)**i, {},
+     "reward rose by 0.03 ± 0.063, which is not resolved", "raise the lear"),
+    (lambda i: 0.3 - 1e-3 * i + 0.1 * (-1)**i, {},
+     "reward did not rise: -0.03", "raise the learning"),
+    (lambda i: 0.3, {}, "reward is 0.3 in all 40 steps", "raise the learning"),
+    # 2.5 times the smallest, but below the first: no explosion
+    (lambda i: 0.3, {"entropy": 0.5}, "the entropy is 2.5 times",
+     "a larger the learning rate raises the entropy")])
+def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
+  lines = [line | {"reward": reward(line["step"])} for line in RISING]
+  if entropy:
+    lines = [LINE | {"reward": 0.3, "entropy": e, "step": i} for i, e in
+             enumerate([1.0] * 20 + [0.2] * 20 + [0.5] * 20)]
+  (told,) = [f for f in diagnosis.findings(History(tuple(lines)), {})
+             if f.name == "flat"]
+  assert words in told.text and advice in told.advice
+
+
+def test_the_end_of_the_learning_rate_has_its_steps():
+  (told,) = diagnosis.findings(run({"lr": 1e-6}, last={"lr": 0.0}), {})
+  assert (told.name, told.steps) == ("schedule", (20, 39))
+
+
 def test_findings_are_ordered_by_level_and_cost():
   """Half of the steps are dead; all are cut off, and cost 60 % each."""
   one = run({"truncated": 0.6, "lr": 1e-6}, last={"dead": True})
@@ -338,5 +395,5 @@ def test_few_steps_give_a_hint():
 
 def test_what_a_log_lacks_is_not_checked():
   lacks = diagnosis.unchecked(History(({"step": 1, "reward": 0.5},)))
-  assert lacks["kl"] == "kl" and lacks["divide"] == "batch, n"
+  assert lacks["kl"] == "kl" and lacks["divide"] == "batch"
   assert "flat" not in lacks and "groups" not in lacks

@@ -18,15 +18,17 @@ from isojax.diagnosis import COSTLY, Finding, WRONG
 from isojax.errors import InputError
 from isojax.format import compact, many
 from isojax.frontier import series
+from isojax.frontier.constants import NEEDED
 from isojax.frontier.fields import Reading
 from isojax.frontier.series import Series
-from isojax.symptoms import column, EARLY, History
+from isojax.symptoms import column, History, STEPS
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
            "all_right", "zero_std"}
+OFF = {"none", "null", "false", "0"}  # values of the option of a filter
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
 
@@ -37,11 +39,12 @@ def from_teacher(train: tuple[dict, ...]) -> bool:
       set(column(train, "reward"))) <= 1
 
 
-def prepared(line: dict) -> dict:
+def prepared(line: dict, bounded: bool) -> dict:
   """A step with `dead` and `zero_std`, where the log tells them.
 
   `dead` tells whether the rewards of each group were equal, `zero_std` is the
-  share of such groups.
+  share of such groups. Of a single group whose rewards are in [0, 1], a mean
+  of 0 or 1 tells it.
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
   more = {}
@@ -53,10 +56,14 @@ def prepared(line: dict) -> dict:
     more["dead"] = more["zero_std"] >= 1
   elif has("reward_std"):
     more["dead"] = line["reward_std"] == 0
+  elif has("advantage_std"):
+    more["dead"] = line["advantage_std"] == 0
   elif has("reward_min", "reward_max"):
     more["dead"] = line["reward_min"] == line["reward_max"]
   elif has("reward", "grad_norm") and line["reward"] == line["grad_norm"] == 0:
     more["dead"] = True
+  elif bounded and has("Bp", "reward") and line["Bp"] == 1:
+    more["dead"] = line["reward"] in (0, 1)
   if "dead" in more and has("Bp") and line["Bp"] == 1:
     more["zero_std"] = float(more["dead"])
   return line | more
@@ -85,19 +92,21 @@ def history(log: Series, eval_set: str | None = None) -> History:
   if from_teacher(train):
     train = [{name: value for name, value in line.items()
               if name not in REWARDS} for line in train]
-  train = tuple(prepared(line) for line in train)
+  low = [*column(train, "reward_min"), *column(train, "reward")]
+  high = [*column(train, "reward_max"), *column(train, "reward")]
+  bounded = bool(low) and min(low) >= 0 and max(high) <= 1
+  train = tuple(prepared(line, bounded) for line in train)
   sets = collections.Counter(line.get("eval_set") for line in log.evals)
   chosen = eval_set or max(sets, key=sets.get, default=None)
   known = train[-1] if train else {}
-  low = [*column(train, "reward_min"), *column(train, "reward")]
-  high = [*column(train, "reward_max"), *column(train, "reward")]
+  evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
   option = lambda name: log.options.get(log.settings.get(name))
   return History(
-      train, tuple(e for e in log.evals if e.get("eval_set") == chosen),
+      train or tuple({"step": e["step"]} for e in evals), evals,
       n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
       batch=option("batch"),
-      binary=bool(low) and min(low) >= 0 and max(high) <= 1,
+      filtered=str(option("filter")).lower() not in OFF, binary=bounded,
       grouped=compares(train, option("estimator")))
 
 
@@ -130,25 +139,33 @@ class Report:
               + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
     if count[WRONG]:
       return f"{many(count[WRONG], 'thing')} wrong{costly}:"
-    if not column(self.run.train, "reward") or len(self.run.train) < EARLY:
+    rewarded = bool(column(self.run.train, "reward"))
+    if not rewarded or len(self.run.train) < STEPS:
       return ("this log cannot tell whether something is wrong: "
-              f"{many(len(self.run.train), 'step')}" + (
-                  "" if column(self.run.train, "reward")
-                  else " without a training reward") + costly)
-    return "nothing wrong found" + costly
+              f"{self.length}" + (f" (the rules need {STEPS})" if rewarded
+                                  else " without a training reward") + costly)
+    checks = len(diagnosis.CHECKS)
+    ran = checks - len(diagnosis.unchecked(self.run))
+    return (f"{ran} of {checks} checks could be made, " * (2 * ran < checks)
+            + "nothing wrong found" + costly)
+
+  @property
+  def length(self) -> str:
+    """The number of steps, or of evaluations if the log has no steps."""
+    return many(len(self.run.train), "step" if self.log.train else "evaluation")
 
   @property
   def facts(self) -> list[str]:
     """What the log is, and where its reward went."""
     run, log = self.run, self.log
-    known = [f"{name} = {value:,}" for name, value in (
-        ("n", run.n), ("Bp", run.Bp), ("minibatch", run.minibatch)) if value]
-    lacks = [name for name, value in (("n", run.n), ("Bp", run.Bp))
-             if not value]
+    sizes = {"n": run.n, "Bp": run.Bp, "minibatch": run.minibatch}
+    known = [f"{name} = {value:,}" for name, value in sizes.items() if value]
+    lacks = [name for name in ("n", "Bp") if not sizes[name]]
     rollouts = (f"; not in the log: {', '.join(lacks)}" if lacks
                 else f", {compact(sum(run.spent))} rollouts")
-    lines = [f"{log.path}: {log.trainer}, {many(len(run.train), 'step')}"
-             + "".join(f", {text}" for text in known) + rollouts]
+    lines = [f"{log.path}: {log.trainer}, {self.length}"
+             + "".join(f", {text}" for text in known) + rollouts
+             + f" (n: {NEEDED['n']}, Bp: {NEEDED['Bp']})"]
     if from_teacher(log.train):
       lines.append("it learns from a teacher: no advantage is of rewards, so "
                    "no check of rewards is made")
@@ -159,10 +176,18 @@ class Report:
           f"{sum(end) / len(end) - run.change:.3g} in the first quarter, "
           f"{sum(end) / len(end):.3g} in the last: {run.change:+.3g} ± "
           f"{run.change_error:.2g}")
+      if len(run.train) > 1 and all(
+          line | dict.fromkeys(("step", "rollouts"))
+          == run.train[0] | dict.fromkeys(("step", "rollouts"))
+          for line in run.train):
+        lines.append("no metric ever changes: check that this is a real run")
     if run.avg:
+      sets = {line.get("eval_set") for line in log.evals}
+      which = (f" of {run.avg[0].get('eval_set')}, one of {len(sets)} sets "
+               "(--eval_set)" if len(sets) > 1 else "")
       lines.append(
-          f"evaluation ({log.names.get('avg', 'avg')}): {run.avg[0]['avg']:.3g}"
-          f" first, {run.best['avg']:.3g} best at step {run.best['step']:g}, "
+          f"evaluation{which} ({log.names.get('avg', 'avg')}): "
+          f"{run.avg[0]['avg']:.3g} first, {run.best['avg']:.3g} best at step {run.best['step']:g}, "
           f"{run.avg[-1]['avg']:.3g} last")
     return lines
 
@@ -177,7 +202,8 @@ class Report:
   @property
   def unchecked(self) -> str:
     """The checks that the log has no fields for."""
-    lacks = [diagnosis.CHECKS[name] for name in diagnosis.unchecked(self.run)]
+    lacks = [f"{diagnosis.CHECKS[name]} ({field})"
+             for name, field in diagnosis.unchecked(self.run).items()]
     return "not checked, as the log lacks fields: " + ", ".join(
         lacks) if lacks else ""
 
@@ -185,7 +211,7 @@ class Report:
     wrap = lambda text, first, rest: textwrap.fill(
         text, WIDTH, initial_indent=first, subsequent_indent=rest)
     lines = [wrap(text, "", "  ") for text in self.facts]
-    lines += ["", self.verdict]
+    lines += ["", wrap(self.verdict, "", "  ")]
     for i, f in enumerate(self.findings[:LISTED], 1):
       lines += [wrap(f.text, f"{i}. {f.level.upper()}: ", "   "),
                 wrap(f"{evidence(f)} [{f.source}]", "   ", "   "),

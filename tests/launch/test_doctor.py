@@ -220,7 +220,7 @@ def test_what_the_flags_give_is_not_told_to_lack(tmp_path):
   path = tmp_path / "train.log"
   path.write_text(verl(1, norm=0.1))
   assert isojax.doctor(path, fixed={"n": 8}).facts[0].endswith(
-      "n = 8; not in the log: Bp")
+      "n = 8; not in the log: Bp (n: rollouts per problem, Bp: problems per step)")
 
 
 # ---- Healthy runs
@@ -300,7 +300,8 @@ def real(name, folder):
 def test_the_real_log_that_collapsed(tmp_path):
   """MATH-500 peaks at step 50 of 500 and falls, the entropy is 7 times up."""
   report = isojax.doctor(real("rasbt_ch07_7_3_tracking.csv", tmp_path))
-  assert [f.name for f in report.serious] == ["blow_up", "collapse"]
+  assert names(report) == ["wrong blow_up", "wrong collapse",
+                           "costly past_best", "costly groups"]
   assert "46.2 best at step 50, 33 last" in report.facts[2]
   screen = str(report)
   assert "2 things wrong" in screen and "1. WRONG: the entropy rose" in screen
@@ -313,6 +314,55 @@ def test_the_real_log_that_collapsed(tmp_path):
   assert [ax.get_title(loc="left") for ax in axes] == [
       "training reward", "entropy, nats a token", "response length, tokens",
       "evaluation"]
+
+
+def test_the_real_log_before_it_collapsed(tmp_path):
+  """The entropy is 7 times its smallest: no larger learning rate is advised."""
+  path = real("rasbt_ch07_7_3_tracking.csv", tmp_path)
+  path.write_text("".join(path.read_text().splitlines(True)[:240]))
+  report = isojax.doctor(path)
+  assert [f.name for f in report.serious] == ["blow_up"]
+  assert not any("raise the learning" in f.advice for f in report.findings)
+
+
+@pytest.mark.parametrize("name", ["adv_std", "other"])
+def test_a_step_of_one_group_tells_whether_its_rewards_are_equal(
+    name, tmp_path):
+  """269 of the 500 steps have the reward 0 or 1, and deviation 0."""
+  path = real("rasbt_ch07_7_3_tracking.csv", tmp_path)
+  path.write_text(path.read_text().replace("adv_std", name))
+  report = isojax.doctor(path, fixed={"n": 8, "Bp": 1})
+  assert report.run.silent == pytest.approx(269 / 500)
+  (told,) = [f for f in report.findings if f.name == "groups"]
+  assert told.text.startswith("54%") and "(measured;" in told.text
+  assert "^" not in told.source
+  lacks = diagnosis.unchecked(report.run) | diagnosis.unchecked(
+      isojax.doctor(path).run)
+  assert ("advantage" in lacks, "signal" in lacks) == (name == "other",) * 2
+
+
+def test_evaluations_that_fall_without_any_training_step(tmp_path):
+  path = tmp_path / "curve.csv"
+  path.write_text("step,eval_acc\n0,.3\n50,.46\n100,.43\n150,.35\n200,.25\n"
+                  "250,.2\n")
+  report = isojax.doctor(path)
+  (told,) = report.findings
+  assert (told.name, told.steps) == ("past_best", (100, 250))
+  assert "6 evaluations without a training reward, 1 thing costs" in (
+      report.verdict)
+
+
+def test_few_steps_or_few_checks_find_nothing_wrong_only_so_far(tmp_path):
+  report = isojax.doctor(DATA / "verl" / "gsm8k_grpo.jsonl")
+  assert report.verdict.startswith("this log cannot tell")
+  assert "5 steps (the rules need 20)" in report.verdict
+  assert "no metric ever changes" in report.facts[2]
+  assert "evaluation of openai/gsm8k, one of 2 sets" in report.facts[3]
+  path = tmp_path / "rewards.csv"
+  path.write_text("step,reward\n" + "".join(
+      f"{i},{.01 * i + .02 * (-1)**i}\n" for i in range(40)))
+  assert isojax.doctor(path).verdict == (
+      "4 of 20 checks could be made, nothing wrong found")
 
 
 def tinker(path, steps):
@@ -348,7 +398,8 @@ def test_a_run_that_learns_from_a_teacher_is_not_judged_by_rewards(tmp_path):
 
 def test_the_checks_that_a_log_does_not_allow_are_named_in_words(tmp_path):
   report = isojax.doctor(real("tinker_arithmetic_metrics.jsonl", tmp_path))
-  assert "answers cut off" in report.unchecked and "_" not in report.unchecked
+  assert "answers cut off" in report.unchecked
+  assert "scale of the reward (reward_std)" in report.unchecked
   assert diagnosis.CHECKS.keys() == {rule.name for rule in diagnosis.RULES}
 
 

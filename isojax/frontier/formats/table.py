@@ -9,6 +9,7 @@ FORMAT = base.Format(
             for name, pattern in (
                 ("reward", "(?:avg_|mean_)?(?:rewards?|score)"),
                 ("reward_std", "reward_std"), ("entropy", "entropy"),
+                ("advantage_std", "adv(?:antages?)?_std"),
                 ("kl", "kl(?:_div|_loss|_divergence)?"), ("loss", "loss"),
                 ("grad_norm", "grad(?:ient)?_norm"),
                 ("lr", "(?:lr|learning_rate)"),
