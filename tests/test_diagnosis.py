@@ -1,5 +1,6 @@
 """A run that learns nothing or collapses is told so, once; any log at once."""
 
+import dataclasses
 import math
 
 import pytest
@@ -313,8 +314,9 @@ def test_a_share_that_changes_is_told_at_both_ends():
 
 def test_no_share_is_computed_of_groups_that_a_filter_left():
   lines = tuple({"step": i, "reward": 0.2} for i in range(40))
-  silent = lambda **filtered: History(lines, n=2, binary=True, **filtered).silent
-  assert silent() == pytest.approx(0.68) and silent(filtered=True) is None
+  one = History(lines, n=2, binary=True)
+  assert one.silent == pytest.approx(0.68)
+  assert dataclasses.replace(one, filtered=True).silent is None
 
 
 @pytest.mark.parametrize("reward, entropy, words, advice", [

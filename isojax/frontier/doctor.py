@@ -18,8 +18,8 @@ from isojax.diagnosis import COSTLY, Finding, WRONG
 from isojax.errors import InputError
 from isojax.format import compact, many
 from isojax.frontier import series
-from isojax.frontier.constants import NEEDED
 from isojax.frontier.fields import Reading
+from isojax.frontier.runs import NEEDED
 from isojax.frontier.series import Series
 from isojax.symptoms import column, History, STEPS
 
@@ -187,7 +187,8 @@ class Report:
                "(--eval_set)" if len(sets) > 1 else "")
       lines.append(
           f"evaluation{which} ({log.names.get('avg', 'avg')}): "
-          f"{run.avg[0]['avg']:.3g} first, {run.best['avg']:.3g} best at step {run.best['step']:g}, "
+          f"{run.avg[0]['avg']:.3g} first, {run.best['avg']:.3g} best at step "
+          f"{run.best['step']:g}, "
           f"{run.avg[-1]['avg']:.3g} last")
     return lines
 

@@ -220,7 +220,8 @@ def test_what_the_flags_give_is_not_told_to_lack(tmp_path):
   path = tmp_path / "train.log"
   path.write_text(verl(1, norm=0.1))
   assert isojax.doctor(path, fixed={"n": 8}).facts[0].endswith(
-      "n = 8; not in the log: Bp (n: rollouts per problem, Bp: problems per step)")
+      "n = 8; not in the log: Bp (n: rollouts per problem, Bp: problems per "
+      "step)")
 
 
 # ---- Healthy runs
