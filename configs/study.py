@@ -3,9 +3,9 @@
   python -m launch.study --config=configs/study.py:hard --root=runs/study
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
-allocation, which has not been run, compares the rules of alloc.rule at equal C;
-and of the second edition rate2500, d16, d32, d64, d512, whose hypotheses are in
-docs/study/registered.json and whose strata configs/split_study.py makes.
+and of the second edition allocation, which compares the rules of alloc.rule at
+equal C, and rate2500, d16, d32, d64, d512, whose strata configs/split_study.py
+makes. d512 has not run. docs/study/registered*.json has their hypotheses.
 docs/study/appendix.md has the rules that were fixed before the runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
