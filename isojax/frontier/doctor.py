@@ -25,6 +25,7 @@ from isojax.symptoms import column, History, STEPS
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
+LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
            "all_right", "zero_std"}
@@ -171,8 +172,9 @@ class Report:
                    "no check of rewards is made")
     if reward := column(run.train, "reward"):
       end = reward[-max(1, len(reward) // 4):]
+      other = "; another: --columns=reward=NAME" * (log.trainer == "table")
       lines.append(
-          f"training reward ({log.names.get('reward', 'reward')}): "
+          f"training reward ({log.names.get('reward', 'reward')}{other}): "
           f"{sum(end) / len(end) - run.change:.3g} in the first quarter, "
           f"{sum(end) / len(end):.3g} in the last: {run.change:+.3g} ± "
           f"{run.change_error:.2g}")
@@ -267,6 +269,11 @@ def report(path: str, how: Reading, *, run: str | None = None,
   Raises:
     InputError: the log cannot be read, has several runs or no such set.
   """
+  if os.path.isdir(path):
+    logs = sorted(p.name for pattern in LOGS
+                  for p in pathlib.Path(path).glob(pattern))
+    raise InputError(f"{path}: a folder; expected a log" + (
+        f", such as {os.path.join(path, logs[0])}" if logs else ""))
   log = series.read(path, how, run=run)
   sets = dict.fromkeys(str(line.get("eval_set")) for line in log.evals)
   if eval_set is not None and eval_set not in sets:

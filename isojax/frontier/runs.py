@@ -215,9 +215,8 @@ def options_of(file: LogFile) -> dict:
     found = form.logged([line for _, line in file.table]) | found
   if sizes := [f"{name}={value}" for name, value in found.items()
                if name in known]:
-    pairs = ", ".join(sizes)
-    file.notes.append(f"{file.path}: {pairs} are in the log; --fixed "
-                      "overrides them.")
+    file.notes.append(f"{file.path}: {', '.join(sizes)} from the log; --fixed "
+                      "overrides it.")
   if {"Bp", "n"} <= file.how.fixed.keys() or form.config is None or sizes:
     return found
   places = [os.path.join(os.path.dirname(file.path), name)

@@ -5,15 +5,21 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 
 from isojax.errors import InputError
-from isojax.frontier.fields import Reading
-from isojax.frontier.formats.base import METRICS, ROLLOUTS
+from isojax.frontier.fields import nearest, Reading
+from isojax.frontier.formats import FORMATS
+from isojax.frontier.formats.base import KNOWN, METRICS, ROLLOUTS
+from isojax.frontier.formats.text import has
 from isojax.frontier.log_file import LogFile, open_log
 from isojax.frontier.metrics import Curve, curves_of, walk
 from isojax.frontier.runs import Runs
 
 SHARES = 12  # of groups, between 0 and 1, that tell their size
+# Of a training step; --columns may name them besides those of an evaluation.
+FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
+                 for field in form.fields} - KNOWN)
 
 @dataclasses.dataclass(frozen=True)
 class Series:
@@ -44,6 +50,15 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
     InputError: the file cannot be read, or has several runs.
   """
   file = open_log(path, how or Reading())
+  columns = file.how.columns
+  if unknown := sorted(columns.keys() - KNOWN - {*FIELDS}):
+    raise InputError(f"--columns: {unknown[0]} is not a field; expected step, "
+                     "run_id, n, Bp, avg (an evaluation), or of a training "
+                     f"step {', '.join(FIELDS)}")
+  given = {field: columns[field] for field in FIELDS if field in columns}
+  file = dataclasses.replace(file, how=dataclasses.replace(
+      file.how, columns={field: name for field, name in columns.items()
+                         if field not in given}))
   form, runs = file.form, file.runs
   if run is None and len(runs) > 1 or run is not None and run not in runs:
     raise InputError(f"{path}: expected one run; choose one of "
@@ -52,10 +67,11 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   run = next(iter(runs), None) if run is None else run
   fields, options = log.of(run)
   names = {field: found[0] for field in form.fields
-           if (found := form.columns(field, file.names))}
-  names |= {field: name for field, name in file.places()
-            if name in file.names and field not in METRICS}
-  train = _train(log, names, fields)
+           if (found := form.columns(field, file.names))} | given
+  source = names
+  names = names | {field: name for field, name in file.places()
+                   if name in file.names and field not in METRICS}
+  train = _train(log, source, fields)
   if "n" not in fields.keys() | names.keys() and (
       n := _group_size(train, log.counts[run])):
     fields["n"] = n
@@ -66,9 +82,27 @@ def read(path: str, how: Reading | None = None, *, run: str | None = None
   for line in train:
     if {"Bp", "n"} <= line.keys():
       line["rollouts"] = log.after(run, line)
-  return Series(path, file.kind, tuple(train), _evals(log), names,
-                _estimator(file) | log.beside | options, form.settings,
-                tuple(file.notes))
+  evals = _evals(log)
+  if not train and not evals:
+    raise InputError(
+        f"{path}: no known column of training steps or evaluations; the file "
+        f"has {nearest('reward', file.names)}; say what they are, such as "
+        "--columns=reward=NAME, or avg=NAME for an evaluation, or one of "
+        + ", ".join(FIELDS))
+  if "avg" in columns and names.get("reward") in (None, columns["avg"]):
+    file.notes.insert(0, f"{path}: {columns['avg']!r} is read as an evaluation;"
+                      " if it is the reward of training rollouts, give "
+                      f"--columns=reward={columns['avg']}.")
+  zero = [name for name in file.names
+          if re.fullmatch(r"(?:train/)?rewards/(?!.*std).+", name)
+          and all(line[name] == 0 for _, line in log.lines if has(line, name))]
+  if zero:
+    file.notes.insert(0, f"{path}: 0 in every step: {', '.join(zero)}")
+  filtered = {form.settings["filter"]: True} if log.discarded and (
+      "filter" in form.settings) else {}
+  return Series(path, file.kind, tuple(train), evals, names,
+                _estimator(file) | log.beside | options | filtered,
+                form.settings, tuple(file.notes))
 
 
 def _group_size(train: list[dict], counts: dict) -> int | None:
@@ -104,13 +138,12 @@ def _estimator(file: LogFile) -> dict:
     return {}
 
 
-def _train(log: Runs, names: dict, constant: dict) -> list[dict]:
+def _train(log: Runs, source: dict, constant: dict) -> list[dict]:
   """A dict for each step with a value of a training field."""
   steps, form = collections.defaultdict(dict), log.file.form
   counts = form.columns("zero_std_count", log.file.names)
-  source = {field: name for field, name in names.items()
-            if field in form.fields} | {name: name for name in counts}
-  for _, _, order, _, line in walk(log, [Curve(None, None, source, True)]):
+  curve = Curve(None, None, source | {name: name for name in counts}, True)
+  for _, _, order, _, line in walk(log, [curve]):
     step = line.pop("step", order) + form.before_update
     equal = [line.pop(name) for name in counts if name in line]
     if equal and "Bp" in constant:

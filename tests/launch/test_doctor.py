@@ -366,6 +366,55 @@ def test_few_steps_or_few_checks_find_nothing_wrong_only_so_far(tmp_path):
       "4 of 20 checks could be made, nothing wrong found")
 
 
+@pytest.mark.parametrize("name, text, columns, words", [
+    ("a.csv", "a,foo,c\n1,2,3\n2,3,4\n", {},
+     "the file has .*foo.*--columns=reward=NAME"),
+    ("a.csv", "step,foo\n1,2\n2,3\n", {"rewrd": "foo"},
+     "rewrd is not a field; expected .* entropy, grad_norm, .* reward, "),
+    ("a.csv", "", {}, "empty; expected a line for each step"),
+    ("", "", {}, "a folder; expected a log, such as .*metrics.jsonl")])
+def test_what_is_no_log_of_a_run(name, text, columns, words, tmp_path):
+  (tmp_path / "metrics.jsonl").write_text("{}")
+  path = tmp_path / name
+  if name:
+    path.write_text(text)
+  with pytest.raises(InputError, match=words):
+    isojax.doctor(path, columns=columns)
+
+
+@pytest.mark.parametrize("columns, facts, note", [
+    ({}, ["(bar_score; another: --columns=reward=NAME)"], False),
+    ({"reward": "foo"}, ["(foo; another"], False),
+    ({"avg": "bar_score"}, ["(bar_score; another", "evaluation"], True),
+    ({"truncated": "foo"}, ["(bar_score; another"], False)])
+def test_the_column_of_the_reward_is_told_and_chosen(
+    columns, facts, note, tmp_path):
+  path = tmp_path / "a.csv"
+  path.write_text("iter,foo,bar_score\n" + "".join(
+      f"{i},{i / 9},{i / 20}\n" for i in range(9)))
+  report = isojax.doctor(path, columns=columns)
+  assert len(report.facts) == 1 + len(facts) and all(
+      word in fact for word, fact in zip(facts, report.facts[1:]))
+  assert any("--columns=reward=bar_score" in n for n in report.notes) == note
+  assert ("cut" in diagnosis.unchecked(report.run)) == (
+      "truncated" not in columns)
+
+
+def test_a_part_of_the_reward_that_is_always_0_is_noted(tmp_path):
+  path = tmp_path / "trainer_state.json"
+  path.write_text(json.dumps({"log_history": [
+      {"step": i, "reward": .5, "rewards/right/mean": .5,
+       "rewards/tags/mean": 0.0, "rewards/right/std": 0.0}
+      for i in range(3)]}))
+  assert "note: 0 in every step: rewards/tags/mean" in (
+      isojax.doctor(path).notes)
+
+
+def test_groups_that_a_filter_left_have_no_computed_share():
+  report = isojax.doctor(DATA / "openrlhf" / "train.log")
+  assert report.run.filtered and "groups" not in " ".join(names(report))
+
+
 def tinker(path, steps):
   path.write_text("".join(json.dumps(
       {"step": i, "env/all/total_episodes": 400} | {

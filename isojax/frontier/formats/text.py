@@ -74,7 +74,8 @@ def load(path: str, formats: list[Format]) -> Log:
         events.lines(path, data), 1)], [])
   text = data.decode("utf-8-sig", errors="replace")
   if not text.strip():
-    raise InputError(f"{path}: empty; expected one evaluation a line")
+    raise InputError(f"{path}: empty; expected a line for each step or "
+                     "evaluation")
   is_json = text.lstrip()[0] in "{[" or path.endswith((".json", ".jsonl"))
   refused = None
   if is_json:
