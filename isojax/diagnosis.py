@@ -293,7 +293,7 @@ RULES = (
          "the training reward {x.told_change}; the entropy is "
          "{x.entropy_rise:.1f} times its smallest",
          "if nothing above explains it, raise {o.Bp} for less noise, or take "
-         "easier {o.problems}; a larger {o.lr} raises the entropy further",
+         "easier {o.problems}, but keep {o.lr}, as the entropy rises",
          "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
     Rule("flat", History, "reward", lambda x: x.flat,
          "the training reward {x.told_change}",

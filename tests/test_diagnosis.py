@@ -327,7 +327,7 @@ def test_no_share_is_computed_of_groups_that_a_filter_left():
     (lambda i: 0.3, {}, "reward is 0.3 in all 40 steps", "raise the learning"),
     # 2.5 times the smallest, but below the first: no explosion
     (lambda i: 0.3, {"entropy": 0.5}, "the entropy is 2.5 times",
-     "a larger the learning rate raises the entropy")])
+     "but keep the learning rate, as")])
 def test_a_reward_that_does_not_rise(reward, entropy, words, advice):
   lines = [line | {"reward": reward(line["step"])} for line in RISING]
   if entropy:
