@@ -251,7 +251,7 @@ RULES = (
          lambda x: x.last_truncated >= CLIPPED / 5,
          "{x.last_truncated:.0%} of the rollouts are cut off at the end",
          "raise {o.max_tokens}, or leave them out of the loss",
-         "verl-project/verl#7412", COSTLY, waste=lambda x: x.last_truncated),
+         "verl-project/verl#7412", COSTLY, waste=lambda x: x.mean_truncated),
     Rule("minibatch", History, "Bp minibatch", lambda x: x.minibatch > x.Bp,
          "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
          "that a step samples: all of them make one update, or the trainer "

@@ -352,6 +352,10 @@ def test_findings_are_ordered_by_level_and_cost():
   assert [(f.name, round(f.cost, 3)) for f in found] == [
       ("kl", 1.0), ("cut", 0.6)]
   assert found[1].steps == (0, 39)
+  # at the end 40 %, of the run 30 %
+  (cut,) = diagnosis.findings(
+      run({"truncated": 0.2}, last={"truncated": 0.4}), {})
+  assert "40% of" in cut.text and cut.cost == pytest.approx(0.3)
 
 
 def test_a_short_alarm_that_is_over_is_a_note():
