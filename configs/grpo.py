@@ -181,8 +181,9 @@ def get_config():
       log=dict(
           every_seconds=10.0,  # between progress lines without a terminal
           tensorboard=False,  # also write summaries; needs isojax[tb]
-          # Project of Weights & Biases, or trackio:PROJECT, on this machine;
-          wandb="",  # needs isojax[wandb] or isojax[trackio]
+          # Project of Weights & Biases (isojax[wandb]), or trackio:PROJECT
+          # for curves on this machine (isojax[trackio]).
+          wandb="",  # off
           samples=2,  # rollouts of each step, whose text goes to samples.jsonl
       ),
       mesh=dict(

@@ -276,6 +276,6 @@ RULES = {
     "skip": skip,
 }
 # The same n for every problem. Only a rule reads the bounds, and only a
-# posterior the other options.
+# posterior the other options; two uniform divisions may differ in them.
 UNIFORM = Division("uniform", n_low=1, n_high=1, prior_strength=1.0,
                    forgetting=1.0, objective="problems")

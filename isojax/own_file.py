@@ -89,6 +89,8 @@ def function(path: str, function: str, text: str):
   sys.modules[MODULE] = module  # where dataclasses look up annotations
   try:
     exec(compile(text, path, "exec"), module.__dict__)
+  except MemoryError:
+    raise
   except Exception as error:  # any of theirs
     raise located(path, error) from error
   known = [name for name, value in vars(module).items()

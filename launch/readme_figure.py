@@ -25,7 +25,6 @@ def draw(document: dict):
   from matplotlib.figure import Figure  # the extra `plot`
 
   from isojax.frontier import plots
-  from isojax.frontier.report import metric_of
   study, frontier = document["study"], document["frontier"]
   look = lambda n: dict(color=plots.colour_of(n, study["n"]),
                         marker=plots.marker_of(n, study["n"]))
@@ -34,7 +33,7 @@ def draw(document: dict):
   for run in study["runs"]:
     left.plot(*plots.floats(run, "C", "reward"), lw=1, ms=4, **look(run["n"]))
   left.set_title(f"{len(study['runs'])} runs, one point per evaluation")
-  left.set_ylabel(f"reward, {metric_of(study, study['metric'])}")
+  left.set_ylabel(f"reward, {report.metric_of(study, study['metric'])}")
   for curve in document["curves"]:
     C, R = plots.floats(curve, "C", "reward")
     seen = C <= curve["C_hi"]

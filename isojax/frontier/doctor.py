@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import re
 import textwrap
 
 import jinja2
@@ -29,9 +30,16 @@ LOGS = "*.jsonl", "*.log", "*.csv", "trainer_state.json", "*tfevents*"
 # What only matters if the advantages are of rewards.
 REWARDS = {"reward", "reward_std", "reward_min", "reward_max", "all_wrong",
            "all_right", "zero_std"}
-OFF = {"none", "null", "false", "0"}  # values of the option of a filter
+OFF = {"", "none", "null", "false", "0"}  # values of the option of a filter
 # Estimators of isojax and of other trainers that compare no group.
 UNGROUPED = {"gae", "gae_whitened", "reinforce_pp", "reinforce_plus_plus"}
+
+
+def value_of(options: dict, setting: str | None):
+  """The value of a trainer's option, in whose name NAME is any one word."""
+  pattern = re.escape(setting or "").replace("NAME", r"[^.]+")
+  return next((value for name, value in options.items()
+               if re.fullmatch(pattern, name)), None)
 
 
 def from_teacher(train: tuple[dict, ...]) -> bool:
@@ -101,8 +109,9 @@ def history(log: Series, eval_set: str | None = None) -> History:
   chosen = eval_set or max(sets, key=sets.get, default=None)
   known = train[-1] if train else {}
   evals = tuple(e for e in log.evals if e.get("eval_set") == chosen)
-  option = lambda name: log.options.get(log.settings.get(name))
+  option = lambda name: value_of(log.options, log.settings.get(name))
   return History(
+      # Without training steps the span of a finding counts evaluations.
       train or tuple({"step": e["step"]} for e in evals), evals,
       n=known.get("n") or option("n"), Bp=known.get("Bp") or option("Bp"),
       minibatch=option("minibatch") if log.trainer == "verl" else None,
@@ -147,8 +156,8 @@ class Report:
                                   else " without a training reward") + costly)
     checks = len(diagnosis.CHECKS)
     ran = checks - len(diagnosis.unchecked(self.run))
-    return (f"{ran} of {checks} checks could be made, " * (2 * ran < checks)
-            + "nothing wrong found" + costly)
+    few = f" by the {ran} of {checks} checks that this log allows"
+    return "nothing wrong found" + few * (2 * ran < checks) + costly
 
   @property
   def length(self) -> str:

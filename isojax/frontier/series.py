@@ -21,6 +21,7 @@ SHARES = 12  # of groups, between 0 and 1, that tell their size
 FIELDS = sorted({field for name, form in FORMATS.items() if name != "isojax"
                  for field in form.fields} - KNOWN)
 
+
 @dataclasses.dataclass(frozen=True)
 class Series:
   """What one run logged."""

@@ -83,8 +83,8 @@ def read_config(folder: str) -> Stored:
   except InputError:
     raise
   except (OSError, ValueError, TypeError, RecursionError) as error:
-    raise InputError(f"{path}: damaged ({reason(error)}); restore it or choose "
-                     "another --workdir") from error
+    raise InputError(f"{path}: cannot be read or is damaged ({reason(error)}); "
+                     "restore it or choose another --workdir") from error
 
 
 def held(folder: str) -> bool:

@@ -89,7 +89,7 @@ def effects(correct_D, samples: int, *, Bp: int, n: int, division: Division,
     variance = moments(p, 1, i=1, j=1)[0]
     for name, rule in RULES.items():
       n_P = rule(known.posterior(step, uniform_P), B, bounds)
-      # All above 0: before a silent visit no rule skips a problem.
+      assert n_P.all()  # before a silent visit no rule skips a problem
       out[name].append(Effect(
           Bp, signal[n_P, np.arange(Bp)].sum(), hit[n_P, np.arange(Bp)].sum(),
           n / Bp * (variance / n_P).sum(), slowest[n_P].mean(),

@@ -57,8 +57,12 @@ _PARTS = [re.compile(pattern, re.IGNORECASE) for pattern in (
 
 
 def generators() -> list[str]:
-  """The allowed names."""
-  from reasoning_gym import factory  # 1.6 s, with matplotlib and sympy
+  """The allowed names; InputError if reasoning-gym cannot be imported."""
+  try:
+    from reasoning_gym import factory  # 1.6 s, with matplotlib and sympy
+  except ImportError as error:
+    raise InputError(f"reasoning-gym cannot be imported ({error}): pip install "
+                     "-e '.[gym]'") from error
   return sorted(factory.DATASETS.keys() - GENERATORS_REFUSED.keys())
 
 

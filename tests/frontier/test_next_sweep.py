@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from isojax import plan_file
 from isojax.frontier import analysis, next_sweep
 from isojax.planner import export
 from tests.frontier import studies, synthetic
@@ -100,4 +101,5 @@ def test_foreign_logs_get_their_trainers_options_and_no_CONFIG(identified):
     said = found["text"] + found["command"]
     assert ("--export=" in said) == (not ours)
     assert all(name in said for name in export.TRAINERS) == (not ours)
+    assert set(plan_file.TRAINERS) == set(export.TRAINERS)
     assert ("CONFIG" in said) == (ours and not identified)

@@ -13,6 +13,7 @@ import isojax
 from isojax import diagnosis
 from isojax.errors import InputError
 from isojax.frontier import doctor
+from isojax.frontier.formats import FORMATS
 from isojax.frontier.series import Series
 
 DATA = pathlib.Path("tests/data/logs")
@@ -363,7 +364,7 @@ def test_few_steps_or_few_checks_find_nothing_wrong_only_so_far(tmp_path):
   path.write_text("step,reward\n" + "".join(
       f"{i},{.01 * i + .02 * (-1)**i}\n" for i in range(40)))
   assert isojax.doctor(path).verdict == (
-      "4 of 20 checks could be made, nothing wrong found")
+      "nothing wrong found by the 4 of 20 checks that this log allows")
 
 
 @pytest.mark.parametrize("name, text, columns, words", [
@@ -413,6 +414,15 @@ def test_a_part_of_the_reward_that_is_always_0_is_noted(tmp_path):
 def test_groups_that_a_filter_left_have_no_computed_share():
   report = isojax.doctor(DATA / "openrlhf" / "train.log")
   assert report.run.filtered and "groups" not in " ".join(names(report))
+
+
+@pytest.mark.parametrize("options, value", [
+    ({"rewards.math.query_filter_config.type": "mean_filter"}, "mean_filter"),
+    ({"rewards.math.other": "mean_filter"}, None), ({}, None)])
+def test_a_setting_of_any_reward_is_found(options, value):
+  setting = FORMATS["roll"].settings["filter"]
+  assert doctor.value_of(options, setting) == value
+  assert doctor.value_of(options, None) is None
 
 
 def tinker(path, steps):

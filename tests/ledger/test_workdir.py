@@ -72,7 +72,7 @@ def test_a_second_process_is_refused_and_the_first_named(tmp_path):
 @pytest.mark.parametrize("name, text, message", [
     ("thesis.tex", "x", "thesis.tex but no config.json"),
     ("records.jsonl", "{}\n", "records.jsonl but no config.json"),
-    *(("config.json", text, "config.json: damaged") for text in (
+    *(("config.json", text, "cannot be read or is damaged") for text in (
         "", "{", "[]", '{"config": {}}', '{"run_id": "x", "config": []}'))])
 def test_what_is_not_a_run_is_left_alone(tmp_path, name, text, message):
   (tmp_path / "lock").write_text("")
