@@ -76,17 +76,18 @@ class Run:
 
 
 def start(folder: str, arguments: list[str], *, count: int = 1,
-          devices: int = 1, more=((), ())) -> Run:
+          devices: int = 1, axis: str = "data", more=((), ())) -> Run:
   """Starts a run in `count` processes, each with some forced CPU devices.
 
   Args:
     folder: the workdir.
     arguments: flags of all processes.
     count, devices: processes, and devices of each.
+    axis: of the mesh, along which all devices lie.
     more: further flags of each of two processes.
   """
   command = [sys.executable, "-m", "isojax.main", *arguments,
-             f"--config.mesh.data={count * devices}", f"--workdir={folder}"]
+             f"--config.mesh.{axis}={count * devices}", f"--workdir={folder}"]
   coordinator, processes, outputs = f"127.0.0.1:{free_port()}", [], []
   for i in range(count):
     with tempfile.NamedTemporaryFile(
