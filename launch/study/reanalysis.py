@@ -341,6 +341,7 @@ def rates(one: Ledger, many: Ledger) -> dict:
   shared = [[shortened(run, 300) for run in runs]
             for runs in (whole, half, quarter)]
   at = [windows.table(runs, [C]) for runs in shared]
+  means = [table.mean((2, 8, 32), [C]) for table in at]
   full = [windows.table(runs, [C]) for runs in (half, quarter)]
   equal = [entropy(runs) for runs in shared[:2]]
   nats = ENTROPIES.index(0.2)
@@ -351,9 +352,8 @@ def rates(one: Ledger, many: Ledger) -> dict:
                                  - full[0].of(128)[:, 0])],
       "rate3": [(float(np.mean([equal[1][n][nats] - equal[0][n][nats]
                                 for n in (8, 32)])), None)],
-      "means": [windows.estimate(t.mean((2, 8, 32), [C])) for t in at],
-      "gain": windows.estimate(at[1].mean((2, 8, 32), [C])
-                               - at[0].mean((2, 8, 32), [C]))}
+      "means": [windows.estimate(mean_D) for mean_D in means],
+      "gain": windows.estimate(means[1] - means[0])}
 
 
 def noise(one: Ledger) -> dict[str, list]:

@@ -72,6 +72,14 @@ def test_a_fit_that_was_edited_is_refused_by_its_key(keys, value):
     read(fit, path="at/fit.json")
 
 
+def test_an_edited_fit_is_refused():
+  fit = signed(FIT)
+  with pytest.raises(InputError, match="fit.json: .* was it edited"):
+    fit_file.read_fit(fit | {"curves": []}, path="fit.json")
+  with pytest.raises(InputError, match="fit.json: .*id is missing"):
+    fit_file.read_fit(FIT, path="fit.json")
+
+
 def test_a_fit_without_a_law_is_read_with_its_frontier():
   fit = copy.deepcopy(FIT)
   fit["law"], fit["verdict"]["identified"] = None, False

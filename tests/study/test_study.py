@@ -251,6 +251,7 @@ def test_the_hypotheses_of_the_rate():
   assert found["rate2"][0][0] == pytest.approx(-0.3, abs=0.02)
   assert [value for value, _ in found["means"]] == pytest.approx(
       [0.4, 0.6, 0.3], abs=0.02)
+  assert found["gain"][0] == pytest.approx(0.2, abs=0.02)  # half minus whole
   # At 0.2 nats: 0.2 + 0.8 of the way from half the level to the level, on a
   # line over log C.
   assert found["rate3"][0][0] == pytest.approx(0.2 * (1 + 0.8) / 2, abs=0.02)
@@ -304,3 +305,5 @@ def test_what_gradients_predict_is_judged():
   assert one == "| noise1 | s | m | 8 and 8 | hit |"
   assert two.endswith("+0.200 [+0.200, +0.200] | miss |")
   assert three.endswith("| hit |")
+  found["noise1"][1] = (32.0, None)  # each value must be in the range
+  assert "| 8 and 32 | miss |" in page.judged(said, found)
