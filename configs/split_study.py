@@ -2,15 +2,23 @@
 
   python -m launch.split --config=configs/split_study.py
 
-The training problems are the first 16, 32, 64, 512 and 2,500 of those of which
-the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum has
-1,200 validation problems; the first 300 are those of countdown-tiny-low256.
+The training problems are the first 16, 32, 64, 256, 512 and 2,500 of those of
+which the policy solves 1 or 2 of 16, as in configs/split_tiny.py. Each stratum
+has 1,200 validation problems; the first 300 are those of countdown-tiny-low256.
+
+The second base policy of configs/study.py:base, and 256 problems of its own:
+
+  python -m launch.pretrain --config=configs/pretrain_tiny.py \
+      --config.out=runs/base96 --config.shape.hidden_size=96 \
+      --config.shape.intermediate_size=264
+  python -m launch.split --config=configs/split_study.py \
+      --config.model=runs/base96 --config.out=runs/strata/base96
 """
 
 from configs import split_tiny
 
 NOT = split_tiny.NOT
-SIZES = (16, 32, 64, 512, 2500)
+SIZES = (16, 32, 64, 256, 512, 2500)
 
 
 def get_config():

@@ -4,8 +4,9 @@
 
 Parts: hard, easy, pods, scalerl, schedule, rate, regimes, many, setting, quick;
 and of the second edition allocation, which compares the rules of alloc.rule at
-equal C, and rate2500, d16, d32, d64, d512, whose strata configs/split_study.py
-makes. d512 has not run. docs/study/registered*.json has their hypotheses.
+equal C, and rate2500, d16, d32, d64, d512, algorithms, base and pods_rate,
+whose strata configs/split_study.py makes. docs/study/registered*.json has their
+hypotheses; docs/study.md names the parts that have not run.
 docs/study/appendix.md has the rules that were fixed before the runs.
 `get_config` is what all runs of a part share, `get_study` what differs.
 Parts with equal runs share them if they have the same --root.
@@ -40,10 +41,11 @@ C_SCHEDULE = 2**20
 C_FIRST = 2**18  # the data of the predictions, and most other parts
 PARTS = ("hard", "easy", "pods", "scalerl", "schedule", "rate", "regimes",
          "many", "setting", "quick", "rate2500", "d16", "d32", "d64", "d512",
-         "allocation")
+         "allocation", "algorithms", "base", "pods_rate")
 # The second edition: problems of a part; 1,200 validation problems are as dear
 # as 9,600 rollouts, so evaluations are few.
-STRATA = {"rate2500": 2500, "d16": 16, "d32": 32, "d64": 64, "d512": 512}
+STRATA = {"rate2500": 2500, "d16": 16, "d32": 32, "d64": 64, "d512": 512,
+          "algorithms": 256, "base": 256, "pods_rate": 256}
 FOUR = (2, 8, 32, 128)
 
 
@@ -68,6 +70,11 @@ def get_config(part="hard"):
     config.eval.update(first=64 * config.alloc.Bp * 2, growth=2.0)
   if part == "rate2500":  # three evaluations in the last factor of two
     config.eval.update(first=16_384, growth=1.5)
+  if part in ("algorithms", "base", "pods_rate"):  # seven evaluations after the start
+    config.eval.update(first=8192, growth=1.75)
+  if part == "base":  # a policy of width 96, and its own problems
+    config.model.path = "runs/base96"
+    config.task.stratum = "runs/strata/base96-d256.jsonl"
   if part == "quick":
     config.eval.update(first=1024, growth=1.5)  # five points by C = 8,192
   return config
@@ -78,16 +85,37 @@ def arm(name, n, seeds=SEEDS, **overrides):
   return dict(name=name, n=n, seeds=seeds, overrides=overrides)
 
 
-def kept(n, m, seeds):
+def kept(n, m, seeds, batch="trained"):
   """Returns the arm of PODS that trains on m of n rollouts."""
   return arm(f"{n}/{m}", (n,), seeds, alloc=dict(m=m),
              recipe=dict(loss=dict(selection="max_variance"),
-                         optimizer=dict(batch="trained")))
+                         optimizer=dict(batch=batch)))
 
 
 def without(name, **recipe):
   """Returns the recipe of ScaleRL with one choice taken back."""
   return arm(name, (16,), TWO, recipe=recipe)
+
+
+def algorithms():
+  """Returns the grid of n with GRPO and with other algorithms."""
+  base_lr = get_config("algorithms").recipe.optimizer.base_lr
+  return [arm("", FOUR, TWO)] + [
+      arm(name, FOUR, TWO, recipe=recipe) for name, recipe in {
+          # Four updates a step, as in ppo.py.
+          "PPO": dict(
+              loss=dict(advantage="gae_whitened",
+                        constants=dict(gamma=1.0, lam=0.95)),
+              updates=dict(epochs=2, minibatches=2),
+              critic=dict(kind="own", lr=2 * base_lr, clip=0.2)),
+          # In flight, as in scalerl.py: strictly on-policy it is GRPO.
+          "CISPO": dict(
+              loss=dict(policy_loss="cispo", constants=dict(cap=5.0),
+                        ratio_to="behavior", importance_cap=None),
+              updates=dict(in_flight=8)),
+          "Dr. GRPO": dict(
+              loss=dict(advantage="centered", aggregation="constant_length",
+                        constants=dict(length=16)))}.items()]
 
 
 def rates():
@@ -187,6 +215,11 @@ def get_study(part):
           arm(f"base_lr = {rate:g}", FOUR, TWO,
               recipe=dict(optimizer=dict(base_lr=rate)))
           for rate in (1.5e-4, 0.75e-4)]),
+      "algorithms": dict(C=C_FIRST, arms=algorithms()),
+      "base": dict(C=C_FIRST, arms=[arm("", FOUR, TWO)]),
+      # The rate of all sampled rollouts, not of the kept ones as in `pods`.
+      "pods_rate": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
+          kept(n, m, FIVE, "sampled") for n, m in ((16, 4), (16, 8), (64, 16))]),
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
           for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
