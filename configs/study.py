@@ -70,7 +70,7 @@ def get_config(part="hard"):
     config.eval.update(first=64 * config.alloc.Bp * 2, growth=2.0)
   if part == "rate2500":  # three evaluations in the last factor of two
     config.eval.update(first=16_384, growth=1.5)
-  if part in ("algorithms", "base", "pods_rate"):  # seven evaluations after the start
+  if part in ("algorithms", "base", "pods_rate"):  # eight evaluations
     config.eval.update(first=8192, growth=1.75)
   if part == "base":  # a policy of width 96, and its own problems
     config.model.path = "runs/base96"
@@ -219,7 +219,8 @@ def get_study(part):
       "base": dict(C=C_FIRST, arms=[arm("", FOUR, TWO)]),
       # The rate of all sampled rollouts, not of the kept ones as in `pods`.
       "pods_rate": dict(C=C_FIRST, arms=[arm("", (16, 64), FIVE)] + [
-          kept(n, m, FIVE, "sampled") for n, m in ((16, 4), (16, 8), (64, 16))]),
+          kept(n, m, FIVE, "sampled")
+          for n, m in ((16, 4), (16, 8), (64, 16))]),
       "allocation": dict(C=2**17, arms=[
           arm(rule, (8,), (0, 1, 2, 3), alloc=dict(rule=rule))
           for rule in ("uniform", "knapsack", "variance", "hit", "inverse",
