@@ -173,13 +173,22 @@ def judged(one: dict, measured: dict[str, list]) -> str:
   for h in one["hypotheses"]:
     if h["id"] not in measured:
       continue
-    low, high = h["range"]
+    low, high = h["range"] if "range" in h else 2 * [h["equals"]]
     hit = all(low <= x <= high for x, _ in measured[h["id"]])
     lines.append([h["id"], h["says"], h["measure"], " and ".join(
         f"{x:g}" if ends is None and x >= 1 else
         signed(x) if ends is None else gain((x, ends))
         for x, ends in measured[h["id"]]), "hit" if hit else "miss"])
   return markdown(["", "registered", "measure", "value", ""], lines)
+
+
+def grids_table(rows: list[dict]) -> str:
+  """The rows of reanalysis.grids: training reward, height and its C."""
+  return markdown(
+      ["", "best n, training", *(f"n = {n}" for n in rows[0]["heights"])],
+      [[row["name"], str(row["best"]), *(
+          f"{rate(row['training'][n][0])} · {rate(top)} at {compact(C)}"
+          for n, (top, C) in row["heights"].items())] for row in rows])
 
 
 def noise_table(said: dict) -> str:
@@ -219,10 +228,16 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
   epochs = {part: reanalysis.epochs(L[part]) for part in EPOCHS
             if part in L and reanalysis.whole_seeds(L[part])}
   compared = {part: reanalysis.compared(L[part])
-              for part in ("pods", "scalerl", "rate", "setting")}
+              for part in ("pods", "scalerl", "rate", "setting", "pods_rate")
+              if part in L}
   rules = reanalysis.rules(L["allocation"])
   plans = read_json(docs, "registered.json")
   noise = read_json(docs, "registered-noise.json")
+  robust = read_json(docs, "registered-robust.json")
+  grids = (reanalysis.grids(L["algorithms"])
+           + reanalysis.grids(L["base"], "width 96")
+           if whole(L, "algorithms") and whole(L, "base") else None)
+  pods = reanalysis.pods(L["pods_rate"]) if whole(L, "pods_rate") else None
   rates = (reanalysis.rates(L["rate2500"], L["many"])
            if whole(L, "rate2500") else None)
   return {
@@ -259,6 +274,9 @@ def numbers(docs: str, L: dict[str, Ledger]) -> dict:
       "noise_verdicts": (judged(noise, reanalysis.noise(L["d64"]))
                          if whole(L, "d64") else None),
       "rates": rates, "rate_verdicts": rates and judged(plans, rates),
+      "grids": grids and grids_table(grids),
+      "robust_verdicts": grids and judged(robust, reanalysis.robust(grids)),
+      "pods": pods, "pods_verdicts": pods and judged(robust, pods),
       "epochs": epochs, "parts": L,
       "passes": reanalysis.passes(five, 2.0**20),
       "resolved": lambda part: sum(

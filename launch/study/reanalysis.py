@@ -356,6 +356,48 @@ def rates(one: Ledger, many: Ledger) -> dict:
       "gain": windows.estimate(means[1] - means[0])}
 
 
+def grids(one: Ledger, base: str = "GRPO") -> list[dict]:
+  """The grid of n of each arm: which n is best, and how high each gets.
+
+  Returns:
+    A row of an arm: its name, `base` for the arm without one; the training
+    reward of each n in (C / 2, C]; its highest evaluation and the C of it; the
+    n with the highest training reward; spread of the heights without n = 128,
+    whose height comes later.
+  """
+  rows = []
+  for arm in one.part.arms:
+    runs = one.of_arm(arm.name)
+    reward = windows.table(runs, [float(one.part.C)], of="reward")
+    heights = height(runs, None)
+    tops = [value for n, (value, _) in heights.items() if n < 128]
+    rows.append({
+        "name": arm.name or base, "best": best_of(reward, 0),
+        "training": {n: windows.estimate(reward.of(n)[:, 0])
+                     for n in reward.ns},
+        "heights": heights, "spread": max(tops) - min(tops)})
+  return rows
+
+
+def robust(rows: list[dict]) -> dict[str, list]:
+  """robust1 to robust3 of registered-robust.json, of the rows of `grids`."""
+  of = {row["name"]: row for row in rows}
+  grouped = [of[name] for name in ("CISPO", "Dr. GRPO", "width 96")]
+  return {"robust1": [(float(row["best"]), None) for row in grouped],
+          "robust2": [(float(of["PPO"]["best"]), None)],
+          "robust3": [(row["spread"], None) for row in grouped]}
+
+
+def pods(one: Ledger) -> dict[str, list]:
+  """pods1 and pods2 of registered-robust.json."""
+  gains = {row["arm"]: row["gain"] for row in compared(one)}
+  all_D, kept_D = (windows.table(
+      one.of_arm(arm, 64), [float(one.part.C)], of="reward")
+                   .value_KxDxW[0, :, 0] for arm in ("", "64/16"))
+  return {"pods1": [gains[arm] for arm in ("16/8", "16/4", "64/16")],
+          "pods2": [windows.estimate(kept_D - all_D)]}
+
+
 def noise(one: Ledger) -> dict[str, list]:
   """The hypotheses of registered-noise.json: id -> estimates."""
   runs = whole_seeds(one)

@@ -307,3 +307,50 @@ def test_what_gradients_predict_is_judged():
   assert three.endswith("| hit |")
   found["noise1"][1] = (32.0, None)  # each value must be in the range
   assert "| 8 and 32 | miss |" in page.judged(said, found)
+
+
+def test_algorithms_and_pods_are_judged():
+  """n = 8 learns most with GRPO, 32 with the other; heights 0.5 and 0.4."""
+  levels = {2: (0, .5, .3), 8: (0, .5, .2), 32: (0, .1, .5), 128: (0, 0, .1)}
+  reward = {"": {2: .3, 8: .6, 32: .5, 128: .1},
+            "CISPO": {2: .3, 8: .4, 32: .5, 128: .1}}
+
+  def run(arm, n, seed, low=0.0):
+    made = ledgers.run([max(x - low, 0) for x in levels[n]], n=n, seed=seed,
+                       Q=3000, reward=(.1, .1, reward[arm][n]))
+    return dataclasses.replace(made, head=made.head | {"arm": arm})
+
+  part = arms.Part("algorithms", 4000, tuple(
+      arms.Arm(name, tuple(levels), (0, 1), {}) for name in reward))
+  one = ledger.Ledger("x", "abc", part, tuple(
+      run(arm, n, seed, 0.1 if n == 2 else 0) for arm in reward
+      for n in levels for seed in (0, 1)))
+  grpo, cispo = reanalysis.grids(one)
+  assert (grpo["name"], grpo["best"], cispo["best"]) == ("GRPO", 8, 32)
+  assert grpo["training"][8][0] == pytest.approx(0.6)
+  assert grpo["heights"][32][1] == 4000.0 and grpo["heights"][8][1] == 2000.0
+  assert grpo["spread"] == pytest.approx(0.1, abs=0.02)  # n = 2 against 8
+  found = reanalysis.robust([cispo] + [
+      grpo | {"name": name} for name in ("Dr. GRPO", "width 96", "PPO")])
+  assert [x for x, _ in found["robust1"]] == [32, 8, 8]
+  assert [x for x, _ in found["robust2"]] == [8]
+  said = {"hypotheses": [{"id": "robust1", "says": "s", "measure": "m",
+                          "equals": 8}]}
+  assert page.judged(said, found).endswith("| 32 and 8 and 8 | miss |")
+  assert "| GRPO | 8 | 0.300 · 0." in page.grids_table([grpo])
+
+  kept = {"": 0.3, "16/8": 0.32, "16/4": 0.28, "64/16": 0.2}
+  runs = []
+  for n, names in ((16, ("", "16/8", "16/4")), (64, ("", "64/16"))):
+    for arm in names:
+      for seed in (0, 1):
+        made = ledgers.run((0, kept[arm], kept[arm]), n=n, seed=seed, Q=4000,
+                           reward=(.1, .1, kept[arm] / 2))
+        runs.append(dataclasses.replace(
+            made, head=made.head | {"arm": arm}, updates=tuple(
+                u | {"lr": 1e-4} for u in made.updates)))
+  part = arms.Part("pods_rate", 4000, (arms.Arm("", (16, 64), (0, 1), {}),))
+  found = reanalysis.pods(ledger.Ledger("x", "abc", part, tuple(runs)))
+  assert [x for x, _ in found["pods1"]] == pytest.approx(
+      [0.02, -0.02, -0.1], abs=0.015)
+  assert found["pods2"][0][0] == pytest.approx(-0.05)
