@@ -5,7 +5,8 @@
   python -m launch.study --docs=docs --fits=isojax/assets/study
 
 The first command writes ROOT/PART.jsonl.gz and prints its table; the same
-command resumes the runs. The second prints the table of a ledger. The third
+command resumes the runs, and with --ledger=PART.jsonl.gz of another machine it
+runs what that one lacks. The second prints the table of a ledger. The third
 computes the numbers of docs/study.md and docs/study/appendix.md, the figure
 and the fits from DOCS/study/*.jsonl.gz. Needs the extra `plot`.
 """
@@ -24,7 +25,9 @@ _WORKERS = flags.DEFINE_integer(
     "workers", None, "Runs at once, as of launch.sweep.", lower_bound=1)
 _COLLECT = flags.DEFINE_boolean(
     "collect", False, "Only write the ledger of the runs that ROOT holds.")
-_LEDGER = flags.DEFINE_string("ledger", None, "Print the table of a ledger.")
+_LEDGER = flags.DEFINE_string(
+    "ledger", None, "Print the table of a ledger; with --config, the ledger of "
+    "the part whose complete runs are not run again.")
 _DOCS = flags.DEFINE_string(
     "docs", None, "Folder of study.md and study/; they are written again.")
 _FITS = flags.DEFINE_string(
@@ -33,19 +36,21 @@ _FITS = flags.DEFINE_string(
 
 
 def main(_) -> None:
-  if [_CONFIG.value, _LEDGER.value, _DOCS.value].count(None) != 2:
-    raise InputError("expected one of --config, --ledger and --docs")
+  if (_DOCS.value is None) == (_CONFIG.value is None
+                               and _LEDGER.value is None):
+    raise InputError("expected --docs, or --config with --root, or --ledger")
   if _DOCS.value is not None:
     for path in page.rebuild(_DOCS.value, _FITS.value):
       print(f"wrote {path}")
     return
-  path = _LEDGER.value
-  if path is None:
+  one = None if _LEDGER.value is None else ledger.read(_LEDGER.value)
+  if _CONFIG.value is not None:
     if _ROOT.value is None:
       raise InputError("--config needs --root, the folder of the runs")
-    path = (run.collect(_CONFIG.value, _ROOT.value) if _COLLECT.value else
-            run.sweep(_CONFIG.value, _ROOT.value, _WORKERS.value))
-  print(page.stratum(ledger.read(path)))
+    one = ledger.read(
+        run.collect(_CONFIG.value, _ROOT.value, one) if _COLLECT.value else
+        run.sweep(_CONFIG.value, _ROOT.value, _WORKERS.value, one))
+  print(page.stratum(one))
 
 
 if __name__ == "__main__":

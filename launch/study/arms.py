@@ -36,6 +36,10 @@ class Planned:
   seed: int
   overrides: dict  # of the config, complete
 
+  @property
+  def key(self) -> tuple[str, int, int]:
+    return self.arm, self.n, self.seed
+
 
 def part_of(name: str, values: dict) -> Part:
   """A part from a config file's `get_study(name)`, or from a ledger."""

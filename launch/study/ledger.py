@@ -118,6 +118,10 @@ class LedgerRun:
   evals: tuple[dict, ...]
   updates: tuple[dict, ...]
 
+  @property
+  def lines(self) -> list[dict]:
+    return [self.head, *self.evals, *self.updates]
+
   @functools.cached_property
   def value_ExQ(self) -> np.ndarray:
     """The share of correct samples of each evaluation and problem."""

@@ -1,6 +1,8 @@
 """Runs a part of the study and collects the records of its runs in a ledger."""
 
+import dataclasses
 import importlib.util
+import json
 import math
 import os
 import subprocess
@@ -32,13 +34,16 @@ def code_version() -> str:
   return found.stdout.strip()
 
 
-def sweep(config, root: str, workers: int | None) -> str:
+def sweep(config, root: str, workers: int | None,
+          kept: ledger.Ledger | None) -> str:
   """Runs the part of --config as far as it goes; the same call resumes it.
 
   Args:
     config: what the runs share.
     root: folder of the runs. Parts that share it share equal runs.
     workers: runs at once; None: as many as the devices allow.
+    kept: the part's ledger of another machine, whose complete runs are not
+      run again.
 
   Returns:
     The path of its ledger, ROOT/PART.jsonl.gz.
@@ -47,29 +52,47 @@ def sweep(config, root: str, workers: int | None) -> str:
   plan = os.path.join(root, f"{part.name}.plan.jsonl")
   os.makedirs(root, exist_ok=True)
   records.replace(plan, arms.plan(arms.planned(part), config).encode())
-  if sweeper.sweep(planned_runs(config, root), sweeper.workers_here(
+  done = complete(kept, part)
+  missing = [run for planned, run in planned_runs(config, root)
+             if planned.key not in done]
+  if missing and sweeper.sweep(missing, sweeper.workers_here(
       workers, math.prod(config.mesh.values())), tries=3):
     sys.exit(cli.PREEMPTED)
-  return collect(config, root)
+  return collect(config, root, kept)
 
 
-def planned_runs(config, root: str) -> list[sweeper.Run]:
+def complete(kept: ledger.Ledger | None, part: arms.Part) -> dict:
+  """The complete runs of a part's ledger, by arm, n and seed."""
+  if kept is None:
+    return {}
+  plain = lambda part: json.dumps(dataclasses.asdict(part))  # no tuples
+  if plain(kept.part) != plain(part):
+    raise InputError(f"--ledger={kept.path} is of another plan than "
+                     f"{part.name}; expected the ledger of this part")
+  missing = {planned.key for planned in kept.missing}
+  runs = {(r.head["arm"], r.head["n"], r.head["seed"]): r for r in kept.runs}
+  return {key: run for key, run in runs.items() if key not in missing}
+
+
+def planned_runs(config, root: str) -> list[tuple[arms.Planned, sweeper.Run]]:
   """The runs of the part's plan in a root."""
   part = read_part(cli.config_path(sys.argv))
   runs, wrong = sweeper.of_plan(
       os.path.join(root, f"{part.name}.plan.jsonl"), config, root)
   if wrong:
     raise InputError("; ".join(wrong))
-  return runs
+  return list(zip(arms.planned(part), runs, strict=True))
 
 
-def collect(config, root: str) -> str:
+def collect(config, root: str, kept: ledger.Ledger | None) -> str:
   """Writes the ledger of the runs so far; returns its path."""
-  part, runs = read_part(cli.config_path(sys.argv)), planned_runs(config, root)
-  lines = [ledger.header(part, code_version())]
-  for planned, run in zip(arms.planned(part), runs, strict=True):
+  part = read_part(cli.config_path(sys.argv))
+  lines, done = [ledger.header(part, code_version())], complete(kept, part)
+  for planned, run in planned_runs(config, root):
     path = os.path.join(run.folder, "records.jsonl")
-    if os.path.exists(path):
+    if planned.key in done:
+      lines += done[planned.key].lines
+    elif os.path.exists(path):
       lines += ledger.of_run(
           planned, run.name, records.read(path),
           diverged=sweeper.last_error(run)[0] == cli.DIVERGED)

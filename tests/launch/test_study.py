@@ -15,7 +15,7 @@ def test_a_ledger_becomes_a_table(tmp_path):
 
 
 @pytest.mark.parametrize("words, message", [
-    ([], "expected one of --config, --ledger and --docs"),
+    ([], "expected --docs, or --config with --root"),
     (["--ledger=none.gz"], "not a ledger of launch.study"),
     (["--config=configs/study.py:hard"], "--config needs --root"),
     (["--config=configs/study.py", "--root=@"], "expected FILE:PART"),

@@ -21,3 +21,14 @@ def test_the_quick_study(tmp_path):
   assert again.returncode == 0, again.stderr
   assert again.stdout.endswith(done.stdout[done.stdout.index("quick: 3"):])
   assert path.read_bytes() == stored
+
+  # Another machine has the ledger but not the runs.
+  other = tmp_path / "other"
+  done = command.run("launch.study", words[1], f"--root={other}",
+                     f"--ledger={path}", timeout=600)
+  assert done.returncode == 0, done.stderr
+  assert (other / "quick.jsonl.gz").read_bytes() == stored
+  assert not list(other.glob("*/records.jsonl"))
+  done = command.run("launch.study", "--config=configs/study.py:d16",
+                     f"--root={other}", f"--ledger={path}")
+  assert done.returncode == 2 and "of another plan than d16" in done.stderr
