@@ -120,30 +120,6 @@ class Task:
     return prices.expected(self.price, a)
 
 
-def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
-  """What the request asks of a law; sweeps may have none."""
-  cells, config, rollouts = ask.cells, ask.config, ask.budget.rollouts
-  lengths = price.workload.lengths if price else None
-  prompt, response = (
-      (lengths.prompt, lengths.response) if lengths else
-      (ask.policy.prompt_tokens, ask.policy.response_tokens))
-  if response is not None and law and law.unit != "sampled_tokens":
-    response += prompt or 0
-  few = lambda name, least: (
-      None if cells.sweep and len(getattr(cells, name)) > 1
-      else request_lib.one(ask, name, least))
-  optimizer = config and config.recipe.optimizer
-  return Question(
-      C=0 if rollouts is None else request_lib.whole_number(
-          "rollouts", rollouts, 2), law=law, metric=ask.evidence.metric,
-      model=ask.model, D=D, B_max=cells.B_max or (
-          law.B_max if isinstance(law, Prior) else B_MAX),
-      Bp=few("Bp", 1), n=None if cells.sweep else few("n", 2),
-      base_lr=optimizer.base_lr if config else PAPER_LR,
-      base_batch=optimizer.base_batch if config else PAPER_BATCH,
-      tokens_per_rollout=response)
-
-
 def make(ask: Request) -> Plan:
   """The plan that is asked for.
 
@@ -151,53 +127,72 @@ def make(ask: Request) -> Plan:
     InputError: not one budget, a field without effect or out of range, or a
       budget that nothing is known about; names the field, or all that lack.
   """
-  about, cells = request_lib.problems(ask), ask.cells
-  request_lib.check_complete(ask, about.stratum)
-  law = request_lib.the_law(ask, about.stratum) if ask.law_is_asked else None
+  problems = request_lib.problems(ask)
+  request_lib.check_complete(ask, problems.stratum)
+  law = None
+  if ask.law_is_asked:
+    law = request_lib.the_law(ask, problems.stratum)
   request_lib.check_effect(ask, law)
-  price = prices.price_of(
-      ask, easy="easy" in (about.stratum, law and law.stratum),
-      validation=about.validation)
-  task = Task(ask, question(ask, law, price, about.D), price, about)
-  kind = swept if cells.sweep else scheduled if cells.schedule else advised
+  easy = "easy" in (problems.stratum, law and law.stratum)
+  price = prices.price_of(ask, easy=easy, validation=problems.validation)
+  task = Task(ask, question(ask, law, price, problems.D), price, problems)
+  kind = swept if ask.sweep else scheduled if ask.schedule else advised
   rows, said = kind(task)
   rows, words = by_config(ask.config, rows)
-  return Plan(tuple(rows), dataclasses.replace(
-      said, basis=(*said.basis, *words)), price, setting_of(
-          task, about.stratum))
+  said = dataclasses.replace(said, basis=(*said.basis, *words))
+  return Plan(tuple(rows), said, price, setting_of(task, easy))
 
 
-def setting_of(task: Task, stratum: str | None) -> export.Setting:
+def question(ask: Request, law, price: Price | None, D: int | None) -> Question:
+  """What the request asks of a law; sweeps may have none."""
+  tokens = ask.response_tokens
+  prompt = ask.prompt_tokens
+  if price:
+    prompt, tokens = (price.workload.lengths.prompt,
+                      price.workload.lengths.response)
+  if tokens is not None and law and law.unit != "sampled_tokens":
+    tokens += prompt or 0
+  optimizer = ask.config and ask.config.recipe.optimizer
+  return Question(
+      C=0 if ask.rollouts is None else request_lib.whole_number(
+          "rollouts", ask.rollouts, 2), law=law, metric=ask.metric,
+      model=ask.model_path, D=D, B_max=ask.B_max or (
+          law.B_max if isinstance(law, Prior) else B_MAX),
+      Bp=None if ask.sweep and len(ask.Bp) > 1 else request_lib.one(
+          ask, "Bp", 1),
+      n=None if ask.sweep else request_lib.one(ask, "n", 2),
+      base_lr=optimizer.base_lr if ask.config else PAPER_LR,
+      base_batch=optimizer.base_batch if ask.config else PAPER_BATCH,
+      tokens_per_rollout=tokens)
+
+
+def setting_of(task: Task, easy: bool) -> export.Setting:
   """What all runs share: the config's, or a GRPO with KL on easy problems."""
-  config, rule = task.ask.config, task.ask.cells.rule
+  config, rule, D = task.ask.config, task.ask.rule, task.about.D
   if config is not None:
     loss, sampler = config.recipe.loss, config.sampler
     return export.Setting(
         loss.advantage, loss.kl_coef * (loss.kl_in == "loss"),
-        sampler.max_prompt_tokens, sampler.max_new_tokens, task.about.D,
+        sampler.max_prompt_tokens, sampler.max_new_tokens, D,
         rule or config.alloc.rule, export.Loss(
             loss.clip_low, loss.clip_high, loss.aggregation,
             sampler.temperature), export.beside(config.recipe))
-  law = task.about.law
-  easy = "easy" in (stratum, law and law.stratum)
   lengths = task.price and task.price.workload.lengths
   return export.Setting(
       "group_norm", export.EASY_KL * easy, lengths and lengths.max_prompt,
-      lengths and lengths.max_response, task.about.D, rule or "uniform")
+      lengths and lengths.max_response, D, rule or "uniform")
 
 
 def advised(task: Task):
   """(rows of the plan, one per seed; its words)."""
-  ask, q, price, pods = task.ask, task.about, task.price, task.ask.cells.pods
-  law, own = q.law, ask.cells.speedup and pods_lib.read_own(
-      request_lib.load_json(
-          ask.cells.speedup, "speedup.json of launch.speedup"),
-      path=ask.cells.speedup)
+  ask, q, price, law = task.ask, task.about, task.price, task.about.law
+  own = ask.speedup and pods_lib.read_own(request_lib.load_json(
+      ask.speedup, "speedup.json of launch.speedup"), path=ask.speedup)
   if q.C:
     answer = advice_lib.advise(q)
   else:
     hours = request_lib.hours(ask)
-    priced_at = lambda n: with_m(price, own, n) if pods else price
+    priced_at = lambda n: with_m(price, own, n) if ask.pods else price
     answer = advice_lib.for_hours(
         q, hours, lambda Bp, n: cost.budget_for(
             hours, Bp, n, priced_at(n).run),
@@ -205,28 +200,27 @@ def advised(task: Task):
     divided = staged(task, answer, hours)
     if divided:
       return divided
-  a, lead, warnings = answer.allocation, (), answer.warnings
-  if pods:
+  a, lead, warnings, rule = answer.allocation, (), answer.warnings, None
+  if ask.pods:
     a, proposal = down_sampled(task, a, own)
     share = "all" if proposal.m == a.n else f"m = {proposal.m} of n = {a.n}"
     lead = (f"train on {share}: {proposal.basis}",)
     warnings += proposal.warnings
   if q.D and (isinstance(law, Prior) or law.whose != Fitted.whose):
     lead += (priors.study_says(law.stratum, q.D, a.C, a.n),)
-  rule = None
-  if ask.cells.rule:
-    division = effects.division(ask.config, ask.cells.rule, a.n)
+  if ask.rule:
+    division = effects.division(ask.config, ask.rule, a.n)
     rule = division.rule, division.n_low, division.n_high
     lead += (effects.compared(
         task.problems.correct, task.problems.samples, Bp=a.Bp, n=a.n,
         division=division,
         seconds=price and price.step(a.Bp, a.n).seconds),)
   # PODS's rule, unless the config names another.
-  given = ask.config is not None and ask.config.recipe.loss.selection != "all"
-  selection = None if a.m is None or given else "max_variance"
+  named = ask.config is not None and ask.config.recipe.loss.selection != "all"
+  selection = None if a.m is None or named else "max_variance"
   rows = [plan_file.Row(a, seed, answer.lr, task.expected(a), selection, rule)
           for seed in task.seeds]
-  near = () if pods else advice_lib.neighbours(q, a)
+  near = () if ask.pods else advice_lib.neighbours(q, a)
   return rows, text_lib.Said(
       (text_lib.n_star(answer.answer), *text_lib.beside(
           a, near, task.expected, law), *lead), warnings,
@@ -264,11 +258,11 @@ def staged(task: Task, answer: Advice, hours: float):
   None: one run of these hours is near enough to the data of the law, or the
   request leaves no choice of n.
   """
-  cells, q, a = task.ask.cells, task.about, answer.allocation
-  if cells.n or cells.pods or q.fixed or q.from_table or (
+  ask, q, a = task.ask, task.about, answer.allocation
+  if ask.n or ask.pods or q.fixed or q.from_table or (
       answer.answer.x <= REACH * answer.answer.seen[1]):
     return None
-  seeds = task.seeds if "seeds" in task.ask.given else SWEEP_SEEDS
+  seeds = task.seeds if "seeds" in ask.given else SWEEP_SEEDS
   advise = lambda C: advice_lib.advise(dataclasses.replace(q, C=C))
   guess = a.C // (len(sweep_n(16)) * len(seeds) + REACH)
   pairs, moved = plan_file.kept_cells(
@@ -293,16 +287,14 @@ def staged(task: Task, answer: Advice, hours: float):
 
 def sweep_n(n: int) -> tuple[int, ...]:
   """The n of a sweep around a power of two."""
-  return tuple(n * 2**i if i >= 0 else n // 2**-i
-               for i in range(-BELOW, ABOVE + 1) if n * 2.0**i >= 2)
+  return tuple(int(n * 2.0**i) for i in range(-BELOW, ABOVE + 1)
+               if n * 2.0**i >= 2)
 
 
 def sweep_budget(hours: float, hours_of) -> int:
   """The C of a sweep's runs, in three digits, so that all runs fit.
 
-  Args:
-    hours: of the sweep and the final run, one after the other.
-    hours_of: C of the sweep's runs -> hours of all runs, the final one too.
+  hours_of is C of the sweep's runs -> hours of all runs, the final one too.
   """
   C = sizes.largest(lambda C: hours_of(C) <= hours, cost.MOST_ROLLOUTS)
   digit = 10 ** max(0, len(str(C)) - 3)
@@ -324,28 +316,28 @@ def scheduled(task: Task):
 
 def swept(task: Task):
   """(rows of the plan, its words)."""
-  ask, C, seeds = task.ask, task.about.C, task.seeds
+  ask, C, config = task.ask, task.about.C, task.ask.config
   pairs, lead, warnings = wanted_cells(ask, dataclasses.replace(
       task.about, B_max=min(task.about.B_max, C)))
-  few = [pair for pair in pairs if C // math.prod(pair) < FEWEST_M]
+  steps = {pair: C // math.prod(pair) for pair in pairs}
+  few = [str(pair) for pair in pairs if steps[pair] < FEWEST_M]
   if few:
-    warnings = (*warnings, "at (Bp, n) = " + ", ".join(map(str, few))
-                + f" C allows fewer than {FEWEST_M} updates, too few to show "
-                "what the policy can learn; raise --rollouts")
-  config = ask.config
-  e, recipe = config and config.eval, config and config.recipe
-  unread = [pair for pair in pairs if e and prices.due(
-      e, C // math.prod(pair), math.prod(pair)) < FEWEST_EVALUATIONS]
-  if unread:
-    warnings = (
-        *warnings, f"at (Bp, n) = {', '.join(map(str, unread))} a run has "
-        f"fewer than {FEWEST_EVALUATIONS} evaluations, which launch.fit needs: "
-        f"raise --rollouts, or lower --config.eval.first={e.first}")
-  ahead = recipe and (recipe.updates.in_flight or recipe.filter.rounds > 1)
-  rows, skipped = without_done(ask, plan_file.sweep(
-      pairs, C=C, seeds=seeds, cost=task.expected, **task.anchor))
+    warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
+                 f"{FEWEST_M} updates, too few to show what the policy can "
+                 "learn; raise --rollouts",)
+  few = [str(pair) for pair in pairs if config and prices.due(
+      config.eval, steps[pair], math.prod(pair)) < FEWEST_EVALUATIONS]
+  if few:
+    warnings += (
+        f"at (Bp, n) = {', '.join(few)} a run has fewer than "
+        f"{FEWEST_EVALUATIONS} evaluations, which launch.fit needs: raise "
+        f"--rollouts, or lower --config.eval.first={config.eval.first}",)
+  ahead = config and (config.recipe.updates.in_flight
+                      or config.recipe.filter.rounds > 1)
+  rows, skipped = without_done(ask.skip, plan_file.sweep(
+      pairs, C=C, seeds=task.seeds, cost=task.expected, **task.anchor))
   return rows, text_lib.Said(
-      (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(seeds), 'seed')}",
+      (f"{many(len(pairs), 'pair')} (Bp, n) x {many(len(task.seeds), 'seed')}",
        *lead), warnings, (
            "each run goes to the largest C and contains every smaller C, "
            "because the learning rate is constant after warm-up"
@@ -354,39 +346,33 @@ def swept(task: Task):
 
 
 def wanted_cells(ask: Request, q: Question):
-  """(cells of a sweep, words, warnings)."""
-  B, lead, warnings = ask.cells.B, (), ()
+  """(cells of a sweep, words, warnings); n is the law's, half and twice it."""
+  Bps = request_lib.whole(ask, "Bp", 1) if ask.Bp else []
+  lead, warnings = (), ()
   if q.law is not None:
-    pairs, lead, warnings = law_cells(ask, q)
+    answer = advice_lib.advise(q)
+    near = sorted((answer.allocation, *advice_lib.neighbours(
+        q, answer.allocation)), key=lambda a: a.n)
+    ns = [a.n for a in near]
+    pairs = [(Bp, n) for Bp in Bps for n in ns] or [(a.Bp, a.n) for a in near]
+    lead = (f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
+            f"power of two, half and twice it ({answer.answer.basis})",)
+    warnings = answer.warnings
+  elif not Bps or bool(ask.n) == bool(ask.B):
+    raise InputError("--sweep needs --Bp and either --n or --B, such as "
+                     "--Bp=32 --n=8,32,128,512, or a law to take n from")
+  elif ask.B:
+    pairs = [(Bp, ask.B / Bp) for Bp in Bps]
   else:
-    Bps = request_lib.whole(ask, "Bp", 1) if ask.cells.Bp else []
-    if not Bps or bool(ask.cells.n) == bool(B):
-      raise InputError("--sweep needs --Bp and either --n or --B, such as "
-                       "--Bp=32 --n=8,32,128,512, or a law to take n from")
-    pairs = [(Bp, B / Bp) for Bp in Bps] if B else [
-        (Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
-  kept, why = plan_file.kept_cells(pairs, B=B, B_max=q.B_max, D=q.D)
+    pairs = [(Bp, n) for Bp in Bps for n in request_lib.whole(ask, "n", 2)]
+  kept, why = plan_file.kept_cells(pairs, B=ask.B, B_max=q.B_max, D=q.D)
   if not kept:
     raise InputError("nothing is left of the sweep: " + "; ".join(why))
   return kept, (*lead, *why), warnings
 
 
-def law_cells(ask: Request, q: Question):
-  """(cells, words, warnings) of a sweep at the advised n, half and twice it."""
-  answer = advice_lib.advise(q)
-  near = (answer.allocation, *advice_lib.neighbours(q, answer.allocation))
-  pairs = sorted((a.n, a.Bp) for a in near)
-  ns = [n for n, _ in pairs]
-  lead = (f"n = {', '.join(map(str, ns))}: n* = {answer.answer.n:.4g} to a "
-          f"power of two, half and twice it ({answer.answer.basis})",)
-  return [(Bp, n) for n, Bp in pairs] if not ask.cells.Bp else [
-      (Bp, n) for Bp in request_lib.whole(ask, "Bp", 1) for n in ns
-  ], lead, answer.warnings
-
-
-def without_done(ask: Request, rows: list[plan_file.Row]):
-  """(rows that --skip does not have at their C, words)."""
-  path = ask.cells.skip
+def without_done(path: str | None, rows: list[plan_file.Row]):
+  """(rows that the fit of --skip does not have at their C, words)."""
   if path is None:
     return rows, ()
   fit = request_lib.read_fit(path)
@@ -395,13 +381,13 @@ def without_done(ask: Request, rows: list[plan_file.Row]):
                      "--axis=rollouts or updates")
   C = {(run.Bp, run.n, run.seed): run.C * (
       run.Bp * run.n if fit.unit == "updates" else 1) for run in fit.runs}
-  key = lambda row: (row.allocation.Bp, row.allocation.n, row.seed)
-  left = [row for row in rows if key(row) not in C or not plan_file.reached(
-      C[key(row)], row.allocation.C)]
-  done = len(rows) - len(left)
+  left = [row for row in rows if not plan_file.reached(
+      C.get((row.allocation.Bp, row.allocation.n, row.seed), 0),
+      row.allocation.C)]
   if not left:
     raise InputError(f"--skip={path} has every run of this sweep at this "
                      "budget; raise --rollouts, or add --seeds or --n")
+  done = len(rows) - len(left)
   return left, (f"left out {many(done, 'run')} that {path} has at this "
                 "budget",) * bool(done)
 

@@ -17,7 +17,7 @@ from isojax.sampling.sizes import SamplerSizes
 
 def the_shape(ask: Request) -> shape_lib.ModelShape:
   """The shape of the policy of --model or of the config."""
-  folder = ask.model
+  folder = ask.model_path
   path = folder if folder.endswith(".json") else os.path.join(
       folder, "config.json")
   return shape_lib.model_shape(load_json(
@@ -27,10 +27,10 @@ def the_shape(ask: Request) -> shape_lib.ModelShape:
 
 def measured_records(ask: Request) -> list[dict] | None:
   """The train records of --measured, or None without it."""
-  path = ask.hardware.measured
+  path = ask.measured
   if path is None:
     return None
-  if ask.hardware.bench is not None:
+  if ask.bench is not None:
     raise InputError("--bench and --measured both say how fast it is; give one")
   bucket.check(path, "measured")
   if not bucket.remote(path) and not os.path.isfile(path):
@@ -67,10 +67,10 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
 
   Maximal lengths are those of the config, or 4 times the mean.
   """
-  config, p = ask.config, ask.policy
+  config = ask.config
   seen = measured.mean_lengths(train) if train else (None, None)
-  prompt = seen[0] if p.prompt_tokens is None else p.prompt_tokens
-  response = seen[1] if p.response_tokens is None else p.response_tokens
+  prompt = seen[0] if ask.prompt_tokens is None else ask.prompt_tokens
+  response = seen[1] if ask.response_tokens is None else ask.response_tokens
   if None in (prompt, response):
     raise InputError("--machine needs --prompt_tokens and --response_tokens "
                      "(means), or --measured=records.jsonl of a run")
@@ -78,7 +78,7 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
                 math.ceil(4 * response)),
-        Formats(p.dtype), Recipe(kl=kl))
+        Formats(ask.dtype), Recipe(kl=kl))
   sampler, loss = config.sampler, config.recipe.loss
   fused = memory.has_kernel(
       shape, attention=loss.attention, dtype=loss.dtype,
@@ -164,9 +164,9 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
   Raises:
     InputError: no model, no lengths, or the model does not fit.
   """
-  if ask.hardware.machine is None:
+  if ask.machine is None:
     return None
-  config, machine, rows = ask.config, the_machine(ask), ask.hardware.rows
+  config, machine, rows = ask.config, the_machine(ask), ask.rows
   shape, train = the_shape(ask), measured_records(ask)
   workload = the_workload(ask, train, easy, shape, machine)
   if config is None:
@@ -181,7 +181,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
 
 def as_measured(ask: Request, price: Price, train) -> Price:
   """The price at the speed of --bench or --measured, if given."""
-  path = ask.hardware.bench
+  path = ask.bench
   if path is not None:
     return price.replace(efficiency=measured.bench_efficiency(
         load_json(path, "the JSON file of launch.bench"), price.shape,
@@ -197,7 +197,7 @@ def as_measured(ask: Request, price: Price, train) -> Price:
   return price.with_workload(trained=share).replace(
       efficiency=measured.measured_efficiency(
           train, ideal.step(train[0]["Bp"], train[0]["n"]),
-          path=ask.hardware.measured))
+          path=ask.measured))
 
 
 def cost_of(price: Price, a) -> Cost:

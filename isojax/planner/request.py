@@ -21,37 +21,29 @@ from isojax.planner.priors import Prior
 CHOICES = {"stratum": ("easy", "hard"), "metric": ("avg", "best", "worst"),
            "dtype": tuple(sorted(BYTES)), "rule": tuple(RULES)}
 BOUNDS = {"B_max": (2, 2**24), "rows": (1, 2**24), "D": (1, MOST_ROLLOUTS),
-          "B": (2, MOST_ROLLOUTS), "hours": (0, None),
-          "device_hours": (0, None), "usd": (0, None),
+          "B": (2, MOST_ROLLOUTS), "hours": (0, math.inf),
+          "device_hours": (0, math.inf), "usd": (0, math.inf),
           "usd_per_chip_hour": (0, 1e6), "prompt_tokens": (1e-3, 1e7),
-          "response_tokens": (1e-3, 1e7)}  # least and most; None: no bound
+          "response_tokens": (1e-3, 1e7)}  # least and most
+BUDGETS = ("rollouts", "hours", "device_hours", "usd")
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
-  """One of four."""
+class Request:
+  """A question to the planner; rollouts, Bp, n and seeds may be texts (2e6)."""
 
-  rollouts: object = None  # C; may be a text such as 2e6
+  # One of BUDGETS.
+  rollouts: object = None  # C
   hours: float | None = None  # of wall time on the machine
   device_hours: float | None = None  # of all chips
   usd: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-  """What n follows from: problems and a law."""
-
+  # What n follows from: problems and a law.
   stratum: str | None = None
   problems: str | None = None  # file of launch.split; None: the config's
   D: int | None = None  # training problems; None: those of `problems`
   law: object = None  # file, name of a prior or Fitted; None: q1-STRATUM
   metric: str = "avg"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cells:
-  """The runs that may be planned; numbers may be texts such as 2e6."""
-
+  # The runs that may be planned.
   Bp: tuple = ()  # problems of a step; empty: the law's
   n: tuple = ()  # rollouts of a problem; empty: the law's
   B: int | None = None  # with sweep instead of n: Bp * n of every run
@@ -63,78 +55,44 @@ class Cells:
   pods: bool = False  # propose m
   speedup: str | None = None  # with pods: file of launch.speedup
   rule: str | None = None  # of n per problem; None: the same for all
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-  """Where the runs are priced, and how fast it is."""
-
+  # Where the runs are priced, and how fast it is.
   machine: str | None = None  # such as v5p-64; None: not priced
   usd_per_chip_hour: float | None = None  # None: the list price
   rows: int | None = None  # most rollouts decoded at once
   measured: str | None = None  # records.jsonl of a run on the machine
   bench: str | None = None  # file of launch.bench on the machine
-
-
-@dataclasses.dataclass(frozen=True)
-class Policy:
-  """What is trained."""
-
+  # What is trained.
   model: str | None = None  # folder with config.json; None: the config's
   prompt_tokens: float | None = None  # mean
   response_tokens: float | None = None  # mean
   dtype: str = "bfloat16"  # of compute and cache; a config has its own
+  config: object = None  # of a run, such as configs/hard.py
+  given: tuple = ()  # names of the fields that the user gave
 
-
-PARTS = dict(budget=Budget, evidence=Evidence, cells=Cells, hardware=Hardware,
-             policy=Policy)
-DEFAULTS = {field.name: field.default for part in PARTS.values()
-            for field in dataclasses.fields(part)}  # of every flag
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """A question to the planner."""
-
-  budget: Budget
-  evidence: Evidence
-  cells: Cells
-  hardware: Hardware
-  policy: Policy
-  config: object  # of a run, such as configs/hard.py; None: not known
-  given: frozenset  # names of the fields that the user gave
+  def __post_init__(self):
+    if self.config is not None:
+      config_file.check_run(self.config)
+    for name, choices in CHOICES.items():
+      if getattr(self, name) not in (None, *choices):
+        raise InputError(f"--{name}={getattr(self, name)}: expected one of "
+                         f"{', '.join(choices)}")
+    for name, (least, most) in BOUNDS.items():
+      value = getattr(self, name)
+      if value is not None and not least <= value <= most:
+        raise InputError(f"--{name}={value:g}: expected a number from "
+                         f"{least:g} to {most:g}")
 
   @property
   def law_is_asked(self) -> bool:
-    return not (self.cells.sweep and (self.cells.n or self.cells.B))
+    return not (self.sweep and (self.n or self.B))
 
   @property
-  def model(self) -> str | None:
-    return self.policy.model or (self.config and self.config.model.path)
+  def model_path(self) -> str | None:
+    return self.model or (self.config and self.config.model.path)
 
 
-def request(*, config=None, given=(), **values) -> Request:
-  """A request of named values; what is not named has its default.
-
-  Raises:
-    InputError: a value that no request may have.
-  """
-  if config is not None:
-    config_file.check_run(config)
-  values = DEFAULTS | values
-  for name, choices in CHOICES.items():
-    if values[name] not in (None, *choices):
-      raise InputError(f"--{name}={values[name]}: expected one of "
-                       f"{', '.join(choices)}")
-  for name, (least, most) in BOUNDS.items():
-    value = values[name]
-    if value is not None and not least <= value <= (most or math.inf):
-      raise InputError(f"--{name}={value:g}: expected a number from {least:g}"
-                       + ("" if most is None else f" to {most:g}"))
-  return Request(config=config, given=frozenset(given), **{
-      name: part(**{field.name: values[field.name]
-                    for field in dataclasses.fields(part)})
-      for name, part in PARTS.items()})
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(Request)
+            if field.name not in ("config", "given")}
 
 
 def check_complete(ask: Request, stratum: str | None) -> None:
@@ -142,31 +100,27 @@ def check_complete(ask: Request, stratum: str | None) -> None:
 
   stratum is None if neither a file nor the request tells it.
   """
-  b, cells, policy = ask.budget, ask.cells, ask.policy
-  budgets = [name for name, value in vars(b).items() if value is not None]
+  budgets = [name for name in BUDGETS if getattr(ask, name) is not None]
   timed = bool(budgets) and budgets != ["rollouts"]
-  priced = ask.hardware.machine is not None or timed and not (
-      cells.sweep or cells.schedule)
+  priced = ask.machine is not None or timed and not (ask.sweep or ask.schedule)
   lacking = [text for text, lacks in {
       "a budget: --rollouts=2e6 or, on a --machine, --hours=9, "
       "--device_hours=144 or --usd=500": not budgets,
       "--machine=8xh100, which spends the budget": (
-          priced and ask.hardware.machine is None),
+          priced and ask.machine is None),
       "--model=FOLDER with the policy's config.json, or --config": (
-          priced and ask.model is None),
+          priced and ask.model_path is None),
       "--prompt_tokens and --response_tokens (means), or "
       "--measured=records.jsonl of a run": (
-          priced and None in (policy.prompt_tokens, policy.response_tokens)
-          and ask.hardware.measured is None),
-      "--Bp with --n or --B, or " * cells.sweep
+          priced and None in (ask.prompt_tokens, ask.response_tokens)
+          and ask.measured is None),
+      "--Bp with --n or --B, or " * ask.sweep
       + "--stratum=easy or hard for a published law, --problems=FILE to tell "
       "it, or --law=fit/fit.json": (
-          ask.law_is_asked and ask.evidence.law is None and stratum is None)
+          ask.law_is_asked and ask.law is None and stratum is None)
   }.items() if lacks]
   if lacking:
-    raise InputError(f"{len(lacking)} input{'s are' * (len(lacking) > 1)}"
-                     f"{' is' * (len(lacking) == 1)} missing; give "
-                     + "; and ".join(lacking))
+    raise InputError("inputs are missing; give " + "; and ".join(lacking))
   if len(budgets) > 1:
     raise InputError("give one budget: --rollouts=2e6; or, with --machine, "
                      "--hours=9, --device_hours=144 or --usd=500")
@@ -174,63 +128,52 @@ def check_complete(ask: Request, stratum: str | None) -> None:
 
 def hours(ask: Request) -> float | None:
   """The budget in hours of wall time, or None for rollouts."""
-  b = ask.budget
-  if b.hours is not None or b.rollouts is not None:
-    return b.hours
+  if ask.hours is not None or ask.rollouts is not None:
+    return ask.hours
   machine = the_machine(ask)
-  if b.device_hours is not None:
-    return b.device_hours / machine.chips
+  if ask.device_hours is not None:
+    return ask.device_hours / machine.chips
   price = machine.accelerator.usd_per_hour
   if price is None:
     raise InputError(f"--usd: no list price of {machine.name} is known; give "
                      "--usd_per_chip_hour")
-  return b.usd / (machine.chips * price)
+  return ask.usd / (machine.chips * price)
 
 
 def the_machine(ask: Request) -> machines.Machine:
   """The machine, with the price given and jax's share of its GPUs."""
   machine = dataclasses.replace(
-      machines.machine(ask.hardware.machine),
-      gpu_share=machines.gpu_share(os.environ))
-  usd = ask.hardware.usd_per_chip_hour
+      machines.machine(ask.machine), gpu_share=machines.gpu_share(os.environ))
+  usd = ask.usd_per_chip_hour
   if usd is None:
     return machine
   return dataclasses.replace(machine, accelerator=dataclasses.replace(
       machine.accelerator, usd_per_hour=usd, usd_source="--usd_per_chip_hour"))
 
 
-def whole_number(flag: str, item, least: int, before=()) -> int:
-  """A whole number; InputError names the nearest allowed one."""
-  most, item = MOST_ROLLOUTS, str(item)
+def whole_number(flag: str, item, least: int) -> int:
+  """A number, or a text such as 2e6, that must be whole."""
   try:
     value = float(item)
-  except ValueError as error:
-    text, unit = item[:-1], item[-1:].lower()
-    scale = {"k": "e3", "m": "e6", "g": "e9", "b": "e9"}
-    like = text + scale[unit] if unit in scale and text.isdecimal() else "2e6"
-    raise InputError(f"--{flag}={item}: expected a whole number of at least "
-                     f"{least}, such as {like}") from error
-  near = least if math.isnan(value) else round(min(max(least, value), most))
-  if value != near:
+  except ValueError:
+    value = math.nan
+  if not least <= value <= MOST_ROLLOUTS or value != int(value):
     raise InputError(f"--{flag}={item}: expected a whole number from {least} "
-                     f"to {most}; the nearest is {near}")
-  if near in [float(x) for x in before]:
-    raise InputError(f"--{flag}: {item} is given twice")
-  return near
+                     f"to {MOST_ROLLOUTS:.2g}, such as 2e6")
+  return int(value)
 
 
 def whole(ask: Request, name: str, least: int) -> list[int]:
-  """A list of `cells` as distinct whole numbers."""
-  values = getattr(ask.cells, name)
-  if not values:
-    raise InputError(f"--{name}: expected at least one number")
-  return [whole_number(name, item, least, values[:i])
-          for i, item in enumerate(values)]
+  """A list of the request as distinct whole numbers."""
+  values = [whole_number(name, item, least) for item in getattr(ask, name)]
+  if not values or len(set(values)) < len(values):
+    raise InputError(f"--{name}: expected at least one number, each once")
+  return values
 
 
 def one(ask: Request, name: str, least: int) -> int | None:
   """The only number of a list, or None for an empty list."""
-  values = whole(ask, name, least) if getattr(ask.cells, name) else [None]
+  values = whole(ask, name, least) if getattr(ask, name) else [None]
   if len(values) > 1:
     raise InputError(f"--{name}={','.join(map(str, values))}: several values "
                      "need --sweep")
@@ -255,50 +198,39 @@ class Problems:
 
   stratum: str | None
   D: int | None
-  validation: int  # problems
+  validation: int = 300  # problems; the paper's
   correct: tuple[int, ...] = ()  # of `samples`, each training problem
-  samples: int = 0
-
-
-def stratum_lines(path: str) -> tuple[int, list[tuple[str, int]]]:
-  """(n, [(split, correct of n)]) of the problems in a file of launch.split.
-
-  n is 0 in a file without measured pass rates.
-
-  Raises:
-    InputError: not such a file, or impossible counts.
-  """
-  try:
-    with open(own_file.find(path), encoding="utf-8") as file:
-      header, *rows = map(json.loads, file)
-    n, out = header["n"], []
-    if type(n) is not int or n < 0:
-      raise ValueError(f"n={n!r}")
-    for number, row in enumerate(rows, 2):
-      if n and not 0 <= row["correct"] <= n:
-        raise ValueError(f"line {number}: {row['correct']!r} correct of {n!r}")
-      out.append((row["split"], row["correct"] if n else 0))
-    return n, out
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise InputError(f"{path}: expected a stratum file of launch.split "
-                     f"({type(error).__name__}: {error})") from error
+  samples: int = 0  # 0: no pass rates were measured
 
 
 def problems(ask: Request) -> Problems:
-  """What the stratum file says: that given, or the config's if there is one."""
-  about = ask.evidence
-  path = about.problems or ask.config and ask.config.task.stratum
-  if path is None or about.problems is None and not os.path.exists(
+  """What the stratum file says: that given, or the config's if it exists.
+
+  Raises:
+    InputError: not a file of launch.split, or more correct than sampled.
+  """
+  path = ask.problems or ask.config and ask.config.task.stratum
+  if path is None or ask.problems is None and not os.path.exists(
       own_file.find(path)):
-    return Problems(about.stratum, about.D, 300)  # the paper's validation
-  n, lines = stratum_lines(path)
-  correct = tuple(c for split, c in lines if split == "train")
-  stratum = about.stratum
-  if stratum is None and n and about.law is None and ask.law_is_asked:
+    return Problems(ask.stratum, ask.D)
+  try:
+    with open(own_file.find(path), encoding="utf-8") as file:
+      header, *rows = map(json.loads, file)
+    n, splits = int(header["n"]), [row["split"] for row in rows]
+    correct = tuple(row["correct"] if n else 0 for row in rows
+                    if row["split"] == "train")
+    wrong = [c for c in correct if not 0 <= c <= n]
+    if wrong:
+      raise ValueError(f"{wrong[0]} correct of {n}")
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise InputError(f"{path}: expected a stratum file of launch.split "
+                     f"({type(error).__name__}: {error})") from error
+  stratum = ask.stratum
+  if stratum is None and n and ask.law is None and ask.law_is_asked:
     stratum = priors.stratum_of([c / n for c in correct],
-                                mixed=ask.cells.rule is not None)
-  return Problems(stratum, about.D or len(correct), sum(
-      split == "validation" for split, _ in lines), correct, n)
+                                mixed=ask.rule is not None)
+  return Problems(stratum, ask.D or len(correct), splits.count("validation"),
+                  correct, n)
 
 
 def read_fit(path: str) -> Fitted:
@@ -313,7 +245,7 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
   Raises:
     InputError: no such law, none is known, or it is of another stratum.
   """
-  name = ask.evidence.law
+  name = ask.law
   if name is None:
     name = f"q1-{stratum}"
   if isinstance(name, Fitted):
@@ -337,28 +269,27 @@ def the_law(ask: Request, stratum: str | None) -> Prior | Fitted:
 
 def check_effect(ask: Request, law) -> None:
   """Raises InputError for a given field that would change nothing."""
-  unpriced, no_law = ask.hardware.machine is None, law is None
+  unpriced, no_law = ask.machine is None, law is None
   in_tokens = not no_law and law.unit in ("tokens", "sampled_tokens")
-  cells = ask.cells
   wrong = {
       "without --machine": unpriced and (
           "usd_per_chip_hour", "rows", "measured", "bench", "dtype"),
       "without --machine or a law in tokens": unpriced and not in_tokens and (
           "prompt_tokens", "response_tokens"),
       "with --config, which has its own": ask.config and ("dtype",),
-      "without --sweep": not cells.sweep and ("B", "skip"),
-      "with --sweep": cells.sweep and ("pods", "schedule", "rule"),
-      "with --schedule, which keeps every rollout": cells.schedule and (
+      "without --sweep": not ask.sweep and ("B", "skip"),
+      "with --sweep": ask.sweep and ("pods", "schedule", "rule"),
+      "with --schedule, which keeps every rollout": ask.schedule and (
           "pods", "rule"),
       "with --schedule or --sweep, which need --rollouts": (
-          cells.schedule or cells.sweep) and ("hours", "device_hours", "usd"),
-      "with --schedule, which takes n from the law": cells.schedule and ("n",),
-      "without --pods": not cells.pods and ("speedup",),
+          ask.schedule or ask.sweep) and ("hours", "device_hours", "usd"),
+      "with --schedule, which takes n from the law": ask.schedule and ("n",),
+      "without --pods": not ask.pods and ("speedup",),
       "when --sweep has its --n or --B": no_law and ("law", "metric"),
       "in a sweep of given --n or --B": no_law and (
           ("stratum", "model") if unpriced else
           ("stratum",) if ask.config else ())}
   for when, names in wrong.items():
-    found = [f"--{name}" for name in names or () if name in ask.given]
-    if found:
-      raise InputError(f"{', '.join(found)}: no effect {when}; leave it out")
+    given = [f"--{name}" for name in names or () if name in ask.given]
+    if given:
+      raise InputError(f"{', '.join(given)}: no effect {when}; leave it out")
