@@ -44,7 +44,7 @@ class Efficiency:
   """
 
   prefill_flops: float
-  decode_flops: float
+  decode_flops: float  # as prefill, for batches that are compute bound
   decode_bandwidth: float  # of memory and links, while sampling
   score_flops: float
   update_flops: float
@@ -59,16 +59,11 @@ class Efficiency:
 # Level and spread are fitted to the published times of
 # tests/planner/published_times.py; the relative sizes are assumptions.
 CALIBRATED = Efficiency(
-    prefill_flops=0.35,
-    decode_flops=0.35,  # as prefill, for batches that are compute bound
-    decode_bandwidth=0.5,
-    score_flops=0.35,  # a forward over whole sequences, like prefill
-    update_flops=0.25,
-    update_bandwidth=0.5,
+    prefill_flops=0.35, decode_flops=0.35, decode_bandwidth=0.5,
+    score_flops=0.35, update_flops=0.25, update_bandwidth=0.5,
     slots=0.5,  # between 0.2 (batches that run until the longest rollout ends)
     # and 0.9 (slots refilled from a queue)
-    step_seconds=1.0,  # rewards on the host, data, logs
-    basis="calibrated", spread=(0.54, 1.7))
+    step_seconds=1.0, basis="calibrated", spread=(0.54, 1.7))
 # Mixtures of experts: 2 published steps take this times as long, because tokens
 # are sent to experts, which is not modelled.
 MIXTURE_SLOWER = 1.94
@@ -114,12 +109,10 @@ class Cost:
     return (self.prefill, self.decode, self.score, self.update, self.optimizer)
 
   def __mul__(self, times):
-    """The cost of so many steps."""
     return Cost(*(stage * times for stage in self.stages),
                 self.overhead * times, self.chips, self.usd_per_hour)
 
   def __add__(self, other):
-    """The cost of one after the other on the same machine."""
     return Cost(
         *(a + b for a, b in zip(self.stages, other.stages, strict=True)),
         self.overhead + other.overhead, self.chips, self.usd_per_hour)
@@ -145,14 +138,6 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluations:
-  """The evaluations of a run."""
-
-  rollouts: Callable[[int, int], int]  # of M updates of B rollouts
-  k: int  # samples of a problem
-
-
-@dataclasses.dataclass(frozen=True)
 class Price:
   """Everything that a price depends on, except the allocation."""
 
@@ -165,24 +150,26 @@ class Price:
   micro_rows: int  # rollouts of maximal length in a microbatch, at most
   whole: bool  # weights are gathered over fsdp while sampling
   refilled: bool = False  # free slots at once, from a queue, as isojax does
-  evaluations: Evaluations | None = None
+  # (C, B) -> rollouts of all evaluations of a run; None: not priced.
+  evaluations: Callable[[int, int], int] | None = None
+  k: int = 1  # samples of a problem in an evaluation
   page: int | None = None  # positions; None: slots have the longest length
   pages: int | None = None  # of a device's pool
 
   def __post_init__(self):
     self.machine.check(self.mesh)
 
-  def run(self, Bp, n, M) -> Cost:
+  def run(self, Bp, n, M, *, C: int | None = None) -> Cost:
     """The cost of M sampling rounds, their steps and evaluations.
 
-    A step takes recipe.rounds of them, one without refill.
+    A step takes recipe.rounds of them, one without refill. C is given for the
+    last part of a run, to which the evaluations of the whole run are charged.
     """
     cost = self.step(Bp, n) * (M / self.workload.recipe.rounds)
-    count = self.evaluations and self.evaluations.rollouts(M, Bp * n)
+    count = self.evaluations and self.evaluations(C or Bp * n * M, Bp * n)
     if not count:
       return cost
-    k = self.evaluations.k
-    prefill, decode = self.sampling(count / k, k)
+    prefill, decode = self.sampling(count / self.k, self.k)
     return dataclasses.replace(cost, prefill=cost.prefill + prefill,
                                decode=cost.decode + decode)
 
@@ -324,10 +311,9 @@ class Price:
     return flops * (chip.peak(compute) / chip.exact_float32 - 1)
 
   def _stage(self, flops, hbm, link, compute, bandwidth, slower=0.0) -> Stage:
-    """A stage whose FLOPs and bytes are spread evenly over the chips.
+    """A stage that is spread evenly over the chips, by fractions of the peaks.
 
-    compute and bandwidth are fractions of the peaks, slower those FLOPs that
-    only take time.
+    `slower` are FLOPs that only take time.
     """
     chip, chips = self.machine.accelerator, self.machine.chips
     peak = chip.peak(self.workload.formats.compute)
@@ -361,14 +347,14 @@ class Price:
         recipe=dataclasses.replace(self.workload.recipe, **changes))
 
   def with_rows(self, most: int) -> "Price":
-    """As many of `most` rows as the memory admits."""
+    """With as many of `most` rows as the memory admits."""
     G = self.mesh.row_shards
     local = sizes.largest(
         lambda r: self.memory(G, r * G).fits, max(1, most // G))
     return self.replace(rows=max(1, local) * G)
 
   def with_micro_rows(self) -> "Price":
-    """The largest microbatches that the memory admits."""
+    """With the largest microbatches that the memory admits."""
     G = self.mesh.row_shards
     micro = sizes.largest(lambda r: self.replace(
         micro_rows=r * G).memory(r * G, G).fits, MOST_ROWS)
@@ -413,10 +399,9 @@ def packed(shape: ModelShape, workload: Workload, machine: Machine, *,
 
 def remedies(workload: Workload, machine: Machine, fits) -> str:
   """What would make a model fit; fits is (workload, machine) -> bool."""
-  chip, f = machine.accelerator, workload.formats
-  gpu = chip.platform == "gpu"
-  others = [dataclasses.replace(machine, name=f"{count}x{name}",
-                                accelerator=other, chips=count)
+  chip, replace = machine.accelerator, dataclasses.replace
+  others = [replace(machine, name=f"{count}x{name}", accelerator=other,
+                    chips=count)
             for name, other in ACCELERATORS.items()
             if other.platform == chip.platform for count in FEW_CHIPS
             if count == 1 or other.link_bandwidth]
@@ -426,16 +411,17 @@ def remedies(workload: Workload, machine: Machine, fits) -> str:
   if others:
     least = min(others, key=lambda m: m.chips * m.usable_bytes)
     out.append(f"the smallest machine that fits is {least.name}")
-  for text, w, m in (
-      ("LoRA (--config.model.lora.rank=16)",
-       dataclasses.replace(workload, lora_rank=16), machine),
-      ("int8 weights while sampling (--config.sampler.weights=int8)",
-       dataclasses.replace(workload, formats=dataclasses.replace(
-           f, weights="int8", sampled_head="int8")), machine),
-      (f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of a "
-       "GPU)", workload, dataclasses.replace(machine, gpu_share=0.95))):
-    if (w, m) != (workload, machine) and (gpu or m is machine) and fits(w, m):
-      out.append(f"here it fits with {text}")
+  changes = {
+      "LoRA (--config.model.lora.rank=16)": (
+          replace(workload, lora_rank=16), machine),
+      "int8 weights while sampling (--config.sampler.weights=int8)": (
+          replace(workload, formats=replace(
+              workload.formats, weights="int8", sampled_head="int8")), machine)}
+  if chip.platform == "gpu":
+    changes[f"{GPU_SHARE_VARIABLE}=0.95 (jax takes {machine.gpu_share:.0%} of "
+            "a GPU)"] = workload, replace(machine, gpu_share=0.95)
+  out += [f"here it fits with {text}" for text, change in changes.items()
+          if change != (workload, machine) and fits(*change)]
   return "; ".join(out or ["nothing that was tried makes it fit: take a "
                            "smaller model or shorter answers"])
 
@@ -472,10 +458,7 @@ def fitting(price: Price) -> Price:
 
 
 def budget_for(hours: float, Bp: int, n: int, run) -> int:
-  """The largest C of whole steps that fit into the hours, or 0.
-
-  run is (Bp, n, M) -> Cost with evaluations.
-  """
+  """The largest C of whole steps that fit into the hours, or 0."""
   most = MOST_ROLLOUTS // (Bp * n)
   if not 0 < hours < math.inf or run(Bp, n, most).hours <= hours:
     raise InputError(f"--hours={hours:g}: expected a positive number that pays "

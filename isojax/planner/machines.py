@@ -33,18 +33,17 @@ class Accelerator:
   @property
   def platform(self) -> str:
     """jax's name: cpu, tpu or gpu."""
-    return next((kind for kind in ("cpu", "tpu") if self.name.startswith(kind)),
-                "gpu")
+    kind = self.name[:3]
+    return kind if kind in ("cpu", "tpu") else "gpu"
 
   def peak(self, dtype: str) -> float:
     """FLOP/s of matrix products of this dtype; InputError if not published."""
-    peaks = {name: getattr(self, name)
-             for name in ("bfloat16", "float32", "int8", "float8")
-             if getattr(self, name) is not None}
+    peaks = [name for name in ("bfloat16", "float32", "int8", "float8")
+             if getattr(self, name) is not None]
     if dtype not in peaks:
       raise InputError(f"{self.name}: no peak is published for dtype {dtype!r};"
                        f" expected one of {', '.join(peaks)}")
-    return peaks[dtype]
+    return getattr(self, dtype)
 
   @property
   def exact_float32(self) -> float:
@@ -148,9 +147,7 @@ GPU_SHARE_VARIABLE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 def gpu_share(environment) -> float:
   """Share of a GPU's memory that jax takes in this environment."""
-  if GPU_SHARE_VARIABLE not in environment:
-    return GPU_SHARE
-  text = environment[GPU_SHARE_VARIABLE]
+  text = environment.get(GPU_SHARE_VARIABLE, GPU_SHARE)
   try:
     share = float(text)
   except ValueError:
@@ -188,7 +185,7 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """A number of equal chips, all joined by their fast links.
+  """Equal chips, all joined by their fast links.
 
   Slower networks between slices or GPU hosts are not modelled: beyond one slice
   or one NVLink domain, collectives are priced too low.
@@ -198,10 +195,6 @@ class Machine:
   accelerator: Accelerator
   chips: int
   gpu_share: float = GPU_SHARE  # of each chip's memory, if it is a GPU
-
-  def __post_init__(self):
-    if self.chips < 1:
-      raise InputError(f"machine {self.name!r}: expected at least one chip")
 
   @property
   def usable_bytes(self) -> float:
@@ -224,13 +217,9 @@ class Machine:
 
 
 MOST_CHIPS = 2**17
-# Forms of a machine's name, and whether the count may be of TensorCores.
-FORMS = (
-    (r"(?P<kind>.+)", False),
-    (r"(?P<count>\d+)x(?P<kind>.+)", False),
-    (r"(?P<kind>.+)x(?P<count>\d+)", False),
-    (r"(?P<kind>.+)-(?P<count>\d+)", True),
-)
+# Forms of a machine's name; the count of the last may be of TensorCores.
+FORMS = (r"(?P<kind>.+)", r"(?P<count>\d+)x(?P<kind>.+)",
+         r"(?P<kind>.+)x(?P<count>\d+)", r"(?P<kind>.+)-(?P<count>\d+)")
 
 
 def machine(name: str) -> Machine:
@@ -238,29 +227,26 @@ def machine(name: str) -> Machine:
 
   Slice names of v4, v5p and v7 count TensorCores, two per chip: "v5p-64" has 32
   chips. Those of v5e and v6e count chips. A name without a count is one chip.
-
-  Raises:
-    InputError: an unknown chip, or a count that no slice has.
+  InputError for an unknown chip, or a count that no slice has.
   """
-  for form, is_slice in FORMS:
-    found = re.fullmatch(form, name.lower())
-    kind = found["kind"] if found else ""
-    kind = ALIASES[kind] if kind in ALIASES else kind
+  for form in FORMS:
+    match = re.fullmatch(form, name.lower())
+    kind = ALIASES.get(match["kind"], match["kind"]) if match else None
     if kind not in ACCELERATORS:
       continue
     accelerator = ACCELERATORS[kind]
-    count = int(found["count"]) if "count" in found.groupdict() else 1
-    each = accelerator.named_cores if is_slice else 1
-    if not 1 <= count // each <= MOST_CHIPS or count % each:
+    count = int(match.groupdict().get("count", 1))
+    cores = accelerator.named_cores if form == FORMS[-1] else 1
+    if not 1 <= count // cores <= MOST_CHIPS or count % cores:
       raise InputError(
-          f"machine {name!r}: expected a positive multiple of {each}: the name "
-          f"counts {'TensorCores, two a chip' if each > 1 else 'chips'}, at "
-          f"most {MOST_CHIPS} of them")
-    return Machine(name, accelerator, count // each)
+          f"machine {name!r}: expected a positive multiple of {cores}: the "
+          f"name counts {'TensorCores, two a chip' if cores > 1 else 'chips'}, "
+          f"at most {MOST_CHIPS} of them")
+    return Machine(name, accelerator, count // cores)
   bare = re.sub(r"^\d+x|[x-]\d+$", "", name.lower())
   kinds = [*ACCELERATORS, *ALIASES]
-  begins = [kind for kind in kinds if bare and kind.startswith(bare)]
-  near = (begins or difflib.get_close_matches(bare, kinds, n=1, cutoff=0))[0]
+  near = [kind for kind in kinds if bare and kind.startswith(bare)] or (
+      difflib.get_close_matches(bare, kinds, n=1, cutoff=0))
   raise InputError(
-      f"machine {name!r}: unknown; the nearest is {near!r}; expected a chip "
+      f"machine {name!r}: unknown; the nearest is {near[0]!r}; expected a chip "
       f"({', '.join(ACCELERATORS)}), a slice such as v5e-8, or 8xh100")

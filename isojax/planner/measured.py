@@ -14,27 +14,21 @@ COUNTS = ("rollouts", "prompt_tokens", "sampled_tokens", "trained_tokens")
 
 
 def train_records(records: list[dict], *, path: str) -> list[dict]:
-  """The train records of one run.
-
-  Raises:
-    InputError: fewer than 3, several runs, or a field without a usable value.
-  """
-  train = [r for r in records if "kind" in r and r["kind"] == "train"]
+  """The train records of one run; InputError if they are no evidence."""
+  train = [r for r in records if r.get("kind") == "train"]
   for i, record in enumerate(train, 1):
     for name in ("Bp", "n", *COUNTS, *SECONDS):
-      value = record[name] if name in record else None
+      value = record.get(name)
       if type(value) not in (int, float) or not 0 <= value <= 1e30:
         raise InputError(f"{path}: train record {i}: {name}: expected a number "
                          "of at least 0, as isojax.main writes it")
-  runs = {(str(r["run_id"]) if "run_id" in r else None, r["Bp"], r["n"])
-          for r in train}
+  runs = {(r.get("run_id"), r["Bp"], r["n"]) for r in train}
   if len(runs) != 1 or len(train) < 3:
     raise InputError(f"{path}: {len(train)} train records of {len(runs)} runs: "
                      "expected at least 3, all of one run")
   still = [name for name in COUNTS[:3] if train[-1][name] <= train[0][name]]
-  still += [name for name in ("Bp", "n") if train[0][name] < 1]
-  still += [name for name in SECONDS[:2] if not all(
-      r[name] for r in train)]
+  still += [name for name in ("Bp", "n", *SECONDS[:2])
+            if not all(r[name] for r in train)]
   if still:
     raise InputError(f"{path}: {', '.join(still)} must be above 0, and "
                      "cumulative counts must grow")
@@ -46,10 +40,7 @@ def _grown(train: list[dict], name: str) -> float:
 
 
 def trained_share(train: list[dict], recipe: Recipe) -> float:
-  """Share of groups with a gradient, of a run with this recipe.
-
-  Computed from differences of cumulative counts, first step to last.
-  """
+  """Share of groups with a gradient, of a run with this recipe."""
   n = train[0]["n"]
   # Tokens that each epoch would train on if every kept group had a gradient.
   most = _grown(train, "sampled_tokens") / recipe.rounds * (
@@ -74,27 +65,21 @@ def measured_efficiency(train: list[dict], ideal: Cost, *,
                         path: str) -> Efficiency:
   """The efficiency of a run, for other (Bp, n) on the same machine.
 
-  One fraction for sampling and one for the update: the time at peak over the
-  median time of a step, so that compilation does not count. Decoding past the
-  end of a rollout is part of the first. The result does not carry over to
-  another model, machine or number of rows.
-
-  Args:
-    train: of `train_records`.
-    ideal: one step of the same run at PEAK.
-    path: of the records.
+  One fraction for sampling and one for the update: the time of `ideal`, a step
+  at PEAK, over the median time of a step, so that compilation does not count.
+  The result does not carry over to another model, machine or number of rows.
   """
   typical = lambda name: statistics.median(r[name] for r in train)
   prefill, decode, *update = (stage.seconds for stage in ideal.stages)
   # Forward passes before the updates are priced with them.
-  return _two_fractions(
+  return two_fractions(
       (prefill + decode) / typical("seconds_sample"),
       sum(update) / (typical("seconds_update") + typical("seconds_logp")),
       typical("seconds_score"), f"measured from {path}")
 
 
-def _two_fractions(sample: float, update: float, step_seconds: float,
-                   basis: str) -> Efficiency:
+def two_fractions(sample: float, update: float, step_seconds: float,
+                  basis: str) -> Efficiency:
   return Efficiency(sample, sample, sample, update, update, update, slots=1.0,
                     step_seconds=step_seconds, basis=basis)
 
@@ -128,10 +113,7 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
   One fraction for sampling and one for the update, each the median over the
   rows of the priced policy, or over all rows if that policy was not timed.
   A bench does not time rewards and data: their seconds are the default.
-
-  Raises:
-    InputError: not a bench, or no sampling or no update in the workload's
-      formats.
+  InputError if it did not time both in the workload's formats.
   """
   f = w.formats
 
@@ -159,6 +141,6 @@ def bench_efficiency(document: dict, shape: shape_lib.ModelShape, w: Workload,
     raise InputError(f"{path}: not what launch.bench --json writes "
                      f"({type(error).__name__}: {error}); make it again"
                      ) from error
-  return _two_fractions(sample, update, CALIBRATED.step_seconds,
-                        f"measured by launch.bench ({path}; host seconds "
-                        "assumed)")
+  return two_fractions(
+      sample, update, CALIBRATED.step_seconds,
+      f"measured by launch.bench ({path}; host seconds assumed)")

@@ -34,23 +34,20 @@ class Held:
   rows: int  # of a microbatch
   prompts: int  # of a microbatch
   whole: bool  # weights are gathered over fsdp while sampling
-  pool: int | None = None  # positions of pages; None: slots have the longest
-  # length
+  pool: int | None = None  # positions of pages; None: longest slots
 
 
 def has_kernel(shape: ModelShape, *, attention: str, dtype: str, tensor: int,
                accelerator: Accelerator) -> bool:
-  """Whether isojax's update uses a fused attention kernel.
-
-  Of all windows and caps, only Gemma's are known here.
-  """
+  """Whether isojax's update uses a fused attention kernel."""
   platform = accelerator.platform
   lacks = kernels.lacks(
       platform, capability=8.0 if platform == "gpu" else None,
       H=shape.head_dim, K=shape.kv_heads, tensor=tensor, dtype=dtype, cap=None,
       window=0, length=0)
-  return attention != "einsum" and not shape.family.gemma and (
-      None in lacks.values())
+  # Of all windows and caps, only Gemma's are known here.
+  return (attention != "einsum" and not shape.family.gemma
+          and None in lacks.values())
 
 
 @dataclasses.dataclass(frozen=True)

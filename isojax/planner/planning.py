@@ -319,14 +319,13 @@ def swept(task: Task):
   ask, C, config = task.ask, task.about.C, task.ask.config
   pairs, lead, warnings = wanted_cells(ask, dataclasses.replace(
       task.about, B_max=min(task.about.B_max, C)))
-  steps = {pair: C // math.prod(pair) for pair in pairs}
-  few = [str(pair) for pair in pairs if steps[pair] < FEWEST_M]
+  few = [str(pair) for pair in pairs if C // math.prod(pair) < FEWEST_M]
   if few:
     warnings += (f"at (Bp, n) = {', '.join(few)} C allows fewer than "
                  f"{FEWEST_M} updates, too few to show what the policy can "
                  "learn; raise --rollouts",)
   few = [str(pair) for pair in pairs if config and prices.due(
-      config.eval, steps[pair], math.prod(pair)) < FEWEST_EVALUATIONS]
+      config.eval, C, math.prod(pair)) < FEWEST_EVALUATIONS]
   if few:
     warnings += (
         f"at (Bp, n) = {', '.join(few)} a run has fewer than "

@@ -8,7 +8,7 @@ from isojax.errors import InputError
 from isojax.ledger import bucket, records
 from isojax.models import shape as shape_lib
 from isojax.planner import cost, measured, memory
-from isojax.planner.cost import Cost, Evaluations, Price
+from isojax.planner.cost import Cost, Price
 from isojax.planner.machines import Machine, Mesh
 from isojax.planner.request import load_json, Request, the_machine
 from isojax.planner.workload import Formats, Lengths, Recipe, Workload
@@ -43,10 +43,8 @@ def the_recipe(config, train) -> Recipe:
   """What the config's recipe computes in a step.
 
   With refill, the sampling rounds of a step are those of --measured, else the
-  most that the config allows.
-
-  Log-probs before the updates are those of isojax.rl.algorithm.scored_columns,
-  which loads jax; a test compares the two.
+  most that the config allows. Log-probs before the updates are those of
+  rl.algorithm.scored_columns, which loads jax; a test compares the two.
   """
   loss, updates = config.recipe.loss, config.recipe.updates
   in_reward = bool(loss.kl_coef) and loss.kl_in == "reward"
@@ -63,17 +61,12 @@ def the_recipe(config, train) -> Recipe:
 
 
 def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
-  """The workload of the request, of --measured, and of the config.
-
-  Maximal lengths are those of the config, or 4 times the mean.
+  """What a step computes; without a config, at most 4 times the mean lengths.
   """
   config = ask.config
   seen = measured.mean_lengths(train) if train else (None, None)
   prompt = seen[0] if ask.prompt_tokens is None else ask.prompt_tokens
   response = seen[1] if ask.response_tokens is None else ask.response_tokens
-  if None in (prompt, response):
-    raise InputError("--machine needs --prompt_tokens and --response_tokens "
-                     "(means), or --measured=records.jsonl of a run")
   if config is None:
     return Workload(
         Lengths(prompt, response, math.ceil(4 * prompt),
@@ -94,22 +87,16 @@ def the_workload(ask: Request, train, kl: bool, shape, machine) -> Workload:
       lora_rank=config.model.lora.rank or None)
 
 
-def evaluations(config, count: int) -> Evaluations:
-  """All evaluations of a run, with so many problems each."""
-  e = config.eval
-  if e.k < 1 or e.first < 1 or e.growth < 1:
+def due(e, C: int, B: int) -> int:
+  """The evaluations of whole steps of B within C, that before training too."""
+  if min(e.k, e.first, e.growth) < 1:
     raise InputError(f"eval: k={e.k}, first={e.first}, growth={e.growth}: "
                      "expected at least 1")
-
-  return Evaluations(lambda M, B: due(e, M, B) * count * e.k, e.k)
-
-
-def due(e, M: int, B: int) -> int:
-  """The evaluations of M steps of B rollouts, the one before training too."""
-  if M * B > 10_000 * e.first and e.growth < 1.01:  # counting takes long
-    return min(M, M * B // e.first)
+  C -= C % B
+  if C > 10_000 * e.first and e.growth < 1.01:  # counting takes long
+    return min(C // B, C // e.first)
   return len(evaluate.due_steps(evaluate.due_rollouts(
-      C=M * B, first=e.first, growth=e.growth), B))
+      C=C, first=e.first, growth=e.growth), B))
 
 
 def of_config(config, shape, workload: Workload, machine: Machine, *,
@@ -117,16 +104,11 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
   """The price on the mesh, slots and microbatches of a config.
 
   With pages, a run gets the slots that sampler.memory_gib admits at
-  sampler.expected_tokens, and so does the price.
-
-  Args:
-    config: of a run.
-    shape, workload, machine: of the price.
-    most: slots of the machine.
-    validation: problems of an evaluation.
+  sampler.expected_tokens, and so does the price. `most` are the slots of the
+  machine, `validation` the problems of an evaluation.
   """
-  mesh, sampler, f = (Mesh(**config.mesh.to_dict()), config.sampler,
-                      workload.formats)
+  mesh, sampler, f, e = (Mesh(**config.mesh.to_dict()), config.sampler,
+                         workload.formats, config.eval)
   machine.check(mesh)
   G, whole, pages = mesh.row_shards, True, None
   if sampler.page is not None:
@@ -149,8 +131,8 @@ def of_config(config, shape, workload: Workload, machine: Machine, *,
       whole=whole,
       micro_rows=max(G, config.recipe.loss.microbatch_tokens
                      // sampler.max_new_tokens), refilled=True,
-      evaluations=evaluations(config, validation), page=sampler.page,
-      pages=pages))
+      evaluations=lambda C, B: due(e, C, B) * validation * e.k, k=e.k,
+      page=sampler.page, pages=pages))
 
 
 def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
@@ -162,7 +144,7 @@ def price_of(ask: Request, *, easy: bool, validation: int) -> Price | None:
     validation: problems of an evaluation, which a config has.
 
   Raises:
-    InputError: no model, no lengths, or the model does not fit.
+    InputError: the model does not fit.
   """
   if ask.machine is None:
     return None
@@ -204,16 +186,10 @@ def cost_of(price: Price, a) -> Cost:
   """The cost of an allocation: of its m, and of each piece's n."""
   if a.m is not None:
     price = price.with_recipe(m=a.m)
-  if not a.schedule:
-    return price.run(a.Bp, a.n, a.M)
   *first, last = a.steps_by_piece(a.M)
-  # The evaluations of the whole run are priced with its last piece.
-  e, bare = price.evaluations, price.replace(evaluations=None)
-  total = (price if e is None else price.replace(evaluations=Evaluations(
-      lambda M, B: e.rollouts(a.C // B, B), e.k))).run(a.Bp, *last)
-  for piece in first:
-    total = total + bare.run(a.Bp, *piece)
-  return total
+  bare = price.replace(evaluations=None)
+  return sum((bare.run(a.Bp, *piece) for piece in first),
+             start=price.run(a.Bp, *last, C=a.C))
 
 
 def expected(price: Price | None, a) -> dict | None:

@@ -8,7 +8,6 @@ from isojax.models import kernels
 from isojax.models.shape import BYTES
 
 SIGMA = 0.8  # assumed deviation of the logarithm of an answer's tokens
-CRITICS = ("none", "shared", "own")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +43,11 @@ class Formats:
   reduce: str = "float32"  # of gradients across devices
 
   def __post_init__(self):
-    for name in ("weights", "cache", "head", "sampled_head"):
+    for name, default in (("weights", "compute"), ("cache", "compute"),
+                          ("head", "compute"), ("sampled_head", "weights")):
       if getattr(self, name) is None:
-        object.__setattr__(self, name, self.weights if name == "sampled_head"
-                           else self.compute)
-    for name, value in dataclasses.asdict(self).items():
+        object.__setattr__(self, name, getattr(self, default))
+    for name, value in vars(self).items():
       if value not in BYTES:
         raise InputError(f"format of {name} {value!r}: expected one of "
                          f"{', '.join(BYTES)}")
@@ -56,11 +55,7 @@ class Formats:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """The parts of a step whose number a recipe chooses.
-
-  The default is one update on all rollouts of one sampling round, without a
-  critic and without log-probs from before the update.
-  """
+  """The parts of a step that a recipe chooses."""
 
   m: int | None = None  # rollouts of a problem that are trained on; None: n
   epochs: int = 1  # passes over these rollouts
@@ -68,18 +63,14 @@ class Recipe:
   old_logp: bool = False  # one forward pass before the updates
   ref_logp: bool = False  # one of the reference, for a KL in the reward
   kl: bool = False  # in the loss: the reference computes every trained token
-  critic: str = "none"  # of CRITICS; its values are one more forward pass
+  critic: str = "none"  # or shared or own; its values are a forward pass more
   rounds: float = 1.0  # sampling rounds of a step, mean; more with refill
   in_flight: bool = False  # sampling goes on across updates
 
   def __post_init__(self):
-    for name in ("m", "epochs", "minibatches", "rounds"):
-      value = getattr(self, name)
-      if value is not None and value < 1:
-        raise InputError(f"recipe.{name}={value}: expected at least 1")
-    if self.critic not in CRITICS:
-      raise InputError(f"recipe.critic={self.critic!r}: expected one of "
-                       f"{', '.join(CRITICS)}")
+    if min(self.epochs, self.minibatches, self.rounds) < 1:
+      raise InputError(f"{self}: expected epochs, minibatches and rounds of at "
+                       "least 1")
 
   @property
   def updates(self) -> int:
@@ -101,8 +92,7 @@ class Recipe:
 
     Those of a shared critic come with `old_logp`, from the same hidden states.
     """
-    return self.critic != "none" and not (
-        self.critic == "shared" and self.old_logp)
+    return self.own_critic or self.critic == "shared" and not self.old_logp
 
   @property
   def passes(self) -> int:
@@ -120,8 +110,7 @@ class Workload:
 
   With `padded`, prompts and the cache have their maximal lengths and the
   answers of an update are packed into rows of the maximal length, as isojax
-  does. Without, everything has its mean length, as in an update without
-  padding, with fused attention and a growing cache.
+  does. Without, everything has its mean length.
   """
 
   lengths: Lengths
@@ -137,7 +126,7 @@ class Workload:
   # other groups are skipped
 
   def bytes(self, name: str) -> int:
-    """Bytes of a number of the format with this name."""
+    """Bytes of a number in the format of this name."""
     return BYTES[getattr(self.formats, name)]
 
   @property
