@@ -1,12 +1,8 @@
 """Starts the runs of a sweep, each in a process and on devices of its own.
 
-  ROOT/RUN_ID/     the workdir of a run
-  ROOT/RUN_ID.py   its config, with the row of the plan
-  ROOT/RUN_ID.log  the output of isojax.main --config=ROOT/RUN_ID.py
-
-Runs resume and lock themselves, so a sweeper stores nothing else. It starts
-each run that is neither complete nor locked, and locks the log of the run as
-long as it goes on: several sweepers on one file system share the work.
+Runs resume and lock themselves, so a sweeper stores only ROOT/RUN_ID.py and
+ROOT/RUN_ID.log of each. It locks the log of a run as long as the run goes on:
+several sweepers on one file system share the work.
 """
 
 import collections
@@ -25,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+import typing
 
 from isojax import cli, config_file, plan_file, progress
 from isojax.allocation import Allocation, of_section
@@ -72,19 +69,17 @@ class Run:
     return os.path.basename(self.folder)
 
 
-@dataclasses.dataclass(frozen=True)
-class Worker:
+class Worker(typing.NamedTuple):
   """What one of several runs on a machine gets."""
 
   env: dict[str, str]
-  cores: tuple[int, ...]  # empty: all of them
+  cores: tuple[int, ...] = ()  # empty: all of them
 
 
 # --- from a plan to runs ---
 
 
-def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
-  """Applies a row of a plan to a config; InputError begins with PLAN:LINE."""
+def _of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
   from isojax import experiment  # loads jax
   where = f"{path}:{index + 1}"
   config = copy.deepcopy(config)
@@ -99,12 +94,8 @@ def of_row(lines: list[str], index: int, path: str, config, root: str) -> Run:
 
 
 def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
-  """The runs of a plan, each once, and what is wrong with other rows.
-
-  Raises:
-    InputError: the plan or the root cannot be used, or the config is no run's.
-  """
-  if "://" in root or ":" in root:
+  """The runs of a plan, each once, and what is wrong with other rows."""
+  if ":" in root:
     raise InputError(f"--root={root}: expected a folder without a colon, on a "
                      "file system that all machines of the sweep share")
   config_file.check_run(config)
@@ -114,7 +105,7 @@ def of_plan(path: str, config, root: str) -> tuple[list[Run], list[str]]:
   runs, wrong = {}, []
   for index in range(len(lines)):
     try:
-      run = of_row(lines, index, path, config, root)
+      run = _of_row(lines, index, path, config, root)
       runs.setdefault(run.folder, run)
     except InputError as error:
       wrong.append(str(error))
@@ -211,11 +202,15 @@ def table(runs: list[Run]) -> str:
   states = [state_of(run) for run in runs]
   lines = [["run", "state", "seed", "Bp", "n", "rollouts/C", "best avg", "ETA"],
            *map(_cells, runs, states)]
-  failed = [run for run, state in zip(runs, states, strict=True)
-            if state == "failed"]
   return "\n".join([aligned(lines), *(
       f"{run.name} ({run.source}): {last_error(run)[1]}"
-      for run in failed)])
+      for run, state in zip(runs, states, strict=True) if state == "failed")])
+
+
+def _states(runs: list[Run]) -> str:
+  states = collections.Counter(map(state_of, runs))
+  return f"{many(len(runs), 'run')}: " + ", ".join(
+      f"{n} {state}" for state, n in sorted(states.items()))
 
 
 # --- the devices of this machine ---
@@ -226,7 +221,7 @@ PROBE = ("import jax; d = jax.local_devices(); print(d[0].platform, "
 
 
 def workers_here(count: int | None, per_run: int) -> list[Worker]:
-  """The workers of this machine; InputError as `split_devices`."""
+  """The workers of this machine; see `split_devices`."""
   platform = "cpu"
   if os.environ.get("JAX_PLATFORMS") != "cpu":
     *_, platform, number = subprocess.run(
@@ -245,15 +240,10 @@ def workers_here(count: int | None, per_run: int) -> list[Worker]:
 
 def split_devices(platform: str, ids: list, count: int | None, per_run: int
                   ) -> list[Worker]:
-  """Workers with devices of their own.
+  """Workers with accelerators, or cores of a CPU, of their own.
 
-  Args:
-    platform: cpu, gpu or tpu.
-    ids: of the accelerators, or of the cores of a CPU.
-    count: workers; None: as many as there are devices for, one on a CPU.
-
-  Raises:
-    InputError: there are too few devices.
+  With count = None there are as many as accelerators allow, and one on a CPU.
+  InputError if there are too few.
   """
   if platform == "cpu":  # XLA starts as many threads as a process has cores
     count = count or 1
@@ -268,9 +258,9 @@ def split_devices(platform: str, ids: list, count: int | None, per_run: int
                      f"there are {len(ids)}; lower --workers or config.mesh")
   groups = [ids[i * per_run:(i + 1) * per_run] for i in range(count or most)]
   if platform == "gpu":
-    return [Worker({"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))}, ())
+    return [Worker({"CUDA_VISIBLE_DEVICES": ",".join(map(str, group))})
             for group in groups]
-  return [Worker(_one_chip(*group) if len(ids) > per_run else {}, ())
+  return [Worker(_one_chip(*group) if len(ids) > per_run else {})
           for group in groups]
 
 
@@ -312,36 +302,18 @@ def tied(cores: tuple[int, ...] = ()):
   return prepare
 
 
-class Process:
-  """A run of this sweeper, whose log is locked as long as it goes on."""
+class Process(typing.NamedTuple):
+  """A run of this sweeper."""
 
-  def __init__(self, run: Run, log, worker: Worker, command: list[str]):
-    self.run, self._log, self._asked = run, log, False
-    self._mark(f"{run.source} on {socket.gethostname()}")
-    with open(run.log, "ab") as output:  # without the lock of `log`
-      self.popen = subprocess.Popen(
-          command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-          env=os.environ | worker.env, process_group=0,
-          preexec_fn=tied(worker.cores))
-
-  def _mark(self, text: str) -> None:
-    now = time.strftime("%Y-%m-%d %H:%M:%S")
-    # The last line of the output may be incomplete.
-    self._log.write(f"\n{MARK}{text} at {now}\n".encode())
-    self._log.flush()
+  run: Run
+  log: typing.BinaryIO  # locked until the run ends
+  popen: subprocess.Popen
 
   def ended(self) -> int:
     """Notes the exit code in the log and unlocks it; returns the code."""
-    self._mark(f"exit code {self.popen.returncode}")
-    self._log.close()
+    _mark(self.log, f"exit code {self.popen.returncode}")
+    self.log.close()
     return self.popen.returncode
-
-  def ask(self) -> None:
-    """Asks the run to save and end."""
-    if not self._asked:
-      # Not SIGTERM, which a scheduler may have sent to all: the second kills.
-      self.popen.send_signal(signal.SIGINT)
-      self._asked = True
 
   def kill(self) -> None:
     with contextlib.suppress(ProcessLookupError):
@@ -350,70 +322,107 @@ class Process:
     self.ended()
 
 
+def _mark(log: typing.BinaryIO, text: str) -> None:
+  now = time.strftime("%Y-%m-%d %H:%M:%S")
+  # The last line of the output may be incomplete.
+  log.write(f"\n{MARK}{text} at {now}\n".encode())
+  log.flush()
+
+
 def start(run: Run, worker: Worker, command: list[str]) -> Process | None:
-  """Locks and starts a run; None if another process holds it."""
-  log = open(run.log, "ab")  # noqa: SIM115, the Process closes it
-  try:
-    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not workdir.held(run.folder) and not is_complete(run):
-      values = pprint.pformat(run.config, sort_dicts=False)
-      records.replace(f"{run.folder}.py", CONFIG.format(
-          source=run.source, values=values).encode())
-      return Process(run, log, worker, command)
-  except BlockingIOError:
-    pass
-  log.close()
-  return None
+  """Starts a run; None if it is complete or another process has locked it."""
+  with contextlib.ExitStack() as stack:
+    log = stack.enter_context(open(run.log, "ab"))
+    try:
+      fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return None
+    if workdir.held(run.folder) or is_complete(run):
+      return None
+    values = pprint.pformat(run.config, sort_dicts=False)
+    records.replace(f"{run.folder}.py", CONFIG.format(
+        source=run.source, values=values).encode())
+    _mark(log, f"{run.source} on {socket.gethostname()}")
+    with open(run.log, "ab") as output:  # without the lock of `log`
+      popen = subprocess.Popen(
+          command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+          env=os.environ | worker.env, process_group=0,
+          preexec_fn=tied(worker.cores))
+    stack.pop_all()
+    return Process(run, log, popen)
 
 
 def sweep(runs: list[Run], workers: list[Worker], tries: int,
           command=command_of) -> bool:
   """Starts every run that is neither complete nor locked, until none is left.
 
-  Waits for runs that another process holds. A run that fails is started again
-  after the others, `tries` times in all. Each worker does one run at once.
-
-  Returns:
-    Whether a signal stopped the sweep; its runs have saved.
+  Waits for runs that another process has locked. A run that fails is started
+  again after the others, `tries` times in all. Each worker does one run at
+  once. Returns whether a signal stopped the sweep, whose runs have saved.
 
   Raises:
     InputError: the root cannot be written.
   """
-  left, failures = list(runs), collections.Counter()
+  queue, failures = collections.deque(runs), collections.Counter()
   active: dict[int, Process] = {}  # by worker
-  signals, due = [], time.monotonic() + EVERY
-  root = os.path.dirname(runs[0].folder)
+  root, asked = os.path.dirname(runs[0].folder), False
+  due = time.monotonic() + EVERY
+  with _caught() as signals:
+    try:
+      os.makedirs(root, exist_ok=True)
+      while (active or queue and not signals) and len(signals) < 2:
+        for i, process in list(active.items()):
+          if process.popen.poll() is not None:
+            del active[i]
+            if not _is_over(process, failures, tries):
+              queue.append(process.run)
+        for i, worker in enumerate(workers):
+          if i not in active and not signals and (
+              process := _next(queue, worker, command)):
+            active[i] = process
+        if signals and not asked:
+          asked = True
+          for process in active.values():
+            # A second SIGTERM, after that of a scheduler, would kill it.
+            process.popen.send_signal(signal.SIGINT)
+        if time.monotonic() >= due:
+          due += EVERY
+          progress.say(_states(runs))
+        time.sleep(POLL)
+      return bool(signals)
+    except OSError as error:
+      raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
+                       "make room, or choose another folder") from error
+    finally:
+      for process in active.values():
+        process.kill()
+
+
+@contextlib.contextmanager
+def _caught():
+  """Yields a list that gets the signals that ask to stop."""
+  signals = []
   before = {number: signal.signal(number, lambda *got: signals.append(got[0]))
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             if signal.getsignal(number) != signal.SIG_IGN}  # as under nohup
   try:
-    os.makedirs(root, exist_ok=True)
-    while left and (active or not signals) and len(signals) < 2:
-      for i, process in list(active.items()):
-        if process.popen.poll() is not None:
-          del active[i]
-          if _is_over(process, failures, tries):
-            left.remove(process.run)
-      if signals:
-        for process in active.values():
-          process.ask()
-      else:
-        _fill(left, active, workers, failures, command)
-      if time.monotonic() >= due:
-        due = time.monotonic() + EVERY
-        states = collections.Counter(map(state_of, runs))
-        progress.say(f"{many(len(runs), 'run')}: " + ", ".join(
-            f"{n} {state}" for state, n in sorted(states.items())))
-      time.sleep(POLL)
-    return bool(signals)
-  except OSError as error:
-    raise InputError(f"--root={root}: cannot be written ({reason(error)}); "
-                     "make room, or choose another folder") from error
+    yield signals
   finally:
-    for process in active.values():
-      process.kill()
     for number, handler in before.items():
       signal.signal(number, handler)
+
+
+def _next(queue: collections.deque, worker: Worker, command) -> Process | None:
+  """Starts the first run of the queue that no other process has locked."""
+  for _ in range(len(queue)):
+    run = queue.popleft()
+    if is_complete(run):
+      continue
+    if process := start(run, worker, command(run)):
+      progress.say(f"{run.name}: {run.source} starts")
+      return process
+    queue.append(run)
+  return None
 
 
 def _is_over(process: Process, failures, tries: int) -> bool:
@@ -426,20 +435,3 @@ def _is_over(process: Process, failures, tries: int) -> bool:
     progress.say(f"{run.name} ({run.source}): exit code {code}: "
                  f"{last_error(run)[1]}")
   return code in (0, *FINAL) or failures[run.name] >= tries
-
-
-def _fill(left: list[Run], active: dict[int, Process], workers: list[Worker],
-          failures, command) -> None:
-  """Starts a run on every free worker, those with the fewest failures first."""
-  mine = {process.run for process in active.values()}
-  for run in sorted(left, key=lambda run: failures[run.name]):
-    free = [i for i in range(len(workers)) if i not in active]
-    if not free:
-      return
-    if run in mine:
-      continue
-    if is_complete(run):
-      left.remove(run)
-    elif process := start(run, workers[free[0]], command(run)):
-      active[free[0]] = process
-      progress.say(f"{run.name}: {run.source} starts")

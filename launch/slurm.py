@@ -1,9 +1,8 @@
 """A sweep as a Slurm job array, through submitit: one job for each run.
 
-Each job is `launch.sweep --shard=I/N`. Before a time limit Slurm sends SIGUSR2
-(submitit requests it), on which the job saves its run and queues itself again.
-It does the same on SIGTERM, which Slurm sends on preemption, unless the job was
-cancelled.
+Before a time limit Slurm sends SIGUSR2 (submitit requests it), on which the job
+saves its run and queues itself again. It does the same on SIGTERM, which Slurm
+sends on preemption, unless the job was cancelled.
 """
 
 import os
@@ -46,8 +45,7 @@ class Job:
     raise RuntimeError(f"{' '.join(self.command)} ended with exit code {code}")
 
   def checkpoint(self):
-    """Saves the run and returns how to resume it. Called in a signal handler.
-    """
+    """Saves the run; returns how to resume it. Called in a signal handler."""
     import submitit  # an extra
     if self.process is not None and self.process.returncode is None:
       self.process.terminate()
@@ -60,14 +58,8 @@ def submit(folder: str, commands: list[list[str]], cluster: str,
            parameters: dict) -> list[str]:
   """Queues one job for each command, in one array; returns the jobs' ids.
 
-  Args:
-    folder: of submitit's files.
-    commands: of the jobs.
-    cluster: slurm; or local, for processes of this machine.
-    parameters: of submitit's executor: timeout_min, slurm_partition, ...
-
-  Raises:
-    InputError: submitit or Slurm is missing, or refuses.
+  The parameters are those of submitit's executor, whose files are in `folder`.
+  InputError if submitit or Slurm is missing, or refuses.
   """
   try:
     import submitit  # an extra

@@ -2,10 +2,8 @@
 
   python -m launch.sweep --plan=plan.jsonl --config=configs/hard.py --root=runs
 
-With --status it prints the state of the runs. The same command resumes a sweep:
-complete runs are skipped, partial runs resume, and failed runs are started
-again. Several of these commands on one file system share the work; elsewhere,
-give each --shard=I/N. Ctrl-C saves all runs and ends the sweep.
+The same command resumes a sweep. Several of them on one file system share the
+work; elsewhere, give each --shard=I/N. Ctrl-C saves all runs.
 """
 
 import math
@@ -71,13 +69,12 @@ def main(_) -> int:
     found, refused = sweeper.of_plan(path, _CONFIG.value, _ROOT.value)
     runs |= {run.folder: run for run in found}
     wrong += refused
-  runs = list(runs.values())
   for text in wrong:
     progress.say(f"left out: {text}")
   if _SLURM.value is not None:
-    queue(runs)
+    queue(list(runs.values()))
     return cli.BAD_INPUT if wrong else 0
-  runs = sweeper.of_shard(runs, _SHARD.value)
+  runs = sweeper.of_shard(list(runs.values()), _SHARD.value)
   if runs and not _STATUS.value:
     per_run = _DEVICES.value or math.prod(_CONFIG.value.mesh.values())
     if sweeper.sweep(runs, sweeper.workers_here(_WORKERS.value, per_run),
@@ -85,13 +82,11 @@ def main(_) -> int:
       progress.say("stopped by a signal; the same command resumes the sweep")
       return cli.PREEMPTED
   print(sweeper.table(runs))
-  failed = [run for run in runs if sweeper.state_of(run) == "failed"]
-  if failed and not _STATUS.value:
-    progress.say(f"{len(failed)} runs failed; their output is in "
-                 f"{_ROOT.value}/RUN_ID.log")
-  if wrong:
-    return cli.BAD_INPUT
-  return FAILED if failed and not _STATUS.value else 0
+  failed = not _STATUS.value and any(
+      sweeper.state_of(run) == "failed" for run in runs)
+  if failed:
+    progress.say(f"runs failed; their output is in {_ROOT.value}/RUN_ID.log")
+  return cli.BAD_INPUT if wrong else FAILED if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""isojax.run_sweep: the runs of a plan, and their table.
-
-isojax.sweeper starts them.
-"""
+"""isojax.run_sweep: the runs of a plan, and their table."""
 
 import dataclasses
 import math
@@ -60,8 +57,7 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
     workers: runs at once; None: one for each group of accelerators that
       config.mesh needs, one on a CPU.
     tries: of a run that fails.
-    progress: print starts, ends and the state every half minute; False:
-      nothing.
+    progress: print starts, ends and the state every half minute.
 
   Returns:
     A Sweep. isojax.read(sweep.records) reads its evaluations.
@@ -73,14 +69,14 @@ def run_sweep(plan: planning.Plan | Path, config, root: Path, *,
   for name, value in (("workers", workers), ("tries", tries)):
     if value is not None and value < 1:
       raise InputError(f"{name}={value}: expected at least 1")
-  root = os.fspath(root)
-  path = plan if isinstance(plan, Path) else os.path.join(
-      root, "plan.jsonl")
-  config = configs.config(config)
-  if path is not plan:
+  root, config = os.fspath(root), configs.config(config)
+  if isinstance(plan, planning.Plan):
     os.makedirs(root, exist_ok=True)
+    path = os.path.join(root, "plan.jsonl")
     plan.save(path)
-  runs, wrong = sweeper.of_plan(os.fspath(path), config, root)
+  else:
+    path = os.fspath(plan)
+  runs, wrong = sweeper.of_plan(path, config, root)
   if wrong:
     raise InputError("; ".join(wrong))
   with progress_lib.printed(progress):

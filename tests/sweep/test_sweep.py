@@ -45,7 +45,7 @@ def test_a_run_is_its_row_in_its_config(tmp_path):
           for r in runs] == [(0, 8, 4, 8), (7, 8, 4, 8), (0, 32, 8, 1),
                              (7, 32, 8, 1)]
   (tmp_path / "root").mkdir()
-  process = sweeper.start(runs[3], sweeper.Worker({}, ()), ["true"])
+  process = sweeper.start(runs[3], sweeper.Worker({}), ["true"])
   assert process.popen.wait() == 0 and process.ended() == 0
   ours = hard.get_config()
   ours.update(seed=7, alloc=dict(Bp=32, n=8, M=1))
@@ -267,13 +267,13 @@ def test_the_table(tmp_path):
   runs, _ = runs_of(tmp_path, rows((8, 4), (8, 8), (8, 16), (8, 32)))
   for run, steps in zip(runs, (8, 3, 0, 1), strict=True):
     write_records(run, steps)
-  fail = sweeper.start(runs[2], sweeper.Worker({}, ()), [
+  fail = sweeper.start(runs[2], sweeper.Worker({}), [
       sys.executable, "-c", "import os, sys\nsys.stderr.write("
       "'isojax: loss is nan')\nos._exit(1)"])  # without a line's end
   fail.popen.wait()
   assert fail.ended() == 1
-  going = sweeper.start(runs[1], sweeper.Worker({}, ()), ["sleep", "60"])
-  assert sweeper.start(runs[1], sweeper.Worker({}, ()), ["true"]) is None
+  going = sweeper.start(runs[1], sweeper.Worker({}), ["sleep", "60"])
+  assert sweeper.start(runs[1], sweeper.Worker({}), ["true"]) is None
   lines = sweeper.table(runs).splitlines()
   going.kill()
   assert [line.split() for line in lines[1:5]] == [
@@ -346,7 +346,7 @@ def test_what_is_refused(tmp_path):
       (lambda: of_plan("none.jsonl"), "--plan=none.jsonl: cannot be read"),
       (lambda: of_plan(f"{tmp_path}/empty"), "has no rows"),
       (lambda: sweeper.of_shard(runs, "2/2"), "0 <= I < N"),
-      (lambda: sweeper.sweep(runs, [sweeper.Worker({}, ())], 1),
+      (lambda: sweeper.sweep(runs, [sweeper.Worker({})], 1),
        "--root=/proc/x: cannot be written")):
     with pytest.raises(InputError, match=message):
       call()
