@@ -1,11 +1,9 @@
 """Rules that name what is wrong with a run: of the live run, or of any log.
 
-A rule is a row of RULES. Its condition and its text refer to what the records
-say alone, so that a resumed run gets the same alarms, and so that the log of
-any trainer can be diagnosed: a rule that needs a field which the log does not
-have is left out. Rules about Steps and Evaluation are alarms of a live run, and
-each record has those that were on when it was written; `findings` applies them
-to every step of a log, and those about a History to the whole of it.
+A rule refers to the records alone, so that a resumed run gets the same alarms,
+and is left out where a log lacks its fields. Rules about Steps and Evaluation
+are alarms of a live run; `findings` applies them to every step of a log, and
+those about a History to the whole of it.
 """
 
 import bisect
@@ -65,8 +63,6 @@ WORDS = {"n": "the rollouts per problem", "M": "the number of updates",
 
 
 class Rule(typing.NamedTuple):
-  """What may be wrong: when it is, what it tells, and what to change."""
-
   name: str  # in the records
   about: type  # Steps or Evaluation, of a live run too; or History
   needs: str  # fields of the records, besides those of their kind
@@ -86,12 +82,16 @@ _NO_SIGNAL = "no group had a right and a wrong rollout, so {x.why}"
 _EASIER = "take easier {o.problems} or a better base policy, or raise {o.n}"
 _ZERO = "an equal reward in a group has the advantage 0 (arXiv 2402.03300)"
 _EARLIER = "{o.earlier}. In another run, lower {o.lr}, or set {o.kl} above 0"
+_ADVANTAGE = ("check that {o.n} is above 1 and that the responses of a problem "
+              "have the same group id", "Awesome-ML-SYS-Tutorial#106")
 _MISMATCH = ("correct the ratio (truncated importance sampling), sample in the "
              "precision of the trainer, or lower {o.stale}")
 _EQUAL = ("{x.silent:.0%} of the groups have equal rewards and teach nothing"
           "{x.silent_rise} ({x.groups})")
 _FELL = ("avg fell from {x.best[avg]:.3f} at step {x.best[step]} to "
          "{x.line[avg]:.3f}")
+
+_NOTHING = lambda x: 0.0  # is wasted
 
 # Of the rules of one name the first that holds gives the text.
 RULES = (
@@ -178,15 +178,11 @@ RULES = (
          lambda x: x.max_advantage_max < TINY
          < x.mean_reward_max - x.mean_reward_min,
          "every advantage is 0, although rewards differ: responses are not "
-         "compared within their group",
-         "check that {o.n} is above 1 and that the responses of a problem have "
-         "the same group id", "Awesome-ML-SYS-Tutorial#106"),
+         "compared within their group", *_ADVANTAGE),
     Rule("advantage", History, "advantage_std reward",
          lambda x: x.max_advantage_std < TINY and (
              0 < x.change_error < math.inf),
-         "every advantage is 0, although the reward changes",
-         "check that {o.n} is above 1 and that the responses of a problem have "
-         "the same group id", "Awesome-ML-SYS-Tutorial#106"),
+         "every advantage is 0, although the reward changes", *_ADVANTAGE),
     Rule("advantage", History, "n", lambda x: x.n == 1,
          "n = 1: a group of one rollout has nothing to be compared with",
          "set {o.n} to 4 or more, or use an estimator without groups", _ZERO),
@@ -210,7 +206,7 @@ RULES = (
          lambda x: x.last_mismatch_kl > MISMATCH / 10,
          "sampler and trainer differ: KL {x.last_mismatch_kl:.3g} nats a token "
          "at the end", _MISMATCH, "thinking-machines-lab/tinker-feedback#22",
-         NOTE, waste=lambda x: 0.0),
+         NOTE, waste=_NOTHING),
     Rule("mismatch", History, "logp_gap",
          lambda x: x.last_logp_gap > 3 * MISMATCH,
          "log-probs of sampler and trainer differ by {x.last_logp_gap:.3g} a "
@@ -256,7 +252,7 @@ RULES = (
          "a minibatch of {x.minibatch} problems is larger than the {x.Bp} "
          "that a step samples: all of them make one update, or the trainer "
          "counts rollouts", "set {o.minibatch} to {x.Bp}, or a part of it",
-         "GAIR-NLP/DeepResearcher#27", COSTLY, waste=lambda x: 0.0),
+         "GAIR-NLP/DeepResearcher#27", COSTLY, waste=_NOTHING),
     Rule("minibatch", History, "Bp minibatch",
          lambda x: x.Bp % x.minibatch != 0,
          "{x.Bp} problems a step are no multiple of a minibatch of "
@@ -279,7 +275,7 @@ RULES = (
     Rule("schedule", History, "lr", lambda x: x.lr_left < 0.01,
          "the learning rate has ended at {x.lr_left:.1%} of its largest value",
          "a longer run needs a constant rate, or a schedule of its length",
-         "modelscope/ms-swift#3136", NOTE, waste=lambda x: 0.0,
+         "modelscope/ms-swift#3136", NOTE, waste=_NOTHING,
          since=lambda x: x.lr_ended),
     Rule("epochs", History, "epoch n",
          lambda x: x.repeats >= REPEATED,
@@ -287,25 +283,25 @@ RULES = (
          "evaluate on held-out problems: from here on a rising training reward "
          "may be memory; more {o.problems} help more than more updates",
          "docs/study.md, finding 2: validation peaks at 256 to 2,000", NOTE,
-         waste=lambda x: 0.0),
+         waste=_NOTHING),
     Rule("flat", History, "reward entropy",
          lambda x: x.flat and x.entropy_rise > 2,
-         "the training reward {x.told_change}; the entropy is "
+         "the training reward {x.rise}; the entropy is "
          "{x.entropy_rise:.1f} times its smallest",
          "if nothing above explains it, raise {o.Bp} for less noise, or take "
          "easier {o.problems}, but keep {o.lr}, as the entropy rises",
-         "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
+         "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
     Rule("flat", History, "reward", lambda x: x.flat,
-         "the training reward {x.told_change}",
+         "the training reward {x.rise}",
          "if nothing above explains it, raise {o.lr}, or {o.Bp} for less "
          "noise, or take easier {o.problems}", "a 5 % test with power 80 %",
-         NOTE, waste=lambda x: 0.0),
+         NOTE, waste=_NOTHING),
     Rule("few", History, "reward", lambda x: (
         not x.learned and EARLY <= len(x.train) < 2 * STEPS),
          "too short to tell whether it learns: the training reward "
-         "{x.told_change}",
+         "{x.rise}",
          "run longer, or raise {o.Bp}, before you judge it",
-         "a 5 % test with power 80 %", NOTE, waste=lambda x: 0.0),
+         "a 5 % test with power 80 %", NOTE, waste=_NOTHING),
 )
 # A rule -> what it checks, for people.
 CHECKS = {
@@ -323,41 +319,37 @@ CHECKS = {
 HIDES = {"collapse": ("signal", "flat"), "blow_up": ("flat",),
          "signal": ("cut", "entropy", "groups", "flat", "few"),
          "overfit": ("past_best",)}
-
-
 OURS = types.SimpleNamespace(**(WORDS | OPTIONS))
 
 
 def rules_of(x) -> dict[str, Rule]:
   """Name -> rule, of the rules about x that hold and whose fields exist."""
-  found = {}
+  rules = {}
   for rule in RULES:
-    if (isinstance(x, rule.about) and rule.name not in found
+    if (isinstance(x, rule.about) and rule.name not in rules
         and x.fields.issuperset(rule.needs.split()) and rule.condition(x)):
-      found[rule.name] = rule
-  found = without_hidden(found)
-  if {"overfit", "collapse"} <= found.keys():  # overfitting is the cause
-    found["collapse"] = found["overfit"]
-  return found
+      rules[rule.name] = rule
+  rules = without_hidden(rules)
+  if {"overfit", "collapse"} <= rules.keys():  # overfitting is the cause
+    rules["collapse"] = rules["overfit"]
+  return rules
 
 
-def without_hidden(found: dict) -> dict:
-  """Without the names that are part of another one's message."""
+def without_hidden(rules: dict) -> dict:
   for name, hidden in HIDES.items():
-    if name in found:
-      found = {key: found[key] for key in found if key not in hidden}
-  return found
+    if name in rules:
+      rules = {key: rules[key] for key in rules if key not in hidden}
+  return rules
 
 
 class Watcher:
   """Finds warnings in the records of a run, in their order.
 
   A warning is given once; again only after a window of STEPS, or an evaluation,
-  without it. The first window may be shorter.
+  without it.
   """
 
   def __init__(self, kept: list[dict], *, grouped: bool, floor: float = 0.0):
-    """Makes the watcher of a run from its records so far; see Steps."""
     self._window = collections.deque(maxlen=STEPS)
     self._before = Steps((), grouped, floor=floor)
     self._best, self._rewards_at_best = None, ()
@@ -368,11 +360,11 @@ class Watcher:
   def __call__(self, line: dict) -> list[str]:
     """The new warnings of a record."""
     kind = line["kind"]
-    x, found = self.check(line)
+    x, rules = self.check(line)
     new = dict.fromkeys(
         f"{rule.text}; {rule.advice}".format(x=x, o=OURS)
-        for name, rule in found.items() if name not in self._on[kind])
-    self._on[kind] = set(found)
+        for name, rule in rules.items() if name not in self._on[kind])
+    self._on[kind] = set(rules)
     where = (f"in the last {len(self._window)} steps, " if kind == "train"
              else "")
     return [f"warning: {where}{text}. Read the texts in samples.jsonl "
@@ -385,8 +377,7 @@ class Watcher:
 
   def check(self, line: dict) -> tuple:
     """Steps or Evaluation up to a record, or None, and the rules that hold."""
-    x = (self._steps(line) if line["kind"] == "train"
-         else self._evaluation(line))
+    x = self._steps(line) if line["kind"] == "train" else self._evaluation(line)
     return x, {} if x is None else rules_of(x)
 
   def _steps(self, line: dict) -> Steps | None:
@@ -432,38 +423,29 @@ class Finding:
 def findings(run: History, options: dict) -> list[Finding]:
   """What is wrong with a run, the gravest and the most costly first.
 
-  Args:
-    run: whose lines have `dead` and `zero_std` where the log tells them.
-    options: what one changes -> the option of its trainer, as in WORDS.
+  Its lines have `dead` and `zero_std` where the log tells them; options are
+  those of its trainer, by the names of WORDS.
   """
-  held = {}  # name -> its last rule and x, and {index of a step: its waste}
+  rows = {}  # name -> its last rule and x, and {index of a step: its waste}
   for rule, x, steps in _alarms(run):
-    wasted = held[rule.name][2] if rule.name in held else {}
-    held[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
+    wasted = rows[rule.name][2] if rule.name in rows else {}
+    rows[rule.name] = rule, x, wasted | dict.fromkeys(steps, rule.waste(x))
   for name, rule in rules_of(run).items():
     since = rule.since(run)
-    held.setdefault(name, (rule, run, dict.fromkeys(
+    rows.setdefault(name, (rule, run, dict.fromkeys(
         (i for i, line in enumerate(run.train) if line["step"] > since),
         rule.waste(run))))
-  held = without_hidden(held)
-  if "collapse" in held and isinstance(held["collapse"][1], Evaluation):
-    held.pop("past_best", None)  # it is the same fall
+  rows = without_hidden(rows)
+  if "collapse" in rows and isinstance(rows["collapse"][1], Evaluation):
+    rows.pop("past_best", None)  # it is the same fall
   o = types.SimpleNamespace(**(WORDS | options))
   o.earlier = f"{WORDS['earlier']}, {run.peak}" if run.peak else o.earlier
-  return sorted((_finding(run, *row, o) for row in held.values() if row[2]),
+  return sorted((_finding(run, *row, o) for row in rows.values() if row[2]),
                 key=lambda f: (LEVELS.index(f.level), -f.cost))
 
 
 def _finding(run: History, rule: Rule, x, wasted: dict, o) -> Finding:
-  """A rule that held, with its numbers.
-
-  Args:
-    run: the whole.
-    rule: that held.
-    x: of which it held last.
-    wasted: index of a step of which it held -> share of it that was wasted.
-    o: the options of the trainer.
-  """
+  """A rule that held, of x last, and in the steps `wasted`: index -> share."""
   steps = len(run.train)
   cost = sum(run.spent[i] * wasted[i] for i in wasted) / sum(run.spent)
   over = max(wasted) < steps - 1 and cost < PASSING
@@ -487,13 +469,13 @@ def _alarms(run: History):
             for line in run.evals if {"correct", "k"} <= line.keys()]
   checked = False
   for step, at, line in sorted(lines, key=lambda row: row[:2]):
-    x, found = watch.check(line)
+    x, rules = watch.check(line)
     if isinstance(x, Steps):
       checked, about = True, range(at - len(x.lines) + 1, at + 1)
     elif x:
       about = range(bisect.bisect_right(steps, x.best["step"]),
                     bisect.bisect_right(steps, step))
-    for rule in found.values():
+    for rule in rules.values():
       yield rule, x, about
   if not checked and steps:  # too few steps for an alarm, not for a hint
     x = Steps(run.train, run.grouped)

@@ -1,7 +1,4 @@
-"""What the rules of a diagnosis see of a run: Steps, an Evaluation, a History.
-
-Numbers only, from records or from the log of any trainer; diagnosis.py decides
-what they mean.
+"""What the rules of a diagnosis see of a run, from the records of any trainer.
 """
 
 import dataclasses
@@ -27,7 +24,6 @@ def mean(values) -> float:
 
 
 def standard_error(values) -> float:
-  """The standard error of the mean of these values."""
   if len(values) < 2:
     return 0.0
   middle = mean(values)
@@ -88,12 +84,11 @@ class Steps:
 
   @property
   def fields(self) -> set[str]:
-    """What every line has."""
     return set.intersection(*(set(line) for line in self.lines))
 
   @property
   def rollouts(self) -> float:
-    """Of these steps; infinite if the log does not tell."""
+    """Infinite if the log does not tell."""
     if any(not {"Bp", "n"} <= line.keys() for line in self.lines):
       return math.inf
     return sum(line["Bp"] * line["n"] for line in self.lines)
@@ -201,7 +196,6 @@ class History:
 
   @functools.cached_property
   def fields(self) -> frozenset[str]:
-    """What the log has."""
     lines = itertools.chain(self.train, self.evals)
     known = {name for line in lines for name, value in line.items()
              if value is not None}
@@ -251,7 +245,7 @@ class History:
         not self.gained)
 
   @property
-  def told_change(self) -> str:
+  def rise(self) -> str:
     if not self.change_error:
       return f"is {self.mean_reward:.3g} in all {len(self.train)} steps"
     change = (f"rose by {self.change:.3g} ± {self.change_error:.2g}, which is "
@@ -368,7 +362,6 @@ class History:
 
   @property
   def repeats(self) -> float:
-    """Rollouts of each training problem so far."""
     return self.max_epoch * self.n
 
   # ---- Evaluations without the counts of each problem

@@ -3,9 +3,7 @@
   python -m launch.doctor trainer_state.json
   python -m launch.doctor runs/a/records.jsonl --out=doctor
 
-Reads records of isojax or the log of another trainer, whose format it finds
-out: one run of it. Prints what is wrong, the most costly first: what was seen,
-in which steps, how sure, what to change in that trainer's options.
+Reads one run of isojax or of another trainer, whose format it finds out.
 """
 
 from absl import flags

@@ -21,11 +21,7 @@ class Diagnosis(doctor_lib.Report):
 
   @unchained
   def plot(self):
-    """The picture of the run, a matplotlib.figure.Figure.
-
-    Raises:
-      InputError: matplotlib is missing.
-    """
+    """The picture of the run, a matplotlib.figure.Figure."""
     report.need_matplotlib("plot")
     return figures.shown(super().plot())
 

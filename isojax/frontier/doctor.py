@@ -1,7 +1,4 @@
-"""What is wrong with one run, from its log: a screen, a picture and a page.
-
-The rules are those of isojax.diagnosis.
-"""
+"""What is wrong with one run, from its log: a screen, a picture and a page."""
 
 import base64
 import collections
@@ -56,26 +53,24 @@ def prepared(line: dict, bounded: bool) -> dict:
   of 0 or 1 tells it.
   """
   has = lambda *names: all(line.get(name) is not None for name in names)
-  more = {}
+  single = has("Bp") and line["Bp"] == 1
   if has("all_wrong", "all_right"):
-    more["zero_std"] = line["all_wrong"] + line["all_right"]
-  elif has("zero_std"):
-    more["zero_std"] = line["zero_std"]
-  if more:
-    more["dead"] = more["zero_std"] >= 1
+    line = line | {"zero_std": line["all_wrong"] + line["all_right"]}
+  if has("zero_std"):
+    dead = line["zero_std"] >= 1
   elif has("reward_std"):
-    more["dead"] = line["reward_std"] == 0
+    dead = line["reward_std"] == 0
   elif has("advantage_std"):
-    more["dead"] = line["advantage_std"] == 0
+    dead = line["advantage_std"] == 0
   elif has("reward_min", "reward_max"):
-    more["dead"] = line["reward_min"] == line["reward_max"]
+    dead = line["reward_min"] == line["reward_max"]
   elif has("reward", "grad_norm") and line["reward"] == line["grad_norm"] == 0:
-    more["dead"] = True
-  elif bounded and has("Bp", "reward") and line["Bp"] == 1:
-    more["dead"] = line["reward"] in (0, 1)
-  if "dead" in more and has("Bp") and line["Bp"] == 1:
-    more["zero_std"] = float(more["dead"])
-  return line | more
+    dead = True
+  elif bounded and single and has("reward"):
+    dead = line["reward"] in (0, 1)
+  else:
+    return line
+  return line | {"dead": dead} | ({"zero_std": float(dead)} if single else {})
 
 
 def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
@@ -91,12 +86,7 @@ def compares(train: tuple[dict, ...], estimator: str | None) -> bool:
 
 
 def history(log: Series, eval_set: str | None = None) -> History:
-  """The run of a log, as the rules see it.
-
-  Args:
-    log: of the run.
-    eval_set: the set of its evaluations; None: the one with the most.
-  """
+  """The run of a log; eval_set None: the set with the most evaluations."""
   train = log.train
   if from_teacher(train):
     train = [{name: value for name, value in line.items()
@@ -133,17 +123,14 @@ class Report:
 
   @functools.cached_property
   def findings(self) -> list[Finding]:
-    """The gravest and the most costly first."""
     return diagnosis.findings(self.run, self.log.settings)
 
   @property
   def serious(self) -> list[Finding]:
-    """Those at which the run is wrong, not only costly."""
     return [f for f in self.findings if f.level == WRONG]
 
   @property
   def verdict(self) -> str:
-    """One sentence."""
     count = collections.Counter(f.level for f in self.findings)
     costly = (f", {many(count[COSTLY], 'thing')} cost"
               + "s" * (count[COSTLY] == 1) if count[COSTLY] else "")
@@ -187,10 +174,9 @@ class Report:
           f"{sum(end) / len(end) - run.change:.3g} in the first quarter, "
           f"{sum(end) / len(end):.3g} in the last: {run.change:+.3g} ± "
           f"{run.change_error:.2g}")
+      counters = dict.fromkeys(("step", "rollouts"))
       if len(run.train) > 1 and all(
-          line | dict.fromkeys(("step", "rollouts"))
-          == run.train[0] | dict.fromkeys(("step", "rollouts"))
-          for line in run.train):
+          line | counters == run.train[0] | counters for line in run.train):
         lines.append("no metric ever changes: check that this is a real run")
     if run.avg:
       sets = {line.get("eval_set") for line in log.evals}
@@ -213,7 +199,6 @@ class Report:
 
   @property
   def unchecked(self) -> str:
-    """The checks that the log has no fields for."""
     lacks = [f"{diagnosis.CHECKS[name]} ({field})"
              for name, field in diagnosis.unchecked(self.run).items()]
     return "not checked, as the log lacks fields: " + ", ".join(
@@ -267,17 +252,7 @@ def evidence(f: Finding) -> str:
 
 def report(path: str, how: Reading, *, run: str | None = None,
            eval_set: str | None = None) -> Report:
-  """What is wrong with the run of a log.
-
-  Args:
-    path: of the log.
-    how: it is read.
-    run: the name of the run, if the file has several.
-    eval_set: the set of its evaluations, if the log has several.
-
-  Raises:
-    InputError: the log cannot be read, has several runs or no such set.
-  """
+  """What is wrong with the run of a log; see isojax.doctor."""
   if os.path.isdir(path):
     logs = sorted(p.name for pattern in LOGS
                   for p in pathlib.Path(path).glob(pattern))
