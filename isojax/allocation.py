@@ -1,9 +1,7 @@
-"""An allocation of C rollouts to Bp problems, n rollouts and M steps.
-
-C = Bp * n * M if n is constant, in exact integers.
-"""
+"""An allocation of C = Bp * n * M rollouts, in exact integers."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -18,9 +16,7 @@ Pieces = tuple[tuple[int, int], ...]  # (from C, n), in order of C
 class Allocation:
   """Bp problems per step, n rollouts per problem, M steps.
 
-  With a schedule, a step has the n of the last piece that begins at or before
-  the rollouts that were sampled before the step. A piece whose C lies inside a
-  step therefore begins with the next step.
+  A piece of a schedule begins with the first step at or after its C.
   """
 
   Bp: int
@@ -53,7 +49,6 @@ class Allocation:
 
   @property
   def pieces(self) -> Pieces:
-    """(from C, n) of each piece; without a schedule there is one."""
     return self.schedule or ((0, self.n),)
 
   @property
@@ -73,7 +68,7 @@ class Allocation:
     return n if self.division.is_uniform else self.division.n_high
 
   def n_after(self, rollouts: int) -> int:
-    """N of a step that begins after so many rollouts."""
+    """The n of a step that begins after so many rollouts."""
     return [n for start, n in self.pieces if start <= rollouts][-1]
 
   def is_spent(self, rollouts: int) -> bool:
@@ -81,7 +76,7 @@ class Allocation:
     return rollouts + self.Bp * self.n_after(rollouts) > self.C
 
   def m_of(self, n: int) -> int:
-    """The rollouts per problem that are trained on in a step of n."""
+    """Rollouts per problem that are trained on in a step of n."""
     return n if self.m is None else self.m
 
   def m_of_each(self, n_P, n: int) -> np.ndarray:
@@ -119,7 +114,7 @@ class Allocation:
 
 
 def _runs(Bp: int, pieces: Pieces):
-  """Yields (n, number of steps with it); None: the last piece has no end."""
+  """Yields (n, number of steps with it); the last piece has no end: None."""
   rollouts = 0
   for (_, n), (end, _) in zip(pieces, (*pieces[1:], (None, None)), strict=True):
     if end is None:
@@ -131,15 +126,14 @@ def _runs(Bp: int, pieces: Pieces):
 
 
 def _check_schedule(n: int, schedule: Pieces) -> None:
-  """Raises InputError unless pieces begin at C = 0 with n, in order of C."""
   where = f"alloc.schedule={schedule}"
-  if any(len(piece) != 2 for piece in schedule):
-    raise InputError(f"{where}: expected pieces (from C, n), such as ((0, 4), "
-                     "(65536, 8))")
-  starts, ns = zip(*schedule, strict=True)
-  if starts[0] != 0 or sorted(set(starts)) != list(starts):
+  if any(len(piece) != 2 for piece in schedule) or schedule[0][0] != 0 or any(
+      start >= after for (start, _), (after, _) in itertools.pairwise(
+          schedule)):
     raise InputError(f"{where}: expected pieces (from C, n) that begin at C = "
-                     "0, in increasing order of C")
+                     "0, in increasing order of C, such as ((0, 4), (65536, "
+                     "8))")
+  ns = [n for _, n in schedule]
   if min(ns) < 1:
     raise InputError(f"{where}: n={min(ns)}: expected at least 1")
   if ns[0] != n:
@@ -149,14 +143,7 @@ def _check_schedule(n: int, schedule: Pieces) -> None:
 
 def allocate(*, Bp: int, n: int, M: int | None, C: int, m: int | None = None,
              schedule: Pieces = (), division: Division = UNIFORM) -> Allocation:
-  """The allocation; M = None becomes the number of steps within C.
-
-  Without a schedule this is C // (Bp * n). With one it is the number of steps
-  before the first that would exceed C. The rest of C, less than that step, is
-  not spent.
-
-  Raises:
-    InputError: C is less than one step, or the schedule is wrong.
+  """The allocation; M = None becomes the number of steps before one exceeds C.
   """
   a = Allocation(Bp, n, 1 if M is None else M, m, schedule, division)
   if M is not None:
@@ -209,12 +196,8 @@ def admitted(Bp: int, n: int, *, B_max: int,
              D: int) -> tuple[int, int, tuple[str, ...]]:
   """The nearest admitted (Bp, n), and what was changed and why.
 
-  n is kept if possible: the playbook tunes n first.
-
-  Args:
-    Bp, n: wanted.
-    B_max: most rollouts per step, at least 2.
-    D: training problems; the Bp problems of a step are distinct.
+  n is kept if possible: the playbook tunes n first. The Bp problems of a step
+  are distinct, of D.
   """
   why, near = [], min(max(n, 2), B_max)
   if near != n:
@@ -228,8 +211,6 @@ def admitted(Bp: int, n: int, *, B_max: int,
 
 
 def sqrt_lr(base_lr: float, base_batch: int, B):
-  """Base_lr * sqrt(B / base_batch) (IsoCompute Playbook, section 6).
-
-  B may be an array.
+  """The square-root rule (IsoCompute Playbook, section 6); B may be an array.
   """
   return base_lr * (B / base_batch) ** 0.5

@@ -1,7 +1,4 @@
-"""Evaluation metrics avg@k, best@k, worst@k and maj@k, and when to evaluate.
-
-Each metric has a standard error over problems.
-"""
+"""Evaluation metrics avg@k, best@k, worst@k and maj@k, and when to evaluate."""
 
 import bisect
 import collections
@@ -29,12 +26,7 @@ def worst_at_k(correct_Q, *, stored: int, k: int):
 
 
 def majority(votes, reward) -> float:
-  """The mean reward of the most common votes, 0 without any vote.
-
-  Args:
-    votes: the answer of each sample, "" for none.
-    reward: the reward of each sample.
-  """
+  """The mean reward of the most common votes; a vote "" is none."""
   count = collections.Counter(vote for vote in votes if vote)
   if not count:
     return 0.0
@@ -45,10 +37,7 @@ def majority(votes, reward) -> float:
 
 
 def mean_and_se(value_Q) -> tuple[float, float]:
-  """The mean over problems and its standard error.
-
-  The standard deviation has ddof 1; the error of a single problem is 0.
-  """
+  """The mean over problems and its standard error, 0 of a single problem."""
   value = np.asarray(value_Q, np.float64)
   if len(value) < 2:
     return float(value.mean()), 0.0
@@ -56,14 +45,11 @@ def mean_and_se(value_Q) -> tuple[float, float]:
 
 
 def at_k(reward_Qxk, votes_Qxk) -> dict:
-  """The evaluation fields of a record.
+  """The evaluation fields of a record, of rewards in [0, 1].
 
-  Args:
-    reward_Qxk: rewards in [0, 1]. If all are 0 or 1, avg, best and worst are
-      the usual avg@k, pass@k and worst@k, and `correct` has counts. Otherwise
-      best and worst are the highest and the lowest of the k rewards, and
-      `correct` has their sum, a float.
-    votes_Qxk: answers, as for `majority`.
+  If all rewards are 0 or 1, avg, best and worst are the usual avg@k, pass@k and
+  worst@k, and `correct` has counts. Otherwise best and worst are the highest
+  and the lowest of the k rewards, and `correct` has their sum, a float.
   """
   reward = np.asarray(reward_Qxk, np.float64)
   k = reward.shape[1]
@@ -98,12 +84,7 @@ def due_rollouts(*, C: int, first: int, growth: float) -> tuple[int, ...]:
 
 
 def is_due(due: tuple[int, ...], evaluated: int | None, rollouts: int) -> bool:
-  """Whether an evaluation is due and was not made.
-
-  Args:
-    due: of `due_rollouts`.
-    evaluated: rollouts at the last evaluation; None: there was none.
-    rollouts: sampled so far.
+  """Whether an evaluation is due at `rollouts`, after the last at `evaluated`.
   """
   latest = due[bisect.bisect_right(due, rollouts) - 1]
   return evaluated is None or evaluated < latest

@@ -1,6 +1,4 @@
-"""Numbers, counts, intervals and tables as text: the one place for console,
-report and figures. A value of None (not known) is always NONE.
-"""
+"""Numbers, counts, intervals and tables as text; None (not known) is NONE."""
 
 from collections.abc import Callable
 

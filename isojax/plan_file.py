@@ -17,20 +17,23 @@ from isojax.errors import InputError, reason
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One run."""
-
   allocation: Allocation
   seed: int
   lr: float  # after warm-up; the run computes it from its own anchor
   expected: dict | None  # of prices.expected; None: not priced
-  selection: str | None = None  # rule that keeps alloc.m; None: the config's
-  rule: tuple[str, int, int] | None = None  # alloc.rule, n_low, n_high; None:
-  # the config's
+  # None: the config's.
+  selection: str | None = None  # rule that keeps alloc.m
+  rule: tuple[str, int, int] | None = None  # alloc.rule, n_low, n_high
 
   @property
   def config(self) -> dict:
     """The sections of a config that the run sets, such as seed and alloc."""
-    return overrides(self)
+    alloc = section_of(self.allocation)
+    if self.rule is not None:
+      alloc |= zip(("rule", "n_low", "n_high"), self.rule, strict=True)
+    return {"seed": self.seed, "alloc": alloc} | (
+        {"recipe": {"loss": {"selection": self.selection}}}
+        if self.selection is not None else {})
 
 
 MOST_LR = 10.0  # of a row; no optimizer here learns with more
@@ -38,17 +41,6 @@ FIELDS = ("id", "overrides", "C", "lr", "expected")
 # Whose options planner.export writes.
 TRAINERS = ("areal", "nemo-rl", "openrlhf", "prime-rl", "roll", "skyrl",
             "slime", "trl", "tunix", "verl")
-
-
-def overrides(row: Row) -> dict:
-  """The sections of a config that a row sets."""
-  out = {"seed": row.seed, "alloc": section_of(row.allocation)}
-  if row.rule is not None:
-    out["alloc"] |= dict(zip(("rule", "n_low", "n_high"), row.rule,
-                             strict=True))
-  if row.selection is not None:
-    out["recipe"] = {"loss": {"selection": row.selection}}
-  return out
 
 
 def content_id(document: dict) -> str:
@@ -66,7 +58,7 @@ def line(overrides: dict, *, C: int, lr: float, expected: dict | None) -> str:
 
 def text(rows: list[Row]) -> str:
   """The content of plan.jsonl."""
-  return "".join(line(overrides(row), C=row.allocation.C, lr=row.lr,
+  return "".join(line(row.config, C=row.allocation.C, lr=row.lr,
                       expected=row.expected) for row in rows)
 
 
@@ -81,12 +73,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def read_row(lines: list[str], index: int, *, path: str) -> dict:
-  """One row of a plan, counted from 0, with the fields FIELDS.
-
-  Raises:
-    InputError: no such row, not a line of a plan, or an id that does not belong
-      to the row.
-  """
+  """One row of a plan, counted from 0, with the fields FIELDS."""
   if not 0 <= index < len(lines):
     raise InputError(f"--row={index}: {path} has {len(lines)} "
                      f"row{'s' * (len(lines) != 1)}, counted from 0")
@@ -115,10 +102,7 @@ def kept_cells(cells, *, B: int | None, B_max: int, D: int | None
                ) -> tuple[list[tuple[int, int]], list[str]]:
   """(the distinct admitted cells, what was moved or left out and why).
 
-  Args:
-    cells: (Bp, n) pairs; n may be a fraction if B is fixed.
-    B: Bp * n of every cell, or None.
-    B_max, D: as for `allocation.admitted`.
+  n of a cell (Bp, n) may be a fraction if B is fixed; see allocation.admitted.
   """
   kept, words = {}, []
   for Bp, n in cells:
@@ -152,14 +136,7 @@ def sweep(cells, *, C: int, seeds, base_lr: float, base_batch: int,
   """The iso-compute grid: each cell and seed, to the largest C only.
 
   The learning rate is constant after warm-up, so a run contains the runs of all
-  smaller budgets: M is not an axis.
-
-  Args:
-    cells: (Bp, n) pairs.
-    C: most rollouts of a run.
-    seeds: of each cell.
-    base_lr, base_batch: anchor of the square-root rule.
-    cost: Allocation -> expected cost, or None.
+  smaller budgets: M is not an axis. `cost` maps an allocation to Row.expected.
   """
   rows = []
   for Bp, n in cells:

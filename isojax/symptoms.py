@@ -23,6 +23,12 @@ def mean(values) -> float:
   return sum(values) / len(values)
 
 
+def quarters(values) -> tuple[float, float]:
+  """The means of the first and of the last quarter of these values."""
+  size = max(1, len(values) // 4)
+  return mean(values[:size]), mean(values[-size:])
+
+
 def standard_error(values) -> float:
   if len(values) < 2:
     return 0.0
@@ -219,11 +225,10 @@ class History:
 
   @property
   def change(self) -> float:
-    reward = column(self.train, "reward")
-    if not reward:
+    if not (reward := column(self.train, "reward")):
       return math.nan
-    size = max(1, len(reward) // 4)
-    return mean(reward[-size:]) - mean(reward[:size])
+    first, last = quarters(reward)
+    return last - first
 
   @property
   def change_error(self) -> float:
@@ -297,9 +302,7 @@ class History:
   @property
   def silent_rise(self) -> str:
     """The measured share at both ends, if they differ by half of the groups."""
-    share = column(self.train, "zero_std")
-    size = max(1, len(share) // 4)
-    first, last = mean(share[:size] or [0]), mean(share[-size:] or [0])
+    first, last = quarters(column(self.train, "zero_std") or [0])
     return (f", {first:.0%} in the first quarter and {last:.0%} in the last,"
             if abs(last - first) >= 0.5 else "")
 

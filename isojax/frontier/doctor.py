@@ -19,7 +19,7 @@ from isojax.frontier import series
 from isojax.frontier.fields import Reading
 from isojax.frontier.runs import NEEDED
 from isojax.frontier.series import Series
-from isojax.symptoms import column, History, STEPS
+from isojax.symptoms import column, History, quarters, STEPS
 
 WIDTH = 98  # characters of the screen
 LISTED = 6  # findings on the screen; the page has all
@@ -167,13 +167,12 @@ class Report:
       lines.append("it learns from a teacher: no advantage is of rewards, so "
                    "no check of rewards is made")
     if reward := column(run.train, "reward"):
-      end = reward[-max(1, len(reward) // 4):]
+      first, last = quarters(reward)
       other = "; another: --columns=reward=NAME" * (log.trainer == "table")
       lines.append(
           f"training reward ({log.names.get('reward', 'reward')}{other}): "
-          f"{sum(end) / len(end) - run.change:.3g} in the first quarter, "
-          f"{sum(end) / len(end):.3g} in the last: {run.change:+.3g} ± "
-          f"{run.change_error:.2g}")
+          f"{first:.3g} in the first quarter, {last:.3g} in the last: "
+          f"{run.change:+.3g} ± {run.change_error:.2g}")
       counters = dict.fromkeys(("step", "rollouts"))
       if len(run.train) > 1 and all(
           line | counters == run.train[0] | counters for line in run.train):
