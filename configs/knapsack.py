@@ -2,13 +2,13 @@
 
 What it changes: the Bp n rollouts of a step are divided among its problems, 2
 to 64 each, to maximise the expected (chance of right and wrong answers) times
-p (1 - p)^2. The paper takes p from the last epoch; here the utility is its mean
-under a Beta posterior of p, of the stratum's pass counts and of all rollouts so
-far, which fade by 1 % a step. Every step still costs exactly Bp n rollouts.
+p (1 - p)^2. The paper takes p from the last epoch; here it has a Beta posterior
+of the stratum's pass counts and of all rollouts so far, whose weight falls by
+1 % a step. Every step still costs exactly Bp n rollouts.
 
 Expect 2 % more informative groups (1 - all_wrong - all_right in the records,
 beside informative_expected) and no difference of avg@8 that four seeds resolve
-(+0.009 [-0.006, +0.023] at C = 131,072, docs/study.md).
+(docs/study.md).
 
   python -m isojax.main --config=configs/knapsack.py
 """

@@ -82,8 +82,8 @@ def get_config(name="gsm8k"):
   with config.source.ignore_type():
     config.source.update(SOURCES[name])
   all_ = lambda **more: dict(
-      again=split_tiny.NOT,  # or: low and high are of so many new samples
-      train=split_tiny.NOT,  # None: all there are
+      again=split_tiny.NOT,  # new samples that low and high are about
+      train=split_tiny.NOT,  # None: all problems
       validation=300) | more
   config.strata = config_dict.ConfigDict(dict(
       easy=all_(low=0.3, high=0.6),
@@ -102,6 +102,6 @@ def get_config(name="gsm8k"):
       memory_gib=60.0,  # of an accelerator
       max_prompt_tokens=1024,  # longer prompts are dropped, with a count
       max_new_tokens=8192,  # the paper's longest answer
-      temperature=0.6,  # the paper's
+      temperature=0.6,  # of the paper
       dtype="bfloat16")
   return config

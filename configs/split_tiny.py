@@ -21,17 +21,17 @@ def get_config():
       out="isojax/assets/countdown-tiny",  # files are OUT-STRATUM.jsonl
       prompt=dict(
           template="{question}:",  # around the question
-          chat=False,  # put it into the tokenizer's chat template
-          system="",  # of a chat; empty: the template's, Qwen2.5 has one
+          chat=False,  # True: in the tokenizer's chat template
+          system="",  # system prompt of a chat; empty: the template's own
       ),
       grader=dict(
-          name="countdown",  # how answers are judged: or math, reasoning_gym,
+          name="countdown",  # task that judges: or math, reasoning_gym,
           # python
           file="",  # FILE.py:FUNCTION of a reward of one's own, for python
-          answer="whole",  # where they stand: or boxed, hash, tags
-          workers=1,  # processes that judge; countdown needs none
-          seconds=5.0,  # wall clock an answer may take, then it is wrong
-          step_seconds=120.0,  # that all of a step may take together
+          answer="whole",  # part of the text: or boxed, hash, tags
+          workers=1,  # judging processes; countdown needs none
+          seconds=5.0,  # to judge an answer; a longer one is wrong
+          step_seconds=120.0,  # to judge all answers of a step
       ),
       n=16,  # samples of each problem: avg@16; 0: none, one stratum "all"
       source=dict(
@@ -41,7 +41,7 @@ def get_config():
           validation=3_000,  # problems drawn for the validation splits
           seed=1,  # of the problems; pretraining used 0
       ),
-      strata=dict(  # avg@n between low and high, both included; so many
+      strata=dict(  # avg@n in [low, high]; problems of the two splits
           hard=dict(low=0.0, high=0.0625, again=NOT, train=3000,
                     validation=300),
           easy=dict(low=0.3, high=0.6, again=NOT, train=1000, validation=300),
